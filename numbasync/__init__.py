@@ -1,0 +1,57 @@
+"""Write GPU kernels with Numba, compose them lazily, and await them from asyncio."""
+
+from numbasync import errors as errors
+from numbasync.api import arange as arange
+from numbasync.api import convert as convert
+from numbasync.api import dup as dup
+from numbasync.api import empty as empty
+from numbasync.api import eye as eye
+from numbasync.api import fill as fill
+from numbasync.api import from_host as from_host
+from numbasync.api import full as full
+from numbasync.api import linspace as linspace
+from numbasync.api import memcpy as memcpy
+from numbasync.api import meta as meta
+from numbasync.api import ones as ones
+from numbasync.api import rand as rand
+from numbasync.api import randn as randn
+from numbasync.api import zeros as zeros
+from numbasync.backend.base import Limits as Limits
+from numbasync.backend.base import MemoryStats as MemoryStats
+from numbasync.device import Device as Device
+from numbasync.device import default_device as default_device
+from numbasync.device import devices as devices
+from numbasync.device import use_device as use_device
+from numbasync.errors import NumbasyncError as NumbasyncError
+from numbasync.execute import Context as Context
+from numbasync.execute import DeviceFuture as DeviceFuture
+from numbasync.execute import gather as gather
+from numbasync.execute import ordering as ordering
+from numbasync.execute import set_ordering as set_ordering
+from numbasync.execute import spawn as spawn
+from numbasync.kernel import compile_count as compile_count
+from numbasync.launcher import Launch as Launch
+from numbasync.launcher import Launcher as Launcher
+from numbasync.launcher import launcher as launcher
+from numbasync.memory import MemoryPool as MemoryPool
+from numbasync.op import DeviceOp as DeviceOp
+from numbasync.op import defer as defer
+from numbasync.op import shared as shared
+from numbasync.op import value as value
+from numbasync.op import with_context as with_context
+from numbasync.op import zip as zip
+from numbasync.partition import Partition as Partition
+from numbasync.runtime import run as run
+from numbasync.scheduling import LeastPending as LeastPending
+from numbasync.scheduling import SchedulingPolicy as SchedulingPolicy
+from numbasync.scheduling import SingleStream as SingleStream
+from numbasync.scheduling import StreamPoolRoundRobin as StreamPoolRoundRobin
+from numbasync.signature import KernelInput as KernelInput
+from numbasync.signature import KernelOutput as KernelOutput
+from numbasync.signature import Tile as Tile
+from numbasync.stream import Event as Event
+from numbasync.stream import Stream as Stream
+from numbasync.tensor import SharedTensor as SharedTensor
+from numbasync.tensor import Tensor as Tensor
+
+__version__ = "0.1.0"

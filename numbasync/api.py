@@ -1,0 +1,266 @@
+"""Functions that make and move tensors. All are lazy: they give operations.
+
+`dtype` defaults to float32. A shape is an int or a tuple of ints. Values that are not
+constant are computed on the host by NumPy when the operation is enqueued, and uploaded: the
+same bits on every device.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from numbasync import layout
+from numbasync.errors import DTypeError, OperationError, ShapeError
+from numbasync.execute import Context
+from numbasync.layout import Layout
+from numbasync.op import DeviceOp, Leaf, Steps, Value
+from numbasync.tensor import (
+    Convert,
+    HostArray,
+    SharedTensor,
+    Tensor,
+    copy,
+    download,
+    upload,
+    upload_any,
+)
+from numbasync.tensor import fill as fill_tensor
+
+
+def empty(shape: Any, dtype: Any = np.float32) -> DeviceOp[Tensor]:
+    """An uninitialised tensor."""
+    return Full(layout.check_shape(shape), layout.check_dtype(dtype), None, "empty")
+
+
+def zeros(shape: Any, dtype: Any = np.float32) -> DeviceOp[Tensor]:
+    """A tensor of zeros."""
+    return _full(shape, 0, dtype, "zeros")
+
+
+def ones(shape: Any, dtype: Any = np.float32) -> DeviceOp[Tensor]:
+    """A tensor of ones."""
+    return _full(shape, 1, dtype, "ones")
+
+
+def full(shape: Any, value: Any, dtype: Any = np.float32) -> DeviceOp[Tensor]:
+    """A tensor whose elements all are `value`, converted to `dtype`."""
+    return _full(shape, value, dtype, "full")
+
+
+def _full(shape: Any, value: Any, dtype: Any, name: str) -> DeviceOp[Tensor]:
+    kind = layout.check_dtype(dtype)
+    return Full(layout.check_shape(shape), kind, _element(value, kind), name)
+
+
+def arange(start: float, stop: float | None = None, step: float = 1, dtype: Any = np.float32) -> DeviceOp[Tensor]:
+    """Evenly spaced values from `start` (0 if only one bound is given) up to, not including, `stop`."""
+    kind = layout.check_dtype(dtype)
+    first, last = (0, start) if stop is None else (start, stop)
+    if step == 0:
+        raise ShapeError("arange with a step of 0 has no end; write a step that is not 0.")
+    count = max(0, math.ceil((last - first) / step))
+
+    def make() -> HostArray:
+        return (first + step * np.arange(count, dtype=np.float64 if kind.kind == "f" else None)).astype(kind)
+
+    return Generated((count,), kind, make, "arange")
+
+
+def linspace(start: float, stop: float, count: int, dtype: Any = np.float32) -> DeviceOp[Tensor]:
+    """`count` evenly spaced values from `start` to `stop`, both included."""
+    kind = layout.check_dtype(dtype)
+    shape = layout.check_shape(count)
+    return Generated(shape, kind, lambda: np.linspace(start, stop, shape[0]).astype(kind), "linspace")
+
+
+def eye(rows: int, columns: int | None = None, dtype: Any = np.float32) -> DeviceOp[Tensor]:
+    """Ones on the diagonal, zeros elsewhere; shape `(rows, columns or rows)`."""
+    kind = layout.check_dtype(dtype)
+    shape = layout.check_shape((rows, rows if columns is None else columns))
+    return Generated(shape, kind, lambda: np.eye(*shape, dtype=kind), "eye")
+
+
+def rand(shape: Any, seed: int | None = None, dtype: Any = np.float32) -> DeviceOp[Tensor]:
+    """Uniform values in [0, 1), float32 or float64, by NumPy's Philox generator."""
+    kind = _float(dtype, "rand")
+    extents = layout.check_shape(shape)
+    return Generated(extents, kind, lambda: _generator(seed).random(extents, kind), "rand")
+
+
+def randn(
+    shape: Any, mean: float = 0.0, std: float = 1.0, seed: int | None = None, dtype: Any = np.float32
+) -> DeviceOp[Tensor]:
+    """Normal values, float32 or float64, by NumPy's Philox generator."""
+    kind = _float(dtype, "randn")
+    extents = layout.check_shape(shape)
+
+    def make() -> HostArray:
+        values: HostArray = _generator(seed).standard_normal(extents, kind)
+        return values * kind.type(std) + kind.type(mean)
+
+    return Generated(extents, kind, make, "randn")
+
+
+def _generator(seed: int | None) -> np.random.Generator:
+    return np.random.Generator(np.random.Philox(seed))
+
+
+def _float(dtype: Any, name: str) -> np.dtype[Any]:
+    kind = layout.check_dtype(dtype)
+    if kind not in (np.dtype(np.float32), np.dtype(np.float64)):
+        raise DTypeError(f"{name} makes float32 or float64, not {kind}; convert() its result.")
+    return kind
+
+
+def _element(value: Any, dtype: np.dtype[Any]) -> np.generic:
+    try:
+        with np.errstate(all="ignore"):
+            element: np.generic = np.asarray(value).astype(dtype)[()]
+    except (TypeError, ValueError) as error:
+        raise DTypeError(f"{value!r:.60} is no element of type {dtype}: {error}") from None
+    if not isinstance(element, np.generic):
+        raise ShapeError(f"the value must be one number, not an array of shape {np.shape(value)}.")
+    return element
+
+
+def from_host(array: Any) -> DeviceOp[Tensor]:
+    """A tensor with the elements that `array` has when the operation is enqueued.
+
+    Args:
+        array: a NumPy array, or what `np.asarray` takes; shape and dtype are kept.
+    """
+    source = np.asarray(array)
+    layout.check_dtype(source.dtype)
+    return Generated(source.shape, source.dtype, lambda: source, "from_host")
+
+
+def meta(shape: Any, dtype: Any = np.float32) -> DeviceOp[Tensor]:
+    """A tensor without memory, to describe an argument to `kernel.compile`."""
+    extents, kind = layout.check_shape(shape), layout.check_dtype(dtype)
+    at = Layout(0, extents, layout.contiguous_strides(extents, kind.itemsize))
+    return Value(Tensor(None, None, at, kind))
+
+
+def dup(t: Tensor) -> DeviceOp[Tensor]:
+    """A contiguous copy of a tensor, in storage of its own."""
+    return t.dup()
+
+
+def convert(t: Tensor, dtype: Any) -> DeviceOp[Tensor]:
+    """A contiguous copy in elements of another type, converted as NumPy's `astype` does."""
+    return Convert(t, layout.check_dtype(dtype))
+
+
+def fill(t: Tensor, value: Any) -> DeviceOp[Tensor]:
+    """Set every element of a tensor; gives the tensor."""
+    return Fill(t, _element(value, t.dtype))
+
+
+def memcpy(dst: Tensor | HostArray, src: Tensor | HostArray | SharedTensor) -> DeviceOp[Any]:
+    """Copy elements between tensors, or between a tensor and a NumPy array; gives `dst`.
+
+    A NumPy source is read when the operation is enqueued; a NumPy destination is written
+    when it is done.
+
+    Raises:
+        ShapeError, DTypeError: now, if the shapes or the dtypes differ.
+    """
+    return Memcpy(dst, src)
+
+
+class Full(Leaf[Tensor]):
+    """A new tensor, uninitialised or with one value everywhere."""
+
+    def __init__(
+        self, shape: layout.Shape, dtype: np.dtype[Any], value: np.generic | None, name: str
+    ) -> None:
+        self._shape = shape
+        self._dtype = dtype
+        self._value = value
+        self._name = name
+
+    def enqueue(self, ctx: Context) -> Tensor:
+        made = Tensor.allocate(ctx, self._shape, self._dtype)
+        if self._value is not None and made.size:
+            ctx.queue.fill(made.handle, self._value)
+        return made
+
+    def _describe(self) -> str:
+        return f"{self._name}({self._shape}, {self._dtype})"
+
+
+class Generated(Leaf[Tensor]):
+    """A new tensor with elements that the host computes when this is enqueued."""
+
+    def __init__(
+        self, shape: layout.Shape, dtype: np.dtype[Any], make: Callable[[], HostArray], name: str
+    ) -> None:
+        self._shape = shape
+        self._dtype = dtype
+        self._make = make
+        self._name = name
+
+    def enqueue(self, ctx: Context) -> Tensor:
+        made = Tensor.allocate(ctx, self._shape, self._dtype)
+        upload(ctx, made, self._make())
+        return made
+
+    def _describe(self) -> str:
+        return f"{self._name}({self._shape}, {self._dtype})"
+
+
+class Fill(DeviceOp[Tensor]):
+    """One value everywhere in a tensor that exists."""
+
+    def __init__(self, tensor: Tensor, value: np.generic) -> None:
+        self._tensor = tensor
+        self._value = value
+
+    def steps(self, ctx: Context) -> Steps[Tensor]:
+        yield from fill_tensor(ctx, self._tensor, self._value)
+        return self._tensor
+
+    def _describe(self) -> str:
+        return f"fill({self._tensor.shape}, {self._value})"
+
+
+class Memcpy(DeviceOp[Any]):
+    """Elements of one array into another, in place."""
+
+    def __init__(self, dst: Tensor | HostArray, src: Tensor | HostArray | SharedTensor) -> None:
+        self._free = False  # a refused one needs no warning
+        if isinstance(src, SharedTensor):
+            src = src.tensor
+        for name, side in (("dst", dst), ("src", src)):
+            if not isinstance(side, Tensor | np.ndarray):
+                raise OperationError(
+                    f"{name} of memcpy is a tensor or a NumPy array, not {type(side).__name__}."
+                )
+        if not isinstance(dst, Tensor) and not isinstance(src, Tensor):
+            raise OperationError("memcpy between two NumPy arrays: write np.copyto(dst, src).")
+        if dst.shape != src.shape:
+            raise ShapeError(f"memcpy from shape {src.shape} to shape {dst.shape}: they must agree.")
+        if dst.dtype != src.dtype:
+            raise DTypeError(
+                f"memcpy from {src.dtype} to {dst.dtype}: they must agree; na.convert() changes types."
+            )
+        self._free = True
+        self._dst = dst
+        self._src = src
+
+    def steps(self, ctx: Context) -> Steps[Any]:
+        dst, src = self._dst, self._src
+        if not isinstance(src, Tensor):
+            yield from upload_any(ctx, dst, src)  # type: ignore[arg-type]  # one is a tensor
+        elif isinstance(dst, Tensor):
+            yield from copy(ctx, dst, src)
+        else:
+            yield from download(ctx, src, dst)
+        return dst
+
+    def _describe(self) -> str:
+        return f"memcpy({self._dst.shape}, {self._dst.dtype})"

@@ -1,0 +1,291 @@
+"""The seam: what a device must be able to do, and nothing about how.
+
+Stages above call these protocols only. A backend decides what an array handle, a
+compiled kernel or a piece of memory is; the stages above carry them around as they
+came. No stage outside `numbasync.backend` asks which backend it talks to: it asks the
+backend to do the thing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+
+Dim3: TypeAlias = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one launch may ask of a device."""
+
+    max_threads_per_block: int
+    max_block: Dim3
+    max_grid: Dim3
+    max_shared_bytes: int
+    warp_size: int
+    multiprocessors: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryStats:
+    """Bytes of one pool: handed out now and at most, held from the system now and at most."""
+
+    used_current: int
+    used_high: int
+    reserved_current: int
+    reserved_high: int
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionPath:
+    """How a device tells that a stream has passed a point, and why this way was chosen."""
+
+    name: str
+    reason: str
+
+
+@dataclass(slots=True)
+class Counters:
+    """What this process has done on all devices since it began.
+
+    An increment is one load and one store with no call between them, which CPython does
+    not interrupt while it has a global lock; a free-threaded build would need atomics.
+    """
+
+    allocations: int = 0
+    launches: int = 0
+    compiles: int = 0
+    copies: int = 0
+    callbacks: int = 0
+
+    def __sub__(self, earlier: Counters) -> Counters:
+        return Counters(*(getattr(self, f.name) - getattr(earlier, f.name) for f in fields(self)))
+
+    def copy(self) -> Counters:
+        return Counters(*(getattr(self, f.name) for f in fields(self)))
+
+
+counters = Counters()
+
+
+class Memory(Protocol):
+    """One allocation on a device."""
+
+    @property
+    def address(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+
+
+class ArrayKey(NamedTuple):
+    """An array's part of a compiled kernel's key: never its extents."""
+
+    dtype: str  # NumPy's array-protocol string, such as "<f4"
+    ndim: int
+    order: str  # "C", "F" or "A", as in Numba's array types
+
+
+# One array in device memory, in the form that launches and copies of a device want. Made
+# once a tensor by `Device.array` and kept by it; opaque to everyone but its backend.
+Array: TypeAlias = Any
+
+
+class Executable(Protocol):
+    """A kernel compiled for one device and one list of argument types."""
+
+    @property
+    def max_threads_per_block(self) -> int: ...
+
+    def suggested_threads(self) -> int:
+        """Threads per block that keep the device busy, at most `max_threads_per_block`."""
+        ...
+
+
+class Preparation(Protocol):
+    """Something slow that must be done once before work can be enqueued."""
+
+    def run(self) -> None:
+        """Do it, or wait until another thread has. Blocks; any thread may call it."""
+        ...
+
+
+class Doorbell(Protocol):
+    """Wakes one event loop. `ring` may be called on any thread and never blocks."""
+
+    @property
+    def eventfd(self) -> int:
+        """Descriptor that native code may write eight bytes to, or -1 if there is none."""
+        ...
+
+    def ring(self) -> None: ...
+
+
+class Event(Protocol):
+    """A mark in a stream."""
+
+    def query(self) -> bool: ...
+    def synchronize(self) -> None: ...
+    def elapsed_ms(self, later: Any) -> float:
+        """Device milliseconds from this mark to `later`; both recorded, with timing."""
+        ...
+
+
+class Pool(Protocol):
+    """Stream-ordered memory of one device."""
+
+    def allocate(self, nbytes: int, stream: Stream) -> Memory:
+        """Memory that work enqueued on `stream` from now on may use.
+
+        Raises:
+            OutOfDeviceMemoryError: it does not fit; nothing has changed.
+        """
+        ...
+
+    def free(self, memory: Memory) -> None:
+        """Take back memory whose last use the host has seen complete. Never raises."""
+        ...
+
+    def stats(self) -> MemoryStats: ...
+    def reset_high(self) -> None: ...
+    def trim(self) -> None:
+        """Give unused memory back to the system."""
+        ...
+
+
+class Stream(Protocol):
+    """An ordered queue of work on one device.
+
+    The caller keeps every operand alive until the stream has passed the next sequence
+    number that is written behind the work.
+    """
+
+    @property
+    def device(self) -> Device: ...
+    @property
+    def native(self) -> Any:
+        """The driver library's own stream object; None where there is none."""
+        ...
+
+    def launch(
+        self, executable: Any, grid: Dim3, block: Dim3, shared_bytes: int, args: Sequence[Any]
+    ) -> None:
+        """Run a kernel. `args`: array handles of this device, and host scalars."""
+        ...
+
+    def upload(self, dst: Any, src: np.ndarray[Any, Any]) -> None:
+        """Copy a C-contiguous host array into a C-contiguous device array of equal size."""
+        ...
+
+    def download(self, dst: np.ndarray[Any, Any], src: Any) -> None:
+        """Copy a C-contiguous device array into a C-contiguous host array of equal size."""
+        ...
+
+    def copy(self, dst: Any, src: Any) -> None:
+        """Element by element, between any layouts; converts as NumPy's unsafe casting does."""
+        ...
+
+    def fill(self, dst: Any, value: np.generic) -> None:
+        """Set every element; `value` has the array's dtype."""
+        ...
+
+    def write(self, sequence: int) -> None:
+        """Mark this point: `completed()` reaches `sequence` when the stream has passed it."""
+        ...
+
+    def completed(self) -> int:
+        """Latest sequence number that the stream has passed. Never blocks."""
+        ...
+
+    def failure(self, sequence: int) -> BaseException | None:
+        """Why the work between `sequence - 1` and `sequence` failed, or None. Asked once."""
+        ...
+
+    def fault(self) -> BaseException | None:
+        """Why this stream will never pass another point, or None. May call the driver."""
+        ...
+
+    def wake(self, sequence: int, doorbell: Doorbell) -> bool:
+        """Ring once the stream has passed `sequence`. False if it may ring late or never."""
+        ...
+
+    def record(self, event: Any) -> None: ...
+    def wait(self, event: Any) -> None: ...
+    def query(self) -> bool: ...
+    def synchronize(self) -> None: ...
+
+    def hold(self) -> Callable[[], None]:
+        """Enqueue a gate that stays shut until the returned function is called."""
+        ...
+
+
+class Device(Protocol):
+    """One device of a backend. There is one object per device and process."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def ordinal(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def compute_capability(self) -> tuple[int, int]: ...
+    @property
+    def total_memory(self) -> int: ...
+    @property
+    def limits(self) -> Limits: ...
+    @property
+    def completion(self) -> CompletionPath: ...
+    @property
+    def spin_seconds(self) -> float:
+        """How long an event loop should look at this device's words before it sleeps."""
+        ...
+
+    def new_stream(self, priority: int) -> Stream: ...
+    def new_event(self, timing: bool) -> Event: ...
+    def new_pool(self) -> Pool: ...
+
+    def host_buffer(self, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        """Uninitialised host bytes that this device copies from and to without blocking."""
+        ...
+
+    def array(
+        self,
+        memory: Any,
+        offset: int,
+        shape: tuple[int, ...],
+        strides: tuple[int, ...],
+        dtype: np.dtype[Any],
+    ) -> Array:
+        """The handle of an array `offset` bytes into `memory`; strides in bytes."""
+        ...
+
+    def scalar_key(self, value: object) -> Hashable:
+        """A host value's part of a compiled kernel's key.
+
+        Raises:
+            DTypeError: kernels of this device cannot take such a value.
+        """
+        ...
+
+    def compile(self, dispatcher: Any, keys: tuple[Hashable, ...]) -> Executable:
+        """Compile a Numba dispatcher for these arguments. Blocks; any thread may call.
+
+        Args:
+            dispatcher: what `numba.cuda.jit` made.
+            keys: for each parameter an `ArrayKey`, or what `scalar_key` gave.
+
+        Raises:
+            KernelCompileError: Numba refused; its error is the cause.
+            UnsupportedKernelError: this device lacks a construct that the kernel uses.
+        """
+        ...
+
+    def copy_needs(self, dst: ArrayKey, src: ArrayKey) -> Preparation | None:
+        """What `Stream.copy` between such arrays needs first; None if it needs nothing."""
+        ...
+
+    def synchronize(self) -> None: ...
+    def can_access(self, other: Any) -> bool: ...

@@ -1,0 +1,123 @@
+"""One virtual CPU device: its limits, its threads, and how arrays and kernels look on it."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import platform
+from collections.abc import Hashable
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from numbasync.backend.base import ArrayKey, CompletionPath, Limits, counters
+from numbasync.backend.cpu.interpret import Interpreted
+from numbasync.backend.cpu.memory import CpuMemory, CpuPool
+from numbasync.backend.cpu.streams import CpuEvent, CpuStream, Engine
+from numbasync.errors import DTypeError
+
+# The limits of a CUDA device of today, so that a launch refused there is refused here.
+LIMITS = Limits(
+    max_threads_per_block=1024,
+    max_block=(1024, 1024, 64),
+    max_grid=(2**31 - 1, 65535, 65535),
+    max_shared_bytes=48 * 1024,
+    warp_size=32,
+    multiprocessors=1,
+)
+
+
+class CpuArray:
+    """An array of the CPU device: a NumPy view of its memory."""
+
+    __slots__ = ("array",)
+
+    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        self.array = array
+
+
+class CpuDevice:
+    """The embedded device. All virtual devices share the processor and its memory."""
+
+    kind = "cpu"
+    compute_capability = (0, 0)
+    limits = LIMITS
+    # Looking at a word from Python would take the interpreter lock from the workers.
+    spin_seconds = 0.0
+    completion = CompletionPath("worker", "the worker thread writes the stream's word itself")
+
+    def __init__(self, ordinal: int) -> None:
+        self.ordinal = ordinal
+        self._engine = Engine(f"cpu{ordinal}", threads=min(4, os.cpu_count() or 1))
+        atexit.register(self._engine.stop)
+
+    @cached_property
+    def name(self) -> str:
+        return f"{_processor_name()} ({os.cpu_count()} threads, interpreted kernels)"
+
+    @cached_property
+    def total_memory(self) -> int:
+        try:
+            return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        except (AttributeError, ValueError, OSError):
+            return 2**34  # Windows has no sysconf
+
+    def new_stream(self, priority: int) -> CpuStream:
+        """A stream. Priorities are accepted and have no effect: workers take what comes first."""
+        return CpuStream(self, self._engine)
+
+    def new_event(self, timing: bool) -> CpuEvent:
+        return CpuEvent(self._engine)
+
+    def new_pool(self) -> CpuPool:
+        return CpuPool(f"cpu:{self.ordinal}", self.total_memory)
+
+    def host_buffer(self, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        return CpuMemory(nbytes).bytes
+
+    def array(
+        self,
+        memory: CpuMemory,
+        offset: int,
+        shape: tuple[int, ...],
+        strides: tuple[int, ...],
+        dtype: np.dtype[Any],
+    ) -> CpuArray:
+        return CpuArray(np.ndarray(shape, dtype, memory.bytes, offset, strides))
+
+    def scalar_key(self, value: object) -> Hashable:
+        if isinstance(value, np.generic):
+            return value.dtype.str
+        if isinstance(value, (bool, int, float, complex)):
+            return type(value)
+        if isinstance(value, tuple):
+            return tuple(self.scalar_key(v) for v in value)
+        raise DTypeError(
+            f"a kernel cannot take a {type(value).__name__} ({value!r:.60}).\n"
+            "Pass a tensor, a NumPy array, a number, or a tuple of numbers."
+        )
+
+    def compile(self, dispatcher: Any, keys: tuple[Hashable, ...]) -> Interpreted:
+        counters.compiles += 1
+        return Interpreted(dispatcher, self.limits.max_threads_per_block)
+
+    def copy_needs(self, dst: ArrayKey, src: ArrayKey) -> None:
+        """Nothing: NumPy copies between all layouts and types."""
+
+    def synchronize(self) -> None:
+        """Streams are synchronised one by one by the stage above, which knows them all."""
+
+    def can_access(self, other: Any) -> bool:
+        return isinstance(other, CpuDevice)
+
+
+def _processor_name() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            for line in file:
+                if line.startswith("model name"):
+                    return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine() or "CPU"

@@ -1,0 +1,341 @@
+"""Kernels run as Python: the body is called once for every CUDA thread.
+
+The function is copied, with the names it uses rebound: `cuda` and `math` to stand-ins,
+device functions to copies of their own, floating point constants to float64. Constants and
+globals are frozen at that moment, as Numba freezes them. The user's function and module are
+not touched, so several kernels run at once, in several threads and beside a GPU.
+
+A kernel without barriers is a loop over its threads. With barriers, each thread of a block
+is a greenlet: `syncthreads` switches back here, and the block goes on when all have arrived.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import types
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+import greenlet
+import numpy as np
+
+from numbasync.backend.base import Dim3
+from numbasync.backend.cpu.arrays import typed
+from numbasync.backend.cpu.intrinsics import (
+    BARRIERS,
+    INSTANCE_NAMES,
+    NESTED,
+    Intrinsics,
+    Math,
+    Module,
+    strict,
+)
+from numbasync.errors import BarrierDivergenceError, KernelError, NumbasyncError
+
+if TYPE_CHECKING:
+    from numbasync.backend.cpu.device import CpuArray
+    from numbasync.backend.cpu.streams import Engine
+
+_per_thread = threading.local()
+
+
+class Interpreted:
+    """A kernel, ready to be run on the CPU device by any worker thread."""
+
+    def __init__(self, dispatcher: Any, max_threads: int) -> None:
+        self.function: types.FunctionType = dispatcher.py_func
+        self.name = self.function.__name__
+        self.max_threads_per_block = max_threads
+        self.has_barriers = _has_barriers(self.function, set())
+
+    def suggested_threads(self) -> int:
+        # Blocks cost more here than threads do, and barriers more than blocks.
+        return 64 if self.has_barriers else 256
+
+    def run(
+        self, grid: Dim3, block: Dim3, shared_bytes: int, args: Sequence[Any], engine: Engine
+    ) -> None:
+        """Run every block, one after the other. Called on a worker thread."""
+        machine = _machine()
+        body = machine.bind(self.function)
+        values = [_value(a) for a in args]
+        with np.errstate(all="ignore"):
+            machine.run(self, body, values, grid, block, shared_bytes, engine)
+
+
+def _value(argument: Any) -> Any:
+    array = getattr(argument, "array", None)
+    if array is not None:
+        return typed(array)
+    if type(argument) is float:
+        return np.float64(argument)
+    if isinstance(argument, (np.integer, np.bool_)):
+        return argument.item()
+    return argument
+
+
+def _machine() -> Machine:
+    found = getattr(_per_thread, "machine", None)
+    if found is None:
+        found = _per_thread.machine = Machine()
+    return found
+
+
+class Machine:
+    """One worker thread's stand-ins, rebound functions and greenlets."""
+
+    def __init__(self) -> None:
+        self.cuda = Intrinsics()
+        self.math = Math()
+        self._bound: dict[types.FunctionType, types.FunctionType] = {}
+        self._lanes: list[greenlet.greenlet] = []
+
+    # --- names ---
+
+    def bind(self, function: types.FunctionType) -> types.FunctionType:
+        """A copy of `function` whose names mean what they mean on a device."""
+        found = self._bound.get(function)
+        if found is None:
+            names: dict[str, Any] = {"__builtins__": function.__globals__["__builtins__"]}
+            cells = tuple(types.CellType() for _ in function.__closure__ or ())
+            found = types.FunctionType(
+                _strict_constants(function.__code__), names, function.__name__,
+                function.__defaults__, cells or None,
+            )  # fmt: skip
+            self._bound[function] = found  # before its names: it may call itself
+            names["float"] = np.float64
+            for name in _names(function.__code__):
+                if name in function.__globals__:
+                    names[name] = self._rebind(function.__globals__[name])
+            for cell, old in zip(cells, function.__closure__ or (), strict=True):
+                cell.cell_contents = self._rebind(old.cell_contents)
+        return found
+
+    def _rebind(self, value: Any) -> Any:
+        if isinstance(value, types.ModuleType):
+            if value is math:
+                return self.math
+            if value.__name__ == "numba.cuda":
+                return self.cuda
+            if value is np:
+                return Module(np)
+            if value.__name__ == "numba":
+                return Module(value, cuda=self.cuda)
+            return value
+        if isinstance(value, np.ndarray):
+            return self.cuda.const.array_like(value)
+        function = _device_function(value)
+        if function is not None:
+            return self.bind(function)
+        path = _intrinsic_path(value)
+        if path is not None:
+            return attrgetter(path)(self.cuda)
+        return strict(value)
+
+    # --- threads ---
+
+    def run(
+        self, kernel: Interpreted, body: types.FunctionType, args: list[Any],
+        grid: Dim3, block: Dim3, shared_bytes: int, engine: Engine,
+    ) -> None:  # fmt: skip
+        cuda = self.cuda
+        cuda.shared.begin(shared_bytes)
+        cuda.gridDim.x, cuda.gridDim.y, cuda.gridDim.z = grid
+        cuda.blockDim.x, cuda.blockDim.y, cuda.blockDim.z = block
+        threads = list(_indices(block))
+        run_block = self._run_lanes if kernel.has_barriers else self._run_loop
+        try:
+            for bx, by, bz in _indices(grid):
+                if engine.stopping:
+                    return
+                index, origin = cuda.blockIdx, cuda.origin
+                index.x, index.y, index.z = bx, by, bz
+                origin.x, origin.y, origin.z = bx * block[0], by * block[1], bz * block[2]
+                run_block(body, args, threads)
+        except NumbasyncError as error:
+            error.args = (f"{self._place(kernel)}{error}",)
+            raise
+        except Exception as error:
+            line = _line_in(error, kernel.function)
+            raise KernelError(
+                f"{self._place(kernel)}{type(error).__name__}: {error}{line}"
+            ) from error
+
+    def _place(self, kernel: Interpreted) -> str:
+        b, t = self.cuda.blockIdx, self.cuda.threadIdx
+        return (
+            f"kernel {kernel.name}, block ({b.x}, {b.y}, {b.z}), thread ({t.x}, {t.y}, {t.z}): "
+        )
+
+    def _run_loop(self, body: Callable[..., None], args: list[Any], threads: list[Dim3]) -> None:
+        at = self.cuda.threadIdx
+        for at.x, at.y, at.z in threads:
+            body(*args)
+
+    def _run_lanes(self, body: Callable[..., None], args: list[Any], threads: list[Dim3]) -> None:
+        """One block with barriers: every lane runs to its next barrier, then all go on."""
+        at = self.cuda.threadIdx
+        lanes = self._take_lanes(len(threads))
+        send: list[Any] = [(body, args)] * len(lanes)
+        self.cuda.wait_at_barrier = _arrive
+        try:
+            while True:
+                arrived: list[tuple[int, tuple[Any, int], str, Any]] = []
+                for i, lane in enumerate(lanes):
+                    at.x, at.y, at.z = threads[i]
+                    stop = lane.switch(send[i])
+                    if stop is not None:
+                        arrived.append((i, *stop))
+                if not arrived:
+                    return
+                _check_all_arrived(arrived, threads)
+                reply = _combine(arrived[0][2], [value for *_, value in arrived])
+                send = [reply] * len(lanes)
+        except BaseException:
+            self._drop_lanes()
+            raise
+        finally:
+            self.cuda.wait_at_barrier = None
+
+    def _take_lanes(self, count: int) -> list[greenlet.greenlet]:
+        # A greenlet costs ten times as much to make as to switch to, so they are kept.
+        while len(self._lanes) < count:
+            self._lanes.append(greenlet.greenlet(_lane))
+        return self._lanes[:count]
+
+    def _drop_lanes(self) -> None:
+        lanes, self._lanes = self._lanes, []
+        for lane in lanes:
+            if lane and not lane.dead:
+                lane.throw(greenlet.GreenletExit)
+
+
+def _lane(job: tuple[Callable[..., None], list[Any]]) -> None:
+    """A greenlet's life: run a thread's body, report that it ended, take the next."""
+    hub = greenlet.getcurrent().parent
+    assert hub is not None  # only the interpreter makes lanes
+    while True:
+        body, args = job
+        body(*args)
+        del job, body, args  # a lane that waits for work must not hold the last one's arrays
+        job = hub.switch(None)
+
+
+def _arrive(place: tuple[Any, int], kind: str, value: Any) -> Any:
+    hub = greenlet.getcurrent().parent
+    assert hub is not None
+    return hub.switch((place, kind, value))
+
+
+def _check_all_arrived(
+    arrived: list[tuple[int, tuple[Any, int], str, Any]], threads: list[Dim3]
+) -> None:
+    first, place, kind, _ = arrived[0]
+    for i, other, other_kind, _ in arrived:
+        if other != place:
+            raise BarrierDivergenceError(
+                f"thread {threads[first]} waits at cuda.{kind}, line {_line(place)}, while thread "
+                f"{threads[i]} waits at cuda.{other_kind}, line {_line(other)}.\n"
+                "Every thread of a block must come to the same barrier."
+            )
+    if len(arrived) < len(threads):
+        absent = next(t for i, t in enumerate(threads) if all(i != a[0] for a in arrived))
+        raise BarrierDivergenceError(
+            f"{len(arrived)} of {len(threads)} threads wait at cuda.{kind}, line {_line(place)}, "
+            f"but thread {absent} has returned.\n"
+            "Guard the work between barriers, not the barriers: if i < n: ...; then "
+            "cuda.syncthreads() outside the if."
+        )
+
+
+def _combine(kind: str, values: list[Any]) -> Any:
+    if kind == "syncthreads_count":
+        return sum(1 for v in values if v)
+    if kind == "syncthreads_and":
+        return int(all(values))
+    return int(any(values))
+
+
+def _line(place: tuple[Any, int]) -> int | None:
+    code, offset = place
+    positions = list(code.co_positions())
+    line: int | None = positions[offset // 2][0]
+    return line
+
+
+def _line_in(error: BaseException, function: types.FunctionType) -> str:
+    """Where in the kernel's own file the exception came from."""
+    line = None
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == function.__code__.co_filename:
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return "" if line is None else f" ({function.__code__.co_filename}:{line})"
+
+
+def _indices(extent: Dim3) -> Iterator[Dim3]:
+    """Every index, x fastest, as the hardware numbers threads."""
+    return ((x, y, z) for z, y, x in product(*(range(n) for n in reversed(extent))))
+
+
+# --- what the code of a function says -------------------------------------------------
+
+
+def _names(code: types.CodeType) -> set[str]:
+    """Global and attribute names used by `code` and by functions nested in it."""
+    found = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            found |= _names(constant)
+    return found
+
+
+def _strict_constants(code: types.CodeType) -> types.CodeType:
+    """`code` with float constants as float64: NumPy would let a float32 absorb a Python float."""
+
+    def constant(value: Any) -> Any:
+        if isinstance(value, types.CodeType):
+            return _strict_constants(value)
+        return strict(value)
+
+    return code.replace(co_consts=tuple(constant(c) for c in code.co_consts))
+
+
+def _device_function(value: Any) -> types.FunctionType | None:
+    """The Python function of a Numba dispatcher or of a launcher around one, or None."""
+    function = getattr(value, "py_func", None)
+    return function if isinstance(function, types.FunctionType) else None
+
+
+def _intrinsic_path(value: Any) -> str | None:
+    """Where in `cuda` an object is that was imported or stored under a name of its own."""
+    if not getattr(value, "__module__", "").startswith("numba.cuda"):
+        return None
+    from numba import cuda
+
+    for prefix, home in (("", cuda), *((f"{n}.", getattr(cuda, n)) for n in NESTED)):
+        for name, known in vars(home).items():
+            if known is value and (prefix or hasattr(Intrinsics, name) or name in INSTANCE_NAMES):
+                return prefix + name
+    return None
+
+
+def _has_barriers(function: types.FunctionType, seen: set[types.FunctionType]) -> bool:
+    """Whether the function, or a device function it may call, holds a barrier."""
+    seen.add(function)
+    names = _names(function.__code__)
+    if names & BARRIERS:
+        return True
+    reachable = [function.__globals__.get(n) for n in names]
+    reachable += [c.cell_contents for c in function.__closure__ or ()]
+    for value in reachable:
+        if _intrinsic_path(value) in BARRIERS:
+            return True
+        inner = _device_function(value)
+        if inner is not None and inner not in seen and _has_barriers(inner, seen):
+            return True
+    return False

@@ -1,0 +1,76 @@
+"""Device memory that is host memory: aligned, counted and limited as a GPU's would be."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+
+from numbasync.backend.base import MemoryStats, Stream, counters
+from numbasync.errors import OutOfDeviceMemoryError
+
+ALIGNMENT = 256  # what a CUDA allocation guarantees; kernels may rely on it
+
+
+class CpuMemory:
+    """One allocation. Views made from `bytes` keep it alive, as the queue's views do."""
+
+    __slots__ = ("bytes", "nbytes")
+
+    def __init__(self, nbytes: int) -> None:
+        room: np.ndarray[Any, np.dtype[np.uint8]] = np.empty(nbytes + ALIGNMENT, np.uint8)
+        skip = -room.ctypes.data % ALIGNMENT
+        self.bytes = room[skip : skip + nbytes]
+        self.nbytes = nbytes
+
+    @property
+    def address(self) -> int:
+        return int(self.bytes.ctypes.data)
+
+
+class CpuPool:
+    """Counts what is handed out and refuses to go past `max_bytes`."""
+
+    def __init__(self, device: str, max_bytes: int) -> None:
+        self._device = device
+        self._max = max_bytes
+        self._used = 0
+        self._high = 0
+        # Reentrant, because a collection that starts inside `allocate` may run finalisers
+        # which call `free` on the same thread.
+        self._lock = threading.RLock()
+
+    def allocate(self, nbytes: int, stream: Stream) -> CpuMemory:
+        with self._lock:
+            if self._used + nbytes > self._max:
+                raise OutOfDeviceMemoryError(
+                    f"{nbytes:,} bytes do not fit on {self._device}: "
+                    f"{self._used:,} of {self._max:,} are in use."
+                )
+            try:
+                memory = CpuMemory(nbytes)
+            except MemoryError as error:
+                raise OutOfDeviceMemoryError(
+                    f"the system has no {nbytes:,} bytes left for {self._device}, "
+                    f"which holds {self._used:,}."
+                ) from error
+            self._used += nbytes
+            self._high = max(self._high, self._used)
+        counters.allocations += 1
+        return memory
+
+    def free(self, memory: CpuMemory) -> None:
+        with self._lock:
+            self._used -= memory.nbytes
+
+    def stats(self) -> MemoryStats:
+        with self._lock:
+            return MemoryStats(self._used, self._high, self._used, self._high)
+
+    def reset_high(self) -> None:
+        with self._lock:
+            self._high = self._used
+
+    def trim(self) -> None:
+        """Nothing to do: freed memory went back to the allocator at once."""

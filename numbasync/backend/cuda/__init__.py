@@ -1,0 +1,33 @@
+"""NVIDIA GPUs: the only package that imports cuda.core, cuda.bindings or Numba's CUDA driver.
+
+Finding devices initialises the driver and creates no context; the first stream does.
+"""
+
+from __future__ import annotations
+
+from numbasync.backend.cuda.device import CudaDevice
+from numbasync.backend.cuda.driver import cu, name_of
+
+
+def find() -> tuple[tuple[CudaDevice, ...], str]:
+    """The usable GPUs, and, if there is none, why."""
+    try:
+        (result,) = cu.cuInit(0)
+    except Exception as error:  # the loader raises a class of its own without a driver
+        return (), (
+            f"no NVIDIA driver is installed here ({error}).\n"
+            "Install the driver for your GPU, https://www.nvidia.com/drivers"
+        )
+    if result:
+        return (), f"the NVIDIA driver cannot be initialised: {name_of(result)}; try nvidia-smi."
+    result, count = cu.cuDeviceGetCount()
+    if result or count == 0:
+        return (), "the NVIDIA driver sees no GPU; check nvidia-smi and CUDA_VISIBLE_DEVICES."
+    found = [CudaDevice(ordinal) for ordinal in range(count)]
+    usable = tuple(d for d in found if d.has_memory_pools)
+    if not usable:
+        return (), f"{found[0].name} has no stream-ordered memory pools; update its driver."
+    return usable, ""
+
+
+__all__ = ["find"]

@@ -1,0 +1,163 @@
+"""One GPU."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Hashable
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from cuda.core import Device as CoreDevice
+
+from numbasync.backend.base import ArrayKey, CompletionPath, Limits
+from numbasync.backend.cuda import kernels
+from numbasync.backend.cuda.copies import Copiers, CopyCompilation
+from numbasync.backend.cuda.driver import cu, enter, fail, name_of
+from numbasync.backend.cuda.kernels import CudaArray, CudaExecutable
+from numbasync.backend.cuda.memory import CudaMemory, CudaPool, PinnedPool
+from numbasync.backend.cuda.stream import CudaEvent, CudaStream
+from numbasync.backend.cuda.words import EventMarks, WordMarks, Words
+from numbasync.errors import CallerError
+
+
+class CudaDevice:
+    """A GPU, by its primary context, which Numba and most libraries use too."""
+
+    kind = "cuda"
+    # An awaited kernel that takes longer than this is waited for asleep. Waking a sleeping
+    # loop costs about 25 us; looking until then costs the processor.
+    spin_seconds = 200e-6
+
+    def __init__(self, ordinal: int) -> None:
+        self.ordinal = ordinal
+        self.core = CoreDevice(ordinal)
+        self.words = Words()
+        self.copiers = Copiers(self)
+        self._pinned = PinnedPool(self)
+        self._lock = threading.RLock()
+        self._completion: CompletionPath | None = None
+
+    # --- what it is ---
+
+    @cached_property
+    def name(self) -> str:
+        return str(self.core.name)
+
+    @cached_property
+    def compute_capability(self) -> tuple[int, int]:
+        major, minor = self.core.compute_capability
+        return int(major), int(minor)
+
+    @cached_property
+    def has_memory_pools(self) -> bool:
+        return bool(self.core.properties.memory_pools_supported)
+
+    @cached_property
+    def total_memory(self) -> int:
+        result, handle = cu.cuDeviceGet(self.ordinal)
+        if result:
+            fail(result, "cuDeviceGet")
+        result, total = cu.cuDeviceTotalMem(handle)
+        if result:
+            fail(result, "cuDeviceTotalMem")
+        return int(total)
+
+    @cached_property
+    def limits(self) -> Limits:
+        p = self.core.properties
+        return Limits(
+            p.max_threads_per_block,
+            (p.max_block_dim_x, p.max_block_dim_y, p.max_block_dim_z),
+            (p.max_grid_dim_x, p.max_grid_dim_y, p.max_grid_dim_z),
+            p.max_shared_memory_per_block,
+            p.warp_size,
+            p.multiprocessor_count,
+        )
+
+    @property
+    def completion(self) -> CompletionPath:
+        """Words or events; NUMBASYNC_COMPLETION=word|event decides, else what works."""
+        with self._lock:
+            if self._completion is None:
+                self._completion = self._choose_completion()
+            return self._completion
+
+    def _choose_completion(self) -> CompletionPath:
+        wish = os.environ.get("NUMBASYNC_COMPLETION", "auto").strip().lower() or "auto"
+        if wish not in ("auto", "word", "event"):
+            raise CallerError(f"NUMBASYNC_COMPLETION={wish!r}: write auto, word or event.")
+        if wish == "event":
+            return CompletionPath("event", "NUMBASYNC_COMPLETION=event asks for it")
+        enter(self)
+        stream = self.core.create_stream()
+        word = self.words.take()
+        (result,) = cu.cuStreamWriteValue32(stream.handle, word.device_address, 1, 0)
+        if result:
+            if wish == "word":
+                fail(result, "cuStreamWriteValue32")
+            return CompletionPath("event", f"cuStreamWriteValue32 says {name_of(result)}")
+        stream.sync()
+        if word.read() != 1:
+            return CompletionPath("event", "a word written by the device was not seen here")
+        return CompletionPath("word", "cuStreamWriteValue32 works on this device")
+
+    def marks(self, handle: Any) -> WordMarks | EventMarks:
+        """How a stream of this device tells what it has passed."""
+        if self.completion.name == "word":
+            return WordMarks(handle, self.words.take())
+        return EventMarks(handle)
+
+    # --- what it makes ---
+
+    @cached_property
+    def idle_stream(self) -> Any:
+        """A stream on which nothing ever runs, for returning memory."""
+        enter(self)
+        self._idle = self.core.create_stream()
+        return self._idle.handle
+
+    def new_stream(self, priority: int) -> CudaStream:
+        return CudaStream(self, priority)
+
+    def new_event(self, timing: bool) -> CudaEvent:
+        return CudaEvent(self, timing)
+
+    def new_pool(self) -> CudaPool:
+        _ = self.idle_stream  # made now, so that no finaliser has to
+        return CudaPool(self)
+
+    def host_buffer(self, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        return self._pinned.take(nbytes)
+
+    def array(
+        self,
+        memory: CudaMemory,
+        offset: int,
+        shape: tuple[int, ...],
+        strides: tuple[int, ...],
+        dtype: np.dtype[Any],
+    ) -> CudaArray:
+        return CudaArray(memory.address + offset, shape, strides, dtype)
+
+    def scalar_key(self, value: object) -> Hashable:
+        found: Hashable = kernels.scalar_type(value)
+        return found
+
+    def compile(self, dispatcher: Any, keys: tuple[Hashable, ...]) -> CudaExecutable:
+        return kernels.compile_kernel(self, dispatcher, keys)
+
+    def copy_needs(self, dst: ArrayKey, src: ArrayKey) -> CopyCompilation | None:
+        return self.copiers.needs(dst, src)
+
+    def synchronize(self) -> None:
+        enter(self)
+        (result,) = cu.cuCtxSynchronize()
+        if result:
+            fail(result, "cuCtxSynchronize")
+
+    def can_access(self, other: Any) -> bool:
+        if not isinstance(other, CudaDevice):
+            return False
+        return bool(self.core.can_access_peer(other.core))

@@ -1,0 +1,64 @@
+"""Driver calls: results into exceptions, and the context that a thread must have."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, NoReturn
+
+from cuda.bindings import driver as cu
+
+from numbasync.errors import (
+    REMEDIES,
+    STICKY,
+    DeviceLostError,
+    DriverError,
+    OutOfDeviceMemoryError,
+)
+
+NOT_READY = int(cu.CUresult.CUDA_ERROR_NOT_READY)
+
+
+def name_of(result: Any) -> str:
+    """The driver's name of a result, such as `CUDA_ERROR_INVALID_VALUE`."""
+    error, text = cu.cuGetErrorName(result)
+    return f"CUresult {int(result)}" if error or text is None else text.decode()
+
+
+def error_of(result: Any, call: str) -> Exception:
+    """The exception for a result that is not success."""
+    name = name_of(result)
+    error, text = cu.cuGetErrorString(result)
+    said = "" if error or text is None else text.decode()
+    if name in STICKY:
+        remedy = REMEDIES.get(name)
+        more = "" if remedy is None else f"\nCause: {remedy.cause}\nRemedy: {remedy.remedy}"
+        return DeviceLostError(
+            f"a fault has broken the CUDA context: {name} ({said}), reported by {call}.{more}\n"
+            "Every later operation on this device fails; restart the process."
+        )
+    if name == "CUDA_ERROR_OUT_OF_MEMORY":
+        return OutOfDeviceMemoryError(f"{call}: the device is out of memory.")
+    return DriverError(call, int(result), name, said)
+
+
+def fail(result: Any, call: str) -> NoReturn:
+    raise error_of(result, call)
+
+
+class _Thread(threading.local):
+    ordinal = -1
+
+
+_thread = _Thread()
+
+
+def enter(device: Any) -> None:
+    """Make the device's primary context current on this thread, if it is not.
+
+    It stays current afterwards, as it does in Numba, CuPy and PyTorch. A program that
+    switches the current device of a thread through another library between two
+    submissions of numbasync must switch it back.
+    """
+    if _thread.ordinal != device.ordinal:
+        device.core.set_current()
+        _thread.ordinal = device.ordinal

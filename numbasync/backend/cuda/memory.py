@@ -1,0 +1,153 @@
+"""Device memory from a stream-ordered pool, and pinned host memory that is used again."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from cuda.core import DeviceMemoryResource, DeviceMemoryResourceOptions
+
+from numbasync.backend.base import MemoryStats, Stream, counters
+from numbasync.backend.cuda.driver import cu, enter, error_of, fail
+from numbasync.errors import OutOfDeviceMemoryError
+
+if TYPE_CHECKING:
+    from numbasync.backend.cuda.device import CudaDevice
+
+_Attribute = cu.CUmemPool_attribute
+
+
+class CudaMemory:
+    """One allocation of a pool."""
+
+    __slots__ = ("address", "nbytes", "pointer")
+
+    def __init__(self, pointer: Any, nbytes: int) -> None:
+        self.pointer = pointer
+        self.address = int(pointer)
+        self.nbytes = nbytes
+
+
+class CudaPool:
+    """A memory pool of its own on one GPU. Memory that was freed stays with the pool."""
+
+    def __init__(self, device: CudaDevice) -> None:
+        enter(device)
+        self._device = device
+        self._resource = DeviceMemoryResource(device.core, DeviceMemoryResourceOptions())
+        self._pool = self._resource.handle
+        # Without a threshold the driver returns all unused memory at every synchronisation.
+        self._set(_Attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, 2**64 - 1)
+
+    def allocate(self, nbytes: int, stream: Stream) -> CudaMemory:
+        enter(self._device)
+        result, pointer = cu.cuMemAllocFromPoolAsync(nbytes, self._pool, stream.handle)  # type: ignore[attr-defined]
+        if result:
+            error = error_of(result, "cuMemAllocFromPoolAsync")
+            if isinstance(error, OutOfDeviceMemoryError):
+                stats = self.stats()
+                raise OutOfDeviceMemoryError(
+                    f"{nbytes:,} bytes do not fit on cuda:{self._device.ordinal}, which has "
+                    f"{self._device.total_memory:,}: the pool holds {stats.reserved_current:,}, of "
+                    f"which {stats.used_current:,} are in use.\n"
+                    "Drop tensors that are no longer needed, or work in smaller pieces."
+                )
+            raise error
+        counters.allocations += 1
+        return CudaMemory(pointer, nbytes)
+
+    def free(self, memory: CudaMemory) -> None:
+        # Freed on a stream that is always idle, so that it is free for every stream at once:
+        # the host has seen the last use complete. Nothing may be raised in a finaliser, and
+        # at interpreter exit the driver may be gone.
+        with contextlib.suppress(Exception):
+            cu.cuMemFreeAsync(memory.pointer, self._device.idle_stream)
+
+    def stats(self) -> MemoryStats:
+        return MemoryStats(
+            self._get(_Attribute.CU_MEMPOOL_ATTR_USED_MEM_CURRENT),
+            self._get(_Attribute.CU_MEMPOOL_ATTR_USED_MEM_HIGH),
+            self._get(_Attribute.CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT),
+            self._get(_Attribute.CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH),
+        )
+
+    def reset_high(self) -> None:
+        self._set(_Attribute.CU_MEMPOOL_ATTR_USED_MEM_HIGH, 0)
+        self._set(_Attribute.CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, 0)
+
+    def trim(self) -> None:
+        (result,) = cu.cuMemPoolTrimTo(self._pool, 0)
+        if result:
+            fail(result, "cuMemPoolTrimTo")
+
+    def _get(self, attribute: Any) -> int:
+        result, value = cu.cuMemPoolGetAttribute(self._pool, attribute)
+        if result:
+            fail(result, "cuMemPoolGetAttribute")
+        return int(value)
+
+    def _set(self, attribute: Any, value: int) -> None:
+        (result,) = cu.cuMemPoolSetAttribute(self._pool, attribute, cu.cuuint64_t(value))
+        if result:
+            fail(result, "cuMemPoolSetAttribute")
+
+
+class _Pinned:
+    """One block of page-locked memory; it goes back when the last array on it dies."""
+
+    def __init__(self, pool: PinnedPool, address: int, nbytes: int) -> None:
+        self._pool = pool
+        self._address = address
+        self._nbytes = nbytes
+        self.__array_interface__ = {
+            "version": 3, "shape": (nbytes,), "typestr": "|u1", "data": (address, False),
+        }  # fmt: skip
+
+    def __del__(self) -> None:
+        self._pool.give(self._address, self._nbytes)
+
+
+class PinnedPool:
+    """Page-locked host memory in powers of two. Locking pages takes long, so up to
+    `KEPT_BYTES` of unused blocks are kept."""
+
+    KEPT_BYTES = 256 * 2**20
+    SMALLEST = 4096
+
+    def __init__(self, device: CudaDevice) -> None:
+        self._device = device
+        self._spare: dict[int, list[int]] = {}
+        self._kept = 0
+        # Reentrant: a finaliser may give a block back inside `take`.
+        self._lock = threading.RLock()
+
+    def take(self, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        size = max(self.SMALLEST, 1 << max(nbytes - 1, 1).bit_length())
+        with self._lock:
+            spare = self._spare.get(size)
+            address = spare.pop() if spare else 0
+            if address:
+                self._kept -= size
+        if not address:
+            enter(self._device)
+            result, made = cu.cuMemHostAlloc(size, cu.CU_MEMHOSTALLOC_PORTABLE)
+            if result:
+                raise OutOfDeviceMemoryError(
+                    f"{size:,} bytes of page-locked host memory cannot be had: "
+                    f"{error_of(result, 'cuMemHostAlloc')}"
+                )
+            address = int(made)
+        block: np.ndarray[Any, np.dtype[np.uint8]] = np.asarray(_Pinned(self, address, size))
+        return block
+
+    def give(self, address: int, nbytes: int) -> None:
+        with self._lock:
+            if self._kept + nbytes <= self.KEPT_BYTES:
+                self._spare.setdefault(nbytes, []).append(address)
+                self._kept += nbytes
+                return
+        with contextlib.suppress(Exception):  # a finaliser, perhaps at interpreter exit
+            cu.cuMemFreeHost(ctypes.c_void_p(address).value)

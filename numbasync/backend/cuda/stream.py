@@ -1,0 +1,191 @@
+"""Streams and events of a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from cuda.core import EventOptions, StreamOptions
+
+from numbasync.backend.base import Dim3, Doorbell, counters
+from numbasync.backend.cuda import wakeup
+from numbasync.backend.cuda.copies import THREADS
+from numbasync.backend.cuda.driver import NOT_READY, cu, enter, error_of, fail
+from numbasync.backend.cuda.kernels import CudaArray, CudaExecutable
+from numbasync.backend.cuda.words import Word
+from numbasync.errors import StateError
+
+if TYPE_CHECKING:
+    from numbasync.backend.cuda.device import CudaDevice
+
+
+class CudaEvent:
+    """A CUDA event, with or without timing."""
+
+    def __init__(self, device: CudaDevice, timing: bool) -> None:
+        enter(device)
+        self.core = device.core.create_event(EventOptions(timing_enabled=timing))
+        self.handle = self.core.handle
+
+    def query(self) -> bool:
+        return bool(self.core.is_done)
+
+    def synchronize(self) -> None:
+        (result,) = cu.cuEventSynchronize(self.handle)
+        if result:
+            fail(result, "cuEventSynchronize")
+
+    def elapsed_ms(self, later: CudaEvent) -> float:
+        try:
+            return float(later.core - self.core)
+        except Exception as error:
+            raise StateError(f"elapsed_ms: {error}") from error
+
+
+class CudaStream:
+    """A CUDA stream that does not wait for the legacy default stream."""
+
+    def __init__(self, device: CudaDevice, priority: int) -> None:
+        enter(device)
+        self.device = device
+        options = StreamOptions(nonblocking=True, priority=priority or None)
+        self.native = device.core.create_stream(options=options)
+        self.handle = self.native.handle
+        self._marks = device.marks(self.handle)
+        self._last = 0
+        self._gate: Word | None = None
+        self._gates = 0
+
+    # --- enqueue ---
+
+    def launch(
+        self,
+        executable: CudaExecutable,
+        grid: Dim3,
+        block: Dim3,
+        shared_bytes: int,
+        args: Sequence[Any],
+    ) -> None:
+        enter(self.device)
+        executable.launch(self, grid, block, shared_bytes, args)
+        counters.launches += 1
+
+    def upload(self, dst: CudaArray, src: np.ndarray[Any, Any]) -> None:
+        enter(self.device)
+        (result,) = cu.cuMemcpyHtoDAsync(dst.pointer, src.ctypes.data, src.nbytes, self.handle)
+        if result:
+            fail(result, "cuMemcpyHtoDAsync")
+        counters.copies += 1
+
+    def download(self, dst: np.ndarray[Any, Any], src: CudaArray) -> None:
+        enter(self.device)
+        (result,) = cu.cuMemcpyDtoHAsync(dst.ctypes.data, src.pointer, dst.nbytes, self.handle)
+        if result:
+            fail(result, "cuMemcpyDtoHAsync")
+        counters.copies += 1
+
+    def copy(self, dst: CudaArray, src: CudaArray) -> None:
+        enter(self.device)
+        counters.copies += 1
+        if dst.dtype == src.dtype and dst.is_contiguous() and src.is_contiguous():
+            (result,) = cu.cuMemcpyDtoDAsync(dst.pointer, src.pointer, dst.nbytes, self.handle)
+            if result:
+                fail(result, "cuMemcpyDtoDAsync")
+            return
+        copier = self.device.copiers.compile(dst.key(), src.key())
+        blocks = -(-dst.fields[2] // THREADS)
+        copier.launch(self, (blocks, 1, 1), (THREADS, 1, 1), 0, (dst, src))
+
+    def fill(self, dst: CudaArray, value: np.generic) -> None:
+        enter(self.device)
+        data = value.tobytes()
+        count = dst.fields[2]
+        unit = next(n for n in (1, 2, 4, len(data)) if data == data[:n] * (len(data) // n))
+        number = int.from_bytes(data[: min(unit, 4)], "little")
+        if unit <= 4:
+            call = {1: cu.cuMemsetD8Async, 2: cu.cuMemsetD16Async, 4: cu.cuMemsetD32Async}[unit]
+            results = [call(dst.pointer, number, dst.nbytes // unit, self.handle)]
+        else:
+            # The driver's patterns end at 32 bits: one strided memset for each 32-bit part.
+            results = [
+                cu.cuMemsetD2D32Async(
+                    cu.CUdeviceptr(dst.address + at), len(data),
+                    int.from_bytes(data[at : at + 4], "little"), 1, count, self.handle,
+                )
+                for at in range(0, len(data), 4)
+            ]  # fmt: skip
+        for (result,) in results:
+            if result:
+                fail(result, "cuMemsetAsync")
+
+    def write(self, sequence: int) -> None:
+        enter(self.device)
+        self._marks.write(sequence)
+        self._last = sequence
+
+    def record(self, event: CudaEvent) -> None:
+        enter(self.device)
+        (result,) = cu.cuEventRecord(event.handle, self.handle)
+        if result:
+            fail(result, "cuEventRecord")
+
+    def wait(self, event: CudaEvent) -> None:
+        enter(self.device)
+        (result,) = cu.cuStreamWaitEvent(self.handle, event.handle, 0)
+        if result:
+            fail(result, "cuStreamWaitEvent")
+
+    def hold(self) -> Callable[[], None]:
+        enter(self.device)
+        if self._gate is None:
+            self._gate = self.device.words.take()
+        gate = self._gate
+        self._gates += 1
+        number = self._gates
+        flags = cu.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_GEQ
+        (result,) = cu.cuStreamWaitValue32(self.handle, gate.device_address, number, flags)
+        if result:
+            fail(result, "cuStreamWaitValue32")
+        return lambda: gate.write(number)
+
+    # --- look ---
+
+    def completed(self) -> int:
+        return self._marks.completed()
+
+    def failure(self, sequence: int) -> BaseException | None:
+        # A word says "done", not "well": ask for the status before success is reported.
+        return self.fault()
+
+    def fault(self) -> BaseException | None:
+        (result,) = cu.cuStreamQuery(self.handle)
+        if not result or result == NOT_READY:
+            return None
+        return error_of(result, "cuStreamQuery")
+
+    def query(self) -> bool:
+        (result,) = cu.cuStreamQuery(self.handle)
+        if result and result != NOT_READY:
+            fail(result, "cuStreamQuery")
+        return not result
+
+    def synchronize(self) -> None:
+        enter(self.device)
+        (result,) = cu.cuStreamSynchronize(self.handle)
+        if result:
+            fail(result, "cuStreamSynchronize")
+
+    def wake(self, sequence: int, doorbell: Doorbell) -> bool:
+        if doorbell.eventfd < 0:
+            return False
+        function = wakeup.host_function()
+        if function is None:
+            return False
+        enter(self.device)
+        (result,) = cu.cuLaunchHostFunc(self.handle, function, doorbell.eventfd)
+        if result:
+            fail(result, "cuLaunchHostFunc")
+        counters.callbacks += 1
+        # It runs behind all that is enqueued now, which may be more than was asked for.
+        return sequence >= self._last

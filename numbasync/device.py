@@ -1,0 +1,201 @@
+"""Devices as users hold them: which there are, which is current, and their streams.
+
+The current device is a context variable: a task inherits it, and tasks do not leak into
+each other.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from numbasync import backend as backends
+from numbasync.backend import base
+from numbasync.backend.base import MemoryStats
+from numbasync.errors import DeviceMismatchError
+from numbasync.memory import MemoryPool
+from numbasync.scheduling import SchedulingPolicy, StreamPoolRoundRobin
+from numbasync.stream import Event, Stream
+
+
+class _EventPool:
+    """Untimed events, used for an instant each to put one stream behind another."""
+
+    def __init__(self, device: base.Device) -> None:
+        self._device = device
+        self._spare: list[Any] = []
+
+    def take(self) -> Any:
+        try:
+            return self._spare.pop()
+        except IndexError:
+            return self._device.new_event(timing=False)
+
+    def give(self, event: Any) -> None:
+        self._spare.append(event)
+
+
+class Device:
+    """One GPU, or one virtual CPU device. Found by `devices()`, never constructed.
+
+    Attributes:
+        kind: `"cuda"` or `"cpu"`.
+        ordinal: its number among the devices of its kind.
+        name: the product's name.
+        compute_capability: (major, minor); (0, 0) on the CPU device.
+        limits: what one launch may ask for.
+    """
+
+    def __init__(self, backend: base.Device) -> None:
+        self.backend = backend
+        self.kind = backend.kind
+        self.ordinal = backend.ordinal
+        self.key = (backend.kind, backend.ordinal)
+        self.name = backend.name
+        self.compute_capability = backend.compute_capability
+        self.limits = backend.limits
+        # Strong references: a stream that nobody holds lives on while it has work.
+        self.busy: set[Stream] = set()
+        self.order_events = _EventPool(backend)
+        self._lock = threading.RLock()
+        self._idle_streams: dict[int, list[base.Stream]] = {}
+        self._policy: SchedulingPolicy | None = None
+        self._pool: MemoryPool | None = None
+
+    @property
+    def label(self) -> str:
+        """`kind:ordinal`, as messages name it."""
+        return f"{self.kind}:{self.ordinal}"
+
+    # --- streams ---
+
+    def new_stream(self, priority: int = 0) -> Stream:
+        """A stream of its own, until it is dropped; then its queue is used again.
+
+        Args:
+            priority: lower runs first, where the device has priorities.
+        """
+        self.reclaim()
+        with self._lock:
+            idle = self._idle_streams.setdefault(priority, [])
+            backend = idle.pop() if idle else self.backend.new_stream(priority)
+        stream = Stream(self, backend)
+        weakref.finalize(stream, idle.append, backend).atexit = False
+        return stream
+
+    def new_event(self, timing: bool = True) -> Event:
+        """An event; without `timing` it is cheaper and has no `elapsed_ms`."""
+        return Event(self, timing)
+
+    @property
+    def policy(self) -> SchedulingPolicy:
+        """Picks the stream of operations that name none. Default: four streams in turn."""
+        with self._lock:
+            if self._policy is None:
+                self._policy = StreamPoolRoundRobin(self, 4)
+            return self._policy
+
+    @policy.setter
+    def policy(self, policy: SchedulingPolicy) -> None:
+        self._policy = policy
+
+    def synchronize(self) -> None:
+        """Block the thread until every stream of this device is idle."""
+        for stream in list(self.busy):
+            stream.synchronize()
+        self.backend.synchronize()
+
+    def reclaim(self) -> None:
+        """Let go of everything that the device has passed, also on streams nobody watches."""
+        for stream in list(self.busy):
+            stream.advance()
+
+    # --- memory ---
+
+    @property
+    def pool(self) -> MemoryPool:
+        """Where tensors of this device are allocated."""
+        with self._lock:
+            if self._pool is None:
+                self._pool = self.new_pool()
+            return self._pool
+
+    @pool.setter
+    def pool(self, pool: MemoryPool) -> None:
+        if pool.device_key != self.key:
+            kind, ordinal = pool.device_key
+            raise DeviceMismatchError(
+                f"the pool is of {kind}:{ordinal}, the device is {self.label}.\n"
+                f"Write: device.pool = device.new_pool()"
+            )
+        self._pool = pool
+
+    def new_pool(self, max_bytes: int | None = None) -> MemoryPool:
+        """A pool of this device's memory, which hands out at most `max_bytes` at once."""
+        return MemoryPool(self.backend, max_bytes)
+
+    def memory_stats(self) -> MemoryStats:
+        """Bytes of the current pool, after letting go of what the device has passed."""
+        self.reclaim()
+        return self.pool.stats()
+
+    # --- other devices ---
+
+    def can_access(self, other: Device) -> bool:
+        """Whether kernels here can read `other`'s memory directly."""
+        return self is other or self.backend.can_access(other.backend)
+
+    def __repr__(self) -> str:
+        return f"<Device {self.label} {self.name}>"
+
+
+_devices: dict[tuple[str, int], Device] = {}
+_lock = threading.RLock()
+_current: ContextVar[Device | None] = ContextVar("numbasync_device", default=None)
+_default: Device | None = None
+
+
+def _public(found: base.Device) -> Device:
+    with _lock:
+        key = (found.kind, found.ordinal)
+        if key not in _devices:
+            _devices[key] = Device(found)
+        return _devices[key]
+
+
+def devices(kind: str | None = None) -> list[Device]:
+    """All devices, CUDA first; or those of one kind. There is always a CPU device.
+
+    Args:
+        kind: `"cuda"`, `"cpu"` or None.
+    """
+    return [_public(d) for d in backends.devices(kind)]
+
+
+def default_device() -> Device:
+    """The device of `use_device`, else the one that NUMBASYNC_DEVICE names.
+
+    Raises:
+        DeviceUnavailableError: NUMBASYNC_DEVICE asks for a device that cannot be used.
+    """
+    global _default
+    chosen = _current.get()
+    if chosen is not None:
+        return chosen
+    if _default is None:
+        _default = _public(backends.preferred())
+    return _default
+
+
+@contextmanager
+def use_device(device: Device) -> Iterator[Device]:
+    """Make `device` the default inside the block, for this task or thread only."""
+    token = _current.set(device)
+    try:
+        yield device
+    finally:
+        _current.reset(token)

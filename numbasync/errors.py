@@ -1,0 +1,227 @@
+"""Every exception, sorted by whose fault it is, and what to do about it.
+
+`CallerError`: an argument was wrong; nothing was enqueued.
+`StateError`: the argument was right, but this program had already moved on.
+`DeviceError`: the device could not do it, or failed while doing it.
+`DriverError`: a driver call failed for a reason that none of the above names.
+`InternalError`: a bug in numbasync.
+
+Each also derives from the built-in that fits, so `except MemoryError` and
+`except TypeError` mean what they say.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class NumbasyncError(Exception):
+    """Base of every exception that numbasync raises on purpose."""
+
+
+# --- the caller's argument was wrong; nothing was enqueued -------------------------
+
+
+class CallerError(NumbasyncError):
+    """An argument was wrong. It was found before anything was enqueued."""
+
+
+class ShapeError(CallerError, ValueError):
+    """A shape, a rank, an index or a tile does not fit."""
+
+
+class DTypeError(CallerError, TypeError):
+    """An element type does not fit, or cannot be held by a tensor."""
+
+
+class OperationError(CallerError, TypeError):
+    """Something that is not an operation, or not of the right kind, stands where one must."""
+
+
+class LauncherError(CallerError, TypeError):
+    """A kernel is declared, or called, in a way that its own code contradicts."""
+
+
+class LaunchError(CallerError, ValueError):
+    """A grid, a block or a precondition of a launch does not fit."""
+
+
+class AliasError(CallerError, ValueError):
+    """One storage is an output and something else in the same launch."""
+
+
+class DeviceMismatchError(CallerError, ValueError):
+    """A tensor, stream or pool belongs to another device."""
+
+
+class KernelCompileError(CallerError, TypeError):
+    """Numba could not compile the kernel for these argument types. `__cause__` says why."""
+
+
+class MissingExtraError(CallerError, ImportError):
+    """An optional package is absent; the message holds the command that installs it."""
+
+
+# --- the program is not in a state in which this can be done ------------------------
+
+
+class StateError(NumbasyncError, RuntimeError):
+    """The call is right in itself, but comes too late, too early or twice."""
+
+
+class AlreadySubmittedError(StateError):
+    """An operation that runs once was run a second time."""
+
+
+class ReentrancyError(StateError):
+    """An operation was run from inside another one's closure, on the same thread."""
+
+
+class MovedError(StateError):
+    """A handle was used after `take()` had moved its storage to another one."""
+
+
+class SharedStorageError(StateError):
+    """Exclusive use was asked of storage that others still hold."""
+
+
+class AccessConflictError(StateError):
+    """Strict ordering: two streams would touch one storage with no edge between them."""
+
+
+# --- the device ------------------------------------------------------------------
+
+
+class DeviceError(NumbasyncError, RuntimeError):
+    """The device cannot do it, or failed while doing it."""
+
+
+class DeviceUnavailableError(DeviceError):
+    """No device of the asked kind can be used; the message says what is missing."""
+
+
+class OutOfDeviceMemoryError(DeviceError, MemoryError):
+    """An allocation did not fit. The device works on; a smaller one may succeed."""
+
+
+class KernelError(DeviceError):
+    """A kernel raised an exception. The message names kernel, block and thread."""
+
+
+class BarrierDivergenceError(KernelError):
+    """Some threads of a block wait at a barrier that the others will not reach."""
+
+
+class UnsupportedKernelError(DeviceError, NotImplementedError):
+    """This device cannot run a construct that the kernel uses."""
+
+
+class DeviceLostError(DeviceError):
+    """A fault broke the device's context: every later operation fails until restart."""
+
+
+# --- the driver, and ourselves -----------------------------------------------------
+
+
+class DriverError(NumbasyncError, RuntimeError):
+    """A CUDA driver call failed.
+
+    Attributes:
+        call: name of the driver function.
+        code: its numeric result.
+        name: the result's name, such as `CUDA_ERROR_INVALID_VALUE`.
+    """
+
+    def __init__(self, call: str, code: int, name: str, text: str) -> None:
+        self.call = call
+        self.code = code
+        self.name = name
+        remedy = REMEDIES.get(name)
+        lines = [f"{call} failed: {name} ({code}): {text}"]
+        if remedy is not None:
+            lines += [f"Cause: {remedy.cause}", f"Remedy: {remedy.remedy}"]
+        super().__init__("\n".join(lines))
+
+
+class InternalError(NumbasyncError, RuntimeError):
+    """A bug in numbasync itself. Please report it with the traceback."""
+
+
+class Remedy(NamedTuple):
+    """What a driver result usually means, and what to do."""
+
+    cause: str
+    remedy: str
+
+
+REMEDIES: dict[str, Remedy] = {
+    "CUDA_ERROR_INVALID_VALUE": Remedy(
+        "an argument is out of the range that this driver accepts.",
+        "compare grid, block and shared memory with `numbasync doctor`'s limits of the device.",
+    ),
+    "CUDA_ERROR_NO_DEVICE": Remedy(
+        "the driver sees no GPU.",
+        "check `nvidia-smi` and CUDA_VISIBLE_DEVICES, or set NUMBASYNC_DEVICE=cpu.",
+    ),
+    "CUDA_ERROR_INVALID_CONTEXT": Remedy(
+        "the context was destroyed, by cudaDeviceReset or numba.cuda.close() perhaps.",
+        "do not reset the device while tensors or streams of it are alive.",
+    ),
+    "CUDA_ERROR_NO_BINARY_FOR_GPU": Remedy(
+        "the kernel was compiled for another compute capability.",
+        "remove NUMBA_FORCE_CUDA_CC and the on-disk cache of the kernel.",
+    ),
+    "CUDA_ERROR_INVALID_PTX": Remedy(
+        "the driver cannot assemble the kernel's PTX.",
+        "update numba-cuda and the CUDA packages together: pip install -U 'numbasync[cuda]'.",
+    ),
+    "CUDA_ERROR_UNSUPPORTED_PTX_VERSION": Remedy(
+        "the installed toolkit is newer than the driver.",
+        "update the driver, or install the toolkit of the driver's CUDA version.",
+    ),
+    "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES": Remedy(
+        "the kernel needs more registers or shared memory per block than there are.",
+        "use fewer threads per block, or max_registers= in @cuda.jit.",
+    ),
+    "CUDA_ERROR_ILLEGAL_ADDRESS": Remedy(
+        "a kernel read or wrote outside its arrays.",
+        "run it on the CPU device, which checks every index: NUMBASYNC_DEVICE=cpu.",
+    ),
+    "CUDA_ERROR_MISALIGNED_ADDRESS": Remedy(
+        "a kernel used an address that its element type does not allow.",
+        "check views made with reinterpret() and offsets into dynamic shared memory.",
+    ),
+    "CUDA_ERROR_LAUNCH_TIMEOUT": Remedy(
+        "the kernel ran longer than the display driver allows.",
+        "split the work, or use a GPU that drives no display.",
+    ),
+    "CUDA_ERROR_NOT_SUPPORTED": Remedy(
+        "this driver or GPU lacks the feature.",
+        "`numbasync doctor` lists what is used and what was found.",
+    ),
+    "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED": Remedy(
+        "the call is not allowed while a graph is being captured.",
+        "allocate and compile before the capture begins.",
+    ),
+}
+
+# Results after which the context answers every call with the same error.
+STICKY: frozenset[str] = frozenset(
+    {
+        "CUDA_ERROR_ILLEGAL_ADDRESS",
+        "CUDA_ERROR_MISALIGNED_ADDRESS",
+        "CUDA_ERROR_ILLEGAL_INSTRUCTION",
+        "CUDA_ERROR_INVALID_ADDRESS_SPACE",
+        "CUDA_ERROR_INVALID_PC",
+        "CUDA_ERROR_HARDWARE_STACK_ERROR",
+        "CUDA_ERROR_LAUNCH_FAILED",
+        "CUDA_ERROR_LAUNCH_TIMEOUT",
+        "CUDA_ERROR_ASSERT",
+        "CUDA_ERROR_ECC_UNCORRECTABLE",
+        "CUDA_ERROR_NVLINK_UNCORRECTABLE",
+        "CUDA_ERROR_CONTEXT_IS_DESTROYED",
+        "CUDA_ERROR_CONTAINED",
+        "CUDA_ERROR_EXTERNAL_DEVICE",
+        "CUDA_ERROR_TENSOR_MEMORY_LEAK",
+    }
+)

@@ -1,0 +1,218 @@
+"""Grids and blocks: pure arithmetic from partitions, shapes and wishes to a launch's extents."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from numbasync.backend.base import Dim3, Limits
+from numbasync.errors import LaunchError
+from numbasync.partition import Partition
+
+AXES = "xyz"
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """Blocks of a launch, and threads of a block."""
+
+    grid: Dim3
+    block: Dim3
+
+    @property
+    def threads(self) -> int:
+        x, y, z = self.block
+        return x * y * z
+
+
+def dim3(extent: Any, what: str, kernel: str) -> Dim3:
+    """One to three positive extents, filled up with ones.
+
+    Raises:
+        LaunchError: they are not one to three whole numbers of at least 1.
+    """
+    try:
+        parts = tuple(map(operator.index, extent if isinstance(extent, tuple | list) else (extent,)))
+    except TypeError:
+        parts = ()
+    if not 1 <= len(parts) <= 3 or any(n < 1 for n in parts):
+        raise LaunchError(
+            f"kernel {kernel}: {what} is one to three whole numbers of at least 1, not {extent!r}."
+        )
+    return (*parts, *(1,) * (3 - len(parts)))  # type: ignore[return-value]  # three in all
+
+
+def check_axes(axes: Any, kernel: str) -> tuple[int, ...] | None:
+    """`axes=` of a launcher: for each tensor axis, the CUDA axis that it lies on."""
+    if axes is None:
+        return None
+    found = tuple(axes) if isinstance(axes, tuple | list) else ()
+    if not found or sorted(found) != list(range(len(found))) or len(found) > 3:
+        raise LaunchError(
+            f"kernel {kernel}: axes= is a permutation such as (1, 0), which puts tensor axis 0 on "
+            f"CUDA axis y and axis 1 on x; not {axes!r}."
+        )
+    return found
+
+
+def _on_cuda_axes(
+    extents: Sequence[int], axes: tuple[int, ...] | None, kernel: str, fill: int = 1
+) -> Dim3:
+    order = axes if axes is not None else tuple(range(len(extents)))
+    if len(order) != len(extents):
+        raise LaunchError(
+            f"kernel {kernel}: axes={order} has {len(order)} axes, the output has {len(extents)}."
+        )
+    on = [fill] * 3
+    for axis, extent in zip(order, extents, strict=True):
+        on[axis] = extent
+    return on[0], on[1], on[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a launch says about its extents.
+
+    Attributes:
+        kernel: its name.
+        partitions: of its outputs, with the parameters' names, in signature order.
+        shape: of the first whole tensor that is an output, if there is one.
+        grid, block: as given explicitly.
+        threads: as given to the launcher, if it was.
+        axes: CUDA axis of each tensor axis; None for the same order.
+        elements: launch this many threads in one dimension (`forall`).
+    """
+
+    kernel: str
+    partitions: tuple[tuple[str, Partition], ...]
+    shape: tuple[int, ...] | None
+    grid: Dim3 | None
+    block: Dim3 | None
+    threads: int | Dim3 | None
+    axes: tuple[int, ...] | None
+    elements: int | None = None
+
+
+def resolve(request: Request, limits: Limits, most: int, suggest: Callable[[], int]) -> Geometry:
+    """The extents of a launch.
+
+    Args:
+        limits: of the device.
+        most: threads per block that the compiled kernel allows.
+        suggest: threads per block that suit the kernel; called only if nothing else says.
+    Raises:
+        LaunchError: the wishes contradict each other, or exceed a limit.
+    """
+    found = _extents(request, suggest)
+    _check(request.kernel, found, limits, most)
+    return found
+
+
+def _extents(request: Request, suggest: Callable[[], int]) -> Geometry:
+    r = request
+    if r.elements is not None:
+        block = _threads(r, 1, suggest)
+        return Geometry((-(-r.elements // block[0]), 1, 1), block)
+    exact = [(name, p) for name, p in r.partitions if p.exact]
+    if r.grid is None and exact:
+        name, first = exact[0]
+        grid = _on_cuda_axes(first.grid, r.axes, r.kernel)
+    elif r.grid is not None:
+        grid = r.grid
+    elif r.partitions:
+        name, first = r.partitions[0]
+        raise LaunchError(
+            f"kernel {r.kernel}: the grid must be given, because {name} is a partition_prefix, "
+            f"which only bounds it ({first.grid} at most).\n"
+            f"Write {r.kernel}[grid, block](...), or use partition() to cover all of it."
+        )
+    elif r.shape is not None:
+        return _one_thread_an_element(r, r.shape, suggest)
+    else:
+        raise LaunchError(
+            f"kernel {r.kernel}: the grid must be given, because no output says what it is.\n"
+            f"Pass an output as t.partition(tile), or write {r.kernel}[grid, block](...)."
+        )
+    _check_partitions(r, grid)
+    if r.block is not None:
+        return Geometry(grid, r.block)
+    if r.threads is not None or not r.partitions:
+        return Geometry(grid, _threads(r, 1, suggest))
+    tile = (exact or r.partitions)[0][1].tile
+    return Geometry(grid, _on_cuda_axes(tile, r.axes, r.kernel))
+
+
+def _check_partitions(r: Request, grid: Dim3) -> None:
+    for name, partition in r.partitions:
+        own = _on_cuda_axes(partition.grid, r.axes, r.kernel)
+        if partition.exact and own != grid:
+            other = "the grid" if r.grid is not None else f"the partition of {_first(r)}"
+            raise LaunchError(
+                f"kernel {r.kernel}: {other} has {grid} blocks, but the partition of {name} has "
+                f"{own}: shape {partition.tensor.shape} in tiles of {partition.tile}.\n"
+                "Choose tiles that give equal grids, or partition_prefix() for the larger one."
+            )
+        if not partition.exact and any(a > b for a, b in zip(grid, own, strict=True)):
+            raise LaunchError(
+                f"kernel {r.kernel}: a grid of {grid} blocks is larger than {name} has tiles: {own}."
+            )
+
+
+def _first(r: Request) -> str:
+    return next(name for name, p in r.partitions if p.exact)
+
+
+def _threads(r: Request, rank: int, suggest: Callable[[], int]) -> Dim3:
+    if isinstance(r.threads, tuple):
+        return r.threads
+    return spread(r.threads if r.threads is not None else suggest(), rank)
+
+
+def spread(threads: int, rank: int) -> Dim3:
+    """A block of at most `threads` threads over `rank` axes: (256,), (16, 16), (8, 8, 4)."""
+    if rank == 1:
+        return threads, 1, 1
+    extents = [1, 1, 1]
+    axis = 0
+    while 2 * extents[0] * extents[1] * extents[2] <= threads:
+        extents[axis] *= 2
+        axis = (axis + 1) % rank
+    return extents[0], extents[1], extents[2]
+
+
+def _one_thread_an_element(
+    r: Request, shape: tuple[int, ...], suggest: Callable[[], int]
+) -> Geometry:
+    if len(shape) > 3:
+        raise LaunchError(
+            f"kernel {r.kernel}: an output of {len(shape)} axes has no grid of its own.\n"
+            f"Write {r.kernel}[grid, block](...), or reshape it to three axes at most."
+        )
+    block = r.block or _threads(r, max(len(shape), 1), suggest)
+    extents = _on_cuda_axes(shape, r.axes, r.kernel)
+    grid = tuple(-(-n // t) for n, t in zip(extents, block, strict=True))
+    return Geometry(grid, block)  # type: ignore[arg-type]  # three, as both operands
+
+
+def _check(kernel: str, found: Geometry, limits: Limits, most: int) -> None:
+    allowed = min(most, limits.max_threads_per_block)
+    if found.threads > allowed:
+        why = "the device" if allowed == limits.max_threads_per_block else "the compiled kernel"
+        raise LaunchError(
+            f"kernel {kernel}: {found.threads} threads a block ({found.block}) are more than the "
+            f"{allowed} that {why} allows.\n"
+            "Use smaller tiles, or say how many threads: @na.launcher(threads=256)."
+        )
+    for what, extents, bounds in (
+        ("block", found.block, limits.max_block),
+        ("grid", found.grid, limits.max_grid),
+    ):
+        for axis, extent, bound in zip(AXES, extents, bounds, strict=True):
+            if extent > bound:
+                raise LaunchError(
+                    f"kernel {kernel}: a {what} of {extents} has {extent} along {axis}, where the "
+                    f"device allows {bound}.\n"
+                    "Put the longest axis on x, with axes=, or use larger tiles."
+                )

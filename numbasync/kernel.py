@@ -1,0 +1,95 @@
+"""Kernels and their compiled variants: one for each device and list of argument types.
+
+Compiling is slow, so it is a `Preparation`: whoever submits decides on which thread it
+happens. However many threads ask for one variant, it is compiled once; a failure reaches
+all who asked, and the next one who asks tries again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Hashable
+from typing import Any
+
+from numbasync.backend import base
+
+Keys = tuple[Hashable, ...]
+
+_count = 0
+
+
+def compile_count() -> int:
+    """How many kernel variants this process has compiled, or loaded from a disk cache."""
+    return _count
+
+
+class Compilation:
+    """One variant being compiled. `run` compiles it, or waits for the thread that does."""
+
+    def __init__(self, kernel: Kernel, device: base.Device, keys: Keys) -> None:
+        self._kernel = kernel
+        self._device = device
+        self._keys = keys
+        self._lock = threading.Lock()
+        self._settled = threading.Event()
+        self._begun = False
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        with self._lock:
+            mine, self._begun = not self._begun, True
+        if not mine:
+            self._settled.wait()
+            if self._error is not None:
+                raise self._error
+            return
+        try:
+            made = self._device.compile(self._kernel.dispatcher, self._keys)
+            self._kernel.add(self._device, self._keys, made)
+        except BaseException as error:
+            self._error = error
+            raise
+        finally:
+            self._kernel.forget(self._device, self._keys)
+            self._settled.set()
+
+
+class Kernel:
+    """A Numba dispatcher and what has been compiled of it.
+
+    Attributes:
+        dispatcher: the object that `numba.cuda.jit` made.
+        name: the function's name.
+    """
+
+    def __init__(self, dispatcher: Any) -> None:
+        self.dispatcher = dispatcher
+        self.name: str = dispatcher.py_func.__name__
+        self._variants: dict[tuple[base.Device, Keys], base.Executable] = {}
+        self._running: dict[tuple[base.Device, Keys], Compilation] = {}
+        self._lock = threading.Lock()
+
+    def find(self, device: base.Device, keys: Keys) -> base.Executable | None:
+        """The variant, if it has been compiled."""
+        return self._variants.get((device, keys))
+
+    def compilation(self, device: base.Device, keys: Keys) -> Compilation:
+        """What compiles the variant; the one that is under way, if there is one."""
+        with self._lock:
+            return self._running.setdefault(
+                (device, keys), Compilation(self, device, keys)
+            )
+
+    def add(self, device: base.Device, keys: Keys, made: base.Executable) -> None:
+        global _count
+        with self._lock:
+            self._variants[device, keys] = made
+            _count += 1
+
+    def forget(self, device: base.Device, keys: Keys) -> None:
+        """A compilation has ended; if it failed, the next request is a new attempt."""
+        with self._lock:
+            self._running.pop((device, keys), None)
+
+    def __repr__(self) -> str:
+        return f"<Kernel {self.name}, {len(self._variants)} variants>"

@@ -1,0 +1,160 @@
+"""Shapes, strides and offsets: pure arithmetic, with NumPy as its judge.
+
+Views are computed by indexing a NumPy array that has the tensor's shape and strides but
+memory of one element only; basic indexing never touches it.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from numbasync.errors import DTypeError, ShapeError
+
+Shape = tuple[int, ...]
+
+KINDS = "biufc"  # bool, integers, floats, complex
+
+
+class Layout(NamedTuple):
+    """Where an array's elements are: offset and strides in bytes."""
+
+    offset: int
+    shape: Shape
+    strides: Shape
+
+
+def check_shape(shape: Any) -> Shape:
+    """A shape as a tuple of non-negative ints; a single int is one axis.
+
+    Raises:
+        ShapeError: an extent is negative or no integer.
+    """
+    try:
+        extents = tuple(map(operator.index, shape if np.iterable(shape) else (shape,)))
+    except TypeError:
+        raise ShapeError(f"a shape is a whole number or a tuple of them, not {shape!r}.") from None
+    if any(n < 0 for n in extents):
+        raise ShapeError(f"a shape has no negative extents: {extents}.")
+    return extents
+
+
+def check_dtype(dtype: Any) -> np.dtype[Any]:
+    """A dtype that device memory can hold: booleans, integers, floats, complex numbers.
+
+    Raises:
+        DTypeError: it is another kind, or no dtype, or not in this machine's byte order.
+    """
+    try:
+        found: np.dtype[Any] = np.dtype(dtype)
+    except TypeError:
+        raise DTypeError(f"{dtype!r} is not a NumPy dtype; write np.float32, 'int32' ...") from None
+    if found.kind not in KINDS or found.itemsize > 16 or not found.isnative:
+        raise DTypeError(
+            f"device memory cannot hold {found}; use bool, an integer, a float or a complex "
+            "type in native byte order."
+        )
+    return found
+
+
+def contiguous_strides(shape: Shape, itemsize: int) -> Shape:
+    """C-order strides in bytes."""
+    strides = []
+    step = itemsize
+    for extent in reversed(shape):
+        strides.append(step)
+        step *= max(extent, 1)
+    return tuple(reversed(strides))
+
+
+def is_contiguous(shape: Shape, strides: Shape, itemsize: int) -> bool:
+    """Whether the elements lie in C order without gaps. Extents of 0 and 1 do not count."""
+    if 0 in shape:
+        return True
+    step = itemsize
+    for extent, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if extent != 1:
+            if stride != step:
+                return False
+            step *= extent
+    return True
+
+
+def order(shape: Shape, strides: Shape, itemsize: int) -> str:
+    """`"C"`, `"F"` or `"A"` (neither), as Numba's array types name it."""
+    if is_contiguous(shape, strides, itemsize):
+        return "C"
+    return "F" if is_contiguous(shape[::-1], strides[::-1], itemsize) else "A"
+
+
+def index(at: Layout, key: Any, itemsize: int) -> Layout:
+    """The layout of `array[key]`, for integers, slices, `...` and None.
+
+    Raises:
+        ShapeError: an index is out of range, or of another kind.
+    """
+    parts = key if isinstance(key, tuple) else (key,)
+    for part in parts:
+        if not (part is None or part is Ellipsis or isinstance(part, slice)) and not (
+            hasattr(part, "__index__") and not isinstance(part, (bool, np.bool_))
+        ):
+            raise ShapeError(
+                f"a view is made by integers, slices, ... and None, not by {part!r:.60}.\n"
+                "To gather elements, write a kernel, or index the array of to_host()."
+            )
+    if Ellipsis not in [p for p in parts if p is Ellipsis]:
+        parts = (*parts, Ellipsis)  # so that the result is a view, even of one element
+    # itemsize bytes of real memory; nothing is read, since only views are made.
+    room = np.empty(1, np.dtype((np.void, itemsize)))
+    whole = np.lib.stride_tricks.as_strided(room, at.shape, at.strides)
+    try:
+        part = whole[parts]
+    except IndexError as error:
+        raise ShapeError(f"{error}; the shape is {at.shape}.") from None
+    start = part.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
+    return Layout(at.offset + start, part.shape, part.strides)
+
+
+def reshape(at: Layout, shape: Any, itemsize: int) -> Layout:
+    """The layout with another shape of the same size; one extent may be -1.
+
+    Raises:
+        ShapeError: the sizes differ, or the elements do not lie in C order.
+    """
+    size = math.prod(at.shape)
+    wish = tuple(map(operator.index, shape if np.iterable(shape) else (shape,)))
+    if wish.count(-1) == 1:
+        rest = math.prod(n for n in wish if n != -1)
+        if rest > 0 and size % rest == 0:
+            wish = tuple(size // rest if n == -1 else n for n in wish)
+    if any(n < 0 for n in wish) or math.prod(wish) != size:
+        raise ShapeError(f"{size} elements of shape {at.shape} cannot have the shape {wish}.")
+    if not is_contiguous(at.shape, at.strides, itemsize):
+        raise ShapeError(
+            f"a view of shape {at.shape} with gaps or another order cannot be reshaped without "
+            "a copy.\nCopy it first: (await t.dup()).reshape(...)"
+        )
+    return Layout(at.offset, wish, contiguous_strides(wish, itemsize))
+
+
+def reinterpret(at: Layout, old: int, new: int) -> Layout:
+    """The layout of the same bytes in elements of `new` bytes instead of `old`.
+
+    Raises:
+        ShapeError: the last axis does not hold a whole number of new elements, the elements
+            do not lie in C order, or the first one is not aligned for the new type.
+    """
+    if not is_contiguous(at.shape, at.strides, old):
+        raise ShapeError("a view with gaps or another order cannot be reinterpreted; dup() it.")
+    if at.offset % new:
+        raise ShapeError(f"elements of {new} bytes cannot start at byte {at.offset}.")
+    if old == new:
+        return at
+    last = (at.shape[-1] if at.shape else 1) * old
+    if last % new:
+        raise ShapeError(f"the last axis holds {last} bytes, no whole number of {new}-byte elements.")
+    shape = (*at.shape[:-1], last // new)
+    return Layout(at.offset, shape, contiguous_strides(shape, new))

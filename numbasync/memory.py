@@ -1,0 +1,110 @@
+"""Pools, and the storage that tensors share.
+
+A `Storage` is one allocation and the record of who touched it last. It goes back to its
+pool when nothing refers to it any more. Work in flight refers to it, so that moment is
+always after the device's last use.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from numbasync.backend import base
+from numbasync.backend.base import MemoryStats
+from numbasync.errors import OutOfDeviceMemoryError, ShapeError
+
+GRANULE = 256  # bytes; allocations are whole granules, as the driver's pools make them
+
+
+class MemoryPool:
+    """Stream-ordered memory of one device. Made by `device.new_pool()`.
+
+    Attributes:
+        device_key: kind and ordinal of the device that the memory is on.
+        max_bytes: most bytes that may be handed out at once; None for the device's own limit.
+    """
+
+    def __init__(self, device: base.Device, max_bytes: int | None = None) -> None:
+        if max_bytes is not None and max_bytes <= 0:
+            raise ShapeError(f"a pool of {max_bytes} bytes can hold nothing; write a positive size.")
+        self.device_key = (device.kind, device.ordinal)
+        self.max_bytes = max_bytes
+        self._pool = device.new_pool()
+        self._out = 0
+        # Reentrant: a collection inside `allocate` may run finalisers that call `release`.
+        self._lock = threading.RLock()
+
+    def allocate(self, nbytes: int, stream: base.Stream) -> Storage:
+        """Uninitialised storage for work that is enqueued on `stream` from now on.
+
+        Raises:
+            OutOfDeviceMemoryError: `nbytes` do not fit; nothing has changed.
+        """
+        room = max(GRANULE, -(-nbytes // GRANULE) * GRANULE)
+        with self._lock:
+            if self.max_bytes is not None and self._out + room > self.max_bytes:
+                raise OutOfDeviceMemoryError(
+                    f"{nbytes:,} bytes do not fit in {self!r}.\n"
+                    "Drop tensors that are no longer needed, or make the pool larger."
+                )
+            self._out += room
+        try:
+            return Storage(self, self._pool.allocate(room, stream))
+        except BaseException:
+            self._give(room)
+            raise
+
+    def release(self, memory: base.Memory) -> None:
+        """Take back what `allocate` gave; called by the storage's finaliser."""
+        self._give(memory.nbytes)
+        self._pool.free(memory)
+
+    def _give(self, nbytes: int) -> None:
+        with self._lock:
+            self._out -= nbytes
+
+    def stats(self) -> MemoryStats:
+        return self._pool.stats()
+
+    def reset_high(self) -> None:
+        """Lower both high-water marks to what is current."""
+        self._pool.reset_high()
+
+    def trim(self) -> None:
+        """Give unused memory back to the system."""
+        self._pool.trim()
+
+    def __repr__(self) -> str:
+        kind, ordinal = self.device_key
+        most = "" if self.max_bytes is None else f" of {self.max_bytes:,}"
+        return f"<MemoryPool {kind}:{ordinal}, {self._out:,}{most} B in use>"
+
+
+class Storage:
+    """One allocation, and the submissions that last wrote and read it.
+
+    `writer` and `readers` are kept by the stage that submits, `holders` by the tensors.
+    """
+
+    __slots__ = ("__weakref__", "holders", "memory", "pool", "readers", "writer")
+
+    def __init__(self, pool: MemoryPool, memory: base.Memory) -> None:
+        self.pool = pool
+        self.memory = memory
+        self.writer: Any = None
+        self.readers: list[Any] = []
+        self.holders = 0
+
+    @property
+    def nbytes(self) -> int:
+        return self.memory.nbytes
+
+    def __del__(self) -> None:
+        # Absent if the constructor failed. The pool's `free` never raises.
+        memory = getattr(self, "memory", None)
+        if memory is not None:
+            self.pool.release(memory)
+
+    def __repr__(self) -> str:
+        return f"<Storage {self.nbytes:,} B at {self.memory.address:#x}>"

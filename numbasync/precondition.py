@@ -1,0 +1,75 @@
+"""Preconditions of a launcher: conditions on shapes and scalars, checked before a launch."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from numbasync.errors import LauncherError, LaunchError
+
+_ALLOWED = (
+    ast.Expression, ast.Compare, ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not, ast.USub,
+    ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod, ast.Pow, ast.Div, ast.BitAnd,
+    ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.In, ast.NotIn, ast.Is, ast.IsNot,
+    ast.Constant, ast.Name, ast.Load, ast.Attribute, ast.Subscript, ast.Tuple,
+)  # fmt: skip
+_ATTRIBUTES = frozenset({"shape", "size", "ndim", "dtype", "nbytes", "is_contiguous"})
+
+
+class Precondition:
+    """One condition, such as `"x.shape[0] % 64 == 0"` or `"a.shape[1] == b.shape[0]"`."""
+
+    def __init__(self, text: str, kernel: str, names: Sequence[str]) -> None:
+        self.text = text
+        self._kernel = kernel
+        try:
+            tree = ast.parse(text, mode="eval")
+        except SyntaxError as error:
+            raise LauncherError(
+                f"kernel {kernel}: the precondition {text!r} is no expression: {error.msg}."
+            ) from None
+        used = []
+        for node in ast.walk(tree):
+            if not isinstance(node, _ALLOWED):
+                raise LauncherError(
+                    f"kernel {kernel}: the precondition {text!r} uses {type(node).__name__}; it may "
+                    "compare and compute with parameters, their shapes, and numbers."
+                )
+            if isinstance(node, ast.Attribute) and node.attr not in _ATTRIBUTES:
+                raise LauncherError(
+                    f"kernel {kernel}: the precondition {text!r} uses .{node.attr}; of a tensor it "
+                    f"may use {', '.join(sorted(_ATTRIBUTES))}."
+                )
+            if isinstance(node, ast.Name):
+                if node.id not in names:
+                    raise LauncherError(
+                        f"kernel {kernel}: the precondition {text!r} names {node.id}, which is no "
+                        f"parameter; there are {', '.join(names)}."
+                    )
+                used.append(node.id)
+        self._used = tuple(dict.fromkeys(used))
+        self._code = compile(tree, f"<precondition of {kernel}>", "eval")
+
+    def check(self, values: Mapping[str, Any]) -> None:
+        """Raise LaunchError if the condition does not hold for these arguments."""
+        env = {name: values[name] for name in self._used}
+        try:
+            holds = eval(self._code, {"__builtins__": {}}, env)  # only _ALLOWED nodes
+        except Exception as error:
+            raise LaunchError(
+                f"kernel {self._kernel}: the precondition {self.text!r} cannot be evaluated with "
+                f"{_show(env)}: {error}."
+            ) from error
+        if not holds:
+            raise LaunchError(
+                f"kernel {self._kernel}: the precondition {self.text!r} does not hold: {_show(env)}."
+            )
+
+
+def _show(env: Mapping[str, Any]) -> str:
+    parts = []
+    for name, value in env.items():
+        shape = getattr(value, "shape", None)
+        parts.append(f"{name} = {value!r:.60}" if shape is None else f"{name}.shape = {shape}")
+    return ", ".join(parts)

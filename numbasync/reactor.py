@@ -1,0 +1,289 @@
+"""Watches stream positions for one event loop: looks often, then sleeps until it is rung.
+
+There is no CUDA and no device here, only the `Watched` protocol, so that the protocol can
+be tested with a counter. While work is short the reactor looks once a loop turn; when
+nothing has moved for the stream's spin budget it stops turning the loop and asks the
+device to ring the loop's doorbell. An idle reactor schedules nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+import weakref
+from bisect import insort
+from dataclasses import dataclass
+from typing import Protocol
+
+from numbasync.errors import InternalError
+
+# uvloop and asyncio both sleep whole milliseconds at least; finer timers return at once.
+POLL_SECONDS = 0.001
+# A fault stops the stream before it can ring: while asleep, ask the driver this often.
+WATCHDOG_SECONDS = 0.1
+
+
+class Bell(Protocol):
+    """What a stream needs to wake a loop."""
+
+    @property
+    def eventfd(self) -> int: ...
+    def ring(self) -> None: ...
+
+
+class Watched(Protocol):
+    """A stream, as the reactor sees it."""
+
+    @property
+    def spin_seconds(self) -> float: ...
+
+    def advance(self) -> int:
+        """Settle what the stream has passed; the latest sequence number that it passed."""
+        ...
+
+    def wake(self, sequence: int, doorbell: Bell) -> bool:
+        """Ring once past `sequence`. False if the ring may come late or never."""
+        ...
+
+    def give_up(self) -> bool:
+        """Ask the device whether the stream is broken; if so settle everything on it."""
+        ...
+
+
+class Doorbell:
+    """One loop's wake-up descriptor. Never closed, only handed on.
+
+    Native code may still hold the number when its loop is gone, and a closed number is
+    given to the next file that the process opens.
+    """
+
+    _spare: list[Doorbell] = []
+
+    def __init__(self) -> None:
+        self.eventfd = -1
+        if hasattr(os, "eventfd"):
+            self.eventfd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+            self.fileno = self._write = self.eventfd
+        else:
+            self.fileno, self._write = os.pipe()
+            os.set_blocking(self.fileno, False)
+            os.set_blocking(self._write, False)
+
+    @classmethod
+    def take(cls) -> Doorbell:
+        return cls._spare.pop() if cls._spare else cls()
+
+    @classmethod
+    def hand_on(cls, bell: Doorbell) -> None:
+        cls._spare.append(bell)
+
+    def ring(self) -> None:
+        """Wake the loop. Any thread may call it; it never blocks."""
+        try:
+            os.write(self._write, b"\1\0\0\0\0\0\0\0")
+        except BlockingIOError:
+            pass  # it has been rung so often that it is full: the loop will wake
+
+    def clear(self) -> None:
+        try:
+            os.read(self.fileno, 8 if self.eventfd >= 0 else 65536)
+        except BlockingIOError:
+            pass
+
+
+@dataclass(frozen=True, slots=True)
+class ReactorStatistics:
+    """What one loop's reactor has done so far."""
+
+    waiting: int
+    turns: int
+    sleeps: int
+    rings: int
+    completed: int
+
+
+class _Waiter:
+    """One future, and the position that it waits for."""
+
+    __slots__ = ("future", "sequence")
+
+    def __init__(self, sequence: int, future: asyncio.Future[None]) -> None:
+        self.sequence = sequence
+        self.future = future
+
+
+class Reactor:
+    """The watcher of one event loop. All its methods run on that loop's thread."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        # Weakly: the registry's key is the loop, and its value must not hold it.
+        self._loop = weakref.ref(loop)
+        # Each queue is sorted by sequence number: one look at the front settles a prefix.
+        self._queues: dict[Watched, list[_Waiter]] = {}
+        # What was asked of each stream's bell: up to which number, and whether it is prompt.
+        self._asked: dict[Watched, tuple[int, bool]] = {}
+        self._bell: Doorbell | None = None
+        self._next: asyncio.Handle | None = None
+        self._turning = False  # `_next` is the loop's next turn, not a timer
+        self._moved_at = 0.0
+        self._checked_at = 0.0
+        self._turns = self._sleeps = self._rings = self._completed = 0
+
+    def wait(self, stream: Watched, sequence: int) -> asyncio.Future[None]:
+        """A future that is done when `stream` has passed `sequence`, or is broken."""
+        loop = self._running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        queue = self._queues.setdefault(stream, [])
+        waiter = _Waiter(sequence, future)
+        if not queue or queue[-1].sequence <= sequence:
+            queue.append(waiter)
+        else:
+            insort(queue, waiter, key=lambda w: w.sequence)
+        self._moved_at = time.perf_counter()
+        if not self._turning:
+            self._turn_soon(loop)
+        return future
+
+    def forget(self, stream: Watched, future: asyncio.Future[None]) -> None:
+        """Stop watching for a future whose awaiter has gone."""
+        queue = self._queues.get(stream)
+        if queue is not None:
+            queue[:] = [w for w in queue if w.future is not future]
+            if not queue:
+                del self._queues[stream]
+                self._asked.pop(stream, None)
+        if not self._queues:
+            self._cancel_next()
+
+    def close(self) -> None:
+        """Give the doorbell to the next loop; this one is closed."""
+        self._queues.clear()
+        self._asked.clear()
+        self._next = None
+        bell, self._bell = self._bell, None
+        if bell is not None:
+            Doorbell.hand_on(bell)
+
+    def statistics(self) -> ReactorStatistics:
+        waiting = sum(len(q) for q in self._queues.values())
+        return ReactorStatistics(waiting, self._turns, self._sleeps, self._rings, self._completed)
+
+    def __repr__(self) -> str:
+        s = self.statistics()
+        return f"<Reactor {s.waiting} waiting on {len(self._queues)} streams, {s.turns} turns>"
+
+    # --- the loop's turns ---
+
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
+        loop = self._loop()
+        if loop is None:
+            raise InternalError("a reactor outlived its event loop")
+        return loop
+
+    def _cancel_next(self) -> None:
+        if self._next is not None:
+            self._next.cancel()
+            self._next = None
+        self._turning = False
+
+    def _turn_soon(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._cancel_next()
+        self._turning = True
+        self._next = loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        """Look at every stream with waiters once; then turn again, or sleep."""
+        self._next = None
+        self._turning = False
+        self._turns += 1
+        moved = self._settle()
+        if not self._queues:
+            return
+        loop = self._running_loop()
+        now = time.perf_counter()
+        if moved:
+            self._moved_at = now
+        still = now - self._moved_at
+        if any(still < stream.spin_seconds for stream in self._queues):
+            self._turn_soon(loop)
+        else:
+            self._sleep(loop, now)
+
+    def _settle(self) -> bool:
+        """Wake every waiter whose position has been passed; whether there was one."""
+        moved = False
+        for stream, queue in list(self._queues.items()):
+            passed = stream.advance()
+            count = 0
+            for waiter in queue:
+                if waiter.sequence > passed:
+                    break
+                count += 1
+                if not waiter.future.done():
+                    waiter.future.set_result(None)
+            if count:
+                moved = True
+                self._completed += count
+                del queue[:count]
+                if not queue:
+                    del self._queues[stream]
+                    self._asked.pop(stream, None)
+        return moved
+
+    def _sleep(self, loop: asyncio.AbstractEventLoop, now: float) -> None:
+        self._sleeps += 1
+        if now - self._checked_at > WATCHDOG_SECONDS:
+            self._checked_at = now
+            if any([stream.give_up() for stream in list(self._queues)]):
+                self._turn_soon(loop)
+                return
+        delay = WATCHDOG_SECONDS if self._ask_for_rings(loop) else POLL_SECONDS
+        self._next = loop.call_later(delay, self._turn)
+
+    def _ask_for_rings(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Ask every stream to ring when it passes its front; whether all will be prompt."""
+        if self._bell is None:
+            bell = Doorbell.take()
+            try:
+                loop.add_reader(bell.fileno, self._rung)
+            except NotImplementedError:  # Windows' proactor loop
+                Doorbell.hand_on(bell)
+                return False
+            self._bell = bell
+        for stream, queue in self._queues.items():
+            front = queue[0].sequence
+            if self._asked.get(stream, (-1, False))[0] < front:
+                self._asked[stream] = (front, stream.wake(front, self._bell))
+        return all(self._asked[stream][1] for stream in self._queues)
+
+    def _rung(self) -> None:
+        if self._bell is not None:
+            self._bell.clear()
+        self._rings += 1
+        if self._queues and not self._turning:
+            self._cancel_next()
+            self._turn()
+
+
+_reactors: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Reactor] = (
+    weakref.WeakKeyDictionary()
+)
+_lock = threading.Lock()
+
+
+def current() -> Reactor:
+    """The running loop's reactor; made on first use."""
+    loop = asyncio.get_running_loop()
+    reactor = _reactors.get(loop)
+    return _make(loop) if reactor is None else reactor
+
+
+def _make(loop: asyncio.AbstractEventLoop) -> Reactor:
+    with _lock:
+        # Futures that wait in a reactor hold their loop, so a loop that was closed under
+        # them would stay for ever: the next loop clears it away.
+        for old in [old for old in _reactors if old.is_closed()]:
+            _reactors.pop(old).close()
+        return _reactors.setdefault(loop, Reactor(loop))

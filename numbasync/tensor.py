@@ -1,0 +1,377 @@
+"""Tensors: typed, shaped views of device storage, and the copies that move them.
+
+A tensor holds no stream and does no work. What is done with it is an operation; what it
+shares with other views is its storage, which remembers who used it last.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from numbasync import layout
+from numbasync.backend import base
+from numbasync.device import Device
+from numbasync.errors import DTypeError, MovedError, ShapeError, SharedStorageError, StateError
+from numbasync.execute import Context
+from numbasync.layout import Layout
+from numbasync.memory import Storage
+from numbasync.op import DeviceOp, Steps
+from numbasync.partition import Partition
+
+HostArray: TypeAlias = np.ndarray[Any, Any]
+
+
+class Tensor:
+    """An array in device memory. Operations such as `na.zeros` give one.
+
+    Attributes:
+        shape, dtype, ndim, size, nbytes: as in NumPy.
+        strides: bytes between neighbours along each axis.
+        device: where it is; None for a tensor of `na.meta`, which has no memory.
+    """
+
+    __slots__ = (
+        "__weakref__", "_handle", "_key", "_layout", "_storage", "device", "dtype", "shape",
+    )  # fmt: skip
+
+    def __init__(
+        self, device: Device | None, storage: Storage | None, at: Layout, dtype: np.dtype[Any]
+    ) -> None:
+        self.device = device
+        self.dtype = dtype
+        self.shape = at.shape
+        self._layout = at
+        self._storage = storage
+        self._handle: base.Array | None = None
+        self._key: base.ArrayKey | None = None
+        if storage is not None:
+            storage.holders += 1
+
+    @staticmethod
+    def allocate(ctx: Context, shape: layout.Shape, dtype: np.dtype[Any]) -> Tensor:
+        """An uninitialised tensor for work that is enqueued with `ctx`."""
+        at = Layout(0, shape, layout.contiguous_strides(shape, dtype.itemsize))
+        storage = ctx.alloc(math.prod(shape) * dtype.itemsize)
+        return Tensor(ctx.device, storage, at, dtype)
+
+    # --- what it is ---
+
+    @property
+    def strides(self) -> layout.Shape:
+        return self._layout.strides
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.dtype.itemsize
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether the elements lie in C order without gaps."""
+        return layout.is_contiguous(self.shape, self.strides, self.dtype.itemsize)
+
+    @property
+    def storage(self) -> Storage:
+        """What it shares with its views.
+
+        Raises:
+            MovedError: `take()` has moved it to another handle.
+            StateError: it is a tensor of `na.meta` and has none.
+        """
+        if self._storage is None:
+            if self.device is None:
+                raise StateError(
+                    f"{self!r} has no memory: it can only describe an argument to compile()."
+                )
+            raise MovedError(
+                f"{self!r} was moved by take(); use the handle that take() returned, or what the "
+                "launch it was given to returned."
+            )
+        return self._storage
+
+    @property
+    def handle(self) -> base.Array:
+        """The device's own description of this array."""
+        if self._handle is None or self._storage is None:
+            storage, device = self.storage, self.device
+            assert device is not None  # it has storage
+            offset, shape, strides = self._layout
+            self._handle = device.backend.array(
+                storage.memory, offset, shape, strides, self.dtype
+            )
+        return self._handle
+
+    @property
+    def key(self) -> base.ArrayKey:
+        """This array's part of a compiled kernel's key: nothing of its extents."""
+        if self._key is None:
+            order = layout.order(self.shape, self.strides, self.dtype.itemsize)
+            self._key = base.ArrayKey(self.dtype.str, self.ndim, order)
+        return self._key
+
+    # --- views ---
+
+    def _view(self, at: Layout, dtype: np.dtype[Any] | None = None) -> Tensor:
+        storage = None if self.device is None else self.storage
+        return Tensor(self.device, storage, at, dtype or self.dtype)
+
+    def __getitem__(self, key: Any) -> Tensor:
+        """A view, without a copy: integers, slices, `...` and None."""
+        return self._view(layout.index(self._layout, key, self.dtype.itemsize))
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise ShapeError("a tensor of no axes has no length.")
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (self[i] for i in range(len(self)))
+
+    def reshape(self, *shape: Any) -> Tensor:
+        """A view with another shape of the same size; one extent may be -1."""
+        wish = shape[0] if len(shape) == 1 else shape
+        return self._view(layout.reshape(self._layout, wish, self.dtype.itemsize))
+
+    def reinterpret(self, dtype: Any) -> Tensor:
+        """A view of the same bytes as elements of another type."""
+        new = layout.check_dtype(dtype)
+        return self._view(
+            layout.reinterpret(self._layout, self.dtype.itemsize, new.itemsize), new
+        )
+
+    def spread(self, shape: layout.Shape) -> Tensor:
+        """A view of a tensor of one element in which every element is that one."""
+        return self._view(Layout(self._layout.offset, shape, (0,) * len(shape)))
+
+    def partition(self, tile: int | tuple[int, ...]) -> Partition:
+        """Cut into tiles, one a block; a launch writes the tensor in place."""
+        return Partition(self, tile)
+
+    def partition_prefix(self, tile: int | tuple[int, ...]) -> Partition:
+        """`partition` for a launch whose grid may cover less; the rest is not touched."""
+        return Partition(self, tile, exact=False)
+
+    # --- ownership ---
+
+    def take(self) -> Tensor:
+        """Move to a new handle; this one then raises MovedError."""
+        moved = Tensor(self.device, self.storage, self._layout, self.dtype)
+        self._let_go()
+        return moved
+
+    def shared(self) -> SharedTensor:
+        """A handle that many may hold and nobody writes while they do."""
+        return SharedTensor(self._view(self._layout))
+
+    def _let_go(self) -> None:
+        storage, self._storage, self._handle = self._storage, None, None
+        if storage is not None:
+            storage.holders -= 1
+
+    def __del__(self) -> None:
+        # Absent if the constructor failed.
+        if getattr(self, "_storage", None) is not None:
+            self._let_go()
+
+    # --- copies ---
+
+    def to_host(self) -> DeviceOp[HostArray]:
+        """An operation that gives the elements as a new NumPy array."""
+        return ToHost(self)
+
+    def dup(self) -> DeviceOp[Tensor]:
+        """An operation that gives a contiguous copy in storage of its own."""
+        return Convert(self, self.dtype)
+
+    def __array__(self, *args: Any, **kwargs: Any) -> HostArray:
+        raise DTypeError(
+            "a device tensor is not a NumPy array: copying it takes a moment in which others can "
+            "work.\nWrite: array = await t.to_host()        # or t.to_host().sync()"
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        # Only where the device has it, so that `hasattr` tells the truth.
+        if name == "__cuda_array_interface__" and self._storage is not None:
+            interface = getattr(self.handle, "cuda_array_interface", None)
+            if interface is not None:
+                return interface(_pending_stream(self.storage))
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def __repr__(self) -> str:
+        where = "meta" if self.device is None else self.device.label
+        state = ", moved" if self._storage is None and self.device is not None else ""
+        return f"<Tensor {self.shape} {self.dtype} on {where}{state}>"
+
+
+def _pending_stream(storage: Storage) -> Any:
+    """The stream whose work a consumer of the array must be ordered behind, or None."""
+    writer = storage.writer
+    return None if writer is None or writer.done else writer.stream.backend
+
+
+class SharedTensor:
+    """A tensor that several tasks read. Passed to a kernel, the same object comes back."""
+
+    __slots__ = ("tensor",)
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+
+    @property
+    def shape(self) -> layout.Shape:
+        return self.tensor.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.tensor.dtype
+
+    @property
+    def device(self) -> Device | None:
+        return self.tensor.device
+
+    def __getitem__(self, key: Any) -> SharedTensor:
+        """A view, which counts as a holder."""
+        return SharedTensor(self.tensor[key])
+
+    def to_host(self) -> DeviceOp[HostArray]:
+        """An operation that gives the elements as a new NumPy array."""
+        return self.tensor.to_host()
+
+    def dup(self) -> DeviceOp[Tensor]:
+        """An operation that gives a copy that nobody shares."""
+        return self.tensor.dup()
+
+    def partition(self, tile: int | tuple[int, ...]) -> Partition:
+        """A partition to write to, for the only holder of the storage.
+
+        Raises:
+            SharedStorageError: other tensors or views of the same storage are alive.
+        """
+        others = self.tensor.storage.holders - 1
+        if others:
+            raise SharedStorageError(
+                f"{others} other tensors or views hold the storage of {self!r}.\n"
+                "Drop them first, or write to a copy: (await s.dup()).partition(...)"
+            )
+        return Partition(self.tensor, tile)
+
+    def __repr__(self) -> str:
+        return f"<SharedTensor {self.shape} {self.dtype}>"
+
+
+# --- copies as operations ----------------------------------------------------------------
+
+
+def stage(ctx: Context, array: HostArray) -> HostArray:
+    """The elements in memory that the device copies from without blocking, retained."""
+    buffer = ctx.device.backend.host_buffer(array.nbytes)
+    staged: HostArray = buffer[: array.nbytes].view(array.dtype).reshape(array.shape)
+    staged[...] = array
+    ctx.retain(staged)
+    return staged
+
+
+def upload(ctx: Context, dst: Tensor, array: HostArray) -> None:
+    """Enqueue a copy of host elements, as they are now, into a contiguous tensor."""
+    if dst.size:
+        ctx.write(dst.storage)
+        ctx.queue.upload(dst.handle, stage(ctx, array))
+
+
+def copy(ctx: Context, dst: Tensor, src: Tensor) -> Steps[None]:
+    """Enqueue an element by element copy between tensors of one shape; converts."""
+    if dst.size == 0:
+        return
+    need = ctx.device.backend.copy_needs(dst.key, src.key)
+    if need is not None:
+        yield need
+    ctx.read(src.storage)
+    ctx.write(dst.storage)
+    ctx.queue.copy(dst.handle, src.handle)
+
+
+def upload_any(ctx: Context, dst: Tensor, array: HostArray) -> Steps[None]:
+    """`upload` into a tensor of any layout."""
+    if dst.is_contiguous:
+        upload(ctx, dst, array)
+        return
+    packed = Tensor.allocate(ctx, dst.shape, dst.dtype)
+    upload(ctx, packed, array)
+    yield from copy(ctx, dst, packed)
+
+
+def fill(ctx: Context, dst: Tensor, value: np.generic) -> Steps[None]:
+    """Enqueue setting every element to `value`, which has the tensor's dtype."""
+    if dst.size == 0:
+        return
+    if dst.is_contiguous:
+        ctx.write(dst.storage)
+        ctx.queue.fill(dst.handle, value)
+        return
+    one = Tensor.allocate(ctx, (), dst.dtype)
+    upload(ctx, one, np.asarray(value))
+    # One element, seen in the destination's shape: strides of 0.
+    yield from copy(ctx, dst, one.spread(dst.shape))
+
+
+def download(ctx: Context, src: Tensor, out: HostArray | None = None) -> Steps[HostArray]:
+    """Enqueue a copy to the host; the array, filled once the submission is done.
+
+    Without `out`, the array is made of the memory that the device copies to.
+    """
+    if src.size == 0:
+        return np.empty(src.shape, src.dtype) if out is None else out
+    if not src.is_contiguous:
+        packed = Tensor.allocate(ctx, src.shape, src.dtype)
+        yield from copy(ctx, packed, src)
+        src = packed
+    buffer = ctx.device.backend.host_buffer(src.nbytes)
+    staged: HostArray = buffer[: src.nbytes].view(src.dtype).reshape(src.shape)
+    ctx.read(src.storage)
+    ctx.retain(staged)
+    ctx.queue.download(staged, src.handle)
+    if out is None:
+        return staged
+    target = out
+    ctx.submission.afterwards(lambda: np.copyto(target, staged))
+    return out
+
+
+class ToHost(DeviceOp[HostArray]):
+    """The elements of a tensor as a new NumPy array."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor = tensor
+
+    def steps(self, ctx: Context) -> Steps[HostArray]:
+        return (yield from download(ctx, self._tensor))
+
+    def _describe(self) -> str:
+        return f"to_host({self._tensor.shape})"
+
+
+class Convert(DeviceOp[Tensor]):
+    """A contiguous copy of a tensor in elements of a type."""
+
+    def __init__(self, tensor: Tensor, dtype: np.dtype[Any]) -> None:
+        self._tensor = tensor
+        self._dtype = dtype
+
+    def steps(self, ctx: Context) -> Steps[Tensor]:
+        made = Tensor.allocate(ctx, self._tensor.shape, self._dtype)
+        yield from copy(ctx, made, self._tensor)
+        return made
+
+    def _describe(self) -> str:
+        return f"convert({self._tensor.shape}, {self._dtype})"
