@@ -190,7 +190,7 @@ class Full(Leaf[Tensor]):
         return made
 
     def _describe(self) -> str:
-        return f"{self._name}({self._shape}, {self._dtype})"
+        return f"{self._name}({self._shape})"
 
 
 class Generated(Leaf[Tensor]):
@@ -210,7 +210,7 @@ class Generated(Leaf[Tensor]):
         return made
 
     def _describe(self) -> str:
-        return f"{self._name}({self._shape}, {self._dtype})"
+        return f"{self._name}({self._shape})"
 
 
 class Fill(DeviceOp[Tensor]):

@@ -190,11 +190,9 @@ class Context:
         me = self.submission
         if storage.writer is not me:
             self.after(storage.writer, storage)
-        readers = storage.readers
-        if not readers or readers[-1] is not me:
-            if len(readers) >= 8:
-                readers[:] = [r for r in readers if not r.done]
-            readers.append(me)
+        if storage.readers.get(self.stream) is not me:
+            # Of the readers on one stream the latest says it all.
+            storage.readers[self.stream] = me
             me.retain(storage)
 
     def write(self, storage: Storage) -> None:
@@ -204,10 +202,10 @@ class Context:
         if storage.writer is not me:
             self.after(storage.writer, storage)
             me.retain(storage)
-        for reader in storage.readers:
+        readers, storage.readers = storage.readers, {}
+        for reader in readers.values():
             self.after(reader, storage)
         storage.writer = me
-        storage.readers = []
 
     def after(self, other: Submission | None, storage: Storage | None = None) -> None:
         """Start what is enqueued from now on after `other`, on whatever stream that is."""

@@ -204,7 +204,7 @@ class Launch(DeviceOp[Any]):
         return len(self._values)
 
     def _describe(self) -> str:
-        return f"{self._launcher.name}({', '.join(p.name for p in self._launcher.parameters)})"
+        return self._launcher.label
 
 
 class Compile(DeviceOp[None]):
@@ -299,6 +299,8 @@ class Launcher:
         self.parameters = parameters(self.py_func)
         self.may_alias = may_alias
         names = [p.name for p in self.parameters]
+        self.label = f"{self.name}({', '.join(names)})"
+        self._names = names
         self.preconditions = tuple(Precondition(t, self.name, names) for t in preconditions)
         self._threads: int | Dim3 | None = None
         if threads is not None:
@@ -371,7 +373,9 @@ class Launcher:
 
     def arrange(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """The arguments in signature order."""
-        names = [p.name for p in self.parameters]
+        names = self._names
+        if not kwargs and len(args) == len(names):
+            return args
         values = dict(zip(names, args, strict=False))
         wrong = [k for k in kwargs if k not in names or k in values]
         values |= kwargs
@@ -382,7 +386,7 @@ class Launcher:
                 else f"{', '.join(wrong)} is unknown or came twice" if wrong
                 else f"{', '.join(missing)} is missing"
             )  # fmt: skip
-            raise LauncherError(f"kernel {self.name}({', '.join(names)}): {problem}.")
+            raise LauncherError(f"kernel {self.label}: {problem}.")
         return tuple(values[n] for n in names)
 
     def variant(self, bound: Bound, device: Any) -> tuple[Kernel, Keys]:

@@ -84,7 +84,8 @@ class MemoryPool:
 class Storage:
     """One allocation, and the submissions that last wrote and read it.
 
-    `writer` and `readers` are kept by the stage that submits, `holders` by the tensors.
+    `writer` and `readers` (the latest one of each stream) are kept by the stage that
+    submits, `holders` by the tensors.
     """
 
     __slots__ = ("__weakref__", "holders", "memory", "pool", "readers", "writer")
@@ -93,7 +94,7 @@ class Storage:
         self.pool = pool
         self.memory = memory
         self.writer: Any = None
-        self.readers: list[Any] = []
+        self.readers: dict[Any, Any] = {}
         self.holders = 0
 
     @property

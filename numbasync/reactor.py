@@ -146,6 +146,11 @@ class Reactor:
             self._turn_soon(loop)
         return future
 
+    def look(self) -> None:
+        """Look now, whatever the reactor was waiting for."""
+        if self._queues and not self._turning:
+            self._turn_soon(self._running_loop())
+
     def forget(self, stream: Watched, future: asyncio.Future[None]) -> None:
         """Stop watching for a future whose awaiter has gone."""
         queue = self._queues.get(stream)

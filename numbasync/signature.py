@@ -81,17 +81,13 @@ class Parameter:
     Attributes:
         name: as in the signature.
         role: as annotated.
-        stored: the kernel's code writes to it.
+        is_output: an array passed here may be written: it is declared so, or, undeclared,
+            the kernel's code stores to it.
     """
 
     name: str
     role: Role
-    stored: bool
-
-    @property
-    def is_output(self) -> bool:
-        """Whether an array passed here may be written."""
-        return self.role in (Role.OUTPUT, Role.TILE) or (self.role is Role.ANY and self.stored)
+    is_output: bool
 
 
 def parameters(function: FunctionType) -> tuple[Parameter, ...]:
@@ -120,7 +116,8 @@ def parameters(function: FunctionType) -> tuple[Parameter, ...]:
                 f"kernel {name} stores to {key}, which is declared na.KernelInput.\n"
                 f"Declare it as what it is, {key}: na.KernelOutput, or remove the store."
             )
-        found.append(Parameter(key, role, i in stored))
+        is_output = role in (Role.OUTPUT, Role.TILE) or (role is Role.ANY and i in stored)
+        found.append(Parameter(key, role, is_output))
     return tuple(found)
 
 

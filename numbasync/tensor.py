@@ -374,4 +374,4 @@ class Convert(DeviceOp[Tensor]):
         return made
 
     def _describe(self) -> str:
-        return f"convert({self._tensor.shape}, {self._dtype})"
+        return f"convert({self._tensor.shape})"

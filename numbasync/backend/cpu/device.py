@@ -108,6 +108,9 @@ class CpuDevice:
     def synchronize(self) -> None:
         """Streams are synchronised one by one by the stage above, which knows them all."""
 
+    def quiesce(self) -> None:
+        self._engine.wait_for(self._engine.is_quiet)
+
     def can_access(self, other: Any) -> bool:
         return isinstance(other, CpuDevice)
 

@@ -85,6 +85,10 @@ class Engine:
             self._threads.add(thread)
             thread.start()
 
+    def is_quiet(self) -> bool:
+        """Whether no stream is being run or could be. The caller holds `changed`."""
+        return not self._ready and not self._running
+
     def wait_for(self, true: Callable[[], bool]) -> None:
         with self.changed:
             self.changed.wait_for(true)
@@ -119,7 +123,11 @@ class Engine:
                     self._threads.discard(threading.current_thread())
                     return
                 stream = self._ready.popleft()
+                self._running += 1
             stream.drain()
+            with self.changed:
+                self._running -= 1
+                self.changed.notify_all()
 
 
 class CpuStream:

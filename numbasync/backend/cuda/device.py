@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
+import time
+import weakref
 from collections.abc import Hashable
 from functools import cached_property
 from typing import Any
@@ -22,6 +24,9 @@ from numbasync.backend.cuda.words import EventMarks, WordMarks, Words
 from numbasync.errors import CallerError
 
 
+QUIET_SECONDS = 0.02
+
+
 class CudaDevice:
     """A GPU, by its primary context, which Numba and most libraries use too."""
 
@@ -36,6 +41,7 @@ class CudaDevice:
         self.words = Words()
         self.copiers = Copiers(self)
         self._pinned = PinnedPool(self)
+        self._streams: weakref.WeakSet[CudaStream] = weakref.WeakSet()
         self._lock = threading.RLock()
         self._completion: CompletionPath | None = None
 
@@ -119,7 +125,9 @@ class CudaDevice:
         return self._idle.handle
 
     def new_stream(self, priority: int) -> CudaStream:
-        return CudaStream(self, priority)
+        stream = CudaStream(self, priority)
+        self._streams.add(stream)
+        return stream
 
     def new_event(self, timing: bool) -> CudaEvent:
         return CudaEvent(self, timing)
@@ -156,6 +164,18 @@ class CudaDevice:
         (result,) = cu.cuCtxSynchronize()
         if result:
             fail(result, "cuCtxSynchronize")
+
+    def quiesce(self) -> None:
+        # The driver does not say that a stream waits for a gate. What has not moved for a
+        # while is taken to wait; used by tests only.
+        before: list[tuple[int, bool]] = []
+        since = time.monotonic()
+        while time.monotonic() - since < QUIET_SECONDS:
+            now = [(s.completed(), s.query()) for s in self._streams]
+            if now != before:
+                before, since = now, time.monotonic()
+            if all(idle for _, idle in now):
+                return
 
     def can_access(self, other: Any) -> bool:
         if not isinstance(other, CudaDevice):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
+from functools import cached_property
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -165,6 +166,10 @@ class CudaExecutable:
         self._buffers: list[tuple[bytearray, Any, int]] = []
 
     def suggested_threads(self) -> int:
+        return self._suggested
+
+    @cached_property
+    def _suggested(self) -> int:
         found = self._core.occupancy.max_potential_block_size(0, self.max_threads_per_block)
         # More than 256 threads were never faster for one element a thread on memory-bound
         # work: 128 / 256 / 512 / 1024 threads moved 2,485 / 3,331 / 3,124 / 2,841 GB/s (H200).

@@ -1,0 +1,1 @@
+"""Ready kernels for numbasync, each with its NumPy reference beside it."""

@@ -1,0 +1,82 @@
+"""Gaussian blur through a tile in shared memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numbasync as na
+import numpy as np
+from numba import cuda, float32
+
+TILE = 16  # threads along each side of a block
+RADIUS = 3  # pixels on each side of the centre
+WIDE = TILE + 2 * RADIUS  # the tile with its border
+
+
+@na.launcher(axes=(1, 0), threads=(TILE, TILE), preconditions=["weights.shape[0] == 7"])
+@cuda.jit
+def gaussian_blur(out: na.KernelOutput, levels: na.KernelInput, weights: na.KernelInput) -> None:
+    """Blur with a separable kernel of 7 taps; beyond the edge, the nearest pixel counts.
+
+    Args:
+        out: shape ``(h, w)``, float32.
+        levels: shape ``(h, w)``, any real dtype.
+        weights: shape ``(7,)``, float32, centre at 3; `gaussian_weights` makes them.
+
+    Blocks of 16 by 16 threads. A block loads its tile with a border of 3 once, blurs the
+    rows into shared memory, then the columns out of it: two barriers. Reads about 1.9 hw
+    elements and writes hw.
+
+    Error bound: 14 multiplications and additions a pass in float32, so at most 28 half ulps
+    of the largest level.
+    """
+    tile = cuda.shared.array((WIDE, WIDE), float32)
+    rows = cuda.shared.array((WIDE, TILE), float32)
+    tx = cuda.threadIdx.x
+    ty = cuda.threadIdx.y
+    left = cuda.blockIdx.x * TILE - RADIUS
+    top = cuda.blockIdx.y * TILE - RADIUS
+    height = out.shape[0]
+    width = out.shape[1]
+
+    for i in range(ty * TILE + tx, WIDE * WIDE, TILE * TILE):
+        y = min(max(top + i // WIDE, 0), height - 1)
+        x = min(max(left + i % WIDE, 0), width - 1)
+        tile[i // WIDE, i % WIDE] = levels[y, x]
+    cuda.syncthreads()
+
+    for row in range(ty, WIDE, TILE):
+        total = float32(0.0)
+        for k in range(2 * RADIUS + 1):
+            total += weights[k] * tile[row, tx + k]
+        rows[row, tx] = total
+    cuda.syncthreads()
+
+    y = top + RADIUS + ty
+    x = left + RADIUS + tx
+    if y < height and x < width:
+        total = float32(0.0)
+        for k in range(2 * RADIUS + 1):
+            total += weights[k] * rows[ty + k, tx]
+        out[y, x] = total
+
+
+def gaussian_weights(sigma: float) -> np.ndarray[Any, Any]:
+    """The 7 taps of a Gaussian of standard deviation `sigma` pixels; float32, sum 1."""
+    taps = np.exp(-0.5 * (np.arange(-RADIUS, RADIUS + 1) / sigma) ** 2)
+    return (taps / taps.sum()).astype(np.float32)
+
+
+def gaussian_blur_reference(
+    levels: np.ndarray[Any, Any], weights: np.ndarray[Any, Any]
+) -> np.ndarray[Any, Any]:
+    """What `gaussian_blur` approximates, in float64; shape ``(h, w)``."""
+    result = levels.astype(np.float64)
+    for axis in (0, 1):
+        border = [(RADIUS, RADIUS) if a == axis else (0, 0) for a in (0, 1)]
+        padded = np.pad(result, border, mode="edge")
+        result = sum(
+            w * np.take(padded, np.arange(k, k + result.shape[axis]), axis)
+            for k, w in enumerate(weights.astype(np.float64))
+        )
+    return result

@@ -1,0 +1,82 @@
+"""Histogram equalisation: a table of new levels, and looking levels up in it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numbasync as na
+import numpy as np
+from numba import cuda, int64
+
+LEVELS = 256
+
+
+@na.launcher(threads=LEVELS, preconditions=["counts.shape[0] == 256", "table.shape[0] == 256"])
+@cuda.jit
+def equalisation_table(table: na.KernelOutput, counts: na.KernelInput) -> None:
+    """The level that each level becomes, so that all are about equally frequent.
+
+    Args:
+        table: shape ``(256,)``, uint8.
+        counts: shape ``(256,)``, int32: how often each level occurs.
+
+    One block of 256 threads: a scan in shared memory, two barriers a step. A picture of one
+    level is left as it is. Exact: integers only.
+    Source: W. D. Hillis and G. L. Steele, Data parallel algorithms, CACM 29(12), 1986.
+    """
+    below = cuda.shared.array(LEVELS, int64)
+    i = cuda.threadIdx.x
+    below[i] = counts[i]
+    cuda.syncthreads()
+    step = 1
+    while step < LEVELS:
+        add = below[i - step] if i >= step else 0
+        cuda.syncthreads()
+        below[i] += add
+        cuda.syncthreads()
+        step *= 2
+    # The lowest level that occurs becomes 0: what is below it does not count.
+    first = 0
+    while below[first] == 0 and first < LEVELS - 1:
+        first += 1
+    darkest = below[first]
+    rest = below[LEVELS - 1] - darkest
+    if rest > 0:
+        table[i] = max(below[i] - darkest, 0) * (LEVELS - 1) // rest
+    else:
+        table[i] = i
+
+
+def equalisation_table_reference(counts: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """What `equalisation_table` writes; shape ``(256,)``, uint8."""
+    below = np.cumsum(counts, dtype=np.int64)
+    darkest = below[np.flatnonzero(below)[0]] if below[-1] else 0
+    rest = below[-1] - darkest
+    if rest <= 0:
+        return np.arange(LEVELS, dtype=np.uint8)
+    return (np.maximum(below - darkest, 0) * (LEVELS - 1) // rest).astype(np.uint8)
+
+
+@na.launcher(axes=(1, 0))
+@cuda.jit
+def look_up(out: na.KernelOutput, levels: na.KernelInput, table: na.KernelInput) -> None:
+    """``out[y, x] = table[levels[y, x]]``.
+
+    Args:
+        out: shape ``(h, w)``, dtype of the table.
+        levels: shape ``(h, w)``, uint8.
+        table: shape ``(256,)``.
+
+    Reads hw levels and as many table entries, writes hw. Exact.
+    """
+    x, y = cuda.grid(2)
+    if y < out.shape[0] and x < out.shape[1]:
+        out[y, x] = table[levels[y, x]]
+
+
+def look_up_reference(
+    levels: np.ndarray[Any, Any], table: np.ndarray[Any, Any]
+) -> np.ndarray[Any, Any]:
+    """What `look_up` writes; shape of `levels`."""
+    result: np.ndarray[Any, Any] = table[levels]
+    return result

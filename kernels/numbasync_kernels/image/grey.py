@@ -1,0 +1,35 @@
+"""Colour to grey levels, in integers, so that every device gives the same bits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numbasync as na
+import numpy as np
+from numba import cuda
+
+
+@na.launcher(axes=(1, 0), preconditions=["picture.shape[2] == 3"])
+@cuda.jit
+def grey(out: na.KernelOutput, picture: na.KernelInput) -> None:
+    """Luma of every pixel: ``(77 R + 150 G + 29 B + 128) // 256``.
+
+    Args:
+        out: shape ``(h, w)``, uint8.
+        picture: shape ``(h, w, 3)``, uint8, red first.
+
+    Reads 3hw and writes hw bytes. Exact: the weights add up to 256.
+    Source: ITU-R BT.601 luma weights (0.299, 0.587, 0.114), rounded to 1/256.
+    """
+    x, y = cuda.grid(2)
+    if y < out.shape[0] and x < out.shape[1]:
+        red = picture[y, x, 0]
+        green = picture[y, x, 1]
+        blue = picture[y, x, 2]
+        out[y, x] = (77 * red + 150 * green + 29 * blue + 128) >> 8
+
+
+def grey_reference(picture: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """What `grey` writes, computed by NumPy; shape ``(h, w)``, uint8."""
+    weights = np.array([77, 150, 29])
+    return ((picture.astype(np.int64) @ weights + 128) >> 8).astype(np.uint8)

@@ -1,0 +1,44 @@
+"""Counting levels with atomics: first in shared memory, then once a block in global memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numbasync as na
+import numpy as np
+from numba import cuda, int32
+
+LEVELS = 256
+PIXELS_A_THREAD = 16
+
+
+@na.launcher
+@cuda.jit
+def histogram(counts: na.KernelOutput, levels: na.KernelInput) -> None:
+    """Add to ``counts[v]`` how many elements of `levels` are ``v``.
+
+    Args:
+        counts: shape ``(256,)``, int32; start it at zero.
+        levels: shape ``(n,)``, uint8.
+
+    Launch it with 256 threads a block: ``histogram[histogram_grid(n), 256](...)``. Exact.
+    """
+    own = cuda.shared.array(LEVELS, int32)
+    thread = cuda.threadIdx.x
+    own[thread] = 0
+    cuda.syncthreads()
+    for i in range(cuda.grid(1), levels.shape[0], cuda.gridsize(1)):
+        cuda.atomic.add(own, levels[i], 1)
+    cuda.syncthreads()
+    if own[thread] > 0:
+        cuda.atomic.add(counts, thread, own[thread])
+
+
+def histogram_grid(n: int) -> int:
+    """Blocks for `n` elements: each thread takes about 16 of them."""
+    return max(1, -(-n // (LEVELS * PIXELS_A_THREAD)))
+
+
+def histogram_reference(levels: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """What `histogram` adds to zeros; shape ``(256,)``, int32."""
+    return np.bincount(levels.ravel(), minlength=LEVELS).astype(np.int32)

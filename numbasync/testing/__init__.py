@@ -1,0 +1,83 @@
+"""Tools for testing kernels and programs: gates, quiet devices, counters, and a pytest plugin.
+
+Nothing here sleeps. A test that needs work to be in flight holds the stream with a gate,
+lets everything else run with `settle`, and looks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from numbasync import reactor
+from numbasync.backend import base
+from numbasync.backend.base import Counters as Counters
+from numbasync.device import Device
+from numbasync.errors import StateError
+from numbasync.stream import Stream
+
+
+class Gate:
+    """Holds a stream shut: what is enqueued behind it waits until it opens.
+
+    Use it as a context manager, which closes it at the beginning and opens it at the end,
+    or call `close` and `open`.
+    """
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self._release: Callable[[], None] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self._release is None
+
+    def close(self) -> None:
+        """Hold what is enqueued from now on.
+
+        Raises:
+            StateError: it is shut already.
+        """
+        if self._release is not None:
+            raise StateError("the gate is shut already; open() it first.")
+        self._release = self.stream.backend.hold()
+
+    def open(self) -> None:
+        """Let everything go on. Opening an open gate does nothing."""
+        release, self._release = self._release, None
+        if release is not None:
+            release()
+
+    def __enter__(self) -> Gate:
+        self.close()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.open()
+
+    def __repr__(self) -> str:
+        return f"<Gate {'open' if self.is_open else 'shut'} on {self.stream!r}>"
+
+
+def gate(stream: Stream) -> Gate:
+    """A gate on `stream`, open until it is entered or closed."""
+    return Gate(stream)
+
+
+async def settle(device: Device) -> None:
+    """Let everything happen that can: loop turns, then the device to rest, then loop turns.
+
+    Afterwards a task that is not done waits for a gate, or for something outside.
+    """
+    for _ in range(3):
+        await asyncio.sleep(0)
+    device.backend.quiesce()
+    device.reclaim()
+    reactor.current().look()
+    for _ in range(4):
+        await asyncio.sleep(0)
+
+
+def counters() -> Counters:
+    """What the process has done so far; the difference of two says what lies between them."""
+    return base.counters.copy()
