@@ -39,6 +39,15 @@ class _EventPool:
         self._spare.append(event)
 
 
+def _take_idle(dropped: list[base.Stream]) -> base.Stream | None:
+    """A stream that nobody holds and that has nothing left to do. A gate, or a wait for an
+    event, may still be on one that has no submissions."""
+    for i, stream in enumerate(dropped):
+        if stream.fault() is None and stream.query():
+            return dropped.pop(i)
+    return None
+
+
 class Device:
     """One GPU, or one virtual CPU device. Found by `devices()`, never constructed.
 
@@ -62,7 +71,7 @@ class Device:
         self.busy: set[Stream] = set()
         self.order_events = _EventPool(backend)
         self._lock = threading.RLock()
-        self._idle_streams: dict[int, list[base.Stream]] = {}
+        self._dropped_streams: dict[int, list[base.Stream]] = {}
         self._policy: SchedulingPolicy | None = None
         self._pool: MemoryPool | None = None
 
@@ -81,10 +90,10 @@ class Device:
         """
         self.reclaim()
         with self._lock:
-            idle = self._idle_streams.setdefault(priority, [])
-            backend = idle.pop() if idle else self.backend.new_stream(priority)
+            dropped = self._dropped_streams.setdefault(priority, [])
+            backend = _take_idle(dropped) or self.backend.new_stream(priority)
         stream = Stream(self, backend)
-        weakref.finalize(stream, idle.append, backend).atexit = False
+        weakref.finalize(stream, dropped.append, backend).atexit = False
         return stream
 
     def new_event(self, timing: bool = True) -> Event:

@@ -296,8 +296,12 @@ def sync_on(op: Submittable[T], stream: Stream) -> T:
 
     An error of enqueuing comes first; one of synchronising is then its note.
     """
+    op.claim()
+    return _sync(op, stream)
+
+
+def _sync(op: Submittable[T], stream: Stream) -> T:
     with _exclusive():
-        op.claim()
         ctx = _context(op, stream, None)
         try:
             value = _run(op, ctx)
@@ -315,7 +319,8 @@ def sync_on(op: Submittable[T], stream: Stream) -> T:
 
 def sync(op: Submittable[T]) -> T:
     """`sync_on` a stream of the default device's policy."""
-    return sync_on(op, stream_for(op))
+    op.claim()
+    return _sync(op, stream_for(op))
 
 
 def schedule(op: Submittable[T], policy: SchedulingPolicy) -> DeviceFuture[T]:
@@ -423,7 +428,12 @@ class DeviceFuture(Generic[T]):
             self._fail(error)
             return
         steps = op.steps(ctx)
-        need = self._step(steps, ctx, None)
+        try:
+            need = self._step(steps, ctx, None)
+        except ReentrancyError as error:
+            self._fail(error)
+            self._seen = True  # the caller gets it now
+            raise
         if need is None:
             return
         try:

@@ -26,7 +26,7 @@ from numbasync.errors import (
 )
 from numbasync.execute import Context
 from numbasync.kernel import Kernel, Keys
-from numbasync.op import DeviceOp, Steps
+from numbasync.op import DeviceOp, Steps, refusing
 from numbasync.partition import Partition
 from numbasync.precondition import Precondition
 from numbasync.signature import Parameter, Role, parameters
@@ -386,7 +386,8 @@ class Launcher:
                 else f"{', '.join(wrong)} is unknown or came twice" if wrong
                 else f"{', '.join(missing)} is missing"
             )  # fmt: skip
-            raise LauncherError(f"kernel {self.label}: {problem}.")
+            with refusing((*args, *kwargs.values())):
+                raise LauncherError(f"kernel {self.label}: {problem}.")
         return tuple(values[n] for n in names)
 
     def variant(self, bound: Bound, device: Any) -> tuple[Kernel, Keys]:

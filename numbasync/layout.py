@@ -98,14 +98,12 @@ def index(at: Layout, key: Any, itemsize: int) -> Layout:
     """
     parts = key if isinstance(key, tuple) else (key,)
     for part in parts:
-        if not (part is None or part is Ellipsis or isinstance(part, slice)) and not (
-            hasattr(part, "__index__") and not isinstance(part, (bool, np.bool_))
-        ):
+        if not (part is None or part is Ellipsis or isinstance(part, slice) or _is_index(part)):
             raise ShapeError(
                 f"a view is made by integers, slices, ... and None, not by {part!r:.60}.\n"
                 "To gather elements, write a kernel, or index the array of to_host()."
             )
-    if Ellipsis not in [p for p in parts if p is Ellipsis]:
+    if not any(part is Ellipsis for part in parts):
         parts = (*parts, Ellipsis)  # so that the result is a view, even of one element
     # itemsize bytes of real memory; nothing is read, since only views are made.
     room = np.empty(1, np.dtype((np.void, itemsize)))
@@ -116,6 +114,16 @@ def index(at: Layout, key: Any, itemsize: int) -> Layout:
         raise ShapeError(f"{error}; the shape is {at.shape}.") from None
     start = part.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
     return Layout(at.offset + start, part.shape, part.strides)
+
+
+def _is_index(part: Any) -> bool:
+    if isinstance(part, bool | np.bool_):
+        return False  # a mask, to NumPy
+    try:
+        operator.index(part)
+    except TypeError:
+        return False
+    return True
 
 
 def reshape(at: Layout, shape: Any, itemsize: int) -> Layout:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Generic, TypeVar, overload
 
 from numbasync import execute
 from numbasync.errors import (
     AlreadySubmittedError,
+    CallerError,
     OperationError,
     ReentrancyError,
     StateError,
@@ -236,6 +238,18 @@ def check_op(value: object, where: str) -> DeviceOp[Any]:
         f"{where} must be an operation, not {type(value).__name__} ({value!r:.60}).\n"
         "To pass a value on, wrap it: na.value(x)."
     )
+
+
+@contextmanager
+def refusing(values: Iterable[object]) -> Iterator[None]:
+    """If the block refuses `values`, do not also warn that operations among them never ran."""
+    try:
+        yield
+    except CallerError:
+        for value in values:
+            if isinstance(value, DeviceOp):
+                value._free = False
+        raise
 
 
 class Leaf(DeviceOp[T]):
@@ -530,4 +544,5 @@ def zip(*ops: DeviceOp[Any]) -> DeviceOp[Any]:
 
     To overlap operations on several streams, use `gather`.
     """
-    return Zip(tuple(check_op(op, f"argument {i} of zip") for i, op in enumerate(ops)))
+    with refusing(ops):
+        return Zip(tuple(check_op(op, f"argument {i} of zip") for i, op in enumerate(ops)))

@@ -171,6 +171,12 @@ class Reactor:
         if bell is not None:
             Doorbell.hand_on(bell)
 
+    def __del__(self) -> None:
+        # The loop went away before another one could clear up after it.
+        bell = getattr(self, "_bell", None)
+        if bell is not None:
+            Doorbell.hand_on(bell)
+
     def statistics(self) -> ReactorStatistics:
         waiting = sum(len(q) for q in self._queues.values())
         return ReactorStatistics(waiting, self._turns, self._sleeps, self._rings, self._completed)

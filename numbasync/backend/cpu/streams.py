@@ -78,7 +78,7 @@ class Engine:
         self._ready.append(stream)
         if self._idle:
             self.changed.notify_all()
-        elif len(self._threads) < self._most and not self.stopping:
+        if len(self._ready) > self._idle and len(self._threads) < self._most and not self.stopping:
             thread = threading.Thread(
                 target=self._work, name=f"numbasync-{self._name}-{len(self._threads)}", daemon=True
             )
@@ -140,6 +140,7 @@ class CpuStream:
         self._engine = engine
         self._queue: deque[Callable[[], None] | int | Blocker | CpuEvent] = deque()
         self._owned = False  # with the engine, or parked
+        self._working = False  # a thread is inside an entry
         self._word = 0
         self._error: BaseException | None = None
         self._failures: dict[int, BaseException] = {}
@@ -219,7 +220,9 @@ class CpuStream:
         return None
 
     def query(self) -> bool:
-        return not self._owned
+        # Not `_owned`: the thread that wrote the last word may not have let go yet.
+        with self._engine.changed:
+            return not self._queue and not self._working
 
     def synchronize(self) -> None:
         self._engine.wait_for(lambda: not self._owned)
@@ -239,6 +242,7 @@ class CpuStream:
         changed = self._engine.changed
         while True:
             with changed:
+                self._working = False
                 if self._engine.stopping:
                     return
                 if not self._queue:
@@ -253,6 +257,7 @@ class CpuStream:
                 if isinstance(entry, int):
                     self._pass(entry)
                     continue
+                self._working = True
             if isinstance(entry, Blocker):
                 continue
             if self._error is None or isinstance(entry, _Always):
@@ -290,5 +295,7 @@ class _Always:
 
 
 def _convert(dst: np.ndarray[Any, Any], src: np.ndarray[Any, Any]) -> None:
+    if src.dtype.kind == "c" and dst.dtype.kind not in "cb":
+        src = src.real  # as the conversion does, but without NumPy's warning
     with np.errstate(all="ignore"):
         np.copyto(dst, src, casting="unsafe")

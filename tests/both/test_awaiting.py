@@ -1,0 +1,426 @@
+"""Awaiting: operations and futures as citizens of asyncio, and what cancelling does."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import numbasync as na
+from numbasync import reactor
+from numbasync.errors import LaunchError, ReentrancyError
+from numbasync.testing import Gate, settle
+from tests.common import add_one, copy_to, saxpy
+
+
+async def ready(*kernels: Any) -> None:
+    """Compile what a gated test launches: loading a module may wait for a held stream."""
+    for kernel in kernels:
+        args = [na.meta(8)] if kernel is add_one else [na.meta(8), 1.0, na.meta(8)]
+        await kernel.compile(*args)
+    await na.ones(8).to_host()
+
+
+async def test_data_is_there_when_the_await_returns(device: na.Device) -> None:
+    for round_ in range(8):
+        want = np.full(300_000, round_, np.float32)
+        got = await na.from_host(want).then(lambda t: t.to_host())
+        np.testing.assert_array_equal(got, want)
+
+
+async def test_an_await_waits_for_the_gate(device: na.Device, stream: na.Stream, gate: Gate) -> None:
+    await ready()
+    gate.close()
+    future = na.ones(8).to_host().schedule(Only(stream))
+    task = asyncio.ensure_future(waited(future))
+    await settle(device)
+    assert not task.done() and not future.done()
+    assert stream.pending == 1
+    gate.open()
+    np.testing.assert_array_equal(await task, np.ones(8))
+    assert future.done()
+    assert stream.pending == 0
+
+
+async def test_the_loop_turns_while_the_device_works(
+    device: na.Device, stream: na.Stream, gate: Gate
+) -> None:
+    await ready()
+    gate.close()
+    future = na.spawn(na.ones(8), Only(stream))
+    turns = 0
+    for _ in range(100):
+        await asyncio.sleep(0)
+        turns += 1
+    assert turns == 100 and not future.done()
+    gate.open()
+    await future
+
+
+async def test_spawn_starts_now_and_schedule_at_the_first_await(
+    device: na.Device, stream: na.Stream
+) -> None:
+    ran: list[str] = []
+    spawned = na.spawn(na.value(1).inspect(lambda _: ran.append("spawned")), Only(stream))
+    scheduled = na.value(2).inspect(lambda _: ran.append("scheduled")).schedule(Only(stream))
+    assert ran == ["spawned"]
+    assert await scheduled == 2
+    assert ran == ["spawned", "scheduled"]
+    assert await spawned == 1
+
+
+async def test_schedule_freezes_stream_and_pool(device: na.Device, policy: Any) -> None:
+    streams = [device.new_stream() for _ in range(2)]
+    first = na.SingleStream(Source(streams[0]))
+    pool, other = device.pool, device.new_pool()
+    future = na.with_context(lambda ctx: (ctx.stream, ctx.pool)).schedule(first)
+    before = device.policy
+    device.policy, device.pool = na.SingleStream(Source(streams[1])), other
+    try:
+        assert await future == (streams[0], pool)
+        assert await na.with_context(lambda ctx: (ctx.stream, ctx.pool)) == (streams[1], other)
+    finally:
+        device.policy, device.pool = before, pool
+
+
+async def test_a_policy_that_raises(device: na.Device) -> None:
+    class Broken:
+        def next_stream(self) -> na.Stream:
+            raise LookupError("no stream today")
+
+    with pytest.raises(LookupError):
+        na.value(1).schedule(Broken())
+    with pytest.raises(LookupError):
+        na.spawn(na.value(1), Broken())
+    before, device.policy = device.policy, Broken()
+    try:
+        with pytest.raises(LookupError):
+            await na.value(1)
+        with pytest.raises(LookupError):
+            na.value(1).sync()
+    finally:
+        device.policy = before
+
+
+async def test_a_future_may_be_awaited_again_and_by_two(
+    device: na.Device, stream: na.Stream, gate: Gate
+) -> None:
+    await ready()
+    gate.close()
+    future = na.spawn(na.ones(4), Only(stream))
+    tasks = [asyncio.ensure_future(waited(future)) for _ in range(2)]
+    await settle(device)
+    gate.open()
+    a, b = await asyncio.gather(*tasks)
+    assert a is b is await future
+
+
+async def test_gather_starts_all_and_keeps_the_order(
+    device: na.Device, stream: na.Stream, gate: Gate
+) -> None:
+    await ready()
+    other = device.new_stream()
+    started: list[str] = []
+    gate.close()
+    slow = na.value("slow").inspect(started.append).then(lambda v: na.ones(2).map(lambda _: v))
+    quick = na.value("quick").inspect(started.append).then(lambda v: na.ones(2).map(lambda _: v))
+    task = asyncio.ensure_future(
+        na.gather(slow.schedule(Only(stream)), quick.schedule(Only(other)), na.value(3), coroutine())
+    )
+    await settle(device)
+    assert started == ["slow", "quick"] and not task.done()
+    gate.open()
+    assert await task == ["slow", "quick", 3, "coroutine"]
+
+
+async def test_gather_raises_the_first_error_after_all_have_settled(
+    device: na.Device, stream: na.Stream, gate: Gate
+) -> None:
+    await ready()
+
+    def fails(name: str) -> Any:
+        def change(_: Any) -> Any:
+            raise LookupError(name)
+
+        return na.value(0).map(change)
+
+    gate.close()
+    last = na.spawn(na.ones(2), Only(stream))
+    task = asyncio.ensure_future(na.gather(fails("first"), fails("second"), last))
+    await settle(device)
+    assert not task.done(), "an operation is still in flight"
+    gate.open()
+    with pytest.raises(LookupError, match="first"):
+        await task
+
+
+async def test_asyncios_own_tools(device: na.Device) -> None:
+    assert await asyncio.gather(na.value(1), na.spawn(na.value(2))) == [1, 2]
+    assert await asyncio.wait_for(na.value(3), 10) == 3
+    async with asyncio.timeout(10):
+        assert await asyncio.shield(waited(na.value(4))) == 4
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(waited(na.zeros(3).to_host()))
+    assert task.result().tolist() == [0, 0, 0]
+
+
+async def test_timeout_is_on_time_and_the_work_goes_on(
+    device: na.Device, stream: na.Stream, gate: Gate
+) -> None:
+    await ready()
+    gate.close()
+    z = na.zeros(8).async_on(stream)
+    future = na.spawn(na.fill(z, 5), Only(stream))
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await future
+    assert not future.done()
+    gate.open()
+    await stream.done()
+    assert (await z.to_host()).tolist() == [5] * 8
+
+
+async def test_cancelling_frees_nothing_that_is_in_use(
+    device: na.Device, stream: na.Stream, gate: Gate
+) -> None:
+    await ready()
+    gc.collect()
+    start = device.memory_stats().used_current
+    gate.close()
+    task = asyncio.ensure_future(waited(na.zeros(2**20).schedule(Only(stream))))
+    await settle(device)
+    held = device.memory_stats().used_current
+    assert held >= start + 2**22
+    task.cancel()
+    await settle(device)
+    assert task.cancelled()
+    del task
+    gc.collect()
+    assert device.memory_stats().used_current == held, "the device still writes it"
+    other = na.full(2**20, 9).sync_on(device.new_stream())
+    gate.open()
+    await stream.done()
+    assert (other.to_host().sync_on(stream) == 9).all()
+    del other
+    gc.collect()
+    assert device.memory_stats().used_current == start
+
+
+async def test_a_cancelled_await_leaves_no_waiter(
+    device: na.Device, stream: na.Stream, gate: Gate
+) -> None:
+    await ready()
+    errors: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
+    gate.close()
+    task = asyncio.ensure_future(waited(na.zeros(4).schedule(Only(stream))))
+    await settle(device)
+    task.cancel()
+    await settle(device)
+    assert reactor.current().statistics().waiting == 0
+    gate.open()
+    await stream.done()
+    assert errors == []
+    assert (await na.ones(2).to_host()).tolist() == [1, 1]
+
+
+def test_a_loop_closed_first_gives_the_memory_back_later(
+    device: na.Device, stream: na.Stream, gate: Gate
+) -> None:
+    gc.collect()
+    device.synchronize()
+    start = device.memory_stats().used_current
+    gate.close()
+
+    async def leave() -> None:
+        na.spawn(na.zeros(2**18), Only(stream))
+        task = asyncio.ensure_future(waited(na.zeros(2**18).schedule(Only(stream))))
+        await settle(device)
+        task.cancel()
+
+    na.run(leave())
+    gc.collect()
+    assert device.memory_stats().used_current > start
+    gate.open()
+    stream.synchronize()
+    gc.collect()
+    assert device.memory_stats().used_current == start
+
+
+def test_a_future_is_awaited_on_another_loop_than_it_was_made_on(device: na.Device) -> None:
+    async def make() -> na.DeviceFuture[Any]:
+        return na.spawn(na.full(3, 8).to_host())
+
+    future = na.run(make())
+    assert na.run(waited(future)).tolist() == [8, 8, 8]
+
+
+def test_eight_threads_with_a_loop_each_see_their_own_values(device: na.Device) -> None:
+    wrong: list[Any] = []
+
+    def work(n: int) -> None:
+        async def main() -> None:
+            with na.use_device(device):
+                for i in range(20):
+                    got = await na.full(4, 100 * n + i).to_host()
+                    if got.tolist() != [100 * n + i] * 4:
+                        wrong.append((n, i, got))
+
+        na.run(main())
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(60)
+    assert wrong == []
+
+
+async def test_a_thousand_at_once(device: na.Device) -> None:
+    values = await na.gather(*(na.full(2, i).to_host() for i in range(1000)))
+    assert [int(v[0]) for v in values] == list(range(1000))
+    assert reactor.current().statistics().waiting == 0
+
+
+async def test_an_error_at_enqueue_arrives_at_the_await(device: na.Device) -> None:
+    z = await na.zeros(4)
+    future = na.spawn(saxpy[1, 5000](z, 1.0, np.ones(4, np.float32)))
+    with pytest.raises(LaunchError):
+        await future
+    assert future.done()
+
+
+async def test_a_failed_future_that_nobody_awaits_is_named(device: na.Device) -> None:
+    future = na.spawn(na.value(1).map(lambda _: 1 // 0))
+    with pytest.warns(RuntimeWarning, match="ZeroDivisionError"):
+        del future
+        gc.collect()
+
+
+def test_a_future_can_be_waited_for_without_a_loop(device: na.Device) -> None:
+    future = na.spawn(na.full(3, 2).to_host())
+    assert future.sync().tolist() == [2, 2, 2]
+    assert future.done()
+    assert na.value(4).schedule(device.policy).sync() == 4
+
+
+async def test_first_use_of_a_kernel_compiles_while_the_loop_turns(device: na.Device) -> None:
+    from numba import cuda
+
+    started = threading.Event()
+    go_on = threading.Event()
+
+    @na.launcher
+    @cuda.jit
+    def fresh(z: na.KernelOutput):
+        z[0] = 1
+
+    compile_ = type(device.backend).compile
+
+    def slow(self: Any, dispatcher: Any, keys: Any) -> Any:
+        started.set()
+        assert go_on.wait(20)
+        return compile_(self, dispatcher, keys)
+
+    before = na.compile_count()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(device.backend), "compile", slow)
+        z = await na.zeros(1)
+        tasks = [asyncio.ensure_future(waited(fresh[1, 1](z))) for _ in range(3)]
+        while not started.is_set():
+            await asyncio.sleep(0.001)
+        turns = 0
+        for _ in range(100):
+            await asyncio.sleep(0)
+            turns += 1
+        assert turns == 100 and not any(t.done() for t in tasks)
+        inner = fresh[1, 1](z)
+        future = na.spawn(inner)
+        with pytest.raises(ReentrancyError, match="await it instead"):
+            future.sync()
+        go_on.set()
+        await asyncio.gather(*tasks)
+        await future
+    assert na.compile_count() - before == 1
+    assert (await z.to_host())[0] == 1
+
+
+async def test_cancelled_while_it_compiles_it_is_dropped(device: na.Device) -> None:
+    from numba import cuda
+
+    started, go_on = threading.Event(), threading.Event()
+
+    @na.launcher
+    @cuda.jit
+    def fresh(z: na.KernelOutput):
+        z[0] = 1
+
+    compile_ = type(device.backend).compile
+
+    def slow(self: Any, dispatcher: Any, keys: Any) -> Any:
+        started.set()
+        assert go_on.wait(20)
+        return compile_(self, dispatcher, keys)
+
+    z = await na.zeros(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(device.backend), "compile", slow)
+        task = asyncio.ensure_future(waited(fresh[1, 1](z)))
+        while not started.is_set():
+            await asyncio.sleep(0.001)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        go_on.set()
+    await fresh[1, 1](z)  # compiled by then, or compiled now
+    assert (await z.to_host())[0] == 1
+
+
+def test_copies_keep_their_sources(device: na.Device, stream: na.Stream, gate: Gate) -> None:
+    copy_to.compile(na.meta(64), na.meta(64)).sync()
+    na.ones(4).to_host().sync()
+    gate.close()
+    source = np.arange(64, dtype=np.float32)
+    host = na.from_host(source).then(lambda t: t.to_host()).async_on(stream)
+    first = na.zip(na.full(64, 3), na.full(64, 4)).first().async_on(stream)
+    source[:] = -1
+    del source
+    gc.collect()
+    trash = [na.full(64, -7).sync_on(device.new_stream()) for _ in range(4)]
+    gate.open()
+    stream.synchronize()
+    np.testing.assert_array_equal(host, np.arange(64))
+    assert (first.to_host().sync() == 3).all()
+    del trash
+
+
+async def waited(awaitable: Any) -> Any:
+    return await awaitable
+
+
+async def coroutine() -> str:
+    return "coroutine"
+
+
+class Only:
+    """A policy of one stream."""
+
+    def __init__(self, stream: na.Stream) -> None:
+        self._stream = stream
+
+    def next_stream(self) -> na.Stream:
+        return self._stream
+
+
+class Source:
+    """A source whose every stream is the same one."""
+
+    def __init__(self, stream: na.Stream) -> None:
+        self._stream = stream
+
+    def new_stream(self) -> na.Stream:
+        return self._stream

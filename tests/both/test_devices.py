@@ -1,0 +1,301 @@
+"""Devices, streams, events and pools."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import subprocess
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import numbasync as na
+from numbasync.errors import CallerError, DeviceMismatchError, ShapeError, StateError
+from numbasync.testing import Gate, settle
+from tests.common import add_one
+
+
+def test_there_is_always_a_cpu_device() -> None:
+    cpus = na.devices("cpu")
+    assert len(cpus) >= 1 and all(d.kind == "cpu" for d in cpus)
+    assert na.devices() == na.devices("cuda") + cpus
+    assert cpus[0] is na.devices("cpu")[0]
+    with pytest.raises(CallerError, match="no device kind 'tpu'"):
+        na.devices("tpu")
+
+
+def test_what_a_device_says_of_itself(device: na.Device) -> None:
+    assert repr(device) == f"<Device {device.kind}:0 {device.name}>"
+    assert len(device.compute_capability) == 2
+    assert device.limits.max_threads_per_block >= 1024
+    assert device.can_access(device)
+    assert device.backend.completion.reason
+
+
+@pytest.mark.parametrize(
+    ("variables", "says"),
+    [
+        ({"NUMBASYNC_DEVICE": "cpu"}, "cpu:0 of 2"),
+        ({"NUMBASYNC_DEVICE": "cpu", "NUMBASYNC_CPU_DEVICES": "5"}, "cpu:0 of 5"),
+        ({"NUMBASYNC_DEVICE": "tpu"}, "'tpu' is not a device kind"),
+        ({"NUMBASYNC_DEVICE": "cpu", "NUMBASYNC_CPU_DEVICES": "many"}, "'many' is not a number"),
+        ({"NUMBASYNC_DEVICE": "cpu", "NUMBASYNC_CPU_DEVICES": "0"}, "'0' is not a number"),
+    ],
+)
+def test_the_environment_chooses(
+    variables: dict[str, str], says: str, python: str, python_env: dict[str, str]
+) -> None:
+    program = (
+        "import numbasync as na\n"
+        "try:\n"
+        "    print(na.default_device().label, 'of', len(na.devices('cpu')))\n"
+        "except na.errors.DeviceUnavailableError as error:\n"
+        "    print(error)\n"
+    )
+    result = subprocess.run(
+        [python, "-c", program], env={**python_env, **variables}, capture_output=True, text=True,
+        timeout=60,
+    )  # fmt: skip
+    assert says in result.stdout, result.stderr
+
+
+async def test_the_current_device_belongs_to_the_task() -> None:
+    one, two = na.devices("cpu")[:2]
+    seen: dict[str, na.Device] = {}
+    entered, left = asyncio.Event(), asyncio.Event()
+
+    async def inside() -> None:
+        with na.use_device(two):
+            entered.set()
+            await left.wait()
+            seen["inside"] = na.default_device()
+            seen["inherited"] = await asyncio.create_task(ask())
+
+    async def ask() -> na.Device:
+        return na.default_device()
+
+    with na.use_device(one):
+        task = asyncio.create_task(inside())
+        await entered.wait()
+        seen["outside"] = na.default_device()
+        left.set()
+        await task
+    assert seen == {"inside": two, "inherited": two, "outside": one}
+
+
+async def test_streams(device: na.Device) -> None:
+    stream = await na.Stream.create(device)
+    assert stream.device is device and stream.query()
+    assert await stream.done() is stream
+    stream.synchronize()
+    assert "0 in flight" in repr(stream)
+    assert hasattr(stream, "__cuda_stream__") == (device.kind == "cuda")
+
+
+async def test_query_and_pending_follow_the_gate(
+    device: na.Device, stream: na.Stream, gate: Gate
+) -> None:
+    na.zeros(4).sync()
+    gate.close()
+    for _ in range(3):
+        na.zeros(4).async_on(stream)
+    assert stream.pending == 3 and not stream.query()
+    assert "3 in flight" in repr(stream)
+    gate.open()
+    await stream.done()
+    assert stream.pending == 0 and stream.query()
+
+
+def test_a_dropped_stream_is_used_again_and_counts_on(device: na.Device) -> None:
+    stream = device.new_stream()
+    backend = stream.backend
+    na.zeros(4).sync_on(stream)
+    del stream
+    gc.collect()
+    again = [device.new_stream() for _ in range(50)]
+    found = [s for s in again if s.backend is backend]
+    assert len(found) == 1
+    assert na.full(4, 3).to_host().sync_on(found[0]).tolist() == [3] * 4
+
+
+async def test_a_stream_that_nobody_holds_finishes_its_work(device: na.Device) -> None:
+    na.zeros(4).sync()
+    start = device.memory_stats().used_current
+    stream = device.new_stream()
+    held = Gate(stream)
+    held.close()
+    backend = stream.backend
+    na.zeros(2**18).async_on(stream)
+    held.stream = None  # type: ignore[assignment]
+    del stream
+    gc.collect()
+    assert all(s.backend is not backend for s in [device.new_stream() for _ in range(50)])
+    assert device.memory_stats().used_current > start
+    held.open()
+    device.synchronize()
+    gc.collect()
+    assert device.memory_stats().used_current == start
+
+
+def test_two_streams_overlap(device: na.Device) -> None:
+    na.zeros(4).sync()
+    one, two = device.new_stream(), device.new_stream()
+    with Gate(one):
+        na.zeros(4).async_on(one)
+        na.zeros(4).sync_on(two)  # would wait for ever if one thread or queue served both
+    one.synchronize()
+
+
+async def test_round_robin_uses_every_stream(device: na.Device, policy: Any) -> None:
+    streams = [
+        await na.with_context(lambda ctx: ctx.stream).schedule(policy) for _ in range(5)
+    ]
+    assert len(set(streams)) == 4 and streams[0] is streams[4]
+
+
+async def test_least_pending_avoids_a_held_stream(device: na.Device) -> None:
+    na.zeros(4).sync()
+    policy = na.LeastPending(device, 2)
+    with Gate(policy.streams[0]):
+        na.zeros(4).async_on(policy.streams[0])
+        for _ in range(3):
+            assert policy.next_stream() is policy.streams[1]
+            await na.zeros(4).schedule(policy)
+    policy.streams[0].synchronize()
+
+
+async def test_events(device: na.Device, stream: na.Stream, gate: Gate) -> None:
+    add_one(na.zeros(8)).sync()
+    event, later = device.new_event(), device.new_event()
+    assert event.query() and await event is event
+    with pytest.raises(StateError, match="recorded"):
+        event.elapsed_ms(later)
+    event.record(stream)
+    await event
+    gate.close()
+    add_one(na.zeros(8)).async_on(stream)
+    later.record(stream)
+    task = asyncio.ensure_future(waited(later))
+    await settle(device)
+    assert not later.query() and not task.done()
+    with pytest.raises(StateError):
+        event.elapsed_ms(later)
+    gate.open()
+    await task
+    later.synchronize()
+    assert later.query() and event.elapsed_ms(later) > 0
+    assert "passed" in repr(later)
+
+
+async def test_an_event_orders_two_streams(
+    device: na.Device, stream: na.Stream, gate: Gate
+) -> None:
+    na.zeros(8).sync()
+    other, event = device.new_stream(), device.new_event(timing=False)
+    gate.close()
+    na.zeros(8).async_on(stream)
+    event.record(stream)
+    event.wait(other)
+    na.zeros(8).async_on(other)
+    await settle(device)
+    assert not other.query()
+    gate.open()
+    await other.done()
+    assert stream.query()
+
+
+def test_an_event_of_another_device_is_refused() -> None:
+    one, two = na.devices("cpu")[:2]
+    with pytest.raises(DeviceMismatchError):
+        one.new_event().record(two.new_stream())
+
+
+def test_pools(device: na.Device) -> None:
+    pool = device.new_pool()
+    assert pool.stats().used_current == pool.stats().used_high == 0
+    before, device.pool = device.pool, pool
+    try:
+        z = na.zeros(1000).sync()
+        assert pool.stats().used_current >= 4000
+        high = pool.stats().used_high
+        del z
+        gc.collect()
+        assert device.memory_stats().used_current == 0
+        assert pool.stats().used_high == high
+        pool.reset_high()
+        assert pool.stats().used_high == 0
+        pool.trim()
+        assert "0 B in use" in repr(pool)
+    finally:
+        device.pool = before
+
+
+def test_a_pool_of_another_device_is_refused_by_name() -> None:
+    one, two = na.devices("cpu")[:2]
+    with pytest.raises(DeviceMismatchError, match="the pool is of cpu:1, the device is cpu:0"):
+        one.pool = two.new_pool()
+    with pytest.raises(ShapeError, match="-1 bytes"):
+        one.new_pool(-1)
+
+
+def test_memory_freed_on_any_thread_comes_back(device: na.Device) -> None:
+    gc.collect()
+    device.synchronize()
+    start = device.memory_stats().used_current
+    held = [na.zeros(10_000).sync() for _ in range(20)]
+
+    def drop() -> None:
+        while held:
+            held.pop()
+
+    threads = [threading.Thread(target=drop) for _ in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(10)
+    assert device.memory_stats().used_current == start
+
+
+def test_a_hundred_rounds_of_making_and_dropping(device: na.Device, policy: Any) -> None:
+    rng = np.random.default_rng(3)
+    for i in range(100):
+        array = rng.integers(0, 256, 4096 + i).astype(np.uint8)
+        total = int(array.sum())
+        op = na.from_host(array).then(lambda t: t.dup()).to_host()
+        assert int(op.sync_on(policy.next_stream()).sum()) == total
+
+
+@pytest.mark.parametrize("leave", ["held", "running", "nothing"])
+def test_the_interpreter_exits_cleanly(
+    leave: str, device: na.Device, python: str, python_env: dict[str, str]
+) -> None:
+    program = f"""
+import asyncio, numbasync as na
+from numbasync.testing import gate
+stream = na.default_device().new_stream()
+z = na.zeros(1000).sync_on(stream)
+g = gate(stream)
+if {leave!r} == "held":
+    g.close()
+    na.spawn(na.zeros(1000), na.SingleStream(na.default_device()))
+    na.ones(1000).async_on(stream)
+    if na.default_device().kind == "cuda":
+        g.open()  # the driver waits for its queues at exit
+if {leave!r} == "running":
+    async def main():
+        for _ in range(5):
+            na.spawn(na.ones(100_000))
+    na.run(main())
+print("end")
+"""
+    result = subprocess.run(
+        [python, "-c", program], env={**python_env, "NUMBASYNC_DEVICE": device.kind},
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert (result.returncode, result.stdout, result.stderr) == (0, "end\n", "")
+
+
+async def waited(awaitable: Any) -> Any:
+    return await awaitable

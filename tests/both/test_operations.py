@@ -1,0 +1,340 @@
+"""Operations: lazy, once, composable, and clear about mistakes."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import numbasync as na
+from numbasync.errors import (
+    AlreadySubmittedError,
+    OperationError,
+    OutOfDeviceMemoryError,
+    ReentrancyError,
+)
+from numbasync.testing import counters, settle
+from tests.common import add_one, saxpy
+
+
+def test_an_operation_runs_once(device: na.Device) -> None:
+    op = na.zeros(4)
+    op.sync()
+    with pytest.raises(AlreadySubmittedError, match=r"zeros\(\(4,\)\) was already.*\n.*share"):
+        op.sync()
+    with pytest.raises(AlreadySubmittedError):
+        op.map(lambda t: t)
+    with pytest.raises(AlreadySubmittedError):
+        na.spawn(op)
+
+
+def test_a_part_of_another_operation_cannot_be_run(device: na.Device) -> None:
+    part = na.zeros(4)
+    whole = part.map(lambda t: t.shape)
+    with pytest.raises(AlreadySubmittedError):
+        part.sync()
+    assert whole.sync() == (4,)
+
+
+def test_one_that_is_dropped_without_having_run_is_named(device: na.Device) -> None:
+    before = counters()
+    pipeline = na.zeros(4).then(lambda t: add_one(t)).map(lambda r: r.z).inspect(id).dup()
+    with pytest.warns(RuntimeWarning, match=r"zeros\(\(4,\)\)\.then.* was never awaited"):
+        del pipeline
+        gc.collect()
+    did = counters() - before
+    assert (did.allocations, did.launches, did.compiles) == (0, 0, 0)
+
+
+def test_one_that_is_scheduled_and_dropped_is_named(device: na.Device) -> None:
+    before = counters()
+    future = na.zeros(4).schedule(device.policy)
+    with pytest.warns(RuntimeWarning, match=r"zeros\(\(4,\)\) was scheduled but never awaited"):
+        del future
+        gc.collect()
+    assert (counters() - before).allocations == 0
+
+
+def test_then_gives_one_stream_to_all(device: na.Device, stream: na.Stream) -> None:
+    streams: list[na.Stream] = []
+
+    def note(ctx: na.Context, value: Any) -> na.DeviceOp[Any]:
+        streams.append(ctx.stream)
+        return na.value(value)
+
+    na.zeros(3).then_with_context(note).then(lambda t: na.dup(t)).then_with_context(note).sync_on(
+        stream
+    )
+    assert streams == [stream, stream]
+
+
+def test_map_and_inspect_run_on_the_host_at_enqueue(
+    device: na.Device, stream: na.Stream, gate: Any
+) -> None:
+    seen: list[Any] = []
+    gate.close()
+    value = na.zeros(3).inspect(seen.append).map(lambda t: ("made", t)).async_on(stream)
+    assert value[0] == "made" and value[1] is seen[0]
+    assert not stream.query()
+    gate.open()
+    stream.synchronize()
+
+
+def test_zip_runs_in_order_on_one_stream(device: na.Device, stream: na.Stream) -> None:
+    z = na.zeros(8).sync_on(stream)
+    a, b, c = na.zip(add_one(z), saxpy(z, 1.0, np.ones(8, np.float32)), z.to_host()).sync_on(stream)
+    np.testing.assert_array_equal(c, np.full(8, 2))
+    assert a.z is b.z is z
+
+
+def test_an_error_stops_the_operations_behind_it(device: na.Device) -> None:
+    ran: list[str] = []
+
+    def fails(_: Any) -> na.DeviceOp[Any]:
+        raise LookupError("no")
+
+    before = counters()
+    op = na.zip(
+        na.value(1).then(fails), na.zeros(3).inspect(lambda _: ran.append("zip"))
+    ).map(lambda _: ran.append("map"))  # fmt: skip
+    with pytest.raises(LookupError, match="no"):
+        op.sync()
+    assert ran == []
+    assert (counters() - before).allocations == 0
+    assert na.value(3).sync() == 3, "the next operation works"
+
+
+def test_defer_builds_when_it_runs(device: na.Device) -> None:
+    built: list[int] = []
+
+    def build() -> na.DeviceOp[na.Tensor]:
+        built.append(1)
+        return na.zeros(3)
+
+    op = na.defer(build)
+    assert built == []
+    assert op.sync().shape == (3,)
+    assert built == [1]
+
+
+def test_with_context_has_stream_device_and_memory(device: na.Device, stream: na.Stream) -> None:
+    def build(ctx: na.Context) -> tuple[Any, ...]:
+        storage = ctx.alloc(1000)
+        ctx.retain(object())
+        return ctx.stream, ctx.device, ctx.pool, storage.nbytes >= 1000
+
+    assert na.with_context(build).sync_on(stream) == (stream, device, device.pool, True)
+    made = na.with_context(lambda ctx: na.full(2, ctx.device.ordinal)).sync_on(stream)
+    assert made.to_host().sync().tolist() == [0, 0]
+
+
+def test_a_closure_that_gives_no_operation_is_told_so(device: na.Device) -> None:
+    with pytest.raises(OperationError, match=r"must be an operation, not int.*\n.*na\.value"):
+        na.zeros(3).then(lambda t: 3).sync()  # type: ignore[arg-type, return-value]
+    with pytest.raises(OperationError, match="argument 1 of zip"):
+        na.zip(na.shared(1), 2)  # type: ignore[call-overload]
+
+
+def test_first_last_and_output(device: na.Device) -> None:
+    z = na.zeros(4).sync()
+    assert na.zip(na.value(1), na.value(2), na.value(3)).first().sync() == 1
+    assert na.zip(na.value(1), na.value(2), na.value(3)).last().sync() == 3
+    assert add_one(z).output().sync() is z
+    assert add_one(z.partition(2)).output().unpartition().sync() is z
+    with pytest.raises(OperationError, match="only the result of a launch"):
+        na.value(3).output().sync()
+    with pytest.raises(OperationError, match=r"no to_host\(\)"):
+        na.value(3).to_host().sync()
+    with pytest.raises(OperationError, match="not a tuple"):
+        na.value(3).first().sync()
+
+
+def test_tensor_methods_on_operations(device: na.Device) -> None:
+    host = na.arange(12).reshape(3, 4).to_host().sync()
+    np.testing.assert_array_equal(host, np.arange(12, dtype=np.float32).reshape(3, 4))
+    assert na.zeros((4, 6)).partition((2, 3)).sync().grid == (2, 2)
+    assert na.ones(3).dup().to_host().sync().tolist() == [1, 1, 1]
+    assert isinstance(na.zeros(3).shared_tensor().sync(), na.SharedTensor)
+
+
+# --- shared and unzip ---
+
+
+def test_shared_runs_once_and_gives_everyone_the_same(device: na.Device) -> None:
+    runs: list[int] = []
+    op = na.zeros(5).inspect(lambda _: runs.append(1)).shared()
+    values = [op.sync(), op.sync(), na.zip(op, op).sync()]
+    assert runs == [1]
+    assert values[0] is values[1] is values[2][0] is values[2][1]
+
+
+async def test_shared_in_a_diamond(device: na.Device) -> None:
+    runs: list[int] = []
+    top = na.full(4, 3).inspect(lambda _: runs.append(1)).shared()
+    left = saxpy(na.zeros(4), 1.0, top).output()
+    right = saxpy(na.zeros(4), 2.0, top).output()
+    both = await na.zip(left.to_host(), right.to_host())
+    assert [b.tolist() for b in both] == [[3] * 4, [6] * 4]
+    assert runs == [1]
+
+
+async def test_a_holder_on_another_stream_waits_for_the_producer(
+    device: na.Device, stream: na.Stream, gate: Any
+) -> None:
+    add_one(na.zeros(4)).sync()
+    other = device.new_stream()
+    op = na.full(4, 7).shared()
+    gate.close()
+    producer = na.spawn(op, na.SingleStream(OneStream(stream)))
+    consumer = na.spawn(op.then(lambda t: t.to_host()), na.SingleStream(OneStream(other)))
+    await settle(device)
+    assert not producer.done() and not consumer.done()
+    gate.open()
+    assert (await consumer).tolist() == [7] * 4
+    await producer
+
+
+def test_a_failed_parent_gives_every_holder_its_own_error(device: na.Device) -> None:
+    error = LookupError("the parent's own")
+
+    def fails(_: Any) -> Any:
+        raise error
+
+    op = na.value(1).map(fails).shared()
+    for _ in range(3):
+        with pytest.raises(LookupError) as caught:
+            op.sync()
+        assert caught.value is error
+
+
+def test_unzip_halves_in_either_order(device: na.Device) -> None:
+    for order in ((0, 1), (1, 0)):
+        runs: list[int] = []
+        pair = na.zip(na.value("a"), na.value("b")).inspect(lambda _, runs=runs: runs.append(1))
+        halves = na.zip(pair.map(lambda t: t[0]), na.value("c")).unzip()
+        got = {i: halves[i].sync() for i in order}
+        assert got == {0: "a", 1: "c"}
+        assert runs == [1]
+
+
+def test_unzip_needs_to_know_how_many(device: na.Device) -> None:
+    op = na.value(1).map(lambda x: (x, x + 1))
+    with pytest.raises(OperationError, match=r"unzip\(n\)"):
+        op.unzip()
+    a, b = op.unzip(2)
+    assert (b.sync(), a.sync()) == (2, 1)
+    only, wrong = na.value((1, 2, 3)).map(lambda t: t).unzip(2)
+    for half in (only, wrong):
+        with pytest.raises(OperationError, match="3 values, but unzip expected 2"):
+            half.sync()
+
+
+def test_two_threads_run_a_shared_parent_once(device: na.Device) -> None:
+    runs: list[int] = []
+    asked = threading.Event()
+    in_parent = threading.Event()
+
+    def slow(value: int) -> int:
+        runs.append(1)
+        in_parent.set()
+        assert asked.wait(10)
+        return value
+
+    op = na.value(5).map(slow).shared()
+    got: list[int] = []
+
+    def ask() -> None:
+        got.append(op.sync())
+
+    first = threading.Thread(target=ask)
+    first.start()
+    assert in_parent.wait(10)
+    second = threading.Thread(target=ask)
+    second.start()
+    asked.set()
+    first.join(10)
+    second.join(10)
+    assert got == [5, 5] and runs == [1]
+
+
+# --- the execution lock ---
+
+
+def test_running_inside_a_closure_is_refused(device: na.Device, stream: na.Stream) -> None:
+    inner = na.shared(1)
+    tries = [
+        lambda: inner.sync(),
+        lambda: inner.sync_on(stream),
+        lambda: inner.async_on(stream),
+        lambda: na.spawn(inner),
+    ]
+    for attempt in tries:
+        with pytest.raises(ReentrancyError, match="inside a closure"):
+            na.value(0).then(lambda _, attempt=attempt: na.value(attempt())).sync()
+    assert inner.sync() == 1
+
+
+def test_then_unchecked_permits_it(device: na.Device) -> None:
+    outer = na.value(2).then_unchecked(lambda x: na.value(x * na.value(21).sync()))
+    assert outer.sync() == 42
+    with pytest.raises(ReentrancyError):
+        na.value(2).then_unchecked(
+            lambda x: na.value(x)
+        ).then(lambda x: na.value(na.value(x).sync())).sync()  # fmt: skip
+
+
+def test_threads_do_not_exclude_each_other(device: na.Device) -> None:
+    inside, go_on = threading.Event(), threading.Event()
+
+    def wait(x: int) -> int:
+        inside.set()
+        assert go_on.wait(10)
+        return x
+
+    thread = threading.Thread(target=lambda: na.value(1).map(wait).sync())
+    thread.start()
+    assert inside.wait(10)
+    assert na.value(2).sync() == 2
+    go_on.set()
+    thread.join(10)
+
+
+# --- what fails, fails early and leaves nothing ---
+
+
+def test_out_of_memory_has_sizes_and_is_no_end(device: na.Device) -> None:
+    pool, device.pool = device.pool, device.new_pool(max_bytes=2**20)
+    try:
+        with pytest.raises(OutOfDeviceMemoryError, match="4,000,000 bytes"):
+            na.zeros(1_000_000).sync()
+        assert na.zeros(1000).sync().shape == (1000,)
+        assert device.memory_stats().used_current == 0
+    finally:
+        device.pool = pool
+
+
+def test_memory_comes_back(device: na.Device) -> None:
+    gc.collect()
+    device.synchronize()
+    start = device.memory_stats().used_current
+    z = na.zeros(100_000).sync()
+    assert device.memory_stats().used_current >= start + 400_000
+    view = z[10:20]
+    del z
+    assert device.memory_stats().used_current >= start + 400_000, "a view holds the storage"
+    del view
+    gc.collect()
+    assert device.memory_stats().used_current == start
+
+
+class OneStream:
+    """A source whose every stream is the same one."""
+
+    def __init__(self, stream: na.Stream) -> None:
+        self._stream = stream
+
+    def new_stream(self) -> na.Stream:
+        return self._stream

@@ -1,0 +1,236 @@
+"""Order follows submission: what two streams share is ordered, what they do not is not."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import numbasync as na
+from numbasync.errors import AccessConflictError, CallerError
+from numbasync.testing import Gate, settle
+from tests.common import add_one, copy_to, saxpy
+
+
+def compiled() -> None:
+    """Compile what a gated test launches: loading a module may wait for a held stream."""
+    z = na.zeros(8).sync()
+    add_one(z).sync()
+    copy_to(z, na.ones(8)).sync()
+    saxpy(z, 1.0, na.ones(8)).sync()
+    na.fill(z, 1).sync()
+    z.to_host().sync()
+
+
+async def test_a_reader_waits_for_the_writer(
+    device: na.Device, stream: na.Stream, gate: Gate
+) -> None:
+    compiled()
+    other = device.new_stream()
+    z, out = await na.zeros(8), await na.zeros(8)
+    gate.close()
+    na.fill(z, 5).async_on(stream)
+    copy_to(out, z).async_on(other)
+    await settle(device)
+    assert not other.query()
+    gate.open()
+    await other.done()
+    assert (await out.to_host()).tolist() == [5] * 8
+
+
+async def test_a_writer_waits_for_every_reader(
+    device: na.Device, stream: na.Stream, gate: Gate
+) -> None:
+    compiled()
+    other = device.new_stream()
+    z, out = await na.ones(8), await na.zeros(8)
+    gate.close()
+    copy_to(out, z).async_on(stream)
+    na.fill(z, -1).async_on(other)
+    await settle(device)
+    assert not other.query()
+    gate.open()
+    await other.done()
+    assert (await out.to_host()).tolist() == [1] * 8
+
+
+async def test_views_share_the_record(device: na.Device, stream: na.Stream, gate: Gate) -> None:
+    compiled()
+    other = device.new_stream()
+    z = await na.zeros(16)
+    gate.close()
+    na.fill(z[:8], 5).async_on(stream)
+    host = z.to_host().async_on(other)
+    await settle(device)
+    assert not other.query()
+    gate.open()
+    await other.done()
+    assert host.tolist() == [5] * 8 + [0] * 8
+
+
+async def test_readers_do_not_wait_for_each_other(
+    device: na.Device, stream: na.Stream, gate: Gate
+) -> None:
+    compiled()
+    other = device.new_stream()
+    x, a, b = await na.ones(8), await na.zeros(8), await na.zeros(8)
+    gate.close()
+    copy_to(a, x).async_on(stream)
+    copy_to(b, x).async_on(other)
+    await other.done()
+    assert not stream.query()
+    assert b.to_host().sync_on(other).tolist() == [1] * 8
+    gate.open()
+
+
+async def test_what_is_not_shared_is_not_ordered(
+    device: na.Device, stream: na.Stream, gate: Gate
+) -> None:
+    compiled()
+    other = device.new_stream()
+    a, b = await na.zeros(8), await na.zeros(8)
+    gate.close()
+    add_one(a).async_on(stream)
+    add_one(b).async_on(other)
+    await other.done()
+    assert not stream.query()
+    gate.open()
+    await stream.done()
+
+
+async def test_a_chain_over_three_streams(device: na.Device, stream: na.Stream, gate: Gate) -> None:
+    compiled()
+    two, three = device.new_stream(), device.new_stream()
+    x, y, z = await na.zeros(8), await na.zeros(8), await na.zeros(8)
+    gate.close()
+    na.fill(x, 3).async_on(stream)
+    copy_to(y, x).async_on(two)
+    copy_to(z, y).async_on(three)
+    na.fill(x, 9).async_on(three)
+    await settle(device)
+    assert not (two.query() or three.query())
+    gate.open()
+    await three.done()
+    assert (await z.to_host()).tolist() == [3] * 8
+    assert (await x.to_host()).tolist() == [9] * 8
+
+
+def test_an_allocation_of_one_stream_is_used_on_another_after_it(
+    device: na.Device, stream: na.Stream, gate: Gate
+) -> None:
+    compiled()
+    gate.close()
+    z = na.full(8, 4).async_on(stream)
+    other = device.new_stream()
+    host = z.to_host().async_on(other)
+    assert not other.query()
+    gate.open()
+    other.synchronize()
+    assert host.tolist() == [4] * 8
+
+
+def test_strict_ordering_refuses_a_conflict_and_nothing_else(
+    device: na.Device, stream: na.Stream, gate: Gate
+) -> None:
+    compiled()
+    other = device.new_stream()
+    z, x = na.zeros(8).sync(), na.ones(8).sync()
+    gate.close()
+    with na.ordering("strict"):
+        add_one(z).async_on(stream)
+        add_one(z).async_on(stream)  # one stream: ordered anyway
+        copy_to(x, np.ones(8, np.float32)).async_on(other)  # nothing shared
+        with pytest.raises(AccessConflictError) as caught:
+            add_one(z).async_on(other)
+    for part in ("add_one(z)", repr(stream)[:20], "Storage", "na.set_ordering"):
+        assert part in str(caught.value)
+    gate.open()
+    stream.synchronize()
+    with na.ordering("strict"):
+        add_one(z).sync_on(other)  # the writer is done: no conflict
+    assert z.to_host().sync().tolist() == [3] * 8
+
+
+def test_ordering_is_a_setting_of_the_process_or_of_a_block(device: na.Device) -> None:
+    compiled()
+    na.set_ordering("strict")
+    try:
+        stream, other = device.new_stream(), device.new_stream()
+        z = na.zeros(8).sync()
+        held = Gate(stream)
+        with held:
+            add_one(z).async_on(stream)
+            with pytest.raises(AccessConflictError):
+                add_one(z).async_on(other)
+            with na.ordering("auto"):
+                add_one(z).async_on(other)
+        stream.synchronize()
+        other.synchronize()
+    finally:
+        na.set_ordering("auto")
+    assert z.to_host().sync().tolist() == [2] * 8
+    with pytest.raises(CallerError, match="no ordering 'loose'"):
+        na.set_ordering("loose")  # type: ignore[arg-type]
+
+
+# --- random programs: the result is what one op at a time gives ---
+
+TENSORS, SIZE = 4, 8
+steps = st.lists(
+    st.tuples(
+        st.sampled_from(["fill", "add", "copy", "axpy", "half"]),
+        st.integers(0, TENSORS - 1),
+        st.integers(0, TENSORS - 1),
+        st.integers(0, 3),
+        st.integers(-9, 9),
+    ),
+    min_size=1,
+    max_size=25,
+)
+
+
+@given(program=steps, order=st.randoms(use_true_random=False))
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_random_programs(device: na.Device, program: list[Any], order: random.Random) -> None:
+    compiled()
+    streams = [device.new_stream() for _ in range(4)]
+    tensors = [na.zeros(SIZE).sync() for _ in range(TENSORS)]
+    arrays = [np.zeros(SIZE, np.float32) for _ in range(TENSORS)]
+    gates = [Gate(s) for s in streams]
+    order.shuffle(gates)
+    for held in gates:
+        held.close()
+    try:
+        submit(program, streams, tensors, arrays)
+    finally:
+        for held in gates:
+            held.open()
+    for tensor, array in zip(tensors, arrays, strict=True):
+        np.testing.assert_allclose(tensor.to_host().sync(), array, rtol=1e-5)
+
+
+def submit(program: list[Any], streams: list[na.Stream], tensors: list[Any], arrays: Any) -> None:
+    """Every step on its stream, and on the host at once."""
+    for kind, i, j, s, value in program:
+        a, b, stream = tensors[i], tensors[j], streams[s]
+        if kind == "fill":
+            na.fill(a, value).async_on(stream)
+            arrays[i][:] = value
+        elif kind == "half":
+            na.fill(a[: SIZE // 2], value).async_on(stream)
+            arrays[i][: SIZE // 2] = value
+        elif kind == "add" or i == j:
+            add_one(a).async_on(stream)
+            arrays[i] += 1
+        elif kind == "copy":
+            copy_to(a, b).async_on(stream)
+            arrays[i][:] = arrays[j]
+        else:
+            saxpy(a, 0.5, b).async_on(stream)
+            arrays[i][:] = np.float32(0.5) * arrays[j] + arrays[i]

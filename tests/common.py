@@ -1,0 +1,48 @@
+"""Kernels that many tests launch."""
+
+from __future__ import annotations
+
+from numba import cuda
+
+import numbasync as na
+
+
+@na.launcher
+@cuda.jit
+def saxpy(z: na.KernelOutput, a, x: na.KernelInput):
+    i = cuda.grid(1)
+    if i < z.shape[0]:
+        z[i] = a * x[i] + z[i]
+
+
+@na.launcher
+@cuda.jit
+def saxpy2d(z: na.KernelOutput, a, x: na.KernelInput):
+    i, j = cuda.grid(2)
+    if i < z.shape[0] and j < z.shape[1]:
+        z[i, j] = a * x[i, j] + z[i, j]
+
+
+@na.launcher
+@cuda.jit
+def add_one(z: na.KernelOutput):
+    i = cuda.grid(1)
+    if i < z.shape[0]:
+        z[i] = z[i] + 1
+
+
+@na.launcher
+@cuda.jit
+def copy_to(z: na.KernelOutput, x: na.KernelInput):
+    i = cuda.grid(1)
+    if i < z.shape[0]:
+        z[i] = x[i]
+
+
+@na.launcher
+@cuda.jit
+def visit(counts: na.KernelOutput):
+    """Add one to the element of every thread that lies inside."""
+    i = cuda.grid(1)
+    if i < counts.shape[0]:
+        cuda.atomic.add(counts, i, 1)

@@ -1,0 +1,148 @@
+"""Grids: from partitions, shapes and wishes to extents; no device."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from numbasync import grid
+from numbasync.backend.base import Limits
+from numbasync.errors import LaunchError, ShapeError
+from numbasync.grid import Geometry, Request
+from numbasync.partition import Partition
+
+LIMITS = Limits(1024, (1024, 1024, 64), (2**31 - 1, 65535, 65535), 49152, 32, 1)
+
+
+def part(shape: tuple[int, ...], tile: Any, exact: bool = True) -> Partition:
+    return Partition(SimpleNamespace(shape=shape), tile, exact=exact)  # type: ignore[arg-type]
+
+
+def resolve(
+    *partitions: Partition, most: int = 1024, suggest: int = 256, **wishes: Any
+) -> Geometry:
+    named = tuple((f"p{i}", p) for i, p in enumerate(partitions))
+    fields = dict(shape=None, grid=None, block=None, threads=None, axes=None, elements=None)
+    request = Request("k", named, **{**fields, **wishes})
+    return grid.resolve(request, LIMITS, most, lambda: suggest)
+
+
+@pytest.mark.parametrize(
+    ("n", "blocks"), [(1, 1), (31, 1), (127, 1), (129, 2), (251, 2), (1000, 8)], ids=str
+)
+def test_the_grid_covers_every_element(n: int, blocks: int) -> None:
+    assert resolve(part((n,), 128)) == Geometry((blocks, 1, 1), (128, 1, 1))
+
+
+def test_axis_k_of_the_tensor_lies_on_cuda_axis_k() -> None:
+    assert resolve(part((10, 20, 30), (5, 6, 7))) == Geometry((2, 4, 5), (5, 6, 7))
+
+
+def test_axes_reorders() -> None:
+    found = resolve(part((10, 20), (5, 6)), axes=(1, 0))
+    assert found == Geometry((4, 2, 1), (6, 5, 1))
+
+
+def test_threads_replace_the_tile_as_the_block() -> None:
+    assert resolve(part((100,), 50), threads=32) == Geometry((2, 1, 1), (32, 1, 1))
+    assert resolve(part((8, 8), (4, 4)), threads=(8, 2, 1)).block == (8, 2, 1)
+
+
+def test_all_exact_partitions_must_agree() -> None:
+    assert resolve(part((100,), 10), part((200,), 20)).grid == (10, 1, 1)
+    with pytest.raises(LaunchError, match=r"p1 has.*11, 1, 1"):
+        resolve(part((100,), 10), part((220,), 20))
+
+
+def test_a_prefix_bounds_the_grid() -> None:
+    assert resolve(part((100,), 10), part((500,), 10, exact=False)).grid == (10, 1, 1)
+    with pytest.raises(LaunchError, match="larger than p1 has tiles"):
+        resolve(part((100,), 10), part((50,), 10, exact=False))
+
+
+def test_a_prefix_alone_needs_a_grid() -> None:
+    with pytest.raises(LaunchError, match="grid must be given"):
+        resolve(part((100,), 10, exact=False))
+    found = resolve(part((100,), 10, exact=False), grid=(3, 1, 1), block=(10, 1, 1))
+    assert found == Geometry((3, 1, 1), (10, 1, 1))
+
+
+def test_an_explicit_grid_must_match_the_partitions() -> None:
+    with pytest.raises(LaunchError, match=r"the grid has \(5, 1, 1\)"):
+        resolve(part((100,), 10), grid=(5, 1, 1), block=(10, 1, 1))
+
+
+def test_without_anything_to_go_by_a_grid_is_asked_for() -> None:
+    with pytest.raises(LaunchError, match="no output says"):
+        resolve()
+
+
+@pytest.mark.parametrize(
+    ("shape", "block", "blocks"),
+    [
+        ((1000,), (256, 1, 1), (4, 1, 1)),
+        ((100, 33), (16, 16, 1), (7, 3, 1)),
+        ((9, 9, 9), (8, 8, 4), (2, 2, 3)),
+        ((), (256, 1, 1), (1, 1, 1)),
+    ],
+)
+def test_a_whole_tensor_gets_one_thread_an_element(
+    shape: tuple[int, ...], block: tuple[int, int, int], blocks: tuple[int, int, int]
+) -> None:
+    assert resolve(shape=shape) == Geometry(blocks, block)
+
+
+def test_a_whole_tensor_of_four_axes_has_no_grid() -> None:
+    with pytest.raises(LaunchError, match="4 axes"):
+        resolve(shape=(2, 2, 2, 2))
+
+
+def test_forall_takes_elements() -> None:
+    assert resolve(elements=1000) == Geometry((4, 1, 1), (256, 1, 1))
+    assert resolve(elements=0).grid == (0, 1, 1)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 31, 32, 100, 256, 1000, 1024])
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_a_block_is_spread_over_axes_without_growing(threads: int, rank: int) -> None:
+    x, y, z = grid.spread(threads, rank)
+    assert x * y * z <= threads < 2 * max(x * y * z, threads if rank == 1 else 0)
+    assert (rank > 1 or y == 1) and (rank > 2 or z == 1)
+
+
+def test_too_many_threads_are_refused() -> None:
+    with pytest.raises(LaunchError, match="4096 threads.*1024 that the device"):
+        resolve(part((64, 64), (64, 64)))
+    with pytest.raises(LaunchError, match="512 threads.*256 that the compiled kernel"):
+        resolve(part((512,), 512), most=256)
+
+
+def test_axes_that_are_too_long_are_refused() -> None:
+    with pytest.raises(LaunchError, match="65535"):
+        resolve(part((1, 70000), (1, 1)))
+    with pytest.raises(LaunchError, match="128 along z"):
+        resolve(part((1, 1, 128), (1, 1, 128)))
+
+
+@pytest.mark.parametrize("extent", [0, -1, (1, 2, 3, 4), (), 1.5, "8", None])
+def test_extents_that_are_none_are_refused(extent: object) -> None:
+    with pytest.raises(LaunchError, match="one to three whole numbers"):
+        grid.dim3(extent, "the grid", "k")
+
+
+@pytest.mark.parametrize("axes", [(0, 0), (1, 2), (), "xy", (0, 1, 2, 3)])
+def test_axes_that_are_no_permutation_are_refused(axes: object) -> None:
+    with pytest.raises(LaunchError, match="permutation"):
+        grid.check_axes(axes, "k")
+
+
+@pytest.mark.parametrize(
+    ("shape", "tile"),
+    [((4,), (2, 2)), ((4, 4), 2), ((4,), 0), ((4,), -1), ((), 1), ((1, 1, 1, 1), (1, 1, 1, 1)),
+     ((4,), 1.5)],
+)  # fmt: skip
+def test_tiles_that_do_not_fit_are_refused(shape: tuple[int, ...], tile: object) -> None:
+    with pytest.raises(ShapeError):
+        part(shape, tile)

@@ -1,0 +1,253 @@
+"""The completion protocol, with streams that are a number: no device, no sleep."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import uvloop
+
+from numbasync import reactor
+from numbasync.reactor import Bell, Doorbell
+
+
+class FakeStream:
+    """A stream whose position the test sets."""
+
+    def __init__(self, spin_seconds: float = 0.0) -> None:
+        self.spin_seconds = spin_seconds
+        self.passed = 0
+        self.looks = 0
+        self.bells: list[tuple[int, Bell]] = []
+        self.prompt = True
+        self.broken = False
+
+    def advance(self) -> int:
+        self.looks += 1
+        return sys.maxsize if self.broken else self.passed
+
+    def wake(self, sequence: int, doorbell: Bell) -> bool:
+        self.bells.append((sequence, doorbell))
+        return self.prompt
+
+    def give_up(self) -> bool:
+        return self.broken
+
+    def reach(self, sequence: int) -> None:
+        """Pass a position and ring, as a device does."""
+        self.passed = sequence
+        for number, bell in self.bells:
+            if number <= sequence:
+                bell.ring()
+
+
+async def turns(n: int = 6) -> None:
+    for _ in range(n):
+        await asyncio.sleep(0)
+
+
+LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+
+
+@pytest.fixture(params=LOOPS, autouse=True)
+def loop_factory(request: pytest.FixtureRequest) -> Callable[[], asyncio.AbstractEventLoop]:
+    return LOOPS[request.param]
+
+
+def run(factory: Callable[[], Any], main: Any) -> Any:
+    with asyncio.Runner(loop_factory=factory) as runner:
+        return runner.run(main)
+
+
+def test_a_prefix_is_settled_in_one_look(loop_factory: Any) -> None:
+    async def main() -> None:
+        stream, watcher = FakeStream(), reactor.current()
+        futures = [watcher.wait(stream, n) for n in (3, 1, 2, 5)]
+        await turns()
+        assert not any(f.done() for f in futures)
+        stream.reach(3)
+        await turns()
+        assert [f.done() for f in futures] == [True, True, True, False]
+        stream.reach(5)
+        await turns()
+        assert all(f.done() for f in futures)
+
+    run(loop_factory, main())
+
+
+def test_an_idle_reactor_schedules_nothing(loop_factory: Any) -> None:
+    async def main() -> None:
+        stream, watcher = FakeStream(spin_seconds=10.0), reactor.current()
+        future = watcher.wait(stream, 1)
+        stream.reach(1)
+        await future
+        before = watcher.statistics().turns
+        await turns(50)
+        assert watcher.statistics().turns == before
+        assert watcher.statistics().waiting == 0
+
+    run(loop_factory, main())
+
+
+def test_it_looks_every_turn_while_work_is_short(loop_factory: Any) -> None:
+    async def main() -> None:
+        stream, watcher = FakeStream(spin_seconds=10.0), reactor.current()
+        future = watcher.wait(stream, 1)
+        await turns(20)
+        assert stream.looks >= 15
+        assert not stream.bells
+        stream.passed = 1  # it does not ring: looking is enough
+        await turns()
+        assert future.done()
+
+    run(loop_factory, main())
+
+
+def test_past_the_budget_it_sleeps_until_it_is_rung(loop_factory: Any) -> None:
+    async def main() -> None:
+        stream, watcher = FakeStream(spin_seconds=0.0), reactor.current()
+        future = watcher.wait(stream, 7)
+        await turns()
+        assert [number for number, _ in stream.bells] == [7]
+        looks = stream.looks
+        await turns(50)
+        assert stream.looks == looks, "asleep, yet looking"
+        threading.Thread(target=stream.reach, args=(7,)).start()
+        await future
+        assert watcher.statistics().rings >= 1
+
+    run(loop_factory, main())
+
+
+def test_a_bell_that_may_be_late_is_not_trusted(loop_factory: Any) -> None:
+    async def main() -> None:
+        stream, watcher = FakeStream(spin_seconds=0.0), reactor.current()
+        stream.prompt = False
+        future = watcher.wait(stream, 1)
+        await turns()
+        stream.passed = 1  # and nobody rings
+        await asyncio.wait_for(future, 5)
+        assert len(stream.bells) == 1, "asked once, not at every look"
+
+    run(loop_factory, main())
+
+
+def test_a_stream_that_breaks_without_ringing_is_found(
+    loop_factory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reactor, "WATCHDOG_SECONDS", 0.001)
+
+    async def main() -> None:
+        stream, watcher = FakeStream(), reactor.current()
+        future = watcher.wait(stream, 1)
+        await turns()
+        stream.broken = True
+        await asyncio.wait_for(future, 5)
+
+    run(loop_factory, main())
+
+
+def test_two_streams_do_not_wait_for_each_other(loop_factory: Any) -> None:
+    async def main() -> None:
+        slow, quick, watcher = FakeStream(), FakeStream(), reactor.current()
+        first, second = watcher.wait(slow, 1), watcher.wait(quick, 1)
+        await turns()
+        quick.reach(1)
+        await turns()
+        assert second.done() and not first.done()
+        slow.reach(1)
+        await first
+
+    run(loop_factory, main())
+
+
+def test_a_forgotten_waiter_leaves_nothing_behind(loop_factory: Any) -> None:
+    async def main() -> None:
+        stream, watcher = FakeStream(), reactor.current()
+        future = watcher.wait(stream, 1)
+        await turns()
+        future.cancel()
+        watcher.forget(stream, future)
+        assert watcher.statistics().waiting == 0
+        looks = stream.looks
+        await turns(20)
+        assert stream.looks == looks
+
+    run(loop_factory, main())
+
+
+def test_a_cancelled_future_is_not_set(loop_factory: Any) -> None:
+    async def main() -> None:
+        stream, watcher = FakeStream(), reactor.current()
+        gone, stays = watcher.wait(stream, 1), watcher.wait(stream, 2)
+        gone.cancel()
+        stream.reach(2)
+        await stays
+        assert gone.cancelled()
+
+    run(loop_factory, main())
+
+
+def test_every_loop_has_its_own_and_doorbells_are_handed_on(loop_factory: Any) -> None:
+    async def one() -> tuple[int, int]:
+        stream, watcher = FakeStream(), reactor.current()
+        future = watcher.wait(stream, 1)
+        await turns()
+        stream.reach(1)
+        await future
+        assert watcher._bell is not None
+        return id(watcher), watcher._bell.fileno
+
+    found = [run(loop_factory, one()) for _ in range(20)]
+    # Each loop's bell goes to the next loop, so that native code which still holds the
+    # number of an old one rings a bell, not a stranger's file.
+    assert len({bell for _, bell in found}) <= 2
+
+
+def test_a_loop_closed_under_its_waiters_is_cleared_away(loop_factory: Any) -> None:
+    async def leave() -> None:
+        reactor.current().wait(FakeStream(), 1)
+        await turns()
+
+    async def nothing() -> None:
+        reactor.current()
+
+    run(loop_factory, leave())
+    before = len(reactor._reactors)
+    for _ in range(5):
+        run(loop_factory, leave())
+    run(loop_factory, nothing())
+    gc.collect()
+    assert len(reactor._reactors) <= before + 1
+
+
+def test_doorbells_never_block_when_nobody_answers() -> None:
+    bell = Doorbell.take()
+    try:
+        os.set_blocking(bell.fileno, False)
+        for _ in range(100_000):
+            bell.ring()
+        bell.clear()
+        bell.clear()
+    finally:
+        Doorbell.hand_on(bell)
+
+
+def test_a_reactor_shows_its_state(loop_factory: Any) -> None:
+    async def main() -> None:
+        watcher = reactor.current()
+        stream = FakeStream()
+        future = watcher.wait(stream, 1)
+        assert "1 waiting on 1 streams" in repr(watcher)
+        stream.reach(1)
+        await future
+        assert "0 waiting" in repr(watcher)
+        assert watcher.statistics().completed == 1
+
+    run(loop_factory, main())
