@@ -56,8 +56,13 @@ def _full(shape: Any, value: Any, dtype: Any, name: str) -> DeviceOp[Tensor]:
     return Full(layout.check_shape(shape), kind, _element(value, kind), name)
 
 
-def arange(start: float, stop: float | None = None, step: float = 1, dtype: Any = np.float32) -> DeviceOp[Tensor]:
-    """Evenly spaced values from `start` (0 if only one bound is given) up to, not including, `stop`."""
+def arange(
+    start: float, stop: float | None = None, step: float = 1, dtype: Any = np.float32
+) -> DeviceOp[Tensor]:
+    """Evenly spaced values from `start` up to, not including, `stop`.
+
+    With one bound only, that is `stop`, and `start` is 0.
+    """
     kind = layout.check_dtype(dtype)
     first, last = (0, start) if stop is None else (start, stop)
     if step == 0:
@@ -65,7 +70,9 @@ def arange(start: float, stop: float | None = None, step: float = 1, dtype: Any 
     count = max(0, math.ceil((last - first) / step))
 
     def make() -> HostArray:
-        return (first + step * np.arange(count, dtype=np.float64 if kind.kind == "f" else None)).astype(kind)
+        return (
+            first + step * np.arange(count, dtype=np.float64 if kind.kind == "f" else None)
+        ).astype(kind)
 
     return Generated((count,), kind, make, "arange")
 
@@ -74,7 +81,9 @@ def linspace(start: float, stop: float, count: int, dtype: Any = np.float32) -> 
     """`count` evenly spaced values from `start` to `stop`, both included."""
     kind = layout.check_dtype(dtype)
     shape = layout.check_shape(count)
-    return Generated(shape, kind, lambda: np.linspace(start, stop, shape[0]).astype(kind), "linspace")
+    return Generated(
+        shape, kind, lambda: np.linspace(start, stop, shape[0]).astype(kind), "linspace"
+    )
 
 
 def eye(rows: int, columns: int | None = None, dtype: Any = np.float32) -> DeviceOp[Tensor]:
@@ -92,7 +101,11 @@ def rand(shape: Any, seed: int | None = None, dtype: Any = np.float32) -> Device
 
 
 def randn(
-    shape: Any, mean: float = 0.0, std: float = 1.0, seed: int | None = None, dtype: Any = np.float32
+    shape: Any,
+    mean: float = 0.0,
+    std: float = 1.0,
+    seed: int | None = None,
+    dtype: Any = np.float32,
 ) -> DeviceOp[Tensor]:
     """Normal values, float32 or float64, by NumPy's Philox generator."""
     kind = _float(dtype, "randn")
@@ -100,7 +113,9 @@ def randn(
 
     def make() -> HostArray:
         values: HostArray = _generator(seed).standard_normal(extents, kind)
-        return values * kind.type(std) + kind.type(mean)
+        values *= kind.type(std)
+        values += kind.type(mean)
+        return values
 
     return Generated(extents, kind, make, "randn")
 
@@ -119,7 +134,7 @@ def _float(dtype: Any, name: str) -> np.dtype[Any]:
 def _element(value: Any, dtype: np.dtype[Any]) -> np.generic:
     try:
         with np.errstate(all="ignore"):
-            element: np.generic = np.asarray(value).astype(dtype)[()]
+            element: Any = np.asarray(value).astype(dtype)[()]
     except (TypeError, ValueError) as error:
         raise DTypeError(f"{value!r:.60} is no element of type {dtype}: {error}") from None
     if not isinstance(element, np.generic):
@@ -243,10 +258,13 @@ class Memcpy(DeviceOp[Any]):
         if not isinstance(dst, Tensor) and not isinstance(src, Tensor):
             raise OperationError("memcpy between two NumPy arrays: write np.copyto(dst, src).")
         if dst.shape != src.shape:
-            raise ShapeError(f"memcpy from shape {src.shape} to shape {dst.shape}: they must agree.")
+            raise ShapeError(
+                f"memcpy from shape {src.shape} to shape {dst.shape}: they must agree."
+            )
         if dst.dtype != src.dtype:
             raise DTypeError(
-                f"memcpy from {src.dtype} to {dst.dtype}: they must agree; na.convert() changes types."
+                f"memcpy from {src.dtype} to {dst.dtype}: they must agree; na.convert() "
+                "changes types."
             )
         self._free = True
         self._dst = dst

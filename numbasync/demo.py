@@ -101,7 +101,9 @@ def _read(path: Path) -> Picture:
         with Image.open(path) as image:
             return Picture(path.stem, np.asarray(image.convert("RGB")))
     except FileNotFoundError:
-        raise CallerError(f"{path} does not exist; name a picture, or none for photographs.") from None
+        raise CallerError(
+            f"{path} does not exist; name a picture, or none for photographs."
+        ) from None
     except UnidentifiedImageError:
         raise CallerError(f"{path} is no picture that Pillow can read; use PNG or JPEG.") from None
     except OSError as error:

@@ -41,7 +41,8 @@ class _EventPool:
 
 def _take_idle(dropped: list[base.Stream]) -> base.Stream | None:
     """A stream that nobody holds and that has nothing left to do. A gate, or a wait for an
-    event, may still be on one that has no submissions."""
+    event, may still be on one that has no submissions.
+    """
     for i, stream in enumerate(dropped):
         if stream.fault() is None and stream.query():
             return dropped.pop(i)

@@ -44,7 +44,10 @@ def _version(package: str) -> str | None:
 def _packages() -> None:
     for package in REQUIRED:
         found = _version(package)
-        if found is None and (package, sys.platform) in {("numba-cuda", "darwin"), ("uvloop", "win32")}:
+        if found is None and (package, sys.platform) in {
+            ("numba-cuda", "darwin"),
+            ("uvloop", "win32"),
+        }:
             _line(package, "not available on this system, and not needed")
         else:
             _line(package, found or f"MISSING: pip install {package}")
@@ -52,7 +55,11 @@ def _packages() -> None:
         _line(package, _version(package) or "not installed (needed on a machine with a GPU)")
     for extra, packages in EXTRAS.items():
         missing = [p for p in packages if _version(p) is None]
-        said = f"lacks {', '.join(missing)}: pip install 'numbasync[{extra}]'" if missing else "complete"
+        said = (
+            f"lacks {', '.join(missing)}: pip install 'numbasync[{extra}]'"
+            if missing
+            else "complete"
+        )
         _line(f"extra {extra}", said)
 
 
@@ -90,6 +97,6 @@ def _device(device: Device) -> None:
     major, minor = device.compute_capability
     memory = f"{b.total_memory / 2**30:.1f} GiB"
     _line("", memory if device.kind == "cpu" else f"compute capability {major}.{minor}, {memory}")
+    for what, version in b.versions.items():
+        _line("", f"{what}: {version}")
     _line("", f"completion: {b.completion.name} ({b.completion.reason})")
-
-

@@ -351,8 +351,10 @@ async def gather(*ops: Any) -> list[Any]:
 
     Args:
         ops: operations, futures of `spawn` or `schedule`, or other awaitables.
+
     Returns:
         The values, in order.
+
     Raises:
         The first error in the order of the arguments, after all have settled.
     """
@@ -575,5 +577,3 @@ def _try(need: Preparation) -> BaseException | None:
     except Exception as error:
         return error
     return None
-
-

@@ -34,7 +34,9 @@ def dim3(extent: Any, what: str, kernel: str) -> Dim3:
         LaunchError: they are not one to three whole numbers of at least 1.
     """
     try:
-        parts = tuple(map(operator.index, extent if isinstance(extent, tuple | list) else (extent,)))
+        parts = tuple(
+            map(operator.index, extent if isinstance(extent, tuple | list) else (extent,))
+        )
     except TypeError:
         parts = ()
     if not 1 <= len(parts) <= 3 or any(n < 1 for n in parts):
@@ -102,6 +104,7 @@ def resolve(request: Request, limits: Limits, most: int, suggest: Callable[[], i
         limits: of the device.
         most: threads per block that the compiled kernel allows.
         suggest: threads per block that suit the kernel; called only if nothing else says.
+
     Raises:
         LaunchError: the wishes contradict each other, or exceed a limit.
     """
@@ -156,7 +159,8 @@ def _check_partitions(r: Request, grid: Dim3) -> None:
             )
         if not partition.exact and any(a > b for a, b in zip(grid, own, strict=True)):
             raise LaunchError(
-                f"kernel {r.kernel}: a grid of {grid} blocks is larger than {name} has tiles: {own}."
+                f"kernel {r.kernel}: a grid of {grid} blocks is larger than {name} has tiles: "
+                f"{own}."
             )
 
 

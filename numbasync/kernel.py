@@ -76,9 +76,7 @@ class Kernel:
     def compilation(self, device: base.Device, keys: Keys) -> Compilation:
         """What compiles the variant; the one that is under way, if there is one."""
         with self._lock:
-            return self._running.setdefault(
-                (device, keys), Compilation(self, device, keys)
-            )
+            return self._running.setdefault((device, keys), Compilation(self, device, keys))
 
     def add(self, device: base.Device, keys: Keys, made: base.Executable) -> None:
         global _count

@@ -310,11 +310,9 @@ class Launcher:
         self._compiled = Kernel(dispatcher)
         self._tiled: dict[tuple[int, ...], Kernel] = {}
         # `rename` replaces names that a named tuple cannot have, such as `_x`.
-        base = namedtuple(self.name, names, rename=True)  # type: ignore[misc]
+        base = namedtuple(self.name, names, rename=True)  # type: ignore[misc]  # noqa: PYI024
         outputs = tuple(i for i, p in enumerate(self.parameters) if p.is_output)
-        self.result: Any = type(
-            self.name, (base,), {"__slots__": (), "_output_positions": outputs}
-        )
+        self.result: Any = type(self.name, (base,), {"__slots__": (), "_output_positions": outputs})
         self.__name__ = self.__qualname__ = self.name
         self.__doc__ = self.py_func.__doc__
         self.__module__ = self.py_func.__module__
@@ -328,29 +326,25 @@ class Launcher:
 
     def __getitem__(self, config: Any) -> Configured:
         """Numba's form: `kernel[grid, block]`, `[grid, block, stream]`, `[..., shared_bytes]`."""
-        parts = config if isinstance(config, tuple) else (config,)
+        parts: tuple[Any, ...] = config if isinstance(config, tuple) else (config,)
         if not 2 <= len(parts) <= 4:
             raise LaunchError(
                 f"kernel {self.name}: write {self.name}[grid, block], [grid, block, stream] or "
                 f"[grid, block, stream, shared_bytes]; not {len(parts)} values."
             )
-        stream = parts[2] if len(parts) > 2 else None
-        if stream is not None and not isinstance(stream, Stream):
-            if not isinstance(stream, int) or stream != 0:
-                raise LaunchError(
-                    f"kernel {self.name}: the stream is a na.Stream, or 0 for the policy's; not "
-                    f"{_kind(stream)}."
-                )
-            stream = None
-        return Configured(
-            self,
-            Config(
-                grids.dim3(parts[0], "the grid", self.name),
-                grids.dim3(parts[1], "the block", self.name),
-                stream,
-                int(parts[3]) if len(parts) > 3 else 0,
-            ),
+        grid, block, stream, shared_bytes = [*parts, 0, 0][:4]
+        if not isinstance(stream, Stream) and (not isinstance(stream, int) or stream):
+            raise LaunchError(
+                f"kernel {self.name}: the stream is a na.Stream, or 0 for the policy's; not "
+                f"{_kind(stream)}."
+            )
+        found = Config(
+            grids.dim3(grid, "the grid", self.name),
+            grids.dim3(block, "the block", self.name),
+            stream if isinstance(stream, Stream) else None,
+            int(shared_bytes),
         )
+        return Configured(self, found)
 
     def forall(
         self, n: int, tpb: int = 0, stream: Stream | None = None, sharedmem: int = 0
@@ -461,7 +455,7 @@ def _with_tiles(launcher: Launcher, ranks: tuple[int, ...]) -> Any:
     name = f"{launcher.name}_on_tiles"
     source = f"def {name}({', '.join(taken)}):\n    body({', '.join(passed)})\n"
     names: dict[str, Any] = {"cuda": cuda, "body": launcher.kernel}
-    exec(source, names)  # built from parameter positions alone
+    exec(source, names)  # noqa: S102 - built from parameter positions alone
     kept = ("debug", "opt", "lineinfo", "fastmath", "max_registers")
     options = {k: v for k, v in launcher.kernel.targetoptions.items() if k in kept}
     return cuda.jit(**options)(names[name])
@@ -499,6 +493,7 @@ def launcher(
         axes: CUDA axis of each tensor axis; default: axis 0 on x, 1 on y, 2 on z.
         preconditions: conditions on the arguments, such as `"x.shape[0] % 64 == 0"`.
         may_alias: allow an output in the same storage as another argument.
+
     Raises:
         LauncherError: the annotations contradict the kernel's code, or it is no kernel.
     """
@@ -529,5 +524,3 @@ def launcher(
         return Launcher(kernel, threads, axes, preconditions, may_alias)
 
     return decorate if function is None else decorate(function)
-
-

@@ -163,6 +163,8 @@ def reinterpret(at: Layout, old: int, new: int) -> Layout:
         return at
     last = (at.shape[-1] if at.shape else 1) * old
     if last % new:
-        raise ShapeError(f"the last axis holds {last} bytes, no whole number of {new}-byte elements.")
+        raise ShapeError(
+            f"the last axis holds {last} bytes, no whole number of {new}-byte elements."
+        )
     shape = (*at.shape[:-1], last // new)
     return Layout(at.offset, shape, contiguous_strides(shape, new))

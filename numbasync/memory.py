@@ -27,7 +27,9 @@ class MemoryPool:
 
     def __init__(self, device: base.Device, max_bytes: int | None = None) -> None:
         if max_bytes is not None and max_bytes <= 0:
-            raise ShapeError(f"a pool of {max_bytes} bytes can hold nothing; write a positive size.")
+            raise ShapeError(
+                f"a pool of {max_bytes} bytes can hold nothing; write a positive size."
+            )
         self.device_key = (device.kind, device.ordinal)
         self.max_bytes = max_bytes
         self._pool = device.new_pool()

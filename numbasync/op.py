@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any, Generic, TypeVar, overload
 
 from numbasync import execute
+from numbasync.backend.base import Preparation
 from numbasync.errors import (
     AlreadySubmittedError,
     CallerError,
@@ -21,7 +22,6 @@ from numbasync.errors import (
     ReentrancyError,
     StateError,
 )
-from numbasync.backend.base import Preparation
 from numbasync.execute import Context, DeviceFuture
 from numbasync.scheduling import SchedulingPolicy
 from numbasync.stream import Stream, Submission

@@ -33,8 +33,8 @@ class Precondition:
         for node in ast.walk(tree):
             if not isinstance(node, _ALLOWED):
                 raise LauncherError(
-                    f"kernel {kernel}: the precondition {text!r} uses {type(node).__name__}; it may "
-                    "compare and compute with parameters, their shapes, and numbers."
+                    f"kernel {kernel}: the precondition {text!r} uses {type(node).__name__}; it "
+                    "may compare and compute with parameters, their shapes, and numbers."
                 )
             if isinstance(node, ast.Attribute) and node.attr not in _ATTRIBUTES:
                 raise LauncherError(
@@ -55,7 +55,7 @@ class Precondition:
         """Raise LaunchError if the condition does not hold for these arguments."""
         env = {name: values[name] for name in self._used}
         try:
-            holds = eval(self._code, {"__builtins__": {}}, env)  # only _ALLOWED nodes
+            holds = eval(self._code, {"__builtins__": {}}, env)  # noqa: S307 - only _ALLOWED nodes
         except Exception as error:
             raise LaunchError(
                 f"kernel {self._kernel}: the precondition {self.text!r} cannot be evaluated with "
@@ -63,7 +63,8 @@ class Precondition:
             ) from error
         if not holds:
             raise LaunchError(
-                f"kernel {self._kernel}: the precondition {self.text!r} does not hold: {_show(env)}."
+                f"kernel {self._kernel}: the precondition {self.text!r} does not hold: "
+                f"{_show(env)}."
             )
 
 

@@ -9,13 +9,14 @@ device to ring the loop's doorbell. An idle reactor schedules nothing.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import threading
 import time
 import weakref
 from bisect import insort
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from numbasync.errors import InternalError
 
@@ -59,7 +60,7 @@ class Doorbell:
     given to the next file that the process opens.
     """
 
-    _spare: list[Doorbell] = []
+    _spare: ClassVar[list[Doorbell]] = []
 
     def __init__(self) -> None:
         self.eventfd = -1
@@ -81,16 +82,13 @@ class Doorbell:
 
     def ring(self) -> None:
         """Wake the loop. Any thread may call it; it never blocks."""
-        try:
+        # If it has been rung so often that it is full, the loop will wake anyway.
+        with contextlib.suppress(BlockingIOError):
             os.write(self._write, b"\1\0\0\0\0\0\0\0")
-        except BlockingIOError:
-            pass  # it has been rung so often that it is full: the loop will wake
 
     def clear(self) -> None:
-        try:
+        with contextlib.suppress(BlockingIOError):
             os.read(self.fileno, 8 if self.eventfd >= 0 else 65536)
-        except BlockingIOError:
-            pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +245,8 @@ class Reactor:
         self._sleeps += 1
         if now - self._checked_at > WATCHDOG_SECONDS:
             self._checked_at = now
-            if any([stream.give_up() for stream in list(self._queues)]):
+            broken = [stream.give_up() for stream in list(self._queues)]
+            if any(broken):
                 self._turn_soon(loop)
                 return
         delay = WATCHDOG_SECONDS if self._ask_for_rings(loop) else POLL_SECONDS

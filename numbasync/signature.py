@@ -161,7 +161,8 @@ class _Reader:
         statements = [s for block in self._code.blocks.values() for s in block.body]
         changed = True
         while changed:
-            changed = any([self._flow(s) for s in statements if isinstance(s, self._ir.Assign)])
+            news = [self._flow(s) for s in statements if isinstance(s, self._ir.Assign)]
+            changed = any(news)
         found: set[int] = set()
         for statement in statements:
             found |= self._stores(statement)
@@ -200,9 +201,9 @@ class _Reader:
         ir = self._ir
         if isinstance(statement, ir.SetItem | ir.StaticSetItem | ir.SetAttr):
             return self._of(statement.target)
-        if isinstance(statement, ir.Assign) and isinstance(statement.value, ir.Expr):
-            if statement.value.op == "call":
-                return self._stored_by_call(statement.value)
+        value: Any = statement.value if isinstance(statement, ir.Assign) else None
+        if isinstance(value, ir.Expr) and value.op == "call":
+            return self._stored_by_call(value)
         return set()
 
     def _stored_by_call(self, call: Any) -> set[int]:
@@ -216,7 +217,7 @@ class _Reader:
         if isinstance(inner, FunctionType):
             names = list(inspect.signature(inner).parameters)
             stored = _stored(inner)
-            passed = {i: v for i, v in enumerate(call.args)}
+            passed = dict(enumerate(call.args))
             passed |= {names.index(k): v for k, v in call.kws if k in names}
             found = self._of(*(v for i, v in passed.items() if i in stored))
             if call.vararg is not None:
@@ -251,5 +252,3 @@ class _Reader:
                     statement.target.name == variable.name
                 ):
                     yield statement.value
-
-

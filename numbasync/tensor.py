@@ -107,9 +107,7 @@ class Tensor:
             storage, device = self.storage, self.device
             assert device is not None  # it has storage
             offset, shape, strides = self._layout
-            self._handle = device.backend.array(
-                storage.memory, offset, shape, strides, self.dtype
-            )
+            self._handle = device.backend.array(storage.memory, offset, shape, strides, self.dtype)
         return self._handle
 
     @property
@@ -146,9 +144,7 @@ class Tensor:
     def reinterpret(self, dtype: Any) -> Tensor:
         """A view of the same bytes as elements of another type."""
         new = layout.check_dtype(dtype)
-        return self._view(
-            layout.reinterpret(self._layout, self.dtype.itemsize, new.itemsize), new
-        )
+        return self._view(layout.reinterpret(self._layout, self.dtype.itemsize, new.itemsize), new)
 
     def spread(self, shape: layout.Shape) -> Tensor:
         """A view of a tensor of one element in which every element is that one."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 from numba import cuda
 
 import numbasync as na
@@ -46,3 +48,9 @@ def visit(counts: na.KernelOutput):
     i = cuda.grid(1)
     if i < counts.shape[0]:
         cuda.atomic.add(counts, i, 1)
+
+
+def used(device: na.Device) -> int:
+    """Bytes in use, once what earlier tests left to the collector is gone."""
+    gc.collect()
+    return device.memory_stats().used_current

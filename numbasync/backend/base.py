@@ -8,7 +8,7 @@ backend to do the thing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -136,7 +136,7 @@ class Event(Protocol):
 class Pool(Protocol):
     """Stream-ordered memory of one device."""
 
-    def allocate(self, nbytes: int, stream: Stream) -> Memory:
+    def allocate(self, nbytes: int, stream: Any) -> Memory:
         """Memory that work enqueued on `stream` from now on may use.
 
         Raises:
@@ -144,7 +144,7 @@ class Pool(Protocol):
         """
         ...
 
-    def free(self, memory: Memory) -> None:
+    def free(self, memory: Any) -> None:
         """Take back memory whose last use the host has seen complete. Never raises."""
         ...
 
@@ -236,6 +236,11 @@ class Device(Protocol):
     def total_memory(self) -> int: ...
     @property
     def limits(self) -> Limits: ...
+    @property
+    def versions(self) -> Mapping[str, str]:
+        """What the device runs on: the driver, and what it supports."""
+        ...
+
     @property
     def completion(self) -> CompletionPath: ...
     @property

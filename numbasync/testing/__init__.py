@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Self
 
 from numbasync import reactor
 from numbasync.backend import base
@@ -48,7 +49,7 @@ class Gate:
         if release is not None:
             release()
 
-    def __enter__(self) -> Gate:
+    def __enter__(self) -> Self:
         self.close()
         return self
 

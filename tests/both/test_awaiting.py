@@ -14,7 +14,7 @@ import numbasync as na
 from numbasync import reactor
 from numbasync.errors import LaunchError, ReentrancyError
 from numbasync.testing import Gate, settle
-from tests.common import add_one, copy_to, saxpy
+from tests.common import add_one, copy_to, saxpy, used
 
 
 async def ready(*kernels: Any) -> None:
@@ -32,7 +32,9 @@ async def test_data_is_there_when_the_await_returns(device: na.Device) -> None:
         np.testing.assert_array_equal(got, want)
 
 
-async def test_an_await_waits_for_the_gate(device: na.Device, stream: na.Stream, gate: Gate) -> None:
+async def test_an_await_waits_for_the_gate(
+    device: na.Device, stream: na.Stream, gate: Gate
+) -> None:
     await ready()
     gate.close()
     future = na.ones(8).to_host().schedule(Only(stream))
@@ -129,7 +131,9 @@ async def test_gather_starts_all_and_keeps_the_order(
     slow = na.value("slow").inspect(started.append).then(lambda v: na.ones(2).map(lambda _: v))
     quick = na.value("quick").inspect(started.append).then(lambda v: na.ones(2).map(lambda _: v))
     task = asyncio.ensure_future(
-        na.gather(slow.schedule(Only(stream)), quick.schedule(Only(other)), na.value(3), coroutine())
+        na.gather(
+            slow.schedule(Only(stream)), quick.schedule(Only(other)), na.value(3), coroutine()
+        )
     )
     await settle(device)
     assert started == ["slow", "quick"] and not task.done()
@@ -188,26 +192,23 @@ async def test_cancelling_frees_nothing_that_is_in_use(
     device: na.Device, stream: na.Stream, gate: Gate
 ) -> None:
     await ready()
-    gc.collect()
-    start = device.memory_stats().used_current
+    start = used(device)
     gate.close()
     task = asyncio.ensure_future(waited(na.zeros(2**20).schedule(Only(stream))))
     await settle(device)
-    held = device.memory_stats().used_current
+    held = used(device)
     assert held >= start + 2**22
     task.cancel()
     await settle(device)
     assert task.cancelled()
     del task
-    gc.collect()
-    assert device.memory_stats().used_current == held, "the device still writes it"
+    assert used(device) == held, "the device still writes it"
     other = na.full(2**20, 9).sync_on(device.new_stream())
     gate.open()
     await stream.done()
     assert (other.to_host().sync_on(stream) == 9).all()
     del other
-    gc.collect()
-    assert device.memory_stats().used_current == start
+    assert used(device) == start
 
 
 async def test_a_cancelled_await_leaves_no_waiter(
@@ -231,9 +232,7 @@ async def test_a_cancelled_await_leaves_no_waiter(
 def test_a_loop_closed_first_gives_the_memory_back_later(
     device: na.Device, stream: na.Stream, gate: Gate
 ) -> None:
-    gc.collect()
-    device.synchronize()
-    start = device.memory_stats().used_current
+    start = used(device)
     gate.close()
 
     async def leave() -> None:
@@ -243,12 +242,10 @@ def test_a_loop_closed_first_gives_the_memory_back_later(
         task.cancel()
 
     na.run(leave())
-    gc.collect()
-    assert device.memory_stats().used_current > start
+    assert used(device) > start
     gate.open()
     stream.synchronize()
-    gc.collect()
-    assert device.memory_stats().used_current == start
+    assert used(device) == start
 
 
 def test_a_future_is_awaited_on_another_loop_than_it_was_made_on(device: na.Device) -> None:

@@ -14,7 +14,7 @@ import pytest
 import numbasync as na
 from numbasync.errors import CallerError, DeviceMismatchError, ShapeError, StateError
 from numbasync.testing import Gate, settle
-from tests.common import add_one
+from tests.common import add_one, used
 
 
 def test_there_is_always_a_cpu_device() -> None:
@@ -122,7 +122,7 @@ def test_a_dropped_stream_is_used_again_and_counts_on(device: na.Device) -> None
 
 async def test_a_stream_that_nobody_holds_finishes_its_work(device: na.Device) -> None:
     na.zeros(4).sync()
-    start = device.memory_stats().used_current
+    start = used(device)
     stream = device.new_stream()
     held = Gate(stream)
     held.close()
@@ -132,11 +132,10 @@ async def test_a_stream_that_nobody_holds_finishes_its_work(device: na.Device) -
     del stream
     gc.collect()
     assert all(s.backend is not backend for s in [device.new_stream() for _ in range(50)])
-    assert device.memory_stats().used_current > start
+    assert used(device) > start
     held.open()
     device.synchronize()
-    gc.collect()
-    assert device.memory_stats().used_current == start
+    assert used(device) == start
 
 
 def test_two_streams_overlap(device: na.Device) -> None:
@@ -149,9 +148,7 @@ def test_two_streams_overlap(device: na.Device) -> None:
 
 
 async def test_round_robin_uses_every_stream(device: na.Device, policy: Any) -> None:
-    streams = [
-        await na.with_context(lambda ctx: ctx.stream).schedule(policy) for _ in range(5)
-    ]
+    streams = [await na.with_context(lambda ctx: ctx.stream).schedule(policy) for _ in range(5)]
     assert len(set(streams)) == 4 and streams[0] is streams[4]
 
 
@@ -221,8 +218,7 @@ def test_pools(device: na.Device) -> None:
         assert pool.stats().used_current >= 4000
         high = pool.stats().used_high
         del z
-        gc.collect()
-        assert device.memory_stats().used_current == 0
+        assert used(device) == 0
         assert pool.stats().used_high == high
         pool.reset_high()
         assert pool.stats().used_high == 0
@@ -241,9 +237,7 @@ def test_a_pool_of_another_device_is_refused_by_name() -> None:
 
 
 def test_memory_freed_on_any_thread_comes_back(device: na.Device) -> None:
-    gc.collect()
-    device.synchronize()
-    start = device.memory_stats().used_current
+    start = used(device)
     held = [na.zeros(10_000).sync() for _ in range(20)]
 
     def drop() -> None:
@@ -255,7 +249,7 @@ def test_memory_freed_on_any_thread_comes_back(device: na.Device) -> None:
         t.start()
     for t in threads:
         t.join(10)
-    assert device.memory_stats().used_current == start
+    assert used(device) == start
 
 
 def test_a_hundred_rounds_of_making_and_dropping(device: na.Device, policy: Any) -> None:

@@ -21,7 +21,7 @@ from numbasync.errors import (
     StateError,
 )
 from numbasync.testing import counters
-from tests.common import add_one, copy_to, saxpy, saxpy2d, visit
+from tests.common import add_one, copy_to, saxpy, saxpy2d, used, visit
 
 
 def host(tensor: Any) -> np.ndarray:
@@ -334,7 +334,8 @@ def refusals() -> dict[str, tuple[type, str, Callable[[na.Tensor, na.Tensor], An
         "too many": (LauncherError, "4 arguments came", lambda z, x: saxpy(z, 1.0, x, x)),
         "unknown": (LauncherError, "y is unknown", lambda z, x: saxpy(z, 1.0, y=x)),
         "twice": (LauncherError, "z is unknown or came twice", lambda z, x: saxpy(z, 1.0, x, z=z)),
-        "scalar for array": (LauncherError, r"x is a na\.KernelInput.*int", lambda z, x: saxpy(z, 1.0, 3)),
+        "scalar for array": (
+            LauncherError, r"x is a na\.KernelInput.*int", lambda z, x: saxpy(z, 1.0, 3)),
         "list": (LauncherError, "x cannot be list", lambda z, x: saxpy(z, 1.0, [1, 2])),
         "none": (LauncherError, "cannot be NoneType", lambda z, x: saxpy(z, None, x)),
         "partition of an input": (
@@ -350,7 +351,8 @@ def refusals() -> dict[str, tuple[type, str, Callable[[na.Tensor, na.Tensor], An
         "alias of views": (
             AliasError, "same storage", lambda z, x: saxpy(z[:4], 1.0, z[4:])),
         "grids differ": (
-            LaunchError, r"the grid has \(3, 1, 1\)", lambda z, x: saxpy[3, 4](z.partition(4), 1.0, x)),
+            LaunchError, r"the grid has \(3, 1, 1\)",
+            lambda z, x: saxpy[3, 4](z.partition(4), 1.0, x)),
         "too many threads": (
             LaunchError, "2048 threads", lambda z, x: saxpy[1, 2048](z, 1.0, x)),
         "too long a block": (
@@ -402,15 +404,14 @@ def test_refusals(device: na.Device, case: str) -> None:
     error, message, attempt = refusals()[case]
     z, x = na.zeros(8).sync(), na.ones(8).sync()
     saxpy(z, 1.0, x).sync()
-    device.synchronize()
-    held = device.memory_stats().used_current
+    held = used(device)
     before = counters()
     with pytest.raises(error, match=message) as caught:
         attempt(z, x).sync()
     del caught
     did = counters() - before
     assert (did.launches, did.allocations, did.copies) == (0, 0, 0)
-    assert device.memory_stats().used_current == held
+    assert used(device) == held
     saxpy(z, 1.0, x).sync()
     assert host(z).tolist() == [2] * 8
 

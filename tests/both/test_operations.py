@@ -17,7 +17,7 @@ from numbasync.errors import (
     ReentrancyError,
 )
 from numbasync.testing import counters, settle
-from tests.common import add_one, saxpy
+from tests.common import add_one, saxpy, used
 
 
 def test_an_operation_runs_once(device: na.Device) -> None:
@@ -311,23 +311,20 @@ def test_out_of_memory_has_sizes_and_is_no_end(device: na.Device) -> None:
         with pytest.raises(OutOfDeviceMemoryError, match="4,000,000 bytes"):
             na.zeros(1_000_000).sync()
         assert na.zeros(1000).sync().shape == (1000,)
-        assert device.memory_stats().used_current == 0
+        assert used(device) == 0
     finally:
         device.pool = pool
 
 
 def test_memory_comes_back(device: na.Device) -> None:
-    gc.collect()
-    device.synchronize()
-    start = device.memory_stats().used_current
+    start = used(device)
     z = na.zeros(100_000).sync()
-    assert device.memory_stats().used_current >= start + 400_000
+    assert used(device) >= start + 400_000
     view = z[10:20]
     del z
-    assert device.memory_stats().used_current >= start + 400_000, "a view holds the storage"
+    assert used(device) >= start + 400_000, "a view holds the storage"
     del view
-    gc.collect()
-    assert device.memory_stats().used_current == start
+    assert used(device) == start
 
 
 class OneStream:

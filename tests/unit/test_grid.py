@@ -24,7 +24,8 @@ def resolve(
     *partitions: Partition, most: int = 1024, suggest: int = 256, **wishes: Any
 ) -> Geometry:
     named = tuple((f"p{i}", p) for i, p in enumerate(partitions))
-    fields = dict(shape=None, grid=None, block=None, threads=None, axes=None, elements=None)
+    names = ("shape", "grid", "block", "threads", "axes", "elements")
+    fields = dict.fromkeys(names)
     request = Request("k", named, **{**fields, **wishes})
     return grid.resolve(request, LIMITS, most, lambda: suggest)
 

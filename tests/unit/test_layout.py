@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -19,14 +21,14 @@ def of(array: np.ndarray, base: np.ndarray) -> Layout:
 
 
 @st.composite
-def indexed(draw: st.DrawFn) -> tuple[np.ndarray, object]:
+def indexed(draw: st.DrawFn) -> tuple[np.ndarray, Any]:
     shape = draw(hnp.array_shapes(min_dims=1, max_dims=3, min_side=1, max_side=5))
     index = draw(hnp.basic_indices(shape, allow_newaxis=True, allow_ellipsis=True))
     return np.zeros(shape, np.float32), index
 
 
 @given(indexed())
-def test_index_is_numpys(case: tuple[np.ndarray, object]) -> None:
+def test_index_is_numpys(case: tuple[np.ndarray, Any]) -> None:
     base, index = case
     want = base[index]
     got = layout.index(of(base, base), index, base.itemsize)
@@ -48,7 +50,7 @@ def test_offsets_of_views_of_views_add_up(first: tuple, second: tuple) -> None:
 
 
 @given(indexed())
-def test_contiguity_is_numpys(case: tuple[np.ndarray, object]) -> None:
+def test_contiguity_is_numpys(case: tuple[np.ndarray, Any]) -> None:
     base, index = case
     view = base[index]
     if isinstance(view, np.ndarray):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numbasync as na
 import numpy as np
 from numba import cuda, float32
+
+import numbasync as na
 
 TILE = 16  # threads along each side of a block
 RADIUS = 3  # pixels on each side of the centre
@@ -64,7 +65,8 @@ def gaussian_blur(out: na.KernelOutput, levels: na.KernelInput, weights: na.Kern
 def gaussian_weights(sigma: float) -> np.ndarray[Any, Any]:
     """The 7 taps of a Gaussian of standard deviation `sigma` pixels; float32, sum 1."""
     taps = np.exp(-0.5 * (np.arange(-RADIUS, RADIUS + 1) / sigma) ** 2)
-    return (taps / taps.sum()).astype(np.float32)
+    weights: np.ndarray[Any, Any] = taps / taps.sum()
+    return weights.astype(np.float32)
 
 
 def gaussian_blur_reference(
@@ -75,8 +77,8 @@ def gaussian_blur_reference(
     for axis in (0, 1):
         border = [(RADIUS, RADIUS) if a == axis else (0, 0) for a in (0, 1)]
         padded = np.pad(result, border, mode="edge")
-        result = sum(
-            w * np.take(padded, np.arange(k, k + result.shape[axis]), axis)
-            for k, w in enumerate(weights.astype(np.float64))
-        )
+        shifted = [
+            np.take(padded, np.arange(k, k + result.shape[axis]), axis) for k in range(len(weights))
+        ]
+        result = np.tensordot(weights.astype(np.float64), np.array(shifted), axes=1)
     return result

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numbasync as na
 import numpy as np
 from numba import cuda, int64
+
+import numbasync as na
 
 LEVELS = 256
 
@@ -54,7 +55,8 @@ def equalisation_table_reference(counts: np.ndarray[Any, Any]) -> np.ndarray[Any
     rest = below[-1] - darkest
     if rest <= 0:
         return np.arange(LEVELS, dtype=np.uint8)
-    return (np.maximum(below - darkest, 0) * (LEVELS - 1) // rest).astype(np.uint8)
+    table: np.ndarray[Any, Any] = np.maximum(below - darkest, 0) * (LEVELS - 1) // rest
+    return table.astype(np.uint8)
 
 
 @na.launcher(axes=(1, 0))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numbasync as na
 import numpy as np
 from numba import cuda
+
+import numbasync as na
 
 
 @na.launcher(axes=(1, 0), preconditions=["picture.shape[2] == 3"])
@@ -32,4 +33,5 @@ def grey(out: na.KernelOutput, picture: na.KernelInput) -> None:
 def grey_reference(picture: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """What `grey` writes, computed by NumPy; shape ``(h, w)``, uint8."""
     weights = np.array([77, 150, 29])
-    return ((picture.astype(np.int64) @ weights + 128) >> 8).astype(np.uint8)
+    levels: np.ndarray[Any, Any] = (picture.astype(np.int64) @ weights + 128) >> 8
+    return levels.astype(np.uint8)

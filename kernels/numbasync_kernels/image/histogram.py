@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numbasync as na
 import numpy as np
 from numba import cuda, int32
+
+import numbasync as na
 
 LEVELS = 256
 PIXELS_A_THREAD = 16

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numbasync as na
 import numpy as np
 from numba import cuda
+
+import numbasync as na
 
 
 @na.launcher(axes=(1, 0))

@@ -23,11 +23,12 @@ class IntArray:
         self.raw = raw
         # A memoryview gives a Python number in a third of the time that int(array[i]) takes.
         # It has no views of several dimensions: `__getitem__` catches those.
-        self._get = memoryview(raw).__getitem__
+        self._get = memoryview(raw.data).__getitem__
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self.raw.shape
+        shape: tuple[int, ...] = self.raw.shape
+        return shape
 
     @property
     def strides(self) -> tuple[int, ...]:
@@ -43,7 +44,8 @@ class IntArray:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        return self.raw.dtype
+        dtype: np.dtype[Any] = self.raw.dtype
+        return dtype
 
     @property
     def itemsize(self) -> int:

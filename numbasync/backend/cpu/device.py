@@ -6,7 +6,6 @@ import atexit
 import os
 import platform
 from collections.abc import Hashable
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -49,19 +48,14 @@ class CpuDevice:
 
     def __init__(self, ordinal: int) -> None:
         self.ordinal = ordinal
+        self.name = f"{_processor_name()} ({os.cpu_count()} threads, interpreted kernels)"
+        self.total_memory = _total_memory()
         self._engine = Engine(f"cpu{ordinal}", threads=min(4, os.cpu_count() or 1))
         atexit.register(self._engine.stop)
 
-    @cached_property
-    def name(self) -> str:
-        return f"{_processor_name()} ({os.cpu_count()} threads, interpreted kernels)"
-
-    @cached_property
-    def total_memory(self) -> int:
-        try:
-            return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        except (AttributeError, ValueError, OSError):
-            return 2**34  # Windows has no sysconf
+    @property
+    def versions(self) -> dict[str, str]:
+        return {"interpreter": f"{platform.python_implementation()} {platform.python_version()}"}
 
     def new_stream(self, priority: int) -> CpuStream:
         """A stream. Priorities are accepted and have no effect: workers take what comes first."""
@@ -90,7 +84,7 @@ class CpuDevice:
         if isinstance(value, np.generic):
             return value.dtype.str
         if isinstance(value, (bool, int, float, complex)):
-            return type(value)
+            return type(value).__name__
         if isinstance(value, tuple):
             return tuple(self.scalar_key(v) for v in value)
         raise DTypeError(
@@ -113,6 +107,13 @@ class CpuDevice:
 
     def can_access(self, other: Any) -> bool:
         return isinstance(other, CpuDevice)
+
+
+def _total_memory() -> int:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return 2**34  # Windows has no sysconf
 
 
 def _processor_name() -> str:

@@ -36,7 +36,6 @@ from numbasync.backend.cpu.intrinsics import (
 from numbasync.errors import BarrierDivergenceError, KernelError, NumbasyncError
 
 if TYPE_CHECKING:
-    from numbasync.backend.cpu.device import CpuArray
     from numbasync.backend.cpu.streams import Engine
 
 _per_thread = threading.local()
@@ -166,9 +165,7 @@ class Machine:
 
     def _place(self, kernel: Interpreted) -> str:
         b, t = self.cuda.blockIdx, self.cuda.threadIdx
-        return (
-            f"kernel {kernel.name}, block ({b.x}, {b.y}, {b.z}), thread ({t.x}, {t.y}, {t.z}): "
-        )
+        return f"kernel {kernel.name}, block ({b.x}, {b.y}, {b.z}), thread ({t.x}, {t.y}, {t.z}): "
 
     def _run_loop(self, body: Callable[..., None], args: list[Any], threads: list[Dim3]) -> None:
         at = self.cuda.threadIdx
@@ -317,7 +314,9 @@ def _intrinsic_path(value: Any) -> str | None:
         return None
     from numba import cuda
 
-    for prefix, home in (("", cuda), *((f"{n}.", getattr(cuda, n)) for n in NESTED)):
+    homes = [("", cuda), *((f"{n}.", getattr(cuda, n)) for n in NESTED)]
+    for prefix, home in homes:
+        name: str
         for name, known in vars(home).items():
             if known is value and (prefix or hasattr(Intrinsics, name) or name in INSTANCE_NAMES):
                 return prefix + name

@@ -45,7 +45,7 @@ class Intrinsics:
         self.blockDim = Dim()
         self.gridDim = Dim()
         self.origin = Dim()  # first global index of the running block, per axis
-        self.shared = _Shared(self)
+        self.shared = _Shared()
         self.local = _Local()
         self.const = _Const()
         self.atomic = _Atomic()
@@ -111,7 +111,7 @@ class Intrinsics:
 
     @staticmethod
     def fma(a: Any, b: Any, c: Any) -> Any:
-        if all(isinstance(v, np.float32) for v in (a, b, c)):
+        if {type(a), type(b), type(c)} == {np.float32}:
             return np.float32(np.float64(a) * np.float64(b) + np.float64(c))
         return a * b + c
 
@@ -153,7 +153,7 @@ def _mask(x: Any) -> int:
 class _Shared:
     """`cuda.shared`: one array a block for each place in the code that makes one."""
 
-    def __init__(self, owner: Intrinsics) -> None:
+    def __init__(self) -> None:
         self._arrays: dict[tuple[Any, int], Any] = {}
         self._dynamic: np.ndarray[Any, np.dtype[np.uint8]] = np.empty(0, np.uint8)
 
@@ -219,7 +219,7 @@ class _Atomic:
         return self._update(array, index, lambda old: old ^ value)
 
     def exch(self, array: Any, index: Any, value: Any) -> Any:
-        return self._update(array, index, lambda old: value)
+        return self._update(array, index, lambda _: value)
 
     def inc(self, array: Any, index: Any, value: Any) -> Any:
         return self._update(array, index, lambda old: 0 if old >= value else old + 1)
@@ -250,12 +250,14 @@ class _Atomic:
 def to_dtype(dtype: Any) -> np.dtype[Any]:
     """A NumPy dtype of a NumPy dtype or of a Numba type."""
     own = getattr(dtype, "dtype", None)
-    if isinstance(own, np.dtype):
-        return own  # a record type
+    if isinstance(own, np.dtype):  # a record type
+        found: np.dtype[Any] = own
+        return found
     name = getattr(dtype, "name", None)
     if isinstance(name, str) and not isinstance(dtype, (type, np.dtype)):
         return np.dtype("bool" if name.startswith("bool") else name)
-    return np.dtype(dtype)
+    made: np.dtype[Any] = np.dtype(dtype)
+    return made
 
 
 class Cast:
@@ -310,6 +312,10 @@ def _elementary(function: Any) -> Callable[..., Any]:
     return lambda *args: function(*(_floating(a) for a in args))
 
 
+def _returning(kind: type, function: Any) -> Callable[[Any], Any]:
+    return lambda x: kind(function(x))
+
+
 def _host(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function that only `math` has, with the result in the argument's precision."""
 
@@ -343,11 +349,11 @@ class Math:
         for name in ("erf", "erfc", "gamma", "lgamma"):
             setattr(self, name, _host(getattr(math, name)))
         for name in ("isnan", "isinf", "isfinite"):
-            setattr(self, name, lambda x, f=getattr(np, name): bool(f(x)))
+            setattr(self, name, _returning(bool, getattr(np, name)))
         for name in ("floor", "ceil", "trunc"):
-            setattr(self, name, lambda x, f=getattr(np, name): int(f(x)))
+            setattr(self, name, _returning(int, getattr(np, name)))
         for name in ("modf", "frexp"):
-            setattr(self, name, lambda x, f=getattr(np, name): f(_floating(x)))
+            setattr(self, name, _elementary(getattr(np, name)))
 
     def __getattr__(self, name: str) -> Any:
         raise UnsupportedKernelError(

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from numbasync.backend.base import MemoryStats, Stream, counters
+from numbasync.backend.base import MemoryStats, counters
 from numbasync.errors import OutOfDeviceMemoryError
 
 ALIGNMENT = 256  # what a CUDA allocation guarantees; kernels may rely on it
@@ -41,7 +41,7 @@ class CpuPool:
         # which call `free` on the same thread.
         self._lock = threading.RLock()
 
-    def allocate(self, nbytes: int, stream: Stream) -> CpuMemory:
+    def allocate(self, nbytes: int, stream: object) -> CpuMemory:
         with self._lock:
             if self._used + nbytes > self._max:
                 raise OutOfDeviceMemoryError(

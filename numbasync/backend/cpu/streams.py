@@ -138,7 +138,7 @@ class CpuStream:
     def __init__(self, device: CpuDevice, engine: Engine) -> None:
         self.device = device
         self._engine = engine
-        self._queue: deque[Callable[[], None] | int | Blocker | CpuEvent] = deque()
+        self._queue: deque[Callable[[], None] | int | Blocker] = deque()
         self._owned = False  # with the engine, or parked
         self._working = False  # a thread is inside an entry
         self._word = 0
@@ -148,7 +148,7 @@ class CpuStream:
 
     # --- enqueue ---
 
-    def _push(self, entry: Callable[[], None] | int | Blocker | CpuEvent) -> None:
+    def _push(self, entry: Callable[[], None] | int | Blocker) -> None:
         with self._engine.changed:
             self._queue.append(entry)
             if not self._owned:

@@ -16,15 +16,35 @@ from cuda.core import Device as CoreDevice
 from numbasync.backend.base import ArrayKey, CompletionPath, Limits
 from numbasync.backend.cuda import kernels
 from numbasync.backend.cuda.copies import Copiers, CopyCompilation
-from numbasync.backend.cuda.driver import cu, enter, fail, name_of
+from numbasync.backend.cuda.driver import cu, driver_version, enter, fail, name_of
 from numbasync.backend.cuda.kernels import CudaArray, CudaExecutable
 from numbasync.backend.cuda.memory import CudaMemory, CudaPool, PinnedPool
 from numbasync.backend.cuda.stream import CudaEvent, CudaStream
 from numbasync.backend.cuda.words import EventMarks, WordMarks, Words
 from numbasync.errors import CallerError
 
-
 QUIET_SECONDS = 0.02
+
+
+def _total_memory(ordinal: int) -> int:
+    result, handle = cu.cuDeviceGet(ordinal)
+    if result:
+        fail(result, "cuDeviceGet")
+    result, total = cu.cuDeviceTotalMem(handle)
+    if result:
+        fail(result, "cuDeviceTotalMem")
+    return int(total)
+
+
+def _limits(p: Any) -> Limits:
+    return Limits(
+        p.max_threads_per_block,
+        (p.max_block_dim_x, p.max_block_dim_y, p.max_block_dim_z),
+        (p.max_grid_dim_x, p.max_grid_dim_y, p.max_grid_dim_z),
+        p.max_shared_memory_per_block,
+        p.warp_size,
+        p.multiprocessor_count,
+    )
 
 
 class CudaDevice:
@@ -38,6 +58,12 @@ class CudaDevice:
     def __init__(self, ordinal: int) -> None:
         self.ordinal = ordinal
         self.core = CoreDevice(ordinal)
+        self.name = str(self.core.name)
+        major, minor = self.core.compute_capability
+        self.compute_capability = (int(major), int(minor))
+        self.total_memory = _total_memory(ordinal)
+        self.limits = _limits(self.core.properties)
+        self.has_memory_pools = bool(self.core.properties.memory_pools_supported)
         self.words = Words()
         self.copiers = Copiers(self)
         self._pinned = PinnedPool(self)
@@ -45,42 +71,11 @@ class CudaDevice:
         self._lock = threading.RLock()
         self._completion: CompletionPath | None = None
 
-    # --- what it is ---
-
-    @cached_property
-    def name(self) -> str:
-        return str(self.core.name)
-
-    @cached_property
-    def compute_capability(self) -> tuple[int, int]:
-        major, minor = self.core.compute_capability
-        return int(major), int(minor)
-
-    @cached_property
-    def has_memory_pools(self) -> bool:
-        return bool(self.core.properties.memory_pools_supported)
-
-    @cached_property
-    def total_memory(self) -> int:
-        result, handle = cu.cuDeviceGet(self.ordinal)
-        if result:
-            fail(result, "cuDeviceGet")
-        result, total = cu.cuDeviceTotalMem(handle)
-        if result:
-            fail(result, "cuDeviceTotalMem")
-        return int(total)
-
-    @cached_property
-    def limits(self) -> Limits:
-        p = self.core.properties
-        return Limits(
-            p.max_threads_per_block,
-            (p.max_block_dim_x, p.max_block_dim_y, p.max_block_dim_z),
-            (p.max_grid_dim_x, p.max_grid_dim_y, p.max_grid_dim_z),
-            p.max_shared_memory_per_block,
-            p.warp_size,
-            p.multiprocessor_count,
-        )
+    @property
+    def versions(self) -> dict[str, str]:
+        result, number = cu.cuDriverGetVersion()
+        supports = "unknown" if result else f"{number // 1000}.{number % 1000 // 10}"
+        return {"driver": driver_version(), "driver supports CUDA": supports}
 
     @property
     def completion(self) -> CompletionPath:

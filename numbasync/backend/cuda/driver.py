@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any, NoReturn
 
-from cuda.bindings import driver as cu
+from cuda.bindings import driver
 
 from numbasync.errors import (
     REMEDIES,
@@ -15,6 +15,7 @@ from numbasync.errors import (
     OutOfDeviceMemoryError,
 )
 
+cu: Any = driver
 NOT_READY = int(cu.CUresult.CUDA_ERROR_NOT_READY)
 
 
@@ -43,6 +44,20 @@ def error_of(result: Any, call: str) -> Exception:
 
 def fail(result: Any, call: str) -> NoReturn:
     raise error_of(result, call)
+
+
+def driver_version() -> str:
+    """The installed driver's version, such as `580.159.04`, or `unknown`."""
+    try:
+        from cuda.bindings import nvml
+
+        nvml.init_v2()
+        try:
+            return str(nvml.system_get_driver_version())
+        finally:
+            nvml.shutdown()
+    except Exception:  # NVML is not there, or does not answer: nothing depends on it
+        return "unknown"
 
 
 class _Thread(threading.local):

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from functools import cached_property
 from collections.abc import Hashable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -246,5 +246,3 @@ class CudaExecutable:
         self._buffers.append(taken)  # the driver has copied it
         if result:
             fail(result, "cuLaunchKernel")
-
-

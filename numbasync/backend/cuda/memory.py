@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from cuda.core import DeviceMemoryResource, DeviceMemoryResourceOptions
 
-from numbasync.backend.base import MemoryStats, Stream, counters
+from numbasync.backend.base import MemoryStats, counters
 from numbasync.backend.cuda.driver import cu, enter, error_of, fail
 from numbasync.errors import OutOfDeviceMemoryError
 
 if TYPE_CHECKING:
     from numbasync.backend.cuda.device import CudaDevice
+    from numbasync.backend.cuda.stream import CudaStream
 
 _Attribute = cu.CUmemPool_attribute
 
@@ -42,9 +43,9 @@ class CudaPool:
         # Without a threshold the driver returns all unused memory at every synchronisation.
         self._set(_Attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, 2**64 - 1)
 
-    def allocate(self, nbytes: int, stream: Stream) -> CudaMemory:
+    def allocate(self, nbytes: int, stream: CudaStream) -> CudaMemory:
         enter(self._device)
-        result, pointer = cu.cuMemAllocFromPoolAsync(nbytes, self._pool, stream.handle)  # type: ignore[attr-defined]
+        result, pointer = cu.cuMemAllocFromPoolAsync(nbytes, self._pool, stream.handle)
         if result:
             error = error_of(result, "cuMemAllocFromPoolAsync")
             if isinstance(error, OutOfDeviceMemoryError):
@@ -112,7 +113,8 @@ class _Pinned:
 
 class PinnedPool:
     """Page-locked host memory in powers of two. Locking pages takes long, so up to
-    `KEPT_BYTES` of unused blocks are kept."""
+    `KEPT_BYTES` of unused blocks are kept.
+    """
 
     KEPT_BYTES = 256 * 2**20
     SMALLEST = 4096

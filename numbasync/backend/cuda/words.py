@@ -37,7 +37,8 @@ class Word:
 
 class Words:
     """Hands out words of pinned pages. A word is kept for the life of the process, as the
-    stream is that it belongs to."""
+    stream is that it belongs to.
+    """
 
     def __init__(self) -> None:
         self._spare: list[Word] = []

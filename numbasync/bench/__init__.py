@@ -1,0 +1,1 @@
+"""Benchmarks: numbasync beside other libraries, in one run, answers checked first."""

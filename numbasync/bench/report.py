@@ -1,0 +1,106 @@
+"""Reports: a table for people, JSON for machines, and the machine that it was run on."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from numbasync import __version__
+from numbasync.bench.measure import Timing
+from numbasync.device import Device
+from numbasync.errors import CallerError
+
+PACKAGES = (
+    "numba", "numba-cuda", "cuda-core", "cuda-bindings", "numpy", "uvloop", "cupy-cuda13x",
+    "cupy-cuda12x",
+)  # fmt: skip
+
+Record = dict[str, Any]
+
+
+def record(what: str, method: str, device: Device, timings: Sequence[Timing], base: str) -> Record:
+    """Everything about one run. `base` names the timing that ratios refer to."""
+    versions = {"numbasync": __version__, "Python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return {
+        "what": what,
+        "method": method,
+        "machine": {
+            "device": device.name,
+            "host": f"{os.cpu_count()} x {platform.machine()}, {platform.system()}",
+            **device.backend.versions,
+        },
+        "versions": versions,
+        "unit": "host microseconds a call",
+        "base": base,
+        "timings": [asdict(t) for t in timings],
+    }
+
+
+def rows(found: Record) -> list[tuple[str, str, str, str]]:
+    """Name, median, quartiles and ratio to the base, of each timing."""
+    medians = {t["name"]: t["median"] for t in found["timings"]}
+    base = medians.get(found["base"])
+    return [
+        (
+            t["name"],
+            f"{t['median']:.2f}",
+            f"{t['low']:.2f} to {t['high']:.2f}",
+            "" if base is None else f"{t['median'] / base:.2f}",
+        )
+        for t in found["timings"]
+    ]
+
+
+def header(found: Record) -> list[str]:
+    """The machine and the versions, a line each."""
+    versions = ", ".join(f"{k} {v}" for k, v in found["versions"].items())
+    return [", ".join(f"{k}: {v}" for k, v in found["machine"].items()), versions]
+
+
+def markdown(found: Record) -> str:
+    """The run as a Markdown table."""
+    lines = [
+        f"| {found['what']} | us | quartiles | of {found['base']} |",
+        "|---|---:|---:|---:|",
+        *(f"| {' | '.join(row)} |" for row in rows(found)),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def show(found: Record) -> None:
+    """Print the run, as a table of `rich` if that is installed."""
+    try:
+        from rich.console import Console
+        from rich.table import Table
+    except ImportError:
+        print("\n".join([*header(found), "", markdown(found)]))
+        return
+    table = Table(title=f"{found['what']}: {found['unit']}")
+    table.add_column("")
+    for column in ("median", "quartiles", f"of {found['base']}"):
+        table.add_column(column, justify="right")
+    for row in rows(found):
+        table.add_row(*row)
+    console = Console()
+    for line in header(found):
+        console.print(line, highlight=False)
+    console.print(table)
+
+
+def save(found: Record, path: Path) -> None:
+    """Write the run as JSON."""
+    try:
+        path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise CallerError(f"--json {path}: {error.strerror}; name a file to write to.") from None

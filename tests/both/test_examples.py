@@ -1,0 +1,26 @@
+"""Every example is a whole program, and runs to its end without a word on stderr."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import numbasync as na
+
+EXAMPLES = sorted((Path(__file__).parent.parent.parent / "examples").glob("*.py"))
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda p: p.stem)
+def test_example(example: Path, device: na.Device, python: str, python_env: dict[str, str]) -> None:
+    result = subprocess.run(
+        [python, str(example)], env={**python_env, "NUMBASYNC_DEVICE": device.kind},
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout
+
+
+def test_there_are_examples() -> None:
+    assert [p.name[:2] for p in EXAMPLES] == ["01", "02", "03"]

@@ -1,0 +1,4 @@
+# Numba is not typed, and what a kernel's body says is Numba's language, not Python's.
+from typing import Any
+
+def __getattr__(name: str) -> Any: ...
