@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 
 from numbasync import layout
+from numbasync.context import Context
 from numbasync.errors import DTypeError, OperationError, ShapeError
-from numbasync.execute import Context
 from numbasync.layout import Layout
-from numbasync.op import DeviceOp, Leaf, Steps, Value
+from numbasync.op import DeviceOp, Steps
+from numbasync.sources import Leaf, Value
 from numbasync.tensor import (
     Convert,
     HostArray,

@@ -64,7 +64,6 @@ class Device:
         self.backend = backend
         self.kind = backend.kind
         self.ordinal = backend.ordinal
-        self.key = (backend.kind, backend.ordinal)
         self.name = backend.name
         self.compute_capability = backend.compute_capability
         self.limits = backend.limits
@@ -136,10 +135,10 @@ class Device:
 
     @pool.setter
     def pool(self, pool: MemoryPool) -> None:
-        if pool.device_key != self.key:
-            kind, ordinal = pool.device_key
+        if pool.device is not self.backend:
+            other = f"{pool.device.kind}:{pool.device.ordinal}"
             raise DeviceMismatchError(
-                f"the pool is of {kind}:{ordinal}, the device is {self.label}.\n"
+                f"the pool is of {other}, the device is {self.label}.\n"
                 f"Write: device.pool = device.new_pool()"
             )
         self._pool = pool

@@ -9,12 +9,12 @@ import sys
 from importlib import metadata
 
 from numbasync import __version__
-from numbasync.backend import KINDS, preferred, why_unavailable
+from numbasync.backend import KINDS, preferred, toolchain, why_unavailable
 from numbasync.device import Device, devices
 from numbasync.errors import DeviceUnavailableError
 
 REQUIRED = ("numba", "numba-cuda", "numpy", "uvloop", "greenlet")
-CUDA = ("cuda-core", "cuda-bindings", "nvidia-nvvm", "nvidia-cuda-nvrtc", "nvidia-nvjitlink")
+CUDA = ("cuda-core", "cuda-bindings")
 EXTRAS = {
     "demo": ("scikit-image", "scipy", "pillow", "rich"),
     "test": ("pytest", "pytest-xdist", "hypothesis"),
@@ -52,7 +52,7 @@ def _packages() -> None:
         else:
             _line(package, found or f"MISSING: pip install {package}")
     for package in CUDA:
-        _line(package, _version(package) or "not installed (needed on a machine with a GPU)")
+        _line(package, _version(package) or "not installed (a GPU needs it): numbasync[cuda]")
     for extra, packages in EXTRAS.items():
         missing = [p for p in packages if _version(p) is None]
         said = (
@@ -80,6 +80,10 @@ def _devices(kind: str | None) -> int:
         if not found:
             _line(f"{each} devices", f"none: {why_unavailable(each)}")
             usable = usable and kind != each
+    if devices("cuda"):
+        for library, says in toolchain().items():
+            _line(library, says)
+            usable = usable and not (says.startswith("MISSING") and kind == "cuda")
     try:
         chosen = preferred()
         _line("default device", f"{chosen.kind}:{chosen.ordinal}")

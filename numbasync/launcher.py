@@ -8,139 +8,23 @@ from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from functools import cached_property
 from types import FunctionType
 from typing import Any, overload
 
-import numpy as np
-
 from numbasync import grid as grids
-from numbasync import layout
-from numbasync.backend.base import ArrayKey, Dim3
-from numbasync.errors import (
-    AliasError,
-    DeviceMismatchError,
-    InternalError,
-    LauncherError,
-    LaunchError,
-)
-from numbasync.execute import Context
-from numbasync.kernel import Kernel, Keys
+from numbasync.arguments import Bound, describe
+from numbasync.backend import base
+from numbasync.backend.base import Dim3
+from numbasync.context import Context
+from numbasync.device import Device
+from numbasync.errors import InternalError, LauncherError, LaunchError
 from numbasync.op import DeviceOp, Steps, refusing
-from numbasync.partition import Partition
+from numbasync.plan import DEFAULT, Config, Planner, as_device_function
 from numbasync.precondition import Precondition
 from numbasync.signature import Parameter, Role, parameters
 from numbasync.stream import Stream
-from numbasync.tensor import HostArray, SharedTensor, Tensor, upload
-
-
-@dataclass(frozen=True, slots=True)
-class Config:
-    """What a call says about its launch, besides its arguments."""
-
-    grid: Dim3 | None = None
-    block: Dim3 | None = None
-    stream: Stream | None = None
-    shared_bytes: int = 0
-    elements: int | None = None
-
-
-class Bound:
-    """Arguments that are there, sorted by what they are.
-
-    Attributes:
-        values: as passed, in signature order: what the launch gives back.
-        arrays: for each parameter its tensor or NumPy array, or None for a scalar.
-        partitions: those that came as partitions, by position.
-    """
-
-    __slots__ = ("arrays", "partitions", "values")
-
-    def __init__(self, launcher: Launcher, values: tuple[Any, ...]) -> None:
-        self.values = values
-        self.arrays: list[Tensor | HostArray | None] = []
-        self.partitions: dict[int, Partition] = {}
-        for i, (parameter, value) in enumerate(zip(launcher.parameters, values, strict=True)):
-            if isinstance(value, Partition):
-                self.partitions[i] = value
-            self.arrays.append(_array(launcher.name, parameter, value))
-        if not launcher.may_alias:
-            self._check_aliases(launcher)
-
-    def _check_aliases(self, launcher: Launcher) -> None:
-        tensors = [
-            (p, a) for p, a in zip(launcher.parameters, self.arrays, strict=True)
-            if isinstance(a, Tensor) and a.device is not None
-        ]  # fmt: skip
-        for i, (p, a) in enumerate(tensors):
-            for q, b in tensors[i + 1 :]:
-                if a.storage is b.storage and (p.is_output or q.is_output):
-                    out, other = (p, q) if p.is_output else (q, p)
-                    raise AliasError(
-                        f"kernel {launcher.name}: {out.name}, which may be written, and "
-                        f"{other.name} are in the same storage: {a!r}, {b!r}.\n"
-                        "Blocks run in no order, so one may read what another has written. Pass a "
-                        "copy (await t.dup()), or, if the kernel is written for it, declare it "
-                        "@na.launcher(may_alias=True)."
-                    )
-
-
-def _array(kernel: str, p: Parameter, value: Any) -> Tensor | HostArray | None:
-    """The array that an argument is, None if it is a scalar; refuses what does not fit."""
-    found: Tensor | HostArray | None = None
-    if isinstance(value, Partition):
-        if not p.is_output:
-            raise LauncherError(
-                f"kernel {kernel}: {p.name} is only read, so a partition of it means nothing.\n"
-                f"Pass the tensor itself, or declare {p.name}: na.KernelOutput."
-            )
-        found = value.tensor
-    elif p.role is Role.TILE:
-        raise LauncherError(
-            f"kernel {kernel}: {p.name} is a na.Tile and needs tiles; pass t.partition(tile), not "
-            f"{_kind(value)}."
-        )
-    elif isinstance(value, Tensor):
-        found = value
-    elif isinstance(value, SharedTensor):
-        if p.is_output:
-            raise LauncherError(
-                f"kernel {kernel}: {p.name} may be written, but {value!r} is shared.\n"
-                "Its only holder may write to it as s.partition(tile); everyone else to a copy, "
-                "await s.dup()."
-            )
-        found = value.tensor
-    elif isinstance(value, np.ndarray):
-        if p.is_output:
-            raise LauncherError(
-                f"kernel {kernel}: {p.name} is written, but a NumPy array is copied to the device "
-                "and the result would be lost.\n"
-                "Keep a tensor: t = await na.from_host(array)"
-            )
-        layout.check_dtype(value.dtype)
-        found = value
-    elif isinstance(value, int | float | complex | np.generic | tuple):
-        if p.role in (Role.INPUT, Role.OUTPUT):
-            raise LauncherError(
-                f"kernel {kernel}: {p.name} is a na.{p.role.value} and takes an array, not "
-                f"{_kind(value)}."
-            )
-        return None
-    else:
-        raise LauncherError(
-            f"kernel {kernel}: {p.name} cannot be {_kind(value)}.\n"
-            "A kernel takes tensors, partitions, NumPy arrays, numbers, tuples of numbers, and "
-            "operations that give one of these."
-        )
-    if p.role is Role.SCALAR:
-        raise LauncherError(
-            f"kernel {kernel}: {p.name} is annotated as a number, but came as {_kind(value)}."
-        )
-    return found
-
-
-def _kind(value: Any) -> str:
-    return f"{type(value).__name__} ({value!r:.80})"
+from numbasync.tensor import Tensor, upload
 
 
 class Launch(DeviceOp[Any]):
@@ -153,52 +37,38 @@ class Launch(DeviceOp[Any]):
         self._config = config
         self.stream = config.stream
         self._lazy = [i for i, v in enumerate(values) if isinstance(v, DeviceOp)]
-        self._bound = None if self._lazy else Bound(launcher, values)
+        self._bound = None if self._lazy else launcher.bind(values)
         for i in self._lazy:
             values[i].claim()
         self._free = True
 
-    def _arguments(self, ctx: Context) -> Steps[Bound]:
+    def arguments(self, ctx: Context) -> Steps[Bound]:
         """The arguments, once the lazy ones have been run."""
         if self._bound is not None:
             return self._bound
         values = list(self._values)
         for i in self._lazy:
             values[i] = yield from values[i].steps(ctx)
-        return Bound(self._launcher, tuple(values))
+        return self._launcher.bind(tuple(values))
 
     def steps(self, ctx: Context) -> Steps[Any]:
-        launcher = self._launcher
-        bound = yield from self._arguments(ctx)
-        _check_devices(launcher, bound, ctx)
-        for condition in launcher.preconditions:
-            condition.check(_by_name(launcher, bound))
-        kernel, keys = launcher.variant(bound, ctx.device.backend)
-        executable = kernel.find(ctx.device.backend, keys)
-        if executable is None:
-            yield kernel.compilation(ctx.device.backend, keys)
-            executable = kernel.find(ctx.device.backend, keys)
-            if executable is None:
-                raise InternalError(f"kernel {launcher.name} was compiled and is not there")
-        geometry = grids.resolve(
-            launcher.request(bound, self._config), ctx.device.limits,
-            executable.max_threads_per_block, executable.suggested_threads,
-        )  # fmt: skip
-        self._check_shared(ctx)
-        if 0 not in geometry.grid:
-            args = _lease(launcher, bound, ctx)
-            ctx.queue.launch(
-                executable, geometry.grid, geometry.block, self._config.shared_bytes, args
-            )
+        launcher, config, device = self._launcher, self._config, ctx.device
+        bound = self._bound
+        if bound is None:
+            bound = yield from self.arguments(ctx)
+        bound.check_device(launcher.name, launcher.parameters, device.backend)
+        if launcher.preconditions:
+            values = bound.by_name(launcher.parameters)
+            for condition in launcher.preconditions:
+                condition.check(values)
+        plan = launcher.planner.find(bound, config, device.backend)
+        if plan is None:
+            executable = yield from _compiled(launcher, bound, device)
+            plan = launcher.planner.make(bound, config, device, executable)
+        if not plan.empty:
+            args = _lease(launcher.parameters, bound, ctx)
+            ctx.queue.launch(plan.executable, plan.grid, plan.block, plan.shared_bytes, args)
         return launcher.result(*bound.values)
-
-    def _check_shared(self, ctx: Context) -> None:
-        asked, most = self._config.shared_bytes, ctx.device.limits.max_shared_bytes
-        if not 0 <= asked <= most:
-            raise LaunchError(
-                f"kernel {self._launcher.name}: {asked:,} bytes of dynamic shared memory; the "
-                f"device allows 0 to {most:,} a block."
-            )
 
     def _width(self) -> int:
         return len(self._values)
@@ -211,51 +81,44 @@ class Compile(DeviceOp[None]):
     """Compiles the variant for these arguments, launches nothing."""
 
     def __init__(self, launcher: Launcher, values: tuple[Any, ...]) -> None:
-        self._launch = Launch(launcher, values, Config())
+        self._launch = Launch(launcher, values, DEFAULT)
         self._launch.claim()
         self._launcher = launcher
 
     def steps(self, ctx: Context) -> Steps[None]:
-        bound = yield from self._launch._arguments(ctx)
-        kernel, keys = self._launcher.variant(bound, ctx.device.backend)
-        if kernel.find(ctx.device.backend, keys) is None:
-            yield kernel.compilation(ctx.device.backend, keys)
+        bound = yield from self._launch.arguments(ctx)
+        yield from _compiled(self._launcher, bound, ctx.device)
 
     def _describe(self) -> str:
         return f"{self._launcher.name}.compile()"
 
 
-def _check_devices(launcher: Launcher, bound: Bound, ctx: Context) -> None:
-    for parameter, array in zip(launcher.parameters, bound.arrays, strict=True):
-        if isinstance(array, Tensor) and array.storage.pool.device_key != ctx.device.key:
-            raise DeviceMismatchError(
-                f"kernel {launcher.name}: {parameter.name} is {array!r}, but the launch goes to "
-                f"{ctx.device.label}.\n"
-                "Run it on a stream of the tensor's device, or inside `with na.use_device(d):`."
-            )
+def _compiled(launcher: Launcher, bound: Bound, device: Device) -> Steps[base.Executable]:
+    """The compiled variant for these arguments; compiled first, if it is new."""
+    kernel, keys = launcher.planner.variant(bound, device.backend)
+    found = kernel.find(device.backend, keys)
+    if found is None:
+        yield kernel.compilation(device.backend, keys)
+        found = kernel.find(device.backend, keys)
+        if found is None:
+            raise InternalError(f"kernel {launcher.name} was compiled and is not there")
+    return found
 
 
-def _by_name(launcher: Launcher, bound: Bound) -> dict[str, Any]:
-    pairs = zip(launcher.parameters, bound.arrays, bound.values, strict=True)
-    return {p.name: v if a is None else a for p, a, v in pairs}
-
-
-def _lease(launcher: Launcher, bound: Bound, ctx: Context) -> list[Any]:
+def _lease(parameters: tuple[Parameter, ...], bound: Bound, ctx: Context) -> list[Any]:
     """Take every array of a launch for its stream; the arguments as the backend wants them."""
-    args: list[Any] = []
-    for i, (parameter, array) in enumerate(zip(launcher.parameters, bound.arrays, strict=True)):
-        if array is None:
-            args.append(bound.values[i])
-            continue
-        if isinstance(array, Tensor):
-            tensor = array
-            (ctx.write if parameter.is_output else ctx.read)(tensor.storage)
-        else:
-            tensor = Tensor.allocate(ctx, array.shape, array.dtype)
-            upload(ctx, tensor, array)
-        args.append(tensor.handle)
-        if parameter.role is Role.TILE:
-            args.extend(bound.partitions[i].tile)
+    args: list[Any] = list(bound.values)
+    for i, tensor in bound.tensors:
+        (ctx.write if parameters[i].is_output else ctx.read)(tensor.storage)
+        args[i] = tensor.handle
+    for i, array in bound.host:
+        tensor = Tensor.allocate(ctx, array.shape, array.dtype)
+        upload(ctx, tensor, array)
+        args[i] = tensor.handle
+    # A tile's extents follow its array; from the back, so that positions stay.
+    for i, partition in reversed(bound.partitions.items()):
+        if parameters[i].role is Role.TILE:
+            args[i + 1 : i + 1] = partition.tile
     return args
 
 
@@ -302,13 +165,13 @@ class Launcher:
         self.label = f"{self.name}({', '.join(names)})"
         self._names = names
         self.preconditions = tuple(Precondition(t, self.name, names) for t in preconditions)
-        self._threads: int | Dim3 | None = None
+        block: int | Dim3 | None = None
         if threads is not None:
             extents = grids.dim3(threads, "threads=", self.name)
-            self._threads = extents if isinstance(threads, tuple) else extents[0]
-        self._axes = grids.check_axes(axes, self.name)
-        self._compiled = Kernel(dispatcher)
-        self._tiled: dict[tuple[int, ...], Kernel] = {}
+            block = extents if isinstance(threads, tuple) else extents[0]
+        self.planner = Planner(
+            dispatcher, self.parameters, block, grids.check_axes(axes, self.name)
+        )
         # `rename` replaces names that a named tuple cannot have, such as `_x`.
         base = namedtuple(self.name, names, rename=True)  # type: ignore[misc]  # noqa: PYI024
         outputs = tuple(i for i, p in enumerate(self.parameters) if p.is_output)
@@ -322,7 +185,7 @@ class Launcher:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Launch:
         """The operation that launches the kernel with these arguments; nothing happens yet."""
-        return Launch(self, self.arrange(args, kwargs), Config())
+        return Launch(self, self.arrange(args, kwargs), DEFAULT)
 
     def __getitem__(self, config: Any) -> Configured:
         """Numba's form: `kernel[grid, block]`, `[grid, block, stream]`, `[..., shared_bytes]`."""
@@ -336,7 +199,7 @@ class Launcher:
         if not isinstance(stream, Stream) and (not isinstance(stream, int) or stream):
             raise LaunchError(
                 f"kernel {self.name}: the stream is a na.Stream, or 0 for the policy's; not "
-                f"{_kind(stream)}."
+                f"{describe(stream)}."
             )
         found = Config(
             grids.dim3(grid, "the grid", self.name),
@@ -384,81 +247,25 @@ class Launcher:
                 raise LauncherError(f"kernel {self.label}: {problem}.")
         return tuple(values[n] for n in names)
 
-    def variant(self, bound: Bound, device: Any) -> tuple[Kernel, Keys]:
-        """The kernel to compile, and the key of its variant, for these arguments."""
-        keys: list[Any] = []
-        ranks: list[int] = []
-        for i, array in enumerate(bound.arrays):
-            if array is None:
-                keys.append(device.scalar_key(bound.values[i]))
-            elif isinstance(array, Tensor):
-                keys.append(array.key)
-            else:
-                keys.append(ArrayKey(array.dtype.str, array.ndim, "C"))
-            if self.parameters[i].role is Role.TILE:
-                tile = bound.partitions[i].tile
-                ranks.append(len(tile))
-                keys.extend(device.scalar_key(t) for t in tile)
-        if not ranks:
-            return self._compiled, tuple(keys)
-        shape = tuple(ranks)
-        if shape not in self._tiled:
-            self._tiled[shape] = Kernel(_with_tiles(self, shape))
-        return self._tiled[shape], tuple(keys)
-
-    def request(self, bound: Bound, config: Config) -> grids.Request:
-        """What these arguments and this configuration say about the launch's extents."""
-        partitions = tuple((self.parameters[i].name, p) for i, p in bound.partitions.items())
-        whole = [
-            a.shape for p, a in zip(self.parameters, bound.arrays, strict=True)
-            if p.is_output and a is not None
-        ]  # fmt: skip
-        return grids.Request(
-            self.name, partitions, whole[0] if whole else None, config.grid, config.block,
-            config.block if config.elements is not None and config.block else self._threads,
-            self._axes, config.elements,
-        )  # fmt: skip
-
-    @property
-    def axes(self) -> tuple[int, ...] | None:
-        """CUDA axis of each tensor axis; None for the same order."""
-        return self._axes
+    def bind(self, values: tuple[Any, ...]) -> Bound:
+        """The arguments, sorted and checked as far as that needs no device."""
+        bound = Bound(self.name, self.parameters, values)
+        if not self.may_alias and len(bound.tensors) > 1:
+            bound.check_aliases(self.name, self.parameters)
+        return bound
 
     @property
     def _numba_type_(self) -> Any:
         # So that another kernel can call this one as a device function.
-        return self.kernel._numba_type_
+        return self._device_function._numba_type_
+
+    @cached_property
+    def _device_function(self) -> Any:
+        return as_device_function(self.kernel)
 
     def __repr__(self) -> str:
         names = ", ".join(f"{p.name}: {p.role.value}" for p in self.parameters)
         return f"<launcher {self.name}({names})>"
-
-
-def _with_tiles(launcher: Launcher, ranks: tuple[int, ...]) -> Any:
-    """A kernel that hands the launcher's kernel its block's tile of each `Tile` parameter."""
-    from numba import cuda
-
-    taken, passed = [], []
-    remaining = iter(ranks)
-    for i, p in enumerate(launcher.parameters):
-        taken.append(f"p{i}")
-        if p.role is not Role.TILE:
-            passed.append(f"p{i}")
-            continue
-        cuts = []
-        for axis in range(next(remaining)):
-            at = grids.AXES[launcher.axes[axis] if launcher.axes else axis]
-            tile = f"p{i}_{axis}"
-            taken.append(tile)
-            cuts.append(f"cuda.blockIdx.{at} * {tile} : (cuda.blockIdx.{at} + 1) * {tile}")
-        passed.append(f"p{i}[{', '.join(cuts)}]")
-    name = f"{launcher.name}_on_tiles"
-    source = f"def {name}({', '.join(taken)}):\n    body({', '.join(passed)})\n"
-    names: dict[str, Any] = {"cuda": cuda, "body": launcher.kernel}
-    exec(source, names)  # noqa: S102 - built from parameter positions alone
-    kept = ("debug", "opt", "lineinfo", "fastmath", "max_registers")
-    options = {k: v for k, v in launcher.kernel.targetoptions.items() if k in kept}
-    return cuda.jit(**options)(names[name])
 
 
 @overload
@@ -513,7 +320,7 @@ def launcher(
         options = getattr(kernel, "targetoptions", None)
         if options is None or not isinstance(getattr(kernel, "py_func", None), FunctionType):
             raise LauncherError(
-                f"{_kind(kernel)} is no kernel.\nWrite @na.launcher above @cuda.jit, or above a "
+                f"{describe(kernel)} is no kernel.\nWrite @na.launcher above @cuda.jit, or above a "
                 "plain function."
             )
         if options.get("device"):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Hashable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +26,14 @@ class Layout(NamedTuple):
     offset: int
     shape: Shape
     strides: Shape
+
+
+_fingerprints: dict[Hashable, int] = {}
+
+
+def fingerprint(of: Hashable) -> int:
+    """A number that stands for `of`: quick to hash and compare, unlike nested tuples."""
+    return _fingerprints.setdefault(of, len(_fingerprints))
 
 
 def check_shape(shape: Any) -> Shape:

@@ -21,7 +21,7 @@ class MemoryPool:
     """Stream-ordered memory of one device. Made by `device.new_pool()`.
 
     Attributes:
-        device_key: kind and ordinal of the device that the memory is on.
+        device: the backend's device that the memory is on.
         max_bytes: most bytes that may be handed out at once; None for the device's own limit.
     """
 
@@ -30,7 +30,7 @@ class MemoryPool:
             raise ShapeError(
                 f"a pool of {max_bytes} bytes can hold nothing; write a positive size."
             )
-        self.device_key = (device.kind, device.ordinal)
+        self.device = device
         self.max_bytes = max_bytes
         self._pool = device.new_pool()
         self._out = 0
@@ -78,9 +78,9 @@ class MemoryPool:
         self._pool.trim()
 
     def __repr__(self) -> str:
-        kind, ordinal = self.device_key
+        label = f"{self.device.kind}:{self.device.ordinal}"
         most = "" if self.max_bytes is None else f" of {self.max_bytes:,}"
-        return f"<MemoryPool {kind}:{ordinal}, {self._out:,}{most} B in use>"
+        return f"<MemoryPool {label}, {self._out:,}{most} B in use>"
 
 
 class Storage:

@@ -7,33 +7,22 @@ them on the stream that it is given, so their order on the device is their order
 
 from __future__ import annotations
 
-import threading
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, TypeVar
 
 from numbasync import execute
-from numbasync.backend.base import Preparation
-from numbasync.errors import (
-    AlreadySubmittedError,
-    CallerError,
-    OperationError,
-    ReentrancyError,
-    StateError,
-)
-from numbasync.execute import Context, DeviceFuture
+from numbasync.context import Context, unlocked
+from numbasync.errors import AlreadySubmittedError, CallerError, OperationError
+from numbasync.future import DeviceFuture
+from numbasync.once import Once
+from numbasync.once import Steps as Steps
 from numbasync.scheduling import SchedulingPolicy
-from numbasync.stream import Stream, Submission
+from numbasync.stream import Stream
 
 T = TypeVar("T")
 U = TypeVar("U")
-A = TypeVar("A")
-B = TypeVar("B")
-C = TypeVar("C")
-D = TypeVar("D")
-
-Steps = Generator[Preparation, None, T]
 
 
 class DeviceOp(Generic[T]):
@@ -252,34 +241,6 @@ def refusing(values: Iterable[object]) -> Iterator[None]:
         raise
 
 
-class Leaf(DeviceOp[T]):
-    """An operation that needs no preparation and holds no other operation."""
-
-    def enqueue(self, ctx: Context) -> T:
-        """Enqueue the work; the value."""
-        raise NotImplementedError
-
-    def steps(self, ctx: Context) -> Steps[T]:
-        return self.enqueue(ctx)
-        yield  # never reached: it makes this function a generator
-
-
-class Value(Leaf[T]):
-    """A value that is there already. No device work."""
-
-    def __init__(self, value: T) -> None:
-        self._value = value
-
-    def enqueue(self, ctx: Context) -> T:
-        return self._value
-
-    def _width(self) -> int | None:
-        return len(self._value) if isinstance(self._value, tuple) else None
-
-    def _describe(self) -> str:
-        return f"value({type(self._value).__name__})"
-
-
 class Then(DeviceOp[U], Generic[T, U]):
     """`first`, then the op that `follow` makes of its value, on one stream.
 
@@ -307,7 +268,7 @@ class Then(DeviceOp[U], Generic[T, U]):
         value = yield from self._first.steps(ctx)
         args = (ctx, value) if self._wants_context else (value,)
         if self._unchecked:
-            with execute.unlocked():
+            with unlocked():
                 made = self._follow(*args)
         else:
             made = self._follow(*args)
@@ -317,7 +278,7 @@ class Then(DeviceOp[U], Generic[T, U]):
         return result
 
     def _describe(self) -> str:
-        return f"{self._first}.then({_name_of(self._follow)})"
+        return f"{self._first}.then({name_of(self._follow)})"
 
 
 class Map(DeviceOp[U], Generic[T, U]):
@@ -349,70 +310,7 @@ class Map(DeviceOp[U], Generic[T, U]):
         if self._label is not None:
             return f"{self._first}.{self._label}()"
         kind = "inspect" if self._keep else "map"
-        return f"{self._first}.{kind}({_name_of(self._change)})"
-
-
-class Zip(DeviceOp[tuple[Any, ...]]):
-    """Every operation in order, on one stream. If one fails, the later ones do not run."""
-
-    def __init__(self, ops: tuple[DeviceOp[Any], ...]) -> None:
-        self._free = False
-        for op in ops:
-            op.claim()
-        self._free = True
-        self._ops = ops
-
-    def steps(self, ctx: Context) -> Steps[tuple[Any, ...]]:
-        values = []
-        for op in self._ops:
-            value = yield from op.steps(ctx)
-            values.append(value)
-        return tuple(values)
-
-    def _width(self) -> int | None:
-        return len(self._ops)
-
-    def _describe(self) -> str:
-        return f"zip({', '.join(map(str, self._ops))})"
-
-
-class Defer(DeviceOp[T]):
-    """An operation that is built when it is run."""
-
-    def __init__(self, build: Callable[..., Any], *, wants_context: bool = False) -> None:
-        self._build = build
-        self._wants_context = wants_context
-
-    def steps(self, ctx: Context) -> Steps[T]:
-        made = self._build(ctx) if self._wants_context else self._build()
-        if self._wants_context and not isinstance(made, DeviceOp):
-            value: T = made
-            return value
-        op = check_op(made, f"what the closure of {self} returns")
-        op.claim()
-        result: T = yield from op.steps(ctx)
-        return result
-
-    def _describe(self) -> str:
-        kind = "with_context" if self._wants_context else "defer"
-        return f"{kind}({_name_of(self._build)})"
-
-
-class _Turn:
-    """A preparation that waits until another run of a shared operation has settled."""
-
-    def __init__(self, op: Shared[Any], settled: threading.Event, thread: int) -> None:
-        self._op = op
-        self._settled = settled
-        self._thread = thread
-
-    def run(self) -> None:
-        if self._thread == threading.get_ident():
-            # Its run is suspended on this very thread, which would wait for itself.
-            raise ReentrancyError(
-                f"{self._op} is being prepared by this thread's event loop: await it instead."
-            )
-        self._settled.wait()
+        return f"{self._first}.{kind}({name_of(self._change)})"
 
 
 class Shared(DeviceOp[T]):
@@ -426,55 +324,22 @@ class Shared(DeviceOp[T]):
         self._free = False
         parent.claim()
         self._free = True
-        self._parent: DeviceOp[T] | None = parent
-        self._label = str(parent)
-        self._lock = threading.Lock()
-        self._settled = threading.Event()
-        self._runner: Context | None = None
-        self._thread = 0
-        self._value: T | None = None
-        self._error: BaseException | None = None
-        self._producer: Submission | None = None
+        self._label = f"{parent}.shared()"
+        self._count = parent._width()
+        self._once = Once(parent.steps, self._label)
 
     def claim(self) -> None:
         """Anyone may run it, any number of times."""
         self._free = False
 
     def steps(self, ctx: Context) -> Steps[T]:
-        with self._lock:
-            parent, self._parent = self._parent, None
-            if parent is not None:
-                self._runner, self._thread = ctx, threading.get_ident()
-        if parent is not None:
-            yield from self._run(parent, ctx)
-        elif not self._settled.is_set():
-            if self._runner is ctx:
-                raise ReentrancyError(f"{self} is part of itself: it was used by its own closure.")
-            yield _Turn(self, self._settled, self._thread)
-        if self._error is not None:
-            raise self._error
-        if self._producer is not None:
-            ctx.depend(self._producer)
-        return self._value  # type: ignore[return-value]  # set, since there is no error
-
-    def _run(self, parent: DeviceOp[T], ctx: Context) -> Steps[None]:
-        try:
-            self._value = yield from parent.steps(ctx)
-            self._producer = ctx.submission
-        except GeneratorExit:
-            self._error = StateError(f"{self} was cancelled before it had been submitted.")
-            raise
-        except BaseException as error:
-            self._error = error
-        finally:
-            self._runner = None
-            self._settled.set()
+        return (yield from self._once.steps(ctx))
 
     def _width(self) -> int | None:
-        return None if self._parent is None else self._parent._width()
+        return self._count
 
     def _describe(self) -> str:
-        return f"{self._label}.shared()"
+        return self._label
 
 
 class Select(DeviceOp[Any]):
@@ -497,52 +362,6 @@ class Select(DeviceOp[Any]):
         return f"{self._parent}[{self._index}]"
 
 
-def _name_of(function: Callable[..., Any]) -> str:
+def name_of(function: Callable[..., Any]) -> str:
+    """A closure's name, for descriptions."""
     return str(getattr(function, "__name__", type(function).__name__))
-
-
-# --- sources -------------------------------------------------------------------------
-
-
-def value(x: T) -> DeviceOp[T]:
-    """An operation that gives `x` and does nothing."""
-    return Value(x)
-
-
-def shared(x: T) -> Shared[T]:
-    """`value(x)` that may be run any number of times."""
-    return Value(x).shared()
-
-
-def defer(build: Callable[[], DeviceOp[T]]) -> DeviceOp[T]:
-    """The operation that `build()` gives when this is run."""
-    return Defer(build)
-
-
-def with_context(build: Callable[[Context], DeviceOp[T] | T]) -> DeviceOp[T]:
-    """The operation, or the value, that `build(ctx)` gives when this is run.
-
-    `ctx` has `stream`, `device`, `pool`, `alloc(nbytes)` and `retain(object)`.
-    """
-    return Defer(build, wants_context=True)
-
-
-@overload
-def zip(a: DeviceOp[A], /) -> DeviceOp[tuple[A]]: ...
-@overload
-def zip(a: DeviceOp[A], b: DeviceOp[B], /) -> DeviceOp[tuple[A, B]]: ...
-@overload
-def zip(a: DeviceOp[A], b: DeviceOp[B], c: DeviceOp[C], /) -> DeviceOp[tuple[A, B, C]]: ...
-@overload
-def zip(
-    a: DeviceOp[A], b: DeviceOp[B], c: DeviceOp[C], d: DeviceOp[D], /
-) -> DeviceOp[tuple[A, B, C, D]]: ...
-@overload
-def zip(*ops: DeviceOp[Any]) -> DeviceOp[Any]: ...
-def zip(*ops: DeviceOp[Any]) -> DeviceOp[Any]:
-    """All of them, in order on one stream; the tuple of their values.
-
-    To overlap operations on several streams, use `gather`.
-    """
-    with refusing(ops):
-        return Zip(tuple(check_op(op, f"argument {i} of zip") for i, op in enumerate(ops)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING, Any
 
+from numbasync import layout
 from numbasync.errors import ShapeError
 
 if TYPE_CHECKING:
@@ -24,13 +25,22 @@ class Partition:
         exact: the launch covers every tile; else (`partition_prefix`) at most all of them.
     """
 
-    __slots__ = ("exact", "grid", "tensor", "tile")
+    __slots__ = ("_fingerprint", "exact", "grid", "tensor", "tile")
 
     def __init__(self, tensor: Tensor, tile: int | tuple[int, ...], *, exact: bool = True) -> None:
         self.tensor = tensor
         self.tile = _check_tile(tile, tensor.shape)
         self.grid = tuple(-(-n // t) for n, t in zip(tensor.shape, self.tile, strict=True))
         self.exact = exact
+        self._fingerprint = -1
+
+    @property
+    def fingerprint(self) -> int:
+        """Equal for equal tiles of tensors of equal dtype, layout and shape."""
+        if self._fingerprint < 0:
+            parts = (self.tensor.fingerprint, self.tile, self.exact)
+            self._fingerprint = layout.fingerprint(parts)
+        return self._fingerprint
 
     def unpartition(self) -> Tensor:
         """The tensor."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from types import FunctionType
 from typing import Any
@@ -83,11 +83,22 @@ class Parameter:
         role: as annotated.
         is_output: an array passed here may be written: it is declared so, or, undeclared,
             the kernel's code stores to it.
+        takes_tensor: a whole tensor may be passed.
+        takes_number: a number may be passed.
     """
 
     name: str
     role: Role
     is_output: bool
+
+    # Asked at every call, so worked out once.
+    takes_tensor: bool = field(init=False)
+    takes_number: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        whole = self.role in (Role.INPUT, Role.OUTPUT, Role.ANY)
+        object.__setattr__(self, "takes_tensor", whole)
+        object.__setattr__(self, "takes_number", self.role in (Role.SCALAR, Role.ANY))
 
 
 def parameters(function: FunctionType) -> tuple[Parameter, ...]:

@@ -39,8 +39,9 @@ class Submission:
         self.done = False
         self.error: BaseException | None = None
         self._keep: list[object] = []
-        self._after: list[Callable[[], None]] = []
-        self._causes: list[Submission] = []
+        # Most submissions have neither.
+        self._after: list[Callable[[], None]] | None = None
+        self._causes: list[Submission] | None = None
 
     def retain(self, thing: object) -> None:
         """Keep `thing` alive until the device has passed this submission."""
@@ -48,26 +49,29 @@ class Submission:
 
     def afterwards(self, call: Callable[[], None]) -> None:
         """Call on the host once the device has passed this submission without failing."""
+        if self._after is None:
+            self._after = []
         self._after.append(call)
 
     def depends_on(self, other: Submission) -> None:
         """Fail if `other`, which is ordered before this one, fails."""
+        if self._causes is None:
+            self._causes = []
         self._causes.append(other)
 
     def settle(self, error: BaseException | None) -> list[object]:
         """The device has passed it: run the host side. Returns what it kept, to be dropped."""
-        for cause in self._causes:
+        for cause in self._causes or ():
             error = error or cause.error
         try:
             if error is None:
-                for call in self._after:
+                for call in self._after or ():
                     call()
         except BaseException as failed:
             error = failed
         self.error = error
         kept, self._keep = self._keep, []
-        self._after = []
-        self._causes = []
+        self._after = self._causes = None
         self.done = True
         return kept
 
@@ -127,9 +131,16 @@ class Stream:
         events.give(event)
 
     def check(self) -> None:
-        """Raise if the stream is broken."""
+        """Raise if the stream is known to be broken."""
         if self._broken is not None:
             raise self._broken
+
+    def verify(self) -> None:
+        """Raise if the stream is broken. A word says "done", not "well": before a result is
+        handed out, the device is asked.
+        """
+        self.give_up()
+        self.check()
 
     # --- watching ---
 
@@ -212,7 +223,7 @@ class Stream:
         """Wait, without blocking the loop, for everything enqueued so far; the stream itself."""
         number = self.mark("Stream.done()")
         await _Awaitable(self.wait(number))
-        self.check()
+        self.verify()
         return self
 
     @property
@@ -274,7 +285,7 @@ class Event:
     def __await__(self) -> Generator[Any, None, Event]:
         if self._stream is not None:
             yield from self._stream.wait(self._number)
-            self._stream.check()
+            self._stream.verify()
         return self
 
     def elapsed_ms(self, later: Event) -> float:

@@ -14,9 +14,9 @@ import numpy as np
 
 from numbasync import layout
 from numbasync.backend import base
+from numbasync.context import Context
 from numbasync.device import Device
 from numbasync.errors import DTypeError, MovedError, ShapeError, SharedStorageError, StateError
-from numbasync.execute import Context
 from numbasync.layout import Layout
 from numbasync.memory import Storage
 from numbasync.op import DeviceOp, Steps
@@ -35,7 +35,8 @@ class Tensor:
     """
 
     __slots__ = (
-        "__weakref__", "_handle", "_key", "_layout", "_storage", "device", "dtype", "shape",
+        "__weakref__", "_fingerprint", "_handle", "_key", "_layout", "_storage", "device",
+        "dtype", "shape",
     )  # fmt: skip
 
     def __init__(
@@ -48,6 +49,7 @@ class Tensor:
         self._storage = storage
         self._handle: base.Array | None = None
         self._key: base.ArrayKey | None = None
+        self._fingerprint = -1
         if storage is not None:
             storage.holders += 1
 
@@ -117,6 +119,13 @@ class Tensor:
             order = layout.order(self.shape, self.strides, self.dtype.itemsize)
             self._key = base.ArrayKey(self.dtype.str, self.ndim, order)
         return self._key
+
+    @property
+    def fingerprint(self) -> int:
+        """Equal for tensors of equal dtype, layout and shape."""
+        if self._fingerprint < 0:
+            self._fingerprint = layout.fingerprint((self.key, self.shape))
+        return self._fingerprint
 
     # --- views ---
 

@@ -51,6 +51,7 @@ def visit(counts: na.KernelOutput):
 
 
 def used(device: na.Device) -> int:
-    """Bytes in use, once what earlier tests left to the collector is gone."""
+    """Bytes in use, once what earlier tests left to the collector and the device is gone."""
     gc.collect()
+    device.backend.quiesce()
     return device.memory_stats().used_current

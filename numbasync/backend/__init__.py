@@ -62,6 +62,15 @@ def why_unavailable(kind: str) -> str:
         return _cuda()[1] if kind == "cuda" else ""
 
 
+def toolchain() -> dict[str, str]:
+    """What compiles kernels for a GPU: each library's path, or why it is not there."""
+    try:
+        from numbasync.backend.cuda import driver
+    except ImportError as error:
+        return {"CUDA packages": f"MISSING ({error}): pip install 'numbasync[cuda]'"}
+    return driver.toolchain()
+
+
 def preferred() -> Device:
     """The device that NUMBASYNC_DEVICE names: `auto` (the default), `cuda` or `cpu`."""
     wish = os.environ.get("NUMBASYNC_DEVICE", "auto").strip().lower() or "auto"

@@ -164,7 +164,8 @@ def test_version_and_module(python: str, python_env: dict[str, str]) -> None:
 
 def test_ctrl_c_is_one_line(python: str, python_env: dict[str, str], tmp_path: Path) -> None:
     process = subprocess.Popen(
-        [python, "-u", "-m", "numbasync", "demo", "--full", "--device", "cpu", "--out", str(tmp_path)],
+        [python, "-u", "-m", "numbasync", "demo", "--full", "--device", "cpu",
+         "--out", str(tmp_path)],
         env=python_env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert process.stdout is not None

@@ -60,6 +60,19 @@ def driver_version() -> str:
         return "unknown"
 
 
+def toolchain() -> dict[str, str]:
+    """Where the compiler's libraries are, or what installs them."""
+    from cuda import pathfinder
+
+    found = {}
+    for library in ("nvvm", "nvrtc", "nvJitLink"):
+        try:
+            found[library] = str(pathfinder.load_nvidia_dynamic_lib(library).abs_path)
+        except Exception:  # the finder's own class, for whatever reason it has
+            found[library] = "MISSING: pip install 'numbasync[cuda]'"
+    return found
+
+
 class _Thread(threading.local):
     ordinal = -1
 

@@ -1,0 +1,204 @@
+"""A kernel call's arguments: what each is, and whether the parameter takes it.
+
+Everything here is found without a device: roles, kinds, aliases. A `Bound` is what later
+stages work with; it knows which arguments are arrays, and which of them came as partitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from numbasync import layout
+from numbasync.backend import base
+from numbasync.backend.base import ArrayKey
+from numbasync.errors import AliasError, DeviceMismatchError, LauncherError
+from numbasync.partition import Partition
+from numbasync.signature import Parameter, Role
+from numbasync.tensor import HostArray, SharedTensor, Tensor
+
+ArrayArgument: TypeAlias = Tensor | HostArray
+
+# The type of such a value is all that a compiled kernel's key needs of it.
+_TYPED = frozenset(
+    {float, bool, complex, np.bool_, np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32,
+     np.int64, np.uint64, np.float16, np.float32, np.float64, np.complex64, np.complex128}
+)  # fmt: skip
+
+
+class Bound:
+    """Arguments that are there, sorted by what they are.
+
+    Attributes:
+        values: as passed, in signature order: what the launch gives back.
+        tensors: position and tensor of each argument that is one, or a partition of one.
+        host: position and array of each NumPy array.
+        partitions: those that came as partitions, by position.
+    """
+
+    __slots__ = ("host", "partitions", "tensors", "values")
+
+    def __init__(
+        self, kernel: str, parameters: tuple[Parameter, ...], values: tuple[Any, ...]
+    ) -> None:
+        self.values = values
+        self.tensors: list[tuple[int, Tensor]] = []
+        self.host: list[tuple[int, HostArray]] = []
+        self.partitions: dict[int, Partition] = {}
+        for i, parameter in enumerate(parameters):
+            value = values[i]
+            kind = type(value)
+            # The common cases first; `_array` knows them all, and what to say of the others.
+            if kind is Partition and parameter.is_output:
+                self.partitions[i] = value
+                self.tensors.append((i, value.tensor))
+            elif kind is Tensor and parameter.takes_tensor:
+                self.tensors.append((i, value))
+            elif (kind in _TYPED or kind is int) and parameter.takes_number:
+                continue
+            else:
+                array = _array(kernel, parameter, value)
+                if isinstance(array, Tensor):
+                    self.tensors.append((i, array))
+                elif array is not None:
+                    self.host.append((i, array))
+                if isinstance(value, Partition):
+                    self.partitions[i] = value
+
+    def check_aliases(self, kernel: str, parameters: tuple[Parameter, ...]) -> None:
+        """Refuse an output in the storage of another argument.
+
+        Raises:
+            AliasError: there is one.
+        """
+        found = [(i, t) for i, t in self.tensors if t.device is not None]
+        if len({id(t.storage) for _, t in found}) == len(found):
+            return
+        for n, (i, a) in enumerate(found):
+            for j, b in found[n + 1 :]:
+                p, q = parameters[i], parameters[j]
+                if a.storage is b.storage and (p.is_output or q.is_output):
+                    out, other = (p, q) if p.is_output else (q, p)
+                    raise AliasError(
+                        f"kernel {kernel}: {out.name}, which may be written, and {other.name} are "
+                        f"in the same storage: {a!r}, {b!r}.\n"
+                        "Blocks run in no order, so one may read what another has written. Pass "
+                        "a copy (await t.dup()), or, if the kernel is written for it, declare it "
+                        "@na.launcher(may_alias=True)."
+                    )
+
+    def check_device(
+        self, kernel: str, parameters: tuple[Parameter, ...], device: base.Device
+    ) -> None:
+        """Refuse tensors of another device.
+
+        Raises:
+            DeviceMismatchError: there is one.
+        """
+        for i, tensor in self.tensors:
+            if tensor.storage.pool.device is not device:
+                raise DeviceMismatchError(
+                    f"kernel {kernel}: {parameters[i].name} is {tensor!r}, but the launch goes to "
+                    f"{device.kind}:{device.ordinal}.\n"
+                    "Run it on a stream of the tensor's device, or inside "
+                    "`with na.use_device(d):`."
+                )
+
+    def by_name(self, parameters: tuple[Parameter, ...]) -> dict[str, Any]:
+        """The arguments as preconditions see them: a partition as its tensor."""
+        found = {p.name: v for p, v in zip(parameters, self.values, strict=True)}
+        return found | {parameters[i].name: t for i, t in self.tensors}
+
+    def arrays(self) -> dict[int, ArrayArgument]:
+        """Every array, by position."""
+        return dict(self.tensors) | dict(self.host)
+
+    def keys(self, device: base.Device) -> list[Hashable]:
+        """Each argument's part of a compiled kernel's key."""
+        arrays = self.arrays()
+        return [_key(arrays.get(i), v, device) for i, v in enumerate(self.values)]
+
+    def fingerprint(self, device: base.Device) -> tuple[Hashable, ...]:
+        """Equal for calls with equal types, layouts, shapes and tiles: one plan serves them."""
+        parts: list[Any] = [type(v) for v in self.values]
+        for i, tensor in self.tensors:
+            parts[i] = tensor.fingerprint
+        for i, partition in self.partitions.items():
+            parts[i] = partition.fingerprint
+        for i, array in self.host:
+            parts[i] = (array.dtype.str, array.shape)
+        for i, part in enumerate(parts):
+            if part is int:
+                parts[i] = -(2**63) <= self.values[i] < 2**63
+            elif isinstance(part, type) and part not in _TYPED:
+                parts[i] = device.scalar_key(self.values[i])
+        return tuple(parts)
+
+
+def _key(array: ArrayArgument | None, value: Any, device: base.Device) -> Hashable:
+    if array is None:
+        return device.scalar_key(value)
+    if isinstance(array, Tensor):
+        return array.key
+    return ArrayKey(array.dtype.str, array.ndim, "C")
+
+
+def _array(kernel: str, p: Parameter, value: Any) -> ArrayArgument | None:
+    """The array that an argument is, None if it is a number; refuses what does not fit."""
+    found: ArrayArgument | None = None
+    if isinstance(value, Partition):
+        if not p.is_output:
+            raise LauncherError(
+                f"kernel {kernel}: {p.name} is only read, so a partition of it means nothing.\n"
+                f"Pass the tensor itself, or declare {p.name}: na.KernelOutput."
+            )
+        found = value.tensor
+    elif p.role is Role.TILE:
+        raise LauncherError(
+            f"kernel {kernel}: {p.name} is a na.Tile and needs tiles; pass t.partition(tile), not "
+            f"{describe(value)}."
+        )
+    elif isinstance(value, Tensor):
+        found = value
+    elif isinstance(value, SharedTensor):
+        if p.is_output:
+            raise LauncherError(
+                f"kernel {kernel}: {p.name} may be written, but {value!r} is shared.\n"
+                "Its only holder may write to it as s.partition(tile); everyone else to a copy, "
+                "await s.dup()."
+            )
+        found = value.tensor
+    elif isinstance(value, np.ndarray):
+        if p.is_output:
+            raise LauncherError(
+                f"kernel {kernel}: {p.name} is written, but a NumPy array is copied to the device "
+                "and the result would be lost.\n"
+                "Keep a tensor: t = await na.from_host(array)"
+            )
+        layout.check_dtype(value.dtype)
+        found = value
+    elif isinstance(value, int | float | complex | np.generic | tuple):
+        if p.role in (Role.INPUT, Role.OUTPUT):
+            raise LauncherError(
+                f"kernel {kernel}: {p.name} is a na.{p.role.value} and takes an array, not "
+                f"{describe(value)}."
+            )
+        return None
+    else:
+        raise LauncherError(
+            f"kernel {kernel}: {p.name} cannot be {describe(value)}.\n"
+            "A kernel takes tensors, partitions, NumPy arrays, numbers, tuples of numbers, and "
+            "operations that give one of these."
+        )
+    if p.role is Role.SCALAR:
+        raise LauncherError(
+            f"kernel {kernel}: {p.name} is annotated as a number, but came as {describe(value)}."
+        )
+    return found
+
+
+def describe(value: Any) -> str:
+    """A value as messages show it: its type, and the beginning of its `repr`."""
+    return f"{type(value).__name__} ({value!r:.80})"

@@ -1,0 +1,249 @@
+"""Where an operation is being run: what it retains, what it is ordered after.
+
+What the device may touch is retained by the submission. What two streams share is ordered
+here: an access that conflicts with work on another stream first makes its own stream wait
+for that one. A thread enqueues one operation at a time.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Literal, Protocol, TypeVar
+
+from numbasync.backend import base
+from numbasync.backend.base import Preparation
+from numbasync.errors import (
+    AccessConflictError,
+    CallerError,
+    DeviceMismatchError,
+    OutOfDeviceMemoryError,
+    ReentrancyError,
+)
+from numbasync.memory import MemoryPool, Storage
+from numbasync.stream import Stream, Submission
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Submittable(Protocol[T_co]):
+    """An operation, as this stage sees it."""
+
+    def claim(self) -> None:
+        """Take the right to run it once; AlreadySubmittedError if it is taken."""
+        ...
+
+    def steps(self, ctx: Context) -> Generator[Preparation, None, T_co]: ...
+
+    @property
+    def stream(self) -> Stream | None:
+        """The stream that the operation itself asks for, if any."""
+        ...
+
+
+# --- ordering ------------------------------------------------------------------------
+
+Ordering = Literal["auto", "strict"]
+_ordering_default: Ordering = "auto"
+_ordering: ContextVar[Ordering | None] = ContextVar("numbasync_ordering", default=None)
+
+
+def _check_ordering(mode: str) -> None:
+    if mode not in ("auto", "strict"):
+        raise CallerError(f"there is no ordering {mode!r}; write 'auto' or 'strict'.")
+
+
+def set_ordering(mode: Ordering) -> None:
+    """What a conflict between streams does, in the whole process.
+
+    Args:
+        mode: `"auto"` orders it by submission; `"strict"` raises AccessConflictError.
+    """
+    global _ordering_default
+    _check_ordering(mode)
+    _ordering_default = mode
+
+
+@contextmanager
+def ordering(mode: Ordering) -> Iterator[None]:
+    """`set_ordering` for the operations that this block submits."""
+    _check_ordering(mode)
+    token = _ordering.set(mode)
+    try:
+        yield
+    finally:
+        _ordering.reset(token)
+
+
+# --- the execution lock --------------------------------------------------------------
+
+
+class _Thread(threading.local):
+    busy = False
+
+
+_thread = _Thread()
+
+
+class _Exclusive:
+    """Only one operation is enqueued at a time on one thread. Keeps no state of its own."""
+
+    def __enter__(self) -> None:
+        if _thread.busy:
+            raise ReentrancyError(
+                "an operation was run inside a closure of another one, on the same thread.\n"
+                "Return it instead, and it will run next on the same stream:\n\n"
+                "    op.then(lambda x: kernel(x))       # not: kernel(x).sync()\n\n"
+                "or use then_unchecked if the closure must wait for a result."
+            )
+        _thread.busy = True
+
+    def __exit__(self, *exc: object) -> None:
+        _thread.busy = False
+
+
+exclusive = _Exclusive()
+
+
+@contextmanager
+def unlocked() -> Iterator[None]:
+    """Inside a closure: allow operations to be run, whose order is the caller's business."""
+    busy, _thread.busy = _thread.busy, False
+    try:
+        yield
+    finally:
+        _thread.busy = busy
+
+
+# --- one submission ------------------------------------------------------------------
+
+
+class Context:
+    """Where an operation is being run.
+
+    Attributes:
+        stream: where its work goes.
+        device: the stream's device.
+        pool: where its memory comes from.
+        submission: what its work belongs to.
+    """
+
+    __slots__ = ("_ordered", "_queued", "device", "pool", "stream", "submission")
+
+    def __init__(self, stream: Stream, pool: MemoryPool, name: str) -> None:
+        self.stream = stream
+        self.device = stream.device
+        self.pool = pool
+        self.submission = Submission(stream, name)
+        self._queued = False
+        self._ordered: set[Submission] | None = None
+
+    @property
+    def queue(self) -> base.Stream:
+        """The backend's stream, for enqueuing. Operands must have been leased first."""
+        self._queued = True
+        return self.stream.backend
+
+    def retain(self, thing: object) -> None:
+        """Keep `thing` alive until the device has passed what is enqueued here."""
+        self.submission.retain(thing)
+
+    def alloc(self, nbytes: int) -> Storage:
+        """`nbytes` uninitialised bytes for work on this stream, and on others after it.
+
+        Raises:
+            OutOfDeviceMemoryError: they do not fit, even after unused memory was returned.
+        """
+        stream = self.queue
+        try:
+            storage = self.pool.allocate(nbytes, stream)
+        except OutOfDeviceMemoryError:
+            self.device.reclaim()
+            self.pool.trim()
+            storage = self.pool.allocate(nbytes, stream)
+        storage.writer = self.submission
+        self.retain(storage)
+        return storage
+
+    def _check_device(self, storage: Storage) -> None:
+        owner = storage.pool.device
+        if owner is not self.device.backend:
+            raise DeviceMismatchError(
+                f"{self.submission.name} runs on {self.device.label}, but uses {storage!r} of "
+                f"{owner.kind}:{owner.ordinal}.\n"
+                "Run it on a stream of the tensor's device, or inside `with na.use_device(d):`."
+            )
+
+    def read(self, storage: Storage) -> None:
+        """Lease `storage` for reading: alive while in use, and after its last writer."""
+        self._check_device(storage)
+        me = self.submission
+        if storage.writer is not me:
+            self.after(storage.writer, storage)
+        if storage.readers.get(self.stream) is not me:
+            # Of the readers on one stream the latest says it all.
+            storage.readers[self.stream] = me
+            me.retain(storage)
+
+    def write(self, storage: Storage) -> None:
+        """Lease `storage` for writing: after its last writer and everyone who reads it."""
+        self._check_device(storage)
+        me = self.submission
+        if storage.writer is not me:
+            self.after(storage.writer, storage)
+            me.retain(storage)
+        readers, storage.readers = storage.readers, {}
+        for reader in readers.values():
+            self.after(reader, storage)
+        storage.writer = me
+
+    def after(self, other: Submission | None, storage: Storage | None = None) -> None:
+        """Start what is enqueued from now on after `other`, on whatever stream that is."""
+        me = self.submission
+        if other is None or other is me or other.done or other.stream is self.stream:
+            return
+        if other.sequence and other.stream.advance() >= other.sequence:
+            return
+        if self._ordered is None:
+            self._ordered = set()
+        elif other in self._ordered:
+            return
+        if storage is not None and (_ordering.get() or _ordering_default) == "strict":
+            raise AccessConflictError(
+                f"{me.name} on {self.stream!r} and {other.name} on {other.stream!r} both use "
+                f"{storage!r}, and at least one writes it.\n"
+                "Await the first, chain them with then(), or run them on one stream; "
+                "na.set_ordering('auto') does it for you."
+            )
+        self._queued = True
+        self.stream.wait_for(other.stream)
+        self._ordered.add(other)
+
+    def depend(self, other: Submission) -> None:
+        """`after`, and fail if `other` fails."""
+        if other.done:
+            if other.error is not None:
+                raise other.error
+            return
+        if other is self.submission:
+            return
+        self.after(other)
+        self.submission.depends_on(other)
+
+    def close(self) -> Submission:
+        """End the submission: what was enqueued gets a number, also after an error."""
+        if self._queued:
+            self.stream.commit(self.submission)
+        else:
+            self.submission.settle(None)
+        return self.submission
+
+
+def context_for(op: Submittable[Any], stream: Stream, pool: MemoryPool | None) -> Context:
+    stream.check()
+    pool = pool or stream.device.pool
+    if pool.device is not stream.device.backend:
+        raise DeviceMismatchError(f"{pool!r} cannot serve {stream!r}, which is another device's.")
+    return Context(stream, pool, str(op))

@@ -1,0 +1,177 @@
+"""Plans: compiled code and extents for one kernel and one kind of call.
+
+Calls with the same types, layouts, shapes and tiles share a plan; the second one finds it
+and computes nothing. What depends on values (preconditions, aliases) is checked every time,
+elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any
+
+from numbasync import grid as grids
+from numbasync.arguments import Bound
+from numbasync.backend import base
+from numbasync.backend.base import Dim3
+from numbasync.device import Device
+from numbasync.errors import LaunchError
+from numbasync.kernel import Kernel, Keys
+from numbasync.signature import Parameter, Role
+from numbasync.stream import Stream
+
+MOST_PLANS = 4096  # of one kernel; a program that launches ever new shapes starts over
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """What a call says about its launch, besides its arguments."""
+
+    grid: Dim3 | None = None
+    block: Dim3 | None = None
+    stream: Stream | None = None
+    shared_bytes: int = 0
+    elements: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to launch: compiled code, and extents; `empty` if there is nothing to do."""
+
+    executable: base.Executable
+    grid: Dim3
+    block: Dim3
+    shared_bytes: int
+    empty: bool
+
+
+class Planner:
+    """One kernel's plans, and the launcher's wishes that go into them."""
+
+    def __init__(
+        self,
+        dispatcher: Any,
+        parameters: tuple[Parameter, ...],
+        threads: int | Dim3 | None,
+        axes: tuple[int, ...] | None,
+    ) -> None:
+        self.kernel = Kernel(dispatcher)
+        self._parameters = parameters
+        self._threads = threads
+        self._axes = axes
+        self._has_tiles = any(p.role is Role.TILE for p in parameters)
+        self._on_tiles: dict[tuple[int, ...], Kernel] = {}
+        self._plans: dict[Hashable, Plan] = {}
+
+    def find(self, bound: Bound, config: Config, device: base.Device) -> Plan | None:
+        """The plan for such a call, if one has been made."""
+        return self._plans.get(_plan_key(bound, config, device))
+
+    def variant(self, bound: Bound, device: base.Device) -> tuple[Kernel, Keys]:
+        """The kernel to compile for such a call, and its variant's key."""
+        keys = bound.keys(device)
+        if not self._has_tiles:
+            return self.kernel, tuple(keys)
+        ranks: list[int] = []
+        extended: list[Hashable] = []
+        for i, key in enumerate(keys):
+            extended.append(key)
+            if self._parameters[i].role is Role.TILE:
+                tile = bound.partitions[i].tile
+                ranks.append(len(tile))
+                extended.extend(device.scalar_key(t) for t in tile)
+        shape = tuple(ranks)
+        if shape not in self._on_tiles:
+            self._on_tiles[shape] = Kernel(self._with_tiles(shape))
+        return self._on_tiles[shape], tuple(extended)
+
+    def make(
+        self, bound: Bound, config: Config, device: Device, executable: base.Executable
+    ) -> Plan:
+        """The plan for such a call, kept for the next one.
+
+        Raises:
+            LaunchError: the extents contradict each other, or exceed what the device allows.
+        """
+        most = device.limits.max_shared_bytes
+        if not 0 <= config.shared_bytes <= most:
+            raise LaunchError(
+                f"kernel {self.kernel.name}: {config.shared_bytes:,} bytes of dynamic shared "
+                f"memory; the device allows 0 to {most:,} a block."
+            )
+        found = grids.resolve(
+            self._request(bound, config), device.limits, executable.max_threads_per_block,
+            executable.suggested_threads,
+        )  # fmt: skip
+        plan = Plan(executable, found.grid, found.block, config.shared_bytes, 0 in found.grid)
+        if len(self._plans) >= MOST_PLANS:
+            self._plans.clear()
+        self._plans[_plan_key(bound, config, device.backend)] = plan
+        return plan
+
+    def _request(self, bound: Bound, config: Config) -> grids.Request:
+        partitions = tuple((self._parameters[i].name, p) for i, p in bound.partitions.items())
+        arrays = bound.arrays()
+        outputs = [i for i, p in enumerate(self._parameters) if p.is_output and i in arrays]
+        shape = arrays[outputs[0]].shape if outputs else None
+        threads = config.block if config.elements is not None and config.block else self._threads
+        return grids.Request(
+            self.kernel.name, partitions, shape, config.grid, config.block,
+            threads, self._axes, config.elements,
+        )  # fmt: skip
+
+    def _with_tiles(self, ranks: tuple[int, ...]) -> Any:
+        """A kernel that hands this one its block's tile of each `Tile` parameter."""
+        from numba import cuda
+
+        taken, passed = [], []
+        remaining = iter(ranks)
+        for i, p in enumerate(self._parameters):
+            taken.append(f"p{i}")
+            if p.role is not Role.TILE:
+                passed.append(f"p{i}")
+                continue
+            cuts = []
+            for axis in range(next(remaining)):
+                block = f"cuda.blockIdx.{grids.AXES[self._axes[axis] if self._axes else axis]}"
+                tile = f"p{i}_{axis}"
+                taken.append(tile)
+                cuts.append(f"{block} * {tile} : ({block} + 1) * {tile}")
+            passed.append(f"p{i}[{', '.join(cuts)}]")
+        name = f"{self.kernel.name}_on_tiles"
+        source = f"def {name}({', '.join(taken)}):\n    body({', '.join(passed)})\n"
+        names: dict[str, Any] = {"cuda": cuda, "body": as_device_function(self.kernel.dispatcher)}
+        exec(source, names)  # noqa: S102 - built from parameter positions alone
+        options = jit_options(self.kernel.dispatcher)
+        return cuda.jit(**options)(names[name])
+
+
+def _plan_key(bound: Bound, config: Config, device: base.Device) -> Hashable:
+    parts = bound.fingerprint(device)
+    if config is DEFAULT:
+        return device, parts
+    return (
+        device, parts, config.grid, config.block, config.shared_bytes, config.elements
+    )  # fmt: skip
+
+
+DEFAULT = Config()
+
+
+def jit_options(dispatcher: Any) -> dict[str, Any]:
+    """The options that another function compiled for the same purpose should have."""
+    kept = ("debug", "opt", "lineinfo", "fastmath", "max_registers")
+    return {k: v for k, v in dispatcher.targetoptions.items() if k in kept}
+
+
+def as_device_function(dispatcher: Any) -> Any:
+    """The same function for kernels to call.
+
+    One Numba dispatcher cannot be both: what it compiled as a kernel, it does not compile as
+    a device function.
+    """
+    from numba import cuda
+
+    options = {k: v for k, v in jit_options(dispatcher).items() if k != "max_registers"}
+    return cuda.jit(device=True, **options)(dispatcher.py_func)

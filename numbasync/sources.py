@@ -1,0 +1,133 @@
+"""Operations that others begin with: values, deferred building, and several as one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, overload
+
+from numbasync.context import Context
+from numbasync.op import DeviceOp, Shared, Steps, check_op, name_of, refusing
+
+T = TypeVar("T")
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
+D = TypeVar("D")
+
+
+class Leaf(DeviceOp[T]):
+    """An operation that needs no preparation and holds no other operation."""
+
+    def enqueue(self, ctx: Context) -> T:
+        """Enqueue the work; the value."""
+        raise NotImplementedError
+
+    def steps(self, ctx: Context) -> Steps[T]:
+        return self.enqueue(ctx)
+        yield  # never reached: it makes this function a generator
+
+
+class Value(Leaf[T]):
+    """A value that is there already. No device work."""
+
+    def __init__(self, value: T) -> None:
+        self._value = value
+
+    def enqueue(self, ctx: Context) -> T:
+        return self._value
+
+    def _width(self) -> int | None:
+        return len(self._value) if isinstance(self._value, tuple) else None
+
+    def _describe(self) -> str:
+        return f"value({type(self._value).__name__})"
+
+
+class Zip(DeviceOp[tuple[Any, ...]]):
+    """Every operation in order, on one stream. If one fails, the later ones do not run."""
+
+    def __init__(self, ops: tuple[DeviceOp[Any], ...]) -> None:
+        self._free = False
+        for op in ops:
+            op.claim()
+        self._free = True
+        self._ops = ops
+
+    def steps(self, ctx: Context) -> Steps[tuple[Any, ...]]:
+        values = []
+        for op in self._ops:
+            value = yield from op.steps(ctx)
+            values.append(value)
+        return tuple(values)
+
+    def _width(self) -> int | None:
+        return len(self._ops)
+
+    def _describe(self) -> str:
+        return f"zip({', '.join(map(str, self._ops))})"
+
+
+class Defer(DeviceOp[T]):
+    """An operation that is built when it is run."""
+
+    def __init__(self, build: Callable[..., Any], *, wants_context: bool = False) -> None:
+        self._build = build
+        self._wants_context = wants_context
+
+    def steps(self, ctx: Context) -> Steps[T]:
+        made = self._build(ctx) if self._wants_context else self._build()
+        if self._wants_context and not isinstance(made, DeviceOp):
+            value: T = made
+            return value
+        op = check_op(made, f"what the closure of {self} returns")
+        op.claim()
+        result: T = yield from op.steps(ctx)
+        return result
+
+    def _describe(self) -> str:
+        kind = "with_context" if self._wants_context else "defer"
+        return f"{kind}({name_of(self._build)})"
+
+
+def value(x: T) -> DeviceOp[T]:
+    """An operation that gives `x` and does nothing."""
+    return Value(x)
+
+
+def shared(x: T) -> Shared[T]:
+    """`value(x)` that may be run any number of times."""
+    return Value(x).shared()
+
+
+def defer(build: Callable[[], DeviceOp[T]]) -> DeviceOp[T]:
+    """The operation that `build()` gives when this is run."""
+    return Defer(build)
+
+
+def with_context(build: Callable[[Context], DeviceOp[T] | T]) -> DeviceOp[T]:
+    """The operation, or the value, that `build(ctx)` gives when this is run.
+
+    `ctx` has `stream`, `device`, `pool`, `alloc(nbytes)` and `retain(object)`.
+    """
+    return Defer(build, wants_context=True)
+
+
+@overload
+def zip(a: DeviceOp[A], /) -> DeviceOp[tuple[A]]: ...
+@overload
+def zip(a: DeviceOp[A], b: DeviceOp[B], /) -> DeviceOp[tuple[A, B]]: ...
+@overload
+def zip(a: DeviceOp[A], b: DeviceOp[B], c: DeviceOp[C], /) -> DeviceOp[tuple[A, B, C]]: ...
+@overload
+def zip(
+    a: DeviceOp[A], b: DeviceOp[B], c: DeviceOp[C], d: DeviceOp[D], /
+) -> DeviceOp[tuple[A, B, C, D]]: ...
+@overload
+def zip(*ops: DeviceOp[Any]) -> DeviceOp[Any]: ...
+def zip(*ops: DeviceOp[Any]) -> DeviceOp[Any]:
+    """All of them, in order on one stream; the tuple of their values.
+
+    To overlap operations on several streams, use `gather`.
+    """
+    with refusing(ops):
+        return Zip(tuple(check_op(op, f"argument {i} of zip") for i, op in enumerate(ops)))

@@ -1,0 +1,137 @@
+"""The project itself: documents that are true, modules that stay small, imports that stay light."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import numbasync as na
+from numbasync.bench import report
+
+ROOT = Path(__file__).parent.parent.parent
+SOURCES = sorted([*ROOT.glob("numbasync/**/*.py"), *ROOT.glob("kernels/**/*.py")])
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_a_module_is_one_concept_and_says_which(path: Path) -> None:
+    text = path.read_text()
+    assert len(text.splitlines()) <= 400
+    assert text.startswith('"""')
+
+
+def test_every_public_name_is_documented() -> None:
+    names = [n for n in vars(na) if not n.startswith("_")]
+    assert len(names) > 50
+    for name in names:
+        if inspect.isclass(getattr(na, name)) or inspect.isfunction(getattr(na, name)):
+            assert inspect.getdoc(getattr(na, name)), name
+    for owner in (
+        na.DeviceOp,
+        na.Tensor,
+        na.Stream,
+        na.Event,
+        na.Device,
+        na.Launcher,
+        na.Partition,
+    ):
+        for name, member in vars(owner).items():
+            if inspect.isfunction(member) and not name.startswith("_"):
+                trivial = name in ("query", "steps", "wake", "spin_seconds")
+                assert trivial or inspect.getdoc(member), f"{owner.__name__}.{name}"
+
+
+def test_nothing_outside_the_backends_asks_which_one_it_is() -> None:
+    # Where kinds are for people: choosing, listing, naming, and the peers of a benchmark.
+    allowed = {"device.py", "doctor.py", "cli.py", "plugin.py", "peers.py"}
+    asks = re.compile(r"kind\s*(==|!=|in)\s|isinstance\([^)]*(Cuda|Cpu)[A-Z]")
+    for path in ROOT.glob("numbasync/**/*.py"):
+        if "backend" not in path.parts and path.name not in allowed:
+            for line in path.read_text().splitlines():
+                found = asks.search(line)
+                assert found is None or "dtype" in line or "kind in _TYPED" in line, (path, line)
+
+
+def test_importing_numbasync_is_light() -> None:
+    heavy = ("numba", "cuda", "greenlet", "uvloop", "rich", "PIL", "scipy", "pytest")
+    program = (
+        "import sys, numbasync; "
+        f"print([m for m in {heavy!r} if m in sys.modules])"
+    )  # fmt: skip
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT
+    )
+    assert result.stdout.strip() == "[]", result.stderr
+
+
+def code_blocks(path: Path) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", path.read_text(), re.M | re.S)
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/guide.md"])
+def test_the_programs_in_the_documents_run(name: str, tmp_path: Path) -> None:
+    blocks = code_blocks(ROOT / name)
+    assert blocks
+    # One program: a kernel's source must be in a file for messages, and blocks build on
+    # each other.
+    program = tmp_path / "program.py"
+    program.write_text("\n\n".join(blocks))
+    result = subprocess.run(
+        [sys.executable, "-W", "error", str(program)], capture_output=True, text=True, timeout=120,
+        env=environment(),
+    )  # fmt: skip
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_the_tests_in_the_documents_pass(tmp_path: Path) -> None:
+    program = tmp_path / "test_documents.py"
+    program.write_text("\n\n".join(code_blocks(ROOT / "docs/testing.md")))
+    result = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "numbasync.testing.plugin", "--device", "cpu",
+         str(program)],
+        capture_output=True, text=True, timeout=120, env=environment(), cwd=tmp_path,
+    )  # fmt: skip
+    assert "3 passed" in result.stdout, result.stdout
+
+
+def environment() -> dict[str, str]:
+    import os
+
+    paths = [str(ROOT), str(ROOT / "kernels"), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
+def test_the_saxpy_program_of_the_readme_is_short() -> None:
+    (block,) = code_blocks(ROOT / "README.md")
+    assert len([line for line in block.splitlines() if line.strip()]) <= 25
+
+
+def test_ci_runs_the_commands_of_the_readme() -> None:
+    blocks = re.findall(r"^```sh\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
+    assert len(blocks) == 2
+    assert all(len(b.strip().splitlines()) == 1 for b in blocks)
+    assert "numbasync demo" in blocks[0]
+    assert "pytest" in blocks[1]
+
+
+def test_the_tables_of_the_performance_page_are_the_measured_ones() -> None:
+    page = (ROOT / "docs/performance.md").read_text()
+    tables = re.findall(r"<!-- ([a-z0-9-]+) -->\n(.*?)<!-- end -->", page, re.S)
+    assert tables
+    for name, shown in tables:
+        found = json.loads((ROOT / f"docs/performance/{name}.json").read_text())
+        want = "\n".join(["", *report.header(found), "", report.markdown(found), ""])
+        assert shown.strip() == want.strip(), f"paste what report.markdown gives for {name}"
+
+
+def test_links_of_the_documents_lead_somewhere() -> None:
+    for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/*.md")]:
+        prose = re.sub(r"```.*?```|`[^`]*`", "", path.read_text(), flags=re.S)
+        for target in re.findall(r"\]\(([^)#]+)\)", prose):
+            if not target.startswith("http"):
+                assert (path.parent / target).exists(), (path.name, target)
