@@ -18,20 +18,13 @@ from bisect import insort
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
+from numbasync.backend import base
 from numbasync.errors import InternalError
 
 # uvloop and asyncio both sleep whole milliseconds at least; finer timers return at once.
 POLL_SECONDS = 0.001
 # A fault stops the stream before it can ring: while asleep, ask the driver this often.
 WATCHDOG_SECONDS = 0.1
-
-
-class Bell(Protocol):
-    """What a stream needs to wake a loop."""
-
-    @property
-    def eventfd(self) -> int: ...
-    def ring(self) -> None: ...
 
 
 class Watched(Protocol):
@@ -44,7 +37,7 @@ class Watched(Protocol):
         """Settle what the stream has passed; the latest sequence number that it passed."""
         ...
 
-    def wake(self, sequence: int, doorbell: Bell) -> bool:
+    def wake(self, sequence: int, doorbell: base.Doorbell) -> bool:
         """Ring once past `sequence`. False if the ring may come late or never."""
         ...
 

@@ -29,6 +29,8 @@ class _ArrayParameter:
     strides: tuple[int, ...]
     ndim: int
     size: int
+    itemsize: int
+    nbytes: int
     dtype: Any
 
     def __getitem__(self, index: Any) -> Any:

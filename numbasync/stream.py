@@ -175,7 +175,7 @@ class Stream:
                 self._in_flight.popleft()
             del kept  # outside the lock: finalisers may take long
 
-    def wake(self, sequence: int, doorbell: reactor.Bell) -> bool:
+    def wake(self, sequence: int, doorbell: base.Doorbell) -> bool:
         return self.backend.wake(sequence, doorbell)
 
     def give_up(self) -> bool:

@@ -14,7 +14,8 @@ import pytest
 import uvloop
 
 from numbasync import reactor
-from numbasync.reactor import Bell, Doorbell
+from numbasync.backend import base
+from numbasync.reactor import Doorbell
 
 
 class FakeStream:
@@ -24,7 +25,7 @@ class FakeStream:
         self.spin_seconds = spin_seconds
         self.passed = 0
         self.looks = 0
-        self.bells: list[tuple[int, Bell]] = []
+        self.bells: list[tuple[int, base.Doorbell]] = []
         self.prompt = True
         self.broken = False
 
@@ -32,7 +33,7 @@ class FakeStream:
         self.looks += 1
         return sys.maxsize if self.broken else self.passed
 
-    def wake(self, sequence: int, doorbell: Bell) -> bool:
+    def wake(self, sequence: int, doorbell: base.Doorbell) -> bool:
         self.bells.append((sequence, doorbell))
         return self.prompt
 
