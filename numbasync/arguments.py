@@ -14,7 +14,7 @@ import numpy as np
 from numbasync import layout
 from numbasync.backend import base
 from numbasync.backend.base import ArrayKey
-from numbasync.errors import AliasError, DeviceMismatchError, LauncherError
+from numbasync.errors import AliasError, LauncherError
 from numbasync.partition import Partition
 from numbasync.signature import Parameter, Role
 from numbasync.tensor import HostArray, SharedTensor, Tensor
@@ -38,7 +38,7 @@ class Bound:
         partitions: those that came as partitions, by position.
     """
 
-    __slots__ = ("host", "partitions", "tensors", "values")
+    __slots__ = ("_parts", "host", "partitions", "tensors", "values")
 
     def __init__(
         self, kernel: str, parameters: tuple[Parameter, ...], values: tuple[Any, ...]
@@ -47,6 +47,7 @@ class Bound:
         self.tensors: list[tuple[int, Tensor]] = []
         self.host: list[tuple[int, HostArray]] = []
         self.partitions: dict[int, Partition] = {}
+        parts: list[Any] = []
         for i, parameter in enumerate(parameters):
             value = values[i]
             kind = type(value)
@@ -54,18 +55,39 @@ class Bound:
             if kind is Partition and parameter.is_output:
                 self.partitions[i] = value
                 self.tensors.append((i, value.tensor))
+                parts.append(value.fingerprint)
             elif kind is Tensor and parameter.takes_tensor:
                 self.tensors.append((i, value))
-            elif (kind in _TYPED or kind is int) and parameter.takes_number:
-                continue
+                parts.append(value.fingerprint)
+            elif kind in _TYPED and parameter.takes_number:
+                parts.append(kind)
+            elif kind is int and parameter.takes_number:
+                parts.append(int if -(2**63) <= value < 2**63 else "big")
             else:
-                array = _array(kernel, parameter, value)
-                if isinstance(array, Tensor):
-                    self.tensors.append((i, array))
-                elif array is not None:
-                    self.host.append((i, array))
-                if isinstance(value, Partition):
-                    self.partitions[i] = value
+                parts.append(self._sort(i, value, _array(kernel, parameter, value)))
+        self._parts = parts
+
+    def _sort(self, i: int, value: Any, array: ArrayArgument | None) -> Hashable:
+        """File an argument of a rarer kind; its part of the fingerprint, None for a number
+        whose type only the device knows.
+        """
+        if isinstance(value, Partition):
+            self.partitions[i] = value
+        if isinstance(array, Tensor):
+            self.tensors.append((i, array))
+            return value.fingerprint if isinstance(value, Partition) else array.fingerprint
+        if array is not None:
+            self.host.append((i, array))
+            return array.dtype.str, array.shape
+        return None
+
+    def fingerprint(self, device: base.Device) -> tuple[Hashable, ...]:
+        """Equal for calls with equal types, layouts, shapes and tiles: one plan serves them."""
+        parts = self._parts
+        if None in parts:
+            pairs = zip(parts, self.values, strict=True)
+            return tuple(device.scalar_key(v) if p is None else p for p, v in pairs)
+        return tuple(parts)
 
     def check_aliases(self, kernel: str, parameters: tuple[Parameter, ...]) -> None:
         """Refuse an output in the storage of another argument.
@@ -74,8 +96,6 @@ class Bound:
             AliasError: there is one.
         """
         found = [(i, t) for i, t in self.tensors if t.device is not None]
-        if len({id(t.storage) for _, t in found}) == len(found):
-            return
         for n, (i, a) in enumerate(found):
             for j, b in found[n + 1 :]:
                 p, q = parameters[i], parameters[j]
@@ -89,22 +109,12 @@ class Bound:
                         "@na.launcher(may_alias=True)."
                     )
 
-    def check_device(
-        self, kernel: str, parameters: tuple[Parameter, ...], device: base.Device
-    ) -> None:
-        """Refuse tensors of another device.
-
-        Raises:
-            DeviceMismatchError: there is one.
-        """
-        for i, tensor in self.tensors:
-            if tensor.storage.pool.device is not device:
-                raise DeviceMismatchError(
-                    f"kernel {kernel}: {parameters[i].name} is {tensor!r}, but the launch goes to "
-                    f"{device.kind}:{device.ordinal}.\n"
-                    "Run it on a stream of the tensor's device, or inside "
-                    "`with na.use_device(d):`."
-                )
+    def storages_differ(self) -> bool:
+        """Whether no two tensors share a storage: the quick answer of nearly every call."""
+        tensors = self.tensors
+        if len(tensors) == 2:
+            return tensors[0][1].storage_id != tensors[1][1].storage_id
+        return len({t.storage_id for _, t in tensors}) == len(tensors)
 
     def by_name(self, parameters: tuple[Parameter, ...]) -> dict[str, Any]:
         """The arguments as preconditions see them: a partition as its tensor."""
@@ -119,22 +129,6 @@ class Bound:
         """Each argument's part of a compiled kernel's key."""
         arrays = self.arrays()
         return [_key(arrays.get(i), v, device) for i, v in enumerate(self.values)]
-
-    def fingerprint(self, device: base.Device) -> tuple[Hashable, ...]:
-        """Equal for calls with equal types, layouts, shapes and tiles: one plan serves them."""
-        parts: list[Any] = [type(v) for v in self.values]
-        for i, tensor in self.tensors:
-            parts[i] = tensor.fingerprint
-        for i, partition in self.partitions.items():
-            parts[i] = partition.fingerprint
-        for i, array in self.host:
-            parts[i] = (array.dtype.str, array.shape)
-        for i, part in enumerate(parts):
-            if part is int:
-                parts[i] = -(2**63) <= self.values[i] < 2**63
-            elif isinstance(part, type) and part not in _TYPED:
-                parts[i] = device.scalar_key(self.values[i])
-        return tuple(parts)
 
 
 def _key(array: ArrayArgument | None, value: Any, device: base.Device) -> Hashable:

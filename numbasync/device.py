@@ -103,10 +103,11 @@ class Device:
     @property
     def policy(self) -> SchedulingPolicy:
         """Picks the stream of operations that name none. Default: four streams in turn."""
-        with self._lock:
-            if self._policy is None:
-                self._policy = StreamPoolRoundRobin(self, 4)
-            return self._policy
+        if self._policy is None:
+            with self._lock:
+                if self._policy is None:
+                    self._policy = StreamPoolRoundRobin(self, 4)
+        return self._policy
 
     @policy.setter
     def policy(self, policy: SchedulingPolicy) -> None:
@@ -128,10 +129,11 @@ class Device:
     @property
     def pool(self) -> MemoryPool:
         """Where tensors of this device are allocated."""
-        with self._lock:
-            if self._pool is None:
-                self._pool = self.new_pool()
-            return self._pool
+        if self._pool is None:
+            with self._lock:
+                if self._pool is None:
+                    self._pool = self.new_pool()
+        return self._pool
 
     @pool.setter
     def pool(self, pool: MemoryPool) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Callable, Iterable
-from functools import cached_property
+from functools import cached_property, partial
 from types import FunctionType
 from typing import Any, overload
 
@@ -18,11 +18,11 @@ from numbasync.backend import base
 from numbasync.backend.base import Dim3
 from numbasync.context import Context
 from numbasync.device import Device
-from numbasync.errors import InternalError, LauncherError, LaunchError
+from numbasync.errors import DeviceMismatchError, InternalError, LauncherError, LaunchError
 from numbasync.op import DeviceOp, Steps, refusing
 from numbasync.plan import DEFAULT, Config, Planner, as_device_function
 from numbasync.precondition import Precondition
-from numbasync.signature import Parameter, Role, parameters
+from numbasync.signature import Role, parameters
 from numbasync.stream import Stream
 from numbasync.tensor import Tensor, upload
 
@@ -36,7 +36,10 @@ class Launch(DeviceOp[Any]):
         self._values = values
         self._config = config
         self.stream = config.stream
-        self._lazy = [i for i, v in enumerate(values) if isinstance(v, DeviceOp)]
+        self._lazy: list[int] = []
+        for i, value in enumerate(values):
+            if isinstance(value, DeviceOp):
+                self._lazy.append(i)
         self._bound = None if self._lazy else launcher.bind(values)
         for i in self._lazy:
             values[i].claim()
@@ -56,7 +59,6 @@ class Launch(DeviceOp[Any]):
         bound = self._bound
         if bound is None:
             bound = yield from self.arguments(ctx)
-        bound.check_device(launcher.name, launcher.parameters, device.backend)
         if launcher.preconditions:
             values = bound.by_name(launcher.parameters)
             for condition in launcher.preconditions:
@@ -66,9 +68,9 @@ class Launch(DeviceOp[Any]):
             executable = yield from _compiled(launcher, bound, device)
             plan = launcher.planner.make(bound, config, device, executable)
         if not plan.empty:
-            args = _lease(launcher.parameters, bound, ctx)
+            args = _lease(launcher, bound, ctx)
             ctx.queue.launch(plan.executable, plan.grid, plan.block, plan.shared_bytes, args)
-        return launcher.result(*bound.values)
+        return launcher.result(bound.values)
 
     def _width(self) -> int:
         return len(self._values)
@@ -105,11 +107,23 @@ def _compiled(launcher: Launcher, bound: Bound, device: Device) -> Steps[base.Ex
     return found
 
 
-def _lease(parameters: tuple[Parameter, ...], bound: Bound, ctx: Context) -> list[Any]:
+def _lease(launcher: Launcher, bound: Bound, ctx: Context) -> list[Any]:
     """Take every array of a launch for its stream; the arguments as the backend wants them."""
+    parameters = launcher.parameters
     args: list[Any] = list(bound.values)
+    # Tensors before NumPy arrays: one of another device is found before anything is uploaded.
     for i, tensor in bound.tensors:
-        (ctx.write if parameters[i].is_output else ctx.read)(tensor.storage)
+        try:
+            if parameters[i].is_output:
+                ctx.write(tensor.storage)
+            else:
+                ctx.read(tensor.storage)
+        except DeviceMismatchError:
+            raise DeviceMismatchError(
+                f"kernel {launcher.name}: {parameters[i].name} is {tensor!r}, but the launch goes "
+                f"to {ctx.device.label}.\n"
+                "Run it on a stream of the tensor's device, or inside `with na.use_device(d):`."
+            ) from None
         args[i] = tensor.handle
     for i, array in bound.host:
         tensor = Tensor.allocate(ctx, array.shape, array.dtype)
@@ -173,9 +187,11 @@ class Launcher:
             dispatcher, self.parameters, block, grids.check_axes(axes, self.name)
         )
         # `rename` replaces names that a named tuple cannot have, such as `_x`.
-        base = namedtuple(self.name, names, rename=True)  # type: ignore[misc]  # noqa: PYI024
+        named = namedtuple(self.name, names, rename=True)  # type: ignore[misc]  # noqa: PYI024
         outputs = tuple(i for i, p in enumerate(self.parameters) if p.is_output)
-        self.result: Any = type(self.name, (base,), {"__slots__": (), "_output_positions": outputs})
+        kind = type(self.name, (named,), {"__slots__": (), "_output_positions": outputs})
+        # Makes the named tuple of a tuple; `kind(*values)` takes twice as long.
+        self.result: Callable[[tuple[Any, ...]], Any] = partial(tuple.__new__, kind)
         self.__name__ = self.__qualname__ = self.name
         self.__doc__ = self.py_func.__doc__
         self.__module__ = self.py_func.__module__
@@ -250,7 +266,7 @@ class Launcher:
     def bind(self, values: tuple[Any, ...]) -> Bound:
         """The arguments, sorted and checked as far as that needs no device."""
         bound = Bound(self.name, self.parameters, values)
-        if not self.may_alias and len(bound.tensors) > 1:
+        if not self.may_alias and not bound.storages_differ():
             bound.check_aliases(self.name, self.parameters)
         return bound
 

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from numbasync.device import Device
 
 
+LOOK_EVERY = 8  # submissions; a look and what it settles cost about 2 us
+
+
 class Submission:
     """Work of one operation on one stream.
 
@@ -110,8 +113,10 @@ class Stream:
             self._in_flight.append(submission)
             self.device.busy.add(self)
             self.backend.write(self._sequence)
-        # Keeps a stream short that nobody awaits; costs one look at the word.
-        self.advance()
+        # Keeps a stream short that nobody awaits; now and then, since it is looked at anyway
+        # by whoever awaits, synchronises, or asks for memory.
+        if not self._sequence % LOOK_EVERY:
+            self.advance()
 
     def mark(self, name: str = "a mark") -> int:
         """Make this point awaitable; its sequence number."""
@@ -161,19 +166,18 @@ class Stream:
         return passed
 
     def _settle(self, passed: int) -> None:
-        while True:
-            with self._lock:
-                if not self._in_flight or self._in_flight[0].sequence > passed:
-                    if not self._in_flight:
-                        self.device.busy.discard(self)
-                    return
-                submission = self._in_flight[0]
+        kept = []  # dropped outside the lock: finalisers may take long
+        with self._lock:
+            in_flight = self._in_flight
+            while in_flight and in_flight[0].sequence <= passed:
+                submission = in_flight[0]
                 error = self._broken or self.backend.failure(submission.sequence)
-                kept = submission.settle(error)
-                # Only now: a thread that still sees it waits for the lock, so that
-                # nobody takes a result whose host side is not there yet.
-                self._in_flight.popleft()
-            del kept  # outside the lock: finalisers may take long
+                kept.append(submission.settle(error))
+                # Only now: a thread that still sees it waits for the lock, so that nobody
+                # takes a result whose host side is not there yet.
+                in_flight.popleft()
+            if not in_flight:
+                self.device.busy.discard(self)
 
     def wake(self, sequence: int, doorbell: base.Doorbell) -> bool:
         return self.backend.wake(sequence, doorbell)

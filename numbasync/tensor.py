@@ -103,6 +103,11 @@ class Tensor:
         return self._storage
 
     @property
+    def storage_id(self) -> int:
+        """Equal for views of one storage; of itself only, for one that has none."""
+        return id(self._storage or self)
+
+    @property
     def handle(self) -> base.Array:
         """The device's own description of this array."""
         if self._handle is None or self._storage is None:
