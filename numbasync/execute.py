@@ -6,6 +6,7 @@ to `DeviceFuture`.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable
 from typing import Any, TypeVar
 
@@ -113,7 +114,7 @@ async def gather(*ops: Any) -> list[Any]:
     """Start every operation, then await them all.
 
     Args:
-        ops: operations, futures of `spawn` or `schedule`, or other awaitables.
+        ops: operations, futures of `spawn` or `schedule`, coroutines and other awaitables.
 
     Returns:
         The values, in order.
@@ -121,21 +122,28 @@ async def gather(*ops: Any) -> list[Any]:
     Raises:
         The first error in the order of the arguments, after all have settled.
     """
-    started: list[Awaitable[Any]] = []
-    for op in ops:
-        if hasattr(op, "steps"):
-            started.append(spawn(op))
-            continue
-        if isinstance(op, DeviceFuture):
-            op.start()
-        started.append(op)
+    started = [_start(op) for op in ops]
     values: list[Any] = []
     errors: list[Exception] = []
-    for future in started:
-        try:
-            values.append(await future)
-        except Exception as error:
-            errors.append(error)
+    try:
+        for future in started:
+            try:
+                values.append(await future)
+            except Exception as error:
+                errors.append(error)
+    except asyncio.CancelledError:
+        for future in started:
+            if isinstance(future, asyncio.Future):
+                future.cancel()
+        raise
     if errors:
         raise errors[0]
     return values
+
+
+def _start(op: Any) -> Awaitable[Any]:
+    """Something to await, whose work has begun."""
+    if isinstance(op, DeviceFuture):
+        op.start()
+        return op
+    return spawn(op) if hasattr(op, "steps") else asyncio.ensure_future(op)

@@ -97,13 +97,16 @@ class DeviceFuture(Generic[T]):
         """Enqueue up to the next preparation; None at the end."""
         with exclusive:
             try:
-                return next(steps) if error is None else steps.throw(error)
-            except StopIteration as end:
-                self._value = end.value
+                try:
+                    return next(steps) if error is None else steps.throw(error)
+                except StopIteration as end:
+                    self._value = end.value
+                except BaseException:
+                    ctx.close()
+                    raise
                 self._submission = ctx.close()
                 self._state = _State.SUBMITTED
             except BaseException as failed:
-                ctx.close()
                 self._fail(failed)
                 if not isinstance(failed, Exception):
                     raise

@@ -6,6 +6,7 @@ memory of one element only; basic indexing never touches it.
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
 from collections.abc import Hashable
@@ -28,12 +29,21 @@ class Layout(NamedTuple):
     strides: Shape
 
 
+MOST_FINGERPRINTS = 65536
+
 _fingerprints: dict[Hashable, int] = {}
+_numbers = itertools.count()  # next() is one C call: no two threads get the same number
 
 
 def fingerprint(of: Hashable) -> int:
-    """A number that stands for `of`: quick to hash and compare, unlike nested tuples."""
-    return _fingerprints.setdefault(of, len(_fingerprints))
+    """A number that stands for `of`: quick to hash and compare, unlike nested tuples.
+
+    Different things never have the same number. The same thing gets a new one when so many
+    have been seen that the memory of them is cleared.
+    """
+    if len(_fingerprints) >= MOST_FINGERPRINTS:
+        _fingerprints.clear()
+    return _fingerprints.setdefault(of, next(_numbers))
 
 
 def check_shape(shape: Any) -> Shape:

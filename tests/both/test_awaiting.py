@@ -141,6 +141,35 @@ async def test_gather_starts_all_and_keeps_the_order(
     assert await task == ["slow", "quick", 3, "coroutine"]
 
 
+async def test_gather_starts_coroutines_too(device: na.Device) -> None:
+    arrived = asyncio.Barrier(3)
+
+    async def meet(i: int) -> int:
+        async with asyncio.timeout(20):
+            await arrived.wait()  # would wait for ever if one was begun after the other
+        return i
+
+    assert await na.gather(meet(1), na.value(2), meet(3), meet(4)) == [1, 2, 3, 4]
+
+
+async def test_a_cancelled_gather_cancels_what_it_started(device: na.Device) -> None:
+    ended: list[str] = []
+
+    async def stay() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            ended.append("cancelled")
+            raise
+
+    task = asyncio.ensure_future(na.gather(stay(), stay()))
+    await settle(device)
+    task.cancel()
+    await asyncio.wait([task])
+    await settle(device)
+    assert ended == ["cancelled", "cancelled"]
+
+
 async def test_gather_raises_the_first_error_after_all_have_settled(
     device: na.Device, stream: na.Stream, gate: Gate
 ) -> None:

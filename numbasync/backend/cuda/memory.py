@@ -118,6 +118,8 @@ class PinnedPool:
 
     KEPT_BYTES = 256 * 2**20
     SMALLEST = 4096
+    LARGE = 16 * 2**20  # from here on in steps of `STEP`
+    STEP = 2 * 2**20
 
     def __init__(self, device: CudaDevice) -> None:
         self._device = device
@@ -128,6 +130,8 @@ class PinnedPool:
 
     def take(self, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
         size = max(self.SMALLEST, 1 << max(nbytes - 1, 1).bit_length())
+        if size > self.LARGE:
+            size = -(-nbytes // self.STEP) * self.STEP
         with self._lock:
             spare = self._spare.get(size)
             address = spare.pop() if spare else 0

@@ -11,7 +11,7 @@ import threading
 from collections import deque
 from typing import Any
 
-from numbasync.backend.cuda.driver import NOT_READY, cu, error_of, fail
+from numbasync.backend.cuda.driver import cu, fail
 
 PAGE_BYTES = 4096
 WORD_BYTES = 64  # a cache line each: the device writes one while the host reads another
@@ -120,10 +120,8 @@ class EventMarks:
             while self._waiting:
                 sequence, event = self._waiting[0]
                 (result,) = cu.cuEventQuery(event)
-                if result == NOT_READY:
-                    break
                 if result:
-                    raise error_of(result, "cuEventQuery")
+                    break  # not ready; or a fault, which `CudaStream.fault` reports
                 self._waiting.popleft()
                 self._spare.append(event)
                 self._passed = sequence
