@@ -180,7 +180,7 @@ async def _main(pictures: list[Picture], device: Device, full: bool) -> int:
         began = time.perf_counter()
         alone = device.new_stream()
         for picture in pictures:
-            await pipeline(picture).schedule(_Only(alone))
+            await pipeline(picture).schedule(alone)
             progress.advance(bar)
         serial = time.perf_counter() - began
         stages = _stage_ms(pictures)
@@ -203,16 +203,6 @@ async def _main(pictures: list[Picture], device: Device, full: bool) -> int:
             progress.advance(bar)
     _report(console, device, pictures, stages, serial, overlapped, worst)
     return 0
-
-
-class _Only:
-    """A policy of one stream that is there already."""
-
-    def __init__(self, stream: na.Stream) -> None:
-        self._stream = stream
-
-    def next_stream(self) -> na.Stream:
-        return self._stream
 
 
 async def _seconds_a_pixel() -> float:

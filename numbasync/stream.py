@@ -103,6 +103,12 @@ class Stream:
         """The same as `device.new_stream()`."""
         return device.new_stream()
 
+    def next_stream(self) -> Stream:
+        """Itself: a stream is a scheduling policy that always picks itself, so that
+        `op.schedule(stream)` and `na.spawn(op, stream)` do what they say.
+        """
+        return self
+
     # --- submitting ---
 
     def commit(self, submission: Submission) -> None:

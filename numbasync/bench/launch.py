@@ -66,7 +66,6 @@ async def _calls(stream: na.Stream, z: na.Tensor, x: na.Tensor) -> int:
 
 def _ours(stream: na.Stream, z: na.Tensor, x: na.Tensor) -> list[Case]:
     part = z.partition(THREADS)
-    policy = _Only(stream)
 
     async def check() -> None:
         await na.fill(z, 0)
@@ -85,7 +84,7 @@ def _ours(stream: na.Stream, z: na.Tensor, x: na.Tensor) -> list[Case]:
     async def wait(calls: int) -> float:
         began = time.perf_counter()
         for _ in range(calls):
-            await saxpy(part, 2.0, x).schedule(policy)
+            await saxpy(part, 2.0, x).schedule(stream)
         return time.perf_counter() - began
 
     def build_and_submit() -> None:
@@ -100,13 +99,3 @@ def _ours(stream: na.Stream, z: na.Tensor, x: na.Tensor) -> list[Case]:
         Case("numbasync: build + sync_on", timed(build_and_sync, stream.synchronize), check),
         Case("numbasync: build + await", wait, check),
     ]
-
-
-class _Only:
-    """A policy of one stream."""
-
-    def __init__(self, stream: na.Stream) -> None:
-        self._stream = stream
-
-    def next_stream(self) -> na.Stream:
-        return self._stream

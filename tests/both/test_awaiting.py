@@ -37,7 +37,7 @@ async def test_an_await_waits_for_the_gate(
 ) -> None:
     await ready()
     gate.close()
-    future = na.ones(8).to_host().schedule(Only(stream))
+    future = na.ones(8).to_host().schedule(stream)
     task = asyncio.ensure_future(waited(future))
     await settle(device)
     assert not task.done() and not future.done()
@@ -53,7 +53,7 @@ async def test_the_loop_turns_while_the_device_works(
 ) -> None:
     await ready()
     gate.close()
-    future = na.spawn(na.ones(8), Only(stream))
+    future = na.spawn(na.ones(8), stream)
     turns = 0
     for _ in range(100):
         await asyncio.sleep(0)
@@ -67,8 +67,8 @@ async def test_spawn_starts_now_and_schedule_at_the_first_await(
     device: na.Device, stream: na.Stream
 ) -> None:
     ran: list[str] = []
-    spawned = na.spawn(na.value(1).inspect(lambda _: ran.append("spawned")), Only(stream))
-    scheduled = na.value(2).inspect(lambda _: ran.append("scheduled")).schedule(Only(stream))
+    spawned = na.spawn(na.value(1).inspect(lambda _: ran.append("spawned")), stream)
+    scheduled = na.value(2).inspect(lambda _: ran.append("scheduled")).schedule(stream)
     assert ran == ["spawned"]
     assert await scheduled == 2
     assert ran == ["spawned", "scheduled"]
@@ -77,11 +77,10 @@ async def test_spawn_starts_now_and_schedule_at_the_first_await(
 
 async def test_schedule_freezes_stream_and_pool(device: na.Device, policy: Any) -> None:
     streams = [device.new_stream() for _ in range(2)]
-    first = na.SingleStream(Source(streams[0]))
     pool, other = device.pool, device.new_pool()
-    future = na.with_context(lambda ctx: (ctx.stream, ctx.pool)).schedule(first)
+    future = na.with_context(lambda ctx: (ctx.stream, ctx.pool)).schedule(streams[0])
     before = device.policy
-    device.policy, device.pool = na.SingleStream(Source(streams[1])), other
+    device.policy, device.pool = streams[1], other
     try:
         assert await future == (streams[0], pool)
         assert await na.with_context(lambda ctx: (ctx.stream, ctx.pool)) == (streams[1], other)
@@ -113,7 +112,7 @@ async def test_a_future_may_be_awaited_again_and_by_two(
 ) -> None:
     await ready()
     gate.close()
-    future = na.spawn(na.ones(4), Only(stream))
+    future = na.spawn(na.ones(4), stream)
     tasks = [asyncio.ensure_future(waited(future)) for _ in range(2)]
     await settle(device)
     gate.open()
@@ -131,9 +130,7 @@ async def test_gather_starts_all_and_keeps_the_order(
     slow = na.value("slow").inspect(started.append).then(lambda v: na.ones(2).map(lambda _: v))
     quick = na.value("quick").inspect(started.append).then(lambda v: na.ones(2).map(lambda _: v))
     task = asyncio.ensure_future(
-        na.gather(
-            slow.schedule(Only(stream)), quick.schedule(Only(other)), na.value(3), coroutine()
-        )
+        na.gather(slow.schedule(stream), quick.schedule(other), na.value(3), coroutine())
     )
     await settle(device)
     assert started == ["slow", "quick"] and not task.done()
@@ -182,7 +179,7 @@ async def test_gather_raises_the_first_error_after_all_have_settled(
         return na.value(0).map(change)
 
     gate.close()
-    last = na.spawn(na.ones(2), Only(stream))
+    last = na.spawn(na.ones(2), stream)
     task = asyncio.ensure_future(na.gather(fails("first"), fails("second"), last))
     await settle(device)
     assert not task.done(), "an operation is still in flight"
@@ -207,7 +204,7 @@ async def test_timeout_is_on_time_and_the_work_goes_on(
     await ready()
     gate.close()
     z = na.zeros(8).async_on(stream)
-    future = na.spawn(na.fill(z, 5), Only(stream))
+    future = na.spawn(na.fill(z, 5), stream)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):
             await future
@@ -223,7 +220,7 @@ async def test_cancelling_frees_nothing_that_is_in_use(
     await ready()
     start = used(device)
     gate.close()
-    task = asyncio.ensure_future(waited(na.zeros(2**20).schedule(Only(stream))))
+    task = asyncio.ensure_future(waited(na.zeros(2**20).schedule(stream)))
     await settle(device)
     held = used(device)
     assert held >= start + 2**22
@@ -247,7 +244,7 @@ async def test_a_cancelled_await_leaves_no_waiter(
     errors: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
     gate.close()
-    task = asyncio.ensure_future(waited(na.zeros(4).schedule(Only(stream))))
+    task = asyncio.ensure_future(waited(na.zeros(4).schedule(stream)))
     await settle(device)
     task.cancel()
     await settle(device)
@@ -265,8 +262,8 @@ def test_a_loop_closed_first_gives_the_memory_back_later(
     gate.close()
 
     async def leave() -> None:
-        na.spawn(na.zeros(2**18), Only(stream))
-        task = asyncio.ensure_future(waited(na.zeros(2**18).schedule(Only(stream))))
+        na.spawn(na.zeros(2**18), stream)
+        task = asyncio.ensure_future(waited(na.zeros(2**18).schedule(stream)))
         await settle(device)
         task.cancel()
 
@@ -430,23 +427,3 @@ async def waited(awaitable: Any) -> Any:
 
 async def coroutine() -> str:
     return "coroutine"
-
-
-class Only:
-    """A policy of one stream."""
-
-    def __init__(self, stream: na.Stream) -> None:
-        self._stream = stream
-
-    def next_stream(self) -> na.Stream:
-        return self._stream
-
-
-class Source:
-    """A source whose every stream is the same one."""
-
-    def __init__(self, stream: na.Stream) -> None:
-        self._stream = stream
-
-    def new_stream(self) -> na.Stream:
-        return self._stream

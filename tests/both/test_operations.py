@@ -188,8 +188,8 @@ async def test_a_holder_on_another_stream_waits_for_the_producer(
     other = device.new_stream()
     op = na.full(4, 7).shared()
     gate.close()
-    producer = na.spawn(op, na.SingleStream(OneStream(stream)))
-    consumer = na.spawn(op.then(lambda t: t.to_host()), na.SingleStream(OneStream(other)))
+    producer = na.spawn(op, stream)
+    consumer = na.spawn(op.then(lambda t: t.to_host()), other)
     await settle(device)
     assert not producer.done() and not consumer.done()
     gate.open()
@@ -325,13 +325,3 @@ def test_memory_comes_back(device: na.Device) -> None:
     assert used(device) >= start + 400_000, "a view holds the storage"
     del view
     assert used(device) == start
-
-
-class OneStream:
-    """A source whose every stream is the same one."""
-
-    def __init__(self, stream: na.Stream) -> None:
-        self._stream = stream
-
-    def new_stream(self) -> na.Stream:
-        return self._stream
