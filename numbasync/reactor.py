@@ -11,11 +11,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import socket
 import threading
 import time
 import weakref
 from bisect import insort
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Protocol
 
 from numbasync.backend import base
@@ -56,14 +59,19 @@ class Doorbell:
     _spare: ClassVar[list[Doorbell]] = []
 
     def __init__(self) -> None:
-        self.eventfd = -1
+        self._send: Callable[[], object]
+        self._receive: Callable[[], object]
         if hasattr(os, "eventfd"):
-            self.eventfd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-            self.fileno = self._write = self.eventfd
+            self.fileno = self.eventfd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+            self._send = partial(os.eventfd_write, self.eventfd, 1)
+            self._receive = partial(os.eventfd_read, self.eventfd)
         else:
-            self.fileno, self._write = os.pipe()
-            os.set_blocking(self.fileno, False)
-            os.set_blocking(self._write, False)
+            reader, writer = socket.socketpair()
+            reader.setblocking(False)
+            writer.setblocking(False)
+            self.fileno, self.eventfd = reader.fileno(), -1
+            self._send = partial(writer.send, b"!")
+            self._receive = partial(reader.recv, 65536)
 
     @classmethod
     def take(cls) -> Doorbell:
@@ -77,11 +85,11 @@ class Doorbell:
         """Wake the loop. Any thread may call it; it never blocks."""
         # If it has been rung so often that it is full, the loop will wake anyway.
         with contextlib.suppress(BlockingIOError):
-            os.write(self._write, b"\1\0\0\0\0\0\0\0")
+            self._send()
 
     def clear(self) -> None:
         with contextlib.suppress(BlockingIOError):
-            os.read(self.fileno, 8 if self.eventfd >= 0 else 65536)
+            self._receive()
 
 
 @dataclass(frozen=True, slots=True)

@@ -228,16 +228,49 @@ def test_a_loop_closed_under_its_waiters_is_cleared_away(loop_factory: Any) -> N
     assert len(reactor._reactors) <= before + 1
 
 
-def test_doorbells_never_block_when_nobody_answers() -> None:
-    bell = Doorbell.take()
-    try:
-        os.set_blocking(bell.fileno, False)
-        for _ in range(100_000):
-            bell.ring()
-        bell.clear()
-        bell.clear()
-    finally:
-        Doorbell.hand_on(bell)
+@pytest.mark.parametrize("kind", ["eventfd", "sockets"])
+def test_doorbells_never_block_when_nobody_answers(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if kind == "sockets":
+        monkeypatch.delattr(os, "eventfd", raising=False)
+    bell = Doorbell()
+    assert (bell.eventfd >= 0) == (kind == "eventfd")
+    for _ in range(100_000):
+        bell.ring()
+    bell.clear()
+    bell.clear()
+    close(bell)
+
+
+def close(bell: Doorbell) -> None:
+    """What no program does: a bell lives as long as the process."""
+    if bell.eventfd >= 0:
+        os.close(bell.eventfd)
+    else:
+        for end in (bell._send, bell._receive):
+            end.func.__self__.close()  # type: ignore[attr-defined]
+
+
+def test_a_system_without_eventfd_is_rung_through_sockets(
+    loop_factory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(os, "eventfd", raising=False)
+    monkeypatch.setattr(Doorbell, "_spare", [])
+
+    bells: list[Any] = []
+
+    async def main() -> None:
+        stream, watcher = FakeStream(), reactor.current()
+        future = watcher.wait(stream, 1)
+        await turns()
+        assert stream.bells[0][1].eventfd == -1
+        bells.append(watcher._bell)
+        threading.Thread(target=stream.reach, args=(1,)).start()
+        await future
+
+    run(loop_factory, main())
+    close(bells[0])
 
 
 def test_a_reactor_shows_its_state(loop_factory: Any) -> None:
