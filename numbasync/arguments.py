@@ -15,6 +15,7 @@ from numbasync import layout
 from numbasync.backend import base
 from numbasync.backend.base import ArrayKey
 from numbasync.errors import AliasError, LauncherError
+from numbasync.execute import describe
 from numbasync.partition import Partition
 from numbasync.signature import Parameter, Role
 from numbasync.tensor import HostArray, SharedTensor, Tensor
@@ -191,8 +192,3 @@ def _array(kernel: str, p: Parameter, value: Any) -> ArrayArgument | None:
             f"kernel {kernel}: {p.name} is annotated as a number, but came as {describe(value)}."
         )
     return found
-
-
-def describe(value: Any) -> str:
-    """A value as messages show it: its type, and the beginning of its `repr`."""
-    return f"{type(value).__name__} ({value!r:.80})"

@@ -7,8 +7,9 @@ for that one. A thread enqueues one operation at a time.
 
 from __future__ import annotations
 
+import gc
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Literal, Protocol, TypeVar
@@ -90,7 +91,8 @@ _thread = _Thread()
 class _Exclusive:
     """Only one operation is enqueued at a time on one thread. Keeps no state of its own."""
 
-    def __enter__(self) -> None:
+    def check(self) -> None:
+        """Raise ReentrancyError if this thread is enqueuing an operation."""
         if _thread.busy:
             raise ReentrancyError(
                 "an operation was run inside a closure of another one, on the same thread.\n"
@@ -98,6 +100,10 @@ class _Exclusive:
                 "    op.then(lambda x: kernel(x))       # not: kernel(x).sync()\n\n"
                 "or use then_unchecked if the closure must wait for a result."
             )
+
+    def __enter__(self) -> None:
+        if _thread.busy:
+            self.check()
         _thread.busy = True
 
     def __exit__(self, *exc: object) -> None:
@@ -117,6 +123,45 @@ def unlocked() -> Iterator[None]:
         _thread.busy = busy
 
 
+class Turn:
+    """A preparation that another task or thread is busy with: wait until it is settled."""
+
+    def __init__(self) -> None:
+        self._settled = threading.Event()
+        self._calls: list[Callable[[], None]] = []
+        self._lock = threading.Lock()
+        self._thread = threading.get_ident()
+
+    @property
+    def is_settled(self) -> bool:
+        return self._settled.is_set()
+
+    def settle(self) -> None:
+        """It is over; whoever waits goes on."""
+        with self._lock:
+            self._settled.set()
+            calls, self._calls = self._calls, []
+        for call in calls:
+            call()
+
+    def when_settled(self, call: Callable[[], None]) -> None:
+        """Call on whatever thread settles it; now, if that has happened."""
+        with self._lock:
+            if not self._settled.is_set():
+                self._calls.append(call)
+                return
+        call()
+
+    def run(self) -> None:
+        if self._thread == threading.get_ident() and not self._settled.is_set():
+            # What it waits for is suspended on this very thread, which would wait for itself.
+            raise ReentrancyError(
+                "this needs the result of an operation that is being prepared by this thread's "
+                "event loop: await it instead of blocking the thread."
+            )
+        self._settled.wait()
+
+
 # --- one submission ------------------------------------------------------------------
 
 
@@ -130,24 +175,30 @@ class Context:
         submission: what its work belongs to.
     """
 
-    __slots__ = ("_ordered", "_queued", "device", "pool", "stream", "submission")
+    __slots__ = ("_ordered", "_used", "device", "pool", "stream", "submission")
 
     def __init__(self, stream: Stream, pool: MemoryPool, name: str) -> None:
         self.stream = stream
         self.device = stream.device
         self.pool = pool
         self.submission = Submission(stream, name)
-        self._queued = False
+        # Something was enqueued, leased or waited for: the submission needs a number.
+        self._used = False
         self._ordered: set[Submission] | None = None
 
     @property
-    def queue(self) -> base.Stream:
-        """The backend's stream, for enqueuing. Operands must have been leased first."""
-        self._queued = True
-        return self.stream.backend
+    def queue(self) -> base.Queue:
+        """Where work is enqueued. Operands must have been leased first."""
+        self._used = True
+        return self.submission.queue
+
+    def touch(self) -> None:
+        """The caller may enqueue work of its own on `stream`, which is to be waited for."""
+        self._used = True
 
     def retain(self, thing: object) -> None:
         """Keep `thing` alive until the device has passed what is enqueued here."""
+        self._used = True
         self.submission.retain(thing)
 
     def alloc(self, nbytes: int) -> Storage:
@@ -156,16 +207,20 @@ class Context:
         Raises:
             OutOfDeviceMemoryError: they do not fit, even after unused memory was returned.
         """
-        stream = self.queue
+        self._used = True
+        stream = self.stream.backend
         try:
             storage = self.pool.allocate(nbytes, stream)
         except OutOfDeviceMemoryError:
+            gc.collect()
             self.device.reclaim()
             self.pool.trim()
             storage = self.pool.allocate(nbytes, stream)
         storage.writer = self.submission
-        self.retain(storage)
+        self.submission.retain(storage)
         return storage
+
+    # --- leases ---
 
     def _check_device(self, storage: Storage) -> None:
         owner = storage.pool.device
@@ -182,21 +237,28 @@ class Context:
         me = self.submission
         if storage.writer is not me:
             self.after(storage.writer, storage)
-        if storage.readers.get(self.stream) is not me:
+        readers = storage.readers
+        if readers.get(self.stream) is not me:
+            self._used = True
+            if len(readers) >= 8:
+                # A reader keeps its stream; let those go that are done.
+                readers = storage.readers = {s: r for s, r in readers.items() if not r.done}
             # Of the readers on one stream the latest says it all.
-            storage.readers[self.stream] = me
+            readers[self.stream] = me
             me.retain(storage)
 
     def write(self, storage: Storage) -> None:
         """Lease `storage` for writing: after its last writer and everyone who reads it."""
         self._check_device(storage)
         me = self.submission
+        self._used = True
         if storage.writer is not me:
             self.after(storage.writer, storage)
             me.retain(storage)
-        readers, storage.readers = storage.readers, {}
-        for reader in readers.values():
-            self.after(reader, storage)
+        if storage.readers:
+            for reader in list(storage.readers.values()):
+                self.after(reader, storage)
+            storage.readers = {}
         storage.writer = me
 
     def after(self, other: Submission | None, storage: Storage | None = None) -> None:
@@ -204,11 +266,12 @@ class Context:
         me = self.submission
         if other is None or other is me or other.done or other.stream is self.stream:
             return
-        if other.sequence and other.stream.advance() >= other.sequence:
+        number = other.sequence
+        if number and (
+            self.stream.follows(other.stream, number) or other.stream.advance() >= number
+        ):
             return
-        if self._ordered is None:
-            self._ordered = set()
-        elif other in self._ordered:
+        if self._ordered is not None and other in self._ordered:
             return
         if storage is not None and (_ordering.get() or _ordering_default) == "strict":
             raise AccessConflictError(
@@ -217,9 +280,13 @@ class Context:
                 "Await the first, chain them with then(), or run them on one stream; "
                 "na.set_ordering('auto') does it for you."
             )
-        self._queued = True
+        self._used = True
         self.stream.wait_for(other.stream)
-        self._ordered.add(other)
+        if number:
+            # One that is still being built, by another thread, is waited for again.
+            if self._ordered is None:
+                self._ordered = set()
+            self._ordered.add(other)
 
     def depend(self, other: Submission) -> None:
         """`after`, and fail if `other` fails."""
@@ -227,14 +294,14 @@ class Context:
             if other.error is not None:
                 raise other.error
             return
-        if other is self.submission:
-            return
-        self.after(other)
-        self.submission.depends_on(other)
+        if other is not self.submission:
+            self._used = True
+            self.after(other)
+            self.submission.depends_on(other)
 
     def close(self) -> Submission:
         """End the submission: what was enqueued gets a number, also after an error."""
-        if self._queued:
+        if self._used:
             self.stream.commit(self.submission)
         else:
             self.submission.settle(None)
@@ -242,6 +309,12 @@ class Context:
 
 
 def context_for(op: Submittable[Any], stream: Stream, pool: MemoryPool | None) -> Context:
+    """A context for running `op` on `stream`.
+
+    Raises:
+        DeviceMismatchError: the pool is another device's.
+        DeviceLostError: the stream is broken.
+    """
     stream.check()
     pool = pool or stream.device.pool
     if pool.device is not stream.device.backend:

@@ -10,8 +10,10 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Any, TypeVar
 
+from numbasync import line
 from numbasync.context import Context, Submittable, context_for, exclusive
 from numbasync.device import default_device
+from numbasync.errors import OperationError
 from numbasync.future import DeviceFuture
 from numbasync.scheduling import SchedulingPolicy
 from numbasync.stream import Stream
@@ -42,17 +44,55 @@ def _run(op: Submittable[T], ctx: Context) -> T:
 
 
 def stream_for(op: Submittable[Any], policy: SchedulingPolicy | None = None) -> Stream:
-    """The stream that `op` asks for, else the policy's next one."""
-    if op.stream is not None:
-        return op.stream
-    return (policy or default_device().policy).next_stream()
+    """The stream that `op` names, else the policy's next one.
+
+    Raises:
+        OperationError: the policy is none, or `op` names another stream than the caller.
+    """
+    named = op.stream
+    if policy is None:
+        return named if named is not None else default_device().policy.next_stream()
+    if not hasattr(policy, "next_stream"):
+        raise OperationError(
+            f"{describe(policy)} is no scheduling policy: a policy has next_stream(). A stream "
+            "is one, and so is na.StreamPoolRoundRobin(device)."
+        )
+    if named is not None:
+        return _agreed(op, named, policy if isinstance(policy, Stream) else None)
+    return policy.next_stream()
+
+
+def _agreed(op: Submittable[Any], named: Stream | None, wish: Any) -> Stream:
+    """The stream that `op` names in brackets, or the caller's; they must not differ."""
+    if isinstance(wish, Stream) and named in (None, wish):
+        return wish
+    if wish is None and named is not None:
+        return named
+    if not isinstance(wish, Stream):
+        raise OperationError(f"{op} needs a na.Stream to run on, not {describe(wish)}.")
+    raise OperationError(
+        f"{op} names {named!r} in its brackets, but is run on {wish!r}.\nLeave one of the two out."
+    )
+
+
+def _claimed(op: Any) -> Any:
+    """`op`, whose one run is the caller's now."""
+    if not hasattr(op, "steps"):
+        raise OperationError(f"{describe(op)} is no operation; only operations are submitted.")
+    op.claim()
+    return op
 
 
 def async_on(op: Submittable[T], stream: Stream) -> T:
     """Enqueue `op`; its value, whose device data is valid in the order of `stream`."""
+    stream = _agreed(op, op.stream, stream)
     op.claim()
+    exclusive.check()
+    line.finish()
     with exclusive:
-        return _run(op, context_for(op, stream, None))
+        ctx = context_for(op, stream, None)
+        ctx.submission.orphan = True
+        return _run(op, ctx)
 
 
 def sync_on(op: Submittable[T], stream: Stream) -> T:
@@ -60,11 +100,14 @@ def sync_on(op: Submittable[T], stream: Stream) -> T:
 
     An error of enqueuing comes first; one of synchronising is then its note.
     """
+    stream = _agreed(op, op.stream, stream)
     op.claim()
     return _sync(op, stream)
 
 
 def _sync(op: Submittable[T], stream: Stream) -> T:
+    exclusive.check()
+    line.finish()
     with exclusive:
         ctx = context_for(op, stream, None)
         try:
@@ -89,8 +132,7 @@ def sync(op: Submittable[T]) -> T:
 
 def schedule(op: Submittable[T], policy: SchedulingPolicy) -> DeviceFuture[T]:
     """Choose stream and pool now; the work starts at the first await."""
-    op.claim()
-    return DeviceFuture(op, stream_for(op, policy))
+    return DeviceFuture(_claimed(op), stream_for(op, policy))
 
 
 def spawn(op: Submittable[T], policy: SchedulingPolicy | None = None) -> DeviceFuture[T]:
@@ -98,8 +140,7 @@ def spawn(op: Submittable[T], policy: SchedulingPolicy | None = None) -> DeviceF
 
     An error of the operation arrives at the await; one of the policy, here.
     """
-    op.claim()
-    future = DeviceFuture(op, stream_for(op, policy))
+    future = DeviceFuture(_claimed(op), stream_for(op, policy))
     future.start()
     return future
 
@@ -120,11 +161,17 @@ async def gather(*ops: Any) -> list[Any]:
         The values, in order.
 
     Raises:
-        The first error in the order of the arguments, after all have settled.
+        The first error, after all have settled: of those that could not be started, else of
+        those that failed, in the order of the arguments.
     """
-    started = [_start(op) for op in ops]
+    started: list[Awaitable[Any]] = []
     values: list[Any] = []
     errors: list[Exception] = []
+    for op in ops:
+        try:
+            started.append(_start(op))
+        except Exception as error:
+            errors.append(error)
     try:
         for future in started:
             try:
@@ -136,8 +183,11 @@ async def gather(*ops: Any) -> list[Any]:
             if isinstance(future, asyncio.Future):
                 future.cancel()
         raise
-    if errors:
-        raise errors[0]
+    try:
+        if errors:
+            raise errors[0]
+    finally:
+        errors.clear()  # their tracebacks hold this frame
     return values
 
 
@@ -146,4 +196,14 @@ def _start(op: Any) -> Awaitable[Any]:
     if isinstance(op, DeviceFuture):
         op.start()
         return op
-    return spawn(op) if hasattr(op, "steps") else asyncio.ensure_future(op)
+    if hasattr(op, "steps"):
+        return spawn(op)
+    if isinstance(op, list | tuple):
+        raise OperationError("gather takes operations, not a list of them: write gather(*ops).")
+    found: Awaitable[Any] = asyncio.ensure_future(op)
+    return found
+
+
+def describe(value: object) -> str:
+    """A value as messages show it: its type, and the beginning of its `repr`."""
+    return f"{type(value).__name__} ({value!r:.80})"

@@ -1,51 +1,43 @@
 """The awaitable: an operation with its stream, from the first step to the value.
 
 An operation is run as a generator of `Preparation`s, things that must be done before it can
-go on and that may take long (compiling a kernel). Here they are done on another thread while
-the event loop turns; between two of them everything is enqueued at once.
+go on and that may take long. Between two of them everything is enqueued at once.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
 import warnings
 from collections.abc import Generator
-from concurrent.futures import ThreadPoolExecutor
+from contextvars import Context as Variables
+from contextvars import copy_context
 from enum import Enum
 from typing import Any, Generic, TypeVar
 
+from numbasync import line
 from numbasync.backend.base import Preparation
-from numbasync.context import Context, Submittable, context_for, exclusive
-from numbasync.errors import ReentrancyError
+from numbasync.context import Context, Submittable, Turn, context_for, exclusive
+from numbasync.errors import ReentrancyError, StateError
 from numbasync.stream import Stream, Submission
 
 T = TypeVar("T")
 
+_starting = threading.Lock()  # who begins a future that two threads await at once
+
 
 class _State(Enum):
     IDLE = "idle"
-    PREPARING = "preparing"
+    STARTING = "starting"
     SUBMITTED = "submitted"
     FAILED = "failed"
-
-
-_workers: ThreadPoolExecutor | None = None
-
-
-def _executor() -> ThreadPoolExecutor:
-    """Threads that compile while event loops turn; made when first needed."""
-    global _workers
-    if _workers is None:
-        _workers = ThreadPoolExecutor(4, thread_name_prefix="numbasync-prepare")
-    return _workers
 
 
 class DeviceFuture(Generic[T]):
     """An operation with its stream. Awaiting it gives its value, as often as you like.
 
     Cancelling an await stops the waiting, not the work: what was submitted runs to its end
-    and its memory stays until then. An operation that is still being prepared is dropped
-    when its only awaiter is cancelled.
+    and its memory stays until then.
     """
 
     def __init__(self, op: Submittable[T], stream: Stream) -> None:
@@ -54,134 +46,161 @@ class DeviceFuture(Generic[T]):
         self._name = str(op)
         self._pool = stream.device.pool
         self._state = _State.IDLE
+        self._ctx: Context | None = None
+        self._steps: Generator[Preparation, None, T] | None = None
+        # While it stands in line: what it stands at, who waits, and its context variables.
+        self._need: Preparation | None = None
+        self._turn: Turn | None = None
+        self._variables: Variables | None = None
         self._submission: Submission | None = None
         self._value: T | None = None
         self._error: BaseException | None = None
         self._seen = False  # the error has reached somebody
-        self._preparing: asyncio.Task[None] | None = None
-        self._awaiters = 0
 
     # --- starting ---
 
     def start(self) -> None:
         """Submit the work now, unless that has been done. Errors arrive at the await."""
-        if self._state is not _State.IDLE or self._op is None:
-            return
-        op, self._op = self._op, None
+        with _starting:
+            if self._state is not _State.IDLE:
+                return
+            self._state = _State.STARTING
         try:
-            ctx = context_for(op, self.stream, self._pool)
-        except Exception as error:
-            self._fail(error)
-            return
-        steps = op.steps(ctx)
-        try:
-            need = self._step(steps, ctx, None)
+            exclusive.check()
         except ReentrancyError as error:
-            self._fail(error)
             self._seen = True  # the caller gets it now
+            self._fail(error)
             raise
-        if need is None:
+        # A compilation has no order with anything, so nothing waits for it.
+        unordered = getattr(self._op, "unordered", False)
+        if (unordered or line.is_empty()) and self.begin() is None:
             return
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
+            line.finish()
+            need = self.begin()
             while need is not None:
-                need = self._step(steps, ctx, _try(need))
+                self.go_on(need, line.attempt(need))
+                need = self.begin()
             return
-        self._state = _State.PREPARING
-        self._preparing = loop.create_task(self._prepare(steps, ctx, need))
+        self._turn = Turn()
+        self._variables = copy_context()
+        (line.Line(loop) if unordered else line.current(loop)).add(self)
 
-    def _step(
-        self, steps: Generator[Preparation, None, T], ctx: Context, error: BaseException | None
-    ) -> Preparation | None:
-        """Enqueue up to the next preparation; None at the end."""
-        with exclusive:
+    def begin(self) -> Preparation | None:
+        """Enqueue up to a preparation; None at the end."""
+        if self._need is None and self._op is not None:
+            op, self._op = self._op, None
             try:
+                self._ctx = context_for(op, self.stream, self._pool)
+            except Exception as error:
+                self._fail(error)
+                return None
+            self._steps = op.steps(self._ctx)
+            self._step(None)
+        return self._need
+
+    def go_on(self, need: Preparation, error: BaseException | None) -> None:
+        """`need` is done: enqueue up to the next preparation."""
+        if self._need is need:  # else somebody has finished it meanwhile
+            self._step(error)
+
+    def abandon(self) -> None:
+        """Its loop is closed. What was enqueued keeps its memory until the device is done."""
+        if self._state is not _State.STARTING:
+            return
+        if self._steps is not None and self._ctx is not None:
+            self._steps.close()
+            self._ctx.close()
+        self._seen = True
+        self._fail(StateError(f"the event loop was closed before {self._name} was submitted."))
+
+    def _step(self, error: BaseException | None) -> None:
+        if self._variables is None:
+            self._enqueue(error)
+        else:
+            self._variables.run(self._enqueue, error)
+
+    def _enqueue(self, error: BaseException | None) -> None:
+        """Enqueue up to the next preparation, or to the end."""
+        steps, ctx = self._steps, self._ctx
+        if steps is None or ctx is None:
+            return
+        try:
+            with exclusive:
                 try:
-                    return next(steps) if error is None else steps.throw(error)
+                    self._need = next(steps) if error is None else steps.throw(error)
+                    return
                 except StopIteration as end:
                     self._value = end.value
                 except BaseException:
                     ctx.close()
                     raise
                 self._submission = ctx.close()
-                self._state = _State.SUBMITTED
-            except BaseException as failed:
-                self._fail(failed)
-                if not isinstance(failed, Exception):
-                    raise
-        return None
-
-    async def _prepare(
-        self, steps: Generator[Preparation, None, T], ctx: Context, need: Preparation | None
-    ) -> None:
-        loop = asyncio.get_running_loop()
-        try:
-            while need is not None:
-                error = await loop.run_in_executor(_executor(), _try, need)
-                need = self._step(steps, ctx, error)
-        except asyncio.CancelledError:
-            steps.close()
-            ctx.close()
-            self._fail(asyncio.CancelledError(f"{self._name} was cancelled before it was enqueued"))
-            self._seen = True
-            raise
+            self._end(_State.SUBMITTED)
+        except BaseException as failed:
+            self._fail(failed)
+            if not isinstance(failed, Exception):
+                raise
+        finally:
+            # The error's traceback holds this frame; so that the error, and the tensors in
+            # its frames, do not wait for the collector, the frame must not hold us.
+            del steps, ctx, error
+            self = None  # type: ignore[assignment]
 
     def _fail(self, error: BaseException) -> None:
         self._error = error
-        self._state = _State.FAILED
+        self._end(_State.FAILED)
+
+    def _end(self, state: _State) -> None:
+        self._state = state
+        self._op = self._steps = self._ctx = self._need = self._variables = None
+        if self._turn is not None:
+            self._turn.settle()
 
     # --- waiting ---
 
     def __await__(self) -> Generator[Any, None, T]:
-        if self._state is _State.IDLE:
-            self.start()
-            # This await began the work, so it may also take it back.
-            yield from self._join(may_cancel=True)
-        else:
-            yield from self._join(may_cancel=False)
-        submission = self._submission
-        if submission is not None and not submission.done:
-            yield from submission.stream.wait(submission.sequence)
-            if submission.error is None:
-                submission.stream.verify()
-        return self._result()
-
-    def _join(self, may_cancel: bool) -> Generator[Any, None, None]:
-        task = self._preparing
-        if task is None or task.done():
-            return
-        if task.get_loop() is not asyncio.get_running_loop():
-            # Prepared by another loop: look now and then; it is only until it is submitted.
-            while not task.done():
-                yield from asyncio.sleep(0.001).__await__()
-            return
-        self._awaiters += 1
         try:
-            yield from asyncio.shield(task).__await__()
-        except asyncio.CancelledError:
-            if may_cancel and self._awaiters == 1 and not task.done():
-                task.cancel()
-            raise
+            if self._state is _State.IDLE:
+                self.start()
+            while self._state is _State.STARTING:
+                turn = self._turn
+                # Without a turn, another thread is inside `start` at this moment.
+                yield from (asyncio.sleep(0).__await__() if turn is None else line.settled(turn))
+            submission = self._submission
+            if submission is not None and not submission.done:
+                yield from submission.stream.wait(submission.sequence)
+                if submission.error is None:
+                    submission.stream.verify()
+            return self._result()
         finally:
-            self._awaiters -= 1
+            # As in `_enqueue`: an error raised here passes through this frame.
+            submission = turn = None
+            self = None  # type: ignore[assignment]
 
     def _result(self) -> T:
         error = self._error
         if error is None and self._submission is not None:
             error = self._submission.error
-        if error is not None:
-            self._seen = True
-            raise error
-        return self._value  # type: ignore[return-value]  # set, since there is no error
+        try:
+            if error is not None:
+                self._seen = True
+                raise error
+            value: Any = self._value
+            return value  # type: ignore[no-any-return]
+        finally:
+            error = None
+            self = None  # type: ignore[assignment]
 
     def sync(self) -> T:
         """Start it if need be, block the thread until it is done, and give its value."""
         self.start()
-        if self._state is _State.PREPARING:
-            raise ReentrancyError(
-                f"{self._name} is being compiled for a running event loop: await it instead."
-            )
+        line.finish()
+        turn = self._turn
+        if self._state is _State.STARTING and turn is not None:
+            turn.run()  # it stands in another thread's line
         submission = self._submission
         if submission is not None and not submission.done:
             submission.stream.synchronize()
@@ -217,12 +236,3 @@ class DeviceFuture(Generic[T]):
                 stacklevel=2,
                 source=self,
             )
-
-
-def _try(need: Preparation) -> BaseException | None:
-    """Do it; the error as a value, so that it can be thrown where the need arose."""
-    try:
-        need.run()
-    except Exception as error:
-        return error
-    return None

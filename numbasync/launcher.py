@@ -13,12 +13,13 @@ from types import FunctionType
 from typing import Any, overload
 
 from numbasync import grid as grids
-from numbasync.arguments import Bound, describe
+from numbasync.arguments import Bound
 from numbasync.backend import base
 from numbasync.backend.base import Dim3
 from numbasync.context import Context
 from numbasync.device import Device
 from numbasync.errors import DeviceMismatchError, InternalError, LauncherError, LaunchError
+from numbasync.execute import describe
 from numbasync.op import DeviceOp, Steps, refusing
 from numbasync.plan import DEFAULT, Config, Planner, as_device_function
 from numbasync.precondition import Precondition

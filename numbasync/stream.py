@@ -8,6 +8,7 @@ decides when memory may go: dropping a future, a task, a loop or the stream itse
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
@@ -31,9 +32,14 @@ class Submission:
         sequence: its position on the stream; 0 until it has been committed.
         done: the device has passed it, and its host side is settled.
         error: why it failed, once it is done.
+        queue: the backend's queue for its work.
+        orphan: nobody holds a future of it; the stream itself reports its error.
     """
 
-    __slots__ = ("_after", "_causes", "_keep", "done", "error", "name", "sequence", "stream")
+    __slots__ = (
+        "_after", "_keep", "causes", "done", "error", "name", "orphan", "queue", "sequence",
+        "stream",
+    )  # fmt: skip
 
     def __init__(self, stream: Stream, name: str) -> None:
         self.stream = stream
@@ -41,10 +47,12 @@ class Submission:
         self.sequence = 0
         self.done = False
         self.error: BaseException | None = None
+        self.queue = stream.backend.open()
+        self.orphan = False
+        # Most submissions have none.
+        self.causes: list[Submission] | None = None
         self._keep: list[object] = []
-        # Most submissions have neither.
         self._after: list[Callable[[], None]] | None = None
-        self._causes: list[Submission] | None = None
 
     def retain(self, thing: object) -> None:
         """Keep `thing` alive until the device has passed this submission."""
@@ -58,13 +66,14 @@ class Submission:
 
     def depends_on(self, other: Submission) -> None:
         """Fail if `other`, which is ordered before this one, fails."""
-        if self._causes is None:
-            self._causes = []
-        self._causes.append(other)
+        if self.causes is None:
+            self.causes = []
+        self.causes.append(other)
 
     def settle(self, error: BaseException | None) -> list[object]:
         """The device has passed it: run the host side. Returns what it kept, to be dropped."""
-        for cause in self._causes or ():
+        error = error or self.queue.failure()
+        for cause in self.causes or ():
             error = error or cause.error
         try:
             if error is None:
@@ -74,7 +83,7 @@ class Submission:
             error = failed
         self.error = error
         kept, self._keep = self._keep, []
-        self._after = self._causes = None
+        self._after = self.causes = None
         self.done = True
         return kept
 
@@ -97,6 +106,9 @@ class Stream:
         self._in_flight: deque[Submission] = deque()
         self._sequence = backend.completed()  # a recycled stream counts on
         self._broken: BaseException | None = None
+        self._unreported: BaseException | None = None
+        # Of other streams, the number that what is enqueued here from now on starts after.
+        self._follows: weakref.WeakKeyDictionary[Stream, int] = weakref.WeakKeyDictionary()
 
     @classmethod
     async def create(cls, device: Device) -> Stream:
@@ -131,8 +143,13 @@ class Stream:
         self.commit(submission)
         return submission.sequence
 
+    def follows(self, other: Stream, sequence: int) -> bool:
+        """Whether what is enqueued here from now on starts after that point of `other`."""
+        return other is self or self._follows.get(other, 0) >= sequence
+
     def wait_for(self, other: Stream) -> None:
         """Work enqueued here from now on starts after all that `other` holds now."""
+        number = other._sequence
         events = other.device.order_events  # an event is recorded on its own device only
         event = events.take()
         other.backend.record(event)
@@ -140,6 +157,7 @@ class Stream:
         # A wait refers to the recording that is the latest when it is enqueued, so the
         # event can be recorded again at once.
         events.give(event)
+        self._follows[other] = max(number, self._follows.get(other, 0))
 
     def check(self) -> None:
         """Raise if the stream is known to be broken."""
@@ -172,18 +190,37 @@ class Stream:
         return passed
 
     def _settle(self, passed: int) -> None:
+        self._settle_causes(passed)
         kept = []  # dropped outside the lock: finalisers may take long
         with self._lock:
             in_flight = self._in_flight
             while in_flight and in_flight[0].sequence <= passed:
                 submission = in_flight[0]
-                error = self._broken or self.backend.failure(submission.sequence)
-                kept.append(submission.settle(error))
+                kept.append(submission.settle(self._broken))
+                if submission.orphan and submission.error is not None:
+                    self._unreported = self._unreported or submission.error
                 # Only now: a thread that still sees it waits for the lock, so that nobody
                 # takes a result whose host side is not there yet.
                 in_flight.popleft()
             if not in_flight:
                 self.device.busy.discard(self)
+
+    def _settle_causes(self, passed: int) -> None:
+        """Settle what others ordered these submissions after, so that its errors are known.
+        Outside of this stream's lock: two streams may each hold a cause of the other.
+        """
+        for submission in list(self._in_flight):
+            if submission.sequence > passed:
+                return
+            for cause in submission.causes or ():
+                if not cause.done and cause.stream is not self:
+                    cause.stream.advance()
+
+    def report(self) -> None:
+        """Raise the first error of work that nobody holds a future of. Once."""
+        error, self._unreported = self._unreported, None
+        if error is not None:
+            raise error
 
     def wake(self, sequence: int, doorbell: base.Doorbell) -> bool:
         return self.backend.wake(sequence, doorbell)
@@ -213,7 +250,11 @@ class Stream:
     # --- what users call ---
 
     def synchronize(self) -> None:
-        """Block the thread until everything enqueued so far is done."""
+        """Block the thread until everything enqueued so far is done.
+
+        Raises:
+            What work of `async_on` failed with, which has no future to report it.
+        """
         self.check()
         try:
             self.backend.synchronize()
@@ -221,6 +262,7 @@ class Stream:
             self.give_up()
             raise
         self.advance()
+        self.report()
 
     def query(self) -> bool:
         """Whether everything enqueued so far is done. Never blocks."""
@@ -230,10 +272,15 @@ class Stream:
         return done
 
     async def done(self) -> Stream:
-        """Wait, without blocking the loop, for everything enqueued so far; the stream itself."""
+        """Wait, without blocking the loop, for everything enqueued so far; the stream itself.
+
+        Raises:
+            What work of `async_on` failed with, which has no future to report it.
+        """
         number = self.mark("Stream.done()")
         await _Awaitable(self.wait(number))
         self.verify()
+        self.report()
         return self
 
     @property
@@ -284,13 +331,24 @@ class Event:
         submission = Submission(stream, "a wait for an event")
         submission.retain(self)
         stream.commit(submission)
+        if self._stream is not None:
+            stream._follows[self._stream] = max(self._number, stream._follows.get(self._stream, 0))
 
     def query(self) -> bool:
-        return self.backend.query()
+        """Whether the mark is passed. Never blocks."""
+        passed = self.backend.query()
+        self._settle()
+        return passed
 
     def synchronize(self) -> None:
         """Block the thread until the mark is passed."""
         self.backend.synchronize()
+        self._settle()
+
+    def _settle(self) -> None:
+        # What lies before the mark may have a host side, such as a copy into an array.
+        if self._stream is not None:
+            self._stream.advance()
 
     def __await__(self) -> Generator[Any, None, Event]:
         if self._stream is not None:

@@ -128,6 +128,10 @@ class Event(Protocol):
 
     def query(self) -> bool: ...
     def synchronize(self) -> None: ...
+    def notify(self, call: Callable[[], None]) -> None:
+        """Call once the latest mark is passed, on any thread. For devices whose events can."""
+        ...
+
     def elapsed_ms(self, later: Any) -> float:
         """Device milliseconds from this mark to `later`; both recorded, with timing."""
         ...
@@ -155,19 +159,12 @@ class Pool(Protocol):
         ...
 
 
-class Stream(Protocol):
-    """An ordered queue of work on one device.
+class Queue(Protocol):
+    """Where one submission's work goes. What fails in it fails this submission only.
 
     The caller keeps every operand alive until the stream has passed the next sequence
     number that is written behind the work.
     """
-
-    @property
-    def device(self) -> Device: ...
-    @property
-    def native(self) -> Any:
-        """The driver library's own stream object; None where there is none."""
-        ...
 
     def launch(
         self, executable: Any, grid: Dim3, block: Dim3, shared_bytes: int, args: Sequence[Any]
@@ -191,16 +188,31 @@ class Stream(Protocol):
         """Set every element; `value` has the array's dtype."""
         ...
 
+    def failure(self) -> BaseException | None:
+        """Why the work of this queue failed, or None; known once the stream has passed it."""
+        ...
+
+
+class Stream(Protocol):
+    """An ordered queue of work on one device."""
+
+    @property
+    def device(self) -> Device: ...
+    @property
+    def native(self) -> Any:
+        """The driver library's own stream object; None where there is none."""
+        ...
+
+    def open(self) -> Queue:
+        """A queue for one submission. Several may be open; their work mixes in call order."""
+        ...
+
     def write(self, sequence: int) -> None:
         """Mark this point: `completed()` reaches `sequence` when the stream has passed it."""
         ...
 
     def completed(self) -> int:
         """Latest sequence number that the stream has passed. Never blocks."""
-        ...
-
-    def failure(self, sequence: int) -> BaseException | None:
-        """Why the work between `sequence - 1` and `sequence` failed, or None. Asked once."""
         ...
 
     def fault(self) -> BaseException | None:
@@ -212,9 +224,14 @@ class Stream(Protocol):
         ...
 
     def record(self, event: Any) -> None: ...
-    def wait(self, event: Any) -> None: ...
+    def wait(self, event: Any) -> None:
+        """Work enqueued from now on starts after the event's latest mark, on any device."""
+        ...
+
     def query(self) -> bool: ...
-    def synchronize(self) -> None: ...
+    def synchronize(self) -> None:
+        """Block until everything that is enqueued now is done."""
+        ...
 
     def hold(self) -> Callable[[], None]:
         """Enqueue a gate that stays shut until the returned function is called."""

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from numbasync.backend.base import ArrayKey, CompletionPath, Limits, counters
+from numbasync.backend.cpu import streams
 from numbasync.backend.cpu.interpret import Interpreted
 from numbasync.backend.cpu.memory import CpuMemory, CpuPool
 from numbasync.backend.cpu.streams import CpuEvent, CpuStream, Engine
@@ -52,6 +53,8 @@ class CpuDevice:
         self.total_memory = _total_memory()
         self._engine = Engine(f"cpu{ordinal}", threads=min(4, os.cpu_count() or 1))
         atexit.register(self._engine.stop)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._engine.after_fork)
 
     @property
     def versions(self) -> dict[str, str]:
@@ -62,7 +65,7 @@ class CpuDevice:
         return CpuStream(self, self._engine)
 
     def new_event(self, timing: bool) -> CpuEvent:
-        return CpuEvent(self._engine)
+        return CpuEvent()
 
     def new_pool(self) -> CpuPool:
         return CpuPool(f"cpu:{self.ordinal}", self.total_memory)
@@ -103,7 +106,7 @@ class CpuDevice:
         """Streams are synchronised one by one by the stage above, which knows them all."""
 
     def quiesce(self) -> None:
-        self._engine.wait_for(self._engine.is_quiet)
+        streams.wait_for(self._engine.is_quiet)
 
     def can_access(self, other: Any) -> bool:
         return isinstance(other, CpuDevice)

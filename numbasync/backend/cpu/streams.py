@@ -7,8 +7,11 @@ one stream is ordered, work on two streams is not, and no thread waits for anyth
 
 from __future__ import annotations
 
+import os
 import threading
 import time
+import traceback
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -24,22 +27,46 @@ if TYPE_CHECKING:
 
 IDLE_SECONDS = 2.0  # a worker that found nothing to do for this long ends
 
+# One lock for all virtual devices, since a stream of one may wait for an event of another.
+# The default condition's lock is reentrant; a finaliser may run inside it.
+changed = threading.Condition()
+if hasattr(os, "register_at_fork"):  # another thread may have held it when the process forked
+    os.register_at_fork(after_in_child=changed._at_fork_reinit)  # type: ignore[attr-defined]
+
 
 class Blocker:
     """Something a stream may have to wait for."""
 
-    __slots__ = ("open", "parked")
+    __slots__ = ("calls", "open", "parked")
 
     def __init__(self, is_open: bool = False) -> None:
         self.open = is_open
         self.parked: list[CpuStream] = []
+        self.calls: list[Callable[[], None]] = []
+
+
+def open_blocker(blocker: Blocker) -> None:
+    """Let everyone go on who waits for it, on whatever device."""
+    with changed:
+        blocker.open = True
+        parked, blocker.parked = blocker.parked, []
+        calls, blocker.calls = blocker.calls, []
+        for stream in parked:
+            stream.engine.schedule(stream)
+        changed.notify_all()
+    for call in calls:
+        call()
+
+
+def wait_for(true: Callable[[], bool]) -> None:
+    with changed:
+        changed.wait_for(true)
 
 
 class CpuEvent:
     """A mark in a stream. One that was never recorded counts as passed, as in CUDA."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self) -> None:
         self.reached = Blocker(is_open=True)
         self.time_ns: int | None = None
 
@@ -48,7 +75,14 @@ class CpuEvent:
 
     def synchronize(self) -> None:
         reached = self.reached
-        self._engine.wait_for(lambda: reached.open)
+        wait_for(lambda: reached.open)
+
+    def notify(self, call: Callable[[], None]) -> None:
+        with changed:
+            if not self.reached.open:
+                self.reached.calls.append(call)
+                return
+        call()
 
     def elapsed_ms(self, later: CpuEvent) -> float:
         if self.time_ns is None or later.time_ns is None:
@@ -69,15 +103,14 @@ class Engine:
         self._running = 0
         self._idle = 0
         self._threads: set[threading.Thread] = set()
+        self.streams: weakref.WeakSet[CpuStream] = weakref.WeakSet()
         self.stopping = False
-        # The default condition has a reentrant lock; a finaliser may run inside it.
-        self.changed = threading.Condition()
 
     def schedule(self, stream: CpuStream) -> None:
         """Give `stream` to a thread. The caller holds `changed` and owns the stream."""
         self._ready.append(stream)
         if self._idle:
-            self.changed.notify_all()
+            changed.notify_all()
         if len(self._ready) > self._idle and len(self._threads) < self._most and not self.stopping:
             thread = threading.Thread(
                 target=self._work, name=f"numbasync-{self._name}-{len(self._threads)}", daemon=True
@@ -89,33 +122,29 @@ class Engine:
         """Whether no stream is being run or could be. The caller holds `changed`."""
         return not self._ready and not self._running
 
-    def wait_for(self, true: Callable[[], bool]) -> None:
-        with self.changed:
-            self.changed.wait_for(true)
-
-    def open(self, blocker: Blocker) -> None:
-        with self.changed:
-            blocker.open = True
-            parked, blocker.parked = blocker.parked, []
-            for stream in parked:
-                self.schedule(stream)
-            self.changed.notify_all()
-
     def stop(self) -> None:
         """End the threads at interpreter exit; what is still queued is dropped."""
-        with self.changed:
+        with changed:
             self.stopping = True
             self._ready.clear()
-            self.changed.notify_all()
+            changed.notify_all()
             threads = list(self._threads)
         for thread in threads:
             thread.join(timeout=1.0)
 
+    def after_fork(self) -> None:
+        """A forked child has none of the threads: start over with what is queued."""
+        self._threads.clear()
+        self._running = self._idle = 0
+        self._ready.clear()
+        for stream in self.streams:
+            stream.start_over()
+
     def _work(self) -> None:
         while True:
-            with self.changed:
+            with changed:
                 self._idle += 1
-                found = self.changed.wait_for(
+                found = changed.wait_for(
                     lambda: bool(self._ready) or self.stopping, timeout=IDLE_SECONDS
                 )
                 self._idle -= 1
@@ -125,35 +154,19 @@ class Engine:
                 stream = self._ready.popleft()
                 self._running += 1
             stream.drain()
-            with self.changed:
+            with changed:
                 self._running -= 1
-                self.changed.notify_all()
+                changed.notify_all()
 
 
-class CpuStream:
-    """One queue. Entries are work (a callable), a sequence number, or a blocker."""
+class CpuQueue:
+    """The work of one submission. After an entry has failed, its later ones are skipped."""
 
-    native = None
+    __slots__ = ("_stream", "error")
 
-    def __init__(self, device: CpuDevice, engine: Engine) -> None:
-        self.device = device
-        self._engine = engine
-        self._queue: deque[Callable[[], None] | int | Blocker] = deque()
-        self._owned = False  # with the engine, or parked
-        self._working = False  # a thread is inside an entry
-        self._word = 0
-        self._error: BaseException | None = None
-        self._failures: dict[int, BaseException] = {}
-        self._doorbells: list[tuple[int, Doorbell]] = []
-
-    # --- enqueue ---
-
-    def _push(self, entry: Callable[[], None] | int | Blocker) -> None:
-        with self._engine.changed:
-            self._queue.append(entry)
-            if not self._owned:
-                self._owned = True
-                self._engine.schedule(self)
+    def __init__(self, stream: CpuStream) -> None:
+        self._stream = stream
+        self.error: BaseException | None = None
 
     def launch(
         self,
@@ -163,7 +176,7 @@ class CpuStream:
         shared_bytes: int,
         args: Sequence[Any],
     ) -> None:
-        engine = self._engine
+        engine = self._stream.engine
         counters.launches += 1
         self._push(lambda: executable.run(grid, block, shared_bytes, args, engine))
 
@@ -182,8 +195,52 @@ class CpuStream:
     def fill(self, dst: CpuArray, value: np.generic) -> None:
         self._push(lambda: dst.array.fill(value))
 
+    def failure(self) -> BaseException | None:
+        return self.error
+
+    def _push(self, work: Callable[[], None]) -> None:
+        def run() -> None:
+            if self.error is None:
+                try:
+                    work()
+                except BaseException as error:
+                    self.error = error
+
+        self._stream.push(run)
+
+
+class CpuStream:
+    """One queue. Entries are work (a callable), a sequence number, or a blocker."""
+
+    native = None
+
+    def __init__(self, device: CpuDevice, engine: Engine) -> None:
+        self.device = device
+        self.engine = engine
+        self._queue: deque[Callable[[], None] | int | Blocker] = deque()
+        self._owned = False  # with the engine, or parked
+        self._working = False  # a thread is inside an entry
+        self._pushed = 0
+        self._popped = 0
+        self._word = 0
+        self._doorbells: list[tuple[int, Doorbell]] = []
+        engine.streams.add(self)
+
+    # --- enqueue ---
+
+    def open(self) -> CpuQueue:
+        return CpuQueue(self)
+
+    def push(self, entry: Callable[[], None] | int | Blocker) -> None:
+        with changed:
+            self._queue.append(entry)
+            self._pushed += 1
+            if not self._owned:
+                self._owned = True
+                self.engine.schedule(self)
+
     def write(self, sequence: int) -> None:
-        self._push(sequence)
+        self.push(sequence)
 
     def record(self, event: CpuEvent) -> None:
         # A new mark each time: whoever waits for the former one waits for that one only.
@@ -194,26 +251,25 @@ class CpuStream:
         def mark() -> None:
             if event.reached is reached:
                 event.time_ns = time.perf_counter_ns()
-            self._engine.open(reached)
+            open_blocker(reached)
 
-        self._push(_Always(mark))
+        self.push(mark)
 
-    def wait(self, event: CpuEvent) -> None:
-        if not event.reached.open:
-            self._push(event.reached)
+    def wait(self, event: Any) -> None:
+        if not isinstance(event, CpuEvent):
+            self.push(event.synchronize)  # of another kind of device: a worker waits for it
+        elif not event.reached.open:
+            self.push(event.reached)
 
     def hold(self) -> Callable[[], None]:
         gate = Blocker()
-        self._push(gate)
-        return lambda: self._engine.open(gate)
+        self.push(gate)
+        return lambda: open_blocker(gate)
 
     # --- look ---
 
     def completed(self) -> int:
         return self._word
-
-    def failure(self, sequence: int) -> BaseException | None:
-        return self._failures.pop(sequence, None)
 
     def fault(self) -> BaseException | None:
         """Never: a kernel that raises fails its own operation, and the stream goes on."""
@@ -221,14 +277,19 @@ class CpuStream:
 
     def query(self) -> bool:
         # Not `_owned`: the thread that wrote the last word may not have let go yet.
-        with self._engine.changed:
+        with changed:
             return not self._queue and not self._working
 
     def synchronize(self) -> None:
-        self._engine.wait_for(lambda: not self._owned)
+        # What is enqueued while we wait is not waited for.
+        with changed:
+            last = self._pushed
+            changed.wait_for(
+                lambda: self._popped > last or (self._popped == last and not self._working)
+            )
 
     def wake(self, sequence: int, doorbell: Doorbell) -> bool:
-        with self._engine.changed:
+        with changed:
             if self._word < sequence:
                 self._doorbells.append((sequence, doorbell))
                 return True
@@ -239,11 +300,12 @@ class CpuStream:
 
     def drain(self) -> None:
         """Run entries in order until the queue is empty or a blocker is shut."""
-        changed = self._engine.changed
         while True:
             with changed:
-                self._working = False
-                if self._engine.stopping:
+                if self._working:
+                    self._working = False
+                    changed.notify_all()
+                if self.engine.stopping:
                     return
                 if not self._queue:
                     self._owned = False
@@ -254,26 +316,21 @@ class CpuStream:
                     entry.parked.append(self)
                     return
                 self._queue.popleft()
+                self._popped += 1
                 if isinstance(entry, int):
                     self._pass(entry)
+                if not callable(entry):
                     continue
                 self._working = True
-            if isinstance(entry, Blocker):
-                continue
-            if self._error is None or isinstance(entry, _Always):
-                try:
-                    entry()
-                except BaseException as error:
-                    # Delivered by `failure` to whoever awaits this operation; the rest
-                    # of the operation is skipped, and the next one runs.
-                    self._error = error
+            try:
+                entry()
+            except Exception:  # a mark or a wait: work keeps its own errors
+                traceback.print_exc()
             del entry  # the last reference to the operands may be this one
 
     def _pass(self, sequence: int) -> None:
-        if self._error is not None:
-            self._failures[sequence] = self._error
-            self._error = None
         self._word = sequence
+        changed.notify_all()
         due = [bell for number, bell in self._doorbells if number <= sequence]
         if due:
             self._doorbells = [d for d in self._doorbells if d[0] > sequence]
@@ -281,17 +338,15 @@ class CpuStream:
             for bell in due:
                 bell.ring()
 
-
-class _Always:
-    """Work that runs even after earlier work of the same operation has failed."""
-
-    __slots__ = ("_run",)
-
-    def __init__(self, run: Callable[[], None]) -> None:
-        self._run = run
-
-    def __call__(self) -> None:
-        self._run()
+    def start_over(self) -> None:
+        """In a forked child: nobody runs this stream, unless it is parked."""
+        self._working = False
+        self._doorbells = []
+        front = self._queue[0] if self._queue else None
+        if self._owned and not (isinstance(front, Blocker) and not front.open):
+            self._owned = bool(self._queue)
+            if self._owned:
+                self.engine.schedule(self)
 
 
 def _convert(dst: np.ndarray[Any, Any], src: np.ndarray[Any, Any]) -> None:

@@ -20,6 +20,7 @@ from numba.cuda.np.numpy_support import from_dtype
 
 from numbasync.backend.base import ArrayKey, Dim3, counters
 from numbasync.backend.cuda.driver import cu, enter, fail
+from numbasync.backend.cuda.exceptions import ExceptionReport
 from numbasync.errors import DTypeError, KernelCompileError, NumbasyncError
 
 if TYPE_CHECKING:
@@ -164,6 +165,10 @@ class CudaExecutable:
         self.why_not = self._plan()
         self.packed = not self.why_not
         self._buffers: list[tuple[bytearray, Any, int]] = []
+        # Numba's own launch reports a debug kernel's exceptions too, but waits for them.
+        self._report = (
+            ExceptionReport(device, compiled, function) if compiled.debug and self.packed else None
+        )
 
     def suggested_threads(self) -> int:
         return self._suggested
@@ -177,8 +182,6 @@ class CudaExecutable:
 
     def _plan(self) -> str:
         """Lay out the argument buffer; why it cannot be used, or an empty text."""
-        if self.numba.debug:
-            return "debug kernels report exceptions through Numba's launch"
         if self.numba.cooperative:
             return "cooperative kernels are launched by Numba"
         if self.numba.extensions:
@@ -226,6 +229,17 @@ class CudaExecutable:
         return data, (place, size, extra), ctypes.addressof(extra)
 
     def launch(
+        self, stream: CudaStream, grid: Dim3, block: Dim3, shared_bytes: int, args: Sequence[Any]
+    ) -> Callable[[], BaseException | None] | None:
+        """Launch it. Of a debug kernel, what tells afterwards which exception it raised."""
+        if self._report is not None:
+            return self._report.around(
+                stream, lambda: self._launch(stream, grid, block, shared_bytes, args)
+            )
+        self._launch(stream, grid, block, shared_bytes, args)
+        return None
+
+    def _launch(
         self, stream: CudaStream, grid: Dim3, block: Dim3, shared_bytes: int, args: Sequence[Any]
     ) -> None:
         if not self.packed:

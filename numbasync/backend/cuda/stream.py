@@ -14,7 +14,7 @@ from numbasync.backend.cuda.copies import THREADS
 from numbasync.backend.cuda.driver import NOT_READY, cu, enter, error_of, fail
 from numbasync.backend.cuda.kernels import CudaArray, CudaExecutable
 from numbasync.backend.cuda.words import Word
-from numbasync.errors import StateError
+from numbasync.errors import InternalError, StateError
 
 if TYPE_CHECKING:
     from numbasync.backend.cuda.device import CudaDevice
@@ -36,11 +36,94 @@ class CudaEvent:
         if result:
             fail(result, "cuEventSynchronize")
 
+    def notify(self, call: Callable[[], None]) -> None:
+        raise InternalError("a CUDA event cannot call back; the other device waits for it")
+
     def elapsed_ms(self, later: CudaEvent) -> float:
         try:
             return float(later.core - self.core)
         except Exception as error:
             raise StateError(f"elapsed_ms: {error}") from error
+
+
+class CudaQueue:
+    """The work of one submission, on its stream."""
+
+    __slots__ = ("_checks", "_device", "_handle", "_stream")
+
+    def __init__(self, stream: CudaStream) -> None:
+        self._stream = stream
+        self._device = stream.device
+        self._handle = stream.handle
+        self._checks: list[Callable[[], BaseException | None]] | None = None
+
+    def launch(
+        self,
+        executable: CudaExecutable,
+        grid: Dim3,
+        block: Dim3,
+        shared_bytes: int,
+        args: Sequence[Any],
+    ) -> None:
+        enter(self._device)
+        check = executable.launch(self._stream, grid, block, shared_bytes, args)
+        if check is not None:
+            self._checks = [*(self._checks or ()), check]
+        counters.launches += 1
+
+    def upload(self, dst: CudaArray, src: np.ndarray[Any, Any]) -> None:
+        enter(self._device)
+        (result,) = cu.cuMemcpyHtoDAsync(dst.pointer, src.ctypes.data, src.nbytes, self._handle)
+        if result:
+            fail(result, "cuMemcpyHtoDAsync")
+        counters.copies += 1
+
+    def download(self, dst: np.ndarray[Any, Any], src: CudaArray) -> None:
+        enter(self._device)
+        (result,) = cu.cuMemcpyDtoHAsync(dst.ctypes.data, src.pointer, dst.nbytes, self._handle)
+        if result:
+            fail(result, "cuMemcpyDtoHAsync")
+        counters.copies += 1
+
+    def copy(self, dst: CudaArray, src: CudaArray) -> None:
+        enter(self._device)
+        counters.copies += 1
+        if dst.dtype == src.dtype and dst.is_contiguous() and src.is_contiguous():
+            (result,) = cu.cuMemcpyDtoDAsync(dst.pointer, src.pointer, dst.nbytes, self._handle)
+            if result:
+                fail(result, "cuMemcpyDtoDAsync")
+            return
+        copier = self._device.copiers.compile(dst.key(), src.key())
+        blocks = -(-dst.fields[2] // THREADS)
+        copier.launch(self._stream, (blocks, 1, 1), (THREADS, 1, 1), 0, (dst, src))
+
+    def fill(self, dst: CudaArray, value: np.generic) -> None:
+        enter(self._device)
+        data = value.tobytes()
+        count = dst.fields[2]
+        unit = next(n for n in (1, 2, 4, len(data)) if data == data[:n] * (len(data) // n))
+        number = int.from_bytes(data[: min(unit, 4)], "little")
+        if unit <= 4:
+            call = {1: cu.cuMemsetD8Async, 2: cu.cuMemsetD16Async, 4: cu.cuMemsetD32Async}[unit]
+            results = [call(dst.pointer, number, dst.nbytes // unit, self._handle)]
+        else:
+            # The driver's patterns end at 32 bits: one strided memset for each 32-bit part.
+            results = [
+                cu.cuMemsetD2D32Async(
+                    cu.CUdeviceptr(dst.address + at), len(data),
+                    int.from_bytes(data[at : at + 4], "little"), 1, count, self._handle,
+                )
+                for at in range(0, len(data), 4)
+            ]  # fmt: skip
+        for (result,) in results:
+            if result:
+                fail(result, "cuMemsetAsync")
+
+    def failure(self) -> BaseException | None:
+        """An exception that one of its debug kernels raised. The driver's own errors are of
+        the whole context: see `CudaStream.fault`.
+        """
+        return next(filter(None, (check() for check in self._checks or ())), None)
 
 
 class CudaStream:
@@ -59,65 +142,8 @@ class CudaStream:
 
     # --- enqueue ---
 
-    def launch(
-        self,
-        executable: CudaExecutable,
-        grid: Dim3,
-        block: Dim3,
-        shared_bytes: int,
-        args: Sequence[Any],
-    ) -> None:
-        enter(self.device)
-        executable.launch(self, grid, block, shared_bytes, args)
-        counters.launches += 1
-
-    def upload(self, dst: CudaArray, src: np.ndarray[Any, Any]) -> None:
-        enter(self.device)
-        (result,) = cu.cuMemcpyHtoDAsync(dst.pointer, src.ctypes.data, src.nbytes, self.handle)
-        if result:
-            fail(result, "cuMemcpyHtoDAsync")
-        counters.copies += 1
-
-    def download(self, dst: np.ndarray[Any, Any], src: CudaArray) -> None:
-        enter(self.device)
-        (result,) = cu.cuMemcpyDtoHAsync(dst.ctypes.data, src.pointer, dst.nbytes, self.handle)
-        if result:
-            fail(result, "cuMemcpyDtoHAsync")
-        counters.copies += 1
-
-    def copy(self, dst: CudaArray, src: CudaArray) -> None:
-        enter(self.device)
-        counters.copies += 1
-        if dst.dtype == src.dtype and dst.is_contiguous() and src.is_contiguous():
-            (result,) = cu.cuMemcpyDtoDAsync(dst.pointer, src.pointer, dst.nbytes, self.handle)
-            if result:
-                fail(result, "cuMemcpyDtoDAsync")
-            return
-        copier = self.device.copiers.compile(dst.key(), src.key())
-        blocks = -(-dst.fields[2] // THREADS)
-        copier.launch(self, (blocks, 1, 1), (THREADS, 1, 1), 0, (dst, src))
-
-    def fill(self, dst: CudaArray, value: np.generic) -> None:
-        enter(self.device)
-        data = value.tobytes()
-        count = dst.fields[2]
-        unit = next(n for n in (1, 2, 4, len(data)) if data == data[:n] * (len(data) // n))
-        number = int.from_bytes(data[: min(unit, 4)], "little")
-        if unit <= 4:
-            call = {1: cu.cuMemsetD8Async, 2: cu.cuMemsetD16Async, 4: cu.cuMemsetD32Async}[unit]
-            results = [call(dst.pointer, number, dst.nbytes // unit, self.handle)]
-        else:
-            # The driver's patterns end at 32 bits: one strided memset for each 32-bit part.
-            results = [
-                cu.cuMemsetD2D32Async(
-                    cu.CUdeviceptr(dst.address + at), len(data),
-                    int.from_bytes(data[at : at + 4], "little"), 1, count, self.handle,
-                )
-                for at in range(0, len(data), 4)
-            ]  # fmt: skip
-        for (result,) in results:
-            if result:
-                fail(result, "cuMemsetAsync")
+    def open(self) -> CudaQueue:
+        return CudaQueue(self)
 
     def write(self, sequence: int) -> None:
         enter(self.device)
@@ -130,8 +156,11 @@ class CudaStream:
         if result:
             fail(result, "cuEventRecord")
 
-    def wait(self, event: CudaEvent) -> None:
+    def wait(self, event: Any) -> None:
         enter(self.device)
+        if not isinstance(event, CudaEvent):
+            event.notify(self.hold())  # of another kind of device: it opens a gate here
+            return
         (result,) = cu.cuStreamWaitEvent(self.handle, event.handle, 0)
         if result:
             fail(result, "cuStreamWaitEvent")
@@ -153,9 +182,6 @@ class CudaStream:
 
     def completed(self) -> int:
         return self._marks.completed()
-
-    def failure(self, sequence: int) -> BaseException | None:
-        return None  # the driver's errors are of the whole context: see `fault`
 
     def fault(self) -> BaseException | None:
         (result,) = cu.cuStreamQuery(self.handle)
