@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from typing import Any
 
 from numba import cuda
 
@@ -55,3 +56,8 @@ def used(device: na.Device) -> int:
     gc.collect()
     device.backend.quiesce()
     return device.memory_stats().used_current
+
+
+async def waited(awaitable: Any) -> Any:
+    """An awaitable as a coroutine, for those who take no other."""
+    return await awaitable

@@ -14,7 +14,7 @@ import numbasync as na
 from numbasync import reactor
 from numbasync.errors import LaunchError
 from numbasync.testing import Gate, settle
-from tests.common import add_one, copy_to, saxpy, used
+from tests.common import add_one, copy_to, saxpy, used, waited
 
 
 async def ready(*kernels: Any) -> None:
@@ -419,10 +419,6 @@ def test_copies_keep_their_sources(device: na.Device, stream: na.Stream, gate: G
     np.testing.assert_array_equal(host, np.arange(64))
     assert (first.to_host().sync() == 3).all()
     del trash
-
-
-async def waited(awaitable: Any) -> Any:
-    return await awaitable
 
 
 async def coroutine() -> str:

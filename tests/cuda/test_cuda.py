@@ -99,18 +99,6 @@ def test_what_does_not_fit_the_buffer_is_launched_by_numba(device: na.Device) ->
     assert "Tuple" in variant.why_not
 
 
-def test_an_exception_in_a_debug_kernel_is_raised(device: na.Device) -> None:
-    @na.launcher(debug=True, opt=False)
-    def divide(z: na.KernelOutput, by):
-        z[0] = 1 // by
-
-    z = na.zeros(1, np.int64).sync()
-    with pytest.raises(ZeroDivisionError, match=r"tid=\[0, 0, 0\] ctaid=\[0, 0, 0\]"):
-        divide[1, 1](z, 0).sync()
-    divide[1, 1](z, 1).sync()
-    assert host(z)[0] == 1
-
-
 def test_fixed_signatures(device: na.Device) -> None:
     @na.launcher
     @cuda.jit(["void(float32[::1], float32)", "void(float64[::1], float64)"])

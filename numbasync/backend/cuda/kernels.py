@@ -21,7 +21,7 @@ from numba.cuda.np.numpy_support import from_dtype
 from numbasync.backend.base import ArrayKey, Dim3, counters
 from numbasync.backend.cuda.driver import cu, enter, fail
 from numbasync.backend.cuda.exceptions import ExceptionReport
-from numbasync.errors import DTypeError, KernelCompileError, NumbasyncError
+from numbasync.errors import DTypeError, KernelCompileError, KernelError, NumbasyncError
 
 if TYPE_CHECKING:
     from numbasync.backend.cuda.device import CudaDevice
@@ -244,7 +244,14 @@ class CudaExecutable:
     ) -> None:
         if not self.packed:
             values = [_ForNumba(a) if isinstance(a, CudaArray) else a for a in args]
-            self.numba.launch(values, grid, block, stream.native, shared_bytes)
+            try:
+                self.numba.launch(values, grid, block, stream.native, shared_bytes)
+            except Exception as error:
+                # Numba itself waits for a debug kernel and raises what the kernel raised.
+                if not self.numba.debug or isinstance(error, NumbasyncError):
+                    raise
+                name = self.numba.py_func.__name__
+                raise KernelError(f"kernel {name}: {type(error).__name__}: {error}") from error
             return
         taken = self._buffer()
         data, _, address = taken
