@@ -38,6 +38,7 @@ from numbasync.op import DeviceOp as DeviceOp
 from numbasync.partition import Partition as Partition
 from numbasync.runtime import run as run
 from numbasync.scheduling import LeastPending as LeastPending
+from numbasync.scheduling import Priority as Priority
 from numbasync.scheduling import SchedulingPolicy as SchedulingPolicy
 from numbasync.scheduling import SingleStream as SingleStream
 from numbasync.scheduling import StreamPoolRoundRobin as StreamPoolRoundRobin

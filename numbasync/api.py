@@ -133,13 +133,20 @@ def _float(dtype: Any, name: str) -> np.dtype[Any]:
 
 
 def _element(value: Any, dtype: np.dtype[Any]) -> np.generic:
-    try:
-        with np.errstate(all="ignore"):
-            element: Any = np.asarray(value).astype(dtype)[()]
-    except (TypeError, ValueError) as error:
-        raise DTypeError(f"{value!r:.60} is no element of type {dtype}: {error}") from None
-    if not isinstance(element, np.generic):
+    """`value` as an element; integers must fit, fractions are cut off as NumPy does."""
+    if np.shape(value):
         raise ShapeError(f"the value must be one number, not an array of shape {np.shape(value)}.")
+    try:
+        if dtype.kind in "iu":
+            element: np.generic = dtype.type(int(value))
+        elif dtype.kind == "f":
+            with np.errstate(all="ignore"):
+                element = dtype.type(float(value))  # of a complex number, a TypeError
+        else:
+            with np.errstate(all="ignore"):
+                element = dtype.type(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise DTypeError(f"{value!r:.60} is no element of type {dtype}: {error}") from None
     return element
 
 
@@ -161,19 +168,33 @@ def meta(shape: Any, dtype: Any = np.float32) -> DeviceOp[Tensor]:
     return Value(Tensor(None, None, at, kind))
 
 
-def dup(t: Tensor) -> DeviceOp[Tensor]:
+def dup(t: Tensor | SharedTensor) -> DeviceOp[Tensor]:
     """A contiguous copy of a tensor, in storage of its own."""
-    return t.dup()
+    return _readable(t, "dup").dup()
 
 
-def convert(t: Tensor, dtype: Any) -> DeviceOp[Tensor]:
+def convert(t: Tensor | SharedTensor, dtype: Any) -> DeviceOp[Tensor]:
     """A contiguous copy in elements of another type, converted as NumPy's `astype` does."""
-    return Convert(t, layout.check_dtype(dtype))
+    return Convert(_readable(t, "convert"), layout.check_dtype(dtype))
 
 
 def fill(t: Tensor, value: Any) -> DeviceOp[Tensor]:
     """Set every element of a tensor; gives the tensor."""
-    return Fill(t, _element(value, t.dtype))
+    if isinstance(t, SharedTensor):
+        raise OperationError(
+            f"fill would write to {t!r}, which is shared; write to a copy: await s.dup()."
+        )
+    return Fill(_readable(t, "fill"), _element(value, t.dtype))
+
+
+def _readable(t: Any, what: str) -> Tensor:
+    found = t.tensor if isinstance(t, SharedTensor) else t
+    if isinstance(found, Tensor):
+        return found
+    raise OperationError(
+        f"{what} takes a tensor, not {type(t).__name__} ({t!r:.60}).\n"
+        "Make one of an array: t = await na.from_host(array)"
+    )
 
 
 def memcpy(dst: Tensor | HostArray, src: Tensor | HostArray | SharedTensor) -> DeviceOp[Any]:
@@ -256,6 +277,8 @@ class Memcpy(DeviceOp[Any]):
                 raise OperationError(
                     f"{name} of memcpy is a tensor or a NumPy array, not {type(side).__name__}."
                 )
+        if isinstance(dst, np.ndarray) and not dst.flags.writeable:
+            raise OperationError(f"memcpy into a read-only array of shape {dst.shape}.")
         if not isinstance(dst, Tensor) and not isinstance(src, Tensor):
             raise OperationError("memcpy between two NumPy arrays: write np.copyto(dst, src).")
         if dst.shape != src.shape:

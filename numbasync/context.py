@@ -39,6 +39,11 @@ class Submittable(Protocol[T_co]):
     def steps(self, ctx: Context) -> Generator[Preparation, None, T_co]: ...
 
     @property
+    def unordered(self) -> bool:
+        """It has no order with anything else."""
+        ...
+
+    @property
     def stream(self) -> Stream | None:
         """The stream that the operation itself asks for, if any."""
         ...

@@ -16,7 +16,7 @@ from typing import Any
 from numbasync import backend as backends
 from numbasync.backend import base
 from numbasync.backend.base import MemoryStats
-from numbasync.errors import DeviceMismatchError
+from numbasync.errors import CallerError, DeviceMismatchError
 from numbasync.memory import MemoryPool
 from numbasync.scheduling import SchedulingPolicy, StreamPoolRoundRobin
 from numbasync.stream import Event, Stream
@@ -205,6 +205,11 @@ def default_device() -> Device:
 @contextmanager
 def use_device(device: Device) -> Iterator[Device]:
     """Make `device` the default inside the block, for this task or thread only."""
+    if not isinstance(device, Device):
+        raise CallerError(
+            f"use_device takes a device, not {type(device).__name__} ({device!r:.60}): write "
+            "na.devices('cpu')[0], say."
+        )
     token = _current.set(device)
     try:
         yield device

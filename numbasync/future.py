@@ -72,7 +72,7 @@ class DeviceFuture(Generic[T]):
             self._fail(error)
             raise
         # A compilation has no order with anything, so nothing waits for it.
-        unordered = getattr(self._op, "unordered", False)
+        unordered = self._op is not None and self._op.unordered
         if (unordered or line.is_empty()) and self.begin() is None:
             return
         try:

@@ -44,8 +44,10 @@ class Compilation:
                 raise self._error
             return
         try:
-            made = self._device.compile(self._kernel.dispatcher, self._keys)
-            self._kernel.add(self._device, self._keys, made)
+            # Another one may have ended between the search and this attempt.
+            if self._kernel.find(self._device, self._keys) is None:
+                made = self._device.compile(self._kernel.dispatcher, self._keys)
+                self._kernel.add(self._device, self._keys, made)
         except BaseException as error:
             self._error = error
             raise

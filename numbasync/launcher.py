@@ -20,7 +20,8 @@ from numbasync.context import Context
 from numbasync.device import Device
 from numbasync.errors import DeviceMismatchError, InternalError, LauncherError, LaunchError
 from numbasync.execute import describe
-from numbasync.op import DeviceOp, Steps, refusing
+from numbasync.op import DeviceOp, Steps
+from numbasync.parts import common_stream, refusing
 from numbasync.plan import DEFAULT, Config, Planner, as_device_function
 from numbasync.precondition import Precondition
 from numbasync.signature import Role, parameters
@@ -36,15 +37,24 @@ class Launch(DeviceOp[Any]):
         self._launcher = launcher
         self._values = values
         self._config = config
-        self.stream = config.stream
         self._lazy: list[int] = []
         for i, value in enumerate(values):
             if isinstance(value, DeviceOp):
                 self._lazy.append(i)
-        self._bound = None if self._lazy else launcher.bind(values)
+        self._stream = config.stream
+        if self._lazy:
+            self._bound = None
+            with refusing(values):
+                self._stream = common_stream((values[i] for i in self._lazy), config.stream)
+        else:
+            self._bound = launcher.bind(values)
         for i in self._lazy:
             values[i].claim()
         self._free = True
+
+    @property
+    def stream(self) -> Stream | None:
+        return self._stream
 
     def arguments(self, ctx: Context) -> Steps[Bound]:
         """The arguments, once the lazy ones have been run."""
@@ -83,8 +93,12 @@ class Launch(DeviceOp[Any]):
 class Compile(DeviceOp[None]):
     """Compiles the variant for these arguments, launches nothing."""
 
+    unordered = True
+
     def __init__(self, launcher: Launcher, values: tuple[Any, ...]) -> None:
+        self._free = False  # a refused one needs no warning
         self._launch = Launch(launcher, values, DEFAULT)
+        self._free = True
         self._launch.claim()
         self._launcher = launcher
 

@@ -18,7 +18,8 @@ from numbasync.errors import DTypeError, ShapeError
 
 Shape = tuple[int, ...]
 
-KINDS = "biufc"  # bool, integers, floats, complex
+# bool, integers, floats, complex: those that NumPy and CUDA both have.
+CHARS = frozenset("?bBhHiIlLqQefdFD")
 
 
 class Layout(NamedTuple):
@@ -68,10 +69,11 @@ def check_dtype(dtype: Any) -> np.dtype[Any]:
         DTypeError: it is another kind, or no dtype, or not in this machine's byte order.
     """
     try:
-        found: np.dtype[Any] = np.dtype(dtype)
+        # NumPy takes None for float64, which nobody means here.
+        found: np.dtype[Any] = np.dtype("None" if dtype is None else dtype)
     except TypeError:
         raise DTypeError(f"{dtype!r} is not a NumPy dtype; write np.float32, 'int32' ...") from None
-    if found.kind not in KINDS or found.itemsize > 16 or not found.isnative:
+    if found.char not in CHARS or not found.isnative:
         raise DTypeError(
             f"device memory cannot hold {found}; use bool, an integer, a float or a complex "
             "type in native byte order."
@@ -152,7 +154,12 @@ def reshape(at: Layout, shape: Any, itemsize: int) -> Layout:
         ShapeError: the sizes differ, or the elements do not lie in C order.
     """
     size = math.prod(at.shape)
-    wish = tuple(map(operator.index, shape if np.iterable(shape) else (shape,)))
+    try:
+        wish = tuple(map(operator.index, shape if np.iterable(shape) else (shape,)))
+    except TypeError:
+        raise ShapeError(
+            f"a shape is whole numbers, one of which may be -1, not {shape!r}."
+        ) from None
     if wish.count(-1) == 1:
         rest = math.prod(n for n in wish if n != -1)
         if rest > 0 and size % rest == 0:

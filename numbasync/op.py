@@ -8,24 +8,25 @@ them on the stream that it is given, so their order on the device is their order
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator
 from typing import Any, Generic, TypeVar
 
 from numbasync import execute
 from numbasync.context import Context, unlocked
-from numbasync.errors import AlreadySubmittedError, CallerError, OperationError
+from numbasync.errors import AlreadySubmittedError, OperationError
 from numbasync.future import DeviceFuture
 from numbasync.once import Once
 from numbasync.once import Steps as Steps
+from numbasync.parts import name_of, part_of
 from numbasync.scheduling import SchedulingPolicy
 from numbasync.stream import Stream
+from numbasync.value_methods import ValueMethods
 
 T = TypeVar("T")
 U = TypeVar("U")
 
 
-class DeviceOp(Generic[T]):
+class DeviceOp(ValueMethods, Generic[T]):
     """A lazy operation that gives a `T`. It runs once.
 
     | to run it | stream chosen by | blocks the thread |
@@ -38,10 +39,17 @@ class DeviceOp(Generic[T]):
     | `na.spawn(op)` | the policy, now; starts now | no |
     """
 
-    # The stream that the operation itself asks for; None: whoever runs it chooses.
-    stream: Stream | None = None
+    # It has no order with anything else, so nothing that is submitted later waits for it.
+    unordered = False
 
     _free = True  # neither run nor part of another operation
+
+    @property
+    def stream(self) -> Stream | None:
+        """The stream that it asks for itself, as `kernel[grid, block, stream]` does; None:
+        whoever runs it chooses.
+        """
+        return None
 
     def steps(self, ctx: Context) -> Steps[T]:
         """Enqueue the work. Yields what must be prepared first; returns the value."""
@@ -70,6 +78,10 @@ class DeviceOp(Generic[T]):
                 "To use its result twice, share it before the first use:\n\n"
                 f"    op = {self}.shared()\n    a, b = await op, await op"
             )
+        self._free = False
+
+    def silence(self) -> None:
+        """It will not be run, and that needs no warning."""
         self._free = False
 
     def __del__(self) -> None:
@@ -142,146 +154,118 @@ class DeviceOp(Generic[T]):
         if count is None:
             raise OperationError(f"how many values {self} gives is not known yet: write unzip(n).")
         parent = self.shared()
-        return tuple(Select(parent, i, count) for i in range(count))
+        parts = tuple(Select(parent, i, count) for i in range(count))
+        if not parts:
+            parent.silence()
+        return parts
 
     def _width(self) -> int | None:
         """How many elements the value has, if that is known before it is computed."""
         return None
 
-    def first(self) -> DeviceOp[Any]:
-        """The first element of the tuple that this gives."""
-        return self.map(lambda values: _element(values, 0, self))
-
-    def last(self) -> DeviceOp[Any]:
-        """The last element of the tuple that this gives."""
-        return self.map(lambda values: _element(values, -1, self))
-
-    # --- of operations that give a tensor, or something that has the same method ---
-
-    def output(self) -> DeviceOp[Any]:
-        """What a launch wrote: its one output as it was passed, or the tuple of them."""
-        return Map(self, lambda result: _outputs(result, self), label="output")
-
-    def partition(self, tile: int | tuple[int, ...]) -> DeviceOp[Any]:
-        """The tensor's partition into tiles of this shape."""
-        return self._of_value("partition", tile)
-
-    def unpartition(self) -> DeviceOp[Any]:
-        """The tensor of a partition."""
-        return self._of_value("unpartition")
-
-    def reshape(self, *shape: int | tuple[int, ...]) -> DeviceOp[Any]:
-        """The tensor with another shape of the same size; no copy."""
-        return self._of_value("reshape", *shape)
-
-    def shared_tensor(self) -> DeviceOp[Any]:
-        """The tensor as a SharedTensor."""
-        return self._of_value("shared")
-
-    def dup(self) -> DeviceOp[Any]:
-        """A copy of the tensor, in storage of its own."""
-        return self._of_value("dup").then(lambda op: op)
-
-    def to_host(self) -> DeviceOp[Any]:
-        """The tensor's elements as a NumPy array."""
-        return self._of_value("to_host").then(lambda op: op)
-
-    def _of_value(self, method: str, *args: Any) -> DeviceOp[Any]:
-        def call(value: Any) -> Any:
-            found = getattr(value, method, None)
-            if found is None:
-                raise OperationError(
-                    f"{self} gave a {type(value).__name__}, which has no {method}(); a tensor, a "
-                    "partition or the result of a launch has."
-                )
-            return found(*args)
-
-        return Map(self, call, label=method)
+    def _labelled(self, change: Callable[[Any], Any], label: str) -> DeviceOp[Any]:
+        return Map(self, change, label=label)
 
 
-def _element(values: Any, index: int, op: DeviceOp[Any]) -> Any:
-    if not isinstance(values, tuple) or not values:
-        raise OperationError(f"{op} gave a {type(values).__name__}, not a tuple of values.")
-    return values[index]
-
-
-def _outputs(result: Any, op: DeviceOp[Any]) -> Any:
-    positions = getattr(type(result), "_output_positions", None)
-    if positions is None:
-        raise OperationError(
-            f"{op} gave a {type(result).__name__}; only the result of a launch has outputs."
-        )
-    found = tuple(result[i] for i in positions)
-    return found[0] if len(found) == 1 else found
-
-
-def check_op(value: object, where: str) -> DeviceOp[Any]:
-    """`value`, if it is an operation.
-
-    Raises:
-        OperationError: it is something else.
+class Link(DeviceOp[U], Generic[T, U]):
+    """Something done with the value of the operation before it. Links form chains, which
+    are run by a loop, so that they can be of any length.
     """
-    if isinstance(value, DeviceOp):
-        return value
-    raise OperationError(
-        f"{where} must be an operation, not {type(value).__name__} ({value!r:.60}).\n"
-        "To pass a value on, wrap it: na.value(x)."
-    )
+
+    # `follow` gives an operation, whose value is this one's.
+    continues = False
+
+    _SHOWN = 6  # links at most, in descriptions
+
+    def __init__(self, first: DeviceOp[T]) -> None:
+        self._free = False  # until it has claimed its part: a refused one needs no warning
+        first.claim()
+        self._free = True
+        self._first: DeviceOp[T] = first
+        self._stream = first.stream
+
+    @property
+    def stream(self) -> Stream | None:
+        return self._stream
+
+    def follow(self, ctx: Context, value: T) -> Any:
+        """What comes of the value before it."""
+        raise NotImplementedError
+
+    def steps(self, ctx: Context) -> Steps[U]:
+        links: list[Link[Any, Any]] = []
+        op: DeviceOp[Any] = self
+        while True:
+            while isinstance(op, Link):
+                links.append(op)
+                op = op._first
+            value = yield from op.steps(ctx)
+            while links:
+                link = links.pop()
+                value = link.follow(ctx, value)
+                if link.continues:
+                    op = value
+                    break
+            else:
+                result: U = value
+                return result
+
+    def _suffix(self) -> str:
+        raise NotImplementedError
+
+    def _describe(self) -> str:
+        suffixes: list[str] = []
+        op: DeviceOp[Any] = self
+        while isinstance(op, Link):
+            suffixes.append(op._suffix())
+            op = op._first
+        suffixes.reverse()
+        if len(suffixes) > self._SHOWN:
+            left_out = len(suffixes) - self._SHOWN
+            half = self._SHOWN // 2
+            suffixes[half:-half] = [f" ...{left_out} more... "]
+        return f"{op}{''.join(suffixes)}"
 
 
-@contextmanager
-def refusing(values: Iterable[object]) -> Iterator[None]:
-    """If the block refuses `values`, do not also warn that operations among them never ran."""
-    try:
-        yield
-    except CallerError:
-        for value in values:
-            if isinstance(value, DeviceOp):
-                value._free = False
-        raise
+class Then(Link[T, U]):
+    """`first`, then the op that `then` makes of its value, on one stream.
 
-
-class Then(DeviceOp[U], Generic[T, U]):
-    """`first`, then the op that `follow` makes of its value, on one stream.
-
-    The shared stream is what makes the order safe: `follow` may enqueue reads of a result
-    that the device has not written yet.
+    The shared stream is what makes the order safe: the closure may enqueue reads of a
+    result that the device has not written yet.
     """
+
+    continues = True
 
     def __init__(
         self,
         first: DeviceOp[T],
-        follow: Callable[..., DeviceOp[U]],
+        then: Callable[..., DeviceOp[U]],
         *,
         unchecked: bool = False,
         wants_context: bool = False,
     ) -> None:
-        self._free = False  # until it has claimed its part: a refused one needs no warning
-        first.claim()
-        self._free = True
-        self._first = first
-        self._follow = follow
+        super().__init__(first)
+        self._then = then
         self._unchecked = unchecked
         self._wants_context = wants_context
 
-    def steps(self, ctx: Context) -> Steps[U]:
-        value = yield from self._first.steps(ctx)
-        args = (ctx, value) if self._wants_context else (value,)
+    def follow(self, ctx: Context, value: T) -> DeviceOp[U]:
+        args: tuple[Any, ...] = (value,)
+        if self._wants_context:
+            ctx.touch()
+            args = (ctx, value)
         if self._unchecked:
             with unlocked():
-                made = self._follow(*args)
+                made = self._then(*args)
         else:
-            made = self._follow(*args)
-        op = check_op(made, f"what the closure of {self} returns")
-        op.claim()
-        result: U = yield from op.steps(ctx)
-        return result
+            made = self._then(*args)
+        return part_of(ctx, made, f"what the closure of {self} returns")
 
-    def _describe(self) -> str:
-        return f"{self._first}.then({name_of(self._follow)})"
+    def _suffix(self) -> str:
+        return f".then({name_of(self._then)})"
 
 
-class Map(DeviceOp[U], Generic[T, U]):
+class Map(Link[T, U]):
     """The value of `first`, looked at or changed on the host."""
 
     def __init__(
@@ -292,25 +276,19 @@ class Map(DeviceOp[U], Generic[T, U]):
         keep: bool = False,
         label: str | None = None,
     ) -> None:
-        self._free = False
-        first.claim()
-        self._free = True
-        self._first = first
+        super().__init__(first)
         self._change = change
         self._keep = keep
         self._label = label
 
-    def steps(self, ctx: Context) -> Steps[U]:
-        value: Any = yield from self._first.steps(ctx)
+    def follow(self, ctx: Context, value: T) -> Any:
         changed = self._change(value)
-        result: U = value if self._keep else changed
-        return result
+        return value if self._keep else changed
 
-    def _describe(self) -> str:
+    def _suffix(self) -> str:
         if self._label is not None:
-            return f"{self._first}.{self._label}()"
-        kind = "inspect" if self._keep else "map"
-        return f"{self._first}.{kind}({name_of(self._change)})"
+            return f".{self._label}()"
+        return f".{'inspect' if self._keep else 'map'}({name_of(self._change)})"
 
 
 class Shared(DeviceOp[T]):
@@ -326,7 +304,13 @@ class Shared(DeviceOp[T]):
         self._free = True
         self._label = f"{parent}.shared()"
         self._count = parent._width()
+        self._stream = parent.stream
         self._once = Once(parent.steps, self._label)
+
+    @property
+    def stream(self) -> Stream | None:
+        # Once it has begun, holders on other streams are ordered after it.
+        return None if self._once.begun else self._stream
 
     def claim(self) -> None:
         """Anyone may run it, any number of times."""
@@ -346,10 +330,25 @@ class Select(DeviceOp[Any]):
     """One element of what a shared operation gives."""
 
     def __init__(self, parent: Shared[Any], index: int, count: int) -> None:
-        parent.claim()
         self._parent = parent
         self._index = index
         self._count = count
+
+    def claim(self) -> None:
+        super().claim()
+        self._parent.claim()
+
+    @property
+    def stream(self) -> Stream | None:
+        return self._parent.stream
+
+    def silence(self) -> None:
+        self._parent.silence()
+
+    def __del__(self) -> None:
+        """An element that nobody wants needs no warning. If nobody wants any, the shared
+        operation says so.
+        """
 
     def steps(self, ctx: Context) -> Steps[Any]:
         values = yield from self._parent.steps(ctx)
@@ -360,8 +359,3 @@ class Select(DeviceOp[Any]):
 
     def _describe(self) -> str:
         return f"{self._parent}[{self._index}]"
-
-
-def name_of(function: Callable[..., Any]) -> str:
-    """A closure's name, for descriptions."""
-    return str(getattr(function, "__name__", type(function).__name__))

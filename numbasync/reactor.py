@@ -59,6 +59,8 @@ class Doorbell:
     _spare: ClassVar[list[Doorbell]] = []
 
     def __init__(self) -> None:
+        # A forked child has the same descriptors; ringing them would wake its parent.
+        self._process = os.getpid()
         self._send: Callable[[], object]
         self._receive: Callable[[], object]
         if hasattr(os, "eventfd"):
@@ -75,11 +77,16 @@ class Doorbell:
 
     @classmethod
     def take(cls) -> Doorbell:
-        return cls._spare.pop() if cls._spare else cls()
+        while cls._spare:
+            bell = cls._spare.pop()
+            if bell._process == os.getpid():
+                return bell
+        return cls()
 
     @classmethod
     def hand_on(cls, bell: Doorbell) -> None:
-        cls._spare.append(bell)
+        if bell._process == os.getpid():
+            cls._spare.append(bell)
 
     def ring(self) -> None:
         """Wake the loop. Any thread may call it; it never blocks."""
@@ -140,6 +147,8 @@ class Reactor:
             queue.append(waiter)
         else:
             insort(queue, waiter, key=lambda w: w.sequence)
+            if queue[0] is waiter:
+                self._asked.pop(stream, None)  # the bell was asked for a later one
         self._moved_at = time.perf_counter()
         if not self._turning:
             self._turn_soon(loop)

@@ -6,7 +6,7 @@ A policy sees a source of streams and nothing else: no device, no operation, no 
 from __future__ import annotations
 
 import itertools
-from typing import Protocol
+from typing import Any, Protocol
 
 from numbasync.errors import CallerError
 from numbasync.stream import Stream
@@ -15,7 +15,7 @@ from numbasync.stream import Stream
 class StreamSource(Protocol):
     """What a policy needs of a device."""
 
-    def new_stream(self) -> Stream: ...
+    def new_stream(self, priority: int = 0) -> Stream: ...
 
 
 class SchedulingPolicy(Protocol):
@@ -28,17 +28,22 @@ class SchedulingPolicy(Protocol):
     def next_stream(self) -> Stream: ...
 
 
-def _count(n: int, policy: str) -> int:
-    if n < 1:
-        raise CallerError(f"{policy} of {n} streams can run nothing; write n=1 or more.")
-    return n
+def _streams(device: Any, n: int, priority: int = 0) -> tuple[Stream, ...]:
+    if not hasattr(device, "new_stream"):
+        raise CallerError(
+            f"a policy needs a device, not {type(device).__name__} ({device!r:.60}): write "
+            "na.default_device(), or one of na.devices()."
+        )
+    if not isinstance(n, int) or n < 1:
+        raise CallerError(f"a policy of {n!r} streams can run nothing; write n=1 or more.")
+    return tuple(device.new_stream(priority) for _ in range(n))
 
 
 class StreamPoolRoundRobin:
     """`n` streams of `device`, in turn: independent operations overlap."""
 
     def __init__(self, device: StreamSource, n: int = 4) -> None:
-        self.streams = tuple(device.new_stream() for _ in range(_count(n, "a round robin")))
+        self.streams = _streams(device, n)
         # next() on itertools.cycle is one C call, so it needs no lock under the GIL.
         self._turn = itertools.cycle(self.streams)
 
@@ -53,7 +58,7 @@ class SingleStream:
     """One stream of `device`: everything runs in submission order."""
 
     def __init__(self, device: StreamSource) -> None:
-        self.stream = device.new_stream()
+        (self.stream,) = _streams(device, 1)
 
     def next_stream(self) -> Stream:
         return self.stream
@@ -69,10 +74,30 @@ class LeastPending:
     """
 
     def __init__(self, device: StreamSource, n: int = 4) -> None:
-        self.streams = tuple(device.new_stream() for _ in range(_count(n, "a pool")))
+        self.streams = _streams(device, n)
 
     def next_stream(self) -> Stream:
         return min(self.streams, key=lambda stream: stream.pending)
 
     def __repr__(self) -> str:
         return f"<LeastPending of {len(self.streams)} streams>"
+
+
+class Priority:
+    """`n` streams of `device` with one priority, in turn.
+
+    Where blocks of several streams are ready, the device starts those of the stream with the
+    lower number first; what runs is not interrupted. Give urgent work a policy of its own:
+    `op.schedule(na.Priority(device, -1))`. A device without priorities takes them as equal.
+    """
+
+    def __init__(self, device: StreamSource, priority: int = -1, n: int = 1) -> None:
+        self.priority = priority
+        self.streams = _streams(device, n, priority)
+        self._turn = itertools.cycle(self.streams)
+
+    def next_stream(self) -> Stream:
+        return next(self._turn)
+
+    def __repr__(self) -> str:
+        return f"<Priority {self.priority} of {len(self.streams)} streams>"

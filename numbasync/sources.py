@@ -6,7 +6,9 @@ from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
 from numbasync.context import Context
-from numbasync.op import DeviceOp, Shared, Steps, check_op, name_of, refusing
+from numbasync.op import DeviceOp, Shared, Steps
+from numbasync.parts import check_op, common_stream, name_of, part_of, refusing
+from numbasync.stream import Stream
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -48,10 +50,16 @@ class Zip(DeviceOp[tuple[Any, ...]]):
 
     def __init__(self, ops: tuple[DeviceOp[Any], ...]) -> None:
         self._free = False
+        stream = common_stream(ops)
         for op in ops:
             op.claim()
         self._free = True
         self._ops = ops
+        self._stream = stream
+
+    @property
+    def stream(self) -> Stream | None:
+        return self._stream
 
     def steps(self, ctx: Context) -> Steps[tuple[Any, ...]]:
         values = []
@@ -75,12 +83,15 @@ class Defer(DeviceOp[T]):
         self._wants_context = wants_context
 
     def steps(self, ctx: Context) -> Steps[T]:
-        made = self._build(ctx) if self._wants_context else self._build()
-        if self._wants_context and not isinstance(made, DeviceOp):
-            value: T = made
-            return value
-        op = check_op(made, f"what the closure of {self} returns")
-        op.claim()
+        if self._wants_context:
+            ctx.touch()
+            made = self._build(ctx)
+            if not isinstance(made, DeviceOp):
+                value: T = made
+                return value
+        else:
+            made = self._build()
+        op = part_of(ctx, made, f"what the closure of {self} returns")
         result: T = yield from op.steps(ctx)
         return result
 

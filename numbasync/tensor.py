@@ -160,6 +160,10 @@ class Tensor:
         new = layout.check_dtype(dtype)
         return self._view(layout.reinterpret(self._layout, self.dtype.itemsize, new.itemsize), new)
 
+    def same_elements(self, other: Tensor) -> bool:
+        """Whether it is the same view of the same storage."""
+        return self.storage is other.storage and self._layout == other._layout
+
     def spread(self, shape: layout.Shape) -> Tensor:
         """A view of a tensor of one element in which every element is that one."""
         return self._view(Layout(self._layout.offset, shape, (0,) * len(shape)))
@@ -263,9 +267,11 @@ class SharedTensor:
         return self.tensor.dup()
 
     def partition(self, tile: int | tuple[int, ...]) -> Partition:
-        """A partition to write to, for the only holder of the storage.
+        """A partition to write to, for the only holder of the storage, which it becomes:
+        this handle has moved.
 
         Raises:
+            MovedError: it has moved before.
             SharedStorageError: other tensors or views of the same storage are alive.
         """
         others = self.tensor.storage.holders - 1
@@ -274,7 +280,9 @@ class SharedTensor:
                 f"{others} other tensors or views hold the storage of {self!r}.\n"
                 "Drop them first, or write to a copy: (await s.dup()).partition(...)"
             )
-        return Partition(self.tensor, tile)
+        made = Partition(self.tensor, tile)
+        made.tensor = self.tensor.take()  # only now: a wrong tile leaves everything as it was
+        return made
 
     def __repr__(self) -> str:
         return f"<SharedTensor {self.shape} {self.dtype}>"
@@ -306,6 +314,11 @@ def copy(ctx: Context, dst: Tensor, src: Tensor) -> Steps[None]:
     need = ctx.device.backend.copy_needs(dst.key, src.key)
     if need is not None:
         yield need
+    if src.storage is dst.storage and not src.same_elements(dst):
+        # They may overlap, and elements are copied in no order: through a copy.
+        packed = Tensor.allocate(ctx, src.shape, src.dtype)
+        yield from copy(ctx, packed, src)
+        src = packed
     ctx.read(src.storage)
     ctx.write(dst.storage)
     ctx.queue.copy(dst.handle, src.handle)

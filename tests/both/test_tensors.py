@@ -214,9 +214,64 @@ def test_shared_tensors_refuse_a_partition_while_others_hold_them(device: na.Dev
     with pytest.raises(SharedStorageError):
         shared.partition(4)
     del view
-    assert shared.partition(4).grid == (2,)
-    assert host(shared).tolist() == [1] * 8
     assert shared.dup().sync().shape == (8,)
+    with pytest.raises(ShapeError):
+        shared.partition(0)
+    owned = shared.partition(4)
+    assert owned.grid == (2,)
+    assert host(owned.unpartition()).tolist() == [1] * 8
+    with pytest.raises(MovedError):
+        shared.partition(4)
+    with pytest.raises(MovedError):
+        shared.to_host().sync()
+
+
+def test_overlapping_views_are_copied_as_if_at_once(device: na.Device) -> None:
+    t = na.from_host(np.arange(1000, dtype=np.int32)).sync()
+    na.memcpy(t[1:], t[:-1]).sync()
+    assert host(t).tolist() == [0, *range(999)]
+    na.memcpy(t[::-1], t).sync()
+    assert host(t).tolist() == [*range(998, -1, -1), 0]
+    na.memcpy(t, t).sync()
+    assert host(t)[0] == 998
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"),
+    [(300, np.uint8), (-1, np.uint8), (2**70, np.int64), (np.nan, np.int32), (np.inf, np.int8),
+     (1j, np.float32), ("a", np.float32), (None, np.float32)],
+)  # fmt: skip
+def test_values_that_are_no_element_are_refused(value: object, dtype: type) -> None:
+    with pytest.raises(DTypeError, match="is no element of type"):
+        na.full(2, value, dtype)
+
+
+def test_values_are_converted_as_numpy_does(device: na.Device) -> None:
+    assert host(na.full(2, 2.9, np.int32).sync()).tolist() == [2, 2]
+    assert host(na.full(1, 1e300).sync())[0] == np.inf
+    assert host(na.full(1, np.int64(7), np.uint8).sync())[0] == 7
+    assert host(na.full(1, 2, bool).sync())[0]
+
+
+def test_arguments_that_are_no_tensor_are_refused(device: na.Device) -> None:
+    t = na.ones(4).sync()
+    shared = t.shared()
+    with pytest.raises(OperationError, match="shared"):
+        na.fill(shared, 2)  # type: ignore[arg-type]
+    for make in (na.dup, lambda x: na.convert(x, int), lambda x: na.fill(x, 1)):
+        with pytest.raises(OperationError, match="from_host"):
+            make(np.ones(3))  # type: ignore[arg-type]
+    assert host(na.dup(shared).sync()).tolist() == host(na.convert(shared, int).sync()).tolist()
+    frozen = np.ones(4, np.float32)
+    frozen.flags.writeable = False
+    with pytest.raises(OperationError, match="read-only"):
+        na.memcpy(frozen, t)
+    na.memcpy(t, frozen).sync()
+    for dtype in (None, np.longdouble, "S3", object, ">f4"):
+        with pytest.raises(DTypeError):
+            na.zeros(2, dtype)
+    with pytest.raises(ShapeError):
+        t.reshape(2.5)
 
 
 def test_meta_has_a_shape_and_no_memory(device: na.Device) -> None:

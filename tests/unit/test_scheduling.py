@@ -17,7 +17,7 @@ class Source:
     def __init__(self) -> None:
         self.made = 0
 
-    def new_stream(self) -> Any:
+    def new_stream(self, priority: int = 0) -> Any:
         self.made += 1
         return SimpleNamespace(number=self.made, pending=0)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import Any, NoReturn
 
@@ -11,6 +12,7 @@ from numbasync.errors import (
     REMEDIES,
     STICKY,
     DeviceLostError,
+    DeviceUnavailableError,
     DriverError,
     OutOfDeviceMemoryError,
 )
@@ -78,6 +80,17 @@ class _Thread(threading.local):
 
 
 _thread = _Thread()
+_forked = False
+
+
+def _after_fork() -> None:
+    global _forked
+    _forked = True
+    _thread.ordinal = -1  # so that `enter` looks
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def enter(device: Any) -> None:
@@ -88,5 +101,10 @@ def enter(device: Any) -> None:
     submissions of numbasync must switch it back.
     """
     if _thread.ordinal != device.ordinal:
+        if _forked:
+            raise DeviceUnavailableError(
+                "CUDA cannot be used in a forked process whose parent has used it.\n"
+                'Start processes with multiprocessing.get_context("spawn").'
+            )
         device.core.set_current()
         _thread.ordinal = device.ordinal

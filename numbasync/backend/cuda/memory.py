@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
+import queue
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -114,6 +114,9 @@ class _Pinned:
 class PinnedPool:
     """Page-locked host memory in powers of two. Locking pages takes long, so up to
     `KEPT_BYTES` of unused blocks are kept.
+
+    Unlocking them waits for the device, so a thread does that: a block may go back in a
+    finaliser, on the thread of an event loop.
     """
 
     KEPT_BYTES = 256 * 2**20
@@ -127,6 +130,8 @@ class PinnedPool:
         self._kept = 0
         # Reentrant: a finaliser may give a block back inside `take`.
         self._lock = threading.RLock()
+        self._surplus: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._unlocking: threading.Thread | None = None
 
     def take(self, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
         size = max(self.SMALLEST, 1 << max(nbytes - 1, 1).bit_length())
@@ -146,6 +151,7 @@ class PinnedPool:
                     f"{error_of(result, 'cuMemHostAlloc')}"
                 )
             address = int(made)
+            self._start_unlocking()  # not by a finaliser: at exit no thread can be started
         block: np.ndarray[Any, np.dtype[np.uint8]] = np.asarray(_Pinned(self, address, size))
         return block
 
@@ -155,5 +161,21 @@ class PinnedPool:
                 self._spare.setdefault(nbytes, []).append(address)
                 self._kept += nbytes
                 return
-        with contextlib.suppress(Exception):  # a finaliser, perhaps at interpreter exit
-            cu.cuMemFreeHost(ctypes.c_void_p(address).value)
+        self._surplus.put(address)  # may be called while the same thread is inside of it
+
+    def _start_unlocking(self) -> None:
+        with self._lock:
+            if self._unlocking is None:
+                self._unlocking = threading.Thread(
+                    target=_unlock, args=(self._surplus, self._device), daemon=True,
+                    name="numbasync-unlock",
+                )  # fmt: skip
+                self._unlocking.start()
+
+
+def _unlock(surplus: queue.SimpleQueue[int], device: CudaDevice) -> None:
+    while True:
+        address = surplus.get()
+        with contextlib.suppress(Exception):  # of a broken device nothing is left to save
+            enter(device)
+            cu.cuMemFreeHost(address)

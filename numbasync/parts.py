@@ -1,0 +1,81 @@
+"""Operations inside operations: what may be one, and on which stream they go together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+from numbasync.context import Context
+from numbasync.errors import CallerError, OperationError
+from numbasync.stream import Stream
+
+if TYPE_CHECKING:
+    from numbasync.op import DeviceOp
+
+
+def is_op(value: object) -> TypeGuard[DeviceOp[Any]]:
+    """Whether `value` is an operation, not a class of them."""
+    return hasattr(value, "steps") and not isinstance(value, type)
+
+
+def check_op(value: object, where: str) -> DeviceOp[Any]:
+    """`value`, if it is an operation.
+
+    Raises:
+        OperationError: it is something else.
+    """
+    if is_op(value):
+        return value
+    raise OperationError(
+        f"{where} must be an operation, not {type(value).__name__} ({value!r:.60}).\n"
+        "To pass a value on, wrap it: na.value(x)."
+    )
+
+
+@contextmanager
+def refusing(values: Iterable[object]) -> Iterator[None]:
+    """If the block refuses `values`, do not also warn that operations among them never ran."""
+    try:
+        yield
+    except CallerError:
+        for value in values:
+            if is_op(value):
+                value.silence()
+        raise
+
+
+def common_stream(ops: Iterable[DeviceOp[Any]], named: Stream | None = None) -> Stream | None:
+    """The one stream that `ops`, which run together, ask for, if any of them does.
+
+    Raises:
+        OperationError: they ask for different ones, or for another one than `named`.
+    """
+    for op in ops:
+        wish = op.stream
+        if wish is not None and named is not None and wish is not named:
+            raise OperationError(
+                f"{op} names {wish!r} in its brackets, but is part of an operation that goes to "
+                f"{named!r}.\nThe parts of an operation run on one stream: leave one of the two "
+                "out, or run them one after the other."
+            )
+        named = named or wish
+    return named
+
+
+def part_of(ctx: Context, value: object, where: str) -> DeviceOp[Any]:
+    """`value`, which a closure returned, as an operation that runs next in `ctx`.
+
+    Raises:
+        OperationError: it is none, or asks for another stream.
+    """
+    op = check_op(value, where)
+    with refusing((op,)):
+        common_stream((op,), ctx.stream)
+    op.claim()
+    return op
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """A closure's name, for descriptions."""
+    return str(getattr(function, "__name__", type(function).__name__))

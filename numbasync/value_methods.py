@@ -1,0 +1,97 @@
+"""Methods of an operation that stand for methods of the value it will give.
+
+`op.partition((4, 4))` is an operation that calls `partition` on the tensor when that is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from numbasync.errors import OperationError
+
+if TYPE_CHECKING:
+    from numbasync.op import DeviceOp
+
+
+class ValueMethods:
+    """What operations offer of tensors, of tuples, and of the results of launches."""
+
+    def _labelled(self, change: Callable[[Any], Any], label: str) -> DeviceOp[Any]:
+        """An operation that changes the value on the host, and how messages name it."""
+        raise NotImplementedError
+
+    # --- of operations that give a tuple ---
+
+    def first(self) -> DeviceOp[Any]:
+        """The first element of the tuple that this gives."""
+        return self._labelled(lambda values: self._element(values, 0), "first")
+
+    def last(self) -> DeviceOp[Any]:
+        """The last element of the tuple that this gives."""
+        return self._labelled(lambda values: self._element(values, -1), "last")
+
+    def output(self) -> DeviceOp[Any]:
+        """What a launch wrote: its one output as it was passed, or the tuple of them."""
+        return self._labelled(self._outputs, "output")
+
+    # --- of operations that give a tensor, or something that has the same method ---
+
+    def partition(self, tile: int | tuple[int, ...]) -> DeviceOp[Any]:
+        """The tensor's partition into tiles of this shape."""
+        return self._of_value("partition", tile)
+
+    def unpartition(self) -> DeviceOp[Any]:
+        """The tensor of a partition."""
+        return self._of_value("unpartition")
+
+    def reshape(self, *shape: int | tuple[int, ...]) -> DeviceOp[Any]:
+        """The tensor with another shape of the same size; no copy."""
+        return self._of_value("reshape", *shape)
+
+    def shared_tensor(self) -> DeviceOp[Any]:
+        """The tensor as a SharedTensor."""
+        return self._of_value("shared")
+
+    def dup(self) -> DeviceOp[Any]:
+        """A copy of the tensor, in storage of its own."""
+        return self._of_value("dup").then(_itself)
+
+    def to_host(self) -> DeviceOp[Any]:
+        """The tensor's elements as a NumPy array."""
+        return self._of_value("to_host").then(_itself)
+
+    # --- how ---
+
+    def _of_value(self, method: str, *args: Any) -> DeviceOp[Any]:
+        # The name now: the operation itself would keep all that it holds alive.
+        name = str(self)
+
+        def call(value: Any) -> Any:
+            found = getattr(value, method, None)
+            if found is None:
+                raise OperationError(
+                    f"{name} gave a {type(value).__name__}, which has no {method}(); a tensor, a "
+                    "partition or the result of a launch has."
+                )
+            return found(*args)
+
+        return self._labelled(call, method)
+
+    def _element(self, values: Any, index: int) -> Any:
+        if not isinstance(values, tuple) or not values:
+            raise OperationError(f"{self} gave a {type(values).__name__}, not a tuple of values.")
+        return values[index]
+
+    def _outputs(self, result: Any) -> Any:
+        positions = getattr(type(result), "_output_positions", None)
+        if positions is None:
+            raise OperationError(
+                f"{self} gave a {type(result).__name__}; only the result of a launch has outputs."
+            )
+        found = tuple(result[i] for i in positions)
+        return found[0] if len(found) == 1 else found
+
+
+def _itself(op: DeviceOp[Any]) -> DeviceOp[Any]:
+    return op
