@@ -51,9 +51,13 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     demo = commands.add_parser("demo", help="run a pipeline of kernels on real photographs")
-    demo.add_argument("image", nargs="*", type=Path, help="pictures; default: photographs")
+    demo.add_argument("image", nargs="*", type=Path, help="pictures; default: 12 photographs")
     _add_device(demo)
-    demo.add_argument("--out", type=Path, help="folder for the PNG files")
+    demo.add_argument(
+        "--out",
+        type=Path,
+        help="folder for the PNG files; default: next to the pictures, or numbasync-demo",
+    )
     demo.add_argument("--full", action="store_true", help="keep the size, however long it takes")
     demo.set_defaults(run=_demo)
 

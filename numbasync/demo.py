@@ -31,6 +31,7 @@ STAGES = ("upload", "grey", "blur", "sobel", "histogram", "equalise", "download"
 TILE = (16, 16)
 SIGMA = 1.2
 SECONDS_A_PASS = 8.0  # a slower device gets smaller pictures, unless --full
+QUICK_SECONDS = 1.0
 SAMPLE = 96  # side of the picture that is used to find out how slow the device is
 
 
@@ -99,7 +100,7 @@ def _read(path: Path) -> Picture:
 
     try:
         with Image.open(path) as image:
-            return Picture(path.stem, np.asarray(image.convert("RGB")))
+            return Picture(path.stem, _rgb(image))
     except FileNotFoundError:
         raise CallerError(
             f"{path} does not exist; name a picture, or none for photographs."
@@ -108,6 +109,18 @@ def _read(path: Path) -> Picture:
         raise CallerError(f"{path} is no picture that Pillow can read; use PNG or JPEG.") from None
     except OSError as error:
         raise CallerError(f"{path} cannot be read: {error.strerror or error}.") from None
+
+
+def _rgb(image: Any) -> np.ndarray[Any, Any]:
+    """8-bit red, green and blue. Pillow itself cuts more than 8 bits off at 255."""
+    if image.mode == "F" or image.mode.startswith("I"):
+        levels = np.asarray(image, np.float64)
+        if image.mode == "F":
+            levels = levels - levels.min()
+        most = levels.max(initial=0.0) if image.mode == "F" else 65535.0
+        grey = np.clip(levels * (255.0 / (most or 1.0)), 0, 255).round().astype(np.uint8)
+        return np.repeat(grey[..., None], 3, axis=2)
+    return np.asarray(image.convert("RGB"))
 
 
 # --- the pipeline -----------------------------------------------------------------------
@@ -171,6 +184,9 @@ async def _main(pictures: list[Picture], device: Device, full: bool) -> int:
     seconds_a_pixel = await _seconds_a_pixel()
     if not full:
         _fit(pictures, seconds_a_pixel, console)
+    if seconds_a_pixel * sum(p.size for p in pictures) < QUICK_SECONDS:
+        # What a quick device spends on its first pass is the memory that it gets.
+        await na.gather(*(pipeline(p) for p in pictures))
 
     columns = (
         TextColumn("{task.description:24}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),

@@ -52,7 +52,10 @@ def _packages() -> None:
         else:
             _line(package, found or f"MISSING: pip install {package}")
     for package in CUDA:
-        _line(package, _version(package) or "not installed (a GPU needs it): numbasync[cuda]")
+        _line(
+            package,
+            _version(package) or "not installed; a GPU needs it: pip install 'numbasync[cuda]'",
+        )
     for extra, packages in EXTRAS.items():
         missing = [p for p in packages if _version(p) is None]
         said = (

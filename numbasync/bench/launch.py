@@ -38,6 +38,8 @@ def run(device: Device, json: Path | None, rounds: int) -> int:
     """The command. Returns the exit status."""
     if rounds < 3:
         raise CallerError(f"--repeats {rounds}: quartiles need 3 rounds or more.")
+    if json is not None:
+        report.check_target(json)
     with na.use_device(device):
         timings = na.run(_measure(device, rounds))
     method = METHOD.format(calls=timings[0].calls, rounds=rounds)

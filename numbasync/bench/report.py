@@ -98,9 +98,15 @@ def show(found: Record) -> None:
     console.print(table)
 
 
-def save(found: Record, path: Path) -> None:
-    """Write the run as JSON."""
+def check_target(path: Path) -> None:
+    """Refuse a file that cannot be written, before anything is measured."""
     try:
-        path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        with path.open("a", encoding="utf-8"):
+            pass
     except OSError as error:
         raise CallerError(f"--json {path}: {error.strerror}; name a file to write to.") from None
+
+
+def save(found: Record, path: Path) -> None:
+    """Write the run as JSON."""
+    path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")

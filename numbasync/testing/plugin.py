@@ -1,11 +1,13 @@
 """The pytest plugin: the device that tests run on, and async tests.
 
 Installed with numbasync, it is active in every test session of the environment; it adds
-the option `--device`, fixtures and a mark, and changes nothing else.
+the option `--device` (and the same as `--numbasync-device`, for projects with a `--device` of
+their own), fixtures and a mark, and changes nothing else.
 """
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Iterator
 from typing import Any
@@ -13,8 +15,9 @@ from typing import Any
 import pytest
 
 from numbasync import runtime
-from numbasync.backend import why_unavailable
+from numbasync.backend import KINDS, preferred, why_unavailable
 from numbasync.device import Device, devices, use_device
+from numbasync.errors import DeviceUnavailableError
 from numbasync.scheduling import SchedulingPolicy, StreamPoolRoundRobin
 from numbasync.stream import Stream
 from numbasync.testing import Gate
@@ -22,28 +25,52 @@ from numbasync.testing import gate as make_gate
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    group = parser.getgroup("numbasync")
-    group.addoption(
-        "--device",
+    _add_option(parser, "--numbasync-device")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_load_initial_conftests(parser: pytest.Parser) -> Iterator[None]:
+    yield
+    # Now the project's own plugins and conftest.py have added theirs; two of a name are an
+    # error of the whole session.
+    wish = "--device=auto"
+    with contextlib.suppress(pytest.UsageError):  # there is one, which does not take "auto"
+        _, unknown = parser.parse_known_and_unknown_args([wish])
+        if wish in unknown:
+            _add_option(parser, "--device")
+
+
+def _add_option(parser: pytest.Parser, name: str) -> None:
+    parser.getgroup("numbasync").addoption(
+        name,
+        dest="numbasync_device",
         choices=["auto", "cpu", "cuda", "all"],
         default="auto",
-        help="devices for the `device` fixture: one kind, all that are usable, or auto: a GPU if "
-        "there is one, else the CPU device",
+        help="devices for the `device` fixture: one kind, all that are usable, or auto: the one "
+        "of NUMBASYNC_DEVICE, else a GPU if there is one, else the CPU device",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "cuda: needs a usable CUDA device; skipped where none is")
-    if config.getoption("--device") == "cuda" and not devices("cuda"):
+    if _wish(config) == "cuda" and not devices("cuda"):
         raise pytest.UsageError(f"--device cuda: {why_unavailable('cuda')}")
 
 
+def _wish(config: pytest.Config) -> str:
+    return str(config.getoption("numbasync_device"))
+
+
 def _kinds(config: pytest.Config) -> list[str]:
-    wish = config.getoption("--device")
-    if wish in ("cpu", "cuda"):
-        return [wish]
-    usable = [kind for kind in ("cuda", "cpu") if devices(kind)]
-    return usable[:1] if wish == "auto" else usable
+    wish = _wish(config)
+    if wish == "all":
+        return [kind for kind in KINDS if devices(kind)]
+    if wish == "auto":
+        try:
+            return [preferred().kind]
+        except DeviceUnavailableError as error:
+            raise pytest.UsageError(str(error)) from None
+    return [wish]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -56,7 +83,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("cuda") is None:
         return
-    if item.config.getoption("--device") == "cpu":
+    if _wish(item.config) == "cpu":
         pytest.skip("needs CUDA, and --device is cpu")
     if not devices("cuda"):
         pytest.skip(f"needs CUDA: {why_unavailable('cuda')}")

@@ -372,37 +372,6 @@ async def test_first_use_of_a_kernel_compiles_while_the_loop_turns(device: na.De
     assert (await z.to_host())[0] == 1
 
 
-async def test_cancelled_while_it_compiles_it_is_dropped(device: na.Device) -> None:
-    from numba import cuda
-
-    started, go_on = threading.Event(), threading.Event()
-
-    @na.launcher
-    @cuda.jit
-    def fresh(z: na.KernelOutput):
-        z[0] = 1
-
-    compile_ = type(device.backend).compile
-
-    def slow(self: Any, dispatcher: Any, keys: Any) -> Any:
-        started.set()
-        assert go_on.wait(20)
-        return compile_(self, dispatcher, keys)
-
-    z = await na.zeros(1)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(device.backend), "compile", slow)
-        task = asyncio.ensure_future(waited(fresh[1, 1](z)))
-        while not started.is_set():
-            await asyncio.sleep(0.001)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        go_on.set()
-    await fresh[1, 1](z)  # compiled by then, or compiled now
-    assert (await z.to_host())[0] == 1
-
-
 def test_copies_keep_their_sources(device: na.Device, stream: na.Stream, gate: Gate) -> None:
     copy_to.compile(na.meta(64), na.meta(64)).sync()
     na.ones(4).to_host().sync()

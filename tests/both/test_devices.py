@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import subprocess
 import threading
 from typing import Any
@@ -289,6 +290,37 @@ print("end")
         capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert (result.returncode, result.stdout, result.stderr) == (0, "end\n", "")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_a_forked_child(device: na.Device, python: str, python_env: dict[str, str]) -> None:
+    """The CPU device works in it; CUDA cannot, and says so."""
+    program = """
+import os, warnings, numbasync as na
+warnings.simplefilter("ignore", DeprecationWarning)  # of os.fork in a process with threads
+async def main():
+    return (await (await na.ones(3)).to_host()).tolist()
+assert na.run(main()) == [1, 1, 1]
+child = os.fork()
+if child:
+    _, status = os.waitpid(child, 0)
+    assert na.run(main()) == [1, 1, 1]
+    print("parent", status)
+else:
+    try:
+        print("child", na.run(main()), flush=True)
+    except na.errors.DeviceUnavailableError as error:
+        print("child", error, flush=True)
+    os._exit(0)
+"""
+    result = subprocess.run(
+        [python, "-c", program], env={**python_env, "NUMBASYNC_DEVICE": device.kind},
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert result.stderr == ""
+    expected = "[1.0, 1.0, 1.0]" if device.kind == "cpu" else "CUDA cannot be used in a forked"
+    assert result.stdout.startswith(f"child {expected}")
+    assert result.stdout.endswith("parent 0\n")
 
 
 async def waited(awaitable: Any) -> Any:

@@ -126,6 +126,23 @@ def test_past_the_budget_it_sleeps_until_it_is_rung(loop_factory: Any) -> None:
     run(loop_factory, main())
 
 
+def test_one_who_comes_late_and_waits_for_less_is_rung_too(loop_factory: Any) -> None:
+    async def main() -> None:
+        stream, watcher = FakeStream(spin_seconds=0.0), reactor.current()
+        late = watcher.wait(stream, 9)
+        await turns()
+        early = watcher.wait(stream, 3)
+        await turns()
+        assert [number for number, _ in stream.bells] == [9, 3]
+        threading.Thread(target=stream.reach, args=(3,)).start()
+        await early
+        assert not late.done()
+        stream.reach(9)
+        await late
+
+    run(loop_factory, main())
+
+
 def test_a_bell_that_may_be_late_is_not_trusted(loop_factory: Any) -> None:
     async def main() -> None:
         stream, watcher = FakeStream(spin_seconds=0.0), reactor.current()
@@ -226,6 +243,18 @@ def test_a_loop_closed_under_its_waiters_is_cleared_away(loop_factory: Any) -> N
     run(loop_factory, nothing())
     gc.collect()
     assert len(reactor._reactors) <= before + 1
+
+
+def test_a_forked_child_does_not_ring_its_parents_bells(
+    loop_factory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parents = Doorbell.take()
+    Doorbell.hand_on(parents)
+    monkeypatch.setattr(os, "getpid", lambda: -1)  # as a child sees it
+    own = Doorbell.take()
+    assert own is not parents
+    Doorbell.hand_on(parents)
+    assert parents not in Doorbell._spare
 
 
 @pytest.mark.parametrize("kind", ["eventfd", "sockets"])

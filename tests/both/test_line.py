@@ -1,0 +1,258 @@
+"""The order of what is submitted while a kernel compiles, and errors that nobody awaits."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import gc
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from numba import cuda
+
+import numbasync as na
+from numbasync.errors import KernelCompileError, StateError
+from numbasync.testing import Gate
+from tests.common import add_one, used, waited
+
+
+class Compiler:
+    """Holds compilations until it is told to go on."""
+
+    def __init__(self) -> None:
+        self.started = threading.Event()
+        self.go_on = threading.Event()
+        self.fail = False
+
+    async def has_started(self) -> None:
+        while not self.started.is_set():
+            await asyncio.sleep(0.001)
+
+
+@pytest.fixture
+def compiler(device: na.Device, monkeypatch: pytest.MonkeyPatch) -> Iterator[Compiler]:
+    add_one.compile(na.meta(1)).sync()
+    held = Compiler()
+    compile_ = type(device.backend).compile
+
+    def slow(self: Any, dispatcher: Any, keys: Any) -> Any:
+        held.started.set()
+        assert held.go_on.wait(20)
+        if held.fail:
+            raise KernelCompileError("planted")
+        return compile_(self, dispatcher, keys)
+
+    monkeypatch.setattr(type(device.backend), "compile", slow)
+    yield held
+    held.go_on.set()
+
+
+def ten_times() -> na.Launcher:
+    """A kernel that has not been compiled."""
+
+    @na.launcher
+    @cuda.jit
+    def fresh(z: na.KernelOutput):
+        i = cuda.grid(1)
+        if i < z.shape[0]:
+            z[i] = z[i] * 10
+
+    return fresh
+
+
+def first(tensor: na.Tensor) -> float:
+    return float(tensor.to_host().sync()[0])
+
+
+async def test_what_is_submitted_behind_a_compilation_comes_after_it(
+    device: na.Device, compiler: Compiler
+) -> None:
+    z, other = await na.ones(1), await na.ones(1)
+    slow = na.spawn(ten_times()(z))
+    behind = na.spawn(add_one(z))
+    further = asyncio.ensure_future(waited(add_one(other)))
+    await compiler.has_started()
+    assert not behind.done()
+    assert not further.done()
+    compiler.go_on.set()
+    await behind
+    assert slow.done()
+    await further
+    assert (first(z), first(other)) == (11, 2)
+
+
+async def test_another_thread_does_not_wait_for_it(device: na.Device, compiler: Compiler) -> None:
+    z, other = await na.ones(1), await na.ones(1)
+    slow = na.spawn(ten_times()(z))
+    await compiler.has_started()
+
+    def elsewhere() -> None:
+        with na.use_device(device):
+            add_one(other).sync()
+
+    with ThreadPoolExecutor(1) as pool:
+        await asyncio.get_running_loop().run_in_executor(pool, elsewhere)
+    assert not slow.done()
+    compiler.go_on.set()
+    await slow
+    assert (first(z), first(other)) == (10, 2)
+
+
+async def test_compiling_ahead_holds_nobody_up(device: na.Device, compiler: Compiler) -> None:
+    z = await na.ones(1)
+    ahead = na.spawn(ten_times().compile(na.meta(1)))
+    await compiler.has_started()
+    await add_one(z)
+    assert not ahead.done()
+    compiler.go_on.set()
+    assert await ahead is None
+
+
+async def test_cancelled_while_it_compiles_it_still_runs(
+    device: na.Device, compiler: Compiler
+) -> None:
+    z = await na.ones(1)
+    task = asyncio.ensure_future(waited(ten_times()(z)))
+    await compiler.has_started()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    compiler.go_on.set()
+    await add_one(z)
+    assert first(z) == 11
+
+
+async def test_a_failed_compilation_stops_nobody_else(
+    device: na.Device, compiler: Compiler
+) -> None:
+    z = await na.ones(1)
+    compiler.fail = True
+    fresh = ten_times()
+    slow = na.spawn(fresh(z))
+    behind = na.spawn(add_one(z))
+    compiler.go_on.set()
+    await behind
+    with pytest.raises(KernelCompileError, match="planted"):
+        await slow
+    compiler.fail = False
+    await fresh(z)  # a new attempt
+    assert first(z) == 20
+
+
+VARIABLE = contextvars.ContextVar("VARIABLE", default=0)
+
+
+async def test_who_stands_in_line_keeps_its_context_variables(
+    device: na.Device, compiler: Compiler
+) -> None:
+    z = await na.ones(1)
+    slow = na.spawn(ten_times()(z))
+    VARIABLE.set(1)
+    behind = na.spawn(na.value(None).map(lambda _: VARIABLE.get()))
+    VARIABLE.set(2)
+    compiler.go_on.set()
+    await slow
+    assert await behind == 1
+
+
+async def test_a_shared_operation_that_compiles_is_waited_for(
+    device: na.Device, compiler: Compiler
+) -> None:
+    z = await na.ones(1)
+    shared = ten_times()(z).output().shared()
+    one = asyncio.ensure_future(waited(shared))
+    two = asyncio.ensure_future(waited(shared))
+    await compiler.has_started()
+
+    def elsewhere() -> na.Tensor:
+        with na.use_device(device):
+            return shared.sync()
+
+    with ThreadPoolExecutor(1) as pool:
+        three = asyncio.get_running_loop().run_in_executor(pool, elsewhere)
+        compiler.go_on.set()
+        assert await asyncio.gather(one, two, three) == [z, z, z]
+    assert first(z) == 10
+
+
+def test_a_loop_closed_over_the_line_says_so_and_keeps_nothing(
+    device: na.Device, compiler: Compiler
+) -> None:
+    before = used(device)
+    futures: list[na.DeviceFuture[Any]] = []
+
+    async def main() -> None:
+        z = await na.ones(1)
+        futures.append(na.spawn(ten_times()(z)))
+        futures.append(na.spawn(add_one(z)))
+        await compiler.has_started()
+
+    with asyncio.Runner() as runner:
+        runner.run(main())
+        compiler.go_on.set()
+    for future in futures:
+        with pytest.raises(StateError, match="loop was closed"):
+            future.sync()
+    futures.clear()
+    gc.collect()
+    assert used(device) == before
+    assert na.value(3).sync() == 3
+
+
+# --- errors of work that nobody holds a future of ---
+
+
+def failing_copy(stream: na.Stream) -> None:
+    """Work whose host side fails when the device is done."""
+    target = np.zeros(4, np.float32)
+    na.memcpy(target, na.ones(4).sync()).async_on(stream)
+    target.flags.writeable = False
+
+
+def test_an_error_behind_async_on_is_raised_once_by_synchronize(
+    device: na.Device, stream: na.Stream, gate: Gate
+) -> None:
+    gate.close()
+    failing_copy(stream)
+    gate.open()
+    with pytest.raises(ValueError, match="read-only"):
+        stream.synchronize()
+    stream.synchronize()
+
+
+async def test_an_error_behind_async_on_is_raised_once_by_done(
+    device: na.Device, stream: na.Stream, gate: Gate
+) -> None:
+    gate.close()
+    failing_copy(stream)
+    gate.open()
+    with pytest.raises(ValueError, match="read-only"):
+        await stream.done()
+    await stream.done()
+
+
+def test_an_event_that_is_passed_has_its_copies_done(
+    device: na.Device, stream: na.Stream, gate: Gate
+) -> None:
+    target = np.zeros(4, np.float32)
+    source = na.ones(4).sync()
+    gate.close()
+    na.memcpy(target, source).async_on(stream)
+    event = device.new_event().record(stream)
+    assert not event.query()
+    gate.open()
+    event.synchronize()
+    assert target.tolist() == [1] * 4
+
+
+async def test_gather_starts_the_others_when_one_cannot_be_started(device: na.Device) -> None:
+    z = await na.ones(1)
+    used_up = na.value(1)
+    used_up.sync()
+    with pytest.raises(na.errors.AlreadySubmittedError):
+        await na.gather(used_up, add_one(z))
+    assert first(z) == 2
