@@ -44,8 +44,8 @@ def block_sums(sums: na.KernelOutput, x: na.KernelInput):
         sums[cuda.blockIdx.x] = own[0]
 
 
-def total(x: na.DeviceOp) -> na.DeviceOp:
-    """An operation that gives the sum of a tensor of one axis, as a Python float."""
+def sums_of_blocks(x: na.DeviceOp) -> na.DeviceOp:
+    """An operation that gives the sum of each 128 elements of a tensor, as a NumPy array."""
 
     def of(tensor: na.Tensor) -> na.DeviceOp:
         blocks = -(-tensor.size // THREADS)
@@ -59,10 +59,10 @@ async def main() -> None:
     values = np.random.default_rng(7).normal(5.0, 2.0, 10_000).astype(np.float32)
     data = na.from_host(values).shared()  # uploaded once, used twice
 
-    mean = float((await total(data)).sum()) / values.size
+    mean = float((await sums_of_blocks(data)).sum()) / values.size
 
     squares = squared_distance(na.empty(values.size).partition(256), data, mean)
-    host = await total(squares.output().unpartition())
+    host = await sums_of_blocks(squares.output().unpartition())
     deviation = math.sqrt(float(host.sum()) / values.size)
 
     print(f"mean {mean:.4f}, standard deviation {deviation:.4f}")
