@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 from numbasync import line
 from numbasync.backend.base import Preparation
 from numbasync.context import Context, Submittable, Turn, context_for, exclusive
-from numbasync.errors import ReentrancyError, StateError
+from numbasync.errors import ReentrancyError
 from numbasync.stream import Stream, Submission
 
 T = TypeVar("T")
@@ -50,6 +50,7 @@ class DeviceFuture(Generic[T]):
         self._steps: Generator[Preparation, None, T] | None = None
         # While it stands in line: what it stands at, who waits, and its context variables.
         self._need: Preparation | None = None
+        self._line: line.Line | None = None
         self._turn: Turn | None = None
         self._variables: Variables | None = None
         self._submission: Submission | None = None
@@ -86,7 +87,8 @@ class DeviceFuture(Generic[T]):
             return
         self._turn = Turn()
         self._variables = copy_context()
-        (line.Line(loop) if unordered else line.current(loop)).add(self)
+        self._line = line.Line(loop) if unordered else line.current(loop)
+        self._line.add(self)
 
     def begin(self) -> Preparation | None:
         """Enqueue up to a preparation; None at the end."""
@@ -105,16 +107,6 @@ class DeviceFuture(Generic[T]):
         """`need` is done: enqueue up to the next preparation."""
         if self._need is need:  # else somebody has finished it meanwhile
             self._step(error)
-
-    def abandon(self) -> None:
-        """Its loop is closed. What was enqueued keeps its memory until the device is done."""
-        if self._state is not _State.STARTING:
-            return
-        if self._steps is not None and self._ctx is not None:
-            self._steps.close()
-            self._ctx.close()
-        self._seen = True
-        self._fail(StateError(f"the event loop was closed before {self._name} was submitted."))
 
     def _step(self, error: BaseException | None) -> None:
         if self._variables is None:
@@ -155,7 +147,7 @@ class DeviceFuture(Generic[T]):
 
     def _end(self, state: _State) -> None:
         self._state = state
-        self._op = self._steps = self._ctx = self._need = self._variables = None
+        self._op = self._steps = self._ctx = self._need = self._variables = self._line = None
         if self._turn is not None:
             self._turn.settle()
 
@@ -166,6 +158,10 @@ class DeviceFuture(Generic[T]):
             if self._state is _State.IDLE:
                 self.start()
             while self._state is _State.STARTING:
+                stands = self._line
+                if stands is not None and stands.loop.is_closed():
+                    stands.finish()
+                    continue
                 turn = self._turn
                 # Without a turn, another thread is inside `start` at this moment.
                 yield from (asyncio.sleep(0).__await__() if turn is None else line.settled(turn))
@@ -177,7 +173,7 @@ class DeviceFuture(Generic[T]):
             return self._result()
         finally:
             # As in `_enqueue`: an error raised here passes through this frame.
-            submission = turn = None
+            submission = turn = stands = None
             self = None  # type: ignore[assignment]
 
     def _result(self) -> T:
@@ -198,7 +194,9 @@ class DeviceFuture(Generic[T]):
         """Start it if need be, block the thread until it is done, and give its value."""
         self.start()
         line.finish()
-        turn = self._turn
+        stands, turn = self._line, self._turn
+        if stands is not None and stands.may_be_finished_here:
+            stands.finish()
         if self._state is _State.STARTING and turn is not None:
             turn.run()  # it stands in another thread's line
         submission = self._submission

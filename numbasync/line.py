@@ -2,7 +2,8 @@
 
 Order follows submission. While an operation is being prepared (its kernel compiled, say),
 what the thread submits next stands in line behind it, and is enqueued when its turn comes.
-Whoever blocks the thread finishes the line first.
+Whoever blocks the thread finishes the line first. So does the end of the loop: what was
+spawned is run, whether or not anything had to be compiled for it.
 """
 
 from __future__ import annotations
@@ -51,10 +52,6 @@ class Waiting(Protocol):
         """`need` is done, or failed: enqueue up to the next one."""
         ...
 
-    def abandon(self) -> None:
-        """Nobody will finish it."""
-        ...
-
 
 class Line:
     """A line, and the task that works it off."""
@@ -62,6 +59,8 @@ class Line:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self._waiting: deque[Waiting] = deque()
+        self._lock = threading.RLock()
+        self._thread = threading.get_ident()
         self._task: asyncio.Task[None] | None = None
 
     def add(self, waiting: Waiting) -> None:
@@ -73,26 +72,29 @@ class Line:
     def __len__(self) -> int:
         return len(self._waiting)
 
+    @property
+    def may_be_finished_here(self) -> bool:
+        """Whether its thread is the running one, or does not work on it any more."""
+        return self._thread == threading.get_ident() or self.loop.is_closed()
+
     def finish(self) -> None:
         """Submit everyone now, preparing on this thread."""
-        while self._waiting:
-            first = self._waiting[0]
-            need = first.begin()
-            if need is None:
-                self._leave(first)
-            else:
-                first.go_on(need, attempt(need))
-
-    def abandon(self) -> None:
-        """The loop is closed: nobody will be submitted any more."""
-        while self._waiting:
-            self._waiting.popleft().abandon()
+        with self._lock:
+            while self._waiting:
+                first = self._waiting[0]
+                need = first.begin()
+                if need is None:
+                    self._leave(first)
+                else:
+                    first.go_on(need, attempt(need))
 
     def _leave(self, first: Waiting) -> None:
         if self._waiting and self._waiting[0] is first:
             self._waiting.popleft()
 
     async def _work_off(self) -> None:
+        first: Waiting | None
+        need: Preparation | None
         try:
             while self._waiting:
                 first = self._waiting[0]
@@ -102,9 +104,11 @@ class Line:
                 else:
                     error = await prepared(need)
                     first.go_on(need, error)
-        except BaseException:
-            self.abandon()
+        except asyncio.CancelledError:  # the loop ends
+            self.finish()
             raise
+        finally:
+            first = need = None  # a cancelled task keeps its frame
 
 
 class _Thread(threading.local):
@@ -119,7 +123,7 @@ def current(loop: asyncio.AbstractEventLoop) -> Line:
     line = _thread.line
     if line is None or line.loop is not loop:
         if line is not None:
-            line.abandon()
+            line.finish()
         line = _thread.line = Line(loop)
     return line
 
@@ -134,10 +138,7 @@ def finish() -> None:
     """Submit what stands in line on this thread: something that blocks it comes next."""
     line = _thread.line
     if line:
-        if line.loop.is_closed():
-            line.abandon()
-        else:
-            line.finish()
+        line.finish()
 
 
 def attempt(need: Preparation) -> BaseException | None:

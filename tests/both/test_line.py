@@ -15,7 +15,7 @@ import pytest
 from numba import cuda
 
 import numbasync as na
-from numbasync.errors import KernelCompileError, StateError
+from numbasync.errors import KernelCompileError
 from numbasync.testing import Gate
 from tests.common import add_one, used, waited
 
@@ -179,28 +179,57 @@ async def test_a_shared_operation_that_compiles_is_waited_for(
     assert first(z) == 10
 
 
-def test_a_loop_closed_over_the_line_says_so_and_keeps_nothing(
+def test_what_was_spawned_runs_although_the_loop_ends(
     device: na.Device, compiler: Compiler
 ) -> None:
     before = used(device)
-    futures: list[na.DeviceFuture[Any]] = []
 
-    async def main() -> None:
+    async def main() -> na.Tensor:
         z = await na.ones(1)
-        futures.append(na.spawn(ten_times()(z)))
-        futures.append(na.spawn(add_one(z)))
+        na.spawn(ten_times()(z))
+        na.spawn(add_one(z))
         await compiler.has_started()
+        return z
 
     with asyncio.Runner() as runner:
-        runner.run(main())
+        z = runner.run(main())
         compiler.go_on.set()
-    for future in futures:
-        with pytest.raises(StateError, match="loop was closed"):
-            future.sync()
-    futures.clear()
+    assert first(z) == 11
+    del z
     gc.collect()
     assert used(device) == before
-    assert na.value(3).sync() == 3
+
+
+@pytest.mark.parametrize("where", ["the same thread", "another thread", "another loop"])
+@pytest.mark.filterwarnings("ignore:coroutine 'Line._work_off' was never awaited")
+def test_a_loop_that_is_closed_without_ceremony_strands_nobody(
+    device: na.Device, compiler: Compiler, where: str
+) -> None:
+    z = na.ones(1).sync()
+
+    async def main() -> list[na.DeviceFuture[Any]]:
+        return [na.spawn(f) for f in (ten_times()(z), add_one(z), add_one.compile(z))]
+
+    loop = asyncio.new_event_loop()
+    futures = loop.run_until_complete(main())
+    loop.close()
+    compiler.go_on.set()
+
+    def wait() -> None:
+        for future in reversed(futures):
+            future.sync()
+
+    async def wait_for_all() -> None:
+        await asyncio.gather(*map(waited, futures))
+
+    if where == "the same thread":
+        wait()
+    elif where == "another thread":
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(wait).result(20)
+    else:
+        asyncio.run(wait_for_all())
+    assert first(z) == 11
 
 
 # --- errors of work that nobody holds a future of ---
