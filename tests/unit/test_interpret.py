@@ -299,6 +299,5 @@ def test_compare_and_swap() -> None:
 
 def test_bit_functions() -> None:
     i = Intrinsics()
-    assert (i.popc(255), i.clz(1), i.ffs(8), i.brev(1)) == (8, 63, 4, 1 << 63)
-    assert i.clz(np.int32(1)) == 31
+    assert (i.popc(255), i.ffs(8), i.ffs(-8)) == (8, 4, 4)
     assert i.fma(np.float32(2), np.float32(3), np.float32(4)) == 10

@@ -1,26 +1,33 @@
 """Arrays as an interpreted kernel sees them: typed as Numba would type them.
 
 Numba widens every integer to 64 bits and never converts between a `uint8` and a `uint8`
-sum; NumPy scalars do. So integers leave an array as Python integers and go back reduced to
-the array's width. Floating point elements stay NumPy scalars, which keep their precision in
-arithmetic with each other as Numba's do.
+sum; NumPy scalars do. So integers leave an array as Python integers, or as `integers` of
+their type, and go back reduced to the array's width. Floating point elements stay NumPy
+scalars, which keep their precision in arithmetic with each other as Numba's do.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
+from numbasync.backend.cpu.integers import SMALL, Int64, maker
+
 
 class IntArray:
-    """A view of an integer or boolean array whose elements are Python integers."""
+    """A view of an integer or boolean array whose elements are Python integers.
 
-    __slots__ = ("_get", "raw")
+    `tags` holds the kinds, of "i" and "u", whose elements must know their type.
+    """
 
-    def __init__(self, raw: np.ndarray[Any, Any]) -> None:
+    __slots__ = ("_get", "raw", "tags")
+
+    def __init__(self, raw: np.ndarray[Any, Any], tags: str = "") -> None:
         self.raw = raw
+        self.tags = tags
         # A memoryview gives a Python number in a third of the time that int(array[i]) takes.
         # It has no views of several dimensions: `__getitem__` catches those.
         self._get = memoryview(raw.data).__getitem__
@@ -53,7 +60,7 @@ class IntArray:
 
     @property
     def T(self) -> IntArray:
-        return IntArray(self.raw.T)
+        return self._part(self.raw.T)
 
     def __len__(self) -> int:
         return len(self.raw)
@@ -65,33 +72,76 @@ class IntArray:
         try:
             value = self._get(index)
         except (NotImplementedError, TypeError):
-            part = self.raw[index]
-            return IntArray(part) if isinstance(part, np.ndarray) else part.item()
-        if value.__class__ is memoryview:
-            return IntArray(self.raw[index])
-        return value
+            return self._slow(index)
+        return self._slow(index) if value.__class__ is memoryview else value
+
+    def _slow(self, index: Any) -> Any:
+        part = self.raw[index]
+        return self._part(part) if isinstance(part, np.ndarray) else part.item()
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        if value.__class__ is IntArray:
-            value = value.raw
+        if not isinstance(value, int):
+            value = value.raw if isinstance(value, IntArray) else element(value, self.raw.dtype)
         try:
             self.raw[index] = value
         except OverflowError:
             self.raw[index] = wrap(value, self.raw.dtype)
 
     def reshape(self, *shape: Any) -> IntArray:
-        return IntArray(self.raw.reshape(*shape))
+        return self._part(self.raw.reshape(*shape))
 
     def ravel(self) -> IntArray:
-        return IntArray(self.raw.ravel())
+        return self._part(self.raw.ravel())
 
     def view(self, dtype: Any) -> Any:
-        return typed(self.raw.view(dtype))
+        return typed(self.raw.view(dtype), self.tags)
+
+    def _part(self, part: np.ndarray[Any, Any]) -> IntArray:
+        return type(self)(part, self.tags)
 
 
-def typed(array: np.ndarray[Any, Any]) -> Any:
+class LongArray(IntArray):
+    """An int64 array: its elements are Python integers unless they are large."""
+
+    __slots__ = ()
+
+    def __getitem__(self, index: Any) -> Any:
+        try:
+            value = self._get(index)
+        except (NotImplementedError, TypeError):
+            value = self._slow(index)
+        if value.__class__ is int:
+            return value if -SMALL <= value < SMALL else Int64(value)
+        return self._slow(index) if value.__class__ is memoryview else value
+
+
+class TaggedArray(IntArray):
+    """An integer array whose elements know their type."""
+
+    __slots__ = ("_make",)
+
+    def __init__(self, raw: np.ndarray[Any, Any], tags: str = "") -> None:
+        super().__init__(raw, tags)
+        self._make = maker(raw.dtype)
+
+    def __getitem__(self, index: Any) -> Any:
+        try:
+            value = self._get(index)
+        except (NotImplementedError, TypeError):
+            value = self._slow(index)
+        if value.__class__ is int:
+            return self._make(value)
+        return self._slow(index) if value.__class__ is memoryview else value
+
+
+def typed(array: np.ndarray[Any, Any], tags: str = "") -> Any:
     """`array`, or a view of it whose elements have Numba's types."""
-    return IntArray(array) if array.dtype.kind in "iub" else array
+    kind = array.dtype.kind
+    if kind not in "iub":
+        return array
+    if kind in tags or array.dtype == np.uint64:
+        return TaggedArray(array, tags)
+    return (LongArray if array.dtype == np.int64 else IntArray)(array, tags)
 
 
 def raw(array: Any) -> np.ndarray[Any, Any]:
@@ -105,3 +155,26 @@ def wrap(value: int, dtype: np.dtype[Any]) -> int:
     bits = dtype.itemsize * 8
     low = int(value) & ((1 << bits) - 1)
     return low - (1 << bits) if dtype.kind == "i" and low >> (bits - 1) else low
+
+
+def element(value: Any, dtype: np.dtype[Any]) -> Any:
+    """A number as a Python integer or bool that an element of `dtype` can hold."""
+    if dtype.kind == "b":
+        return bool(value)
+    if isinstance(value, (float, np.floating)):
+        return wrap(truncated(value, dtype), dtype)
+    return wrap(int(value), dtype) if isinstance(value, (int, np.integer, np.bool_)) else value
+
+
+def truncated(value: Any, dtype: np.dtype[Any]) -> int:
+    """A float as an integer: nan is 0, infinities are the type's ends, as CUDA converts.
+
+    What exceeds 64 bits is saturated to 64; a store or cast then takes the low bits.
+    """
+    if math.isfinite(value):
+        wide = np.iinfo(np.uint64 if dtype == np.uint64 else np.int64)
+        return max(int(np.iinfo(np.int64).min), min(int(value), int(wide.max)))
+    if math.isnan(value):
+        return 0
+    limits = np.iinfo(dtype)
+    return int(limits.max) if value > 0 else int(limits.min)

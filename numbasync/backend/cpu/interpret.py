@@ -1,9 +1,9 @@
 """Kernels run as Python: the body is called once for every CUDA thread.
 
 The function is copied, with the names it uses rebound: `cuda` and `math` to stand-ins,
-device functions to copies of their own, floating point constants to float64. Constants and
-globals are frozen at that moment, as Numba freezes them. The user's function and module are
-not touched, so several kernels run at once, in several threads and beside a GPU.
+device functions to copies of their own. Globals are frozen when the kernel is compiled, as
+Numba freezes them. The user's function and module are not touched, so several kernels run at
+once, in several threads and beside a GPU.
 
 A kernel without barriers is a loop over its threads. With barriers, each thread of a block
 is a greenlet: `syncthreads` switches back here, and the block goes on when all have arrived.
@@ -11,28 +11,23 @@ is a greenlet: `syncthreads` switches back here, and the block goes on when all 
 
 from __future__ import annotations
 
-import math
 import threading
 import types
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import greenlet
 import numpy as np
 
 from numbasync.backend.base import Dim3
 from numbasync.backend.cpu.arrays import typed
-from numbasync.backend.cpu.intrinsics import (
-    BARRIERS,
-    INSTANCE_NAMES,
-    NESTED,
-    Intrinsics,
-    Math,
-    Module,
-    strict,
-)
+from numbasync.backend.cpu.bind import Binding
+from numbasync.backend.cpu.constants import strict
+from numbasync.backend.cpu.freeze import Program
+from numbasync.backend.cpu.integers import tag_always
+from numbasync.backend.cpu.intrinsics import Intrinsics
 from numbasync.errors import BarrierDivergenceError, KernelError, NumbasyncError
 
 if TYPE_CHECKING:
@@ -48,7 +43,18 @@ class Interpreted:
         self.function: types.FunctionType = dispatcher.py_func
         self.name = self.function.__name__
         self.max_threads_per_block = max_threads
-        self.has_barriers = _has_barriers(self.function, set())
+        try:
+            self.program = Program(self.function)
+        except NumbasyncError as error:
+            error.args = (f"kernel {self.name}: {error}",)
+            raise
+        self.has_barriers = self.program.has_barriers
+
+    @property
+    def max_shared_bytes(self) -> int:
+        from numbasync.backend.cpu.device import LIMITS  # which imports this module
+
+        return LIMITS.max_shared_bytes
 
     def suggested_threads(self) -> int:
         # Blocks cost more here than threads do, and barriers more than blocks.
@@ -59,21 +65,21 @@ class Interpreted:
     ) -> None:
         """Run every block, one after the other. Called on a worker thread."""
         machine = _machine()
-        body = machine.bind(self.function)
-        values = [_value(a) for a in args]
+        body = machine.bind(self.program)
+        values = [_value(a, self.program.tags) for a in args]
         with np.errstate(all="ignore"):
             machine.run(self, body, values, grid, block, shared_bytes, engine)
 
 
-def _value(argument: Any) -> Any:
+def _value(argument: Any, tags: str) -> Any:
     array = getattr(argument, "array", None)
     if array is not None:
-        return typed(array)
-    if type(argument) is float:
-        return np.float64(argument)
-    if isinstance(argument, (np.integer, np.bool_)):
-        return argument.item()
-    return argument
+        return typed(array, tags)
+    if isinstance(argument, tuple):
+        parts = [_value(a, tags) for a in argument]
+        made: Any = type(argument)
+        return made(*parts) if hasattr(argument, "_fields") else tuple(parts)
+    return tag_always(argument) if "i" in tags else strict(argument)
 
 
 def _machine() -> Machine:
@@ -88,51 +94,18 @@ class Machine:
 
     def __init__(self) -> None:
         self.cuda = Intrinsics()
-        self.math = Math()
-        self._bound: dict[types.FunctionType, types.FunctionType] = {}
+        # A kernel that nobody holds any more goes away.
+        self._bound: WeakKeyDictionary[Program, types.FunctionType] = WeakKeyDictionary()
         self._lanes: list[greenlet.greenlet] = []
 
     # --- names ---
 
-    def bind(self, function: types.FunctionType) -> types.FunctionType:
-        """A copy of `function` whose names mean what they mean on a device."""
-        found = self._bound.get(function)
+    def bind(self, program: Program) -> types.FunctionType:
+        """The kernel, with this thread's stand-ins where its names are."""
+        found = self._bound.get(program)
         if found is None:
-            names: dict[str, Any] = {"__builtins__": function.__globals__["__builtins__"]}
-            cells = tuple(types.CellType() for _ in function.__closure__ or ())
-            found = types.FunctionType(
-                _strict_constants(function.__code__), names, function.__name__,
-                function.__defaults__, cells or None,
-            )  # fmt: skip
-            self._bound[function] = found  # before its names: it may call itself
-            names["float"] = np.float64
-            for name in _names(function.__code__):
-                if name in function.__globals__:
-                    names[name] = self._rebind(function.__globals__[name])
-            for cell, old in zip(cells, function.__closure__ or (), strict=True):
-                cell.cell_contents = self._rebind(old.cell_contents)
+            found = self._bound[program] = Binding(program, self.cuda).function(program.main)
         return found
-
-    def _rebind(self, value: Any) -> Any:
-        if isinstance(value, types.ModuleType):
-            if value is math:
-                return self.math
-            if value.__name__ == "numba.cuda":
-                return self.cuda
-            if value is np:
-                return Module(np)
-            if value.__name__ == "numba":
-                return Module(value, cuda=self.cuda)
-            return value
-        if isinstance(value, np.ndarray):
-            return self.cuda.const.array_like(value)
-        function = _device_function(value)
-        if function is not None:
-            return self.bind(function)
-        path = _intrinsic_path(value)
-        if path is not None:
-            return attrgetter(path)(self.cuda)
-        return strict(value)
 
     # --- threads ---
 
@@ -141,7 +114,8 @@ class Machine:
         grid: Dim3, block: Dim3, shared_bytes: int, engine: Engine,
     ) -> None:  # fmt: skip
         cuda = self.cuda
-        cuda.shared.begin(shared_bytes)
+        cuda.shared.begin(shared_bytes, kernel.max_shared_bytes, kernel.program.tags)
+        cuda.local.tags = kernel.program.tags
         cuda.gridDim.x, cuda.gridDim.y, cuda.gridDim.z = grid
         cuda.blockDim.x, cuda.blockDim.y, cuda.blockDim.z = block
         threads = list(_indices(block))
@@ -214,11 +188,12 @@ def _lane(job: tuple[Callable[..., None], list[Any]]) -> None:
     """A greenlet's life: run a thread's body, report that it ended, take the next."""
     hub = greenlet.getcurrent().parent
     assert hub is not None  # only the interpreter makes lanes
-    while True:
-        body, args = job
-        body(*args)
-        del job, body, args  # a lane that waits for work must not hold the last one's arrays
-        job = hub.switch(None)
+    with np.errstate(all="ignore"):  # a greenlet has a context of its own, and so NumPy's state
+        while True:
+            body, args = job
+            body(*args)
+            del job, body, args  # a lane that waits must not hold the last work's arrays
+            job = hub.switch(None)
 
 
 def _arrive(place: tuple[Any, int], kind: str, value: Any) -> Any:
@@ -277,64 +252,3 @@ def _line_in(error: BaseException, function: types.FunctionType) -> str:
 def _indices(extent: Dim3) -> Iterator[Dim3]:
     """Every index, x fastest, as the hardware numbers threads."""
     return ((x, y, z) for z, y, x in product(*(range(n) for n in reversed(extent))))
-
-
-# --- what the code of a function says -------------------------------------------------
-
-
-def _names(code: types.CodeType) -> set[str]:
-    """Global and attribute names used by `code` and by functions nested in it."""
-    found = set(code.co_names)
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            found |= _names(constant)
-    return found
-
-
-def _strict_constants(code: types.CodeType) -> types.CodeType:
-    """`code` with float constants as float64: NumPy would let a float32 absorb a Python float."""
-
-    def constant(value: Any) -> Any:
-        if isinstance(value, types.CodeType):
-            return _strict_constants(value)
-        return strict(value)
-
-    return code.replace(co_consts=tuple(constant(c) for c in code.co_consts))
-
-
-def _device_function(value: Any) -> types.FunctionType | None:
-    """The Python function of a Numba dispatcher or of a launcher around one, or None."""
-    function = getattr(value, "py_func", None)
-    return function if isinstance(function, types.FunctionType) else None
-
-
-def _intrinsic_path(value: Any) -> str | None:
-    """Where in `cuda` an object is that was imported or stored under a name of its own."""
-    if not getattr(value, "__module__", "").startswith("numba.cuda"):
-        return None
-    from numba import cuda
-
-    homes = [("", cuda), *((f"{n}.", getattr(cuda, n)) for n in NESTED)]
-    for prefix, home in homes:
-        name: str
-        for name, known in vars(home).items():
-            if known is value and (prefix or hasattr(Intrinsics, name) or name in INSTANCE_NAMES):
-                return prefix + name
-    return None
-
-
-def _has_barriers(function: types.FunctionType, seen: set[types.FunctionType]) -> bool:
-    """Whether the function, or a device function it may call, holds a barrier."""
-    seen.add(function)
-    names = _names(function.__code__)
-    if names & BARRIERS:
-        return True
-    reachable = [function.__globals__.get(n) for n in names]
-    reachable += [c.cell_contents for c in function.__closure__ or ()]
-    for value in reachable:
-        if _intrinsic_path(value) in BARRIERS:
-            return True
-        inner = _device_function(value)
-        if inner is not None and inner not in seen and _has_barriers(inner, seen):
-            return True
-    return False

@@ -1,4 +1,4 @@
-"""What `cuda.` and `math.` mean inside an interpreted kernel.
+"""What `cuda.` means inside an interpreted kernel.
 
 One `Intrinsics` serves one worker thread. Its `threadIdx` and `blockIdx` are those of the
 CUDA thread that runs at the moment; the interpreter moves them on.
@@ -6,15 +6,18 @@ CUDA thread that runs at the moment; the interpreter moves them on.
 
 from __future__ import annotations
 
-import math
+import operator
 import sys
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from numbasync.backend.cpu.arrays import raw, typed, wrap
-from numbasync.errors import InternalError, UnsupportedKernelError
+from numbasync.backend.cpu.arrays import IntArray, element, typed, wrap
+from numbasync.backend.cpu.constants import numba_name, to_dtype
+from numbasync.backend.cpu.elementary import floating
+from numbasync.backend.cpu.integers import UInt64, maker
+from numbasync.errors import InternalError, KernelError, UnsupportedKernelError
 
 # Calls at which the threads of a block wait for each other.
 BARRIERS = frozenset({"syncthreads", "syncthreads_count", "syncthreads_and", "syncthreads_or"})
@@ -54,12 +57,7 @@ class Intrinsics:
     def __getattr__(self, name: str) -> Any:
         from numba import cuda
 
-        real = getattr(cuda, name, None)
-        if hasattr(real, "cast_python_value"):
-            return strict(real)  # a type
-        raise UnsupportedKernelError(
-            f"cuda.{name} is not available in interpreted kernels of the CPU device."
-        )
+        return numba_name(cuda, name)
 
     # --- where am I ---
 
@@ -121,33 +119,40 @@ class Intrinsics:
 
     @staticmethod
     def cbrt(x: Any) -> Any:
-        return np.cbrt(_floating(x))
+        return np.cbrt(floating(x))
 
     @staticmethod
     def popc(x: Any) -> int:
-        return (int(x) & _mask(x)).bit_count()
+        bits = 64 if x.__class__ is int and x >= 0 else _bits(x, "popc")
+        return (int(x) & ((1 << bits) - 1)).bit_count()
 
     @staticmethod
     def clz(x: Any) -> int:
-        mask = _mask(x)
-        return mask.bit_length() - (int(x) & mask).bit_length()
+        bits = _bits(x, "clz")
+        return bits - (int(x) & ((1 << bits) - 1)).bit_length()
 
     @staticmethod
     def ffs(x: Any) -> int:
-        low = int(x) & _mask(x)
+        low = int(x)  # the lowest bit that is set does not depend on the width
         return (low & -low).bit_length()
 
     @staticmethod
     def brev(x: Any) -> int:
-        mask = _mask(x)
-        width = mask.bit_length()
-        return int(f"{int(x) & mask:0{width}b}"[::-1], 2)
+        bits = _bits(x, "brev")
+        low = int(x) & ((1 << bits) - 1)
+        result = np.dtype(f"{'u' if isinstance(x, UInt64) else 'i'}{bits // 8}")
+        return maker(result)(wrap(int(f"{low:0{bits}b}"[::-1], 2), result))
 
 
-def _mask(x: Any) -> int:
-    # Integers have 64 bits once they have been loaded, except those that were cast.
-    bits = x.dtype.itemsize * 8 if isinstance(x, np.integer) else 64
-    return (1 << bits) - 1
+def _bits(x: Any, name: str) -> int:
+    """How many bits Numba's form of a bit function looks at: 32 or 64."""
+    bits = getattr(x, "bits", None)
+    if bits is None:
+        raise UnsupportedKernelError(
+            f"cuda.{name} of an integer whose width the interpreter does not know.\n"
+            f"Say it: cuda.{name}(np.int32(x)), or np.int64, np.uint32, np.uint64."
+        )
+    return 32 if bits < 64 else 64
 
 
 class _Shared:
@@ -156,11 +161,14 @@ class _Shared:
     def __init__(self) -> None:
         self._arrays: dict[tuple[Any, int], Any] = {}
         self._dynamic: np.ndarray[Any, np.dtype[np.uint8]] = np.empty(0, np.uint8)
+        self._used = self._limit = 0
+        self._tags = ""
 
-    def begin(self, dynamic_bytes: int) -> None:
+    def begin(self, dynamic_bytes: int, limit: int, tags: str) -> None:
         """Forget the arrays of the last launch."""
         self._arrays.clear()
         self._dynamic = np.empty(dynamic_bytes, np.uint8)
+        self._used, self._limit, self._tags = dynamic_bytes, limit, tags
 
     def array(self, shape: Any, dtype: Any, alignment: int | None = None) -> Any:
         frame = sys._getframe(1)
@@ -168,28 +176,39 @@ class _Shared:
         place = (frame.f_code, frame.f_lasti)
         found = self._arrays.get(place)
         if found is None:
-            element = to_dtype(dtype)
+            kind = to_dtype(dtype)
             if shape in (0, (0,)):
-                usable = len(self._dynamic) // element.itemsize * element.itemsize
-                found = typed(self._dynamic[:usable].view(element))
+                usable = len(self._dynamic) // kind.itemsize * kind.itemsize
+                found = typed(self._dynamic[:usable].view(kind), self._tags)
             else:
-                found = typed(np.empty(shape, element))
+                found = typed(self._make(shape, kind), self._tags)
             self._arrays[place] = found
         return found
 
+    def _make(self, shape: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+        made = np.empty(shape, dtype)
+        self._used += made.nbytes
+        if self._used > self._limit:
+            raise KernelError(
+                f"a block needs {self._used} bytes of shared memory, dynamic and static together; "
+                f"the device has {self._limit}."
+            )
+        return made
+
 
 class _Local:
-    @staticmethod
-    def array(shape: Any, dtype: Any, alignment: int | None = None) -> Any:
-        return typed(np.empty(shape, to_dtype(dtype)))
+    def __init__(self) -> None:
+        self.tags = ""
+
+    def array(self, shape: Any, dtype: Any, alignment: int | None = None) -> Any:
+        return typed(np.empty(shape, to_dtype(dtype)), self.tags)
 
 
 class _Const:
     @staticmethod
     def array_like(array: Any) -> Any:
-        view = raw(array).view()
-        view.flags.writeable = False
-        return typed(view)
+        """The array itself: as a global it was copied when the kernel was compiled."""
+        return array
 
 
 class _Atomic:
@@ -198,164 +217,74 @@ class _Atomic:
     """
 
     @staticmethod
-    def _update(array: Any, index: Any, combine: Callable[[Any], Any]) -> Any:
+    def _update(array: Any, index: Any, value: Any, combine: Callable[[Any, Any], Any]) -> Any:
+        value = _element(array, value)
         old = array[index]
-        array[index] = combine(old)
+        array[index] = combine(old, value)
         return old
 
     def add(self, array: Any, index: Any, value: Any) -> Any:
-        return self._update(array, index, lambda old: old + value)
+        return self._update(array, index, value, operator.add)
 
     def sub(self, array: Any, index: Any, value: Any) -> Any:
-        return self._update(array, index, lambda old: old - value)
+        return self._update(array, index, value, operator.sub)
 
     def and_(self, array: Any, index: Any, value: Any) -> Any:
-        return self._update(array, index, lambda old: old & value)
+        return self._update(array, index, value, operator.and_)
 
     def or_(self, array: Any, index: Any, value: Any) -> Any:
-        return self._update(array, index, lambda old: old | value)
+        return self._update(array, index, value, operator.or_)
 
     def xor(self, array: Any, index: Any, value: Any) -> Any:
-        return self._update(array, index, lambda old: old ^ value)
+        return self._update(array, index, value, operator.xor)
 
     def exch(self, array: Any, index: Any, value: Any) -> Any:
-        return self._update(array, index, lambda _: value)
+        return self._update(array, index, value, lambda _, new: new)
 
     def inc(self, array: Any, index: Any, value: Any) -> Any:
-        return self._update(array, index, lambda old: 0 if old >= value else old + 1)
+        return self._update(array, index, value, lambda old, top: 0 if old >= top else old + 1)
 
     def dec(self, array: Any, index: Any, value: Any) -> Any:
-        return self._update(array, index, lambda old: value if old == 0 or old > value else old - 1)
+        return self._update(
+            array, index, value, lambda old, top: top if old == 0 or old > top else old - 1
+        )
 
     # A NaN in memory wins, one in the argument loses: what the compiled forms do.
     def max(self, array: Any, index: Any, value: Any) -> Any:
-        return self._update(array, index, lambda old: value if value > old else old)
+        return self._update(array, index, value, lambda old, new: new if new > old else old)
 
     def min(self, array: Any, index: Any, value: Any) -> Any:
-        return self._update(array, index, lambda old: value if value < old else old)
+        return self._update(array, index, value, lambda old, new: new if new < old else old)
 
     def nanmax(self, array: Any, index: Any, value: Any) -> Any:
-        return self._update(array, index, lambda old: value if old != old or value > old else old)
+        def larger(old: Any, new: Any) -> Any:
+            return new if old != old or new > old else old
+
+        return self._update(array, index, value, larger)
 
     def nanmin(self, array: Any, index: Any, value: Any) -> Any:
-        return self._update(array, index, lambda old: value if old != old or value < old else old)
+        def smaller(old: Any, new: Any) -> Any:
+            return new if old != old or new < old else old
+
+        return self._update(array, index, value, smaller)
 
     def compare_and_swap(self, array: Any, old: Any, value: Any) -> Any:
         return self.cas(array, 0, old, value)
 
     def cas(self, array: Any, index: Any, old: Any, value: Any) -> Any:
-        return self._update(array, index, lambda now: value if now == old else now)
+        expected = _element(array, old)
+        return self._update(array, index, value, lambda now, new: new if now == expected else now)
 
 
-def to_dtype(dtype: Any) -> np.dtype[Any]:
-    """A NumPy dtype of a NumPy dtype or of a Numba type."""
-    own = getattr(dtype, "dtype", None)
-    if isinstance(own, np.dtype):  # a record type
-        found: np.dtype[Any] = own
-        return found
-    name = getattr(dtype, "name", None)
-    if isinstance(name, str) and not isinstance(dtype, (type, np.dtype)):
-        return np.dtype("bool" if name.startswith("bool") else name)
-    made: np.dtype[Any] = np.dtype(dtype)
-    return made
-
-
-class Cast:
-    """An integer or boolean type called as a function: reduces, as the compiled cast does."""
-
-    __slots__ = ("dtype",)
-
-    def __init__(self, dtype: np.dtype[Any]) -> None:
-        self.dtype = dtype
-
-    def __call__(self, value: Any) -> Any:
-        return bool(value) if self.dtype.kind == "b" else wrap(int(value), self.dtype)
-
-
-class Module:
-    """The stand-in for `numpy` and `numba`: the same names, strictly typed."""
-
-    def __init__(self, module: Any, **replaced: Any) -> None:
-        self.__dict__.update(replaced)
-        self._module = module
-
-    def __getattr__(self, name: str) -> Any:
-        value = strict(getattr(self._module, name))
-        self.__dict__[name] = value
-        return value
-
-
-def strict(value: Any) -> Any:
-    """A constant or a type, so that arithmetic with it gives Numba's type.
-
-    NumPy lets a float32 absorb a Python float; Numba computes with float64.
-    """
-    if type(value) is float:
-        return np.float64(value)
-    if type(value) is tuple:
-        return tuple(strict(v) for v in value)
-    if isinstance(value, type):
-        kept = not issubclass(value, (np.integer, np.bool_))
-        return value if kept else Cast(np.dtype(value))
-    if hasattr(value, "cast_python_value"):
-        dtype = to_dtype(value)
-        return Cast(dtype) if dtype.kind in "iub" else value
-    return value
-
-
-def _floating(x: Any) -> Any:
-    return x if isinstance(x, (np.floating, np.complexfloating)) else np.float64(x)
-
-
-def _elementary(function: Any) -> Callable[..., Any]:
-    """A NumPy function with Numba's result type: float32 stays, integers become float64."""
-    return lambda *args: function(*(_floating(a) for a in args))
-
-
-def _returning(kind: type, function: Any) -> Callable[[Any], Any]:
-    return lambda x: kind(function(x))
-
-
-def _host(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that only `math` has, with the result in the argument's precision."""
-
-    def call(x: Any) -> Any:
-        value = _floating(x)
-        try:
-            return type(value)(function(float(value)))
-        except (OverflowError, ValueError):
-            return type(value)(math.inf if value > 0 else math.nan)
-
-    return call
-
-
-class Math:
-    """The stand-in for the module `math`: Numba's types, and no exceptions."""
-
-    pi, e, tau, inf, nan = (np.float64(getattr(math, n)) for n in ("pi", "e", "tau", "inf", "nan"))
-
-    def __init__(self) -> None:
-        same = "sqrt exp expm1 log log2 log10 log1p sin cos tan sinh cosh tanh hypot fmod copysign"
-        for name in same.split():
-            setattr(self, name, _elementary(getattr(np, name)))
-        other = {
-            "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "atan2": np.arctan2,
-            "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh,
-            "pow": np.power, "fabs": np.absolute, "degrees": np.degrees, "radians": np.radians,
-            "ldexp": lambda x, n: np.ldexp(x, int(n)),
-        }  # fmt: skip
-        for name, function in other.items():
-            setattr(self, name, _elementary(function))
-        for name in ("erf", "erfc", "gamma", "lgamma"):
-            setattr(self, name, _host(getattr(math, name)))
-        for name in ("isnan", "isinf", "isfinite"):
-            setattr(self, name, _returning(bool, getattr(np, name)))
-        for name in ("floor", "ceil", "trunc"):
-            setattr(self, name, _returning(int, getattr(np, name)))
-        for name in ("modf", "frexp"):
-            setattr(self, name, _elementary(getattr(np, name)))
-
-    def __getattr__(self, name: str) -> Any:
-        raise UnsupportedKernelError(
-            f"math.{name} is not available in interpreted kernels of the CPU device."
-        )
+def _element(array: Any, value: Any) -> Any:
+    """`value` in the array's type, to which Numba casts it first."""
+    if not isinstance(array, IntArray):
+        kind = array.dtype.type
+        return value if value.__class__ is kind else kind(value)
+    if value.__class__ is int and 0 <= value < 128:
+        return value  # every integer type holds it
+    return (
+        maker(array.dtype)(element(value, array.dtype))
+        if array.itemsize == 8
+        else element(value, array.dtype)
+    )
