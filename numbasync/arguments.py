@@ -14,8 +14,9 @@ import numpy as np
 from numbasync import layout
 from numbasync.backend import base
 from numbasync.backend.base import ArrayKey
-from numbasync.errors import AliasError, LauncherError
+from numbasync.errors import AliasError, DTypeError, LauncherError
 from numbasync.execute import describe
+from numbasync.future import DeviceFuture
 from numbasync.partition import Partition
 from numbasync.signature import Parameter, Role
 from numbasync.tensor import HostArray, SharedTensor, Tensor
@@ -147,7 +148,8 @@ def _array(kernel: str, p: Parameter, value: Any) -> ArrayArgument | None:
         if not p.is_output:
             raise LauncherError(
                 f"kernel {kernel}: {p.name} is only read, so a partition of it means nothing.\n"
-                f"Pass the tensor itself, or declare {p.name}: na.KernelOutput."
+                "Pass the tensor itself, which partition.unpartition() gives, or declare "
+                f"{p.name}: na.KernelOutput."
             )
         found = value.tensor
     elif p.role is Role.TILE:
@@ -172,9 +174,9 @@ def _array(kernel: str, p: Parameter, value: Any) -> ArrayArgument | None:
                 "and the result would be lost.\n"
                 "Keep a tensor: t = await na.from_host(array)"
             )
-        layout.check_dtype(value.dtype)
+        _check_dtype(kernel, p, value.dtype)
         found = value
-    elif isinstance(value, int | float | complex | np.generic | tuple):
+    elif _is_number(value) or (isinstance(value, tuple) and _is_numbers(kernel, p, value)):
         if p.role in (Role.INPUT, Role.OUTPUT):
             raise LauncherError(
                 f"kernel {kernel}: {p.name} is a na.{p.role.value} and takes an array, not "
@@ -183,12 +185,71 @@ def _array(kernel: str, p: Parameter, value: Any) -> ArrayArgument | None:
         return None
     else:
         raise LauncherError(
-            f"kernel {kernel}: {p.name} cannot be {describe(value)}.\n"
-            "A kernel takes tensors, partitions, NumPy arrays, numbers, tuples of numbers, and "
-            "operations that give one of these."
+            f"kernel {kernel}: {p.name} cannot be {describe(value)}.\n{_instead(p, value)}"
         )
     if p.role is Role.SCALAR:
         raise LauncherError(
             f"kernel {kernel}: {p.name} is annotated as a number, but came as {describe(value)}."
         )
     return found
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, np.generic):
+        return not isinstance(value, np.flexible | np.object_)  # strings, bytes, records
+    return isinstance(value, int | float | complex)
+
+
+def _is_numbers(kernel: str, p: Parameter, values: tuple[Any, ...]) -> bool:
+    """Whether a tuple is of numbers, and of tuples of them; False for a launch's result.
+
+    Raises:
+        LauncherError: something else is in it.
+    """
+    if hasattr(type(values), "_output_positions"):
+        return False
+    for value in values:
+        if isinstance(value, tuple):
+            _is_numbers(kernel, p, value)
+        elif not _is_number(value):
+            raise LauncherError(
+                f"kernel {kernel}: {p.name} is a tuple with {describe(value)} in it; a kernel "
+                "takes tuples of numbers only.\nGive each array a parameter of its own."
+            )
+    return True
+
+
+def _check_dtype(kernel: str, p: Parameter, dtype: np.dtype[Any]) -> None:
+    try:
+        layout.check_dtype(dtype)
+    except DTypeError as error:
+        raise DTypeError(f"kernel {kernel}: {p.name}: {error}") from None
+    if dtype.type is np.longdouble and dtype.itemsize > np.dtype(np.float64).itemsize:
+        raise DTypeError(
+            f"kernel {kernel}: {p.name} has elements of {dtype}, with which no device computes.\n"
+            "Convert it: array.astype(np.float64)"
+        )
+
+
+def _instead(p: Parameter, value: Any) -> str:
+    """What to pass instead of something that a kernel cannot take."""
+    positions = getattr(type(value), "_output_positions", None)
+    if positions is not None:
+        names = type(value)._fields
+        element = f"result.{names[positions[0]]}" if positions else f"result.{names[0]}"
+        return (
+            "That is the result of a launch, a tuple of all its arguments. Pass one of them: "
+            f"{element}, or op.output() of the operation that gives it."
+        )
+    if isinstance(value, DeviceFuture):
+        return "It is work under way: await it, and pass what that gives."
+    if value is None:
+        return f"Pass an array or a number; a kernel that needs no {p.name} does without it."
+    if isinstance(value, str | bytes):
+        return "Kernels have no text. Pass a number that stands for it."
+    if isinstance(value, list):
+        return "Write tuple(...) for a few numbers, or np.asarray(...) for an array."
+    return (
+        "A kernel takes tensors, partitions, NumPy arrays, numbers, tuples of numbers, and "
+        "operations that give one of these."
+    )

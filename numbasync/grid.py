@@ -109,7 +109,7 @@ def resolve(request: Request, limits: Limits, most: int, suggest: Callable[[], i
         LaunchError: the wishes contradict each other, or exceed a limit.
     """
     found = _extents(request, suggest)
-    _check(request.kernel, found, limits, most)
+    _check(request, found, limits, most)
     return found
 
 
@@ -117,7 +117,10 @@ def _extents(request: Request, suggest: Callable[[], int]) -> Geometry:
     r = request
     if r.elements is not None:
         block = _threads(r, 1, suggest)
-        return Geometry((-(-r.elements // block[0]), 1, 1), block)
+        _check_axes_of_block(r, block, {0}, "forall counts its threads")
+        grid = (-(-r.elements // block[0]), 1, 1)
+        _check_partitions(r, grid)
+        return Geometry(grid, block)
     exact = [(name, p) for name, p in r.partitions if p.exact]
     if r.grid is None and exact:
         name, first = exact[0]
@@ -141,27 +144,57 @@ def _extents(request: Request, suggest: Callable[[], int]) -> Geometry:
     _check_partitions(r, grid)
     if r.block is not None:
         return Geometry(grid, r.block)
-    if r.threads is not None or not r.partitions:
+    source = _tiled_by(r)
+    if source is None:
         return Geometry(grid, _threads(r, 1, suggest))
-    tile = (exact or r.partitions)[0][1].tile
-    return Geometry(grid, _on_cuda_axes(tile, r.axes, r.kernel))
+    return Geometry(grid, _on_cuda_axes(source[1].tile, r.axes, r.kernel))
+
+
+def _tiled_by(r: Request) -> tuple[str, Partition] | None:
+    """The partition whose tile is the block, if no wish says what the block is."""
+    if r.block is not None or r.threads is not None or r.elements is not None:
+        return None
+    exact = (named for named in r.partitions if named[1].exact)
+    return next(exact, r.partitions[0] if r.partitions else None)
 
 
 def _check_partitions(r: Request, grid: Dim3) -> None:
     for name, partition in r.partitions:
         own = _on_cuda_axes(partition.grid, r.axes, r.kernel)
         if partition.exact and own != grid:
-            other = "the grid" if r.grid is not None else f"the partition of {_first(r)}"
             raise LaunchError(
-                f"kernel {r.kernel}: {other} has {grid} blocks, but the partition of {name} has "
-                f"{own}: shape {partition.tensor.shape} in tiles of {partition.tile}.\n"
-                "Choose tiles that give equal grids, or partition_prefix() for the larger one."
+                f"kernel {r.kernel}: {_giver(r)} has {grid} blocks, but the partition of {name} "
+                f"has {own}: shape {partition.tensor.shape} in tiles of {partition.tile}.\n"
+                + (
+                    "Leave forall out, since the partition says the grid; or pass the tensor whole."
+                    if r.elements is not None
+                    else "Choose tiles that give equal grids, or partition_prefix() for the larger "
+                    "one."
+                )
             )
         if not partition.exact and any(a > b for a, b in zip(grid, own, strict=True)):
             raise LaunchError(
                 f"kernel {r.kernel}: a grid of {grid} blocks is larger than {name} has tiles: "
                 f"{own}."
             )
+
+
+def _giver(r: Request) -> str:
+    """What said the grid, for messages."""
+    if r.elements is not None:
+        return f"forall({r.elements})"
+    return "the grid" if r.grid is not None else f"the partition of {_first(r)}"
+
+
+def _check_axes_of_block(r: Request, block: Dim3, used: set[int], what: str) -> None:
+    """Refuse threads along an axis that no element lies on: each would do the same work."""
+    if any(n > 1 for axis, n in enumerate(block) if axis not in used):
+        along = ", ".join(AXES[axis] for axis in sorted(used))
+        raise LaunchError(
+            f"kernel {r.kernel}: a block of {block} threads, but {what} along {along} only, so "
+            "threads along the other axes would do the same work again.\n"
+            f"Write threads=256, or give the block explicitly: {r.kernel}[grid, block](...)."
+        )
 
 
 def _first(r: Request) -> str:
@@ -195,28 +228,38 @@ def _one_thread_an_element(
             f"Write {r.kernel}[grid, block](...), or reshape it to three axes at most."
         )
     block = r.block or _threads(r, max(len(shape), 1), suggest)
+    used = set(r.axes or range(max(len(shape), 1)))
+    _check_axes_of_block(r, block, used, f"the output of shape {shape} has elements")
     extents = _on_cuda_axes(shape, r.axes, r.kernel)
     grid = tuple(-(-n // t) for n, t in zip(extents, block, strict=True))
     return Geometry(grid, block)  # type: ignore[arg-type]  # three, as both operands
 
 
-def _check(kernel: str, found: Geometry, limits: Limits, most: int) -> None:
+def _check(r: Request, found: Geometry, limits: Limits, most: int) -> None:
+    tiled = _tiled_by(r)
+    if tiled is None:
+        of, fewer = "", "Use fewer threads a block, such as 256"
+    else:
+        name, partition = tiled
+        of = f", the tile {partition.tile} of {name}'s partition"
+        fewer = "Use a smaller tile, or say how many threads: @na.launcher(threads=256)"
     allowed = min(most, limits.max_threads_per_block)
     if found.threads > allowed:
         why = "the device" if allowed == limits.max_threads_per_block else "the compiled kernel"
         raise LaunchError(
-            f"kernel {kernel}: {found.threads} threads a block ({found.block}) are more than the "
-            f"{allowed} that {why} allows.\n"
-            "Use smaller tiles, or say how many threads: @na.launcher(threads=256)."
+            f"kernel {r.kernel}: {found.threads} threads a block ({found.block}{of}) are more than "
+            f"the {allowed} that {why} allows.\n{fewer}."
         )
-    for what, extents, bounds in (
-        ("block", found.block, limits.max_block),
-        ("grid", found.grid, limits.max_grid),
-    ):
-        for axis, extent, bound in zip(AXES, extents, bounds, strict=True):
-            if extent > bound:
-                raise LaunchError(
-                    f"kernel {kernel}: a {what} of {extents} has {extent} along {axis}, where the "
-                    f"device allows {bound}.\n"
-                    "Put the longest axis on x, with axes=, or use larger tiles."
-                )
+    for axis, extent, bound in zip(AXES, found.block, limits.max_block, strict=True):
+        if extent > bound:
+            raise LaunchError(
+                f"kernel {r.kernel}: a block of {found.block}{of} has {extent} along {axis}, where "
+                f"the device allows {bound}.\n{fewer}; or put the longest axis on x, with axes=."
+            )
+    for axis, extent, bound in zip(AXES, found.grid, limits.max_grid, strict=True):
+        if extent > bound:
+            raise LaunchError(
+                f"kernel {r.kernel}: a grid of {found.grid} has {extent} along {axis}, where the "
+                f"device allows {bound}.\n"
+                "Put the longest axis on x, with axes=, or use larger tiles."
+            )

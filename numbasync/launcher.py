@@ -24,7 +24,7 @@ from numbasync.op import DeviceOp, Steps
 from numbasync.parts import common_stream, refusing
 from numbasync.plan import DEFAULT, Config, Planner, as_device_function
 from numbasync.precondition import Precondition
-from numbasync.signature import Role, parameters
+from numbasync.signature import Role, check_kernel, parameters
 from numbasync.stream import Stream
 from numbasync.tensor import Tensor, upload
 
@@ -158,7 +158,7 @@ class Configured:
         self._launcher = launcher
         self._config = config
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Launch:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Launch:
         return Launch(self._launcher, self._launcher.arrange(args, kwargs), self._config)
 
     def __repr__(self) -> str:
@@ -214,7 +214,7 @@ class Launcher:
 
     # --- calling ---
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Launch:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Launch:
         """The operation that launches the kernel with these arguments; nothing happens yet."""
         return Launch(self, self.arrange(args, kwargs), DEFAULT)
 
@@ -249,7 +249,7 @@ class Launcher:
         block = grids.dim3(tpb, "tpb", self.name) if tpb else None
         return Configured(self, Config(None, block, stream or None, sharedmem, n))
 
-    def compile(self, *args: Any, **kwargs: Any) -> DeviceOp[None]:
+    def compile(self, /, *args: Any, **kwargs: Any) -> DeviceOp[None]:
         """An operation that compiles for such arguments and launches nothing.
 
         Tensors of `na.meta` suffice. The variant serves every call with the same dtypes,
@@ -348,17 +348,7 @@ def launcher(
                 f"{', '.join(jit_options)}: no option of na.launcher. The kernel is compiled by "
                 "@cuda.jit below it; write the option there."
             )
-        options = getattr(kernel, "targetoptions", None)
-        if options is None or not isinstance(getattr(kernel, "py_func", None), FunctionType):
-            raise LauncherError(
-                f"{describe(kernel)} is no kernel.\nWrite @na.launcher above @cuda.jit, or above a "
-                "plain function."
-            )
-        if options.get("device"):
-            raise LauncherError(
-                f"{kernel.py_func.__name__} is a device function (device=True), which a kernel "
-                "calls; only kernels are launched."
-            )
+        check_kernel(kernel)
         return Launcher(kernel, threads, axes, preconditions, may_alias)
 
     return decorate if function is None else decorate(function)

@@ -82,9 +82,10 @@ class Planner:
                 ranks.append(len(tile))
                 extended.extend(device.scalar_key(t) for t in tile)
         shape = tuple(ranks)
-        if shape not in self._on_tiles:
-            self._on_tiles[shape] = Kernel(self._with_tiles(shape))
-        return self._on_tiles[shape], tuple(extended)
+        found = self._on_tiles.get(shape)
+        if found is None:  # of two threads that make one, both take the first
+            found = self._on_tiles.setdefault(shape, Kernel(self._with_tiles(shape)))
+        return found, tuple(extended)
 
     def make(
         self, bound: Bound, config: Config, device: Device, executable: base.Executable
@@ -100,6 +101,13 @@ class Planner:
                 f"kernel {self.kernel.name}: {config.shared_bytes:,} bytes of dynamic shared "
                 f"memory; the device allows 0 to {most:,} a block."
             )
+        if self._has_tiles and config.elements is not None:
+            name = next(p.name for p in self._parameters if p.role is Role.TILE)
+            raise LaunchError(
+                f"kernel {self.kernel.name}: forall({config.elements}) counts threads, but {name} "
+                "is a na.Tile: its tiles say the grid.\n"
+                f"Write {self.kernel.name}(...) without forall."
+            )
         found = grids.resolve(
             self._request(bound, config), device.limits, executable.max_threads_per_block,
             executable.suggested_threads,
@@ -107,8 +115,7 @@ class Planner:
         plan = Plan(executable, found.grid, found.block, config.shared_bytes, 0 in found.grid)
         if len(self._plans) >= MOST_PLANS:
             self._plans.clear()
-        self._plans[_plan_key(bound, config, device.backend)] = plan
-        return plan
+        return self._plans.setdefault(_plan_key(bound, config, device.backend), plan)
 
     def _request(self, bound: Bound, config: Config) -> grids.Request:
         partitions = tuple((self._parameters[i].name, p) for i, p in bound.partitions.items())

@@ -1,25 +1,24 @@
 """What a kernel's parameters are: declared by annotation, or found in its code.
 
-The code is read with Numba's own front end, so that what is found is what is compiled. A
-parameter is an output if anything reachable from it is stored to: by assignment, by an
-atomic, through a view, or by a device function that it is handed to.
+A parameter that is not declared is an output if anything reachable from it is stored to: by
+assignment, by an atomic, through a view, or by a device function that it is handed to. The
+code is read with Numba's own front end, so that what is found is what is compiled.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+import re
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from types import FunctionType
 from typing import Any
 
 from numbasync.errors import LauncherError
-
-# Attributes of an array that are not another view of it.
-_PLAIN = frozenset({"shape", "size", "ndim", "strides", "dtype", "itemsize", "nbytes"})
-# Functions of `numba.cuda` that store through a cache hint, to their first argument.
-_HINTED_STORES = frozenset({"stcg", "stcs", "stwb", "stwt"})
+from numbasync.execute import describe
+from numbasync.stores import Store, summary
 
 
 class _ArrayParameter:
@@ -103,165 +102,151 @@ class Parameter:
         object.__setattr__(self, "takes_number", self.role in (Role.SCALAR, Role.ANY))
 
 
+def check_kernel(kernel: Any) -> FunctionType:
+    """The Python function of a kernel, which is what `cuda.jit` made of it.
+
+    Raises:
+        LauncherError: it is no kernel that can be launched.
+    """
+    if type(kernel).__name__ == "FakeCUDAKernel":
+        raise LauncherError(
+            f"kernel {getattr(kernel, '__name__', '?')}: NUMBA_ENABLE_CUDASIM is set, so cuda.jit "
+            "made a kernel for Numba's simulator, which numbasync does not use.\n"
+            "Unset it (unset NUMBA_ENABLE_CUDASIM) and start again; without a GPU kernels run on "
+            "the CPU device, which needs no simulator: NUMBASYNC_DEVICE=cpu."
+        )
+    options = getattr(kernel, "targetoptions", None)
+    function = getattr(kernel, "py_func", None)
+    if options is None or not isinstance(function, FunctionType):
+        raise LauncherError(
+            f"{describe(kernel)} is no kernel.\nWrite @na.launcher above @cuda.jit, or above a "
+            "plain function."
+        )
+    if options.get("device"):
+        raise LauncherError(
+            f"{function.__name__} is a device function (device=True), which a kernel "
+            "calls; only kernels are launched."
+        )
+    return function
+
+
 def parameters(function: FunctionType) -> tuple[Parameter, ...]:
     """The parameters of a kernel.
 
     Raises:
-        LauncherError: the code stores to a KernelInput, Numba cannot read the code, or the
-            signature has defaults, `*args` or keyword-only parameters.
+        LauncherError: the code contradicts an annotation, gives something back, or cannot be
+            read by Numba; or the signature has defaults, `*args` or keyword-only parameters.
     """
     name = function.__name__
-    try:
-        signature = inspect.signature(function, eval_str=True)
-    except Exception:  # an annotation that does not evaluate declares nothing here
-        signature = inspect.signature(function)
-    stored = _stored(function)
-    found = []
-    for i, (key, p) in enumerate(signature.parameters.items()):
+    _check_form(name, function)
+    # Without annotations: they are evaluated one by one, and some may not evaluate.
+    bare = FunctionType(
+        function.__code__, function.__globals__, name, function.__defaults__, function.__closure__
+    )
+    bare.__kwdefaults__ = function.__kwdefaults__
+    plain = inspect.signature(bare).parameters
+    for p in plain.values():
         if p.kind is not p.POSITIONAL_OR_KEYWORD or p.default is not p.empty:
             raise LauncherError(
                 f"kernel {name}: parameter {p} is not a plain one; Numba kernels have neither "
                 "defaults, nor *args, nor keyword-only parameters."
             )
-        role = _ROLES.get(p.annotation, Role.ANY)
-        if role is Role.INPUT and i in stored:
-            raise LauncherError(
-                f"kernel {name} stores to {key}, which is declared na.KernelInput.\n"
-                f"Declare it as what it is, {key}: na.KernelOutput, or remove the store."
-            )
-        is_output = role in (Role.OUTPUT, Role.TILE) or (role is Role.ANY and i in stored)
-        found.append(Parameter(key, role, is_output))
-    return tuple(found)
+    does = summary(function)
+    if does.line:
+        raise LauncherError(
+            f"kernel {name} returns a value, in line {does.line} of {function.__code__.co_filename}"
+            "; a kernel has many threads, and nobody to give it to.\n"
+            "Store it to an output, z[i] = ..., and write `return` alone."
+        )
+    roles = _roles(function)
+    stores = [{s for k, s in does.stores if k == i} for i in range(len(plain))]
+    return tuple(
+        _parameter(name, key, roles.get(key, Role.ANY), found)
+        for key, found in zip(plain, stores, strict=True)
+    )
 
 
-_cache: dict[FunctionType, frozenset[int]] = {}
+def _parameter(name: str, key: str, role: Role, stores: set[Store]) -> Parameter:
+    # What only may be a store does not contradict a declaration: it is what that is for.
+    if role is Role.INPUT and not stores.isdisjoint({Store.ELEMENTS, Store.IN_PLACE}):
+        raise LauncherError(
+            f"kernel {name} stores to {key}, which is declared na.KernelInput.\n"
+            f"Declare it as what it is, {key}: na.KernelOutput, or remove the store."
+        )
+    if role is Role.SCALAR and Store.ELEMENTS in stores:
+        raise LauncherError(
+            f"kernel {name} stores to elements of {key}, which is declared a number; a number has "
+            f"no elements.\nDeclare an array as {key}: na.KernelOutput, or remove the store."
+        )
+    # `x += 1` is a store if x is an array; if a number comes, being an output means nothing.
+    stored = not stores.isdisjoint({Store.ELEMENTS, Store.IN_PLACE, Store.UNKNOWN})
+    is_output = role in (Role.OUTPUT, Role.TILE) or (role is Role.ANY and stored)
+    return Parameter(key, role, is_output)
 
 
-def _stored(function: FunctionType) -> frozenset[int]:
-    """Positions of the parameters that `function` stores to."""
-    found = _cache.get(function)
-    if found is None:
-        _cache[function] = frozenset()  # while it is being read: it may call itself
-        try:
-            found = _cache[function] = frozenset(_Reader(function).stored())
-        except BaseException:
-            del _cache[function]
-            raise
+def _check_form(name: str, function: FunctionType) -> None:
+    if not name.isidentifier():
+        raise LauncherError(
+            f"a kernel needs a name, for its results and messages; {name} is none.\n"
+            "Write it with def, or set f.__name__ = '...' before @na.launcher."
+        )
+    if function.__code__.co_flags & (
+        inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+    ):
+        is_generator = bool(function.__code__.co_flags & inspect.CO_GENERATOR)
+        what = "has a yield" if is_generator else "is an async def"
+        raise LauncherError(
+            f"kernel {name} {what}; a kernel runs on the device from its first line to its last.\n"
+            f"Write a plain `def {name}(...)`; what is awaited is its launch: await {name}(...)."
+        )
+
+
+# --- annotations ---
+
+# How an annotation ends that says what it is though its names are not there when it is read:
+# imported for type checkers alone, or local to the function around the kernel.
+_DECLARES = re.compile(r"(?:^|\.)(KernelInput|KernelOutput|Tile)$")
+
+
+def _roles(function: FunctionType) -> dict[str, Role]:
+    """What each annotated parameter is declared to be."""
+    return {key: _role(value, function) for key, value in _annotations(function).items()}
+
+
+def _annotations(function: FunctionType) -> Mapping[str, Any]:
+    if sys.version_info >= (3, 14):  # they are evaluated when asked for
+        import annotationlib
+
+        return annotationlib.get_annotations(function, format=annotationlib.Format.FORWARDREF)
+    return function.__annotations__
+
+
+def _role(annotation: Any, function: FunctionType) -> Role:
+    text = annotation
+    for _ in range(2):  # a string in a module whose annotations are strings is one twice
+        text = getattr(annotation, "__forward_arg__", annotation)
+        if not isinstance(text, str):
+            break
+        annotation = _evaluate(text, function)
+    try:
+        found = _ROLES.get(annotation, Role.ANY)
+    except TypeError:  # an annotation may be any object, and some have no hash
+        found = Role.ANY
+    if annotation is text and isinstance(text, str):  # it does not evaluate
+        named = _DECLARES.search(text.strip())
+        return Role(named[1]) if named else Role.ANY
     return found
 
 
-class _Reader:
-    """Follows arrays through one function's Numba IR.
-
-    Statements are taken in any order and as often as it takes for nothing to change, so a
-    loop or a branch cannot hide a store. What is not understood counts as a store: a false
-    output costs an ordering, a missed one a race.
-    """
-
-    def __init__(self, function: FunctionType) -> None:
-        from numba.core import ir
-        from numba.core.compiler import run_frontend
-
-        self._ir = ir
+def _evaluate(text: str, function: FunctionType) -> Any:
+    """The value of an annotation, or its text if that does not evaluate."""
+    names = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
-            self._code: Any = run_frontend(function)
-        except Exception as error:
-            raise LauncherError(f"Numba cannot read {function.__name__}: {error}") from error
-        # Variable -> positions of the parameters that it may be, or be a view of.
-        self._roots: dict[str, set[int]] = {}
-
-    def stored(self) -> set[int]:
-        statements = [s for block in self._code.blocks.values() for s in block.body]
-        changed = True
-        while changed:
-            news = [self._flow(s) for s in statements if isinstance(s, self._ir.Assign)]
-            changed = any(news)
-        found: set[int] = set()
-        for statement in statements:
-            found |= self._stores(statement)
-        return found
-
-    def _of(self, *variables: Any) -> set[int]:
-        return set().union(*(self._roots.get(v.name, set()) for v in variables))
-
-    def _flow(self, statement: Any) -> bool:
-        """What the target of an assignment may be; whether that is news."""
-        ir, value = self._ir, statement.value
-        if isinstance(value, ir.Arg):
-            new = {value.index}
-        elif isinstance(value, ir.Var):
-            new = self._of(value)
-        elif isinstance(value, ir.Expr):
-            new = self._of_expression(value)
-        else:
-            return False
-        known = self._roots.setdefault(statement.target.name, set())
-        if new <= known:
-            return False
-        known |= new
-        return True
-
-    def _of_expression(self, value: Any) -> set[int]:
-        if value.op == "getattr":
-            return set() if value.attr in _PLAIN else self._of(value.value)
-        if value.op in ("binop", "inplace_binop", "unary"):
-            return set()
-        # A view, an element of a tuple, an iteration, a method such as reshape, or a
-        # device function that may hand its argument back.
-        return self._of(*value.list_vars())
-
-    def _stores(self, statement: Any) -> set[int]:
-        ir = self._ir
-        if isinstance(statement, ir.SetItem | ir.StaticSetItem | ir.SetAttr):
-            return self._of(statement.target)
-        value: Any = statement.value if isinstance(statement, ir.Assign) else None
-        if isinstance(value, ir.Expr) and value.op == "call":
-            return self._stored_by_call(value)
-        return set()
-
-    def _stored_by_call(self, call: Any) -> set[int]:
-        from numba import cuda
-
-        known, callee = self._resolve(call.func)
-        if not known:
-            # A method of an array makes a view or a number; anything else is unknown.
-            return set() if self._of(call.func) else self._of(*call.list_vars())
-        inner = getattr(callee, "py_func", None)
-        if isinstance(inner, FunctionType):
-            names = list(inspect.signature(inner).parameters)
-            stored = _stored(inner)
-            passed = dict(enumerate(call.args))
-            passed |= {names.index(k): v for k, v in call.kws if k in names}
-            found = self._of(*(v for i, v in passed.items() if i in stored))
-            if call.vararg is not None:
-                found |= self._of(call.vararg)
-            return found
-        if any(callee is f for f in vars(cuda.atomic).values()):
-            return self._of(*call.args[:1])
-        if getattr(callee, "__name__", "") in _HINTED_STORES:
-            return self._of(*call.args[:1])
-        if type(callee).__name__ == "ExternFunction":  # cuda.declare_device: code we cannot see
-            return self._of(*call.list_vars())
-        module = getattr(callee, "__module__", None) or ""
-        harmless = module.split(".")[0] in ("builtins", "math", "operator", "numpy", "numba")
-        return set() if harmless or module == "" else self._of(*call.list_vars())
-
-    def _resolve(self, variable: Any) -> tuple[bool, Any]:
-        """The global object that a variable stands for; whether there is one."""
-        ir = self._ir
-        for value in self._definitions(variable):
-            if isinstance(value, ir.Global | ir.FreeVar):
-                return True, value.value
-            if isinstance(value, ir.Expr) and value.op == "getattr":
-                known, owner = self._resolve(value.value)
-                if known and hasattr(owner, value.attr):
-                    return True, getattr(owner, value.attr)
-        return False, None
-
-    def _definitions(self, variable: Any) -> Iterator[Any]:
-        for block in self._code.blocks.values():
-            for statement in block.body:
-                if isinstance(statement, self._ir.Assign) and (
-                    statement.target.name == variable.name
-                ):
-                    yield statement.value
+            names[name] = cell.cell_contents
+        except ValueError:  # not assigned yet
+            continue
+    try:
+        return eval(text, function.__globals__, names)  # noqa: S307 - the kernel's own annotation
+    except Exception:
+        return text

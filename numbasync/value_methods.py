@@ -89,7 +89,8 @@ class ValueMethods:
             raise OperationError(
                 f"{self} gave a {type(result).__name__}; only the result of a launch has outputs."
             )
-        found = tuple(result[i] for i in positions)
+        # A number that the kernel counts down, say, is an output of nothing.
+        found = tuple(v for v in map(result.__getitem__, positions) if hasattr(v, "to_host"))
         return found[0] if len(found) == 1 else found
 
 

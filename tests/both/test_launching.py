@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -236,6 +238,39 @@ def test_complex_scalars_and_tuples(device: na.Device) -> None:
     assert host(z).tolist() == [1, -2, 3.5]
 
 
+def test_tuples_of_numbers_of_every_kind(device: na.Device) -> None:
+    @na.launcher
+    @cuda.jit
+    def put(z: na.KernelOutput, t):
+        z[0] = t[0] + t[1][0] + t[1][1]
+
+    z = na.zeros(1, np.float64).sync()
+    put[1, 1](z, (np.float32(0.5), (np.int8(2), True))).sync()
+    assert host(z).tolist() == [3.5]
+
+
+def test_names_that_a_named_tuple_cannot_have(device: na.Device) -> None:
+    @na.launcher
+    @cuda.jit
+    def put(_z: na.KernelOutput, count, index, _fields, _output_positions, __class__):
+        _z[0] = count + index + _fields + _output_positions + __class__
+
+    z = na.zeros(1).sync()
+    result = put[1, 1](z, index=2, count=1, _fields=8, _output_positions=16, __class__=32).sync()
+    assert result.count == 1 and result.index == 2
+    assert result == (z, 1, 2, 8, 16, 32)
+    assert host(z).tolist() == [59]
+    assert put[1, 1](z, 1, 2, 8, 16, 32).output().sync() is z
+
+
+def test_threads_that_make_tiled_kernels_at_once_share_one(device: na.Device) -> None:
+    planner = tiles.planner
+    bound = tiles.bind((na.zeros(8).sync().partition(4),))
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda _: planner.variant(bound, device.backend)[0], range(8)))
+    assert len(set(map(id, found))) == 1
+
+
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32])
 def test_integers_wrap_at_the_store_only(device: na.Device, dtype: type) -> None:
     @na.launcher
@@ -336,17 +371,51 @@ def refusals() -> dict[str, tuple[type, str, Callable[[na.Tensor, na.Tensor], An
         "twice": (LauncherError, "z is unknown or came twice", lambda z, x: saxpy(z, 1.0, x, z=z)),
         "scalar for array": (
             LauncherError, r"x is a na\.KernelInput.*int", lambda z, x: saxpy(z, 1.0, 3)),
-        "list": (LauncherError, "x cannot be list", lambda z, x: saxpy(z, 1.0, [1, 2])),
-        "none": (LauncherError, "cannot be NoneType", lambda z, x: saxpy(z, None, x)),
+        "list": (
+            LauncherError, r"saxpy: x cannot be list.*\n.*tuple\(.*np\.asarray",
+            lambda z, x: saxpy(z, 1.0, [1, 2])),
+        "none": (
+            LauncherError, r"saxpy: a cannot be NoneType.*\nPass an array or a number",
+            lambda z, x: saxpy(z, None, x)),
+        "text": (
+            LauncherError, r"saxpy: a cannot be str.*\n.*no text", lambda z, x: saxpy(z, "2", x)),
+        "text of NumPy": (
+            LauncherError, r"saxpy: a cannot be str_", lambda z, x: saxpy(z, np.str_("2"), x)),
+        "the result of a launch": (
+            LauncherError, r"saxpy: x cannot be saxpy.*\n.*result\.z.*op\.output\(\)",
+            lambda z, x: saxpy(z, 1.0, saxpy.result((z, 1.0, x)))),
+        "a tensor in a tuple": (
+            LauncherError, r"saxpy: a is a tuple with Tensor.*numbers only",
+            lambda z, x: saxpy(z, (1, (2.0, x)), x)),
+        "text in a tuple": (
+            LauncherError, r"saxpy: a is a tuple with str", lambda z, x: saxpy(z, (1, "2"), x)),
         "partition of an input": (
-            LauncherError, "x is only read", lambda z, x: saxpy(z, 1.0, x.partition(4))),
+            LauncherError, r"saxpy: x is only read(.|\n)*\.unpartition\(\)",
+            lambda z, x: saxpy(z, 1.0, x.partition(4))),
         "numpy as output": (
             LauncherError, r"would be lost.*\n.*from_host",
             lambda z, x: saxpy(np.zeros(8, np.float32), 1.0, x)),
         "shared as output": (
             LauncherError, "is shared", lambda z, x: saxpy(z.shared(), 1.0, x)),
         "object array": (
-            DTypeError, "cannot hold", lambda z, x: saxpy(z, 1.0, np.array([object()] * 8))),
+            DTypeError, "saxpy: x: .*cannot hold object",
+            lambda z, x: saxpy(z, 1.0, np.array([object()] * 8))),
+        "array of text": (
+            DTypeError, "saxpy: x: .*cannot hold", lambda z, x: saxpy(z, 1.0, np.array(["a"] * 8))),
+        "array of long doubles": (
+            DTypeError, r"saxpy: x.*(cannot hold|no device)",
+            lambda z, x: saxpy(z, 1.0, np.ones(8, np.longdouble))),
+        "forall beside a partition": (
+            LaunchError, r"forall\(8\) has \(1, 1, 1\) blocks, but the partition of z has \(2",
+            lambda z, x: saxpy.forall(8)(z.partition(4), 1.0, x)),
+        "forall with tiles": (
+            LaunchError, r"tiles: forall\(8\).*z is a na\.Tile",
+            lambda z, x: tiles.forall(8)(z.partition(4))),
+        "threads of two axes for one": (
+            LaunchError, r"same work again.*\n.*threads=256", lambda z, x: in_squares(z)),
+        "a tile that is too large": (
+            LaunchError, r"tile \(4096,\) of z's partition.*\n.*smaller tile.*threads=256",
+            lambda z, x: saxpy(z.partition(4096), 1.0, x)),
         "alias": (AliasError, "z, which may be written, and x", lambda z, x: saxpy(z, 1.0, z)),
         "alias of views": (
             AliasError, "same storage", lambda z, x: saxpy(z[:4], 1.0, z[4:])),
@@ -387,6 +456,12 @@ def in_64s(z: na.KernelOutput):
     z[0] = 1
 
 
+@na.launcher(threads=(16, 16))
+@cuda.jit
+def in_squares(z: na.KernelOutput):
+    z[cuda.grid(1)] = 1
+
+
 @na.launcher
 @cuda.jit
 def tiles(z: na.Tile):
@@ -414,6 +489,13 @@ def test_refusals(device: na.Device, case: str) -> None:
     assert used(device) == held
     saxpy(z, 1.0, x).sync()
     assert host(z).tolist() == [2] * 8
+
+
+def test_work_under_way_is_no_argument(device: na.Device) -> None:
+    future = na.spawn(na.ones(8))
+    with pytest.raises(LauncherError, match=r"saxpy: x cannot be DeviceFuture.*\n.*await it"):
+        saxpy(na.zeros(8).sync(), 1.0, future)
+    saxpy(na.zeros(8).sync(), 1.0, future.sync()).sync()
 
 
 def test_an_alias_is_allowed_to_kernels_written_for_it(device: na.Device) -> None:
@@ -463,3 +545,32 @@ def test_what_a_launcher_says_of_itself() -> None:
     assert repr(saxpy[1, 8]) == "<saxpy[(1, 1, 1), (8, 1, 1)]>"
     assert repr(saxpy.forall(8)) == "<saxpy[8 threads]>"
     assert visit.__doc__ and "Add one" in visit.__doc__
+
+
+def test_a_number_that_is_counted_down_is_no_output(device: na.Device) -> None:
+    @na.launcher
+    @cuda.jit
+    def down(z, n):
+        while n > 0:
+            z[0] += n
+            n -= 1
+
+    z = na.zeros(1).sync()
+    assert down[1, 1](z, 3).output().sync() is z
+    assert z.to_host().sync()[0] == 6
+
+
+def test_the_simulator_is_refused_by_name(python: str, python_env: dict[str, str]) -> None:
+    program = """
+from numba import cuda
+import numbasync as na
+try:
+    na.launcher(cuda.jit(lambda z: None))
+except na.errors.LauncherError as error:
+    print(error)
+"""
+    result = subprocess.run(
+        [python, "-c", program], env={**python_env, "NUMBA_ENABLE_CUDASIM": "1"},
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert "NUMBA_ENABLE_CUDASIM" in result.stdout, result

@@ -105,6 +105,39 @@ def test_forall_takes_elements() -> None:
     assert resolve(elements=0).grid == (0, 1, 1)
 
 
+def test_forall_must_agree_with_partitions() -> None:
+    assert resolve(part((1000,), 256), elements=1000).grid == (4, 1, 1)
+    with pytest.raises(LaunchError, match=r"forall\(1000\) has \(4.*p0 has \(8.*\n.*forall out"):
+        resolve(part((1000,), 128), elements=1000)
+    assert resolve(part((2000,), 256, exact=False), elements=1000).grid == (4, 1, 1)
+    with pytest.raises(LaunchError, match="larger than p0 has tiles"):
+        resolve(part((500,), 256, exact=False), elements=1000)
+
+
+@pytest.mark.parametrize(
+    ("wishes", "threads"),
+    [
+        ({"elements": 1000}, (16, 16, 1)),
+        ({"shape": (1000,)}, (16, 16, 1)),
+        ({"shape": ()}, (16, 16, 1)),
+        ({"shape": (1000,)}, (1, 16, 1)),
+        ({"shape": (32, 32)}, (8, 8, 4)),
+    ],
+)
+def test_threads_along_axes_without_elements_are_refused(
+    wishes: dict[str, Any], threads: tuple[int, int, int]
+) -> None:
+    with pytest.raises(LaunchError, match=r"same work again.\n.*threads=256.*\[grid, block\]"):
+        resolve(**wishes, threads=threads)
+
+
+def test_threads_along_axes_with_elements_are_taken() -> None:
+    assert resolve(elements=1000, threads=(64, 1, 1)).grid == (16, 1, 1)
+    assert resolve(shape=(1000,), threads=(64, 1, 1)).grid == (16, 1, 1)
+    assert resolve(shape=(32, 32), threads=(16, 16, 1)).grid == (2, 2, 1)
+    assert resolve(shape=(32, 16), threads=(16, 16, 1), axes=(1, 0)).grid == (1, 2, 1)
+
+
 @pytest.mark.parametrize("threads", [1, 2, 31, 32, 100, 256, 1000, 1024])
 @pytest.mark.parametrize("rank", [1, 2, 3])
 def test_a_block_is_spread_over_axes_without_growing(threads: int, rank: int) -> None:
@@ -118,6 +151,16 @@ def test_too_many_threads_are_refused() -> None:
         resolve(part((64, 64), (64, 64)))
     with pytest.raises(LaunchError, match="512 threads.*256 that the compiled kernel"):
         resolve(part((512,), 512), most=256)
+
+
+def test_a_block_that_is_too_large_names_the_tile_and_the_remedies() -> None:
+    with pytest.raises(LaunchError, match=r"\(4096,\) of p0's.*\n.*smaller tile.*threads=256"):
+        resolve(part((8192,), 4096))
+    with pytest.raises(LaunchError, match=r"tile \(1, 1, 128\) of p1's.*\n.*smaller tile.*thr"):
+        resolve(part((9, 9, 128), (9, 9, 128), exact=False), part((1, 1, 128), (1, 1, 128)))
+    with pytest.raises(LaunchError, match="fewer threads") as caught:
+        resolve(part((8192,), 8192), block=(2048, 1, 1))
+    assert "tile" not in str(caught.value)
 
 
 def test_axes_that_are_too_long_are_refused() -> None:

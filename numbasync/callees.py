@@ -1,0 +1,262 @@
+"""Names in a function's Numba IR, and what is known of the functions that cannot be read.
+
+A variable is traced back to the objects that it may stand for. Of those that are no device
+functions, the ones listed here are known; every other may do anything with its arguments.
+"""
+
+from __future__ import annotations
+
+import builtins
+import operator
+from collections import defaultdict
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+
+from numbasync.errors import LauncherError
+
+# --- what is known ---
+
+METHODS_THAT_STORE = frozenset({"fill", "sort", "partition", "itemset", "put", "byteswap"})
+METHODS_THAT_VIEW = frozenset(
+    {"reshape", "view", "ravel", "flatten", "transpose", "astype", "squeeze", "swapaxes",
+     "diagonal", "conj", "conjugate"}
+)  # fmt: skip
+# Numbers, or arrays of their own. An argument that is an array may be their `out=`.
+METHODS_THAT_REDUCE = frozenset(
+    {"copy", "item", "sum", "prod", "min", "max", "mean", "var", "std", "any", "all", "argmin",
+     "argmax", "tolist", "nonzero"}
+)  # fmt: skip
+
+_GIVE_NUMBERS = frozenset(
+    {"abs", "all", "any", "bin", "bool", "chr", "complex", "divmod", "float", "hash", "hex", "int",
+     "isinstance", "len", "oct", "ord", "pow", "print", "range", "repr", "round", "slice", "str",
+     "sum", "type"}
+)  # fmt: skip
+_HAND_ON = frozenset(
+    {"dict", "enumerate", "frozenset", "getattr", "hasattr", "iter", "list", "max", "min", "next",
+     "reversed", "set", "sorted", "tuple", "zip"}
+)  # fmt: skip
+_OPERATORS = frozenset(
+    {"abs", "add", "and_", "concat", "contains", "countOf", "eq", "floordiv", "ge", "getitem", "gt",
+     "index", "indexOf", "inv", "invert", "is_", "is_not", "le", "lshift", "lt", "matmul", "mod",
+     "mul", "ne", "neg", "not_", "or_", "pos", "pow", "rshift", "sub", "truediv", "truth", "xor"}
+)  # fmt: skip
+# Where an `out` may stand among the positional arguments of what gives a new array or number.
+_NO_OUT = 99
+_NUMPY_NEW = {
+    **dict.fromkeys(
+        ("allclose", "arange", "argsort", "array", "array_equal", "copy", "dtype", "empty",
+         "empty_like", "eye", "finfo", "full", "full_like", "identity", "iinfo", "interp",
+         "isscalar", "linspace", "ndim", "nonzero", "ones", "ones_like", "searchsorted", "shape",
+         "size", "sort", "unique", "where", "zeros", "zeros_like"),
+        _NO_OUT,
+    ),
+    **dict.fromkeys(("all", "amax", "amin", "any", "argmax", "argmin", "dot", "max", "min"), 2),
+    **dict.fromkeys(("around", "concatenate", "median", "round"), 2),
+    **dict.fromkeys(("clip", "cumprod", "cumsum", "mean", "prod", "std", "sum", "take", "var"), 3),
+}  # fmt: skip
+_NUMPY_VIEWS = frozenset(
+    {"asarray", "ascontiguousarray", "atleast_1d", "atleast_2d", "atleast_3d", "broadcast_to",
+     "diag", "diagonal", "expand_dims", "flip", "fliplr", "flipud", "imag", "ravel", "real",
+     "reshape", "rot90", "split", "squeeze", "swapaxes", "transpose"}
+)  # fmt: skip
+# Functions of `numba.cuda` that store through a cache hint, to their first argument.
+_HINTED_STORES = frozenset({"stcg", "stcs", "stwb", "stwt"})
+
+
+def known(callee: Any, count: int) -> tuple[Collection[int], bool] | None:
+    """What a function does with `count` positional arguments; None if that is not known.
+
+    Returns:
+        Positions of those that it stores to; whether the result is new, and no argument or
+        view of one.
+    """
+    name, package = _named(callee)
+    if isinstance(callee, np.ufunc):
+        return range(callee.nin, count), True
+    if isinstance(callee, type) and issubclass(callee, np.generic):
+        return (), True
+    if package == "numpy" and getattr(np, name, None) is callee:
+        if name in _NUMPY_VIEWS:
+            return (), False
+        return (range(_NUMPY_NEW[name], count), True) if name in _NUMPY_NEW else None
+    if package in ("math", "cmath"):
+        return (), True
+    if package == "builtins" and getattr(builtins, name, None) is callee:
+        if name in _HAND_ON:
+            return (), False
+        return ((), True) if name in _GIVE_NUMBERS else None
+    if package in ("operator", "_operator") and getattr(operator, name, None) is callee:
+        return ((), False) if name in _OPERATORS else None
+    return _known_of_numba(callee, name) if package == "numba" else None
+
+
+def _named(callee: Any) -> tuple[str, str]:
+    """Name and top-level package, empty if it has none."""
+    module = getattr(callee, "__module__", None)
+    name = getattr(callee, "__name__", "")
+    package = module.split(".")[0] if isinstance(module, str) else ""
+    return (name if isinstance(name, str) else ""), package
+
+
+def _known_of_numba(callee: Any, name: str) -> tuple[Collection[int], bool] | None:
+    from numba import cuda
+    from numba.core import types
+    from numba.extending import is_jitted
+
+    if any(callee is f for f in vars(cuda.atomic).values()):
+        return (0,), True
+    if name in _HINTED_STORES or "atomic" in name.lower():
+        return (0,), True
+    if isinstance(callee, type | types.Type):  # cuda.popc and its like; a cast
+        return (), True
+    of_numba = isinstance(callee, FunctionType) or type(callee).__name__ == "_Intrinsic"
+    if not of_numba or is_jitted(callee):
+        return None  # an ExternFunction of cuda.declare_device, say
+    return (), callee.__module__.startswith("numba.cuda.") and name != "literal_unroll"
+
+
+def gives_value(callee: Any) -> bool:
+    """Whether a known function gives something else than None."""
+    name, package = _named(callee)
+    return package in ("builtins", "math", "cmath", "numpy", "operator") and name != "print"
+
+
+# --- names ---
+
+UNKNOWN = object()  # stands for a callee of which nothing is known
+NO_CONSTANT = object()
+MOST_DOTS = 8  # in the name of a callee; `node = node.next` in a loop has no end
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A call of an attribute of something that is no global name."""
+
+    name: str
+    owner: Any
+
+
+class Names:
+    """The variables of one function's IR, and what they were assigned.
+
+    Attributes:
+        statements: all of the function, in no order that matters.
+    """
+
+    def __init__(self, function: FunctionType) -> None:
+        from numba.core import ir
+
+        self._ir = ir
+        code = _read(function)
+        self.statements: list[Any] = [s for block in code.blocks.values() for s in block.body]
+        self._definitions: dict[str, list[Any]] = defaultdict(list)
+        for s in self.statements:
+            if isinstance(s, ir.Assign):
+                self._definitions[s.target.name].append(s.value)
+        self._origins: dict[str, list[Any]] = {}
+        self._constants = (ir.Const, ir.Global, ir.FreeVar)
+
+    def origins(self, variable: Any) -> list[Any]:
+        """What a variable may have been assigned, seen through other names for it."""
+        known = self._origins.get(variable.name)
+        if known is None:
+            ir = self._ir
+            known = []
+            seen, waiting = {variable.name}, [variable.name]
+            while waiting:
+                for value in self._definitions.get(waiting.pop(), []):
+                    is_name = isinstance(value, ir.Var)
+                    if not is_name and getattr(value, "op", "") not in ("phi", "cast"):
+                        known.append(value)
+                        continue
+                    others = {v.name for v in ([value] if is_name else value.list_vars())} - seen
+                    seen |= others
+                    waiting += others
+            self._origins[variable.name] = known
+        return known
+
+    def constant(self, variable: Any) -> Any:
+        """The constant that a variable certainly is, or NO_CONSTANT."""
+        found = self.origins(variable)
+        if len(found) == 1 and isinstance(found[0], self._constants):
+            return found[0].value
+        return NO_CONSTANT
+
+    def items(self, variable: Any) -> list[Any] | None:
+        """The variables of which a tuple was built, if that is certain."""
+        found = self.origins(variable)
+        value: Any = found[0] if len(found) == 1 else None
+        if not isinstance(value, self._ir.Expr):
+            return None
+        if value.op == "build_tuple":
+            return list(value.items)
+        if value.op == "exhaust_iter":
+            return self.items(value.value)
+        # f(x, *pair) is f(*((x,) + tuple(pair))).
+        if value.op == "call" and self.callees(value.func) == [tuple] and len(value.args) == 1:
+            return self.items(value.args[0])
+        if value.op == "binop" and value.fn is operator.add:
+            left, right = self.items(value.lhs), self.items(value.rhs)
+            return None if left is None or right is None else left + right
+        return None
+
+    def slices(self, variable: Any) -> bool:
+        """Whether an index may be, or contain, a slice: then it gives a view, no number."""
+        for value in self.origins(variable):
+            parts = value.items if getattr(value, "op", "") == "build_tuple" else ()
+            if self._is_slice(value) or any(
+                self._is_slice(v) for part in parts for v in self.origins(part)
+            ):
+                return True
+        return False
+
+    def _is_slice(self, value: Any) -> bool:
+        if isinstance(value, self._constants):
+            return is_slice(value.value)
+        op = getattr(value, "op", "")
+        if op == "call":
+            return slice in self.callees(value.func)
+        return op == "getattr" and None in self._callees_of(value, 0)  # np.newaxis
+
+    def callees(self, variable: Any, depth: int = 0) -> list[Any]:
+        """What a variable may stand for: global objects, `Method`s, `UNKNOWN`."""
+        found = [c for value in self.origins(variable) for c in self._callees_of(value, depth)]
+        return found or [UNKNOWN]
+
+    def _callees_of(self, value: Any, depth: int) -> Iterator[Any]:
+        ir = self._ir
+        if isinstance(value, ir.Global | ir.FreeVar):
+            yield UNKNOWN if value.value is ir.UNDEFINED else value.value
+        elif getattr(value, "op", "") == "getattr" and depth < MOST_DOTS:
+            for owner in self.callees(value.value, depth + 1):
+                if owner is UNKNOWN or isinstance(owner, Method):
+                    yield Method(value.attr, value.value)
+                else:
+                    yield getattr(owner, value.attr, UNKNOWN)
+        else:
+            yield UNKNOWN
+
+
+def is_slice(index: Any) -> bool:
+    """Whether such an index of an array gives a view of it."""
+    parts = index if isinstance(index, tuple) else (index,)
+    return any(p is None or p is Ellipsis or isinstance(p, slice | str) for p in parts)
+
+
+def _read(function: FunctionType) -> Any:
+    """Numba's IR, with closures put where they are called, and each variable assigned once."""
+    from numba.core.compiler import run_frontend
+    from numba.core.ssa import reconstruct_ssa
+
+    try:
+        return reconstruct_ssa(run_frontend(function, inline_closures=True))
+    except Exception:  # a closure that cannot be put anywhere, say: it stays one
+        try:
+            return run_frontend(function)
+        except Exception as error:
+            raise LauncherError(f"Numba cannot read {function.__name__}: {error}") from error
