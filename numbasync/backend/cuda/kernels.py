@@ -175,6 +175,7 @@ class CudaExecutable:
 
     @cached_property
     def _suggested(self) -> int:
+        enter(self._device)  # asked before anything is enqueued, perhaps on a new thread
         found = self._core.occupancy.max_potential_block_size(0, self.max_threads_per_block)
         # More than 256 threads were never faster for one element a thread on memory-bound
         # work: 128 / 256 / 512 / 1024 threads moved 2,485 / 3,331 / 3,124 / 2,841 GB/s (H200).

@@ -1,0 +1,84 @@
+"""Everything may be the first thing that a thread does with the device."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from numba import cuda
+
+import numbasync as na
+from tests.common import add_one
+
+
+class World:
+    """Things that another thread has made."""
+
+    def __init__(self, device: na.Device) -> None:
+        self.device = device
+        self.stream = device.new_stream()
+        self.tensor = na.ones(100).sync_on(self.stream)
+        self.event = device.new_event().record(self.stream)
+        self.later = device.new_event().record(self.stream)
+        self.stream.synchronize()
+        self.small = device.new_pool(4096)
+
+        @na.launcher
+        @cuda.jit
+        def fresh(z: na.KernelOutput):
+            z[0] = 2
+
+        self.fresh = fresh
+
+
+FIRST: dict[str, Callable[[World], Any]] = {
+    "a stream": lambda w: w.device.new_stream(),
+    "an event": lambda w: w.device.new_event(),
+    "a pool": lambda w: w.device.new_pool().stats(),
+    "a limited pool": lambda w: w.small.stats(),
+    "trim": lambda w: w.device.pool.trim(),
+    "memory": lambda w: w.device.memory_stats(),
+    "synchronize": lambda w: w.device.synchronize(),
+    "stream.synchronize": lambda w: w.stream.synchronize(),
+    "stream.query": lambda w: w.stream.query(),
+    "stream.pending": lambda w: w.stream.pending,
+    "repr": lambda w: (repr(w.device), repr(w.stream), repr(w.event), repr(w.tensor)),
+    "record": lambda w: w.event.record(w.stream),
+    "event.query": lambda w: w.event.query(),
+    "event.synchronize": lambda w: w.event.synchronize(),
+    "elapsed": lambda w: w.event.elapsed_ms(w.later),
+    "event.wait": lambda w: w.event.wait(w.device.new_stream()),
+    "upload": lambda w: na.from_host(np.ones(5)).sync_on(w.stream),
+    "download": lambda w: w.tensor.to_host().sync_on(w.stream),
+    "fill": lambda w: na.fill(w.tensor, 3).sync_on(w.stream),
+    "convert": lambda w: na.convert(w.tensor, np.int16).sync_on(w.stream),
+    "a kernel": lambda w: w.fresh(w.tensor).sync_on(w.stream),
+    "a known kernel": lambda w: add_one(w.tensor).sync_on(w.stream),
+    "compile": lambda w: w.fresh.compile(w.tensor).sync(),
+    "forget": lambda w: w.__dict__.pop("tensor"),
+    "another device": lambda w: w.device.can_access(na.devices("cpu")[0]),
+    "await": lambda w: na.run(na.spawn(na.ones(3), w.stream)),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("what", FIRST)
+def test_what_a_thread_does_first(device: na.Device, what: str) -> None:
+    world = World(device)
+    add_one.compile(na.meta(1)).sync()
+    errors: list[BaseException] = []
+
+    def first() -> None:
+        try:
+            with na.use_device(device):
+                FIRST[what](world)
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert errors == []
