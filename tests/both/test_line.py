@@ -194,7 +194,14 @@ def test_what_was_spawned_runs_although_the_loop_ends(
     with asyncio.Runner() as runner:
         z = runner.run(main())
         compiler.go_on.set()
-    assert first(z) == 11
+
+    def elsewhere(z: na.Tensor) -> float:
+        with na.use_device(device):
+            return first(z)
+
+    # By another thread, which knows nothing of this one's line.
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(elsewhere, z).result(20) == 11
     del z
     gc.collect()
     assert used(device) == before

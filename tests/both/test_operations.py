@@ -197,6 +197,24 @@ async def test_a_holder_on_another_stream_waits_for_the_producer(
     await producer
 
 
+async def test_a_holder_fails_if_the_producer_fails_on_the_device(
+    device: na.Device, stream: na.Stream, gate: Any
+) -> None:
+    target = np.zeros(4, np.float32)
+    source = await na.ones(4)
+    shared = na.memcpy(target, source).shared()
+    gate.close()
+    producer = na.spawn(shared, stream)
+    holder = na.spawn(shared.map(lambda array: array.sum()), device.new_stream())
+    await settle(device)
+    assert not holder.done()
+    target.flags.writeable = False  # so that the copy fails when the device is done
+    gate.open()
+    for future in (holder, producer):
+        with pytest.raises(ValueError, match="read-only"):
+            await future
+
+
 def test_a_failed_parent_gives_every_holder_its_own_error(device: na.Device) -> None:
     error = LookupError("the parent's own")
 

@@ -92,3 +92,15 @@ def test_two_devices_have_variants_of_their_own() -> None:
     with pytest.raises(AssertionError):
         two.may_go_on.wait = lambda timeout: False  # type: ignore[assignment, method-assign]
         k.compilation(two, ("f4",)).run()  # type: ignore[arg-type]
+
+
+def test_one_who_asked_before_another_had_ended_compiles_nothing() -> None:
+    device, k = FakeDevice(), kernel()
+    device.may_go_on.set()
+    first = k.compilation(device, ("f4",))  # type: ignore[arg-type]
+    first.run()
+    # As if the search for the variant had come before the end of `first`.
+    second = k.compilation(device, ("f4",))  # type: ignore[arg-type]
+    assert second is not first
+    second.run()
+    assert device.compiled == [("f4",)]
