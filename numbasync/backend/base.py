@@ -9,6 +9,7 @@ backend to do the thing.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -313,6 +314,10 @@ class Device(Protocol):
 
     def quiesce(self) -> None:
         """Block until no stream can go on by itself: each is idle, or waits for a gate."""
+        ...
+
+    def seeded(self, seed: int) -> AbstractContextManager[object]:
+        """Inside the block, let `seed` decide which stream goes on, if the device can."""
         ...
 
     def can_access(self, other: Any) -> bool: ...

@@ -7,7 +7,8 @@ lets everything else run with `settle`, and looks.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Self
 
 from numbasync import reactor
@@ -77,6 +78,21 @@ async def settle(device: Device) -> None:
     reactor.current().look()
     for _ in range(4):
         await asyncio.sleep(0)
+
+
+@contextmanager
+def seeded(device: Device, seed: int) -> Iterator[None]:
+    """Inside the block, the CPU device has no threads: whoever looks or waits takes one step
+    of a stream that `seed` chooses. Equal programs with equal seeds take equal steps.
+
+    Event times count steps, a millisecond each. Memory is overwritten when it is handed out
+    and when it comes back. A GPU decides for itself, so there the block changes nothing.
+
+    Raises:
+        StateError: the device is seeded already.
+    """
+    with device.backend.seeded(seed):
+        yield
 
 
 def counters() -> Counters:

@@ -15,9 +15,9 @@ from numba.cuda import blockDim, blockIdx, grid, syncthreads, threadIdx
 
 from numbasync.backend.base import Dim3
 from numbasync.backend.cpu.arrays import IntArray, typed, wrap
+from numbasync.backend.cpu.engine import Engine
 from numbasync.backend.cpu.interpret import Interpreted
 from numbasync.backend.cpu.intrinsics import Intrinsics
-from numbasync.backend.cpu.streams import Engine
 from numbasync.errors import BarrierDivergenceError, KernelError, UnsupportedKernelError
 
 FACTOR = 2.1

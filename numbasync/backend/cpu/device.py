@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import atexit
+import math
 import os
 import platform
 from collections.abc import Hashable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 
 from numbasync.backend.base import ArrayKey, CompletionPath, Limits, counters
-from numbasync.backend.cpu import streams
+from numbasync.backend.cpu import engine
+from numbasync.backend.cpu.engine import Engine
 from numbasync.backend.cpu.interpret import Interpreted
 from numbasync.backend.cpu.memory import CpuMemory, CpuPool
-from numbasync.backend.cpu.streams import CpuEvent, CpuStream, Engine
+from numbasync.backend.cpu.stepping import stepping
+from numbasync.backend.cpu.streams import CpuEvent, CpuStream
 from numbasync.errors import DTypeError
 
 # The limits of a CUDA device of today, so that a launch refused there is refused here.
@@ -43,8 +47,6 @@ class CpuDevice:
     kind = "cpu"
     compute_capability = (0, 0)
     limits = LIMITS
-    # Looking at a word from Python would take the interpreter lock from the workers.
-    spin_seconds = 0.0
     completion = CompletionPath("worker", "the worker thread writes the stream's word itself")
 
     def __init__(self, ordinal: int) -> None:
@@ -55,6 +57,18 @@ class CpuDevice:
         atexit.register(self._engine.stop)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._engine.after_fork)
+
+    @property
+    def spin_seconds(self) -> float:
+        # Looking at a word from Python would take the interpreter lock from the workers; but
+        # while it is stepped, looking is what makes it go on.
+        return 0.0 if self._engine.stepper is None else math.inf
+
+    def seeded(self, seed: int) -> AbstractContextManager[object]:
+        return stepping(self._engine, seed)
+
+    def _poisons(self) -> bool:
+        return self._engine.stepper is not None
 
     @property
     def versions(self) -> dict[str, str]:
@@ -68,7 +82,7 @@ class CpuDevice:
         return CpuEvent()
 
     def new_pool(self) -> CpuPool:
-        return CpuPool(f"cpu:{self.ordinal}", self.total_memory)
+        return CpuPool(f"cpu:{self.ordinal}", self.total_memory, self._poisons)
 
     def host_buffer(self, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
         return CpuMemory(nbytes).bytes
@@ -106,7 +120,7 @@ class CpuDevice:
         """Streams are synchronised one by one by the stage above, which knows them all."""
 
     def quiesce(self) -> None:
-        streams.wait_for(self._engine.is_quiet)
+        engine.wait_for(self._engine.is_quiet)
 
     def can_access(self, other: Any) -> bool:
         return isinstance(other, CpuDevice)

@@ -31,7 +31,7 @@ from numbasync.backend.cpu.intrinsics import Intrinsics
 from numbasync.errors import BarrierDivergenceError, KernelError, NumbasyncError
 
 if TYPE_CHECKING:
-    from numbasync.backend.cpu.streams import Engine
+    from numbasync.backend.cpu.engine import Engine
 
 _per_thread = threading.local()
 

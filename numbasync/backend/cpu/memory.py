@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from numbasync.backend.base import MemoryStats, counters
 from numbasync.errors import OutOfDeviceMemoryError
 
+POISON = 0xA7  # a large negative integer, a tiny negative float
 ALIGNMENT = 256  # what a CUDA allocation guarantees; kernels may rely on it
 
 
@@ -32,9 +34,10 @@ class CpuMemory:
 class CpuPool:
     """Counts what is handed out and refuses to go past `max_bytes`."""
 
-    def __init__(self, device: str, max_bytes: int) -> None:
+    def __init__(self, device: str, max_bytes: int, poisons: Callable[[], bool]) -> None:
         self._device = device
         self._max = max_bytes
+        self._poisons = poisons
         self._used = 0
         self._high = 0
         # Reentrant, because a collection that starts inside `allocate` may run finalisers
@@ -58,9 +61,13 @@ class CpuPool:
             self._used += nbytes
             self._high = max(self._high, self._used)
         counters.allocations += 1
+        if self._poisons():
+            memory.bytes.fill(POISON)
         return memory
 
     def free(self, memory: CpuMemory) -> None:
+        if self._poisons():
+            memory.bytes.fill(POISON)
         with self._lock:
             self._used -= memory.nbytes
 

@@ -1,17 +1,8 @@
-"""Streams of the CPU device: queues that a few threads drain, each in its own order.
-
-A stream is at every moment in one of three places: idle (nothing queued), with the engine
-(queued or being run by one thread) or parked on a blocker (an event or a gate). So work on
-one stream is ordered, work on two streams is not, and no thread waits for anything but work.
-"""
+"""Streams and events of the CPU device: queues of work, marks and blockers."""
 
 from __future__ import annotations
 
-import os
-import threading
-import time
 import traceback
-import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -19,48 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from numbasync.backend.base import Dim3, Doorbell, counters
+from numbasync.backend.cpu.engine import Blocker, Engine, changed, open_blocker, wait_for
 from numbasync.errors import StateError
 
 if TYPE_CHECKING:
     from numbasync.backend.cpu.device import CpuArray, CpuDevice
     from numbasync.backend.cpu.interpret import Interpreted
-
-IDLE_SECONDS = 2.0  # a worker that found nothing to do for this long ends
-
-# One lock for all virtual devices, since a stream of one may wait for an event of another.
-# The default condition's lock is reentrant; a finaliser may run inside it.
-changed = threading.Condition()
-if hasattr(os, "register_at_fork"):  # another thread may have held it when the process forked
-    os.register_at_fork(after_in_child=changed._at_fork_reinit)  # type: ignore[attr-defined]
-
-
-class Blocker:
-    """Something a stream may have to wait for."""
-
-    __slots__ = ("calls", "open", "parked")
-
-    def __init__(self, is_open: bool = False) -> None:
-        self.open = is_open
-        self.parked: list[CpuStream] = []
-        self.calls: list[Callable[[], None]] = []
-
-
-def open_blocker(blocker: Blocker) -> None:
-    """Let everyone go on who waits for it, on whatever device."""
-    with changed:
-        blocker.open = True
-        parked, blocker.parked = blocker.parked, []
-        calls, blocker.calls = blocker.calls, []
-        for stream in parked:
-            stream.engine.schedule(stream)
-        changed.notify_all()
-    for call in calls:
-        call()
-
-
-def wait_for(true: Callable[[], bool]) -> None:
-    with changed:
-        changed.wait_for(true)
 
 
 class CpuEvent:
@@ -91,72 +46,6 @@ class CpuEvent:
                 "Await both, or call synchronize() on the later one, first."
             )
         return (later.time_ns - self.time_ns) / 1e6
-
-
-class Engine:
-    """The threads of one virtual device."""
-
-    def __init__(self, name: str, threads: int) -> None:
-        self._name = name
-        self._most = threads
-        self._ready: deque[CpuStream] = deque()
-        self._running = 0
-        self._idle = 0
-        self._threads: set[threading.Thread] = set()
-        self.streams: weakref.WeakSet[CpuStream] = weakref.WeakSet()
-        self.stopping = False
-
-    def schedule(self, stream: CpuStream) -> None:
-        """Give `stream` to a thread. The caller holds `changed` and owns the stream."""
-        self._ready.append(stream)
-        if self._idle:
-            changed.notify_all()
-        if len(self._ready) > self._idle and len(self._threads) < self._most and not self.stopping:
-            thread = threading.Thread(
-                target=self._work, name=f"numbasync-{self._name}-{len(self._threads)}", daemon=True
-            )
-            self._threads.add(thread)
-            thread.start()
-
-    def is_quiet(self) -> bool:
-        """Whether no stream is being run or could be. The caller holds `changed`."""
-        return not self._ready and not self._running
-
-    def stop(self) -> None:
-        """End the threads at interpreter exit; what is still queued is dropped."""
-        with changed:
-            self.stopping = True
-            self._ready.clear()
-            changed.notify_all()
-            threads = list(self._threads)
-        for thread in threads:
-            thread.join(timeout=1.0)
-
-    def after_fork(self) -> None:
-        """A forked child has none of the threads: start over with what is queued."""
-        self._threads.clear()
-        self._running = self._idle = 0
-        self._ready.clear()
-        for stream in self.streams:
-            stream.start_over()
-
-    def _work(self) -> None:
-        while True:
-            with changed:
-                self._idle += 1
-                found = changed.wait_for(
-                    lambda: bool(self._ready) or self.stopping, timeout=IDLE_SECONDS
-                )
-                self._idle -= 1
-                if self.stopping or not found:
-                    self._threads.discard(threading.current_thread())
-                    return
-                stream = self._ready.popleft()
-                self._running += 1
-            stream.drain()
-            with changed:
-                self._running -= 1
-                changed.notify_all()
 
 
 class CpuQueue:
@@ -250,7 +139,7 @@ class CpuStream:
 
         def mark() -> None:
             if event.reached is reached:
-                event.time_ns = time.perf_counter_ns()
+                event.time_ns = self.engine.now_ns()
             open_blocker(reached)
 
         self.push(mark)
@@ -269,6 +158,8 @@ class CpuStream:
     # --- look ---
 
     def completed(self) -> int:
+        if self.engine.stepper is not None:
+            self.engine.stepper.step()
         return self._word
 
     def fault(self) -> BaseException | None:
@@ -276,6 +167,8 @@ class CpuStream:
         return None
 
     def query(self) -> bool:
+        if self.engine.stepper is not None:
+            self.engine.stepper.step()
         # Not `_owned`: the thread that wrote the last word may not have let go yet.
         with changed:
             return not self._queue and not self._working
@@ -284,9 +177,7 @@ class CpuStream:
         # What is enqueued while we wait is not waited for.
         with changed:
             last = self._pushed
-            changed.wait_for(
-                lambda: self._popped > last or (self._popped == last and not self._working)
-            )
+        wait_for(lambda: self._popped > last or (self._popped == last and not self._working))
 
     def wake(self, sequence: int, doorbell: Doorbell) -> bool:
         with changed:
@@ -296,37 +187,39 @@ class CpuStream:
         doorbell.ring()
         return True
 
-    # --- run, on a worker thread ---
+    # --- run, by a worker thread or by a step ---
 
-    def drain(self) -> None:
-        """Run entries in order until the queue is empty or a blocker is shut."""
-        while True:
-            with changed:
-                if self._working:
-                    self._working = False
-                    changed.notify_all()
-                if self.engine.stopping:
-                    return
-                if not self._queue:
-                    self._owned = False
-                    changed.notify_all()
-                    return
-                entry = self._queue[0]
-                if isinstance(entry, Blocker) and not entry.open:
-                    entry.parked.append(self)
-                    return
-                self._queue.popleft()
-                self._popped += 1
-                if isinstance(entry, int):
-                    self._pass(entry)
-                if not callable(entry):
-                    continue
-                self._working = True
-            try:
-                entry()
-            except Exception:  # a mark or a wait: work keeps its own errors
-                traceback.print_exc()
-            del entry  # the last reference to the operands may be this one
+    def run_one(self) -> bool:
+        """Run the next entry. False, and it is not with the engine any more, if the queue is
+        empty or a blocker is shut.
+        """
+        with changed:
+            if self.engine.stopping:
+                return False
+            if not self._queue:
+                self._owned = False
+                changed.notify_all()
+                return False
+            entry = self._queue[0]
+            if isinstance(entry, Blocker) and not entry.open:
+                entry.parked.append(self)
+                return False
+            self._queue.popleft()
+            self._popped += 1
+            if isinstance(entry, int):
+                self._pass(entry)
+            if not callable(entry):
+                return True
+            self._working = True
+        try:
+            entry()
+        except Exception:  # a mark or a wait: work keeps its own errors
+            traceback.print_exc()
+        del entry  # the last reference to the operands may be this one
+        with changed:
+            self._working = False
+            changed.notify_all()
+        return True
 
     def _pass(self, sequence: int) -> None:
         self._word = sequence

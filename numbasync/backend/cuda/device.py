@@ -7,6 +7,7 @@ import threading
 import time
 import weakref
 from collections.abc import Hashable
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import Any
 
@@ -171,6 +172,10 @@ class CudaDevice:
                 before, since = now, time.monotonic()
             if all(idle for _, idle in now):
                 return
+
+    def seeded(self, seed: int) -> AbstractContextManager[object]:
+        """Nothing: a GPU decides itself."""
+        return nullcontext()
 
     def can_access(self, other: Any) -> bool:
         if not isinstance(other, CudaDevice):
