@@ -26,6 +26,7 @@ from numbasync.device import default_device as default_device
 from numbasync.device import devices as devices
 from numbasync.device import use_device as use_device
 from numbasync.errors import NumbasyncError as NumbasyncError
+from numbasync.event import Event as Event
 from numbasync.execute import gather as gather
 from numbasync.execute import spawn as spawn
 from numbasync.future import DeviceFuture as DeviceFuture
@@ -50,7 +51,6 @@ from numbasync.sources import shared as shared
 from numbasync.sources import value as value
 from numbasync.sources import with_context as with_context
 from numbasync.sources import zip as zip
-from numbasync.stream import Event as Event
 from numbasync.stream import Stream as Stream
 from numbasync.tensor import SharedTensor as SharedTensor
 from numbasync.tensor import Tensor as Tensor

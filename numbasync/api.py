@@ -15,21 +15,13 @@ import numpy as np
 
 from numbasync import layout
 from numbasync.context import Context
+from numbasync.copies import HostArray, copy, download, upload, upload_any
+from numbasync.copies import fill as fill_tensor
 from numbasync.errors import DTypeError, OperationError, ShapeError
 from numbasync.layout import Layout
 from numbasync.op import DeviceOp, Steps
 from numbasync.sources import Leaf, Value
-from numbasync.tensor import (
-    Convert,
-    HostArray,
-    SharedTensor,
-    Tensor,
-    copy,
-    download,
-    upload,
-    upload_any,
-)
-from numbasync.tensor import fill as fill_tensor
+from numbasync.tensor import Convert, SharedTensor, Tensor
 
 
 def empty(shape: Any, dtype: Any = np.float32) -> DeviceOp[Tensor]:

@@ -14,12 +14,13 @@ import numpy as np
 from numbasync import layout
 from numbasync.backend import base
 from numbasync.backend.base import ArrayKey
+from numbasync.copies import HostArray
 from numbasync.errors import AliasError, DTypeError, LauncherError
 from numbasync.execute import describe
 from numbasync.future import DeviceFuture
 from numbasync.partition import Partition
 from numbasync.signature import Parameter, Role
-from numbasync.tensor import HostArray, SharedTensor, Tensor
+from numbasync.tensor import SharedTensor, Tensor
 
 ArrayArgument: TypeAlias = Tensor | HostArray
 

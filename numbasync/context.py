@@ -131,11 +131,11 @@ def unlocked() -> Iterator[None]:
 class Turn:
     """A preparation that another task or thread is busy with: wait until it is settled."""
 
-    def __init__(self) -> None:
+    def __init__(self, thread: int | None = None) -> None:
         self._settled = threading.Event()
         self._calls: list[Callable[[], None]] = []
         self._lock = threading.Lock()
-        self._thread = threading.get_ident()
+        self._thread = thread or threading.get_ident()
 
     @property
     def is_settled(self) -> bool:
@@ -157,14 +157,20 @@ class Turn:
                 return
         call()
 
-    def run(self) -> None:
+    @property
+    def is_mine(self) -> bool:
+        """Whether this thread is the one that will settle it."""
+        return self._thread == threading.get_ident()
+
+    def run(self, seconds: float | None = None) -> None:
+        """Block the thread until it is settled, or for `seconds`."""
         if self._thread == threading.get_ident() and not self._settled.is_set():
             # What it waits for is suspended on this very thread, which would wait for itself.
             raise ReentrancyError(
                 "this needs the result of an operation that is being prepared by this thread's "
                 "event loop: await it instead of blocking the thread."
             )
-        self._settled.wait()
+        self._settled.wait(seconds)
 
 
 # --- one submission ------------------------------------------------------------------
@@ -180,9 +186,15 @@ class Context:
         submission: what its work belongs to.
     """
 
-    __slots__ = ("_ordered", "_used", "device", "pool", "stream", "submission")
+    __slots__ = (
+        "_closed", "_ordered", "_used", "device", "parent", "pool", "stream", "submission",
+    )  # fmt: skip
 
-    def __init__(self, stream: Stream, pool: MemoryPool, name: str) -> None:
+    def __init__(
+        self, stream: Stream, pool: MemoryPool, name: str, parent: Context | None = None
+    ) -> None:
+        self._closed = False
+        self.parent = parent
         self.stream = stream
         self.device = stream.device
         self.pool = pool
@@ -296,8 +308,7 @@ class Context:
     def depend(self, other: Submission) -> None:
         """`after`, and fail if `other` fails."""
         if other.done:
-            if other.error is not None:
-                raise other.error
+            other.raise_error()
             return
         if other is not self.submission:
             self._used = True
@@ -306,11 +317,28 @@ class Context:
 
     def close(self) -> Submission:
         """End the submission: what was enqueued gets a number, also after an error."""
+        self._closed = True
         if self._used:
             self.stream.commit(self.submission)
         else:
             self.submission.settle(None)
         return self.submission
+
+    def part(self, name: str) -> Context:
+        """A context on the same stream, with a submission of its own: its own end and error."""
+        return Context(self.stream, self.pool, name, self)
+
+    def is_within(self, other: Context | None) -> bool:
+        """Whether it is `other`, or a part of it."""
+        found: Context | None = self
+        while found is not None and found is not other:
+            found = found.parent
+        return found is not None
+
+    def __del__(self) -> None:
+        # Its operation was dropped half-way, with its event loop: the device may be at work.
+        if getattr(self, "_used", False) and not self._closed:
+            self.stream.abandon(self.submission)
 
 
 def context_for(op: Submittable[Any], stream: Stream, pool: MemoryPool | None) -> Context:

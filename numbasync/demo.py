@@ -20,7 +20,7 @@ import numpy as np
 import numbasync as na
 from numbasync.device import Device
 from numbasync.errors import CallerError, InternalError, MissingExtraError
-from numbasync.stream import Event
+from numbasync.event import Event
 
 PHOTOGRAPHS = (
     "astronaut.png", "camera.png", "chelsea.png", "coffee.png", "coins.png", "moon.png",

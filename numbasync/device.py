@@ -17,9 +17,10 @@ from numbasync import backend as backends
 from numbasync.backend import base
 from numbasync.backend.base import MemoryStats
 from numbasync.errors import CallerError, DeviceMismatchError
+from numbasync.event import Event
 from numbasync.memory import MemoryPool
 from numbasync.scheduling import SchedulingPolicy, StreamPoolRoundRobin
-from numbasync.stream import Event, Stream
+from numbasync.stream import Stream
 
 
 class _EventPool:
@@ -68,7 +69,11 @@ class Device:
         self.compute_capability = backend.compute_capability
         self.limits = backend.limits
         # Strong references: a stream that nobody holds lives on while it has work.
-        self.busy: set[Stream] = set()
+        # A dict for its order.
+        self.busy: dict[Stream, None] = {}
+        # Held from the leases of some storages until the work that they are for is enqueued:
+        # another thread, which finds the lease, must find the work on the stream.
+        self.leasing = threading.RLock()
         self.order_events = _EventPool(backend)
         self._lock = threading.RLock()
         self._dropped_streams: dict[int, list[base.Stream]] = {}
@@ -114,10 +119,23 @@ class Device:
         self._policy = policy
 
     def synchronize(self) -> None:
-        """Block the thread until every stream of this device is idle."""
+        """Block the thread until every stream of this device is idle.
+
+        Raises:
+            What work of `async_on` failed with; the first error, after all are idle.
+        """
+        errors: list[BaseException] = []
         for stream in list(self.busy):
-            stream.synchronize()
+            try:
+                stream.synchronize()
+            except Exception as error:
+                errors.append(error)
         self.backend.synchronize()
+        try:
+            if errors:
+                raise errors[0]
+        finally:
+            errors.clear()  # their tracebacks hold this frame
 
     def reclaim(self) -> None:
         """Let go of everything that the device has passed, also on streams nobody watches."""

@@ -114,13 +114,12 @@ def _sync(op: Submittable[T], stream: Stream) -> T:
             value = _run(op, ctx)
         except BaseException as error:
             try:
-                stream.synchronize()
+                stream.wait_until_idle()
             except Exception as second:
                 error.add_note(f"Synchronising the stream failed as well: {second}")
             raise
-        stream.synchronize()
-    if ctx.submission.error is not None:
-        raise ctx.submission.error
+        stream.wait_until_idle()
+    ctx.submission.raise_error()
     return value
 
 

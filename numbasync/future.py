@@ -13,12 +13,13 @@ from collections.abc import Generator
 from contextvars import Context as Variables
 from contextvars import copy_context
 from enum import Enum
+from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 from numbasync import line
 from numbasync.backend.base import Preparation
 from numbasync.context import Context, Submittable, Turn, context_for, exclusive
-from numbasync.errors import ReentrancyError
+from numbasync.errors import ReentrancyError, StateError
 from numbasync.stream import Stream, Submission
 
 T = TypeVar("T")
@@ -56,6 +57,8 @@ class DeviceFuture(Generic[T]):
         self._submission: Submission | None = None
         self._value: T | None = None
         self._error: BaseException | None = None
+        self._trace: TracebackType | None = None
+        self._starter = 0  # the thread that starts it
         self._seen = False  # the error has reached somebody
 
     # --- starting ---
@@ -66,6 +69,7 @@ class DeviceFuture(Generic[T]):
             if self._state is not _State.IDLE:
                 return
             self._state = _State.STARTING
+            self._starter = threading.get_ident()
         try:
             exclusive.check()
         except ReentrancyError as error:
@@ -76,18 +80,16 @@ class DeviceFuture(Generic[T]):
         unordered = self._op is not None and self._op.unordered
         if (unordered or line.is_empty()) and self.begin() is None:
             return
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:
+        loop = None if line.is_submitting() else _running_loop()
+        if loop is None:
             line.finish()
             need = self.begin()
             while need is not None:
-                self.go_on(need, line.attempt(need))
+                line.do(self, need)
                 need = self.begin()
             return
-        self._turn = Turn()
         self._variables = copy_context()
-        self._line = line.Line(loop) if unordered else line.current(loop)
+        self._line = line.unordered(loop) if unordered else line.current(loop)
         self._line.add(self)
 
     def begin(self) -> Preparation | None:
@@ -131,10 +133,12 @@ class DeviceFuture(Generic[T]):
                     raise
                 self._submission = ctx.close()
             self._end(_State.SUBMITTED)
-        except BaseException as failed:
+        except Exception as failed:
             self._fail(failed)
-            if not isinstance(failed, Exception):
-                raise
+        except BaseException as stop:
+            # It goes to whoever is running this now, and to nobody later.
+            self._fail(StateError(f"whoever submitted {self._name} was stopped: {stop!r}"))
+            raise
         finally:
             # The error's traceback holds this frame; so that the error, and the tensors in
             # its frames, do not wait for the collector, the frame must not hold us.
@@ -142,14 +146,25 @@ class DeviceFuture(Generic[T]):
             self = None  # type: ignore[assignment]
 
     def _fail(self, error: BaseException) -> None:
-        self._error = error
+        self._error, self._trace = error, error.__traceback__
         self._end(_State.FAILED)
 
     def _end(self, state: _State) -> None:
-        self._state = state
+        with _starting:
+            self._state = state
+            turn = self._turn
         self._op = self._steps = self._ctx = self._need = self._variables = self._line = None
-        if self._turn is not None:
-            self._turn.settle()
+        if turn is not None:
+            turn.settle()
+
+    def _starting_turn(self) -> Turn | None:
+        """What is settled when it has been submitted; None if it has."""
+        with _starting:
+            if self._state is not _State.STARTING:
+                return None
+            if self._turn is None:
+                self._turn = Turn(self._starter)
+            return self._turn
 
     # --- waiting ---
 
@@ -157,14 +172,12 @@ class DeviceFuture(Generic[T]):
         try:
             if self._state is _State.IDLE:
                 self.start()
-            while self._state is _State.STARTING:
+            while (turn := self._starting_turn()) is not None:
                 stands = self._line
-                if stands is not None and stands.loop.is_closed():
+                if stands is not None and stands.is_left_alone:
                     stands.finish()
-                    continue
-                turn = self._turn
-                # Without a turn, another thread is inside `start` at this moment.
-                yield from (asyncio.sleep(0).__await__() if turn is None else line.settled(turn))
+                else:
+                    yield from line.settled(turn)
             submission = self._submission
             if submission is not None and not submission.done:
                 yield from submission.stream.wait(submission.sequence)
@@ -177,31 +190,34 @@ class DeviceFuture(Generic[T]):
             self = None  # type: ignore[assignment]
 
     def _result(self) -> T:
-        error = self._error
-        if error is None and self._submission is not None:
-            error = self._submission.error
+        error, submission = self._error, self._submission
         try:
             if error is not None:
                 self._seen = True
-                raise error
+                # However often it is raised, with the traceback that it had at first.
+                raise error.with_traceback(self._trace)
+            if submission is not None and submission.error is not None:
+                self._seen = True
+                submission.raise_error()
             value: Any = self._value
             return value  # type: ignore[no-any-return]
         finally:
-            error = None
+            error = submission = None
             self = None  # type: ignore[assignment]
 
     def sync(self) -> T:
         """Start it if need be, block the thread until it is done, and give its value."""
         self.start()
         line.finish()
-        stands, turn = self._line, self._turn
-        if stands is not None and stands.may_be_finished_here:
-            stands.finish()
-        if self._state is _State.STARTING and turn is not None:
-            turn.run()  # it stands in another thread's line
+        while (turn := self._starting_turn()) is not None:
+            stands = self._line
+            if stands is not None and stands.may_be_finished_here and not stands.submits_here:
+                stands.finish()
+            else:
+                turn.run(line.LOOK_AGAIN)  # another thread is at it
         submission = self._submission
         if submission is not None and not submission.done:
-            submission.stream.synchronize()
+            submission.stream.wait_until_idle()
         return self._result()
 
     def done(self) -> bool:
@@ -218,9 +234,14 @@ class DeviceFuture(Generic[T]):
         return f"<DeviceFuture {self._name}, {state}, on {self.stream!r}>"
 
     def __del__(self) -> None:
-        if getattr(self, "_state", None) is _State.IDLE:
+        state = getattr(self, "_state", None)
+        if state in (_State.IDLE, _State.STARTING):
+            what = (
+                "scheduled but never awaited" if state is _State.IDLE
+                else "dropped with its event loop while it was being prepared"
+            )  # fmt: skip
             warnings.warn(
-                f"{self._name} was scheduled but never awaited: it has not run",
+                f"{self._name} was {what}: it has not run",
                 RuntimeWarning,
                 stacklevel=2,
                 source=self,
@@ -234,3 +255,10 @@ class DeviceFuture(Generic[T]):
                 stacklevel=2,
                 source=self,
             )
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

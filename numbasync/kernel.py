@@ -7,8 +7,11 @@ all who asked, and the next one who asks tries again.
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 from collections.abc import Hashable
+from types import TracebackType
 from typing import Any
 
 from numbasync.backend import base
@@ -16,6 +19,16 @@ from numbasync.backend import base
 Keys = tuple[Hashable, ...]
 
 _count = 0
+_kernels: weakref.WeakSet[Kernel] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for kernel in list(_kernels):
+        kernel.start_over()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def compile_count() -> int:
@@ -34,14 +47,18 @@ class Compilation:
         self._settled = threading.Event()
         self._begun = False
         self._error: BaseException | None = None
+        self._trace: TracebackType | None = None
 
     def run(self) -> None:
         with self._lock:
             mine, self._begun = not self._begun, True
         if not mine:
             self._settled.wait()
+            if isinstance(self._error, Exception):
+                raise self._error.with_traceback(self._trace)
             if self._error is not None:
-                raise self._error
+                # The thread that compiled was interrupted, which is no business of this one.
+                self._kernel.compilation(self._device, self._keys).run()
             return
         try:
             # Another one may have ended between the search and this attempt.
@@ -49,7 +66,7 @@ class Compilation:
                 made = self._device.compile(self._kernel.dispatcher, self._keys)
                 self._kernel.add(self._device, self._keys, made)
         except BaseException as error:
-            self._error = error
+            self._error, self._trace = error, error.__traceback__
             raise
         finally:
             self._kernel.forget(self._device, self._keys)
@@ -70,6 +87,12 @@ class Kernel:
         self._variants: dict[tuple[base.Device, Keys], base.Executable] = {}
         self._running: dict[tuple[base.Device, Keys], Compilation] = {}
         self._lock = threading.Lock()
+        _kernels.add(self)
+
+    def start_over(self) -> None:
+        """In a forked child: nobody goes on with what was being compiled."""
+        self._lock = threading.Lock()
+        self._running.clear()
 
     def find(self, device: base.Device, keys: Keys) -> base.Executable | None:
         """The variant, if it has been compiled."""

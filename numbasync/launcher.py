@@ -17,6 +17,7 @@ from numbasync.arguments import Bound
 from numbasync.backend import base
 from numbasync.backend.base import Dim3
 from numbasync.context import Context
+from numbasync.copies import upload
 from numbasync.device import Device
 from numbasync.errors import DeviceMismatchError, InternalError, LauncherError, LaunchError
 from numbasync.execute import describe
@@ -26,7 +27,7 @@ from numbasync.plan import DEFAULT, Config, Planner, as_device_function
 from numbasync.precondition import Precondition
 from numbasync.signature import Role, check_kernel, parameters
 from numbasync.stream import Stream
-from numbasync.tensor import Tensor, upload
+from numbasync.tensor import Tensor
 
 
 class Launch(DeviceOp[Any]):
@@ -79,8 +80,9 @@ class Launch(DeviceOp[Any]):
             executable = yield from _compiled(launcher, bound, device)
             plan = launcher.planner.make(bound, config, device, executable)
         if not plan.empty:
-            args = _lease(launcher, bound, ctx)
-            ctx.queue.launch(plan.executable, plan.grid, plan.block, plan.shared_bytes, args)
+            with device.leasing:
+                args = _lease(launcher, bound, ctx)
+                ctx.queue.launch(plan.executable, plan.grid, plan.block, plan.shared_bytes, args)
         return launcher.result(bound.values)
 
     def _width(self) -> int:

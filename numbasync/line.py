@@ -12,12 +12,20 @@ import asyncio
 import contextlib
 import os
 import threading
+import weakref
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import Protocol, TypeVar
 
+from numbasync import stream
 from numbasync.backend.base import Preparation
 from numbasync.context import Turn
+
+T = TypeVar("T")
+
+LOOK_AGAIN = 0.1  # seconds
 
 _workers: ThreadPoolExecutor | None = None
 
@@ -54,65 +62,137 @@ class Waiting(Protocol):
 
 
 class Line:
-    """A line, and the task that works it off."""
+    """A line, and the task that works it off.
+
+    Should the loop be closed under it, the thread that has prepared for the first in line
+    submits everyone.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self._waiting: deque[Waiting] = deque()
         self._lock = threading.RLock()
-        self._thread = threading.get_ident()
+        self._thread = threading.current_thread()
         self._task: asyncio.Task[None] | None = None
+        self._submitter = 0  # the thread that runs the first one, whose closures may come back
 
     def add(self, waiting: Waiting) -> None:
         """Stand in line, at the end."""
         self._waiting.append(waiting)
         if self._task is None or self._task.done():
-            self._task = self.loop.create_task(self._work_off())
+            first = self._waiting[0]
+            # Now: a task that is cancelled at once never begins.
+            need = self._submit(first.begin)
+            job = None if need is None else self._prepare(need)
+            self._task = self.loop.create_task(self._work_off(need, job))
+            self._task.add_done_callback(lambda _: self.finish())
+
+    async def passed(self) -> None:
+        """Wait until everyone is submitted."""
+        while self._waiting and not self.submits_here:
+            task = self._task
+            if task is None or task.done() or task.get_loop() is not asyncio.get_running_loop():
+                self.finish()
+            else:
+                await asyncio.wait([task])
+
+    @property
+    def submits_here(self) -> bool:
+        """Whether this is a closure of the first one."""
+        return self._submitter == threading.get_ident()
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     @property
+    def is_left_alone(self) -> bool:
+        """Whether its own thread will not work on it any more."""
+        return self.loop.is_closed() or not self._thread.is_alive()
+
+    @property
     def may_be_finished_here(self) -> bool:
-        """Whether its thread is the running one, or does not work on it any more."""
-        return self._thread == threading.get_ident() or self.loop.is_closed()
+        return self._thread is threading.current_thread() or self.is_left_alone
 
     def finish(self) -> None:
-        """Submit everyone now, preparing on this thread."""
+        """Submit everyone now, preparing on this thread. Inside a closure of the first one,
+        which comes before all others anyway, nothing.
+        """
+        if self.submits_here:
+            return
+        stop: BaseException | None = None
         with self._lock:
             while self._waiting:
-                first = self._waiting[0]
-                need = first.begin()
-                if need is None:
-                    self._leave(first)
-                else:
-                    first.go_on(need, attempt(need))
+                try:
+                    first = self._waiting[0]
+                    need = self._submit(first.begin)
+                    if need is None:
+                        self._leave(first)
+                    else:
+                        _finish_unordered(self)
+                        self._submit(partial(do, first, need))
+                except BaseException as error:
+                    stop = stop or error  # its own matter; the others are submitted all the same
+        if stop is not None:
+            raise stop
+
+    def _submit(self, call: Callable[[], T]) -> T:
+        self._submitter = threading.get_ident()
+        try:
+            return call()
+        finally:
+            self._submitter = 0
 
     def _leave(self, first: Waiting) -> None:
         if self._waiting and self._waiting[0] is first:
             self._waiting.popleft()
 
-    async def _work_off(self) -> None:
-        first: Waiting | None
-        need: Preparation | None
+    def _prepare(self, need: Preparation) -> asyncio.Future[BaseException | None]:
+        """Do it on another thread; or, if another task or thread is at it, wait for that."""
+        if isinstance(need, Turn):
+            return settled(need)
+        done: asyncio.Future[BaseException | None] = self.loop.create_future()
+
+        def tell(error: BaseException | None) -> None:
+            if not done.done():
+                done.set_result(error)
+
+        def prepared(job: Future[BaseException | None]) -> None:
+            try:
+                self.loop.call_soon_threadsafe(tell, job.result())
+            except RuntimeError:  # the loop is closed
+                self.finish()
+
+        try:
+            _executor().submit(attempt, need).add_done_callback(prepared)
+        except RuntimeError:  # no thread can be started
+            tell(attempt(need))
+        return done
+
+    async def _work_off(
+        self, need: Preparation | None, job: asyncio.Future[BaseException | None] | None
+    ) -> None:
+        first: Waiting | None = None
         try:
             while self._waiting:
                 first = self._waiting[0]
-                need = first.begin()
                 if need is None:
                     self._leave(first)
                 else:
-                    error = await prepared(need)
-                    first.go_on(need, error)
-        except asyncio.CancelledError:  # the loop ends
+                    error = await (job or self._prepare(need))
+                    job = None
+                    self._submit(partial(first.go_on, need, error))
+                need = self._submit(self._waiting[0].begin) if self._waiting else None
+        except BaseException:  # the loop ends, or a closure ends it
             self.finish()
             raise
         finally:
-            first = need = None  # a cancelled task keeps its frame
+            first = need = job = None  # a cancelled task keeps its frame
 
 
 class _Thread(threading.local):
     line: Line | None = None
+    # Those who stand in no line, each in one of its own.
+    unordered: weakref.WeakSet[Line] | None = None
 
 
 _thread = _Thread()
@@ -128,10 +208,32 @@ def current(loop: asyncio.AbstractEventLoop) -> Line:
     return line
 
 
+def unordered(loop: asyncio.AbstractEventLoop) -> Line:
+    """A line of its own, for something that has no order with anything."""
+    line = Line(loop)
+    if _thread.unordered is None:
+        _thread.unordered = weakref.WeakSet()
+    _thread.unordered.add(line)
+    return line
+
+
+def _finish_unordered(but: Line) -> None:
+    """Who blocks the thread may wait for one that was begun by it and stands in no line."""
+    for line in list(_thread.unordered or ()):
+        if line is not but and line:
+            line.finish()
+
+
 def is_empty() -> bool:
-    """Whether nothing stands in line on this thread."""
+    """Whether nothing stands in line on this thread, or its first one is asking."""
     line = _thread.line
-    return line is None or not line
+    return line is None or not line or line.submits_here
+
+
+def is_submitting() -> bool:
+    """Whether this is a closure of the first one in line."""
+    line = _thread.line
+    return line is not None and line.submits_here
 
 
 def finish() -> None:
@@ -139,6 +241,18 @@ def finish() -> None:
     line = _thread.line
     if line:
         line.finish()
+
+
+async def finished() -> None:
+    """`finish`, while the loop turns."""
+    line = _thread.line
+    if line:
+        await line.passed()
+
+
+stream.before_mark = finish
+stream.nothing_waits = is_empty
+stream.line_is_finished = finished
 
 
 def attempt(need: Preparation) -> BaseException | None:
@@ -150,18 +264,20 @@ def attempt(need: Preparation) -> BaseException | None:
     return None
 
 
-async def prepared(need: Preparation) -> BaseException | None:
-    """`attempt` on another thread; or, if another task or thread is at it, wait for that."""
-    if not isinstance(need, Turn):
-        return await asyncio.get_running_loop().run_in_executor(_executor(), attempt, need)
-    await settled(need)
-    return None
+def do(waiting: Waiting, need: Preparation) -> None:
+    """Prepare on this thread, and go on."""
+    try:
+        error = attempt(need)
+    except BaseException as stop:  # ^C
+        waiting.go_on(need, stop)
+        raise
+    waiting.go_on(need, error)
 
 
-def settled(turn: Turn) -> asyncio.Future[None]:
+def settled(turn: Turn) -> asyncio.Future[BaseException | None]:
     """A future of the running loop that is done when `turn` is settled."""
     loop = asyncio.get_running_loop()
-    future: asyncio.Future[None] = loop.create_future()
+    future: asyncio.Future[BaseException | None] = loop.create_future()
 
     def wake() -> None:
         if not future.done():
@@ -172,4 +288,6 @@ def settled(turn: Turn) -> asyncio.Future[None]:
             loop.call_soon_threadsafe(wake)
 
     turn.when_settled(call)
+    # Its line's loop may be closed, or its thread end, without a word: look again.
+    loop.call_later(LOOK_AGAIN, wake)
     return future

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Generator
+from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 from numbasync.backend.base import Preparation
@@ -30,6 +31,7 @@ class Once(Generic[T]):
         self._runner: Context | None = None
         self._value: Any = None
         self._error: BaseException | None = None
+        self._trace: TracebackType | None = None
         self._producer: Submission | None = None
 
     @property
@@ -42,34 +44,37 @@ class Once(Generic[T]):
         with self._lock:
             steps, self._steps = self._steps, None
             if self._turn is None:
-                self._turn, self._runner = Turn(), ctx
+                self._turn = Turn()
             turn = self._turn
         if steps is not None:
             yield from self._take(steps, ctx, turn)
         elif not turn.is_settled:
-            if self._runner is ctx:
+            if self._runner is not None and ctx.is_within(self._runner):
                 raise ReentrancyError(
                     f"{self._label} is part of itself: it was used by its own closure."
                 )
             yield turn
         if self._error is not None:
-            raise self._error
+            raise self._error.with_traceback(self._trace)
         if self._producer is not None:
             ctx.depend(self._producer)
         value: T = self._value
         return value
 
     def _take(self, steps: Callable[[Context], Steps[T]], ctx: Context, turn: Turn) -> Steps[None]:
+        # A submission of its own: what its runner does besides, and how that ends, is none of
+        # the others' business.
+        inner = self._runner = ctx.part(self._label)
         try:
-            self._value = yield from steps(ctx)
-            self._producer = ctx.submission
-        except GeneratorExit:
-            self._error = StateError(
-                f"the event loop that was running {self._label} was closed under it."
-            )
+            self._value = yield from steps(inner)
+            self._producer = inner.close()
+        except Exception as error:
+            self._error, self._trace = error, error.__traceback__
+            self._producer = inner.close()
+        except BaseException as stop:
+            # What it has enqueued is kept by the end of `inner`: this may be a finaliser.
+            self._error = StateError(f"whoever ran {self._label} was stopped: {stop!r}")
             raise
-        except BaseException as error:
-            self._error = error
         finally:
             self._runner = None
             turn.settle()

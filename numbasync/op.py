@@ -302,7 +302,7 @@ class Shared(DeviceOp[T]):
         self._free = False
         parent.claim()
         self._free = True
-        self._label = f"{parent}.shared()"
+        self._label = _shortened(f"{parent}.shared()")
         self._count = parent._width()
         self._stream = parent.stream
         self._once = Once(parent.steps, self._label)
@@ -359,3 +359,8 @@ class Select(DeviceOp[Any]):
 
     def _describe(self) -> str:
         return f"{self._parent}[{self._index}]"
+
+
+def _shortened(label: str, most: int = 160) -> str:
+    """A label that is kept, and may become part of the next one."""
+    return label if len(label) <= most else f"{label[: most // 2]} ... {label[-most // 2 :]}"

@@ -129,7 +129,10 @@ class Reactor:
         # Each queue is sorted by sequence number: one look at the front settles a prefix.
         self._queues: dict[Watched, list[_Waiter]] = {}
         # What was asked of each stream's bell: up to which number, and whether it is prompt.
-        self._asked: dict[Watched, tuple[int, bool]] = {}
+        # Kept while nobody waits: the bell will still ring.
+        self._asked: weakref.WeakKeyDictionary[Watched, tuple[int, bool]] = (
+            weakref.WeakKeyDictionary()
+        )
         self._bell: Doorbell | None = None
         self._next: asyncio.Handle | None = None
         self._turning = False  # `_next` is the loop's next turn, not a timer
@@ -166,7 +169,6 @@ class Reactor:
             queue[:] = [w for w in queue if w.future is not future]
             if not queue:
                 del self._queues[stream]
-                self._asked.pop(stream, None)
         if not self._queues:
             self._cancel_next()
 
@@ -234,7 +236,12 @@ class Reactor:
         """Wake every waiter whose position has been passed; whether there was one."""
         moved = False
         for stream, queue in list(self._queues.items()):
-            passed = stream.advance()
+            try:
+                passed = stream.advance()
+            except Exception as error:
+                self._fail(stream, error)
+                moved = True
+                continue
             count = 0
             for waiter in queue:
                 if waiter.sequence > passed:
@@ -250,6 +257,13 @@ class Reactor:
                     del self._queues[stream]
                     self._asked.pop(stream, None)
         return moved
+
+    def _fail(self, stream: Watched, error: Exception) -> None:
+        """Looking at `stream` raised: rather than wait for ever, its awaiters get that."""
+        for waiter in self._queues.pop(stream):
+            if not waiter.future.done():
+                waiter.future.set_exception(error)
+        self._asked.pop(stream, None)
 
     def _sleep(self, loop: asyncio.AbstractEventLoop, now: float) -> None:
         self._sleeps += 1

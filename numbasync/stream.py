@@ -1,4 +1,4 @@
-"""Streams and events as users hold them, and what is in flight on a stream.
+"""Streams as users hold them, and what is in flight on one.
 
 A `Submission` is what one operation enqueued. The stream keeps it, and it keeps everything
 that the device may still touch, until the stream's word has passed its number. Nobody else
@@ -8,18 +8,31 @@ decides when memory may go: dropping a future, a task, a loop or the stream itse
 from __future__ import annotations
 
 import threading
+import warnings
 import weakref
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from numbasync import reactor
 from numbasync.backend import base
-from numbasync.errors import DeviceMismatchError, StateError
 
 if TYPE_CHECKING:
     from numbasync.device import Device
 
+
+def _nothing() -> None: ...
+
+
+async def _nothing_to_await() -> None: ...
+
+
+# What stands in line (a later stage) comes before a mark that is set now. That stage sets
+# these: submit it now; whether there is nothing; submit it while the loop turns.
+before_mark: Callable[[], None] = _nothing
+nothing_waits: Callable[[], bool] = lambda: True  # noqa: E731
+line_is_finished: Callable[[], Awaitable[None]] = _nothing_to_await
 
 LOOK_EVERY = 8  # submissions; a look and what it settles cost about 2 us
 
@@ -37,8 +50,8 @@ class Submission:
     """
 
     __slots__ = (
-        "_after", "_keep", "causes", "done", "error", "name", "orphan", "queue", "sequence",
-        "stream",
+        "_after", "_keep", "_trace", "causes", "done", "error", "name", "orphan", "queue",
+        "sequence", "stream",
     )  # fmt: skip
 
     def __init__(self, stream: Stream, name: str) -> None:
@@ -53,6 +66,7 @@ class Submission:
         self.causes: list[Submission] | None = None
         self._keep: list[object] = []
         self._after: list[Callable[[], None]] | None = None
+        self._trace: TracebackType | None = None
 
     def retain(self, thing: object) -> None:
         """Keep `thing` alive until the device has passed this submission."""
@@ -82,10 +96,17 @@ class Submission:
         except BaseException as failed:
             error = failed
         self.error = error
+        if error is not None:
+            self._trace = error.__traceback__
         kept, self._keep = self._keep, []
         self._after = self.causes = None
         self.done = True
         return kept
+
+    def raise_error(self) -> None:
+        """Raise what it failed with, if it did; however often, with one traceback."""
+        if self.error is not None:
+            raise self.error.with_traceback(self._trace)
 
     def __repr__(self) -> str:
         state = "done" if self.done else "in flight" if self.sequence else "being built"
@@ -106,7 +127,9 @@ class Stream:
         self._in_flight: deque[Submission] = deque()
         self._sequence = backend.completed()  # a recycled stream counts on
         self._broken: BaseException | None = None
+        self._broken_trace: TracebackType | None = None
         self._unreported: BaseException | None = None
+        self._abandoned: deque[Submission] = deque()
         # Of other streams, the number that what is enqueued here from now on starts after.
         self._follows: weakref.WeakKeyDictionary[Stream, int] = weakref.WeakKeyDictionary()
 
@@ -129,15 +152,24 @@ class Stream:
             self._sequence += 1
             submission.sequence = self._sequence
             self._in_flight.append(submission)
-            self.device.busy.add(self)
+            self.device.busy[self] = None
             self.backend.write(self._sequence)
         # Keeps a stream short that nobody awaits; now and then, since it is looked at anyway
         # by whoever awaits, synchronises, or asks for memory.
-        if not self._sequence % LOOK_EVERY:
+        if not len(self._in_flight) % LOOK_EVERY:
             self.advance()
+
+    def abandon(self, submission: Submission) -> None:
+        """Whoever was building it has gone. What is enqueued of it gets a number soon.
+
+        Called by finalisers, which may run inside any lock, so it takes none.
+        """
+        self._abandoned.append(submission)
+        self.device.busy[self] = None
 
     def mark(self, name: str = "a mark") -> int:
         """Make this point awaitable; its sequence number."""
+        before_mark()
         self.check()
         submission = Submission(self, name)
         self.commit(submission)
@@ -146,6 +178,10 @@ class Stream:
     def follows(self, other: Stream, sequence: int) -> bool:
         """Whether what is enqueued here from now on starts after that point of `other`."""
         return other is self or self._follows.get(other, 0) >= sequence
+
+    def follow(self, other: Stream, sequence: int) -> None:
+        """What is enqueued here from now on starts after that point of `other`."""
+        self._follows[other] = max(sequence, self._follows.get(other, 0))
 
     def wait_for(self, other: Stream) -> None:
         """Work enqueued here from now on starts after all that `other` holds now."""
@@ -157,12 +193,12 @@ class Stream:
         # A wait refers to the recording that is the latest when it is enqueued, so the
         # event can be recorded again at once.
         events.give(event)
-        self._follows[other] = max(number, self._follows.get(other, 0))
+        self.follow(other, number)
 
     def check(self) -> None:
         """Raise if the stream is known to be broken."""
         if self._broken is not None:
-            raise self._broken
+            raise self._broken.with_traceback(self._broken_trace)
 
     def verify(self) -> None:
         """Raise if the stream is broken. A word says "done", not "well": before a result is
@@ -179,6 +215,8 @@ class Stream:
 
     def advance(self) -> int:
         """Settle what the device has passed; the latest number that it passed."""
+        while self._abandoned:
+            self.commit(self._abandoned.popleft())
         passed = self._sequence if self._broken is not None else self.backend.completed()
         in_flight = self._in_flight
         if in_flight:
@@ -202,8 +240,8 @@ class Stream:
                 # Only now: a thread that still sees it waits for the lock, so that nobody
                 # takes a result whose host side is not there yet.
                 in_flight.popleft()
-            if not in_flight:
-                self.device.busy.discard(self)
+            if not in_flight and not self._abandoned:
+                self.device.busy.pop(self, None)
 
     def _settle_causes(self, passed: int) -> None:
         """Settle what others ordered these submissions after, so that its errors are known.
@@ -213,8 +251,10 @@ class Stream:
             if submission.sequence > passed:
                 return
             for cause in submission.causes or ():
-                if not cause.done and cause.stream is not self:
-                    cause.stream.advance()
+                # Up to the cause and not further, or two streams that hold a cause of each
+                # other would settle each other for ever. The device has passed it.
+                if not cause.done and cause.sequence and cause.stream is not self:
+                    cause.stream._settle(cause.sequence)
 
     def report(self) -> None:
         """Raise the first error of work that nobody holds a future of. Once."""
@@ -231,7 +271,7 @@ class Stream:
             fault = self.backend.fault()
             if fault is None:
                 return False
-            self._broken = fault
+            self._broken, self._broken_trace = fault, fault.__traceback__
         self._settle(self._sequence)
         return True
 
@@ -255,6 +295,12 @@ class Stream:
         Raises:
             What work of `async_on` failed with, which has no future to report it.
         """
+        before_mark()
+        self.wait_until_idle()
+        self.report()
+
+    def wait_until_idle(self) -> None:
+        """`synchronize`, which leaves errors to those who hold a future, or ask later."""
         self.check()
         try:
             self.backend.synchronize()
@@ -262,11 +308,12 @@ class Stream:
             self.give_up()
             raise
         self.advance()
-        self.report()
 
     def query(self) -> bool:
         """Whether everything enqueued so far is done. Never blocks."""
         self.check()
+        if not nothing_waits():
+            return False
         done = self.backend.query()
         self.advance()
         return done
@@ -277,6 +324,7 @@ class Stream:
         Raises:
             What work of `async_on` failed with, which has no future to report it.
         """
+        await line_is_finished()
         number = self.mark("Stream.done()")
         await _Awaitable(self.wait(number))
         self.verify()
@@ -295,81 +343,20 @@ class Stream:
             return self.backend.native.__cuda_stream__
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
+    def __del__(self) -> None:
+        error = getattr(self, "_unreported", None)
+        if error is not None:
+            warnings.warn(
+                f"work of async_on failed, and nobody synchronised its stream: "
+                f"{type(error).__name__}: {error}",
+                RuntimeWarning,
+                stacklevel=2,
+                source=self,
+            )
+
     def __repr__(self) -> str:
         state = "broken" if self._broken is not None else f"{len(self._in_flight)} in flight"
         return f"<Stream of {self.device.label}, {state}>"
-
-
-class Event:
-    """A mark in a stream, with the device's time. Made by `device.new_event()`.
-
-    Awaiting it, and `query()`, refer to the last `record`. One that was never recorded
-    counts as passed.
-    """
-
-    def __init__(self, device: Device, timing: bool = True) -> None:
-        self.device = device
-        self.backend = device.backend.new_event(timing)
-        self._stream: Stream | None = None
-        self._number = 0
-
-    def record(self, stream: Stream) -> Event:
-        """Mark the point that `stream` has been filled to; the event itself."""
-        if stream.device is not self.device:
-            raise DeviceMismatchError(
-                f"an event of {self.device.label} cannot be recorded on {stream!r}."
-            )
-        stream.check()
-        stream.backend.record(self.backend)
-        self._stream, self._number = stream, stream.mark("an event")
-        return self
-
-    def wait(self, stream: Stream) -> None:
-        """Work enqueued on `stream` from now on starts after this mark."""
-        stream.check()
-        stream.backend.wait(self.backend)
-        submission = Submission(stream, "a wait for an event")
-        submission.retain(self)
-        stream.commit(submission)
-        if self._stream is not None:
-            stream._follows[self._stream] = max(self._number, stream._follows.get(self._stream, 0))
-
-    def query(self) -> bool:
-        """Whether the mark is passed. Never blocks."""
-        passed = self.backend.query()
-        self._settle()
-        return passed
-
-    def synchronize(self) -> None:
-        """Block the thread until the mark is passed."""
-        self.backend.synchronize()
-        self._settle()
-
-    def _settle(self) -> None:
-        # What lies before the mark may have a host side, such as a copy into an array.
-        if self._stream is not None:
-            self._stream.advance()
-
-    def __await__(self) -> Generator[Any, None, Event]:
-        if self._stream is not None:
-            yield from self._stream.wait(self._number)
-            self._stream.verify()
-        return self
-
-    def elapsed_ms(self, later: Event) -> float:
-        """Device milliseconds from this mark to `later`.
-
-        Raises:
-            StateError: one of them was not recorded, or has not been passed yet.
-        """
-        if self._stream is None or later._stream is None:
-            raise StateError("elapsed_ms needs two recorded events: call record(stream) on both.")
-        return self.backend.elapsed_ms(later.backend)
-
-    def __repr__(self) -> str:
-        if self._stream is None:
-            return f"<Event of {self.device.label}, never recorded>"
-        return f"<Event of {self.device.label}, {'passed' if self.query() else 'pending'}>"
 
 
 class _Awaitable:

@@ -7,14 +7,16 @@ shares with other views is its storage, which remembers who used it last.
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Iterator
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from numbasync import layout
 from numbasync.backend import base
 from numbasync.context import Context
+from numbasync.copies import HostArray, copy, download
 from numbasync.device import Device
 from numbasync.errors import DTypeError, MovedError, ShapeError, SharedStorageError, StateError
 from numbasync.layout import Layout
@@ -22,7 +24,7 @@ from numbasync.memory import Storage
 from numbasync.op import DeviceOp, Steps
 from numbasync.partition import Partition
 
-HostArray: TypeAlias = np.ndarray[Any, Any]
+_moving = threading.RLock()  # two threads must not both become the only holder
 
 
 class Tensor:
@@ -274,101 +276,22 @@ class SharedTensor:
             MovedError: it has moved before.
             SharedStorageError: other tensors or views of the same storage are alive.
         """
-        others = self.tensor.storage.holders - 1
-        if others:
-            raise SharedStorageError(
-                f"{others} other tensors or views hold the storage of {self!r}.\n"
-                "Drop them first, or write to a copy: (await s.dup()).partition(...)"
-            )
-        made = Partition(self.tensor, tile)
-        made.tensor = self.tensor.take()  # only now: a wrong tile leaves everything as it was
-        return made
+        with _moving:
+            others = self.tensor.storage.holders - 1
+            if others:
+                raise SharedStorageError(
+                    f"{others} other tensors or views hold the storage of {self!r}.\n"
+                    "Drop them first, or write to a copy: (await s.dup()).partition(...)"
+                )
+            made = Partition(self.tensor, tile)
+            made.tensor = self.tensor.take()  # only now: a wrong tile changes nothing
+            return made
 
     def __repr__(self) -> str:
         return f"<SharedTensor {self.shape} {self.dtype}>"
 
 
 # --- copies as operations ----------------------------------------------------------------
-
-
-def stage(ctx: Context, array: HostArray) -> HostArray:
-    """The elements in memory that the device copies from without blocking, retained."""
-    buffer = ctx.device.backend.host_buffer(array.nbytes)
-    staged: HostArray = buffer[: array.nbytes].view(array.dtype).reshape(array.shape)
-    staged[...] = array
-    ctx.retain(staged)
-    return staged
-
-
-def upload(ctx: Context, dst: Tensor, array: HostArray) -> None:
-    """Enqueue a copy of host elements, as they are now, into a contiguous tensor."""
-    if dst.size:
-        ctx.write(dst.storage)
-        ctx.queue.upload(dst.handle, stage(ctx, array))
-
-
-def copy(ctx: Context, dst: Tensor, src: Tensor) -> Steps[None]:
-    """Enqueue an element by element copy between tensors of one shape; converts."""
-    if dst.size == 0:
-        return
-    need = ctx.device.backend.copy_needs(dst.key, src.key)
-    if need is not None:
-        yield need
-    if src.storage is dst.storage and not src.same_elements(dst):
-        # They may overlap, and elements are copied in no order: through a copy.
-        packed = Tensor.allocate(ctx, src.shape, src.dtype)
-        yield from copy(ctx, packed, src)
-        src = packed
-    ctx.read(src.storage)
-    ctx.write(dst.storage)
-    ctx.queue.copy(dst.handle, src.handle)
-
-
-def upload_any(ctx: Context, dst: Tensor, array: HostArray) -> Steps[None]:
-    """`upload` into a tensor of any layout."""
-    if dst.is_contiguous:
-        upload(ctx, dst, array)
-        return
-    packed = Tensor.allocate(ctx, dst.shape, dst.dtype)
-    upload(ctx, packed, array)
-    yield from copy(ctx, dst, packed)
-
-
-def fill(ctx: Context, dst: Tensor, value: np.generic) -> Steps[None]:
-    """Enqueue setting every element to `value`, which has the tensor's dtype."""
-    if dst.size == 0:
-        return
-    if dst.is_contiguous:
-        ctx.write(dst.storage)
-        ctx.queue.fill(dst.handle, value)
-        return
-    one = Tensor.allocate(ctx, (), dst.dtype)
-    upload(ctx, one, np.asarray(value))
-    # One element, seen in the destination's shape: strides of 0.
-    yield from copy(ctx, dst, one.spread(dst.shape))
-
-
-def download(ctx: Context, src: Tensor, out: HostArray | None = None) -> Steps[HostArray]:
-    """Enqueue a copy to the host; the array, filled once the submission is done.
-
-    Without `out`, the array is made of the memory that the device copies to.
-    """
-    if src.size == 0:
-        return np.empty(src.shape, src.dtype) if out is None else out
-    if not src.is_contiguous:
-        packed = Tensor.allocate(ctx, src.shape, src.dtype)
-        yield from copy(ctx, packed, src)
-        src = packed
-    buffer = ctx.device.backend.host_buffer(src.nbytes)
-    staged: HostArray = buffer[: src.nbytes].view(src.dtype).reshape(src.shape)
-    ctx.read(src.storage)
-    ctx.retain(staged)
-    ctx.queue.download(staged, src.handle)
-    if out is None:
-        return staged
-    target = out
-    ctx.submission.afterwards(lambda: np.copyto(target, staged))
-    return out
 
 
 class ToHost(DeviceOp[HostArray]):
