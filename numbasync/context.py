@@ -187,13 +187,14 @@ class Context:
     """
 
     __slots__ = (
-        "_closed", "_ordered", "_used", "device", "parent", "pool", "stream", "submission",
+        "_closed", "_ordered", "_suspended", "_used", "device", "parent", "pool", "stream",
+        "submission",
     )  # fmt: skip
 
     def __init__(
         self, stream: Stream, pool: MemoryPool, name: str, parent: Context | None = None
     ) -> None:
-        self._closed = False
+        self._closed = self._suspended = False
         self.parent = parent
         self.stream = stream
         self.device = stream.device
@@ -318,11 +319,19 @@ class Context:
     def close(self) -> Submission:
         """End the submission: what was enqueued gets a number, also after an error."""
         self._closed = True
+        if self._suspended:
+            self.stream.resume(self.submission)
         if self._used:
             self.stream.commit(self.submission)
         else:
             self.submission.settle(None)
         return self.submission
+
+    def suspend(self) -> None:
+        """It goes on later, or never: whoever holds its operation may drop it."""
+        if not self._suspended:
+            self._suspended = True
+            self.stream.suspend(self.submission)
 
     def part(self, name: str) -> Context:
         """A context on the same stream, with a submission of its own: its own end and error."""
@@ -337,7 +346,7 @@ class Context:
 
     def __del__(self) -> None:
         # Its operation was dropped half-way, with its event loop: the device may be at work.
-        if getattr(self, "_used", False) and not self._closed:
+        if getattr(self, "_suspended", False) and not self._closed:
             self.stream.abandon(self.submission)
 
 

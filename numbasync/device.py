@@ -14,6 +14,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from numbasync import backend as backends
+from numbasync import stream as streams
 from numbasync.backend import base
 from numbasync.backend.base import MemoryStats
 from numbasync.errors import CallerError, DeviceMismatchError
@@ -124,6 +125,7 @@ class Device:
         Raises:
             What work of `async_on` failed with; the first error, after all are idle.
         """
+        streams.before_mark()
         errors: list[BaseException] = []
         for stream in list(self.busy):
             try:

@@ -125,6 +125,7 @@ class DeviceFuture(Generic[T]):
             with exclusive:
                 try:
                     self._need = next(steps) if error is None else steps.throw(error)
+                    ctx.suspend()
                     return
                 except StopIteration as end:
                     self._value = end.value
@@ -138,6 +139,7 @@ class DeviceFuture(Generic[T]):
         except BaseException as stop:
             # It goes to whoever is running this now, and to nobody later.
             self._fail(StateError(f"whoever submitted {self._name} was stopped: {stop!r}"))
+            self._seen = True
             raise
         finally:
             # The error's traceback holds this frame; so that the error, and the tensors in

@@ -65,6 +65,7 @@ class Once(Generic[T]):
         # A submission of its own: what its runner does besides, and how that ends, is none of
         # the others' business.
         inner = self._runner = ctx.part(self._label)
+        inner.suspend()  # it may be, and then only its own steps hold it
         try:
             self._value = yield from steps(inner)
             self._producer = inner.close()

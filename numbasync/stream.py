@@ -129,6 +129,8 @@ class Stream:
         self._broken: BaseException | None = None
         self._broken_trace: TracebackType | None = None
         self._unreported: BaseException | None = None
+        # Suspended half-way, and those of them whose operation has gone.
+        self._suspended: dict[Submission, None] = {}
         self._abandoned: deque[Submission] = deque()
         # Of other streams, the number that what is enqueued here from now on starts after.
         self._follows: weakref.WeakKeyDictionary[Stream, int] = weakref.WeakKeyDictionary()
@@ -159,13 +161,23 @@ class Stream:
         if not len(self._in_flight) % LOOK_EVERY:
             self.advance()
 
+    def suspend(self, submission: Submission) -> None:
+        """It is half enqueued, and goes on later, or never: keep what the device uses."""
+        self._suspended[submission] = None
+        self.device.busy[self] = None
+
+    def resume(self, submission: Submission) -> None:
+        """It is held by whoever builds it, or by the queue, again."""
+        self._suspended.pop(submission, None)
+        if not self._suspended and not self._in_flight:
+            self.device.busy.pop(self, None)
+
     def abandon(self, submission: Submission) -> None:
         """Whoever was building it has gone. What is enqueued of it gets a number soon.
 
         Called by finalisers, which may run inside any lock, so it takes none.
         """
         self._abandoned.append(submission)
-        self.device.busy[self] = None
 
     def mark(self, name: str = "a mark") -> int:
         """Make this point awaitable; its sequence number."""
@@ -215,8 +227,8 @@ class Stream:
 
     def advance(self) -> int:
         """Settle what the device has passed; the latest number that it passed."""
-        while self._abandoned:
-            self.commit(self._abandoned.popleft())
+        if self._abandoned:
+            self._commit_abandoned()
         passed = self._sequence if self._broken is not None else self.backend.completed()
         in_flight = self._in_flight
         if in_flight:
@@ -240,8 +252,15 @@ class Stream:
                 # Only now: a thread that still sees it waits for the lock, so that nobody
                 # takes a result whose host side is not there yet.
                 in_flight.popleft()
-            if not in_flight and not self._abandoned:
+            if not in_flight and not self._suspended:
                 self.device.busy.pop(self, None)
+
+    def _commit_abandoned(self) -> None:
+        with self._lock:
+            while self._abandoned:
+                submission = self._abandoned.popleft()
+                self.commit(submission)
+                self.resume(submission)
 
     def _settle_causes(self, passed: int) -> None:
         """Settle what others ordered these submissions after, so that its errors are known.

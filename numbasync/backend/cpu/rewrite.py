@@ -16,12 +16,14 @@ from __future__ import annotations
 import ast
 import linecache
 import types
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import numpy as np
 
 from numbasync.backend.cpu.integers import SMALL, TOP, fit
+
+T = TypeVar("T")
 
 # No program can write these names, so they are free in each.
 INVERT, DIVIDE, BOOL, INT, FIT, VALUE = "@invert", "@divide", "@bool", "@int", "@fit", "@value"
@@ -52,7 +54,7 @@ def rewritten(function: types.FunctionType) -> tuple[types.CodeType, bool] | Non
     # The whole file: what is imported in it has a say in how a function is compiled.
     source = "".join(linecache.getlines(original.co_filename, function.__globals__))
     try:
-        tree = ast.parse(source)
+        tree = _again(lambda: ast.parse(source))
     except (SyntaxError, ValueError):
         return None
     same = _compiled(tree, original)
@@ -72,9 +74,23 @@ def rewritten(function: types.FunctionType) -> tuple[types.CodeType, bool] | Non
     return None if code is None else (code, rewriter.signs_matter)
 
 
+def _again(call: Callable[[], T]) -> T:
+    """`call()`, and again if CPython's parser was re-entered.
+
+    Python 3.11 counts its depth in one place for all. A finaliser that prints a traceback in
+    the middle parses too, and the outer call then raises SystemError (CPython issue 106905).
+    """
+    for _ in range(3):
+        try:
+            return call()
+        except SystemError:
+            continue
+    return call()
+
+
 def _compiled(tree: ast.Module, like: types.CodeType) -> types.CodeType | None:
     """The code that stands where `like` stands; nothing is run."""
-    whole = compile(tree, like.co_filename, "exec", dont_inherit=True)
+    whole = _again(lambda: compile(tree, like.co_filename, "exec", dont_inherit=True))
     found = [
         c
         for c in _codes(whole)

@@ -1,0 +1,469 @@
+"""Interleavings of streams, threads, closures, interruptions and failures that once went wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import importlib
+import threading
+import time
+import traceback
+import warnings
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from numba import cuda
+
+import numbasync as na
+from numbasync.errors import StateError
+from numbasync.testing import Gate, settle
+from tests.common import add_one, copy_to, used, waited
+
+
+def fresh() -> na.Launcher:
+    """A kernel that has not been compiled."""
+
+    @na.launcher
+    @cuda.jit
+    def kernel(z: na.KernelOutput):
+        i = cuda.grid(1)
+        if i < z.shape[0]:
+            z[i] += 1
+
+    return kernel
+
+
+class ReadOnly:
+    """An array that a copy is enqueued to, and that refuses it when the device is done."""
+
+    def __init__(self) -> None:
+        self.array = np.zeros(4, np.float32)
+        self.source = na.ones(4).sync()
+
+    def copy(self) -> na.DeviceOp[Any]:
+        return na.memcpy(self.array, self.source)
+
+    def refuse(self) -> None:
+        self.array.flags.writeable = False
+
+
+def elsewhere(device: na.Device, call: Any) -> Any:
+    """`call()` on another thread."""
+
+    def on_device() -> Any:
+        with na.use_device(device):
+            return call()
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(on_device).result(30)
+
+
+@pytest.fixture(autouse=True)
+def compiled(device: na.Device) -> None:
+    add_one.compile(na.meta(1)).sync()
+
+
+# --- streams that need each other ---
+
+
+async def test_two_streams_that_each_hold_a_cause_of_the_other(device: na.Device) -> None:
+    a, b = device.new_stream(), device.new_stream()
+    gates = Gate(a), Gate(b)
+    for gate in gates:
+        gate.close()
+    first = na.zeros(4).shared()
+    second = first.then(lambda t: t.dup()).shared()
+    futures = [
+        na.spawn(first, a),
+        na.spawn(second, b),
+        na.spawn(second.then(lambda t: t.to_host()), a),
+    ]
+    for gate in gates:
+        gate.open()
+    device.backend.quiesce()  # all is done before anyone looks
+    assert (await futures[2]).tolist() == [0] * 4
+    assert all(f.done() for f in futures)
+
+
+async def test_a_long_zigzag_of_shared_operations(device: na.Device) -> None:
+    streams = [device.new_stream() for _ in range(2)]
+    gates = [Gate(s) for s in streams]
+    for gate in gates:
+        gate.close()
+    op = na.zeros(4).shared()
+    for i in range(300):
+        na.spawn(op, streams[i % 2])
+        op = op.then(lambda t: add_one(t)).output().shared()
+    last = na.spawn(op.then(lambda t: t.to_host()), streams[0])
+    for gate in gates:
+        gate.open()
+    assert (await last).tolist() == [300] * 4
+
+
+# --- closures that come back to the line ---
+
+
+async def test_then_unchecked_behind_a_compilation(device: na.Device) -> None:
+    z = await na.zeros(4)
+    op = fresh()(z).then_unchecked(lambda r: na.value(r.z.to_host().sync()))
+    assert (await op).tolist() == [1] * 4
+
+
+async def test_a_closure_that_blocks_does_not_let_later_ones_pass(device: na.Device) -> None:
+    w, z = await na.zeros(4), await na.zeros(4)
+    na.spawn(fresh()(w))
+    one = na.spawn(na.value(0).then_unchecked(lambda _: (w.to_host().sync(), add_one(z))[1]))
+    two = na.spawn(z.to_host())
+    assert (await two).tolist() == [1] * 4
+    await one
+
+
+async def test_a_closure_may_ask_a_finished_future(device: na.Device) -> None:
+    known = na.spawn(na.value(7))
+    await known
+    z = await na.zeros(4)
+    assert await fresh()(z).map(lambda _: known.sync()) == 7
+
+
+# --- a future that two threads want, or that is interrupted ---
+
+
+def test_two_threads_block_on_one_future(
+    device: na.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started, go_on = threading.Event(), threading.Event()
+    compile_ = type(device.backend).compile
+
+    def slow(*args: Any) -> Any:
+        started.set()
+        assert go_on.wait(20)
+        return compile_(*args)
+
+    monkeypatch.setattr(type(device.backend), "compile", slow)
+    future = fresh()(na.zeros(4)).output().to_host().schedule(device.policy)
+    with ThreadPoolExecutor(2) as pool:
+        one = pool.submit(future.sync)
+        assert started.wait(20)
+        two = pool.submit(future.sync)
+        go_on.set()
+        assert one.result(20).tolist() == two.result(20).tolist() == [1] * 4
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_ctrl_c_while_compiling(
+    device: na.Device, monkeypatch: pytest.MonkeyPatch, shared: bool
+) -> None:
+    def interrupted(*args: Any) -> Any:
+        raise KeyboardInterrupt
+
+    op = fresh()(na.zeros(4)).output()
+    op = op.shared() if shared else op
+    future = op.schedule(device.policy)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(device.backend), "compile", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            future.sync()
+    with pytest.raises(StateError, match="stopped: KeyboardInterrupt"):
+        (op if shared else future).sync()
+
+
+def test_an_interrupted_compilation_is_taken_over(
+    device: na.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started, go_on = threading.Event(), threading.Event()
+    compile_ = type(device.backend).compile
+    calls = []
+
+    def first_fails(*args: Any) -> Any:
+        calls.append(args)
+        if len(calls) == 1:
+            started.set()
+            assert go_on.wait(20)
+            raise KeyboardInterrupt
+        return compile_(*args)
+
+    monkeypatch.setattr(type(device.backend), "compile", first_fails)
+    kernel = fresh()
+
+    def use() -> Any:
+        with na.use_device(device):
+            return kernel(na.zeros(4)).output().to_host().sync()
+
+    with ThreadPoolExecutor(2) as pool:
+        one = pool.submit(use)
+        assert started.wait(20)
+        two = pool.submit(use)
+        while not any(k._begun for k in kernel.planner.kernel._running.values()):
+            time.sleep(0)
+        go_on.set()
+        with pytest.raises(KeyboardInterrupt):
+            one.result(20)
+        assert two.result(20).tolist() == [1] * 4
+
+
+# --- whatever ends the line ---
+
+
+class Stop(BaseException):
+    pass
+
+
+async def test_a_closure_that_stops_everything_strands_nobody(device: na.Device) -> None:
+    w, z = await na.zeros(4), await na.zeros(4)
+
+    def stop(_: Any) -> Any:
+        raise Stop
+
+    one = na.spawn(fresh()(w).map(stop))
+    two = na.spawn(z.to_host())
+    assert (await asyncio.wait_for(waited(two), 20)).tolist() == [0] * 4
+    with pytest.raises((Stop, StateError)):
+        await one
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+async def test_cancelling_every_task_of_the_loop(device: na.Device) -> None:
+    z = await na.zeros(4)
+    future = na.spawn(fresh()(z).output().to_host())
+    for task in asyncio.all_tasks():
+        if task is not asyncio.current_task():
+            task.cancel()
+    assert (await asyncio.wait_for(waited(future), 20)).tolist() == [1] * 4
+
+
+async def test_no_thread_can_be_started(device: na.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    from numbasync import line
+
+    class Nobody:
+        def submit(self, *args: Any) -> Any:
+            raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(line, "_executor", Nobody)
+    z = await na.zeros(4)
+    assert (await fresh()(z).output().to_host()).tolist() == [1] * 4
+
+
+def test_a_thread_that_ends_over_its_line_keeps_what_the_device_uses(
+    device: na.Device, stream: na.Stream, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from numbasync import line
+
+    class Nobody:
+        def submit(self, *args: Any) -> Any:
+            return Future()
+
+    monkeypatch.setattr(line, "_executor", Nobody)
+    before = used(device)
+    gate.close()
+    futures: list[Any] = []
+
+    def thread() -> None:
+        async def main() -> None:
+            futures.append(na.spawn(fresh()(na.zeros(1 << 16)).output(), stream))
+
+        with na.use_device(device):
+            loop = asyncio.new_event_loop()
+            loop.run_until_complete(main())
+            loop.close()
+
+    worker = threading.Thread(target=thread)
+    worker.start()
+    worker.join(30)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        futures.clear()
+        gc.collect()
+    # Nobody holds it any more, but a fill of its tensor is still to come.
+    assert device.memory_stats().used_current == before + 4 * (1 << 16)
+    gate.open()
+    stream.synchronize()
+    assert used(device) == before
+
+
+def test_a_future_of_a_closed_loop_is_awaited_elsewhere(device: na.Device) -> None:
+    z = na.zeros(4).sync()
+
+    async def main() -> Any:
+        return na.spawn(fresh()(z).output().to_host())
+
+    loop = asyncio.new_event_loop()
+    future = loop.run_until_complete(main())
+    loop.close()
+    assert elsewhere(device, lambda: asyncio.run(waited(future))).tolist() == [1] * 4
+
+
+# --- marks come after what stands in line ---
+
+
+@pytest.mark.parametrize("how", ["event", "done", "device", "stream"])
+async def test_marks_are_set_behind_the_line(
+    device: na.Device, stream: na.Stream, how: str
+) -> None:
+    z = await na.zeros(4)
+    target = np.zeros(4, np.float32)
+    na.spawn(fresh()(z).then(lambda r: na.memcpy(target, r.z)), stream)
+    assert not stream.query()
+    if how == "event":
+        await device.new_event().record(stream)
+    elif how == "done":
+        await stream.done()
+    elif how == "device":
+        device.synchronize()
+    else:
+        stream.synchronize()
+    assert target.tolist() == [1] * 4
+
+
+# --- errors go to whose they are ---
+
+
+async def test_a_shared_operation_is_not_blamed_for_its_runner(
+    device: na.Device, stream: na.Stream, gate: Gate
+) -> None:
+    bad = ReadOnly()
+    shared = na.ones(4).shared()
+    gate.close()
+    future = na.spawn(shared.then(lambda _: bad.copy()), stream)
+    bad.refuse()
+    gate.open()
+    with pytest.raises(ValueError, match="read-only"):
+        await future
+    assert (await (await shared).to_host()).tolist() == [1] * 4
+
+
+def test_errors_of_async_on_are_not_given_to_others(
+    device: na.Device, stream: na.Stream, gate: Gate
+) -> None:
+    bad = ReadOnly()
+    gate.close()
+    bad.copy().async_on(stream)
+    bad.refuse()
+    gate.open()
+    assert na.value(42).sync_on(stream) == 42
+    assert na.spawn(na.full(2, 3).to_host(), stream).sync().tolist() == [3, 3]
+    with pytest.raises(ValueError, match="read-only"):
+        stream.synchronize()
+
+
+def test_device_synchronize_waits_for_all_and_then_raises(device: na.Device) -> None:
+    bad = ReadOnly()
+    one, two = device.new_stream(), device.new_stream()
+    gate = Gate(one)
+    gate.close()
+    bad.copy().async_on(one)
+    bad.refuse()
+    na.ones(1000).async_on(two)
+    gate.open()
+    with pytest.raises(ValueError, match="read-only"):
+        device.synchronize()
+    assert one.query() and two.query()
+    device.synchronize()
+
+
+def test_a_stream_dropped_with_an_error_that_nobody_saw_warns(device: na.Device) -> None:
+    bad = ReadOnly()
+    stream = device.new_stream()
+    gate = Gate(stream)
+    gate.close()
+    bad.copy().async_on(stream)
+    bad.refuse()
+    gate.open()
+    device.backend.quiesce()
+    del gate, bad  # what was read remembers its readers
+    with pytest.warns(RuntimeWarning, match="nobody synchronised"):
+        device.reclaim()
+        del stream
+        gc.collect()
+
+
+@pytest.mark.parametrize("shared", [False, True])
+async def test_an_error_does_not_grow_with_every_await(device: na.Device, shared: bool) -> None:
+    def fail(_: Any) -> Any:
+        raise ValueError("mine")
+
+    op = na.value(1).map(fail)
+    held = op.shared() if shared else na.spawn(op)
+    lengths = []
+    for _ in range(20):
+        try:
+            await held
+        except ValueError as error:
+            lengths.append(len(traceback.extract_tb(error.__traceback__)))
+    assert len(lengths) == 20
+    assert max(lengths[1:]) <= lengths[0] + 4
+
+
+# --- leases ---
+
+
+def test_a_lease_is_not_seen_before_its_work(
+    device: na.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread that is stopped between the lease and the launch holds others up."""
+    launcher = importlib.import_module("numbasync.launcher")  # not the decorator
+    z = na.zeros(4).sync()
+    add_one(z).sync()
+    leased, go_on = threading.Event(), threading.Event()
+    lease = launcher._lease
+    slow = threading.local()
+
+    def paused(*args: Any) -> Any:
+        found = lease(*args)
+        if getattr(slow, "here", False):
+            leased.set()
+            go_on.wait(0.2)  # not for ever: the other thread waits for this one
+        return found
+
+    monkeypatch.setattr(launcher, "_lease", paused)
+    one, two, three = (device.new_stream() for _ in range(3))
+
+    def first() -> None:
+        slow.here = True
+        with na.use_device(device):
+            add_one(z).async_on(one)
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    assert leased.wait(20)
+    gate = Gate(one)
+    add_one(z).async_on(two)
+    assert gate.is_open
+    thread.join(20)
+    assert z.to_host().sync_on(three).tolist() == [3] * 4
+
+
+async def test_forgotten_waiters_do_not_pile_up(
+    device: na.Device, stream: na.Stream, gate: Gate
+) -> None:
+    z = await na.zeros(4)
+    gate.close()
+    future = na.spawn(add_one(z), stream)
+    await settle(device)
+    for _ in range(50):
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(waited(future), 0)
+    rings = getattr(stream.backend, "_doorbells", [])
+    assert len(rings) <= 1
+    gate.open()
+    await future
+
+
+def test_labels_of_shared_operations_stay_short() -> None:
+    op: Any = na.value(1).shared()
+    for _ in range(200):
+        op = op.then(na.value).shared()
+    assert len(str(op)) < 400
+    assert op.sync() == 1
+
+
+async def test_a_compilation_ahead_does_not_fail_who_only_awaits(device: na.Device) -> None:
+    z = await na.zeros(4)
+    shared = fresh()(z).output().shared()
+    ahead = na.spawn(fresh().compile(shared))
+    reader = na.spawn(shared.then(lambda t: t.to_host()))
+    assert na.value(3).sync() == 3  # blocks the thread that both stand in line of
+    assert (await reader).tolist() == [1] * 4
+    await ahead
+    await copy_to(await na.zeros(4), z)
