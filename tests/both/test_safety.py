@@ -62,7 +62,12 @@ def elsewhere(device: na.Device, call: Any) -> Any:
 
 @pytest.fixture(autouse=True)
 def compiled(device: na.Device) -> None:
+    """What is loaded while a gate is shut may wait for the gate."""
     add_one.compile(na.meta(1)).sync()
+    for size in (4, 1000, 1 << 16):
+        t = na.zeros(size).sync()
+        na.memcpy(np.zeros(size, np.float32), t).sync()
+        na.ones(size).then(lambda t: t.dup()).to_host().sync()
 
 
 # --- streams that need each other ---

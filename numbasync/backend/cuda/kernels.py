@@ -165,10 +165,9 @@ class CudaExecutable:
         self.why_not = self._plan()
         self.packed = not self.why_not
         self._buffers: list[tuple[bytearray, Any, int]] = []
-        # Numba's own launch reports a debug kernel's exceptions too, but waits for them.
-        self._report = (
-            ExceptionReport(device, compiled, function) if compiled.debug and self.packed else None
-        )
+        # Numba's own launch looks for a debug kernel's exceptions too, but does not wait for
+        # a stream that does not wait for the default one, so that it sees them by chance.
+        self._report = ExceptionReport(device, compiled, function) if compiled.debug else None
 
     def suggested_threads(self) -> int:
         return self._suggested
@@ -248,7 +247,7 @@ class CudaExecutable:
             try:
                 self.numba.launch(values, grid, block, stream.native, shared_bytes)
             except Exception as error:
-                # Numba itself waits for a debug kernel and raises what the kernel raised.
+                # What a debug kernel raised, if it was quick.
                 if not self.numba.debug or isinstance(error, NumbasyncError):
                     raise
                 name = self.numba.py_func.__name__
