@@ -182,6 +182,8 @@ class Line:
                     job = None
                     self._submit(partial(first.go_on, need, error))
                 need = self._submit(self._waiting[0].begin) if self._waiting else None
+        except GeneratorExit:  # collected with its loop: a finaliser is no place to compile
+            raise
         except BaseException:  # the loop ends, or a closure ends it
             self.finish()
             raise
