@@ -295,8 +295,9 @@ class Programs(RuleBasedStateMachine):
         self.streams.clear()
         self.gates.clear()
         self.turn(2)
-        if not self.numbers_only and self.device.memory_stats().used_current != self.before:
-            assert used(self.device) == self.before, "memory is still held"
+        # Less, if the collector has found something older meanwhile.
+        if not self.numbers_only and self.device.memory_stats().used_current > self.before:
+            assert used(self.device) <= self.before, "memory is still held"
 
 
 def machine(device: na.Device, numbers_only: bool) -> type[Programs]:
