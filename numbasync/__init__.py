@@ -37,6 +37,7 @@ from numbasync.launcher import launcher as launcher
 from numbasync.memory import MemoryPool as MemoryPool
 from numbasync.op import DeviceOp as DeviceOp
 from numbasync.partition import Partition as Partition
+from numbasync.runtime import Runtime as Runtime
 from numbasync.runtime import run as run
 from numbasync.scheduling import LeastPending as LeastPending
 from numbasync.scheduling import Priority as Priority

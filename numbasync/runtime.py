@@ -1,13 +1,17 @@
-"""Running a program: an event loop that is as quick as there is one."""
+"""Running a program: an event loop that is as quick as there is one, or a thread for the device."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import sys
-from collections.abc import Awaitable, Coroutine
-from typing import Any, TypeVar
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any, Self, TypeVar
 
+from numbasync.device import Device, default_device, use_device
 from numbasync.errors import CallerError, StateError
 
 T = TypeVar("T")
@@ -38,14 +42,20 @@ def run(main: Awaitable[T], *, debug: bool | None = None) -> T:
             "instead of na.run(main())."
         )
     coroutine: Coroutine[Any, Any, T] = main if inspect.iscoroutine(main) else _awaiting(main)
+    with asyncio.Runner(debug=debug, loop_factory=_loop_factory()) as runner:
+        return runner.run(coroutine)
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's, where there is one."""
     if sys.platform == "win32":
-        return asyncio.run(coroutine, debug=debug)
+        return None
     try:
         import uvloop
     except ImportError:
-        return asyncio.run(coroutine, debug=debug)
-    with asyncio.Runner(debug=debug, loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(coroutine)
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
 
 
 def _loop_is_running() -> bool:
@@ -58,3 +68,100 @@ def _loop_is_running() -> bool:
 
 async def _awaiting(main: Awaitable[T]) -> T:
     return await main
+
+
+class Runtime:
+    """One thread that drives a device, for loops that must never run a driver call.
+
+    ```python
+    async with na.Runtime(device) as rt:
+        z = await rt.run(na.zeros(1000))
+        names = await rt.call(load, path)
+    ```
+
+    The thread has an event loop of its own, on which operations are submitted and awaited in
+    the order of the calls. Leaving the block waits for all that was enqueued.
+
+    Args:
+        device: current on the thread; default: the default device.
+    """
+
+    def __init__(self, device: Device | None = None) -> None:
+        self.device = device or default_device()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._calls: set[Future[Any]] = set()
+
+    async def __aenter__(self) -> Self:
+        if self._thread is not None:
+            raise StateError(f"{self!r} has been entered already; make another one.")
+        started: Future[asyncio.AbstractEventLoop] = Future()
+        self._thread = threading.Thread(
+            target=self._drive, args=(started,), name=f"numbasync-{self.device.label}", daemon=True
+        )
+        self._thread.start()
+        self._loop = await asyncio.wrap_future(started)
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        loop, thread = self._loop, self._thread
+        if loop is None or thread is None:
+            return
+        try:
+            while self._calls:
+                await asyncio.wait([asyncio.wrap_future(f) for f in self._calls])
+            await self._on_thread(self._idle())
+        finally:
+            self._loop = None
+            loop.call_soon_threadsafe(loop.stop)
+            await asyncio.get_running_loop().run_in_executor(None, thread.join)
+
+    def _drive(self, started: Future[asyncio.AbstractEventLoop]) -> None:
+        with use_device(self.device), asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            loop = runner.get_loop()
+            loop.call_soon(started.set_result, loop)
+            loop.run_forever()
+
+    async def _idle(self) -> None:
+        # On its own thread, which may block.
+        self.device.synchronize()
+
+    def _on_thread(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
+        if self._loop is None:
+            coroutine.close()
+            raise StateError(f"{self!r} is not running: use it inside `async with`.")
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        self._calls.add(future)
+        future.add_done_callback(self._calls.discard)
+        return asyncio.wrap_future(future)
+
+    async def call(self, function: Callable[..., T], *args: Any) -> T:
+        """`function(*args)`, called on the thread.
+
+        A cancelled call still waits until the function has returned, so that what it works
+        on is not released under it.
+        """
+
+        async def call() -> T:
+            return function(*args)
+
+        future = self._on_thread(call())
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            while not future.done():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.wait([future])
+            future.exception()  # seen: the cancellation is what is raised
+            raise
+
+    async def run(self, op: Awaitable[T]) -> T:
+        """The value of an operation, or of a coroutine, awaited on the thread.
+
+        Cancelling stops the waiting; what was submitted runs to its end.
+        """
+        return await self._on_thread(_awaiting(op))
+
+    def __repr__(self) -> str:
+        state = "running" if self._loop is not None else "not running"
+        return f"<Runtime of {self.device.label}, {state}>"
