@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -13,17 +11,12 @@ from numba import cuda
 
 import numbasync as na
 from numbasync.errors import (
-    AliasError,
-    DeviceMismatchError,
-    DTypeError,
     KernelCompileError,
-    LauncherError,
-    LaunchError,
     MovedError,
     StateError,
 )
 from numbasync.testing import counters
-from tests.common import add_one, copy_to, saxpy, saxpy2d, used, visit
+from tests.common import add_one, saxpy, saxpy2d, visit
 
 
 def host(tensor: Any) -> np.ndarray:
@@ -263,6 +256,12 @@ def test_names_that_a_named_tuple_cannot_have(device: na.Device) -> None:
     assert put[1, 1](z, 1, 2, 8, 16, 32).output().sync() is z
 
 
+@na.launcher
+@cuda.jit
+def tiles(z: na.Tile):
+    z[0] = 1
+
+
 def test_threads_that_make_tiled_kernels_at_once_share_one(device: na.Device) -> None:
     planner = tiles.planner
     bound = tiles.bind((na.zeros(8).sync().partition(4),))
@@ -360,193 +359,6 @@ def test_a_kernel_that_does_not_compile_says_why(device: na.Device) -> None:
     assert na.ones(2).to_host().sync().tolist() == [1, 1]
 
 
-# --- refusals: typed, with the values, before anything is launched ---
-
-
-def refusals() -> dict[str, tuple[type, str, Callable[[na.Tensor, na.Tensor], Any]]]:
-    return {
-        "too few": (LauncherError, r"saxpy\(z, a, x\): x is missing", lambda z, x: saxpy(z, 1.0)),
-        "too many": (LauncherError, "4 arguments came", lambda z, x: saxpy(z, 1.0, x, x)),
-        "unknown": (LauncherError, "y is unknown", lambda z, x: saxpy(z, 1.0, y=x)),
-        "twice": (LauncherError, "z is unknown or came twice", lambda z, x: saxpy(z, 1.0, x, z=z)),
-        "scalar for array": (
-            LauncherError, r"x is a na\.KernelInput.*int", lambda z, x: saxpy(z, 1.0, 3)),
-        "list": (
-            LauncherError, r"saxpy: x cannot be list.*\n.*tuple\(.*np\.asarray",
-            lambda z, x: saxpy(z, 1.0, [1, 2])),
-        "none": (
-            LauncherError, r"saxpy: a cannot be NoneType.*\nPass an array or a number",
-            lambda z, x: saxpy(z, None, x)),
-        "text": (
-            LauncherError, r"saxpy: a cannot be str.*\n.*no text", lambda z, x: saxpy(z, "2", x)),
-        "text of NumPy": (
-            LauncherError, r"saxpy: a cannot be str_", lambda z, x: saxpy(z, np.str_("2"), x)),
-        "the result of a launch": (
-            LauncherError, r"saxpy: x cannot be saxpy.*\n.*result\.z.*op\.output\(\)",
-            lambda z, x: saxpy(z, 1.0, saxpy.result((z, 1.0, x)))),
-        "a tensor in a tuple": (
-            LauncherError, r"saxpy: a is a tuple with Tensor.*numbers only",
-            lambda z, x: saxpy(z, (1, (2.0, x)), x)),
-        "text in a tuple": (
-            LauncherError, r"saxpy: a is a tuple with str", lambda z, x: saxpy(z, (1, "2"), x)),
-        "partition of an input": (
-            LauncherError, r"saxpy: x is only read(.|\n)*\.unpartition\(\)",
-            lambda z, x: saxpy(z, 1.0, x.partition(4))),
-        "numpy as output": (
-            LauncherError, r"would be lost.*\n.*from_host",
-            lambda z, x: saxpy(np.zeros(8, np.float32), 1.0, x)),
-        "shared as output": (
-            LauncherError, "is shared", lambda z, x: saxpy(z.shared(), 1.0, x)),
-        "object array": (
-            DTypeError, "saxpy: x: .*cannot hold object",
-            lambda z, x: saxpy(z, 1.0, np.array([object()] * 8))),
-        "array of text": (
-            DTypeError, "saxpy: x: .*cannot hold", lambda z, x: saxpy(z, 1.0, np.array(["a"] * 8))),
-        "array of long doubles": (
-            DTypeError, r"saxpy: x.*(cannot hold|no device)",
-            lambda z, x: saxpy(z, 1.0, np.ones(8, np.longdouble))),
-        "forall beside a partition": (
-            LaunchError, r"forall\(8\) has \(1, 1, 1\) blocks, but the partition of z has \(2",
-            lambda z, x: saxpy.forall(8)(z.partition(4), 1.0, x)),
-        "forall with tiles": (
-            LaunchError, r"tiles: forall\(8\).*z is a na\.Tile",
-            lambda z, x: tiles.forall(8)(z.partition(4))),
-        "threads of two axes for one": (
-            LaunchError, r"same work again.*\n.*threads=256", lambda z, x: in_squares(z)),
-        "a tile that is too large": (
-            LaunchError, r"tile \(4096,\) of z's partition.*\n.*smaller tile.*threads=256",
-            lambda z, x: saxpy(z.partition(4096), 1.0, x)),
-        "alias": (AliasError, "z, which may be written, and x", lambda z, x: saxpy(z, 1.0, z)),
-        "alias of views": (
-            AliasError, "same storage", lambda z, x: saxpy(z[:4], 1.0, z[4:])),
-        "grids differ": (
-            LaunchError, r"the grid has \(3, 1, 1\)",
-            lambda z, x: saxpy[3, 4](z.partition(4), 1.0, x)),
-        "too many threads": (
-            LaunchError, "2048 threads", lambda z, x: saxpy[1, 2048](z, 1.0, x)),
-        "too long a block": (
-            LaunchError, "block.*128 along z", lambda z, x: saxpy[1, (1, 1, 128)](z, 1.0, x)),
-        "too much shared memory": (
-            LaunchError, "dynamic shared memory", lambda z, x: saxpy[1, 8, 0, 10**6](z, 1.0, x)),
-        "prefix without a grid": (
-            LaunchError, "grid must be given", lambda z, x: saxpy(z.partition_prefix(4), 1.0, x)),
-        "no grid at all": (LaunchError, "no output", lambda z, x: reads_only(x)),
-        "zero blocks": (LaunchError, "at least 1", lambda z, x: saxpy[0, 8](z, 1.0, x)),
-        "config": (LaunchError, r"\[grid, block\]", lambda z, x: saxpy[1](z, 1.0, x)),
-        "stream": (LaunchError, "stream is a na.Stream", lambda z, x: saxpy[1, 8, "s"](z, 1.0, x)),
-        "forall": (LaunchError, "forall", lambda z, x: saxpy.forall(-1)(z, 1.0, x)),
-        "precondition": (
-            LaunchError, r"z\.shape\[0\] % 64 == 0.*does not hold: z\.shape = \(8,\)",
-            lambda z, x: in_64s(z)),
-        "tile without tiles": (LauncherError, "needs tiles", lambda z, x: tiles(z)),
-        "tensor for a number": (
-            LauncherError, "annotated as a number", lambda z, x: annotated(z, x)),
-    }  # fmt: skip
-
-
-@na.launcher
-@cuda.jit
-def reads_only(x: na.KernelInput):
-    cuda.syncthreads()
-
-
-@na.launcher(preconditions=["z.shape[0] % 64 == 0"])
-@cuda.jit
-def in_64s(z: na.KernelOutput):
-    z[0] = 1
-
-
-@na.launcher(threads=(16, 16))
-@cuda.jit
-def in_squares(z: na.KernelOutput):
-    z[cuda.grid(1)] = 1
-
-
-@na.launcher
-@cuda.jit
-def tiles(z: na.Tile):
-    z[0] = 1
-
-
-@na.launcher
-@cuda.jit
-def annotated(z: na.KernelOutput, n: int):
-    z[0] = n
-
-
-@pytest.mark.parametrize("case", refusals())
-def test_refusals(device: na.Device, case: str) -> None:
-    error, message, attempt = refusals()[case]
-    z, x = na.zeros(8).sync(), na.ones(8).sync()
-    saxpy(z, 1.0, x).sync()
-    held = used(device)
-    before = counters()
-    with pytest.raises(error, match=message) as caught:
-        attempt(z, x).sync()
-    del caught
-    did = counters() - before
-    assert (did.launches, did.allocations, did.copies) == (0, 0, 0)
-    assert used(device) == held
-    saxpy(z, 1.0, x).sync()
-    assert host(z).tolist() == [2] * 8
-
-
-def test_work_under_way_is_no_argument(device: na.Device) -> None:
-    future = na.spawn(na.ones(8))
-    with pytest.raises(LauncherError, match=r"saxpy: x cannot be DeviceFuture.*\n.*await it"):
-        saxpy(na.zeros(8).sync(), 1.0, future)
-    saxpy(na.zeros(8).sync(), 1.0, future.sync()).sync()
-
-
-def test_an_alias_is_allowed_to_kernels_written_for_it(device: na.Device) -> None:
-    @na.launcher(may_alias=True)
-    @cuda.jit
-    def double(z: na.KernelOutput, x: na.KernelInput):
-        i = cuda.grid(1)
-        if i < z.shape[0]:
-            z[i] = 2 * x[i]
-
-    z = na.ones(8).sync()
-    double(z, z).sync()
-    assert host(z).tolist() == [2] * 8
-    assert copy_to(z, np.ones(8, np.float32)).sync().z is z
-
-
-def test_inputs_may_alias_each_other(device: na.Device) -> None:
-    @na.launcher
-    @cuda.jit
-    def add(z: na.KernelOutput, x: na.KernelInput, y: na.KernelInput):
-        i = cuda.grid(1)
-        if i < z.shape[0]:
-            z[i] = x[i] + y[i]
-
-    z, x = na.zeros(8).sync(), na.ones(8).sync()
-    add(z, x, x).sync()
-    assert host(z).tolist() == [2] * 8
-
-
-def test_a_tensor_of_another_device_is_refused() -> None:
-    one, two = na.devices("cpu")[:2]
-    with na.use_device(two):
-        x = na.ones(8).sync()
-    with na.use_device(one):
-        z = na.zeros(8).sync()
-        before = counters()
-        with pytest.raises(DeviceMismatchError, match=r"x is <Tensor.*cpu:1.*goes to cpu:0"):
-            saxpy(z, 1.0, x).sync()
-        with pytest.raises(DeviceMismatchError):
-            x.to_host().sync()
-        assert (counters() - before).launches == 0
-
-
-def test_what_a_launcher_says_of_itself() -> None:
-    assert repr(saxpy) == "<launcher saxpy(z: KernelOutput, a: undeclared, x: KernelInput)>"
-    assert saxpy.__name__ == "saxpy" and saxpy.kernel.py_func is saxpy.__wrapped__
-    assert repr(saxpy[1, 8]) == "<saxpy[(1, 1, 1), (8, 1, 1)]>"
-    assert repr(saxpy.forall(8)) == "<saxpy[8 threads]>"
-    assert visit.__doc__ and "Add one" in visit.__doc__
-
-
 def test_a_number_that_is_counted_down_is_no_output(device: na.Device) -> None:
     @na.launcher
     @cuda.jit
@@ -558,19 +370,3 @@ def test_a_number_that_is_counted_down_is_no_output(device: na.Device) -> None:
     z = na.zeros(1).sync()
     assert down[1, 1](z, 3).output().sync() is z
     assert z.to_host().sync()[0] == 6
-
-
-def test_the_simulator_is_refused_by_name(python: str, python_env: dict[str, str]) -> None:
-    program = """
-from numba import cuda
-import numbasync as na
-try:
-    na.launcher(cuda.jit(lambda z: None))
-except na.errors.LauncherError as error:
-    print(error)
-"""
-    result = subprocess.run(
-        [python, "-c", program], env={**python_env, "NUMBA_ENABLE_CUDASIM": "1"},
-        capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
-    assert "NUMBA_ENABLE_CUDASIM" in result.stdout, result
