@@ -157,11 +157,6 @@ class Turn:
                 return
         call()
 
-    @property
-    def is_mine(self) -> bool:
-        """Whether this thread is the one that will settle it."""
-        return self._thread == threading.get_ident()
-
     def run(self, seconds: float | None = None) -> None:
         """Block the thread until it is settled, or for `seconds`."""
         if self._thread == threading.get_ident() and not self._settled.is_set():

@@ -158,7 +158,9 @@ class Line:
 
         def prepared(job: Future[BaseException | None]) -> None:
             try:
-                self.loop.call_soon_threadsafe(tell, job.result())
+                # An exception if the preparation was stopped, by no Exception.
+                error = job.exception() or job.result()
+                self.loop.call_soon_threadsafe(tell, error)
             except RuntimeError:  # the loop is closed
                 self.finish()
 

@@ -53,7 +53,8 @@ class Once(Generic[T]):
                 raise ReentrancyError(
                     f"{self._label} is part of itself: it was used by its own closure."
                 )
-            yield turn
+            while not turn.is_settled:  # who waits may look up before it is
+                yield turn
         if self._error is not None:
             raise self._error.with_traceback(self._trace)
         if self._producer is not None:

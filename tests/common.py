@@ -51,6 +51,19 @@ def visit(counts: na.KernelOutput):
         cuda.atomic.add(counts, i, 1)
 
 
+def fresh() -> na.Launcher:
+    """A kernel that adds one and has not been compiled."""
+
+    @na.launcher
+    @cuda.jit
+    def kernel(z: na.KernelOutput):
+        i = cuda.grid(1)
+        if i < z.shape[0]:
+            z[i] += 1
+
+    return kernel
+
+
 def used(device: na.Device) -> int:
     """Bytes in use, once what earlier tests left to the collector and the device is gone."""
     gc.collect()

@@ -15,6 +15,7 @@ import pytest
 from numba import cuda
 
 import numbasync as na
+from numbasync import line
 from numbasync.errors import KernelCompileError
 from numbasync.testing import Gate
 from tests.common import add_one, used, waited
@@ -292,3 +293,44 @@ async def test_gather_starts_the_others_when_one_cannot_be_started(device: na.De
     with pytest.raises(na.errors.AlreadySubmittedError):
         await na.gather(used_up, add_one(z))
     assert first(z) == 2
+
+
+async def test_who_waits_for_a_shared_operation_of_another_thread_waits_to_its_end(
+    device: na.Device, compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looks up now and then, whether that thread is still there."""
+    monkeypatch.setattr(line, "LOOK_AGAIN", 0.001)
+    z = await na.ones(1)
+    shared = ten_times()(z).output().shared()
+
+    def elsewhere() -> na.Tensor:
+        with na.use_device(device):
+            return shared.sync()
+
+    with ThreadPoolExecutor(1) as pool:
+        runner = asyncio.get_running_loop().run_in_executor(pool, elsewhere)
+        await compiler.has_started()
+        holder = asyncio.ensure_future(waited(shared))
+        await asyncio.wait([holder], timeout=0.05)
+        assert not holder.done()
+        compiler.go_on.set()
+        assert await holder is await runner is z
+
+
+async def test_a_compilation_that_is_stopped_on_its_thread_strands_nobody(
+    device: na.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Stop(BaseException):
+        pass
+
+    def stop(*args: Any) -> Any:
+        raise Stop
+
+    z = await na.ones(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(device.backend), "compile", stop)
+        slow = na.spawn(ten_times()(z))
+        behind = na.spawn(z.to_host())
+        assert (await asyncio.wait_for(waited(behind), 20)).tolist() == [1]
+    with pytest.raises(na.errors.StateError, match="stopped: Stop"):
+        await slow

@@ -7,46 +7,17 @@ import gc
 import importlib
 import threading
 import time
-import traceback
 import warnings
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
-from numba import cuda
 
 import numbasync as na
 from numbasync.errors import StateError
 from numbasync.testing import Gate, settle
-from tests.common import add_one, copy_to, used, waited
-
-
-def fresh() -> na.Launcher:
-    """A kernel that has not been compiled."""
-
-    @na.launcher
-    @cuda.jit
-    def kernel(z: na.KernelOutput):
-        i = cuda.grid(1)
-        if i < z.shape[0]:
-            z[i] += 1
-
-    return kernel
-
-
-class ReadOnly:
-    """An array that a copy is enqueued to, and that refuses it when the device is done."""
-
-    def __init__(self) -> None:
-        self.array = np.zeros(4, np.float32)
-        self.source = na.ones(4).sync()
-
-    def copy(self) -> na.DeviceOp[Any]:
-        return na.memcpy(self.array, self.source)
-
-    def refuse(self) -> None:
-        self.array.flags.writeable = False
+from tests.common import add_one, copy_to, fresh, used, waited
 
 
 def elsewhere(device: na.Device, call: Any) -> Any:
@@ -319,85 +290,6 @@ async def test_marks_are_set_behind_the_line(
     else:
         stream.synchronize()
     assert target.tolist() == [1] * 4
-
-
-# --- errors go to whose they are ---
-
-
-async def test_a_shared_operation_is_not_blamed_for_its_runner(
-    device: na.Device, stream: na.Stream, gate: Gate
-) -> None:
-    bad = ReadOnly()
-    shared = na.ones(4).shared()
-    gate.close()
-    future = na.spawn(shared.then(lambda _: bad.copy()), stream)
-    bad.refuse()
-    gate.open()
-    with pytest.raises(ValueError, match="read-only"):
-        await future
-    assert (await (await shared).to_host()).tolist() == [1] * 4
-
-
-def test_errors_of_async_on_are_not_given_to_others(
-    device: na.Device, stream: na.Stream, gate: Gate
-) -> None:
-    bad = ReadOnly()
-    gate.close()
-    bad.copy().async_on(stream)
-    bad.refuse()
-    gate.open()
-    assert na.value(42).sync_on(stream) == 42
-    assert na.spawn(na.full(2, 3).to_host(), stream).sync().tolist() == [3, 3]
-    with pytest.raises(ValueError, match="read-only"):
-        stream.synchronize()
-
-
-def test_device_synchronize_waits_for_all_and_then_raises(device: na.Device) -> None:
-    bad = ReadOnly()
-    one, two = device.new_stream(), device.new_stream()
-    gate = Gate(one)
-    gate.close()
-    bad.copy().async_on(one)
-    bad.refuse()
-    na.ones(1000).async_on(two)
-    gate.open()
-    with pytest.raises(ValueError, match="read-only"):
-        device.synchronize()
-    assert one.query() and two.query()
-    device.synchronize()
-
-
-def test_a_stream_dropped_with_an_error_that_nobody_saw_warns(device: na.Device) -> None:
-    bad = ReadOnly()
-    stream = device.new_stream()
-    gate = Gate(stream)
-    gate.close()
-    bad.copy().async_on(stream)
-    bad.refuse()
-    gate.open()
-    device.backend.quiesce()
-    del gate, bad  # what was read remembers its readers
-    with pytest.warns(RuntimeWarning, match="nobody synchronised"):
-        device.reclaim()
-        del stream
-        gc.collect()
-
-
-@pytest.mark.parametrize("shared", [False, True])
-async def test_an_error_does_not_grow_with_every_await(device: na.Device, shared: bool) -> None:
-    def fail(_: Any) -> Any:
-        raise ValueError("mine")
-
-    op = na.value(1).map(fail)
-    held = op.shared() if shared else na.spawn(op)
-    lengths = []
-    for _ in range(20):
-        try:
-            await held
-        except ValueError as error:
-            lengths.append(len(traceback.extract_tb(error.__traceback__)))
-    assert len(lengths) == 20
-    assert max(lengths[1:]) <= lengths[0] + 4
 
 
 # --- leases ---
