@@ -16,7 +16,7 @@ import pytest
 
 import numbasync as na
 from numbasync.errors import StateError
-from numbasync.testing import Gate, settle
+from numbasync.testing import Gate, seeded, settle
 from tests.common import add_one, copy_to, fresh, used, waited
 
 
@@ -295,8 +295,9 @@ async def test_marks_are_set_behind_the_line(
 # --- leases ---
 
 
+@pytest.mark.parametrize("seed", range(4))
 def test_a_lease_is_not_seen_before_its_work(
-    device: na.Device, monkeypatch: pytest.MonkeyPatch
+    device: na.Device, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """A thread that is stopped between the lease and the launch holds others up."""
     launcher = importlib.import_module("numbasync.launcher")  # not the decorator
@@ -310,25 +311,27 @@ def test_a_lease_is_not_seen_before_its_work(
         found = lease(*args)
         if getattr(slow, "here", False):
             leased.set()
-            go_on.wait(0.2)  # not for ever: the other thread waits for this one
+            go_on.wait(0.05)  # not for ever: the other thread waits for this one
+            for _ in range(40):  # so that the launch comes late
+                one.backend.record(device.backend.new_event(False))
         return found
 
     monkeypatch.setattr(launcher, "_lease", paused)
-    one, two, three = (device.new_stream() for _ in range(3))
 
-    def first() -> None:
+    def first(stream: na.Stream) -> None:
         slow.here = True
         with na.use_device(device):
-            add_one(z).async_on(one)
+            add_one(z).async_on(stream)
 
-    thread = threading.Thread(target=first)
-    thread.start()
-    assert leased.wait(20)
-    gate = Gate(one)
-    add_one(z).async_on(two)
-    assert gate.is_open
-    thread.join(20)
-    assert z.to_host().sync_on(three).tolist() == [3] * 4
+    with seeded(device, seed):
+        one, two, three = (device.new_stream() for _ in range(3))
+        thread = threading.Thread(target=first, args=(one,))
+        thread.start()
+        assert leased.wait(20)
+        add_one(z).async_on(two)
+        go_on.set()
+        thread.join(20)
+        assert z.to_host().sync_on(three).tolist() == [3] * 4
 
 
 async def test_forgotten_waiters_do_not_pile_up(
