@@ -16,15 +16,18 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from numbasync.backend import base
 from numbasync.backend.base import Preparation
+from numbasync.callsite import CallSite
 from numbasync.errors import (
     AccessConflictError,
     CallerError,
+    DeviceLostError,
     DeviceMismatchError,
     OutOfDeviceMemoryError,
     ReentrancyError,
 )
 from numbasync.memory import MemoryPool, Storage
-from numbasync.stream import Stream, Submission
+from numbasync.stream import Stream
+from numbasync.submission import Submission
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -187,14 +190,19 @@ class Context:
     )  # fmt: skip
 
     def __init__(
-        self, stream: Stream, pool: MemoryPool, name: str, parent: Context | None = None
+        self,
+        stream: Stream,
+        pool: MemoryPool,
+        name: str,
+        site: CallSite | None,
+        parent: Context | None = None,
     ) -> None:
         self._closed = self._suspended = False
         self.parent = parent
         self.stream = stream
         self.device = stream.device
         self.pool = pool
-        self.submission = Submission(stream, name)
+        self.submission = Submission(stream, name, site)
         # Something was enqueued, leased or waited for: the submission needs a number.
         self._used = False
         self._ordered: set[Submission] | None = None
@@ -244,12 +252,16 @@ class Context:
                 "Run it on a stream of the tensor's device, or inside `with na.use_device(d):`."
             )
 
-    def read(self, storage: Storage) -> None:
-        """Lease `storage` for reading: alive while in use, and after its last writer."""
+    def read(self, storage: Storage, name: object = None) -> None:
+        """Lease `storage` for reading: alive while in use, and after its last writer.
+
+        Args:
+            name: the tensor that it is of, for messages.
+        """
         self._check_device(storage)
         me = self.submission
         if storage.writer is not me:
-            self.after(storage.writer, storage)
+            self.after(storage.writer, storage if name is None else name)
         readers = storage.readers
         if readers.get(self.stream) is not me:
             self._used = True
@@ -260,22 +272,30 @@ class Context:
             readers[self.stream] = me
             me.retain(storage)
 
-    def write(self, storage: Storage) -> None:
-        """Lease `storage` for writing: after its last writer and everyone who reads it."""
+    def write(self, storage: Storage, name: object = None) -> None:
+        """Lease `storage` for writing: after its last writer and everyone who reads it.
+
+        Args:
+            name: the tensor that it is of, for messages.
+        """
         self._check_device(storage)
         me = self.submission
         self._used = True
         if storage.writer is not me:
-            self.after(storage.writer, storage)
+            self.after(storage.writer, storage if name is None else name)
             me.retain(storage)
         if storage.readers:
             for reader in list(storage.readers.values()):
-                self.after(reader, storage)
+                self.after(reader, storage if name is None else name)
             storage.readers = {}
         storage.writer = me
 
-    def after(self, other: Submission | None, storage: Storage | None = None) -> None:
-        """Start what is enqueued from now on after `other`, on whatever stream that is."""
+    def after(self, other: Submission | None, shared: object = None) -> None:
+        """Start what is enqueued from now on after `other`, on whatever stream that is.
+
+        Args:
+            shared: what both use, if that is why: strict ordering refuses it.
+        """
         me = self.submission
         if other is None or other is me or other.done or other.stream is self.stream:
             return
@@ -286,10 +306,10 @@ class Context:
             return
         if self._ordered is not None and other in self._ordered:
             return
-        if storage is not None and (_ordering.get() or _ordering_default) == "strict":
+        if shared is not None and (_ordering.get() or _ordering_default) == "strict":
             raise AccessConflictError(
                 f"{me.name} on {self.stream!r} and {other.name} on {other.stream!r} both use "
-                f"{storage!r}, and at least one writes it.\n"
+                f"{shared!r}, and at least one writes it.\n"
                 "Await the first, chain them with then(), or run them on one stream; "
                 "na.set_ordering('auto') does it for you."
             )
@@ -330,7 +350,7 @@ class Context:
 
     def part(self, name: str) -> Context:
         """A context on the same stream, with a submission of its own: its own end and error."""
-        return Context(self.stream, self.pool, name, self)
+        return Context(self.stream, self.pool, name, self.submission.site, self)
 
     def is_within(self, other: Context | None) -> bool:
         """Whether it is `other`, or a part of it."""
@@ -345,15 +365,27 @@ class Context:
             self.stream.abandon(self.submission)
 
 
-def context_for(op: Submittable[Any], stream: Stream, pool: MemoryPool | None) -> Context:
-    """A context for running `op` on `stream`.
+def context_for(
+    op: Submittable[Any], stream: Stream, pool: MemoryPool | None, site: CallSite | None
+) -> Context:
+    """A context for running `op` on `stream`, which `site` asked for.
 
     Raises:
         DeviceMismatchError: the pool is another device's.
-        DeviceLostError: the stream is broken.
+        DeviceLostError: a fault has broken the device.
     """
     stream.check()
     pool = pool or stream.device.pool
     if pool.device is not stream.device.backend:
         raise DeviceMismatchError(f"{pool!r} cannot serve {stream!r}, which is another device's.")
-    return Context(stream, pool, str(op))
+    return Context(stream, pool, str(op), site)
+
+
+def named(error: Exception, ctx: Context) -> Exception:
+    """What enqueuing failed with. If it is a fault of the device, which comes of something
+    enqueued earlier, the error that says of what.
+    """
+    if isinstance(error, DeviceLostError):
+        ctx.device.lose(error, ctx.submission)
+        return ctx.device.lost or error
+    return error

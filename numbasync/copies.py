@@ -29,7 +29,7 @@ def upload(ctx: Context, dst: Tensor, array: HostArray) -> None:
     if dst.size:
         staged = stage(ctx, array)
         with ctx.device.leasing:
-            ctx.write(dst.storage)
+            ctx.write(dst.storage, dst)
             ctx.queue.upload(dst.handle, staged)
 
 
@@ -46,8 +46,8 @@ def copy(ctx: Context, dst: Tensor, src: Tensor) -> Steps[None]:
         yield from copy(ctx, packed, src)
         src = packed
     with ctx.device.leasing:
-        ctx.read(src.storage)
-        ctx.write(dst.storage)
+        ctx.read(src.storage, src)
+        ctx.write(dst.storage, dst)
         ctx.queue.copy(dst.handle, src.handle)
 
 
@@ -67,7 +67,7 @@ def fill(ctx: Context, dst: Tensor, value: np.generic) -> Steps[None]:
         return
     if dst.is_contiguous:
         with ctx.device.leasing:
-            ctx.write(dst.storage)
+            ctx.write(dst.storage, dst)
             ctx.queue.fill(dst.handle, value)
         return
     one = type(dst).allocate(ctx, (), dst.dtype)
@@ -91,7 +91,7 @@ def download(ctx: Context, src: Tensor, out: HostArray | None = None) -> Steps[H
     staged: HostArray = buffer[: src.nbytes].view(src.dtype).reshape(src.shape)
     ctx.retain(staged)
     with ctx.device.leasing:
-        ctx.read(src.storage)
+        ctx.read(src.storage, src)
         ctx.queue.download(staged, src.handle)
     if out is None:
         return staged

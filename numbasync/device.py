@@ -6,22 +6,25 @@ each other.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from types import TracebackType
 from typing import Any
 
 from numbasync import backend as backends
 from numbasync import stream as streams
 from numbasync.backend import base
 from numbasync.backend.base import MemoryStats
-from numbasync.errors import CallerError, DeviceMismatchError
+from numbasync.errors import CallerError, DeviceLostError, DeviceMismatchError, DriverError
 from numbasync.event import Event
 from numbasync.memory import MemoryPool
 from numbasync.scheduling import SchedulingPolicy, StreamPoolRoundRobin
 from numbasync.stream import Stream
+from numbasync.submission import Submission
 
 
 class _EventPool:
@@ -80,6 +83,8 @@ class Device:
         self._dropped_streams: dict[int, list[base.Stream]] = {}
         self._policy: SchedulingPolicy | None = None
         self._pool: MemoryPool | None = None
+        self.lost: DeviceLostError | None = None
+        self._lost_trace: TracebackType | None = None
 
     @property
     def label(self) -> str:
@@ -94,6 +99,7 @@ class Device:
         Args:
             priority: lower runs first, where the device has priorities.
         """
+        self.check()
         self.reclaim()
         with self._lock:
             dropped = self._dropped_streams.setdefault(priority, [])
@@ -132,6 +138,7 @@ class Device:
                 stream.synchronize()
             except Exception as error:
                 errors.append(error)
+        self.check()
         self.backend.synchronize()
         try:
             if errors:
@@ -142,7 +149,8 @@ class Device:
     def reclaim(self) -> None:
         """Let go of everything that the device has passed, also on streams nobody watches."""
         for stream in list(self.busy):
-            stream.advance()
+            with contextlib.suppress(DriverError):  # the matter of whoever waits for it
+                stream.advance()
 
     # --- memory ---
 
@@ -173,6 +181,41 @@ class Device:
         """Bytes of the current pool, after letting go of what the device has passed."""
         self.reclaim()
         return self.pool.stats()
+
+    # --- faults ---
+
+    def check(self) -> None:
+        """Raise if a fault has broken the device."""
+        if self.lost is not None:
+            raise self.lost.with_traceback(self._lost_trace)
+
+    def lose(self, fault: DeviceLostError, building: Submission | None = None) -> None:
+        """A fault has broken the device: everything in flight fails with it, and everything
+        later. The message says what was at work.
+
+        Args:
+            building: what was being enqueued when the device told.
+        """
+        with self._lock:
+            if self.lost is not None:
+                return
+            streams = list(self.busy)
+            found = [stream.at_work() for stream in streams]
+            if building is not None and building.launched:
+                found.append(building)
+            suspects = [s.described for s in found if s is not None]
+            if suspects:
+                one = "At work then was" if len(suspects) == 1 else "At work then was one of"
+                fault.args = ("\n  ".join([f"{fault}\n{one}:", *suspects]),)
+            self.lost, self._lost_trace = fault, fault.__traceback__
+        for stream in streams:
+            stream.break_with(fault)
+            stream.advance()
+
+    def forget_fault(self) -> None:
+        """The fault was injected by a test: the device works, with new streams."""
+        self.lost = self._lost_trace = None
+        self._policy = None
 
     # --- other devices ---
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from numbasync import stream as streams
 from numbasync.errors import DeviceMismatchError, StateError
-from numbasync.stream import Stream, Submission
+from numbasync.stream import Stream
+from numbasync.submission import Submission
 
 if TYPE_CHECKING:
     from numbasync.device import Device

@@ -11,9 +11,10 @@ from collections.abc import Awaitable
 from typing import Any, TypeVar
 
 from numbasync import line
-from numbasync.context import Context, Submittable, context_for, exclusive
+from numbasync.callsite import call_site
+from numbasync.context import Context, Submittable, context_for, exclusive, named
 from numbasync.device import default_device
-from numbasync.errors import OperationError
+from numbasync.errors import DeviceLostError, OperationError
 from numbasync.future import DeviceFuture
 from numbasync.scheduling import SchedulingPolicy
 from numbasync.stream import Stream
@@ -36,6 +37,8 @@ def _run(op: Submittable[T], ctx: Context) -> T:
     except StopIteration as end:
         value: T = end.value
         return value
+    except DeviceLostError as error:
+        raise named(error, ctx) from None
     finally:
         ctx.close()
 
@@ -90,7 +93,7 @@ def async_on(op: Submittable[T], stream: Stream) -> T:
     exclusive.check()
     line.finish()
     with exclusive:
-        ctx = context_for(op, stream, None)
+        ctx = context_for(op, stream, None, call_site())
         ctx.submission.orphan = True
         return _run(op, ctx)
 
@@ -109,7 +112,7 @@ def _sync(op: Submittable[T], stream: Stream) -> T:
     exclusive.check()
     line.finish()
     with exclusive:
-        ctx = context_for(op, stream, None)
+        ctx = context_for(op, stream, None, call_site())
         try:
             value = _run(op, ctx)
         except BaseException as error:

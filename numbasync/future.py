@@ -18,9 +18,11 @@ from typing import Any, Generic, TypeVar
 
 from numbasync import line
 from numbasync.backend.base import Preparation
-from numbasync.context import Context, Submittable, Turn, context_for, exclusive
+from numbasync.callsite import CallSite, call_site
+from numbasync.context import Context, Submittable, Turn, context_for, exclusive, named
 from numbasync.errors import ReentrancyError, StateError
-from numbasync.stream import Stream, Submission
+from numbasync.stream import Stream
+from numbasync.submission import Submission
 
 T = TypeVar("T")
 
@@ -59,6 +61,7 @@ class DeviceFuture(Generic[T]):
         self._error: BaseException | None = None
         self._trace: TracebackType | None = None
         self._starter = 0  # the thread that starts it
+        self._site: CallSite | None = None
         self._seen = False  # the error has reached somebody
 
     # --- starting ---
@@ -70,6 +73,7 @@ class DeviceFuture(Generic[T]):
                 return
             self._state = _State.STARTING
             self._starter = threading.get_ident()
+        self._site = call_site()
         try:
             exclusive.check()
         except ReentrancyError as error:
@@ -97,7 +101,7 @@ class DeviceFuture(Generic[T]):
         if self._need is None and self._op is not None:
             op, self._op = self._op, None
             try:
-                self._ctx = context_for(op, self.stream, self._pool)
+                self._ctx = context_for(op, self.stream, self._pool, self._site)
             except Exception as error:
                 self._fail(error)
                 return None
@@ -135,7 +139,7 @@ class DeviceFuture(Generic[T]):
                 self._submission = ctx.close()
             self._end(_State.SUBMITTED)
         except Exception as failed:
-            self._fail(failed)
+            self._fail(named(failed, ctx))
         except BaseException as stop:
             # It goes to whoever is running this now, and to nobody later.
             self._fail(StateError(f"whoever submitted {self._name} was stopped: {stop!r}"))
@@ -148,6 +152,9 @@ class DeviceFuture(Generic[T]):
             self = None  # type: ignore[assignment]
 
     def _fail(self, error: BaseException) -> None:
+        if self._variables is not None and self._site is not None:
+            # It stood in line, so the traceback does not lead to who submitted it.
+            error.add_note(f"{self._name} was submitted at {self._site}.")
         self._error, self._trace = error, error.__traceback__
         self._end(_State.FAILED)
 

@@ -83,6 +83,7 @@ class Launch(DeviceOp[Any]):
             with device.leasing:
                 args = _lease(launcher, bound, ctx)
                 ctx.queue.launch(plan.executable, plan.grid, plan.block, plan.shared_bytes, args)
+            ctx.submission.launched.append(launcher.name)
         return launcher.result(bound.values)
 
     def _width(self) -> int:
@@ -132,9 +133,9 @@ def _lease(launcher: Launcher, bound: Bound, ctx: Context) -> list[Any]:
     for i, tensor in bound.tensors:
         try:
             if parameters[i].is_output:
-                ctx.write(tensor.storage)
+                ctx.write(tensor.storage, tensor)
             else:
-                ctx.read(tensor.storage)
+                ctx.read(tensor.storage, tensor)
         except DeviceMismatchError:
             raise DeviceMismatchError(
                 f"kernel {launcher.name}: {parameters[i].name} is {tensor!r}, but the launch goes "

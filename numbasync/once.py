@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 from numbasync.backend.base import Preparation
 from numbasync.context import Context, Turn
 from numbasync.errors import ReentrancyError, StateError
-from numbasync.stream import Submission
+from numbasync.submission import Submission
 
 T = TypeVar("T")
 Steps = Generator[Preparation, None, T]

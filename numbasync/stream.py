@@ -1,12 +1,14 @@
 """Streams as users hold them, and what is in flight on one.
 
-A `Submission` is what one operation enqueued. The stream keeps it, and it keeps everything
-that the device may still touch, until the stream's word has passed its number. Nobody else
-decides when memory may go: dropping a future, a task, a loop or the stream itself does not.
+The stream keeps its submissions, and they keep everything that the device may still touch,
+until the stream's word has passed their numbers. Nobody else decides when memory may go:
+dropping a future, a task, a loop or the stream itself does not.
 """
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import threading
 import warnings
 import weakref
@@ -17,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from numbasync import reactor
 from numbasync.backend import base
+from numbasync.errors import DeviceLostError, DriverError
+from numbasync.submission import Submission
 
 if TYPE_CHECKING:
     from numbasync.device import Device
@@ -34,83 +38,9 @@ before_mark: Callable[[], None] = _nothing
 nothing_waits: Callable[[], bool] = lambda: True  # noqa: E731
 line_is_finished: Callable[[], Awaitable[None]] = _nothing_to_await
 
+_numbers = itertools.count(1)
+
 LOOK_EVERY = 8  # submissions; a look and what it settles cost about 2 us
-
-
-class Submission:
-    """Work of one operation on one stream.
-
-    Attributes:
-        name: the operation, for messages.
-        sequence: its position on the stream; 0 until it has been committed.
-        done: the device has passed it, and its host side is settled.
-        error: why it failed, once it is done.
-        queue: the backend's queue for its work.
-        orphan: nobody holds a future of it; the stream itself reports its error.
-    """
-
-    __slots__ = (
-        "_after", "_keep", "_trace", "causes", "done", "error", "name", "orphan", "queue",
-        "sequence", "stream",
-    )  # fmt: skip
-
-    def __init__(self, stream: Stream, name: str) -> None:
-        self.stream = stream
-        self.name = name
-        self.sequence = 0
-        self.done = False
-        self.error: BaseException | None = None
-        self.queue = stream.backend.open()
-        self.orphan = False
-        # Most submissions have none.
-        self.causes: list[Submission] | None = None
-        self._keep: list[object] = []
-        self._after: list[Callable[[], None]] | None = None
-        self._trace: TracebackType | None = None
-
-    def retain(self, thing: object) -> None:
-        """Keep `thing` alive until the device has passed this submission."""
-        self._keep.append(thing)
-
-    def afterwards(self, call: Callable[[], None]) -> None:
-        """Call on the host once the device has passed this submission without failing."""
-        if self._after is None:
-            self._after = []
-        self._after.append(call)
-
-    def depends_on(self, other: Submission) -> None:
-        """Fail if `other`, which is ordered before this one, fails."""
-        if self.causes is None:
-            self.causes = []
-        self.causes.append(other)
-
-    def settle(self, error: BaseException | None) -> list[object]:
-        """The device has passed it: run the host side. Returns what it kept, to be dropped."""
-        error = error or self.queue.failure()
-        for cause in self.causes or ():
-            error = error or cause.error
-        try:
-            if error is None:
-                for call in self._after or ():
-                    call()
-        except BaseException as failed:
-            error = failed
-        self.error = error
-        if error is not None:
-            self._trace = error.__traceback__
-        kept, self._keep = self._keep, []
-        self._after = self.causes = None
-        self.done = True
-        return kept
-
-    def raise_error(self) -> None:
-        """Raise what it failed with, if it did; however often, with one traceback."""
-        if self.error is not None:
-            raise self.error.with_traceback(self._trace)
-
-    def __repr__(self) -> str:
-        state = "done" if self.done else "in flight" if self.sequence else "being built"
-        return f"<Submission {self.name}, {state}, number {self.sequence} on {self.stream!r}>"
 
 
 class Stream:
@@ -118,14 +48,21 @@ class Stream:
 
     Made by `device.new_stream()` or `await Stream.create(device)`. Streams do not wait for
     the legacy default stream, and are recycled, never destroyed.
+
+    Attributes:
+        device: its device.
+        number: which one it is of the process's, for messages.
     """
 
     def __init__(self, device: Device, backend: base.Stream) -> None:
         self.device = device
+        self.number = next(_numbers)
         self.backend = backend
         self._lock = threading.RLock()
         self._in_flight: deque[Submission] = deque()
         self._sequence = backend.completed()  # a recycled stream counts on
+        # Passed for certain, whatever the word says: the device was asked.
+        self._known = 0
         self._broken: BaseException | None = None
         self._broken_trace: TracebackType | None = None
         self._unreported: BaseException | None = None
@@ -159,7 +96,8 @@ class Stream:
         # Keeps a stream short that nobody awaits; now and then, since it is looked at anyway
         # by whoever awaits, synchronises, or asks for memory.
         if not len(self._in_flight) % LOOK_EVERY:
-            self.advance()
+            with contextlib.suppress(DriverError):  # who waits for it looks again, and is told
+                self.advance()
 
     def suspend(self, submission: Submission) -> None:
         """It is half enqueued, and goes on later, or never: keep what the device uses."""
@@ -208,15 +146,16 @@ class Stream:
         self.follow(other, number)
 
     def check(self) -> None:
-        """Raise if the stream is known to be broken."""
+        """Raise if the stream, or its device, is known to be broken."""
         if self._broken is not None:
             raise self._broken.with_traceback(self._broken_trace)
+        self.device.check()
 
     def verify(self) -> None:
         """Raise if the stream is broken. A word says "done", not "well": before a result is
         handed out, the device is asked.
         """
-        self.give_up()
+        self._is_broken()
         self.check()
 
     # --- watching ---
@@ -230,6 +169,7 @@ class Stream:
         if self._abandoned:
             self._commit_abandoned()
         passed = self._sequence if self._broken is not None else self.backend.completed()
+        passed = max(passed, self._known)
         in_flight = self._in_flight
         if in_flight:
             try:
@@ -285,14 +225,46 @@ class Stream:
         return self.backend.wake(sequence, doorbell)
 
     def give_up(self) -> bool:
-        """If the device reports a fault, fail everything in flight. Whether it did."""
+        """Ask the device, not its word. If it reports a fault, fail everything in flight; if it
+        is idle, everything is done. Whether it was one of these.
+        """
+        return self._is_broken() or self._has_lost_a_mark()
+
+    def _is_broken(self) -> bool:
         if self._broken is None:
-            fault = self.backend.fault()
+            fault = self.device.lost or self.backend.fault()
             if fault is None:
                 return False
-            self._broken, self._broken_trace = fault, fault.__traceback__
+            if isinstance(fault, DeviceLostError):
+                self.device.lose(fault)
+            self.break_with(self.device.lost or fault)
         self._settle(self._sequence)
         return True
+
+    def _has_lost_a_mark(self) -> bool:
+        """Whether the stream is idle although its word says otherwise. Then what was enqueued
+        is done: the device's own answer counts.
+        """
+        number = self._written()
+        if not (self._in_flight and self.backend.query()) or self.backend.completed() >= number:
+            return False
+        self._known = max(self._known, number)
+        return True
+
+    def _written(self) -> int:
+        """The latest number that the device has been told to write."""
+        with self._lock:
+            return self._sequence
+
+    def break_with(self, fault: BaseException) -> None:
+        """It will pass nothing any more: what is in flight fails with `fault`."""
+        if self._broken is None:
+            self._broken, self._broken_trace = fault, fault.__traceback__
+
+    def at_work(self) -> Submission | None:
+        """The submission that the device has not passed and that no other is before."""
+        passed = self.backend.completed()
+        return next((s for s in list(self._in_flight) if s.sequence > passed), None)
 
     def wait(self, sequence: int) -> Generator[Any, None, None]:
         """Suspend the running task until the device has passed `sequence`."""
@@ -321,11 +293,14 @@ class Stream:
     def wait_until_idle(self) -> None:
         """`synchronize`, which leaves errors to those who hold a future, or ask later."""
         self.check()
+        number = self._written()
         try:
             self.backend.synchronize()
         except BaseException:
-            self.give_up()
+            self._is_broken()
+            self.check()  # a fault's own message, which says what was at work
             raise
+        self._known = max(self._known, number)
         self.advance()
 
     def query(self) -> bool:
@@ -375,7 +350,7 @@ class Stream:
 
     def __repr__(self) -> str:
         state = "broken" if self._broken is not None else f"{len(self._in_flight)} in flight"
-        return f"<Stream of {self.device.label}, {state}>"
+        return f"<Stream {self.number} of {self.device.label}, {state}>"
 
 
 class _Awaitable:

@@ -1,4 +1,4 @@
-"""Tools for testing kernels and programs: gates, quiet devices, counters, and a pytest plugin.
+"""Tools for testing kernels and programs: gates, faults, counters, and a pytest plugin.
 
 Nothing here sleeps. A test that needs work to be in flight holds the stream with a gate,
 lets everything else run with `settle`, and looks.
@@ -17,6 +17,9 @@ from numbasync.backend.base import Counters as Counters
 from numbasync.device import Device
 from numbasync.errors import StateError
 from numbasync.stream import Stream
+from numbasync.testing.faults import Fault as Fault
+from numbasync.testing.faults import Injected as Injected
+from numbasync.testing.faults import inject as inject
 
 
 class Gate:

@@ -15,7 +15,8 @@ from numbasync import copies
 from numbasync.context import Context
 from numbasync.memory import Storage
 from numbasync.once import Once
-from numbasync.stream import Stream, Submission
+from numbasync.stream import Stream
+from numbasync.submission import Submission
 from numbasync.tensor import Tensor
 from tests.programs import compiled, machine
 

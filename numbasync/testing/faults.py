@@ -1,0 +1,229 @@
+"""Faults on demand: what a driver, a device or a kernel may do to a program, at a chosen moment.
+
+A fault is put where the device would put it, below everything that numbasync does about it,
+and works on every kind of device alike. What is injected is undone at the end of the block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Literal, TypeAlias, get_args
+
+from numbasync.backend import base
+from numbasync.device import Device
+from numbasync.errors import (
+    CallerError,
+    DeviceLostError,
+    DriverError,
+    KernelError,
+    OutOfDeviceMemoryError,
+)
+
+Fault: TypeAlias = Literal["allocation", "kernel", "device", "completion", "query"]
+
+
+class Injected:
+    """A fault that waits for its moment.
+
+    Attributes:
+        fault: its kind.
+        calls: of the calls that it is about, how many there have been.
+        happened: whether it has happened.
+    """
+
+    def __init__(self, device: Device, fault: Fault, after: int) -> None:
+        self.device = device
+        self.fault = fault
+        self.calls = 0
+        self.happened = False
+        self.lost: DeviceLostError | None = None
+        self._after = after
+
+    def now(self) -> bool:
+        """Count a call; whether it is the one that fails."""
+        self.calls += 1
+        if self.calls == self._after + 1:
+            self.happened = True
+            return True
+        return False
+
+    def __repr__(self) -> str:
+        state = "has happened" if self.happened else f"{self.calls} of {self._after} calls so far"
+        return f"<injected {self.fault} fault of {self.device.label}, {state}>"
+
+
+class _Queue:
+    """A submission's queue whose launches may fail."""
+
+    def __init__(self, queue: base.Queue, injected: Injected) -> None:
+        self._queue = queue
+        self._injected = injected
+        self._error: KernelError | None = None
+
+    def launch(self, executable: Any, *args: Any) -> None:
+        injected = self._injected
+        if self._error is not None or injected.lost is not None:
+            return  # as on the device: nothing runs behind it
+        if not injected.now():
+            self._queue.launch(executable, *args)
+        elif injected.fault == "kernel":
+            self._error = KernelError("a kernel raised an injected fault")
+        else:
+            # What is lost is given back, so on a real GPU nothing may use it any more.
+            injected.device.backend.quiesce()
+            injected.lost = DeviceLostError("an injected fault has broken the device's context.")
+
+    def failure(self) -> BaseException | None:
+        return self._error or self._queue.failure()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._queue, name)
+
+
+@contextmanager
+def inject(device: Device, fault: Fault, after: int = 0) -> Iterator[Injected]:
+    """Inside the block, let something go wrong on `device`: the first `after` calls go well,
+    the next one fails, later ones go well again.
+
+    | fault | counts | what happens |
+    |---|---|---|
+    | `"allocation"` | requests to the device's current pool | OutOfDeviceMemoryError |
+    | `"kernel"` | launches | the kernel does not run, its operation fails with KernelError |
+    | `"device"` | launches | nothing runs any more, and everything fails with DeviceLostError |
+    | `"completion"` | marks behind submissions | the mark is never seen |
+    | `"query"` | looks at the streams' positions | the look raises DriverError |
+
+    At the end of the block a lost device works again, with new streams; on a GPU nothing was
+    broken in truth. One fault of a device at a time.
+
+    Raises:
+        CallerError: there is no such fault, or `after` is negative.
+    """
+    if fault not in get_args(Fault):
+        kinds = ", ".join(repr(k) for k in get_args(Fault))
+        raise CallerError(f"there is no fault {fault!r} to inject; write one of {kinds}.")
+    if after < 0:
+        raise CallerError(f"after={after}: how many calls go well before; write 0 or more.")
+    injected = Injected(device, fault, after)
+    with _PLACES[fault](injected):
+        yield injected
+
+
+# --- where each is put ------------------------------------------------------------------
+
+
+@contextmanager
+def _replaced(owner: Any, name: str, make: Callable[[Any], Any]) -> Iterator[None]:
+    original = getattr(owner, name)
+    own = name in vars(owner)
+    setattr(owner, name, make(original))
+    try:
+        yield
+    finally:
+        if own:
+            setattr(owner, name, original)
+        else:
+            delattr(owner, name)
+
+
+@contextmanager
+def _on_streams(
+    injected: Injected, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> Iterator[None]:
+    """A method of all streams of one device, also of those that are made later."""
+    backend = injected.device.backend
+    kind = type(injected.device.new_stream().backend)
+
+    def only_here(original: Callable[..., Any]) -> Callable[..., Any]:
+        changed = make(original)
+
+        def method(self: base.Stream, *args: Any) -> Any:
+            return (changed if self.device is backend else original)(self, *args)
+
+        return method
+
+    with _replaced(kind, name, only_here):
+        yield
+
+
+@contextmanager
+def _allocation(injected: Injected) -> Iterator[None]:
+    refused: list[int] = []  # who is refused tries once more, after a collection
+
+    def make(allocate: Callable[..., Any]) -> Callable[..., Any]:
+        def refusing(nbytes: int, stream: base.Stream) -> Any:
+            if refused and refused.pop() == nbytes:
+                raise OutOfDeviceMemoryError(f"{nbytes:,} bytes: an injected fault.")
+            if injected.now():
+                refused.append(nbytes)
+                raise OutOfDeviceMemoryError(f"{nbytes:,} bytes: an injected fault.")
+            return allocate(nbytes, stream)
+
+        return refusing
+
+    with _replaced(injected.device.pool, "allocate", make):
+        yield
+
+
+@contextmanager
+def _launches(injected: Injected) -> Iterator[None]:
+    def make(open_: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda self: _Queue(open_(self), injected)
+
+    with _on_streams(injected, "open", make):
+        yield
+
+
+@contextmanager
+def _device(injected: Injected) -> Iterator[None]:
+    def write(original: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda self, number: None if injected.lost else original(self, number)
+
+    def fault(original: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda self: injected.lost or original(self)
+
+    with (
+        _launches(injected),
+        _on_streams(injected, "write", write),
+        _on_streams(injected, "fault", fault),
+        _on_streams(injected, "query", lambda q: lambda self: not injected.lost and q(self)),
+    ):
+        try:
+            yield
+        finally:
+            if injected.lost is not None:
+                injected.device.forget_fault()
+
+
+@contextmanager
+def _completion(injected: Injected) -> Iterator[None]:
+    def make(write: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda self, number: None if injected.now() else write(self, number)
+
+    with _on_streams(injected, "write", make):
+        yield
+
+
+@contextmanager
+def _query(injected: Injected) -> Iterator[None]:
+    def make(completed: Callable[..., Any]) -> Callable[..., Any]:
+        def look(self: base.Stream) -> int:
+            if injected.now():
+                raise DriverError("cuEventQuery", 999, "CUDA_ERROR_UNKNOWN", "an injected fault")
+            passed: int = completed(self)
+            return passed
+
+        return look
+
+    with _on_streams(injected, "completed", make):
+        yield
+
+
+_PLACES: dict[str, Callable[[Injected], Any]] = {
+    "allocation": _allocation,
+    "kernel": _launches,
+    "device": _device,
+    "completion": _completion,
+    "query": _query,
+}

@@ -1,0 +1,281 @@
+"""What goes wrong on a device: who is told, what the message says, and what still works."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+from typing import Any
+
+import numpy as np
+import pytest
+
+import numbasync as na
+from numbasync.errors import (
+    CallerError,
+    DeviceLostError,
+    DriverError,
+    KernelError,
+    OutOfDeviceMemoryError,
+)
+from numbasync.testing import Gate, inject, settle
+from tests.common import add_one, copy_to, fresh, saxpy, used
+
+
+@pytest.fixture(autouse=True)
+def compiled(device: na.Device) -> None:
+    add_one.compile(na.meta(4)).sync()
+    copy_to.compile(na.meta(4), na.meta(4)).sync()
+    saxpy.compile(na.meta(4), 1.0, na.meta(4)).sync()
+
+
+def line_of(text: str) -> int:
+    """The number of the line of this file that holds `text`."""
+    with open(__file__) as file:
+        return next(i for i, line in enumerate(file, 1) if text in line and "line_of" not in line)
+
+
+# --- messages point to the line that submitted --------------------------------------------
+
+
+async def test_a_failed_kernel_names_kernel_chain_and_the_line_that_submitted_it(
+    device: na.Device,
+) -> None:
+    z, x = await na.zeros(4), await na.ones(4)
+    with inject(device, "kernel") as fault:
+        future = na.spawn(saxpy(z, 2.0, x).then(lambda r: na.value(r.z)))  # here
+    with pytest.raises(KernelError) as caught:
+        await future
+    said = str(caught.value)
+    assert "In saxpy(z, a, x).then(<lambda>), which launched saxpy; submitted at" in said
+    assert f'test_faults.py", line {line_of("# here")}, in {future_site()}' in said
+    assert fault.happened
+
+
+def future_site() -> str:
+    return "test_a_failed_kernel_names_kernel_chain_and_the_line_that_submitted_it"
+
+
+async def test_the_line_is_the_await_of_what_was_scheduled(device: na.Device) -> None:
+    z = await na.zeros(4)
+    future = add_one(z).schedule(device.policy)
+    with inject(device, "kernel"), pytest.raises(KernelError) as caught:
+        await future  # awaited here
+    assert f"line {line_of('# awaited here')}, in" in str(caught.value)
+
+
+def test_the_line_of_a_blocking_form(device: na.Device, stream: na.Stream) -> None:
+    z = na.zeros(4).sync()
+    with inject(device, "kernel"), pytest.raises(KernelError) as caught:
+        add_one(z).sync_on(stream)  # blocks here
+    assert f"line {line_of('# blocks here')}, in" in str(caught.value)
+    with inject(device, "kernel"):
+        add_one(z).async_on(stream)  # enqueues here
+    with pytest.raises(KernelError) as caught:
+        stream.synchronize()
+    assert f"line {line_of('# enqueues here')}, in" in str(caught.value)
+
+
+async def test_who_depends_on_it_gets_the_same_message_once(device: na.Device) -> None:
+    op = na.zeros(4).then(lambda z: add_one(z)).output().shared()
+    with inject(device, "kernel"):
+        futures = [na.spawn(op.then(lambda z: z.to_host())) for _ in range(3)]
+    said = []
+    for future in futures:
+        with pytest.raises(KernelError) as caught:
+            await future
+        said.append(str(caught.value))
+    assert len(set(said)) == 1
+    assert said[0].count("submitted at") == 1
+
+
+async def test_an_error_behind_a_compilation_has_a_note_of_who_submitted_it(
+    device: na.Device,
+) -> None:
+    def broken(_: Any) -> Any:
+        raise ValueError("in a closure")
+
+    future = na.spawn(fresh()(na.zeros(4)).then(broken))  # stands in line
+    with pytest.raises(ValueError, match="in a closure") as caught:
+        await future
+    (note,) = caught.value.__notes__
+    assert f"line {line_of('# stands in line')}, in" in note
+    with pytest.raises(ValueError, match="in a closure"):
+        await future
+    assert len(caught.value.__notes__) == 1
+
+
+# --- one operation fails --------------------------------------------------------------------
+
+
+async def test_the_nth_launch_fails_and_the_others_do_not(device: na.Device) -> None:
+    z = await na.zeros(4)
+    results = []
+    with inject(device, "kernel", after=2) as fault:
+        for _ in range(4):
+            try:
+                await add_one(z)
+                results.append("right")
+            except KernelError:
+                results.append("failed")
+    assert results == ["right", "right", "failed", "right"]
+    assert fault.calls == 4
+    assert (await z.to_host()).tolist() == [3] * 4
+
+
+@pytest.mark.parametrize("after", range(4))
+async def test_an_allocation_that_fails_half_way_leaves_nothing(
+    device: na.Device, after: int
+) -> None:
+    host = np.ones(1000, np.float32)
+    before = used(device)
+
+    def program() -> na.DeviceOp[Any]:
+        made = na.zip(na.from_host(host), na.zeros(1000))
+        return made.then(lambda t: saxpy(t[1], 3.0, t[0])).output().dup().to_host()
+
+    refused = contextlib.suppress(OutOfDeviceMemoryError)
+    with inject(device, "allocation", after=after) as fault, refused:
+        assert (await program()).tolist() == [3] * 1000
+    assert fault.happened == (after < 3)
+    assert (await program()).tolist() == [3] * 1000
+    assert used(device) == before
+
+
+# --- the device is lost -----------------------------------------------------------------------
+
+
+async def test_a_lost_device_says_what_was_at_work_and_fails_all_later_operations(
+    device: na.Device,
+) -> None:
+    z, y = await na.zeros(4), await na.zeros(4)
+    streams = [device.new_stream() for _ in range(2)]
+    future = None
+    with inject(device, "device") as fault:
+        future = na.spawn(add_one(z), streams[0])  # breaks it
+        with pytest.raises(DeviceLostError) as caught:
+            await future
+        said = str(caught.value)
+        assert "At work then was:\n  add_one(z)" in said
+        assert f"line {line_of('# breaks it')}, in" in said
+        launched = fault.calls
+        for attempt in (
+            lambda: add_one(y).sync(),
+            lambda: na.zeros(4).sync_on(streams[1]),
+            lambda: na.spawn(add_one(y)).sync(),
+            device.new_stream,
+            streams[1].synchronize,
+            device.synchronize,
+        ):
+            with pytest.raises(DeviceLostError) as caught:
+                attempt()
+            assert "add_one(z)" in str(caught.value)
+        with pytest.raises(DeviceLostError):
+            await add_one(y)
+        assert fault.calls == launched, "something was launched on a lost device"
+    assert (await add_one(y).output().to_host()).tolist() == [1] * 4
+
+
+async def test_everybody_who_waits_is_told_of_a_lost_device_and_nobody_hangs(
+    device: na.Device,
+) -> None:
+    tensors = [await na.zeros(4) for _ in range(6)]
+    with inject(device, "device", after=3):
+        futures = [na.spawn(add_one(z)) for z in tensors]
+        results = await asyncio.wait_for(asyncio.gather(*futures, return_exceptions=True), 10)
+    lost = [r for r in results if isinstance(r, DeviceLostError)]
+    assert lost and all(r is lost[0] for r in lost)
+    assert "At work then" in str(lost[0])
+
+
+async def test_a_lost_device_gives_back_what_its_work_held(device: na.Device) -> None:
+    before = used(device)
+    with inject(device, "device"):
+        futures = [na.spawn(na.zeros(1 << 16).then(lambda z: add_one(z))) for _ in range(3)]
+        while futures:
+            with pytest.raises(DeviceLostError):
+                await futures.pop()
+    gc.collect()
+    assert used(device) == before
+
+
+# --- the device does not tell ---------------------------------------------------------------
+
+
+async def test_a_completion_that_is_lost_does_not_hang_its_awaiter(device: na.Device) -> None:
+    z = await na.zeros(4)
+    before = used(device)
+    with inject(device, "completion") as fault:
+        r = await asyncio.wait_for(_awaited(add_one(z)), 10)
+        assert fault.happened
+        assert (await r.z.to_host()).tolist() == [1] * 4
+        assert used(device) == before
+
+
+def test_a_completion_that_is_lost_does_not_keep_memory(
+    device: na.Device, stream: na.Stream
+) -> None:
+    before = used(device)
+    with inject(device, "completion"):
+        z = na.zeros(1 << 16).sync_on(stream)
+        assert stream.pending == 0
+    del z
+    assert used(device) == before
+
+
+async def test_a_gate_is_not_taken_for_a_lost_completion(
+    device: na.Device, stream: na.Stream
+) -> None:
+    z = await na.zeros(4)
+    with Gate(stream):
+        future = na.spawn(add_one(z), stream)
+        await settle(device)
+        assert not stream.give_up()
+        assert not future.done()
+    await future
+
+
+async def test_a_look_that_fails_reaches_who_awaits_and_the_work_goes_on(
+    device: na.Device, stream: na.Stream
+) -> None:
+    z = await na.zeros(4)
+    with Gate(stream) as gate:
+        future = na.spawn(add_one(z), stream)
+        task = asyncio.ensure_future(_awaited(future))
+        await settle(device)
+        with inject(device, "query"):
+            stream_look(stream)
+        gate.open()
+        await task
+    with inject(device, "query"), pytest.raises(DriverError, match="an injected fault"):
+        await na.spawn(add_one(z), stream)
+    assert (await z.to_host()).tolist() == [2] * 4
+
+
+def stream_look(stream: na.Stream) -> None:
+    with pytest.raises(DriverError):
+        stream.advance()
+
+
+async def test_looks_that_fail_elsewhere_are_nobodys_error(device: na.Device) -> None:
+    one, two = device.new_stream(), device.new_stream()
+    z = await na.zeros(4)
+    with Gate(one):
+        future = na.spawn(add_one(z), one)
+        with inject(device, "query") as fault:
+            device.reclaim()
+            assert fault.happened
+            assert (await na.ones(4).to_host().schedule(two)).tolist() == [1] * 4
+    await future
+
+
+def test_what_is_no_fault_is_refused(device: na.Device) -> None:
+    fire: Any = "fire"
+    with pytest.raises(CallerError, match="'allocation', 'kernel'"), inject(device, fire):
+        pass
+    with pytest.raises(CallerError, match="after=-1"), inject(device, "kernel", after=-1):
+        pass
+
+
+async def _awaited(awaitable: Any) -> Any:
+    return await awaitable
