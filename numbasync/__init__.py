@@ -22,6 +22,7 @@ from numbasync.context import Context as Context
 from numbasync.context import ordering as ordering
 from numbasync.context import set_ordering as set_ordering
 from numbasync.device import Device as Device
+from numbasync.device import InFlight as InFlight
 from numbasync.device import default_device as default_device
 from numbasync.device import devices as devices
 from numbasync.device import use_device as use_device
@@ -34,6 +35,7 @@ from numbasync.kernel import compile_count as compile_count
 from numbasync.launcher import Launch as Launch
 from numbasync.launcher import Launcher as Launcher
 from numbasync.launcher import launcher as launcher
+from numbasync.limits import limit as limit
 from numbasync.memory import MemoryPool as MemoryPool
 from numbasync.op import DeviceOp as DeviceOp
 from numbasync.partition import Partition as Partition

@@ -201,7 +201,29 @@ def memcpy(dst: Tensor | HostArray, src: Tensor | HostArray | SharedTensor) -> D
     return Memcpy(dst, src)
 
 
-class Full(Leaf[Tensor]):
+class Made(Leaf[Tensor]):
+    """A new tensor.
+
+    Attributes:
+        copied: its elements pass through page-locked memory.
+    """
+
+    _shape: layout.Shape
+    _dtype: np.dtype[Any]
+    _name: str
+    copied = False
+
+    def steps(self, ctx: Context) -> Steps[Tensor]:
+        if ctx.device.limit is not None:
+            nbytes = math.prod(self._shape) * self._dtype.itemsize
+            yield from ctx.room(2 * nbytes if self.copied else nbytes)
+        return self.enqueue(ctx)
+
+    def _describe(self) -> str:
+        return f"{self._name}({self._shape})"
+
+
+class Full(Made):
     """A new tensor, uninitialised or with one value everywhere."""
 
     def __init__(
@@ -218,12 +240,11 @@ class Full(Leaf[Tensor]):
             ctx.queue.fill(made.handle, self._value)
         return made
 
-    def _describe(self) -> str:
-        return f"{self._name}({self._shape})"
 
-
-class Generated(Leaf[Tensor]):
+class Generated(Made):
     """A new tensor with elements that the host computes when this is enqueued."""
+
+    copied = True
 
     def __init__(
         self, shape: layout.Shape, dtype: np.dtype[Any], make: Callable[[], HostArray], name: str
@@ -237,9 +258,6 @@ class Generated(Leaf[Tensor]):
         made = Tensor.allocate(ctx, self._shape, self._dtype)
         upload(ctx, made, self._make())
         return made
-
-    def _describe(self) -> str:
-        return f"{self._name}({self._shape})"
 
 
 class Fill(DeviceOp[Tensor]):

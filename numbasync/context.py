@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Literal, Protocol, TypeVar
 
+import numpy as np
+
 from numbasync.backend import base
 from numbasync.backend.base import Preparation
 from numbasync.callsite import CallSite
@@ -25,10 +27,12 @@ from numbasync.errors import (
     OutOfDeviceMemoryError,
     ReentrancyError,
 )
+from numbasync.limits import Room
 from numbasync.memory import MemoryPool, Storage
 from numbasync.stream import Stream
 from numbasync.submission import Submission
 
+T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
@@ -230,6 +234,7 @@ class Context:
         """
         self._used = True
         stream = self.stream.backend
+        self.submission.nbytes += nbytes
         try:
             storage = self.pool.allocate(nbytes, stream)
         except OutOfDeviceMemoryError:
@@ -240,6 +245,21 @@ class Context:
         storage.writer = self.submission
         self.submission.retain(storage)
         return storage
+
+    def host_buffer(self, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        """Host bytes that the device copies from and to without blocking, retained."""
+        buffer = self.device.backend.host_buffer(nbytes)[:nbytes]
+        self.submission.nbytes += nbytes
+        self.retain(buffer)
+        return buffer
+
+    def room(self, nbytes: int | None = None) -> Generator[Preparation, None, None]:
+        """Wait until `na.limit` allows so many bytes more; None: an operation to begin."""
+        while self.device.limit is not None:
+            need = Room(self.device, nbytes, self.submission.nbytes)
+            if need.is_there():
+                return
+            yield need
 
     # --- leases ---
 
@@ -379,6 +399,18 @@ def context_for(
     if pool.device is not stream.device.backend:
         raise DeviceMismatchError(f"{pool!r} cannot serve {stream!r}, which is another device's.")
     return Context(stream, pool, str(op), site)
+
+
+def admitted(op: Submittable[T], ctx: Context) -> Generator[Preparation, None, T]:
+    """The steps of `op`; before them, those that wait until there is room for it."""
+    if ctx.device.limit is None or op.unordered:
+        return op.steps(ctx)
+    return _admitted(op, ctx)
+
+
+def _admitted(op: Submittable[T], ctx: Context) -> Generator[Preparation, None, T]:
+    yield from ctx.room()
+    return (yield from op.steps(ctx))
 
 
 def named(error: Exception, ctx: Context) -> Exception:

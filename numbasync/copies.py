@@ -17,10 +17,8 @@ HostArray: TypeAlias = np.ndarray[Any, Any]
 
 def stage(ctx: Context, array: HostArray) -> HostArray:
     """The elements in memory that the device copies from without blocking, retained."""
-    buffer = ctx.device.backend.host_buffer(array.nbytes)
-    staged: HostArray = buffer[: array.nbytes].view(array.dtype).reshape(array.shape)
+    staged: HostArray = ctx.host_buffer(array.nbytes).view(array.dtype).reshape(array.shape)
     staged[...] = array
-    ctx.retain(staged)
     return staged
 
 
@@ -42,6 +40,7 @@ def copy(ctx: Context, dst: Tensor, src: Tensor) -> Steps[None]:
         yield need
     if src.storage is dst.storage and not src.same_elements(dst):
         # They may overlap, and elements are copied in no order: through a copy.
+        yield from ctx.room(src.nbytes)
         packed = type(src).allocate(ctx, src.shape, src.dtype)
         yield from copy(ctx, packed, src)
         src = packed
@@ -54,8 +53,10 @@ def copy(ctx: Context, dst: Tensor, src: Tensor) -> Steps[None]:
 def upload_any(ctx: Context, dst: Tensor, array: HostArray) -> Steps[None]:
     """`upload` into a tensor of any layout."""
     if dst.is_contiguous:
+        yield from ctx.room(dst.nbytes)
         upload(ctx, dst, array)
         return
+    yield from ctx.room(2 * dst.nbytes)
     packed = type(dst).allocate(ctx, dst.shape, dst.dtype)
     upload(ctx, packed, array)
     yield from copy(ctx, dst, packed)
@@ -84,12 +85,12 @@ def download(ctx: Context, src: Tensor, out: HostArray | None = None) -> Steps[H
     if src.size == 0:
         return np.empty(src.shape, src.dtype) if out is None else out
     if not src.is_contiguous:
+        yield from ctx.room(src.nbytes)
         packed = type(src).allocate(ctx, src.shape, src.dtype)
         yield from copy(ctx, packed, src)
         src = packed
-    buffer = ctx.device.backend.host_buffer(src.nbytes)
-    staged: HostArray = buffer[: src.nbytes].view(src.dtype).reshape(src.shape)
-    ctx.retain(staged)
+    yield from ctx.room(src.nbytes)
+    staged: HostArray = ctx.host_buffer(src.nbytes).view(src.dtype).reshape(src.shape)
     with ctx.device.leasing:
         ctx.read(src.storage, src)
         ctx.queue.download(staged, src.handle)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 from numbasync import backend as backends
 from numbasync import stream as streams
@@ -25,6 +25,20 @@ from numbasync.memory import MemoryPool
 from numbasync.scheduling import SchedulingPolicy, StreamPoolRoundRobin
 from numbasync.stream import Stream
 from numbasync.submission import Submission
+
+
+class Limit(NamedTuple):
+    """Most operations, and most bytes of theirs, in flight at once; None for any number."""
+
+    ops: int | None
+    bytes: int | None
+
+
+class InFlight(NamedTuple):
+    """Operations in flight, and the bytes that they have allocated or hold for copies."""
+
+    ops: int
+    bytes: int
 
 
 class _EventPool:
@@ -63,6 +77,7 @@ class Device:
         name: the product's name.
         compute_capability: (major, minor); (0, 0) on the CPU device.
         limits: what one launch may ask for.
+        limit: what may be in flight at once; set by `na.limit`.
     """
 
     def __init__(self, backend: base.Device) -> None:
@@ -83,6 +98,7 @@ class Device:
         self._dropped_streams: dict[int, list[base.Stream]] = {}
         self._policy: SchedulingPolicy | None = None
         self._pool: MemoryPool | None = None
+        self.limit: Limit | None = None
         self.lost: DeviceLostError | None = None
         self._lost_trace: TracebackType | None = None
 
@@ -151,6 +167,13 @@ class Device:
         for stream in list(self.busy):
             with contextlib.suppress(DriverError):  # the matter of whoever waits for it
                 stream.advance()
+
+    @property
+    def in_flight(self) -> InFlight:
+        """What is in flight now, on all streams."""
+        self.reclaim()
+        streams = list(self.busy)
+        return InFlight(sum(s.unsettled for s in streams), sum(s.nbytes for s in streams))
 
     # --- memory ---
 

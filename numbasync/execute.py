@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from numbasync import line
 from numbasync.callsite import call_site
-from numbasync.context import Context, Submittable, context_for, exclusive, named
+from numbasync.context import Context, Submittable, admitted, context_for, exclusive, named
 from numbasync.device import default_device
 from numbasync.errors import DeviceLostError, OperationError
 from numbasync.future import DeviceFuture
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 def _run(op: Submittable[T], ctx: Context) -> T:
     """Enqueue all of `op`, preparing what it needs on this thread."""
-    steps = op.steps(ctx)
+    steps = admitted(op, ctx)
     try:
         need = next(steps)
         while True:

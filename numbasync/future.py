@@ -19,7 +19,15 @@ from typing import Any, Generic, TypeVar
 from numbasync import line
 from numbasync.backend.base import Preparation
 from numbasync.callsite import CallSite, call_site
-from numbasync.context import Context, Submittable, Turn, context_for, exclusive, named
+from numbasync.context import (
+    Context,
+    Submittable,
+    Turn,
+    admitted,
+    context_for,
+    exclusive,
+    named,
+)
 from numbasync.errors import ReentrancyError, StateError
 from numbasync.stream import Stream
 from numbasync.submission import Submission
@@ -105,7 +113,7 @@ class DeviceFuture(Generic[T]):
             except Exception as error:
                 self._fail(error)
                 return None
-            self._steps = op.steps(self._ctx)
+            self._steps = admitted(op, self._ctx)
             self._step(None)
         return self._need
 

@@ -79,6 +79,8 @@ class Launch(DeviceOp[Any]):
         if plan is None:
             executable = yield from _compiled(launcher, bound, device)
             plan = launcher.planner.make(bound, config, device, executable)
+        if bound.host and device.limit is not None:
+            yield from ctx.room(sum(2 * array.nbytes for _, array in bound.host))
         if not plan.empty:
             with device.leasing:
                 args = _lease(launcher, bound, ctx)

@@ -14,7 +14,7 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Protocol, TypeVar
@@ -22,6 +22,7 @@ from typing import Protocol, TypeVar
 from numbasync import stream
 from numbasync.backend.base import Preparation
 from numbasync.context import Turn
+from numbasync.limits import Room
 
 T = TypeVar("T")
 
@@ -150,6 +151,8 @@ class Line:
         """Do it on another thread; or, if another task or thread is at it, wait for that."""
         if isinstance(need, Turn):
             return settled(need)
+        if isinstance(need, Room):
+            return asyncio.ensure_future(told(need.wait()))
         done: asyncio.Future[BaseException | None] = self.loop.create_future()
 
         def tell(error: BaseException | None) -> None:
@@ -263,6 +266,15 @@ def attempt(need: Preparation) -> BaseException | None:
     """Do it; the error as a value, so that it can be thrown where the need arose."""
     try:
         need.run()
+    except Exception as error:
+        return error
+    return None
+
+
+async def told(need: Awaitable[None]) -> BaseException | None:
+    """Await it; the error as a value."""
+    try:
+        await need
     except Exception as error:
         return error
     return None

@@ -60,6 +60,7 @@ class Stream:
         self.backend = backend
         self._lock = threading.RLock()
         self._in_flight: deque[Submission] = deque()
+        self.nbytes = 0  # of all that is in flight
         self._sequence = backend.completed()  # a recycled stream counts on
         # Passed for certain, whatever the word says: the device was asked.
         self._known = 0
@@ -91,6 +92,7 @@ class Stream:
             self._sequence += 1
             submission.sequence = self._sequence
             self._in_flight.append(submission)
+            self.nbytes += submission.nbytes
             self.device.busy[self] = None
             self.backend.write(self._sequence)
         # Keeps a stream short that nobody awaits; now and then, since it is looked at anyway
@@ -192,6 +194,7 @@ class Stream:
                 # Only now: a thread that still sees it waits for the lock, so that nobody
                 # takes a result whose host side is not there yet.
                 in_flight.popleft()
+                self.nbytes -= submission.nbytes
             if not in_flight and not self._suspended:
                 self.device.busy.pop(self, None)
 
@@ -330,6 +333,19 @@ class Stream:
         """Submissions in flight."""
         self.advance()
         return len(self._in_flight)
+
+    @property
+    def unsettled(self) -> int:
+        """`pending`, without a look."""
+        return len(self._in_flight)
+
+    @property
+    def front(self) -> int:
+        """The number of the first submission in flight; 0 if there is none."""
+        try:
+            return self._in_flight[0].sequence
+        except IndexError:
+            return 0
 
     def __getattr__(self, name: str) -> Any:
         # Only CUDA streams have the protocol, so that `hasattr` tells the truth.

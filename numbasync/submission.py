@@ -28,12 +28,13 @@ class Submission:
         done: the device has passed it, and its host side is settled.
         error: why it failed, once it is done.
         queue: the backend's queue for its work.
+        nbytes: what it has allocated, and holds in page-locked memory for copies.
         orphan: nobody holds a future of it; the stream itself reports its error.
     """
 
     __slots__ = (
-        "_after", "_keep", "_trace", "causes", "done", "error", "launched", "name", "orphan",
-        "queue", "sequence", "site", "stream",
+        "_after", "_keep", "_trace", "causes", "done", "error", "launched", "name", "nbytes",
+        "orphan", "queue", "sequence", "site", "stream",
     )  # fmt: skip
 
     def __init__(self, stream: Stream, name: str, site: CallSite | None = None) -> None:
@@ -42,6 +43,7 @@ class Submission:
         self.site = site
         self.launched: list[str] = []
         self.sequence = 0
+        self.nbytes = 0
         self.done = False
         self.error: BaseException | None = None
         self.queue = stream.backend.open()

@@ -315,6 +315,7 @@ class Convert(DeviceOp[Tensor]):
         self._dtype = dtype
 
     def steps(self, ctx: Context) -> Steps[Tensor]:
+        yield from ctx.room(self._tensor.size * self._dtype.itemsize)
         made = Tensor.allocate(ctx, self._tensor.shape, self._dtype)
         yield from copy(ctx, made, self._tensor)
         return made

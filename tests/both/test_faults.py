@@ -192,6 +192,9 @@ async def test_a_lost_device_gives_back_what_its_work_held(device: na.Device) ->
     before = used(device)
     with inject(device, "device"):
         futures = [na.spawn(na.zeros(1 << 16).then(lambda z: add_one(z))) for _ in range(3)]
+        with pytest.raises(DeviceLostError):
+            await futures.pop()
+        assert all(f.done() for f in futures)  # those on other streams are told at once
         while futures:
             with pytest.raises(DeviceLostError):
                 await futures.pop()

@@ -1,0 +1,230 @@
+"""Back-pressure: submitting waits while as much is in flight as is allowed, and never fails."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import numbasync as na
+from numbasync.errors import CallerError
+from numbasync.testing import Gate, counters, inject, settle
+from tests.common import add_one, fresh
+
+KIB = 1024
+
+
+@pytest.fixture(autouse=True)
+def compiled(device: na.Device) -> None:
+    add_one.compile(na.meta(4)).sync()
+    t = na.full(4, 2.0).sync()
+    t.to_host().sync()
+    t.dup().sync()
+    na.from_host(np.zeros(KIB, np.uint8)).to_host().sync()
+
+
+async def test_no_more_operations_are_in_flight_than_allowed(
+    device: na.Device, stream: na.Stream, gate: Gate
+) -> None:
+    z = await na.zeros(4)
+    gate.close()
+    before = counters()
+    with na.limit(ops=3):
+        futures = [na.spawn(add_one(z), stream) for _ in range(10)]
+        await settle(device)
+        assert (counters() - before).launches == 3
+        assert device.in_flight.ops == 3
+        assert not any(f.done() for f in futures)
+        gate.open()
+        most = 0
+        for future in futures:
+            await future
+            most = max(most, device.in_flight.ops)
+    assert most <= 3
+    assert (await z.to_host()).tolist() == [10] * 4
+
+
+async def test_the_loop_turns_while_submitting_waits(
+    device: na.Device, stream: na.Stream, gate: Gate
+) -> None:
+    z = await na.zeros(4)
+    gate.close()
+    with na.limit(ops=1):
+        tasks = [asyncio.ensure_future(_awaited(add_one(z).schedule(stream))) for _ in range(4)]
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert device.in_flight.ops == 1
+        gate.open()
+        await asyncio.gather(*tasks)
+    assert (await z.to_host()).tolist() == [4] * 4
+
+
+async def test_no_more_bytes_are_in_flight_than_allowed(
+    device: na.Device, stream: na.Stream, gate: Gate
+) -> None:
+    gate.close()
+    with na.limit(bytes=10 * KIB):
+        futures = [na.spawn(na.zeros(KIB), stream) for _ in range(6)]  # 4 KiB each
+        await settle(device)
+        assert device.in_flight == (2, 8 * KIB)
+        gate.open()
+        for future in futures:
+            assert device.in_flight.bytes <= 10 * KIB
+            await future
+
+
+@pytest.mark.parametrize(
+    ("make", "nbytes"),
+    [
+        (lambda t, host: na.from_host(host), 2 * KIB),
+        (lambda t, host: t.dup(), KIB),
+        (lambda t, host: t.to_host(), KIB),
+        (lambda t, host: na.memcpy(t, host), KIB),
+        (lambda t, host: na.convert(t, np.uint16), 2 * KIB),
+    ],
+    ids=["from_host", "dup", "to_host", "memcpy", "convert"],
+)
+async def test_what_copies_hold_counts(
+    device: na.Device, stream: na.Stream, gate: Gate, make: Any, nbytes: int
+) -> None:
+    host = np.zeros(KIB, np.uint8)
+    t = await na.from_host(host)
+    await make(t, host)  # compiled
+    gate.close()
+    with na.limit(bytes=2 * nbytes):
+        futures = [na.spawn(make(t, host), stream) for _ in range(5)]
+        await settle(device)
+        assert device.in_flight == (2, 2 * nbytes)
+        gate.open()
+        await na.gather(*futures)
+
+
+async def test_what_is_too_large_goes_alone(
+    device: na.Device, stream: na.Stream, gate: Gate
+) -> None:
+    gate.close()
+    with na.limit(bytes=KIB):
+        small, large = na.spawn(na.zeros(64), stream), na.spawn(na.zeros(64 * KIB), stream)
+        await settle(device)
+        assert device.in_flight.ops == 1
+        gate.open()
+        assert (await large).size == 64 * KIB
+        await small
+        whole = na.zeros(64 * KIB).then(lambda t: add_one(t)).output().dup().to_host()
+        assert (await whole).tolist() == [1] * 64 * KIB
+
+
+async def test_the_order_of_submission_is_kept(
+    device: na.Device, stream: na.Stream, gate: Gate
+) -> None:
+    other = device.new_stream()
+    z = await na.zeros(4)
+    gate.close()
+    with na.limit(ops=2):
+        na.spawn(na.zeros(1), stream)
+        na.spawn(add_one(z), stream)
+        for value in range(5):
+            na.spawn(na.fill(z, value), other)
+            na.spawn(fresh()(z), stream)
+        last = na.spawn(z.to_host(), other)
+        await settle(device)
+        gate.open()
+        assert (await last).tolist() == [5] * 4
+
+
+def test_a_blocking_form_waits_for_room(device: na.Device, stream: na.Stream, gate: Gate) -> None:
+    z = na.zeros(4).sync()
+    gate.close()
+    with na.limit(ops=2):
+        add_one(z).async_on(stream)
+        add_one(z).async_on(stream)
+        opening = threading.Timer(0.05, gate.open)
+        opening.start()
+        before = counters()
+        add_one(z).async_on(stream)
+        assert gate.is_open
+        assert (counters() - before).launches == 1
+        opening.join()
+    assert z.to_host().sync().tolist() == [3] * 4
+
+
+async def test_blocking_submits_first_what_waits_for_room(
+    device: na.Device, stream: na.Stream, gate: Gate
+) -> None:
+    z = await na.zeros(4)
+    gate.close()
+    with na.limit(ops=1):
+        for _ in range(4):
+            na.spawn(add_one(z), stream)
+        opening = threading.Timer(0.05, gate.open)
+        opening.start()
+        stream.synchronize()
+        assert gate.is_open
+        opening.join()
+    assert (await z.to_host()).tolist() == [4] * 4
+
+
+async def test_a_closure_that_runs_operations_does_not_wait_for_itself(device: na.Device) -> None:
+    with na.limit(ops=1, bytes=64):
+        op = na.zeros(4).then_unchecked(lambda t: na.value(t.to_host().sync()))
+        assert (await asyncio.wait_for(_awaited(op), 10)).tolist() == [0] * 4
+        one = na.ones(64).shared()
+        a, b = await na.gather(one.then(lambda t: t.dup()), one.then(lambda t: t.dup()))
+        assert a.size == b.size == 64
+
+
+async def test_a_cancelled_await_gives_its_place_to_nobody_wrongly(
+    device: na.Device, stream: na.Stream, gate: Gate
+) -> None:
+    z = await na.zeros(4)
+    gate.close()
+    with na.limit(ops=1):
+        tasks = [asyncio.ensure_future(_awaited(add_one(z).schedule(stream))) for _ in range(5)]
+        await settle(device)
+        for task in tasks[1:4]:
+            task.cancel()
+        await settle(device)
+        gate.open()
+        await tasks[0]
+        await tasks[4]
+        await stream.done()
+    # Those that stood in line had been submitted: they run, in their order.
+    assert (await z.to_host()).tolist() == [5] * 4
+
+
+async def test_a_failing_operation_gives_its_place_back(device: na.Device) -> None:
+    z = await na.zeros(4)
+    with na.limit(ops=1), inject(device, "kernel", after=1):
+        futures = [na.spawn(add_one(z)) for _ in range(4)]
+        results = await asyncio.wait_for(asyncio.gather(*futures, return_exceptions=True), 10)
+    assert sum(isinstance(r, BaseException) for r in results) == 1
+    assert (await z.to_host()).tolist() == [3] * 4
+
+
+def test_a_limit_ends_with_its_block_and_can_be_lifted(device: na.Device) -> None:
+    assert device.limit is None
+    with na.limit(ops=4):
+        assert device.limit == (4, None)
+        with na.limit(bytes=100) as inner:
+            assert inner == device.limit == (None, 100)
+        assert device.limit == (4, None)
+    assert device.limit is None
+    assert "(ops=4, bytes=None)" in repr(na.limit(ops=4))
+    na.limit()
+    assert device.limit is None
+    other = next(d for d in na.devices("cpu") if d is not device)
+    with na.limit(ops=1, device=other):
+        assert device.limit is None
+
+
+@pytest.mark.parametrize("wrong", [{"ops": 0}, {"bytes": -1}, {"ops": 1.5}, {"bytes": "1 GB"}])
+def test_a_limit_of_nothing_is_refused(device: na.Device, wrong: dict[str, Any]) -> None:
+    with pytest.raises(CallerError, match="nothing could ever be submitted"):
+        na.limit(**wrong)
+
+
+async def _awaited(awaitable: Any) -> Any:
+    return await awaitable
