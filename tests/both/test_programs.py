@@ -41,7 +41,7 @@ def test_programs_give_what_numpy_gives(device: na.Device) -> None:
 # --- planted bugs: each must be caught -----------------------------------------------
 
 
-def _read(self: Context, storage: Storage) -> None:
+def _read(self: Context, storage: Storage, name: object = None) -> None:
     """`Context.read` that waits for nobody."""
     self._used = True
     storage.readers[self.stream] = self.submission
@@ -61,7 +61,7 @@ def _write(self: Context, storage: Storage, *, writer: bool = False, readers: bo
     self.submission.retain(storage)
 
 
-def _forgets_readers(self: Context, storage: Storage) -> None:
+def _forgets_readers(self: Context, storage: Storage, name: object = None) -> None:
     """`Context.read` of which only the latest reader is remembered."""
     self.after(storage.writer, storage)
     self._used = True
@@ -105,10 +105,10 @@ def _alone(self: Once[Any], ctx: Context) -> Any:
 PLANTED: dict[str, tuple[Any, str, Callable[[Any], Any]]] = {
     "a reader does not wait for the writer": (Context, "read", lambda _: _read),
     "a writer does not wait for the writer": (
-        Context, "write", lambda _: lambda self, s: _write(self, s, readers=True),
+        Context, "write", lambda _: lambda self, s, name=None: _write(self, s, readers=True),
     ),
     "a writer does not wait for the readers": (
-        Context, "write", lambda _: lambda self, s: _write(self, s, writer=True),
+        Context, "write", lambda _: lambda self, s, name=None: _write(self, s, writer=True),
     ),
     "only the latest reader is remembered": (Context, "read", lambda _: _forgets_readers),
     "a view has a record of its own": (Tensor, "_view", _own_record),
