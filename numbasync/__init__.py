@@ -5,6 +5,7 @@ from numbasync.api import arange as arange
 from numbasync.api import convert as convert
 from numbasync.api import dup as dup
 from numbasync.api import empty as empty
+from numbasync.api import empty_pitched as empty_pitched
 from numbasync.api import eye as eye
 from numbasync.api import fill as fill
 from numbasync.api import from_host as from_host
@@ -31,6 +32,8 @@ from numbasync.event import Event as Event
 from numbasync.execute import gather as gather
 from numbasync.execute import spawn as spawn
 from numbasync.future import DeviceFuture as DeviceFuture
+from numbasync.host import HostBuffer as HostBuffer
+from numbasync.host import pinned as pinned
 from numbasync.kernel import compile_count as compile_count
 from numbasync.launcher import Launch as Launch
 from numbasync.launcher import Launcher as Launcher

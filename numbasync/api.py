@@ -15,18 +15,41 @@ import numpy as np
 
 from numbasync import layout
 from numbasync.context import Context
-from numbasync.copies import HostArray, copy, download, upload, upload_any
+from numbasync.copies import HostArray, upload
 from numbasync.copies import fill as fill_tensor
 from numbasync.errors import DTypeError, OperationError, ShapeError
 from numbasync.layout import Layout
 from numbasync.op import DeviceOp, Steps
 from numbasync.sources import Leaf, Value
-from numbasync.tensor import Convert, SharedTensor, Tensor
+from numbasync.tensor import SharedTensor, Tensor
+from numbasync.tensor import memcpy as memcpy
+from numbasync.transfer import Convert
+
+PITCH = 512  # bytes; what the driver's own pitched allocations have
 
 
 def empty(shape: Any, dtype: Any = np.float32) -> DeviceOp[Tensor]:
     """An uninitialised tensor."""
     return Full(layout.check_shape(shape), layout.check_dtype(dtype), None, "empty")
+
+
+def empty_pitched(shape: Any, dtype: Any = np.float32) -> DeviceOp[Tensor]:
+    """An uninitialised tensor whose rows, along the last axis, begin at multiples of 512 bytes.
+
+    Every row is then read in as few transactions as there can be, and copies to and from the
+    host and other such tensors are done by the driver. The tensor is not contiguous; kernels
+    index it as any other.
+
+    Args:
+        shape: two axes or more.
+    """
+    kind, extents = layout.check_dtype(dtype), layout.check_shape(shape)
+    if len(extents) < 2:
+        raise ShapeError(f"rows at a pitch need two axes or more, not the shape {extents}.")
+    *rows, columns = extents
+    padded = -(-columns * kind.itemsize // PITCH) * PITCH // kind.itemsize
+    whole = Full((*rows, padded), kind, None, "empty_pitched")
+    return whole.map(lambda t: t[..., :columns])
 
 
 def zeros(shape: Any, dtype: Any = np.float32) -> DeviceOp[Tensor]:
@@ -189,18 +212,6 @@ def _readable(t: Any, what: str) -> Tensor:
     )
 
 
-def memcpy(dst: Tensor | HostArray, src: Tensor | HostArray | SharedTensor) -> DeviceOp[Any]:
-    """Copy elements between tensors, or between a tensor and a NumPy array; gives `dst`.
-
-    A NumPy source is read when the operation is enqueued; a NumPy destination is written
-    when it is done.
-
-    Raises:
-        ShapeError, DTypeError: now, if the shapes or the dtypes differ.
-    """
-    return Memcpy(dst, src)
-
-
 class Made(Leaf[Tensor]):
     """A new tensor.
 
@@ -273,46 +284,3 @@ class Fill(DeviceOp[Tensor]):
 
     def _describe(self) -> str:
         return f"fill({self._tensor.shape}, {self._value})"
-
-
-class Memcpy(DeviceOp[Any]):
-    """Elements of one array into another, in place."""
-
-    def __init__(self, dst: Tensor | HostArray, src: Tensor | HostArray | SharedTensor) -> None:
-        self._free = False  # a refused one needs no warning
-        if isinstance(src, SharedTensor):
-            src = src.tensor
-        for name, side in (("dst", dst), ("src", src)):
-            if not isinstance(side, Tensor | np.ndarray):
-                raise OperationError(
-                    f"{name} of memcpy is a tensor or a NumPy array, not {type(side).__name__}."
-                )
-        if isinstance(dst, np.ndarray) and not dst.flags.writeable:
-            raise OperationError(f"memcpy into a read-only array of shape {dst.shape}.")
-        if not isinstance(dst, Tensor) and not isinstance(src, Tensor):
-            raise OperationError("memcpy between two NumPy arrays: write np.copyto(dst, src).")
-        if dst.shape != src.shape:
-            raise ShapeError(
-                f"memcpy from shape {src.shape} to shape {dst.shape}: they must agree."
-            )
-        if dst.dtype != src.dtype:
-            raise DTypeError(
-                f"memcpy from {src.dtype} to {dst.dtype}: they must agree; na.convert() "
-                "changes types."
-            )
-        self._free = True
-        self._dst = dst
-        self._src = src
-
-    def steps(self, ctx: Context) -> Steps[Any]:
-        dst, src = self._dst, self._src
-        if not isinstance(src, Tensor):
-            yield from upload_any(ctx, dst, src)  # type: ignore[arg-type]  # one is a tensor
-        elif isinstance(dst, Tensor):
-            yield from copy(ctx, dst, src)
-        else:
-            yield from download(ctx, src, dst)
-        return dst
-
-    def _describe(self) -> str:
-        return f"memcpy({self._dst.shape}, {self._dst.dtype})"

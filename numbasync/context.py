@@ -265,7 +265,7 @@ class Context:
 
     def _check_device(self, storage: Storage) -> None:
         owner = storage.pool.device
-        if owner is not self.device.backend:
+        if owner is not self.device.backend and owner is not None:  # None: the host's
             raise DeviceMismatchError(
                 f"{self.submission.name} runs on {self.device.label}, but uses {storage!r} of "
                 f"{owner.kind}:{owner.ordinal}.\n"

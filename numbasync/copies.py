@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from numbasync.context import Context
+from numbasync.host import direct
 from numbasync.once import Steps
 
 if TYPE_CHECKING:
@@ -23,19 +24,24 @@ def stage(ctx: Context, array: HostArray) -> HostArray:
 
 
 def upload(ctx: Context, dst: Tensor, array: HostArray) -> None:
-    """Enqueue a copy of host elements, as they are now, into a contiguous tensor."""
+    """Enqueue a copy of host elements into a tensor that uploads reach: as they are now, or,
+    of page-locked memory, as they are when the copy runs.
+    """
     if dst.size:
-        staged = stage(ctx, array)
+        locked = direct(array)
+        source = stage(ctx, array) if locked is None else array
         with ctx.device.leasing:
+            if locked is not None:
+                ctx.read(locked, "a pinned array")
             ctx.write(dst.storage, dst)
-            ctx.queue.upload(dst.handle, staged)
+            ctx.queue.upload(dst.handle, source)
 
 
 def copy(ctx: Context, dst: Tensor, src: Tensor) -> Steps[None]:
     """Enqueue an element by element copy between tensors of one shape; converts."""
     if dst.size == 0:
         return
-    need = ctx.device.backend.copy_needs(dst.key, src.key)
+    need = ctx.device.backend.copy_needs(dst.handle, src.handle)
     if need is not None:
         yield need
     if src.storage is dst.storage and not src.same_elements(dst):
@@ -52,8 +58,11 @@ def copy(ctx: Context, dst: Tensor, src: Tensor) -> Steps[None]:
 
 def upload_any(ctx: Context, dst: Tensor, array: HostArray) -> Steps[None]:
     """`upload` into a tensor of any layout."""
-    if dst.is_contiguous:
-        yield from ctx.room(dst.nbytes)
+    if dst.size == 0:
+        return
+    if ctx.device.backend.reaches(dst.handle):
+        if direct(array) is None:
+            yield from ctx.room(dst.nbytes)
         upload(ctx, dst, array)
         return
     yield from ctx.room(2 * dst.nbytes)
@@ -84,11 +93,18 @@ def download(ctx: Context, src: Tensor, out: HostArray | None = None) -> Steps[H
     """
     if src.size == 0:
         return np.empty(src.shape, src.dtype) if out is None else out
-    if not src.is_contiguous:
+    if not ctx.device.backend.reaches(src.handle):
         yield from ctx.room(src.nbytes)
         packed = type(src).allocate(ctx, src.shape, src.dtype)
         yield from copy(ctx, packed, src)
         src = packed
+    locked = direct(out)
+    if locked is not None and out is not None:
+        with ctx.device.leasing:
+            ctx.read(src.storage, src)
+            ctx.write(locked, "a pinned array")
+            ctx.queue.download(out, src.handle)
+        return out
     yield from ctx.room(src.nbytes)
     staged: HostArray = ctx.host_buffer(src.nbytes).view(src.dtype).reshape(src.shape)
     with ctx.device.leasing:

@@ -16,13 +16,21 @@ import numpy as np
 from numbasync import layout
 from numbasync.backend import base
 from numbasync.context import Context
-from numbasync.copies import HostArray, copy, download
+from numbasync.copies import HostArray
 from numbasync.device import Device
-from numbasync.errors import DTypeError, MovedError, ShapeError, SharedStorageError, StateError
+from numbasync.errors import (
+    DTypeError,
+    MovedError,
+    OperationError,
+    ShapeError,
+    SharedStorageError,
+    StateError,
+)
 from numbasync.layout import Layout
 from numbasync.memory import Storage
-from numbasync.op import DeviceOp, Steps
+from numbasync.op import DeviceOp
 from numbasync.partition import Partition
+from numbasync.transfer import Convert, Memcpy, ToHost
 
 _moving = threading.RLock()  # two threads must not both become the only holder
 
@@ -210,6 +218,14 @@ class Tensor:
         """An operation that gives a contiguous copy in storage of its own."""
         return Convert(self, self.dtype)
 
+    def copy_from(self, src: Tensor | SharedTensor | HostArray) -> DeviceOp[Tensor]:
+        """An operation that copies the elements of `src` here; see `memcpy`."""
+        return memcpy(self, src)
+
+    def copy_to(self, dst: Tensor | HostArray) -> DeviceOp[Any]:
+        """An operation that copies the elements to `dst`, which it gives; see `memcpy`."""
+        return memcpy(dst, self)
+
     def __array__(self, *args: Any, **kwargs: Any) -> HostArray:
         raise DTypeError(
             "a device tensor is not a NumPy array: copying it takes a moment in which others can "
@@ -291,34 +307,30 @@ class SharedTensor:
         return f"<SharedTensor {self.shape} {self.dtype}>"
 
 
-# --- copies as operations ----------------------------------------------------------------
+def memcpy(dst: Tensor | HostArray, src: Tensor | HostArray | SharedTensor) -> DeviceOp[Any]:
+    """Copy elements between tensors, or between a tensor and a NumPy array; gives `dst`.
 
+    A NumPy source is read when the operation is enqueued; a NumPy destination is written
+    when it is done.
 
-class ToHost(DeviceOp[HostArray]):
-    """The elements of a tensor as a new NumPy array."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        self._tensor = tensor
-
-    def steps(self, ctx: Context) -> Steps[HostArray]:
-        return (yield from download(ctx, self._tensor))
-
-    def _describe(self) -> str:
-        return f"to_host({self._tensor.shape})"
-
-
-class Convert(DeviceOp[Tensor]):
-    """A contiguous copy of a tensor in elements of a type."""
-
-    def __init__(self, tensor: Tensor, dtype: np.dtype[Any]) -> None:
-        self._tensor = tensor
-        self._dtype = dtype
-
-    def steps(self, ctx: Context) -> Steps[Tensor]:
-        yield from ctx.room(self._tensor.size * self._dtype.itemsize)
-        made = Tensor.allocate(ctx, self._tensor.shape, self._dtype)
-        yield from copy(ctx, made, self._tensor)
-        return made
-
-    def _describe(self) -> str:
-        return f"convert({self._tensor.shape})"
+    Raises:
+        ShapeError, DTypeError: now, if the shapes or the dtypes differ.
+    """
+    if isinstance(src, SharedTensor):
+        src = src.tensor
+    for name, side in (("dst", dst), ("src", src)):
+        if not isinstance(side, Tensor | np.ndarray):
+            raise OperationError(
+                f"{name} of memcpy is a tensor or a NumPy array, not {type(side).__name__}."
+            )
+    if isinstance(dst, np.ndarray) and not dst.flags.writeable:
+        raise OperationError(f"memcpy into a read-only array of shape {dst.shape}.")
+    if not isinstance(dst, Tensor) and not isinstance(src, Tensor):
+        raise OperationError("memcpy between two NumPy arrays: write np.copyto(dst, src).")
+    if dst.shape != src.shape:
+        raise ShapeError(f"memcpy from shape {src.shape} to shape {dst.shape}: they must agree.")
+    if dst.dtype != src.dtype:
+        raise DTypeError(
+            f"memcpy from {src.dtype} to {dst.dtype}: they must agree; na.convert() changes types."
+        )
+    return Memcpy(dst, src)

@@ -174,11 +174,11 @@ class Queue(Protocol):
         ...
 
     def upload(self, dst: Any, src: np.ndarray[Any, Any]) -> None:
-        """Copy a C-contiguous host array into a C-contiguous device array of equal size."""
+        """Copy a C-contiguous host array into a device array that `Device.reaches`."""
         ...
 
     def download(self, dst: np.ndarray[Any, Any], src: Any) -> None:
-        """Copy a C-contiguous device array into a C-contiguous host array of equal size."""
+        """Copy a device array that `Device.reaches` into a C-contiguous host array."""
         ...
 
     def copy(self, dst: Any, src: Any) -> None:
@@ -306,7 +306,11 @@ class Device(Protocol):
         """
         ...
 
-    def copy_needs(self, dst: ArrayKey, src: ArrayKey) -> Preparation | None:
+    def reaches(self, array: Array) -> bool:
+        """Whether uploads and downloads of this array need no contiguous copy of it."""
+        ...
+
+    def copy_needs(self, dst: Array, src: Array) -> Preparation | None:
         """What `Stream.copy` between such arrays needs first; None if it needs nothing."""
         ...
 

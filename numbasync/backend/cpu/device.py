@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from numbasync.backend.base import ArrayKey, CompletionPath, Limits, counters
+from numbasync.backend.base import CompletionPath, Limits, counters
 from numbasync.backend.cpu import engine
 from numbasync.backend.cpu.engine import Engine
 from numbasync.backend.cpu.interpret import Interpreted
@@ -113,7 +113,10 @@ class CpuDevice:
         counters.compiles += 1
         return Interpreted(dispatcher, self.limits.max_threads_per_block)
 
-    def copy_needs(self, dst: ArrayKey, src: ArrayKey) -> None:
+    def reaches(self, array: CpuArray) -> bool:
+        return True
+
+    def copy_needs(self, dst: CpuArray, src: CpuArray) -> None:
         """Nothing: NumPy copies between all layouts and types."""
 
     def synchronize(self) -> None:

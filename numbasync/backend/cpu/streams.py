@@ -75,7 +75,7 @@ class CpuQueue:
 
     def download(self, dst: np.ndarray[Any, Any], src: CpuArray) -> None:
         counters.copies += 1
-        self._push(lambda: np.copyto(dst, src.array.reshape(dst.shape)))
+        self._push(lambda: np.copyto(dst.reshape(src.array.shape), src.array))
 
     def copy(self, dst: CpuArray, src: CpuArray) -> None:
         counters.copies += 1

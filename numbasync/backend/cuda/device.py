@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 from cuda.core import Device as CoreDevice
 
-from numbasync.backend.base import ArrayKey, CompletionPath, Limits
+from numbasync.backend.base import CompletionPath, Limits
 from numbasync.backend.cuda import kernels
 from numbasync.backend.cuda.copies import Copiers, CopyCompilation
 from numbasync.backend.cuda.driver import cu, driver_version, enter, fail, name_of
 from numbasync.backend.cuda.kernels import CudaArray, CudaExecutable
 from numbasync.backend.cuda.memory import CudaMemory, CudaPool, PinnedPool
+from numbasync.backend.cuda.pitched import copies_rows
 from numbasync.backend.cuda.stream import CudaEvent, CudaStream
 from numbasync.backend.cuda.words import EventMarks, WordMarks, Words
 from numbasync.errors import CallerError
@@ -152,8 +153,11 @@ class CudaDevice:
     def compile(self, dispatcher: Any, keys: tuple[Hashable, ...]) -> CudaExecutable:
         return kernels.compile_kernel(self, dispatcher, keys)
 
-    def copy_needs(self, dst: ArrayKey, src: ArrayKey) -> CopyCompilation | None:
-        return self.copiers.needs(dst, src)
+    def reaches(self, array: CudaArray) -> bool:
+        return array.rows.height > 0
+
+    def copy_needs(self, dst: CudaArray, src: CudaArray) -> CopyCompilation | None:
+        return None if copies_rows(dst, src) else self.copiers.needs(dst.key(), src.key())
 
     def synchronize(self) -> None:
         enter(self)

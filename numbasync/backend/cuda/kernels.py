@@ -21,6 +21,8 @@ from numba.cuda.np.numpy_support import from_dtype
 from numbasync.backend.base import ArrayKey, Dim3, counters
 from numbasync.backend.cuda.driver import cu, enter, fail
 from numbasync.backend.cuda.exceptions import ExceptionReport
+from numbasync.backend.cuda.pitched import NARROWEST
+from numbasync.backend.rows import NO_ROWS, Rows, rows
 from numbasync.errors import DTypeError, KernelCompileError, KernelError, NumbasyncError
 
 if TYPE_CHECKING:
@@ -39,7 +41,7 @@ _SCALARS: dict[type, Any] = {float: types.float64, bool: types.boolean, complex:
 class CudaArray:
     """An array of one GPU: its address and Numba's parameters for it."""
 
-    __slots__ = ("address", "dtype", "fields", "nbytes", "pointer", "shape", "strides")
+    __slots__ = ("_rows", "address", "dtype", "fields", "nbytes", "pointer", "shape", "strides")
 
     def __init__(
         self, address: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]
@@ -53,6 +55,7 @@ class CudaArray:
         self.strides = strides
         self.dtype = dtype
         self.nbytes = size * dtype.itemsize
+        self._rows: Rows | None = None
         self.fields = (0, 0, size, dtype.itemsize, address, *shape, *strides)
 
     def key(self) -> ArrayKey:
@@ -66,6 +69,16 @@ class CudaArray:
                 return False
             step *= extent
         return True
+
+    @property
+    def rows(self) -> Rows:
+        """As rows that the driver can copy; of no height if it has no such form."""
+        if self._rows is None:
+            found = rows(self.shape, self.strides, self.dtype.itemsize)
+            if found is not None and found.height > 1 and found.width < NARROWEST:
+                found = None
+            self._rows = found or NO_ROWS
+        return self._rows
 
     def cuda_array_interface(self, stream: CudaStream | None) -> dict[str, Any]:
         """Version 3; `stream` is the one whose work a reader must be ordered behind."""

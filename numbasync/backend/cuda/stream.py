@@ -13,6 +13,7 @@ from numbasync.backend.cuda import wakeup
 from numbasync.backend.cuda.copies import THREADS
 from numbasync.backend.cuda.driver import NOT_READY, cu, enter, error_of, fail
 from numbasync.backend.cuda.kernels import CudaArray, CudaExecutable
+from numbasync.backend.cuda.pitched import copies_rows, copy_rows, download_rows, upload_rows
 from numbasync.backend.cuda.words import Word
 from numbasync.errors import InternalError, StateError
 
@@ -73,6 +74,10 @@ class CudaQueue:
 
     def upload(self, dst: CudaArray, src: np.ndarray[Any, Any]) -> None:
         enter(self._device)
+        if dst.rows.height > 1:
+            upload_rows(dst, src.ctypes.data, self._handle)
+            counters.copies += 1
+            return
         (result,) = cu.cuMemcpyHtoDAsync(dst.pointer, src.ctypes.data, src.nbytes, self._handle)
         if result:
             fail(result, "cuMemcpyHtoDAsync")
@@ -80,6 +85,10 @@ class CudaQueue:
 
     def download(self, dst: np.ndarray[Any, Any], src: CudaArray) -> None:
         enter(self._device)
+        if src.rows.height > 1:
+            download_rows(dst.ctypes.data, src, self._handle)
+            counters.copies += 1
+            return
         (result,) = cu.cuMemcpyDtoHAsync(dst.ctypes.data, src.pointer, dst.nbytes, self._handle)
         if result:
             fail(result, "cuMemcpyDtoHAsync")
@@ -92,6 +101,9 @@ class CudaQueue:
             (result,) = cu.cuMemcpyDtoDAsync(dst.pointer, src.pointer, dst.nbytes, self._handle)
             if result:
                 fail(result, "cuMemcpyDtoDAsync")
+            return
+        if copies_rows(dst, src):
+            copy_rows(dst, src, self._handle)
             return
         copier = self._device.copiers.compile(dst.key(), src.key())
         blocks = -(-dst.fields[2] // THREADS)
