@@ -30,12 +30,11 @@ def are_mapped(kernel: str, tiles: Sequence[tuple[str, Partition]]) -> bool:
     if first.blocks is None:
         return False
     for other, p in tiles:
+        mapped = f"the tiles of {name} are mapped to {first.blocks} blocks, those of {other}"
         if p.blocks is None:
-            problem = f"the tiles of {name} are mapped to {first.blocks} blocks, those of {other} "
-            problem, remedy = f"{problem}are not", f"{other}.partition(tile).map({first.blocks})"
+            problem, remedy = f"{mapped} are not", f"{other}.partition(tile).map({first.blocks})"
         elif p.blocks != first.blocks:
-            problem = f"the tiles of {name} are mapped to {first.blocks} blocks, those of {other} "
-            problem, remedy = f"{problem}to {p.blocks}", "the same number of blocks for all"
+            problem, remedy = f"{mapped} to {p.blocks}", "the same number of blocks for all"
         elif _in_three_axes(p.grid) != _in_three_axes(first.grid):
             problem = f"{name} has a grid of {first.grid} tiles, {other} one of {p.grid}"
             remedy = "tiles that give equal grids"
