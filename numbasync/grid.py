@@ -124,7 +124,7 @@ def _extents(request: Request, suggest: Callable[[], int]) -> Geometry:
     exact = [(name, p) for name, p in r.partitions if p.exact]
     if r.grid is None and exact:
         name, first = exact[0]
-        grid = _on_cuda_axes(first.grid, r.axes, r.kernel)
+        grid = _launched_for(r, first)
     elif r.grid is not None:
         grid = r.grid
     elif r.partitions:
@@ -150,6 +150,13 @@ def _extents(request: Request, suggest: Callable[[], int]) -> Geometry:
     return Geometry(grid, _on_cuda_axes(source[1].tile, r.axes, r.kernel))
 
 
+def _launched_for(r: Request, partition: Partition) -> Dim3:
+    """The grid that a partition asks for, or, if it is a prefix, allows."""
+    if partition.blocks is not None:
+        return partition.blocks, 1, 1
+    return _on_cuda_axes(partition.grid, r.axes, r.kernel)
+
+
 def _tiled_by(r: Request) -> tuple[str, Partition] | None:
     """The partition whose tile is the block, if no wish says what the block is."""
     if r.block is not None or r.threads is not None or r.elements is not None:
@@ -160,23 +167,31 @@ def _tiled_by(r: Request) -> tuple[str, Partition] | None:
 
 def _check_partitions(r: Request, grid: Dim3) -> None:
     for name, partition in r.partitions:
-        own = _on_cuda_axes(partition.grid, r.axes, r.kernel)
+        own = _launched_for(r, partition)
         if partition.exact and own != grid:
+            blocks = "" if partition.blocks is None else f", mapped to {partition.blocks} blocks"
             raise LaunchError(
                 f"kernel {r.kernel}: {_giver(r)} has {grid} blocks, but the partition of {name} "
-                f"has {own}: shape {partition.tensor.shape} in tiles of {partition.tile}.\n"
-                + (
-                    "Leave forall out, since the partition says the grid; or pass the tensor whole."
-                    if r.elements is not None
-                    else "Choose tiles that give equal grids, or partition_prefix() for the larger "
-                    "one."
-                )
+                f"has {own}: shape {partition.tensor.shape} in tiles of {partition.tile}{blocks}.\n"
+                f"{_agree(r)}"
             )
         if not partition.exact and any(a > b for a, b in zip(grid, own, strict=True)):
             raise LaunchError(
                 f"kernel {r.kernel}: a grid of {grid} blocks is larger than {name} has tiles: "
                 f"{own}."
             )
+
+
+def _agree(r: Request) -> str:
+    """What to write instead of a grid and a partition that differ, or of two partitions."""
+    if r.elements is not None:
+        return "Leave forall out, since the partition says the grid; or pass the tensor whole."
+    if any(p.blocks is not None for _, p in r.partitions):
+        return (
+            "A mapped launch has a grid of (blocks, 1, 1): map all partitions to as many blocks, "
+            "and pass outputs that the kernel does not walk through whole."
+        )
+    return "Choose tiles that give equal grids, or partition_prefix() for the larger one."
 
 
 def _giver(r: Request) -> str:

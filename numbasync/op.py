@@ -17,7 +17,7 @@ from numbasync.errors import AlreadySubmittedError, OperationError
 from numbasync.future import DeviceFuture
 from numbasync.once import Once
 from numbasync.once import Steps as Steps
-from numbasync.parts import name_of, part_of
+from numbasync.parts import name_of, part_of, refusing
 from numbasync.scheduling import SchedulingPolicy
 from numbasync.stream import Stream
 from numbasync.value_methods import ValueMethods
@@ -134,6 +134,12 @@ class DeviceOp(ValueMethods, Generic[T]):
 
     def map(self, change: Callable[[T], U]) -> DeviceOp[U]:
         """The value, changed on the host at enqueue; its device data is not there yet."""
+        if not callable(change):  # as the tiles of a partition are mapped to blocks
+            with refusing((self,)):
+                raise OperationError(
+                    f"map of an operation takes a function of its value, not {change!r:.60}.\n"
+                    "To map a partition to 8 blocks, write op.map(lambda p: p.map(8))."
+                )
         return Map(self, change)
 
     def inspect(self, look: Callable[[T], object]) -> DeviceOp[T]:

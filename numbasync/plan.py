@@ -18,8 +18,10 @@ from numbasync.backend.base import Dim3
 from numbasync.device import Device
 from numbasync.errors import LaunchError
 from numbasync.kernel import Kernel, Keys
+from numbasync.partition import Partition
 from numbasync.signature import Parameter, Role
 from numbasync.stream import Stream
+from numbasync.tiles import are_mapped, with_tiles
 
 MOST_PLANS = 4096  # of one kernel; a program that launches ever new shapes starts over
 
@@ -61,7 +63,7 @@ class Planner:
         self._threads = threads
         self._axes = axes
         self._has_tiles = any(p.role is Role.TILE for p in parameters)
-        self._on_tiles: dict[tuple[int, ...], Kernel] = {}
+        self._on_tiles: dict[tuple[tuple[int, ...], bool], Kernel] = {}
         self._plans: dict[Hashable, Plan] = {}
 
     def find(self, bound: Bound, config: Config, device: base.Device) -> Plan | None:
@@ -69,22 +71,26 @@ class Planner:
         return self._plans.get(_plan_key(bound, config, device))
 
     def variant(self, bound: Bound, device: base.Device) -> tuple[Kernel, Keys]:
-        """The kernel to compile for such a call, and its variant's key."""
+        """The kernel to compile for such a call, and its variant's key.
+
+        Raises:
+            LaunchError: some tiles are mapped and others not, or otherwise.
+        """
         keys = bound.keys(device)
         if not self._has_tiles:
             return self.kernel, tuple(keys)
-        ranks: list[int] = []
+        tiles: list[tuple[str, Partition]] = []
         extended: list[Hashable] = []
         for i, key in enumerate(keys):
             extended.append(key)
             if self._parameters[i].role is Role.TILE:
-                tile = bound.partitions[i].tile
-                ranks.append(len(tile))
-                extended.extend(device.scalar_key(t) for t in tile)
-        shape = tuple(ranks)
-        found = self._on_tiles.get(shape)
+                partition = bound.partitions[i]
+                tiles.append((self._parameters[i].name, partition))
+                extended.extend(device.scalar_key(t) for t in partition.tile)
+        kind = tuple(len(p.tile) for _, p in tiles), are_mapped(self.kernel.name, tiles)
+        found = self._on_tiles.get(kind)
         if found is None:  # of two threads that make one, both take the first
-            found = self._on_tiles.setdefault(shape, Kernel(self._with_tiles(shape)))
+            found = self._on_tiles.setdefault(kind, Kernel(self._with_tiles(*kind)))
         return found, tuple(extended)
 
     def make(
@@ -128,30 +134,10 @@ class Planner:
             threads, self._axes, config.elements,
         )  # fmt: skip
 
-    def _with_tiles(self, ranks: tuple[int, ...]) -> Any:
-        """A kernel that hands this one its block's tile of each `Tile` parameter."""
-        from numba import cuda
-
-        taken, passed = [], []
-        remaining = iter(ranks)
-        for i, p in enumerate(self._parameters):
-            taken.append(f"p{i}")
-            if p.role is not Role.TILE:
-                passed.append(f"p{i}")
-                continue
-            cuts = []
-            for axis in range(next(remaining)):
-                block = f"cuda.blockIdx.{grids.AXES[self._axes[axis] if self._axes else axis]}"
-                tile = f"p{i}_{axis}"
-                taken.append(tile)
-                cuts.append(f"{block} * {tile} : ({block} + 1) * {tile}")
-            passed.append(f"p{i}[{', '.join(cuts)}]")
-        name = f"{self.kernel.name}_on_tiles"
-        source = f"def {name}({', '.join(taken)}):\n    body({', '.join(passed)})\n"
-        names: dict[str, Any] = {"cuda": cuda, "body": as_device_function(self.kernel.dispatcher)}
-        exec(source, names)  # noqa: S102 - built from parameter positions alone
-        options = jit_options(self.kernel.dispatcher)
-        return cuda.jit(**options)(names[name])
+    def _with_tiles(self, ranks: tuple[int, ...], mapped: bool) -> Any:
+        dispatcher = self.kernel.dispatcher
+        body, options = as_device_function(dispatcher), jit_options(dispatcher)
+        return with_tiles(body, self._parameters, ranks, self._axes, mapped, options)
 
 
 def _plan_key(bound: Bound, config: Config, device: base.Device) -> Hashable:

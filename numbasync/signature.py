@@ -50,7 +50,8 @@ class KernelOutput(_ArrayParameter):
 class Tile(_ArrayParameter):
     """Annotation: a partitioned output of which a block sees its own tile only.
 
-    The tile is clipped at the edge of the tensor; its indices start at 0.
+    The tile is clipped at the edge of the tensor; its indices start at 0. Of a mapped partition
+    (`Partition.map`) the kernel's body is run for one tile after the other.
     """
 
 

@@ -51,6 +51,23 @@ def visit(counts: na.KernelOutput):
         cuda.atomic.add(counts, i, 1)
 
 
+@na.launcher
+@cuda.jit
+def visit_tile(t: na.Tile):
+    """Add one to every element of the block's tile, of one axis."""
+    i = cuda.threadIdx.x
+    if i < t.shape[0]:
+        cuda.atomic.add(t, i, 1)
+
+
+@na.launcher
+@cuda.jit
+def visit_striding(counts: na.KernelOutput):
+    """Add one to every element, with however many blocks."""
+    for i in range(cuda.grid(1), counts.shape[0], cuda.gridsize(1)):
+        cuda.atomic.add(counts, i, 1)
+
+
 def fresh() -> na.Launcher:
     """A kernel that adds one and has not been compiled."""
 

@@ -17,6 +17,10 @@ import numpy as np
 
 Dim3: TypeAlias = tuple[int, int, int]
 
+# File name of kernels that numbasync writes around a user's body. The one barrier in them is
+# behind the body, where every thread is done with its tile.
+GENERATED = "<numbasync tiles>"
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:

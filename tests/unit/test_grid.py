@@ -70,6 +70,30 @@ def test_a_prefix_alone_needs_a_grid() -> None:
     assert found == Geometry((3, 1, 1), (10, 1, 1))
 
 
+def test_a_mapped_partition_asks_for_its_blocks_on_one_axis() -> None:
+    mapped = part((10, 20, 30), (5, 6, 7)).map(9)
+    assert resolve(mapped) == Geometry((9, 1, 1), (5, 6, 7))
+    assert resolve(mapped, axes=(2, 1, 0)) == Geometry((9, 1, 1), (7, 6, 5))
+    assert resolve(mapped, threads=64) == Geometry((9, 1, 1), (64, 1, 1))
+    assert resolve(mapped, grid=(9, 1, 1), block=(32, 1, 1)).block == (32, 1, 1)
+    # More tiles along y than a grid may have blocks.
+    assert resolve(part((1, 70000), (1, 1)).map(132)).grid == (132, 1, 1)
+
+
+def test_partitions_beside_a_mapped_one_must_agree_with_its_blocks() -> None:
+    mapped = part((100,), 10).map(3)
+    assert resolve(mapped, part((30,), 10), part((70,), 10, exact=False)).grid == (3, 1, 1)
+    assert resolve(part((30,), 10), mapped).grid == (3, 1, 1)
+    says = r"mapped launch has a grid of \(blocks, 1, 1\)"
+    for other in (part((100,), 10), part((100,), 10).map(4)):
+        with pytest.raises(LaunchError, match=says):
+            resolve(mapped, other)
+    with pytest.raises(LaunchError, match=says):
+        resolve(mapped, grid=(10, 1, 1), block=(10, 1, 1))
+    with pytest.raises(LaunchError, match="larger than p1 has tiles"):
+        resolve(mapped, part((20,), 10, exact=False))
+
+
 def test_an_explicit_grid_must_match_the_partitions() -> None:
     with pytest.raises(LaunchError, match=r"the grid has \(5, 1, 1\)"):
         resolve(part((100,), 10), grid=(5, 1, 1), block=(10, 1, 1))

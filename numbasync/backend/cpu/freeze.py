@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from numbasync.backend.base import GENERATED
 from numbasync.backend.cpu.arrays import typed
 from numbasync.backend.cpu.constants import (
     BUILTINS,
@@ -82,6 +83,7 @@ class Program:
 
     Attributes:
         main: the kernel.
+        files: where the functions are written, but for those that numbasync writes.
         has_barriers: whether one of the functions holds a barrier.
         tags: kinds of integers, "i" and "u", whose elements must know their type.
     """
@@ -91,6 +93,7 @@ class Program:
         self.tags = ""
         self.has_barriers = False
         self.main = self._freeze(kernel)
+        self.files = {f.__code__.co_filename for f in self._functions} - {GENERATED}
 
     def _freeze(self, function: types.FunctionType) -> Frozen:
         found = self._functions.get(function)

@@ -21,6 +21,7 @@ from weakref import WeakKeyDictionary
 import greenlet
 import numpy as np
 
+from numbasync.backend import base
 from numbasync.backend.base import Dim3
 from numbasync.backend.cpu.arrays import typed
 from numbasync.backend.cpu.bind import Binding
@@ -132,7 +133,7 @@ class Machine:
             error.args = (f"{self._place(kernel)}{error}",)
             raise
         except Exception as error:
-            line = _line_in(error, kernel.function)
+            line = _line_in(error, kernel.program)
             raise KernelError(
                 f"{self._place(kernel)}{type(error).__name__}: {error}{line}"
             ) from error
@@ -208,19 +209,31 @@ def _check_all_arrived(
     first, place, kind, _ = arrived[0]
     for i, other, other_kind, _ in arrived:
         if other != place:
+            left = base.GENERATED in (place[0].co_filename, other[0].co_filename)
             raise BarrierDivergenceError(
-                f"thread {threads[first]} waits at cuda.{kind}, line {_line(place)}, while thread "
-                f"{threads[i]} waits at cuda.{other_kind}, line {_line(other)}.\n"
-                "Every thread of a block must come to the same barrier."
+                f"thread {threads[first]} {_stopped(place, kind)}, while thread {threads[i]} "
+                f"{_stopped(other, other_kind)}.\n"
+                + (_GUARD if left else "Every thread of a block must come to the same barrier.")
             )
     if len(arrived) < len(threads):
         absent = next(t for i, t in enumerate(threads) if all(i != a[0] for a in arrived))
         raise BarrierDivergenceError(
             f"{len(arrived)} of {len(threads)} threads wait at cuda.{kind}, line {_line(place)}, "
-            f"but thread {absent} has returned.\n"
-            "Guard the work between barriers, not the barriers: if i < n: ...; then "
-            "cuda.syncthreads() outside the if."
+            f"but thread {absent} has returned.\n{_GUARD}"
         )
+
+
+_GUARD = (
+    "Guard the work between barriers, not the barriers: if i < n: ...; then cuda.syncthreads() "
+    "outside the if."
+)
+
+
+def _stopped(place: tuple[Any, int], kind: str) -> str:
+    """Where a thread is that waits at a barrier."""
+    if place[0].co_filename == base.GENERATED:
+        return "is done with its tile"
+    return f"waits at cuda.{kind}, line {_line(place)}"
 
 
 def _combine(kind: str, values: list[Any]) -> Any:
@@ -238,15 +251,15 @@ def _line(place: tuple[Any, int]) -> int | None:
     return line
 
 
-def _line_in(error: BaseException, function: types.FunctionType) -> str:
-    """Where in the kernel's own file the exception came from."""
-    line = None
+def _line_in(error: BaseException, program: Program) -> str:
+    """Where in the kernel, or in a device function of it, the exception came from."""
+    found = None
     trace = error.__traceback__
     while trace is not None:
-        if trace.tb_frame.f_code.co_filename == function.__code__.co_filename:
-            line = trace.tb_lineno
+        if trace.tb_frame.f_code.co_filename in program.files:
+            found = f" ({trace.tb_frame.f_code.co_filename}:{trace.tb_lineno})"
         trace = trace.tb_next
-    return "" if line is None else f" ({function.__code__.co_filename}:{line})"
+    return found or ""
 
 
 def _indices(extent: Dim3) -> Iterator[Dim3]:
