@@ -8,8 +8,7 @@ for that one. A thread enqueues one operation at a time.
 from __future__ import annotations
 
 import gc
-import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Literal, Protocol, TypeVar
@@ -25,7 +24,6 @@ from numbasync.errors import (
     DeviceLostError,
     DeviceMismatchError,
     OutOfDeviceMemoryError,
-    ReentrancyError,
 )
 from numbasync.limits import Room
 from numbasync.memory import MemoryPool, Storage
@@ -88,91 +86,6 @@ def ordering(mode: Ordering) -> Iterator[None]:
         yield
     finally:
         _ordering.reset(token)
-
-
-# --- the execution lock --------------------------------------------------------------
-
-
-class _Thread(threading.local):
-    busy = False
-
-
-_thread = _Thread()
-
-
-class _Exclusive:
-    """Only one operation is enqueued at a time on one thread. Keeps no state of its own."""
-
-    def check(self) -> None:
-        """Raise ReentrancyError if this thread is enqueuing an operation."""
-        if _thread.busy:
-            raise ReentrancyError(
-                "an operation was run inside a closure of another one, on the same thread.\n"
-                "Return it instead, and it will run next on the same stream:\n\n"
-                "    op.then(lambda x: kernel(x))       # not: kernel(x).sync()\n\n"
-                "or use then_unchecked if the closure must wait for a result."
-            )
-
-    def __enter__(self) -> None:
-        if _thread.busy:
-            self.check()
-        _thread.busy = True
-
-    def __exit__(self, *exc: object) -> None:
-        _thread.busy = False
-
-
-exclusive = _Exclusive()
-
-
-@contextmanager
-def unlocked() -> Iterator[None]:
-    """Inside a closure: allow operations to be run, whose order is the caller's business."""
-    busy, _thread.busy = _thread.busy, False
-    try:
-        yield
-    finally:
-        _thread.busy = busy
-
-
-class Turn:
-    """A preparation that another task or thread is busy with: wait until it is settled."""
-
-    def __init__(self, thread: int | None = None) -> None:
-        self._settled = threading.Event()
-        self._calls: list[Callable[[], None]] = []
-        self._lock = threading.Lock()
-        self._thread = thread or threading.get_ident()
-
-    @property
-    def is_settled(self) -> bool:
-        return self._settled.is_set()
-
-    def settle(self) -> None:
-        """It is over; whoever waits goes on."""
-        with self._lock:
-            self._settled.set()
-            calls, self._calls = self._calls, []
-        for call in calls:
-            call()
-
-    def when_settled(self, call: Callable[[], None]) -> None:
-        """Call on whatever thread settles it; now, if that has happened."""
-        with self._lock:
-            if not self._settled.is_set():
-                self._calls.append(call)
-                return
-        call()
-
-    def run(self, seconds: float | None = None) -> None:
-        """Block the thread until it is settled, or for `seconds`."""
-        if self._thread == threading.get_ident() and not self._settled.is_set():
-            # What it waits for is suspended on this very thread, which would wait for itself.
-            raise ReentrancyError(
-                "this needs the result of an operation that is being prepared by this thread's "
-                "event loop: await it instead of blocking the thread."
-            )
-        self._settled.wait(seconds)
 
 
 # --- one submission ------------------------------------------------------------------

@@ -12,9 +12,10 @@ from typing import Any, TypeVar
 
 from numbasync import line
 from numbasync.callsite import call_site
-from numbasync.context import Context, Submittable, admitted, context_for, exclusive, named
+from numbasync.context import Context, Submittable, admitted, context_for, named
 from numbasync.device import default_device
 from numbasync.errors import DeviceLostError, OperationError
+from numbasync.exclusive import exclusive
 from numbasync.future import DeviceFuture
 from numbasync.scheduling import SchedulingPolicy
 from numbasync.stream import Stream

@@ -19,16 +19,9 @@ from typing import Any, Generic, TypeVar
 from numbasync import line
 from numbasync.backend.base import Preparation
 from numbasync.callsite import CallSite, call_site
-from numbasync.context import (
-    Context,
-    Submittable,
-    Turn,
-    admitted,
-    context_for,
-    exclusive,
-    named,
-)
+from numbasync.context import Context, Submittable, admitted, context_for, named
 from numbasync.errors import ReentrancyError, StateError
+from numbasync.exclusive import Turn, exclusive
 from numbasync.stream import Stream
 from numbasync.submission import Submission
 

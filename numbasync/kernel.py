@@ -32,7 +32,9 @@ if hasattr(os, "register_at_fork"):
 
 
 def compile_count() -> int:
-    """How many kernel variants this process has compiled, or loaded from a disk cache."""
+    """How many kernel variants this process has compiled; what `cache=True` found on disk does
+    not count.
+    """
     return _count
 
 
@@ -107,7 +109,7 @@ class Kernel:
         global _count
         with self._lock:
             self._variants[device, keys] = made
-            _count += 1
+            _count += not made.from_disk
 
     def forget(self, device: base.Device, keys: Keys) -> None:
         """A compilation has ended; if it failed, the next request is a new attempt."""

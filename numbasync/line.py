@@ -21,7 +21,7 @@ from typing import Protocol, TypeVar
 
 from numbasync import stream
 from numbasync.backend.base import Preparation
-from numbasync.context import Turn
+from numbasync.exclusive import Turn
 from numbasync.limits import Room
 
 T = TypeVar("T")

@@ -8,8 +8,9 @@ from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 from numbasync.backend.base import Preparation
-from numbasync.context import Context, Turn
+from numbasync.context import Context
 from numbasync.errors import ReentrancyError, StateError
+from numbasync.exclusive import Turn
 from numbasync.submission import Submission
 
 T = TypeVar("T")

@@ -12,8 +12,9 @@ from collections.abc import Callable, Generator
 from typing import Any, Generic, TypeVar
 
 from numbasync import execute
-from numbasync.context import Context, unlocked
+from numbasync.context import Context
 from numbasync.errors import AlreadySubmittedError, OperationError
+from numbasync.exclusive import unlocked
 from numbasync.future import DeviceFuture
 from numbasync.once import Once
 from numbasync.once import Steps as Steps

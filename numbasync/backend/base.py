@@ -103,6 +103,10 @@ class Executable(Protocol):
 
     @property
     def max_threads_per_block(self) -> int: ...
+    @property
+    def from_disk(self) -> bool:
+        """Whether it was found in a disk cache instead of compiled."""
+        ...
 
     def suggested_threads(self) -> int:
         """Threads per block that keep the device busy, at most `max_threads_per_block`."""

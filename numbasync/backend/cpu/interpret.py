@@ -40,6 +40,8 @@ _per_thread = threading.local()
 class Interpreted:
     """A kernel, ready to be run on the CPU device by any worker thread."""
 
+    from_disk = False  # nothing is kept on disk
+
     def __init__(self, dispatcher: Any, max_threads: int) -> None:
         self.function: types.FunctionType = dispatcher.py_func
         self.name = self.function.__name__

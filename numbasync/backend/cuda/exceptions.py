@@ -27,8 +27,9 @@ _PLACES = ("ctaidx", "ctaidy", "ctaidz", "tidx", "tidy", "tidz")
 class ExceptionReport:
     """One debug kernel's variables, and how they become an exception."""
 
-    def __init__(self, device: CudaDevice, compiled: Any, function: Any) -> None:
+    def __init__(self, device: CudaDevice, compiled: Any, function: Any, name: str) -> None:
         self._device = device
+        self._name = name
         self._compiled = compiled
         self._addresses = [
             function.module.get_global_symbol(f"{function.name}__{name}__")[0].device_pointer
@@ -66,11 +67,10 @@ class ExceptionReport:
         if code == 0:
             return None
         kind, args, place = self._compiled.call_helper.get_exception(code)
-        name = self._compiled.py_func.__name__
         where = "" if place is None else f" ({place[1]}:{place[2]})"
         said = f"{kind.__name__}: {args[0]}" if args else kind.__name__
         error = KernelError(
-            f"kernel {name}, block ({at[0]}, {at[1]}, {at[2]}), "
+            f"kernel {self._name}, block ({at[0]}, {at[1]}, {at[2]}), "
             f"thread ({at[3]}, {at[4]}, {at[5]}): {said}{where}"
         )
         error.__cause__ = kind(*args) if args else kind()

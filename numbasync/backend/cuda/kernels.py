@@ -120,19 +120,26 @@ def compile_kernel(
     """The kernel for these arguments, loaded on the device."""
     enter(device)
     actual = tuple(_type_of(k) for k in keys)
+    name = dispatcher.py_func.__name__
     try:
+        loaded = _loaded(dispatcher, actual)
         compiled = _overload(dispatcher, actual)
         compiled.bind()
-        executable = CudaExecutable(device, compiled)
+        executable = CudaExecutable(device, compiled, name, _loaded(dispatcher, actual) > loaded)
     except NumbasyncError:
         raise
     except Exception as error:
-        name = dispatcher.py_func.__name__
         raise KernelCompileError(
             f"kernel {name} cannot be compiled for ({', '.join(map(str, actual))}): {error}"
         ) from error
-    counters.compiles += 1
+    counters.compiles += not executable.from_disk
     return executable
+
+
+def _loaded(dispatcher: Any, actual: tuple[Any, ...]) -> int:
+    """How often Numba has found this variant in the kernel's disk cache (`cache=True`)."""
+    found: int = dispatcher.stats.cache_hits[actual]
+    return found
 
 
 def _type_of(key: Hashable) -> Any:
@@ -163,11 +170,16 @@ class CudaExecutable:
 
     Attributes:
         numba: Numba's compiled kernel.
+        from_disk: it was not compiled, but found in Numba's disk cache.
         packed: launched through one argument buffer; else through Numba, and `why_not`.
     """
 
-    def __init__(self, device: CudaDevice, compiled: Any) -> None:
+    def __init__(
+        self, device: CudaDevice, compiled: Any, name: str, from_disk: bool = False
+    ) -> None:
         self.numba = compiled
+        self.from_disk = from_disk
+        self._name = name  # what comes from a disk cache does not know it
         self._device = device
         function = compiled._codelibrary.get_cufunc()
         self._core = function.kernel
@@ -180,7 +192,7 @@ class CudaExecutable:
         self._buffers: list[tuple[bytearray, Any, int]] = []
         # Numba's own launch looks for a debug kernel's exceptions too, but does not wait for
         # a stream that does not wait for the default one, so that it sees them by chance.
-        self._report = ExceptionReport(device, compiled, function) if compiled.debug else None
+        self._report = ExceptionReport(device, compiled, function, name) if compiled.debug else None
 
     def suggested_threads(self) -> int:
         return self._suggested
@@ -263,8 +275,9 @@ class CudaExecutable:
                 # What a debug kernel raised, if it was quick.
                 if not self.numba.debug or isinstance(error, NumbasyncError):
                     raise
-                name = self.numba.py_func.__name__
-                raise KernelError(f"kernel {name}: {type(error).__name__}: {error}") from error
+                raise KernelError(
+                    f"kernel {self._name}: {type(error).__name__}: {error}"
+                ) from error
             return
         taken = self._buffer()
         data, _, address = taken

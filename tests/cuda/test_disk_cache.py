@@ -1,0 +1,62 @@
+"""Kernels with `cache=True`: a second process compiles nothing."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.cuda
+
+PROGRAM = """
+import numpy as np
+from numba import cuda
+import numbasync as na
+from numbasync.testing import counters
+
+@na.launcher
+@cuda.jit(cache=True)
+def saxpy(z: na.KernelOutput, a, x: na.KernelInput):
+    i = cuda.grid(1)
+    if i < z.shape[0]:
+        z[i] = a * x[i] + z[i]
+
+@na.launcher
+@cuda.jit(cache=True, debug=True, opt=False)
+def careful(z: na.KernelOutput):
+    if z[0] > 0:
+        raise ValueError("positive")
+
+z = saxpy(na.ones(1000), 2.0, na.ones(1000)).output().sync()
+print(z.to_host().sync().sum())
+try:
+    careful[1, 1](z).sync()
+except na.errors.KernelError as error:
+    print(str(error).splitlines()[0])
+print(counters().compiles, na.compile_count())
+"""
+
+
+def test_a_second_process_compiles_nothing(
+    tmp_path: Path, python: str, python_env: dict[str, str]
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    env = {
+        **python_env, "NUMBASYNC_DEVICE": "cuda", "NUMBA_CACHE_DIR": str(tmp_path / "cache"),
+        "PYTHONWARNINGS": "ignore",
+    }  # fmt: skip
+    said = []
+    for _ in range(2):
+        result = subprocess.run(
+            [python, str(program)], env=env, capture_output=True, text=True, timeout=120
+        )
+        assert result.returncode == 0, result.stderr
+        said.append(result.stdout.splitlines())
+    first, second = said
+    assert first[:2] == second[:2]
+    assert first[0] == "3000.0"
+    assert first[1].startswith("kernel careful, block (0, 0, 0), thread (0, 0, 0): ValueError: pos")
+    assert first[2] == "2 2"
+    assert second[2] == "0 0"

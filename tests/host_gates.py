@@ -1,0 +1,186 @@
+"""Gates that hold the host's side of a CUDA stream, for `compute-sanitizer`.
+
+The sanitizer lets a launch wait until its kernel has ended, so a kernel behind a gate on the
+device would hold up the program that is to open the gate. With this plugin
+
+    pytest -p tests.host_gates --device cuda
+
+a gate keeps what is enqueued behind it in a list, and opening it enqueues the list. What
+waits for an event of such a stream is kept, too. The device sees the same work in an order
+that the gates allow; what it does at the same time is what remains to it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from numbasync.backend.cuda.stream import CudaEvent, CudaQueue, CudaStream
+
+_changed = threading.Condition()
+
+
+class _Gate:
+    def __init__(self) -> None:
+        self.is_open = False
+
+
+class _Mark(_Gate):
+    """Open when the device has been told to record `event`, which nobody records again."""
+
+    def __init__(self, device: Any) -> None:
+        super().__init__()
+        self.event = CudaEvent(device, timing=False)
+
+
+class _Held:
+    """What a stream has been told and has not enqueued: calls, and what they wait for."""
+
+    def __init__(self) -> None:
+        self.entries: deque[Callable[[], Any] | _Gate] = deque()
+        self.draining = False
+
+
+def _held(stream: CudaStream) -> _Held:
+    found = stream.__dict__.get("_held")
+    if found is None:
+        found = stream.__dict__["_held"] = _Held()
+    return found
+
+
+def _enqueue(stream: CudaStream, call: Callable[[], Any]) -> None:
+    """Now, if nothing is held; else behind what is held."""
+    with _changed:
+        held = _held(stream)
+        if held.entries or held.draining:
+            held.entries.append(call)
+            return
+    call()
+
+
+def _drain_all() -> None:
+    """Enqueue everything that no gate holds any more, stream by stream."""
+    moved = True
+    while moved:
+        moved = False
+        for stream in _streams:
+            moved = _drain(stream) or moved
+
+
+def _drain(stream: CudaStream) -> bool:
+    held = _held(stream)
+    moved = False
+    with _changed:
+        if held.draining:
+            return False
+        held.draining = True
+        try:
+            while held.entries:
+                entry = held.entries[0]
+                if isinstance(entry, _Gate):
+                    if not entry.is_open:
+                        break
+                else:
+                    entry()
+                held.entries.popleft()
+                moved = True
+        finally:
+            held.draining = False
+            _changed.notify_all()
+    return moved
+
+
+_streams: list[CudaStream] = []
+_init = CudaStream.__init__
+_record, _wait, _write = CudaStream.record, CudaStream.wait, CudaStream.write
+_query, _synchronize, _wake = CudaStream.query, CudaStream.synchronize, CudaStream.wake
+
+
+def _new(self: CudaStream, *args: Any) -> None:
+    _init(self, *args)
+    _streams.append(self)
+
+
+def hold(self: CudaStream) -> Callable[[], None]:
+    gate = _Gate()
+    with _changed:
+        _held(self).entries.append(gate)
+
+    def release() -> None:
+        gate.is_open = True
+        _drain_all()
+
+    return release
+
+
+def record(self: CudaStream, event: CudaEvent) -> None:
+    mark = event.__dict__["_recorded"] = _Mark(self.device)
+
+    def call() -> None:
+        _record(self, event)
+        _record(self, mark.event)
+        mark.is_open = True
+
+    _enqueue(self, call)
+
+
+def wait(self: CudaStream, event: Any) -> None:
+    mark = event.__dict__.get("_recorded") if isinstance(event, CudaEvent) else None
+    if mark is None or mark.is_open:
+        _enqueue(self, lambda: _wait(self, event))
+        return
+    with _changed:  # `event` itself may be recorded again before the mark is open
+        entries = _held(self).entries
+        entries.append(mark)
+        entries.append(lambda: _wait(self, mark.event))
+
+
+def write(self: CudaStream, sequence: int) -> None:
+    _enqueue(self, lambda: _write(self, sequence))
+
+
+def query(self: CudaStream) -> bool:
+    return not _held(self).entries and _query(self)
+
+
+def synchronize(self: CudaStream) -> None:
+    with _changed:
+        _changed.wait_for(lambda: not _held(self).entries)
+    _synchronize(self)
+
+
+def wake(self: CudaStream, sequence: int, doorbell: Any) -> bool:
+    return not _held(self).entries and _wake(self, sequence, doorbell)
+
+
+def _later(method: Callable[..., None]) -> Callable[..., None]:
+    def enqueue(self: CudaQueue, *args: Any) -> None:
+        _enqueue(self._stream, lambda: method(self, *args))
+
+    return enqueue
+
+
+def _event_query(self: CudaEvent) -> bool:
+    mark = self.__dict__.get("_recorded")
+    return (mark is None or mark.is_open) and bool(self.core.is_done)
+
+
+def _event_synchronize(self: CudaEvent) -> None:
+    mark = self.__dict__.get("_recorded")
+    with _changed:
+        _changed.wait_for(lambda: mark is None or mark.is_open)
+    self.core.sync()
+
+
+_METHODS: dict[str, Callable[..., Any]] = {
+    "__init__": _new, "hold": hold, "record": record, "wait": wait, "write": write,
+    "query": query, "synchronize": synchronize, "wake": wake,
+}  # fmt: skip
+for _name, _method in _METHODS.items():
+    setattr(CudaStream, _name, _method)
+for _name in ("launch", "upload", "download", "copy", "fill"):
+    setattr(CudaQueue, _name, _later(getattr(CudaQueue, _name)))
+CudaEvent.query = _event_query
+CudaEvent.synchronize = _event_synchronize
