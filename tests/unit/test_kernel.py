@@ -25,7 +25,7 @@ class FakeDevice:
         assert self.may_go_on.wait(10)
         if self.error is not None:
             raise self.error
-        return SimpleNamespace(keys=keys)
+        return SimpleNamespace(keys=keys, from_disk=False)
 
 
 def kernel() -> Kernel:
