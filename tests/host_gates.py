@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from numbasync.backend.base import counters
 from numbasync.backend.cuda.stream import CudaEvent, CudaQueue, CudaStream
 
 _changed = threading.Condition()
@@ -155,9 +156,19 @@ def wake(self: CudaStream, sequence: int, doorbell: Any) -> bool:
     return not _held(self).entries and _wake(self, sequence, doorbell)
 
 
-def _later(method: Callable[..., None]) -> Callable[..., None]:
+def _later(method: Callable[..., None], counter: str, count: int) -> Callable[..., None]:
+    """Counted when it is called, as it would be if the device held the gate."""
+
     def enqueue(self: CudaQueue, *args: Any) -> None:
-        _enqueue(self._stream, lambda: method(self, *args))
+        before = getattr(counters, counter)
+
+        def call() -> None:
+            here = getattr(counters, counter)
+            method(self, *args)
+            setattr(counters, counter, here)
+
+        _enqueue(self._stream, call)
+        setattr(counters, counter, before + count)
 
     return enqueue
 
@@ -180,7 +191,9 @@ _METHODS: dict[str, Callable[..., Any]] = {
 }  # fmt: skip
 for _name, _method in _METHODS.items():
     setattr(CudaStream, _name, _method)
-for _name in ("launch", "upload", "download", "copy", "fill"):
-    setattr(CudaQueue, _name, _later(getattr(CudaQueue, _name)))
+_COUNTED = {"launch": 1, "upload": 1, "download": 1, "copy": 1, "fill": 0}
+for _name in _COUNTED:
+    _counter = "launches" if _name == "launch" else "copies"
+    setattr(CudaQueue, _name, _later(getattr(CudaQueue, _name), _counter, _COUNTED[_name]))
 CudaEvent.query = _event_query
 CudaEvent.synchronize = _event_synchronize

@@ -20,12 +20,16 @@ from numbasync.device import Device, devices, use_device
 from numbasync.errors import DeviceUnavailableError
 from numbasync.scheduling import SchedulingPolicy, StreamPoolRoundRobin
 from numbasync.stream import Stream
-from numbasync.testing import Gate
+from numbasync.testing import Gate, isolated
 from numbasync.testing import gate as make_gate
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     _add_option(parser, "--numbasync-device")
+    parser.getgroup("numbasync").addoption(
+        "--numbasync-seeds", type=int, default=20, metavar="N",
+        help="how many seeds the `seeds` fixture gives (default: 20)",
+    )  # fmt: skip
 
 
 @pytest.hookimpl(wrapper=True)
@@ -53,12 +57,18 @@ def _add_option(parser: pytest.Parser, name: str) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "cuda: needs a usable CUDA device; skipped where none is")
+    config.addinivalue_line("markers", "isolated: runs in a process of its own")
     if _wish(config) == "cuda" and not devices("cuda"):
         raise pytest.UsageError(f"--device cuda: {why_unavailable('cuda')}")
 
 
 def _wish(config: pytest.Config) -> str:
     return str(config.getoption("numbasync_device"))
+
+
+def _seeds(config: pytest.Config) -> int:
+    count: Any = config.getoption("--numbasync-seeds")
+    return int(count)
 
 
 def _kinds(config: pytest.Config) -> list[str]:
@@ -91,7 +101,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run `async def` tests on uvloop, unless they are marked for another plugin."""
+    """Run `async def` tests on uvloop, unless they are marked for another plugin; and isolated
+    ones in a process of their own.
+    """
+    if isolated.is_wanted(pyfuncitem):
+        wish, count = _wish(pyfuncitem.config), _seeds(pyfuncitem.config)
+        isolated.run(pyfuncitem, [f"--numbasync-device={wish}", f"--numbasync-seeds={count}"])
+        return True
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     if any(pyfuncitem.get_closest_marker(name) for name in ("asyncio", "anyio", "trio")):
@@ -127,3 +143,11 @@ def gate(stream: Stream) -> Iterator[Gate]:
     held = make_gate(stream)
     yield held
     held.open()
+
+
+@pytest.fixture
+def seeds(request: pytest.FixtureRequest) -> range:
+    """Seeds for `numbasync.testing.seeded`, as many as `--numbasync-seeds` says; the same ones
+    in every session, so that a failure can be repeated.
+    """
+    return range(_seeds(request.config))

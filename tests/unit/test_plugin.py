@@ -69,3 +69,38 @@ def test_a_projects_own_option_of_that_name_stays_its_own(project: Project) -> N
     )
     result = project.run("-s", "--device", "mine", "--numbasync-device", "cpu")
     assert "kind cpu" in result.stdout and "3 passed" in result.stdout, result
+
+
+def test_seeds_are_as_many_as_asked_for(project: Project) -> None:
+    (project.folder / "test_seeds.py").write_text(
+        "def test_seeds(device, seeds):\n    print('seeds', list(seeds))\n"
+    )
+    assert f"seeds {list(range(20))}" in project.run("-s", "test_seeds.py").stdout
+    said = project.run("-s", "--numbasync-seeds", "3", "test_seeds.py").stdout
+    assert "seeds [0, 1, 2]" in said
+
+
+def test_isolated_tests_have_a_process_of_their_own(project: Project) -> None:
+    (project.folder / "test_alone.py").write_text(
+        "import os, pytest\n"
+        "pytestmark = pytest.mark.isolated\n"
+        "def test_pid(device, seeds):\n"
+        "    with open('pids', 'a') as file:\n"
+        "        print(os.getpid(), device.kind, len(seeds), file=file)\n"
+        "@pytest.mark.parametrize('n', [1, 2])\n"
+        "async def test_exit(device, n):\n"
+        "    if n == 2:\n"
+        "        print('it says', n)\n"
+        "        os._exit(3)\n"
+        "def test_wrong():\n"
+        "    assert 1 == 2\n"
+        "def test_skipped():\n"
+        "    pytest.skip('no reason')\n"
+    )
+    result = project.run(
+        "--numbasync-device", "cpu", "--numbasync-seeds", "7", "-rs", "test_alone.py"
+    )
+    assert "2 failed, 2 passed, 1 skipped" in result.stdout, result
+    assert "assert 1 == 2" in result.stdout and "no reason" in result.stdout
+    (line,) = (project.folder / "pids").read_text().splitlines()
+    assert line.split()[1:] == ["cpu", "7"]
