@@ -152,7 +152,7 @@ class Context:
             storage = self.pool.allocate(nbytes, stream)
         except OutOfDeviceMemoryError:
             gc.collect()
-            self.device.reclaim()
+            self.device.ask()
             self.pool.trim()
             storage = self.pool.allocate(nbytes, stream)
         storage.writer = self.submission

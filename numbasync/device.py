@@ -168,6 +168,12 @@ class Device:
             with contextlib.suppress(DriverError):  # the matter of whoever waits for it
                 stream.advance()
 
+    def ask(self) -> None:
+        """`reclaim`, by the device's own answer: it may have lost a mark, or have a fault."""
+        for stream in list(self.busy):
+            stream.give_up()
+        self.reclaim()
+
     @property
     def in_flight(self) -> InFlight:
         """What is in flight now, on all streams."""

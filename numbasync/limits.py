@@ -17,6 +17,8 @@ from numbasync.device import Device, Limit, default_device
 from numbasync.errors import CallerError
 
 LOOK_SECONDS = 0.0002  # between two looks of a thread that waits for room
+QUICK_LOOKS = 100  # at first, which only let other threads run in between
+ASK_EVERY = 500  # looks; in between, the device itself is not asked
 
 
 class Limits:
@@ -113,8 +115,12 @@ class Room:
 
     def run(self) -> None:
         """Block the thread until there is."""
+        looks = 0
         while not self.is_there():
-            time.sleep(LOOK_SECONDS)
+            time.sleep(0 if looks < QUICK_LOOKS else LOOK_SECONDS)
+            looks += 1
+            if not looks % ASK_EVERY:
+                self._device.ask()
 
     async def wait(self) -> None:
         """Wait, while the loop turns, until something that is in flight has come to its end."""

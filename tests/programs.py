@@ -16,8 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from numba import cuda
 
 import numbasync as na
-from numbasync.errors import MovedError
-from numbasync.testing import Gate, seeded
+from numbasync.errors import KernelError, MovedError, OutOfDeviceMemoryError
+from numbasync.testing import Gate, inject, seeded
 from tests.common import used, waited
 
 STREAMS = 3
@@ -63,6 +63,22 @@ def compiled() -> None:
         na.memcpy(z, x).sync()
 
 
+class Refused(Exception):
+    """What a closure raises."""
+
+
+def _raise(_: Any) -> Any:
+    raise Refused
+
+
+async def _settled(awaitable: Any) -> Any:
+    """Its value, or its error as a value."""
+    try:
+        return await awaitable
+    except Exception as error:
+        return error
+
+
 class Programs(RuleBasedStateMachine):
     """One program. Every tensor has an array that holds what it must hold."""
 
@@ -84,6 +100,10 @@ class Programs(RuleBasedStateMachine):
         self.stack.enter_context(seeded(self.device, seed))
         self.streams = [self.device.new_stream() for _ in range(STREAMS)]
         self.gates = [Gate(stream) for stream in self.streams]
+        self.stack.callback(na.limit, device=self.device)
+        self.pinned = na.pinned(8, np.int32)
+        self.pinned[:] = self.held = np.arange(8, dtype=np.int32)
+        self.scratch = na.zeros(1, np.int32).sync()
 
     # --- submitting ---
 
@@ -190,6 +210,60 @@ class Programs(RuleBasedStateMachine):
         self.submit(once, "spawn", s)
         self.submit(once.then(lambda z: z.to_host()), "spawn", t, array.copy())
 
+    # --- page-locked memory, failures, limits ---
+
+    @precondition(lambda self: self.tensors)
+    @rule(i=index, way=way, s=index)
+    def to_pinned(self, i: int, way: str, s: int) -> None:
+        tensor, array = self.pick(i)
+        self.submit(tensor.copy_to(self.pinned[: len(array)]), way, s)
+        self.held[: len(array)] = array
+
+    @precondition(lambda self: self.tensors)
+    @rule(i=index, way=way, s=index)
+    def from_pinned(self, i: int, way: str, s: int) -> None:
+        tensor, array = self.pick(i)
+        self.submit(tensor.copy_from(self.pinned[: len(array)]), way, s)
+        array[:] = self.held[: len(array)]
+
+    @precondition(lambda self: self.tensors)
+    @rule(i=index, s=index, value=number)
+    def fail_behind_work(self, i: int, s: int, value: int) -> None:
+        """What was enqueued before the error is done all the same."""
+        tensor, array = self.pick(i)
+        self.submit(na.fill(tensor, value).then(_raise), "failing", s, Refused)
+        array[:] = value
+
+    @precondition(lambda self: self.tensors)
+    @rule(i=index, s=index, t=index)
+    def kernel_fails(self, i: int, s: int, t: int) -> None:
+        """It changes nothing, and everyone who shares it is told."""
+        tensor, _ = self.pick(i)
+        once = bump(tensor).output().shared()
+        with inject(self.device, "kernel"):
+            self.submit(once, "failing", s, KernelError)
+        self.submit(once.then(lambda z: z.to_host()), "failing", t, KernelError)
+
+    @precondition(lambda self: self.tensors)
+    @rule(i=index, s=index)
+    def out_of_memory(self, i: int, s: int) -> None:
+        tensor, array = self.pick(i)
+        op = na.zip(bump(tensor), tensor.dup())
+        with inject(self.device, "allocation"):
+            self.submit(op, "failing", s, OutOfDeviceMemoryError)
+        array += 1
+
+    @rule(s=index)
+    def completion_is_lost(self, s: int) -> None:
+        """Who awaits what comes later, or blocks, finds out."""
+        with inject(self.device, "completion"):
+            na.fill(self.scratch, 1).async_on(self.streams[s % STREAMS])
+
+    @precondition(lambda self: all(gate.is_open for gate in self.gates))
+    @rule(ops=st.integers(1, 3))
+    def limit(self, ops: int) -> None:
+        na.limit(ops=ops)
+
     @precondition(lambda self: self.tensors)
     @rule(i=index, start=st.integers(0, 3), step=st.sampled_from([1, 2]))
     def view(self, i: int, start: int, step: int) -> None:
@@ -241,6 +315,7 @@ class Programs(RuleBasedStateMachine):
     def shut(self, s: int) -> None:
         gate = self.gates[s % STREAMS]
         if gate.is_open:
+            na.limit()  # who waits for room does not open it
             gate.close()
         else:
             gate.open()
@@ -262,12 +337,16 @@ class Programs(RuleBasedStateMachine):
         pending, self.pending = self.pending, []
 
         async def all_of_it() -> list[Any]:
-            return [await awaitable for awaitable, _ in pending]
+            return [await _settled(awaitable) for awaitable, _ in pending]
 
         for value, (_, expected) in zip(
             self.loop.run_until_complete(all_of_it()), pending, strict=True
         ):
-            if expected is not None:
+            if isinstance(expected, type):
+                assert isinstance(value, expected), value
+            elif isinstance(value, BaseException):
+                raise value
+            elif expected is not None:
                 np.testing.assert_array_equal(value, expected)
 
     def teardown(self) -> None:
@@ -286,12 +365,13 @@ class Programs(RuleBasedStateMachine):
 
     def finish(self) -> None:
         self.settle()
-        for stream in self.streams:
-            stream.synchronize()
+        self.device.synchronize()  # also streams that nobody holds any more
         while self.tensors:
             tensor, array = self.tensors.pop()
             np.testing.assert_array_equal(tensor.to_host().sync(), array)
             del tensor
+        np.testing.assert_array_equal(self.pinned, self.held)
+        del self.scratch
         self.streams.clear()
         self.gates.clear()
         self.turn(2)

@@ -204,6 +204,15 @@ async def test_a_failing_operation_gives_its_place_back(device: na.Device) -> No
     assert (await z.to_host()).tolist() == [3] * 4
 
 
+def test_a_lost_completion_keeps_no_place(device: na.Device, stream: na.Stream) -> None:
+    z = na.zeros(4).sync()
+    with na.limit(ops=1):
+        with inject(device, "completion"):
+            add_one(z).async_on(stream)
+        add_one(z).async_on(device.new_stream())
+    assert z.to_host().sync().tolist() == [2] * 4
+
+
 def test_a_limit_ends_with_its_block_and_can_be_lifted(device: na.Device) -> None:
     assert device.limit is None
     with na.limit(ops=4):
