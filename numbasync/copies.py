@@ -24,10 +24,21 @@ def stage(ctx: Context, array: HostArray) -> HostArray:
     return staged
 
 
+def order(ctx: Context, *tensors: Tensor) -> None:
+    """Start what is enqueued from now on after what other libraries have enqueued for those of
+    `tensors` that are theirs. Not while leasing: it is their code, which may wait.
+    """
+    for tensor in tensors:
+        # One of another device is refused when it is leased.
+        if tensor.source is not None and tensor.device is ctx.device:
+            tensor.source.order(ctx.stream.backend)
+
+
 def upload(ctx: Context, dst: Tensor, array: HostArray) -> None:
     """Enqueue a copy of host elements, as they are now, into a contiguous tensor."""
     if dst.size:
         staged = stage(ctx, array)
+        order(ctx, dst)
         with ctx.device.leasing:
             ctx.write(dst.storage)
             ctx.queue.upload(dst.handle, staged)
@@ -40,11 +51,12 @@ def copy(ctx: Context, dst: Tensor, src: Tensor) -> Steps[None]:
     need = ctx.device.backend.copy_needs(dst.key, src.key)
     if need is not None:
         yield need
-    if src.storage is dst.storage and not src.same_elements(dst):
+    if src.storage.meets(dst.storage) and not src.same_elements(dst):
         # They may overlap, and elements are copied in no order: through a copy.
         packed = type(src).allocate(ctx, src.shape, src.dtype)
         yield from copy(ctx, packed, src)
         src = packed
+    order(ctx, dst, src)
     with ctx.device.leasing:
         ctx.read(src.storage)
         ctx.write(dst.storage)
@@ -66,6 +78,7 @@ def fill(ctx: Context, dst: Tensor, value: np.generic) -> Steps[None]:
     if dst.size == 0:
         return
     if dst.is_contiguous:
+        order(ctx, dst)
         with ctx.device.leasing:
             ctx.write(dst.storage)
             ctx.queue.fill(dst.handle, value)
@@ -90,6 +103,7 @@ def download(ctx: Context, src: Tensor, out: HostArray | None = None) -> Steps[H
     buffer = ctx.device.backend.host_buffer(src.nbytes)
     staged: HostArray = buffer[: src.nbytes].view(src.dtype).reshape(src.shape)
     ctx.retain(staged)
+    order(ctx, src)
     with ctx.device.leasing:
         ctx.read(src.storage)
         ctx.queue.download(staged, src.handle)
