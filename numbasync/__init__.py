@@ -31,6 +31,8 @@ from numbasync.errors import NumbasyncError as NumbasyncError
 from numbasync.event import Event as Event
 from numbasync.execute import gather as gather
 from numbasync.execute import spawn as spawn
+from numbasync.foreign import as_tensor as as_tensor
+from numbasync.foreign import from_dlpack as from_dlpack
 from numbasync.future import DeviceFuture as DeviceFuture
 from numbasync.host import HostBuffer as HostBuffer
 from numbasync.host import pinned as pinned

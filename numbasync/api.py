@@ -14,14 +14,15 @@ from typing import Any
 import numpy as np
 
 from numbasync import layout
+from numbasync.backend import interchange
 from numbasync.context import Context
 from numbasync.copies import HostArray, upload
 from numbasync.copies import fill as fill_tensor
-from numbasync.errors import DTypeError, OperationError, ShapeError
+from numbasync.errors import DeviceMismatchError, DTypeError, OperationError, ShapeError
 from numbasync.layout import Layout
 from numbasync.op import DeviceOp, Steps
 from numbasync.sources import Leaf, Value
-from numbasync.tensor import SharedTensor, Tensor
+from numbasync.tensor import SharedTensor, Tensor, writable
 from numbasync.tensor import memcpy as memcpy
 from numbasync.transfer import Convert
 
@@ -169,11 +170,24 @@ def from_host(array: Any) -> DeviceOp[Tensor]:
     """A tensor with the elements that `array` has when the operation is enqueued.
 
     Args:
-        array: a NumPy array, or what `np.asarray` takes; shape and dtype are kept.
+        array: a NumPy array, what `np.asarray` takes, or another library's array in the host's
+            memory; shape and dtype are kept.
     """
-    source = np.asarray(array)
+    source = _host_array(array)
     layout.check_dtype(source.dtype)
     return Generated(source.shape, source.dtype, lambda: source, "from_host")
+
+
+def _host_array(array: Any) -> HostArray:
+    at = interchange.place(array) if interchange.is_foreign(array) else None
+    if at is None:
+        return np.asarray(array)
+    if at[0] in interchange.HOST:
+        return interchange.numpy_of(interchange.read_dlpack(array))
+    raise DeviceMismatchError(
+        f"{interchange.name_of(array)} lies {interchange.where(at)}, not in host memory.\n"
+        "Use it in place: t = na.as_tensor(x). To have a copy: await t.dup()"
+    )
 
 
 def meta(shape: Any, dtype: Any = np.float32) -> DeviceOp[Tensor]:
@@ -199,7 +213,7 @@ def fill(t: Tensor, value: Any) -> DeviceOp[Tensor]:
         raise OperationError(
             f"fill would write to {t!r}, which is shared; write to a copy: await s.dup()."
         )
-    return Fill(_readable(t, "fill"), _element(value, t.dtype))
+    return Fill(writable(_readable(t, "fill"), "fill"), _element(value, t.dtype))
 
 
 def _readable(t: Any, what: str) -> Tensor:

@@ -11,11 +11,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from numbasync import layout
+from numbasync import foreign, layout
 from numbasync.backend import base
 from numbasync.backend.base import ArrayKey
 from numbasync.copies import HostArray
-from numbasync.errors import AliasError, DTypeError, LauncherError
+from numbasync.device import Device
+from numbasync.errors import AliasError, CallerError, DTypeError, LauncherError
 from numbasync.execute import describe
 from numbasync.future import DeviceFuture
 from numbasync.partition import Partition
@@ -39,9 +40,12 @@ class Bound:
         tensors: position and tensor of each argument that is one, or a partition of one.
         host: position and array of each NumPy array.
         partitions: those that came as partitions, by position.
+        sources: those of the tensors whose memory another library lends.
+        unplaced: other libraries' arrays in the host's memory, by position. Whether a device
+            uses them in place, it says itself: `placed`.
     """
 
-    __slots__ = ("_parts", "host", "partitions", "tensors", "values")
+    __slots__ = ("_parts", "host", "partitions", "sources", "tensors", "unplaced", "values")
 
     def __init__(
         self, kernel: str, parameters: tuple[Parameter, ...], values: tuple[Any, ...]
@@ -50,6 +54,8 @@ class Bound:
         self.tensors: list[tuple[int, Tensor]] = []
         self.host: list[tuple[int, HostArray]] = []
         self.partitions: dict[int, Partition] = {}
+        self.sources: tuple[Tensor, ...] = ()
+        self.unplaced: dict[int, HostArray] = {}
         parts: list[Any] = []
         for i, parameter in enumerate(parameters):
             value = values[i]
@@ -57,18 +63,35 @@ class Bound:
             # The common cases first; `_array` knows them all, and what to say of the others.
             if kind is Partition and parameter.is_output:
                 self.partitions[i] = value
-                self.tensors.append((i, value.tensor))
+                tensor = value.tensor
+                self.tensors.append((i, tensor))
                 parts.append(value.fingerprint)
+                if tensor.source is not None:
+                    self._borrow(kernel, parameter, tensor)
             elif kind is Tensor and parameter.takes_tensor:
                 self.tensors.append((i, value))
                 parts.append(value.fingerprint)
+                if value.source is not None:
+                    self._borrow(kernel, parameter, value)
             elif kind in _TYPED and parameter.takes_number:
                 parts.append(kind)
             elif kind is int and parameter.takes_number:
                 parts.append(int if -(2**63) <= value < 2**63 else "big")
             else:
-                parts.append(self._sort(i, value, _array(kernel, parameter, value)))
+                array = _array(kernel, parameter, value)
+                parts.append(self._sort(i, value, array))
+                if isinstance(array, Tensor) and array.source is not None:
+                    self._borrow(kernel, parameter, array)
         self._parts = parts
+
+    def _borrow(self, kernel: str, parameter: Parameter, tensor: Tensor) -> None:
+        if parameter.is_output and tensor.is_readonly:
+            raise LauncherError(
+                f"kernel {kernel}: {parameter.name} may be written, but {tensor!r} is in memory "
+                "that its library lends for reading only.\n"
+                "Pass a copy: await t.dup()"
+            )
+        self.sources = (*self.sources, tensor)
 
     def _sort(self, i: int, value: Any, array: ArrayArgument | None) -> Hashable:
         """File an argument of a rarer kind; its part of the fingerprint, None for a number
@@ -79,6 +102,9 @@ class Bound:
         if isinstance(array, Tensor):
             self.tensors.append((i, array))
             return value.fingerprint if isinstance(value, Partition) else array.fingerprint
+        if array is not None and array is not value:
+            self.unplaced[i] = array
+            return None
         if array is not None:
             self.host.append((i, array))
             return array.dtype.str, array.shape
@@ -92,6 +118,13 @@ class Bound:
             return tuple(device.scalar_key(v) if p is None else p for p, v in pairs)
         return tuple(parts)
 
+    def placed(self, device: Device) -> tuple[Any, ...]:
+        """The values, with what is not placed in place on `device`, or to be uploaded there."""
+        values = list(self.values)
+        for i, array in self.unplaced.items():
+            values[i] = foreign.in_place(array, device)
+        return tuple(values)
+
     def check_aliases(self, kernel: str, parameters: tuple[Parameter, ...]) -> None:
         """Refuse an output in the storage of another argument.
 
@@ -102,18 +135,19 @@ class Bound:
         for n, (i, a) in enumerate(found):
             for j, b in found[n + 1 :]:
                 p, q = parameters[i], parameters[j]
-                if a.storage is b.storage and (p.is_output or q.is_output):
+                if (p.is_output or q.is_output) and a.storage.meets(b.storage):
                     out, other = (p, q) if p.is_output else (q, p)
+                    where = "the same storage" if a.storage is b.storage else "memory that overlaps"
                     raise AliasError(
                         f"kernel {kernel}: {out.name}, which may be written, and {other.name} are "
-                        f"in the same storage: {a!r}, {b!r}.\n"
+                        f"in {where}: {a!r}, {b!r}.\n"
                         "Blocks run in no order, so one may read what another has written. Pass "
                         "a copy (await t.dup()), or, if the kernel is written for it, declare it "
                         "@na.launcher(may_alias=True)."
                     )
 
     def storages_differ(self) -> bool:
-        """Whether no two tensors share a storage: the quick answer of nearly every call."""
+        """Whether no two tensors share memory: the quick answer of nearly every call."""
         tensors = self.tensors
         if len(tensors) == 2:
             return tensors[0][1].storage_id != tensors[1][1].storage_id
@@ -171,8 +205,8 @@ def _array(kernel: str, p: Parameter, value: Any) -> ArrayArgument | None:
     elif isinstance(value, np.ndarray):
         if p.is_output:
             raise LauncherError(
-                f"kernel {kernel}: {p.name} is written, but a NumPy array is copied to the device "
-                "and the result would be lost.\n"
+                f"kernel {kernel}: {p.name} is written, but an array in host memory is copied to "
+                "the device and the result would be lost.\n"
                 "Keep a tensor: t = await na.from_host(array)"
             )
         _check_dtype(kernel, p, value.dtype)
@@ -185,14 +219,24 @@ def _array(kernel: str, p: Parameter, value: Any) -> ArrayArgument | None:
             )
         return None
     else:
-        raise LauncherError(
-            f"kernel {kernel}: {p.name} cannot be {describe(value)}.\n{_instead(p, value)}"
-        )
+        found = _foreign(kernel, p, value)
+        if found is None:
+            raise LauncherError(
+                f"kernel {kernel}: {p.name} cannot be {describe(value)}.\n{_instead(p, value)}"
+            )
     if p.role is Role.SCALAR:
         raise LauncherError(
             f"kernel {kernel}: {p.name} is annotated as a number, but came as {describe(value)}."
         )
     return found
+
+
+def _foreign(kernel: str, p: Parameter, value: Any) -> ArrayArgument | None:
+    """The array of another library that an argument is, None if it is none."""
+    try:
+        return foreign.argument(value)
+    except CallerError as error:
+        raise type(error)(f"kernel {kernel}: {p.name}: {error}") from error.__cause__
 
 
 def _is_number(value: Any) -> bool:
@@ -251,6 +295,7 @@ def _instead(p: Parameter, value: Any) -> str:
     if isinstance(value, list):
         return "Write tuple(...) for a few numbers, or np.asarray(...) for an array."
     return (
-        "A kernel takes tensors, partitions, NumPy arrays, numbers, tuples of numbers, and "
-        "operations that give one of these."
+        "A kernel takes tensors, partitions, NumPy arrays, arrays of other libraries (with "
+        "__dlpack__ or __cuda_array_interface__), numbers, tuples of numbers, and operations that "
+        "give one of these."
     )

@@ -195,6 +195,8 @@ class Context:
         me = self.submission
         if storage.writer is not me:
             self.after(storage.writer, storage if name is None else name)
+        if storage.links is not None:
+            self._after_linked(storage, readers=False)
         readers = storage.readers
         if readers.get(self.stream) is not me:
             self._used = True
@@ -221,7 +223,17 @@ class Context:
             for reader in list(storage.readers.values()):
                 self.after(reader, storage if name is None else name)
             storage.readers = {}
+        if storage.links is not None:
+            self._after_linked(storage, readers=True)
         storage.writer = me
+
+    def _after_linked(self, storage: Storage, readers: bool) -> None:
+        """After those who use what overlaps `storage`. Each storage keeps its own record."""
+        for other in storage.linked():
+            self.after(other.writer, other)
+            if readers:
+                for reader in list(other.readers.values()):
+                    self.after(reader, other)
 
     def after(self, other: Submission | None, shared: object = None) -> None:
         """Start what is enqueued from now on after `other`, on whatever stream that is.

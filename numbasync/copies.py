@@ -23,6 +23,16 @@ def stage(ctx: Context, array: HostArray) -> HostArray:
     return staged
 
 
+def order(ctx: Context, *tensors: Tensor) -> None:
+    """Start what is enqueued from now on after what other libraries have enqueued for those of
+    `tensors` that are theirs. Not while leasing: it is their code, which may wait.
+    """
+    for tensor in tensors:
+        # One of another device is refused when it is leased.
+        if tensor.source is not None and tensor.device is ctx.device:
+            tensor.source.order(ctx.stream.backend)
+
+
 def upload(ctx: Context, dst: Tensor, array: HostArray) -> None:
     """Enqueue a copy of host elements into a tensor that uploads reach: as they are now, or,
     of page-locked memory, as they are when the copy runs.
@@ -30,6 +40,7 @@ def upload(ctx: Context, dst: Tensor, array: HostArray) -> None:
     if dst.size:
         locked = direct(array)
         source = stage(ctx, array) if locked is None else array
+        order(ctx, dst)
         with ctx.device.leasing:
             if locked is not None:
                 ctx.read(locked, "a pinned array")
@@ -44,12 +55,13 @@ def copy(ctx: Context, dst: Tensor, src: Tensor) -> Steps[None]:
     need = ctx.device.backend.copy_needs(dst.handle, src.handle)
     if need is not None:
         yield need
-    if src.storage is dst.storage and not src.same_elements(dst):
+    if src.storage.meets(dst.storage) and not src.same_elements(dst):
         # They may overlap, and elements are copied in no order: through a copy.
         yield from ctx.room(src.nbytes)
         packed = type(src).allocate(ctx, src.shape, src.dtype)
         yield from copy(ctx, packed, src)
         src = packed
+    order(ctx, dst, src)
     with ctx.device.leasing:
         ctx.read(src.storage, src)
         ctx.write(dst.storage, dst)
@@ -76,6 +88,7 @@ def fill(ctx: Context, dst: Tensor, value: np.generic) -> Steps[None]:
     if dst.size == 0:
         return
     if dst.is_contiguous:
+        order(ctx, dst)
         with ctx.device.leasing:
             ctx.write(dst.storage, dst)
             ctx.queue.fill(dst.handle, value)
@@ -98,6 +111,7 @@ def download(ctx: Context, src: Tensor, out: HostArray | None = None) -> Steps[H
         packed = type(src).allocate(ctx, src.shape, src.dtype)
         yield from copy(ctx, packed, src)
         src = packed
+    order(ctx, src)
     locked = direct(out)
     if locked is not None and out is not None:
         with ctx.device.leasing:

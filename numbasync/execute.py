@@ -11,6 +11,7 @@ from collections.abc import Awaitable
 from typing import Any, TypeVar
 
 from numbasync import line
+from numbasync.backend import interchange
 from numbasync.callsite import call_site
 from numbasync.context import Context, Submittable, admitted, context_for, named
 from numbasync.device import default_device
@@ -209,4 +210,6 @@ def _start(op: Any) -> Awaitable[Any]:
 
 def describe(value: object) -> str:
     """A value as messages show it: its type, and the beginning of its `repr`."""
+    if interchange.is_foreign(value):
+        return f"an array of {interchange.name_of(value)}"  # its `repr` may wait for a GPU
     return f"{type(value).__name__} ({value!r:.80})"

@@ -17,7 +17,7 @@ from numbasync.arguments import Bound
 from numbasync.backend import base
 from numbasync.backend.base import Dim3
 from numbasync.context import Context
-from numbasync.copies import upload
+from numbasync.copies import order, upload
 from numbasync.device import Device
 from numbasync.errors import DeviceMismatchError, InternalError, LauncherError, LaunchError
 from numbasync.execute import describe
@@ -71,6 +71,9 @@ class Launch(DeviceOp[Any]):
         bound = self._bound
         if bound is None:
             bound = yield from self.arguments(ctx)
+        given = bound.values
+        if bound.unplaced:
+            bound = launcher.bind(bound.placed(device))
         if launcher.preconditions:
             values = bound.by_name(launcher.parameters)
             for condition in launcher.preconditions:
@@ -82,11 +85,13 @@ class Launch(DeviceOp[Any]):
         if bound.host and device.limit is not None:
             yield from ctx.room(sum(2 * array.nbytes for _, array in bound.host))
         if not plan.empty:
+            if bound.sources:
+                order(ctx, *bound.sources)
             with device.leasing:
                 args = _lease(launcher, bound, ctx)
                 ctx.queue.launch(plan.executable, plan.grid, plan.block, plan.shared_bytes, args)
             ctx.submission.launched.append(launcher.name)
-        return launcher.result(bound.values)
+        return launcher.result(given)
 
     def _width(self) -> int:
         return len(self._values)
@@ -109,6 +114,8 @@ class Compile(DeviceOp[None]):
 
     def steps(self, ctx: Context) -> Steps[None]:
         bound = yield from self._launch.arguments(ctx)
+        if bound.unplaced:
+            bound = self._launcher.bind(bound.placed(ctx.device))
         yield from _compiled(self._launcher, bound, ctx.device)
 
     def _describe(self) -> str:
@@ -328,8 +335,9 @@ def launcher(
     """Turn a kernel into a function that gives lazy operations.
 
     Put it above `@cuda.jit`; on a plain function it applies `cuda.jit(**jit_options)`
-    itself. Calling the result with tensors, partitions, NumPy arrays, numbers, or operations
-    that give these, builds a launch; awaiting that gives the arguments back.
+    itself. Calling the result with tensors, partitions, arrays of NumPy or other libraries,
+    numbers, or operations that give these, builds a launch; awaiting that gives the
+    arguments back.
 
     Args:
         threads: threads a block, where a partition's tile should not say it.

@@ -91,6 +91,14 @@ def contiguous_strides(shape: Shape, itemsize: int) -> Shape:
     return tuple(reversed(strides))
 
 
+def span(shape: Shape, strides: Shape, itemsize: int) -> tuple[int, int]:
+    """The first byte of the elements' memory and the one behind it, from the first element."""
+    if 0 in shape:
+        return 0, 0
+    ends = [(n - 1) * stride for n, stride in zip(shape, strides, strict=True)]
+    return sum(min(end, 0) for end in ends), sum(max(end, 0) for end in ends) + itemsize
+
+
 def is_contiguous(shape: Shape, strides: Shape, itemsize: int) -> bool:
     """Whether the elements lie in C order without gaps. Extents of 0 and 1 do not count."""
     if 0 in shape:

@@ -1,14 +1,16 @@
 """Pools, and the storage that tensors share.
 
-A `Storage` is one allocation and the record of who touched it last. It goes back to its
-pool when nothing refers to it any more. Work in flight refers to it, so that moment is
-always after the device's last use.
+A `Storage` is one allocation, or memory of another library, and the record of who touched
+it last. It goes back to its pool, or that library, when nothing refers to it any more. Work
+in flight refers to it, so that moment is always after the device's last use.
 """
 
 from __future__ import annotations
 
 import threading
-from typing import Any
+import weakref
+from collections.abc import Iterator
+from typing import Any, Protocol
 
 from numbasync.backend import base
 from numbasync.backend.base import MemoryStats
@@ -83,25 +85,68 @@ class MemoryPool:
         return f"<MemoryPool {label}, {self._out:,}{most} B in use>"
 
 
+class Owner(Protocol):
+    """Whose memory it is."""
+
+    @property
+    def device(self) -> base.Device: ...
+    def release(self, memory: Any) -> None: ...
+
+
+class Lender:
+    """The owner of memory of other libraries: it is theirs again when nothing here holds it."""
+
+    def __init__(self, device: base.Device) -> None:
+        self.device = device
+
+    def release(self, memory: object) -> None:
+        """Nothing: the memory itself holds what keeps it, and goes with its storage."""
+
+
 class Storage:
     """One allocation, and the submissions that last wrote and read it.
 
     `writer` and `readers` (the latest one of each stream) are kept by the stage that
-    submits, `holders` by the tensors.
+    submits, `holders` by the tensors. `links` are the storages that overlap this one, which
+    happens to memory of other libraries only; None if there are none. `identity`: if it
+    differs between two storages, they do not overlap.
     """
 
-    __slots__ = ("__weakref__", "holders", "memory", "pool", "readers", "writer")
+    __slots__ = (
+        "__weakref__", "holders", "identity", "links", "memory", "pool", "readers", "writer",
+    )  # fmt: skip
 
-    def __init__(self, pool: MemoryPool, memory: base.Memory) -> None:
+    def __init__(self, pool: Owner, memory: base.Memory) -> None:
         self.pool = pool
         self.memory = memory
         self.writer: Any = None
         self.readers: dict[Any, Any] = {}
         self.holders = 0
+        self.links: tuple[weakref.ref[Storage], ...] | None = None
+        self.identity = id(self)
 
     @property
     def nbytes(self) -> int:
         return self.memory.nbytes
+
+    def link(self, other: Storage) -> None:
+        """They overlap: who uses one uses the other."""
+        for one, two in ((self, other), (other, self)):
+            # A new tuple: another thread may be at the old one.
+            alive = (ref for ref in one.links or () if ref() is not None)
+            one.links = (*alive, weakref.ref(two))
+            one.identity = 0
+
+    def linked(self) -> Iterator[Storage]:
+        """The live storages that overlap it."""
+        for ref in self.links or ():
+            found = ref()
+            if found is not None:
+                yield found
+
+    def meets(self, other: Storage) -> bool:
+        """Whether they have memory in common."""
+        return self is other or other in self.linked()
 
     def __del__(self) -> None:
         # Absent if the constructor failed. The pool's `free` never raises.

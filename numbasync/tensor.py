@@ -27,6 +27,7 @@ from numbasync.errors import (
     StateError,
 )
 from numbasync.layout import Layout
+from numbasync.lending import PROTOCOLS
 from numbasync.memory import Storage
 from numbasync.op import DeviceOp
 from numbasync.partition import Partition
@@ -42,17 +43,26 @@ class Tensor:
         shape, dtype, ndim, size, nbytes: as in NumPy.
         strides: bytes between neighbours along each axis.
         device: where it is; None for a tensor of `na.meta`, which has no memory.
+        source: another library's array, of whose memory it was made; None for one of its own.
+
+    On a GPU it has `__cuda_array_interface__`, `__dlpack__` and `__dlpack_device__`.
     """
 
     __slots__ = (
         "__weakref__", "_fingerprint", "_handle", "_key", "_layout", "_storage", "device",
-        "dtype", "shape",
+        "dtype", "shape", "source",
     )  # fmt: skip
 
     def __init__(
-        self, device: Device | None, storage: Storage | None, at: Layout, dtype: np.dtype[Any]
+        self,
+        device: Device | None,
+        storage: Storage | None,
+        at: Layout,
+        dtype: np.dtype[Any],
+        source: base.Foreign | None = None,
     ) -> None:
         self.device = device
+        self.source = source
         self.dtype = dtype
         self.shape = at.shape
         self._layout = at
@@ -94,6 +104,11 @@ class Tensor:
         return layout.is_contiguous(self.shape, self.strides, self.dtype.itemsize)
 
     @property
+    def is_readonly(self) -> bool:
+        """Whether the library that it comes from forbids writing to it."""
+        return self.source is not None and self.source.export.readonly
+
+    @property
     def storage(self) -> Storage:
         """What it shares with its views.
 
@@ -114,8 +129,9 @@ class Tensor:
 
     @property
     def storage_id(self) -> int:
-        """Equal for views of one storage; of itself only, for one that has none."""
-        return id(self._storage or self)
+        """If it differs, the tensors have no memory in common; of itself only, for one without."""
+        storage = self._storage
+        return id(self) if storage is None else storage.identity
 
     @property
     def handle(self) -> base.Array:
@@ -146,7 +162,7 @@ class Tensor:
 
     def _view(self, at: Layout, dtype: np.dtype[Any] | None = None) -> Tensor:
         storage = None if self.device is None else self.storage
-        return Tensor(self.device, storage, at, dtype or self.dtype)
+        return Tensor(self.device, storage, at, dtype or self.dtype, self.source)
 
     def __getitem__(self, key: Any) -> Tensor:
         """A view, without a copy: integers, slices, `...` and None."""
@@ -190,7 +206,7 @@ class Tensor:
 
     def take(self) -> Tensor:
         """Move to a new handle; this one then raises MovedError."""
-        moved = Tensor(self.device, self.storage, self._layout, self.dtype)
+        moved = Tensor(self.device, self.storage, self._layout, self.dtype, self.source)
         self._let_go()
         return moved
 
@@ -234,22 +250,18 @@ class Tensor:
 
     def __getattr__(self, name: str) -> Any:
         # Only where the device has it, so that `hasattr` tells the truth.
-        if name == "__cuda_array_interface__" and self._storage is not None:
-            interface = getattr(self.handle, "cuda_array_interface", None)
-            if interface is not None:
-                return interface(_pending_stream(self.storage))
+        export = PROTOCOLS.get(name)
+        if export is not None and self.device is not None and self._storage is not None:
+            storage = self._storage
+            loan = self.device.backend.lend(self.handle, storage.memory, storage)
+            if loan is not None:
+                return export(self, loan)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __repr__(self) -> str:
         where = "meta" if self.device is None else self.device.label
         state = ", moved" if self._storage is None and self.device is not None else ""
         return f"<Tensor {self.shape} {self.dtype} on {where}{state}>"
-
-
-def _pending_stream(storage: Storage) -> Any:
-    """The stream whose work a consumer of the array must be ordered behind, or None."""
-    writer = storage.writer
-    return None if writer is None or writer.done else writer.stream.backend
 
 
 class SharedTensor:
@@ -293,7 +305,8 @@ class SharedTensor:
             SharedStorageError: other tensors or views of the same storage are alive.
         """
         with _moving:
-            others = self.tensor.storage.holders - 1
+            storage = self.tensor.storage
+            others = storage.holders - 1 + sum(other.holders for other in storage.linked())
             if others:
                 raise SharedStorageError(
                     f"{others} other tensors or views hold the storage of {self!r}.\n"
@@ -305,6 +318,20 @@ class SharedTensor:
 
     def __repr__(self) -> str:
         return f"<SharedTensor {self.shape} {self.dtype}>"
+
+
+def writable(t: Tensor, what: str) -> Tensor:
+    """`t`, if it may be written to.
+
+    Raises:
+        OperationError: its library lends it for reading only.
+    """
+    if t.is_readonly:
+        raise OperationError(
+            f"{what} would write to {t!r}, in memory that its library lends for reading only; "
+            "write to a copy: await t.dup()."
+        )
+    return t
 
 
 def memcpy(dst: Tensor | HostArray, src: Tensor | HostArray | SharedTensor) -> DeviceOp[Any]:
@@ -325,7 +352,9 @@ def memcpy(dst: Tensor | HostArray, src: Tensor | HostArray | SharedTensor) -> D
             )
     if isinstance(dst, np.ndarray) and not dst.flags.writeable:
         raise OperationError(f"memcpy into a read-only array of shape {dst.shape}.")
-    if not isinstance(dst, Tensor) and not isinstance(src, Tensor):
+    if isinstance(dst, Tensor):
+        writable(dst, "memcpy")
+    elif not isinstance(src, Tensor):
         raise OperationError("memcpy between two NumPy arrays: write np.copyto(dst, src).")
     if dst.shape != src.shape:
         raise ShapeError(f"memcpy from shape {src.shape} to shape {dst.shape}: they must agree.")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from numbasync.backend import interchange
 from numbasync.errors import OperationError
 
 if TYPE_CHECKING:
@@ -90,8 +91,12 @@ class ValueMethods:
                 f"{self} gave a {type(result).__name__}; only the result of a launch has outputs."
             )
         # A number that the kernel counts down, say, is an output of nothing.
-        found = tuple(v for v in map(result.__getitem__, positions) if hasattr(v, "to_host"))
+        found = tuple(v for v in map(result.__getitem__, positions) if _is_array(v))
         return found[0] if len(found) == 1 else found
+
+
+def _is_array(value: Any) -> bool:
+    return hasattr(value, "to_host") or interchange.place(value) is not None
 
 
 def _itself(op: DeviceOp[Any]) -> DeviceOp[Any]:

@@ -15,6 +15,9 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
+from numbasync.backend.interchange import Foreign as Foreign
+from numbasync.backend.interchange import Loan as Loan
+
 Dim3: TypeAlias = tuple[int, int, int]
 
 # File name of kernels that numbasync writes around a user's body. The one barrier in them is
@@ -291,6 +294,21 @@ class Device(Protocol):
         dtype: np.dtype[Any],
     ) -> Array:
         """The handle of an array `offset` bytes into `memory`; strides in bytes."""
+        ...
+
+    def foreign(self, obj: object) -> Foreign | None:
+        """What `obj`, another library's array, exports; None if that is not this device's memory.
+
+        Raises:
+            OperationError: its library does not lend it.
+            DTypeError, ShapeError: no tensor can have such elements, or such a layout.
+        """
+        ...
+
+    def lend(self, array: Array, memory: Any, keep: object) -> Loan | None:
+        """`array`, which lies in `memory`, for other libraries, who hold `keep` with it; None if
+        none of them can use this device's memory.
+        """
         ...
 
     def scalar_key(self, value: object) -> Hashable:

@@ -83,6 +83,7 @@ def _own_record(view: Callable[..., Tensor]) -> Callable[..., Tensor]:
         record = Storage.__new__(Storage)
         record.pool, record.memory, record.readers = mine.pool, mine.memory, {}
         record.writer, record.holders = None, 1
+        record.links, record.identity = None, id(record)
         KEPT.append((mine, record))  # its finaliser would free the memory
         made._storage = record
         return made

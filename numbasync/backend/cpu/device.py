@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from numbasync.backend import interchange
 from numbasync.backend.base import CompletionPath, Limits, counters
 from numbasync.backend.cpu import engine
 from numbasync.backend.cpu.engine import Engine
 from numbasync.backend.cpu.interpret import Interpreted
-from numbasync.backend.cpu.memory import CpuMemory, CpuPool
+from numbasync.backend.cpu.memory import CpuForeign, CpuMemory, CpuPool
 from numbasync.backend.cpu.stepping import stepping
 from numbasync.backend.cpu.streams import CpuEvent, CpuStream
 from numbasync.errors import DTypeError
@@ -89,13 +90,24 @@ class CpuDevice:
 
     def array(
         self,
-        memory: CpuMemory,
+        memory: CpuMemory | CpuForeign,
         offset: int,
         shape: tuple[int, ...],
         strides: tuple[int, ...],
         dtype: np.dtype[Any],
     ) -> CpuArray:
         return CpuArray(np.ndarray(shape, dtype, memory.bytes, offset, strides))
+
+    def foreign(self, obj: object) -> CpuForeign | None:
+        if isinstance(obj, np.ndarray):  # which need not lend what DLPack has no name for
+            return CpuForeign(interchange.read_interface(obj, obj.__array_interface__))
+        at = interchange.place(obj)
+        if at is None or at[0] not in interchange.HOST:
+            return None
+        return CpuForeign(interchange.read_dlpack(obj))
+
+    def lend(self, array: object, memory: object, keep: object) -> None:
+        """Nothing: a tensor here is to be as foreign to NumPy as it is on a GPU."""
 
     def scalar_key(self, value: object) -> Hashable:
         if isinstance(value, np.generic):

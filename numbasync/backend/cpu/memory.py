@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from numbasync.backend.base import MemoryStats, counters
+from numbasync.backend.interchange import Exported, bytes_of
 from numbasync.errors import OutOfDeviceMemoryError
 
 POISON = 0xA7  # a large negative integer, a tiny negative float
@@ -29,6 +30,28 @@ class CpuMemory:
     @property
     def address(self) -> int:
         return int(self.bytes.ctypes.data)
+
+
+class CpuForeign:
+    """An array in the host's memory that NumPy, or another library, has made; and its memory."""
+
+    __slots__ = ("bytes", "export", "nbytes")
+
+    def __init__(self, export: Exported) -> None:
+        self.export = export
+        self.bytes = bytes_of(export)
+        self.nbytes = export.nbytes
+
+    @property
+    def address(self) -> int:
+        return self.export.low
+
+    @property
+    def memory(self) -> CpuForeign:
+        return self
+
+    def order(self, stream: object) -> None:
+        """Nothing: what a host library has done is done."""
 
 
 class CpuPool:

@@ -13,11 +13,13 @@ from typing import Any
 
 import numpy as np
 from cuda.core import Device as CoreDevice
+from cuda.core import StreamOptions
 
 from numbasync.backend.base import CompletionPath, Limits
-from numbasync.backend.cuda import kernels
+from numbasync.backend.cuda import foreign, kernels
 from numbasync.backend.cuda.copies import Copiers, CopyCompilation
 from numbasync.backend.cuda.driver import cu, driver_version, enter, fail, name_of
+from numbasync.backend.cuda.foreign import Bridges, CudaForeign, CudaLoan
 from numbasync.backend.cuda.kernels import CudaArray, CudaExecutable
 from numbasync.backend.cuda.memory import CudaMemory, CudaPool, PinnedPool
 from numbasync.backend.cuda.pitched import copies_rows
@@ -68,6 +70,7 @@ class CudaDevice:
         self.has_memory_pools = bool(self.core.properties.memory_pools_supported)
         self.words = Words()
         self.copiers = Copiers(self)
+        self.bridges = Bridges(self)
         self._pinned = PinnedPool(self)
         self._streams: weakref.WeakSet[CudaStream] = weakref.WeakSet()
         self._lock = threading.RLock()
@@ -121,6 +124,15 @@ class CudaDevice:
         self._idle = self.core.create_stream()
         return self._idle.handle
 
+    @cached_property
+    def stream_behind_default(self) -> Any:
+        """A stream that waits for the legacy default stream, for returning memory that another
+        library has used. That stream itself would need a current context.
+        """
+        enter(self)
+        self._behind = self.core.create_stream(options=StreamOptions(nonblocking=False))
+        return self._behind.handle
+
     def new_stream(self, priority: int) -> CudaStream:
         stream = CudaStream(self, priority)
         self._streams.add(stream)
@@ -130,7 +142,7 @@ class CudaDevice:
         return CudaEvent(self, timing)
 
     def new_pool(self) -> CudaPool:
-        _ = self.idle_stream  # made now, so that no finaliser has to
+        _ = self.idle_stream, self.stream_behind_default  # made now, so that no finaliser has to
         return CudaPool(self)
 
     def host_buffer(self, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
@@ -145,6 +157,12 @@ class CudaDevice:
         dtype: np.dtype[Any],
     ) -> CudaArray:
         return CudaArray(memory.address + offset, shape, strides, dtype)
+
+    def foreign(self, obj: object) -> CudaForeign | None:
+        return foreign.find(self, obj)
+
+    def lend(self, array: CudaArray, memory: CudaMemory, keep: object) -> CudaLoan:
+        return CudaLoan(self, array, memory, keep)
 
     def scalar_key(self, value: object) -> Hashable:
         found: Hashable = kernels.scalar_type(value)

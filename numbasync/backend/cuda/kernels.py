@@ -80,12 +80,12 @@ class CudaArray:
             self._rows = found or NO_ROWS
         return self._rows
 
-    def cuda_array_interface(self, stream: CudaStream | None) -> dict[str, Any]:
+    def cuda_array_interface(self, stream: int | None, readonly: bool = False) -> dict[str, Any]:
         """Version 3; `stream` is the one whose work a reader must be ordered behind."""
         return {
             "version": 3, "shape": self.shape, "strides": self.strides,
-            "typestr": self.dtype.str, "data": (self.address if self.nbytes else 0, False),
-            "stream": None if stream is None else int(stream.handle),
+            "typestr": self.dtype.str, "data": (self.address if self.nbytes else 0, readonly),
+            "stream": stream,
         }  # fmt: skip
 
 

@@ -22,12 +22,13 @@ _Attribute = cu.CUmemPool_attribute
 
 
 class CudaMemory:
-    """One allocation of a pool."""
+    """One allocation of a pool. `lent`: another library may have used it."""
 
-    __slots__ = ("address", "nbytes", "pointer")
+    __slots__ = ("address", "lent", "nbytes", "pointer")
 
     def __init__(self, pointer: Any, nbytes: int) -> None:
         self.pointer = pointer
+        self.lent = False
         self.address = int(pointer)
         self.nbytes = nbytes
 
@@ -62,10 +63,13 @@ class CudaPool:
 
     def free(self, memory: CudaMemory) -> None:
         # Freed on a stream that is always idle, so that it is free for every stream at once:
-        # the host has seen the last use complete. Nothing may be raised in a finaliser, and
-        # at interpreter exit the driver may be gone.
+        # the host has seen the last use complete. Not that of another library, which may drop
+        # its array before its kernel has run: most of them work on the legacy default stream.
+        # Nothing may be raised in a finaliser, and at interpreter exit the driver may be gone.
         with contextlib.suppress(Exception):
-            cu.cuMemFreeAsync(memory.pointer, self._device.idle_stream)
+            device = self._device
+            stream = device.stream_behind_default if memory.lent else device.idle_stream
+            cu.cuMemFreeAsync(memory.pointer, stream)
 
     def stats(self) -> MemoryStats:
         return MemoryStats(

@@ -1,0 +1,133 @@
+"""Arrays of other libraries as tensors: no copy, no work, and the right record of use.
+
+A library lends an array by DLPack or by `__cuda_array_interface__`. Which device it is on, the
+devices are asked. The tensor keeps the array; the storage, which views and later loans of the
+same memory share, keeps the memory while the device uses it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numbasync import extents
+from numbasync.backend import base, interchange
+from numbasync.copies import HostArray
+from numbasync.device import Device, default_device, devices
+from numbasync.errors import CallerError, DeviceMismatchError, OperationError
+from numbasync.layout import Layout
+from numbasync.tensor import SharedTensor, Tensor
+
+
+def as_tensor(x: Any, device: Device | None = None) -> Tensor:
+    """A tensor in the memory of another library's array. No copy; nothing is enqueued.
+
+    The array is kept alive. What is enqueued here for the tensor starts after what its library
+    had enqueued on its current stream, both when `as_tensor` was called and when the work is
+    enqueued. The other way round, await the work before the library uses the array again.
+
+    Args:
+        x: what has `__dlpack__` (CuPy, PyTorch, JAX ...) or `__cuda_array_interface__` (Numba),
+            of any layout; a NumPy array, which is the CPU device's; or a tensor, which comes
+            back as it is.
+        device: where it must lie. Default: where it lies; host memory is the default device's,
+            if that is a CPU device.
+
+    Raises:
+        OperationError: it is no such array, or its library does not lend it.
+        DeviceMismatchError: it lies somewhere else.
+        DTypeError, ShapeError: no tensor can have such elements, or such a layout.
+    """
+    if device is not None and not isinstance(device, Device):
+        raise CallerError(f"{device!r:.60} is no device: write na.devices('cpu')[0], say.")
+    if isinstance(x, Tensor):
+        if device is not None and x.device is not device:
+            raise DeviceMismatchError(
+                f"{x!r} is not on {device.label}, and as_tensor copies nothing."
+            )
+        return x
+    at = interchange.place(x)
+    if at is None:
+        raise OperationError(_instead(x))
+    return _adopted(x, at, device)
+
+
+def from_dlpack(x: Any) -> Tensor:
+    """`as_tensor` of an array that has `__dlpack__`.
+
+    Raises:
+        As `as_tensor`.
+    """
+    if not isinstance(x, Tensor) and not hasattr(x, "__dlpack__"):
+        raise OperationError(
+            f"{interchange.name_of(x)} has no __dlpack__; na.as_tensor also takes what has "
+            "__cuda_array_interface__."
+        )
+    return as_tensor(x)
+
+
+# --- used where arguments are sorted ----------------------------------------------------
+
+
+def argument(x: Any) -> Tensor | HostArray | None:
+    """Another library's array as a kernel takes it; None if it is none.
+
+    What lies in the host's memory is a NumPy array until `in_place` is told the device.
+    """
+    at = interchange.place(x)
+    if at is None:
+        return None
+    if at[0] in interchange.HOST:
+        return interchange.numpy_of(interchange.read_dlpack(x))
+    return _adopted(x, at, None)
+
+
+def in_place(array: HostArray, device: Device) -> Tensor | HostArray:
+    """A tensor in the array's memory if the device can use that, else the array."""
+    found = device.backend.foreign(array)
+    return array if found is None else _tensor(found, device)
+
+
+# --- how ---------------------------------------------------------------------------------
+
+
+def _adopted(x: Any, at: tuple[int, int], device: Device | None) -> Tensor:
+    for candidate in _candidates(at, device):
+        found = candidate.backend.foreign(x)
+        if found is not None:
+            return _tensor(found, candidate)
+    wish = device or default_device()
+    name, where = interchange.name_of(x), interchange.where(at)
+    if at[0] in interchange.HOST:
+        remedy = "Upload it: t = await na.from_host(x)"
+    else:
+        remedy = "Use the device that it is on, if na.devices() has it, or copy it to the host."
+    raise DeviceMismatchError(
+        f"{name} lies {where}, which {wish.label} cannot use in place.\n{remedy}"
+    )
+
+
+def _candidates(at: tuple[int, int], device: Device | None) -> list[Device]:
+    if device is not None:
+        return [device]
+    first = default_device()
+    if at[0] in interchange.HOST:  # several devices could have it, so none but the default may
+        return [first]
+    return [first, *(d for d in devices() if d is not first)]
+
+
+def _tensor(found: base.Foreign, device: Device) -> Tensor:
+    export = found.export
+    storage = extents.storage_of(device.backend, found.memory)
+    offset = export.low + export.offset - storage.memory.address
+    at = Layout(offset, export.shape, export.strides)
+    return Tensor(device, storage, at, export.dtype, found)
+
+
+def _instead(x: Any) -> str:
+    if isinstance(x, SharedTensor):
+        return f"{x!r} is a tensor already; as_tensor would let others write to it."
+    name = f"{type(x).__name__} ({x!r:.60})"
+    return (
+        f"as_tensor takes an array with __dlpack__ or __cuda_array_interface__, not {name}.\n"
+        "To make a tensor of numbers: t = await na.from_host(x)"
+    )

@@ -1,0 +1,68 @@
+"""Tensors as other libraries see them: the protocols, and what their work must come behind.
+
+What another library enqueues is not ours to order. But it names its stream, or asks for one,
+when it takes an array, and then that stream is put behind everyone who uses the storage here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from numbasync import extents, stream
+from numbasync.backend import base
+from numbasync.submission import Submission
+
+if TYPE_CHECKING:
+    from numbasync.tensor import Tensor
+
+
+def _users(tensor: Tensor) -> list[base.Stream]:
+    """The streams with work that a consumer comes behind: it may write what others still read.
+
+    What stands in line, behind a compilation, is submitted first.
+    """
+    stream.before_mark()
+    storage, device = tensor.storage, tensor.device
+    assert device is not None  # it has storage
+    with device.leasing:  # who finds a lease finds its work on the stream
+        extents.note(storage)
+        users: list[Submission] = []
+        for each in (storage, *storage.linked()):
+            users += (s for s in (each.writer, *each.readers.values()) if s is not None)
+        streams = {s.stream: None for s in users if not s.done and s.stream.device is device}
+        return [s.backend for s in streams]
+
+
+def _interface(tensor: Tensor, loan: base.Loan) -> dict[str, Any]:
+    return loan.interface(_users(tensor), tensor.source)
+
+
+def _dlpack(tensor: Tensor, loan: base.Loan) -> Callable[..., object]:
+    def lend(
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> object:
+        """A capsule of the array, in order for work on `stream`.
+
+        Args:
+            stream: the consumer's native handle; None or 1: the legacy default stream; -1: none.
+            max_version: the newest DLPack that the consumer reads.
+            dl_device: only the device it is on.
+            copy: only None or False.
+        """
+        users = [] if stream == -1 else _users(tensor)
+        return loan.dlpack(users, tensor.source, stream, max_version, dl_device, copy)
+
+    return lend
+
+
+# What a tensor has if its device can lend: made of the tensor and its loan.
+PROTOCOLS: dict[str, Callable[[Tensor, base.Loan], Any]] = {
+    "__cuda_array_interface__": _interface,
+    "__dlpack__": _dlpack,
+    "__dlpack_device__": lambda _, loan: loan.dlpack_device,
+}
