@@ -68,6 +68,7 @@ class Tensor:
         """An uninitialised tensor for work that is enqueued with `ctx`."""
         at = Layout(0, shape, layout.contiguous_strides(shape, dtype.itemsize))
         storage = ctx.alloc(math.prod(shape) * dtype.itemsize)
+        storage.content = ("Tensor", shape, dtype)
         return Tensor(ctx.device, storage, at, dtype)
 
     # --- what it is ---
@@ -228,8 +229,8 @@ class Tensor:
 
     def __array__(self, *args: Any, **kwargs: Any) -> HostArray:
         raise DTypeError(
-            "a device tensor is not a NumPy array: copying it takes a moment in which others can "
-            "work.\nWrite: array = await t.to_host()        # or t.to_host().sync()"
+            f"{self!r} is no NumPy array: copying it takes a moment in which others can work.\n"
+            "Write: array = await t.to_host()        # or t.to_host().sync()"
         )
 
     def __getattr__(self, name: str) -> Any:
