@@ -87,10 +87,10 @@ class Storage:
     """One allocation, and the submissions that last wrote and read it.
 
     `writer` and `readers` (the latest one of each stream) are kept by the stage that
-    submits, `holders` and `content`, for messages, by the tensors.
+    submits, `holders` by the tensors.
     """
 
-    __slots__ = ("__weakref__", "content", "holders", "memory", "pool", "readers", "writer")
+    __slots__ = ("__weakref__", "holders", "memory", "pool", "readers", "writer")
 
     def __init__(self, pool: MemoryPool, memory: base.Memory) -> None:
         self.pool = pool
@@ -98,7 +98,6 @@ class Storage:
         self.writer: Any = None
         self.readers: dict[Any, Any] = {}
         self.holders = 0
-        self.content: tuple[object, ...] = ()
 
     @property
     def nbytes(self) -> int:
@@ -111,5 +110,4 @@ class Storage:
             self.pool.release(memory)
 
     def __repr__(self) -> str:
-        of = "".join(f"{part} " for part in self.content)
-        return f"<Storage of {of or 'bytes '}at {self.memory.address:#x}, {self.nbytes:,} B>"
+        return f"<Storage {self.nbytes:,} B at {self.memory.address:#x}>"

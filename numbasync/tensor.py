@@ -68,7 +68,6 @@ class Tensor:
         """An uninitialised tensor for work that is enqueued with `ctx`."""
         at = Layout(0, shape, layout.contiguous_strides(shape, dtype.itemsize))
         storage = ctx.alloc(math.prod(shape) * dtype.itemsize)
-        storage.content = ("Tensor", shape, dtype)
         return Tensor(ctx.device, storage, at, dtype)
 
     # --- what it is ---

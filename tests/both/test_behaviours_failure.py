@@ -26,15 +26,27 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 # --- a word says "done", not "well" ---
 
 
-def plant_fault(stream: na.Stream, monkeypatch: pytest.MonkeyPatch) -> DeviceLostError:
-    """From now on the device says that `stream` is broken, whatever its word says."""
-    error = DeviceLostError("a planted fault")
-    monkeypatch.setattr(stream.backend, "fault", lambda: error)
-    return error
+Plant = Callable[[na.Stream], DeviceLostError]
+
+
+@pytest.fixture
+def plant(device: na.Device, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plant]:
+    """Lets the device say that a stream is broken, whatever its word says, to the end of the
+    test.
+    """
+
+    def plant(stream: na.Stream) -> DeviceLostError:
+        error = DeviceLostError("a planted fault")
+        monkeypatch.setattr(stream.backend, "fault", lambda: error)
+        return error
+
+    yield plant
+    monkeypatch.undo()
+    device.forget_fault()
 
 
 async def test_an_await_asks_for_the_status_before_it_reports_success(
-    device: na.Device, stream: na.Stream, gate: Gate, monkeypatch: pytest.MonkeyPatch
+    device: na.Device, stream: na.Stream, gate: Gate, plant: Plant
 ) -> None:
     await na.zeros(4)
     gate.close()
@@ -42,7 +54,7 @@ async def test_an_await_asks_for_the_status_before_it_reports_success(
     task = asyncio.ensure_future(waited(future))
     await settle(device)
     assert not task.done()
-    error = plant_fault(stream, monkeypatch)
+    error = plant(stream)
     gate.open()
     with pytest.raises(DeviceLostError) as caught:
         await task
@@ -53,23 +65,23 @@ async def test_an_await_asks_for_the_status_before_it_reports_success(
 
 @pytest.mark.parametrize("first", ["await", "sync"])
 def test_so_it_does_if_others_have_seen_the_word_before(
-    device: na.Device, stream: na.Stream, monkeypatch: pytest.MonkeyPatch, first: str
+    device: na.Device, stream: na.Stream, plant: Plant, first: str
 ) -> None:
     future = na.spawn(na.zeros(4), stream)
     stream.synchronize()
     assert future.done()
-    error = plant_fault(stream, monkeypatch)
+    error = plant(stream)
     with pytest.raises(DeviceLostError) as caught:
         na.run(waited(future)) if first == "await" else future.sync()
     assert caught.value is error
 
 
 async def test_a_result_that_was_given_is_given_again(
-    device: na.Device, stream: na.Stream, monkeypatch: pytest.MonkeyPatch
+    device: na.Device, stream: na.Stream, plant: Plant
 ) -> None:
     future = na.spawn(na.ones(4).to_host(), stream)
     first = await future
-    plant_fault(stream, monkeypatch)
+    plant(stream)
     assert await future is future.sync() is first
 
 
@@ -83,24 +95,24 @@ MARKS: dict[str, Callable[[na.Device, na.Stream], Any]] = {
 
 @pytest.mark.parametrize("mark", MARKS)
 async def test_whatever_is_awaited_on_a_broken_stream_says_so(
-    device: na.Device, stream: na.Stream, monkeypatch: pytest.MonkeyPatch, mark: str
+    device: na.Device, stream: na.Stream, plant: Plant, mark: str
 ) -> None:
     await na.zeros(4).schedule(stream)
     awaitable = MARKS[mark](device, stream)
-    error = plant_fault(stream, monkeypatch)
+    error = plant(stream)
     with pytest.raises(DeviceLostError) as caught:
         await awaitable
     assert caught.value is error
 
 
 def test_after_a_fault_everything_on_the_stream_fails_at_once_and_nothing_hangs(
-    device: na.Device, stream: na.Stream, gate: Gate, monkeypatch: pytest.MonkeyPatch
+    device: na.Device, stream: na.Stream, gate: Gate, plant: Plant
 ) -> None:
     z = na.zeros(4).sync()
     add_one(z).sync()
     gate.close()
     before = [na.spawn(add_one(z), stream) for _ in range(3)]
-    plant_fault(stream, monkeypatch)  # the gate stays shut: the word will not move
+    plant(stream)  # the gate stays shut: the word will not move
 
     async def wait() -> list[Any]:
         return await asyncio.gather(*map(waited, before), return_exceptions=True)
