@@ -7,6 +7,7 @@ to `DeviceFuture`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable
 from typing import Any, TypeVar
 
@@ -14,7 +15,7 @@ from numbasync import line
 from numbasync.callsite import call_site
 from numbasync.context import Context, Submittable, admitted, context_for, named
 from numbasync.device import default_device
-from numbasync.errors import DeviceLostError, OperationError
+from numbasync.errors import DeviceLostError, DriverError, OperationError
 from numbasync.exclusive import exclusive
 from numbasync.future import DeviceFuture
 from numbasync.scheduling import SchedulingPolicy
@@ -136,7 +137,8 @@ def _sync(op: Submittable[T], stream: Stream) -> T:
 
 def _note_failure(error: BaseException, submission: Submission) -> None:
     """Add what the work itself failed with to `error`, which the caller gets instead."""
-    submission.stream.advance()
+    with contextlib.suppress(DriverError):  # a look that fails has no more to say
+        submission.stream.advance()
     own = submission.error
     # A fault of the device is what synchronising has reported.
     if own is not None and own is not error and not isinstance(own, DeviceLostError):
