@@ -79,7 +79,10 @@ class Event:
             StateError: one of them was not recorded, or has not been passed yet.
         """
         if self._stream is None or later._stream is None:
-            raise StateError("elapsed_ms needs two recorded events: call record(stream) on both.")
+            raise StateError(
+                f"elapsed_ms needs two recorded events, not {self!r} and {later!r}: call "
+                "record(stream) on both."
+            )
         return self.backend.elapsed_ms(later.backend)
 
     def __repr__(self) -> str:

@@ -7,6 +7,7 @@ to `DeviceFuture`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable
 from typing import Any, TypeVar
 
@@ -15,11 +16,12 @@ from numbasync.backend import interchange
 from numbasync.callsite import call_site
 from numbasync.context import Context, Submittable, admitted, context_for, named
 from numbasync.device import default_device
-from numbasync.errors import DeviceLostError, OperationError
+from numbasync.errors import DeviceLostError, DriverError, OperationError
 from numbasync.exclusive import exclusive
 from numbasync.future import DeviceFuture
 from numbasync.scheduling import SchedulingPolicy
 from numbasync.stream import Stream
+from numbasync.submission import Submission
 
 T = TypeVar("T")
 
@@ -103,7 +105,8 @@ def async_on(op: Submittable[T], stream: Stream) -> T:
 def sync_on(op: Submittable[T], stream: Stream) -> T:
     """Enqueue `op` and block until `stream` is done, also if enqueuing failed.
 
-    An error of enqueuing comes first; one of synchronising is then its note.
+    An error of enqueuing comes first, then one of synchronising, then one of the work; those
+    that come later are notes of the first.
     """
     stream = _agreed(op, op.stream, stream)
     op.claim()
@@ -122,10 +125,25 @@ def _sync(op: Submittable[T], stream: Stream) -> T:
                 stream.wait_until_idle()
             except Exception as second:
                 error.add_note(f"Synchronising the stream failed as well: {second}")
+            _note_failure(error, ctx.submission)
             raise
-        stream.wait_until_idle()
+        try:
+            stream.wait_until_idle()
+        except Exception as error:
+            _note_failure(error, ctx.submission)
+            raise
     ctx.submission.raise_error()
     return value
+
+
+def _note_failure(error: BaseException, submission: Submission) -> None:
+    """Add what the work itself failed with to `error`, which the caller gets instead."""
+    with contextlib.suppress(DriverError):  # a look that fails has no more to say
+        submission.stream.advance()
+    own = submission.error
+    # A fault of the device is what synchronising has reported.
+    if own is not None and own is not error and not isinstance(own, DeviceLostError):
+        error.add_note(f"Its work failed as well: {type(own).__name__}: {own}")
 
 
 def sync(op: Submittable[T]) -> T:
@@ -203,7 +221,9 @@ def _start(op: Any) -> Awaitable[Any]:
     if hasattr(op, "steps"):
         return spawn(op)
     if isinstance(op, list | tuple):
-        raise OperationError("gather takes operations, not a list of them: write gather(*ops).")
+        raise OperationError(
+            f"gather takes operations, not a {type(op).__name__} of {len(op)}: write gather(*ops)."
+        )
     found: Awaitable[Any] = asyncio.ensure_future(op)
     return found
 

@@ -64,6 +64,7 @@ class DeviceFuture(Generic[T]):
         self._starter = 0  # the thread that starts it
         self._site: CallSite | None = None
         self._seen = False  # the error has reached somebody
+        self._asked = False  # the device has been asked whether all went well
 
     # --- starting ---
 
@@ -191,8 +192,6 @@ class DeviceFuture(Generic[T]):
             submission = self._submission
             if submission is not None and not submission.done:
                 yield from submission.stream.wait(submission.sequence)
-                if submission.error is None:
-                    submission.stream.verify()
             return self._result()
         finally:
             # As in `_enqueue`: an error raised here passes through this frame.
@@ -209,6 +208,10 @@ class DeviceFuture(Generic[T]):
             if submission is not None and submission.error is not None:
                 self._seen = True
                 submission.raise_error()
+            if not self._asked:
+                # Whoever looked first has settled it, by its word alone.
+                self.stream.verify()
+                self._asked = True
             value: Any = self._value
             return value  # type: ignore[no-any-return]
         finally:

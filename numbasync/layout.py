@@ -190,7 +190,10 @@ def reinterpret(at: Layout, old: int, new: int) -> Layout:
             do not lie in C order, or the first one is not aligned for the new type.
     """
     if not is_contiguous(at.shape, at.strides, old):
-        raise ShapeError("a view with gaps or another order cannot be reinterpreted; dup() it.")
+        raise ShapeError(
+            f"a view of shape {at.shape} and strides {at.strides}, with gaps or in another order, "
+            "cannot be reinterpreted; dup() it."
+        )
     if at.offset % new:
         raise ShapeError(f"elements of {new} bytes cannot start at byte {at.offset}.")
     if old == new:

@@ -70,7 +70,8 @@ class Line:
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
+        # Weakly: the thread keeps its line, and a loop keeps its tasks and what they hold.
+        self._loop = weakref.ref(loop)
         self._waiting: deque[Waiting] = deque()
         self._lock = threading.RLock()
         self._thread = threading.current_thread()
@@ -85,8 +86,14 @@ class Line:
             # Now: a task that is cancelled at once never begins.
             need = self._submit(first.begin)
             job = None if need is None else self._prepare(need)
-            self._task = self.loop.create_task(self._work_off(need, job))
-            self._task.add_done_callback(lambda _: self.finish())
+            loop = asyncio.get_running_loop()
+            self._task = loop.create_task(self._work_off(need, job))
+            self._task.add_done_callback(self._worked_off)
+
+    def _worked_off(self, task: asyncio.Task[None]) -> None:
+        if self._task is task:
+            self._task = None
+        self.finish()
 
     async def passed(self) -> None:
         """Wait until everyone is submitted."""
@@ -108,7 +115,11 @@ class Line:
     @property
     def is_left_alone(self) -> bool:
         """Whether its own thread will not work on it any more."""
-        return self.loop.is_closed() or not self._thread.is_alive()
+        loop = self._loop()
+        return loop is None or loop.is_closed() or not self._thread.is_alive()
+
+    def is_of(self, loop: asyncio.AbstractEventLoop) -> bool:
+        return self._loop() is loop
 
     @property
     def may_be_finished_here(self) -> bool:
@@ -153,7 +164,8 @@ class Line:
             return settled(need)
         if isinstance(need, Room):
             return asyncio.ensure_future(told(need.wait()))
-        done: asyncio.Future[BaseException | None] = self.loop.create_future()
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[BaseException | None] = loop.create_future()
 
         def tell(error: BaseException | None) -> None:
             if not done.done():
@@ -163,7 +175,7 @@ class Line:
             try:
                 # An exception if the preparation was stopped, by no Exception.
                 error = job.exception() or job.result()
-                self.loop.call_soon_threadsafe(tell, error)
+                loop.call_soon_threadsafe(tell, error)
             except RuntimeError:  # the loop is closed
                 self.finish()
 
@@ -208,7 +220,7 @@ _thread = _Thread()
 def current(loop: asyncio.AbstractEventLoop) -> Line:
     """This thread's line on `loop`, its running loop."""
     line = _thread.line
-    if line is None or line.loop is not loop:
+    if line is None or not line.is_of(loop):
         if line is not None:
             line.finish()
         line = _thread.line = Line(loop)

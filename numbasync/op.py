@@ -87,8 +87,12 @@ class DeviceOp(ValueMethods, Generic[T]):
 
     def __del__(self) -> None:
         if self._free:
+            try:
+                name = str(self)
+            except Exception:
+                return  # half made: its constructor raised, and that is what the caller got
             warnings.warn(
-                f"{self} was never awaited: it has not run",
+                f"{name} was never awaited: it has not run",
                 RuntimeWarning,
                 stacklevel=2,
                 source=self,

@@ -124,7 +124,6 @@ class Reactor:
     """The watcher of one event loop. All its methods run on that loop's thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        # Weakly: the registry's key is the loop, and its value must not hold it.
         self._loop = weakref.ref(loop)
         # Each queue is sorted by sequence number: one look at the front settles a prefix.
         self._queues: dict[Watched, list[_Waiter]] = {}
@@ -186,6 +185,12 @@ class Reactor:
         bell = getattr(self, "_bell", None)
         if bell is not None:
             Doorbell.hand_on(bell)
+
+    @property
+    def is_left_alone(self) -> bool:
+        """Whether its loop is closed, or gone."""
+        loop = self._loop()
+        return loop is None or loop.is_closed()
 
     def statistics(self) -> ReactorStatistics:
         waiting = sum(len(q) for q in self._queues.values())
@@ -301,23 +306,28 @@ class Reactor:
             self._turn()
 
 
-_reactors: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Reactor] = (
-    weakref.WeakKeyDictionary()
-)
+# The loop holds its reactor, in this attribute: what waits in a reactor holds the loop, so
+# held by anyone else it would keep a loop that was dropped, and all that its tasks hold.
+_ATTRIBUTE = "_numbasync_reactor"
+_reactors: weakref.WeakSet[Reactor] = weakref.WeakSet()
 _lock = threading.Lock()
 
 
 def current() -> Reactor:
     """The running loop's reactor; made on first use."""
     loop = asyncio.get_running_loop()
-    reactor = _reactors.get(loop)
+    reactor: Reactor | None = getattr(loop, _ATTRIBUTE, None)
     return _make(loop) if reactor is None else reactor
 
 
 def _make(loop: asyncio.AbstractEventLoop) -> Reactor:
     with _lock:
-        # Futures that wait in a reactor hold their loop, so a loop that was closed under
-        # them would stay for ever: the next loop clears it away.
-        for old in [old for old in _reactors if old.is_closed()]:
-            _reactors.pop(old).close()
-        return _reactors.setdefault(loop, Reactor(loop))
+        # A loop that was closed under its waiters may be held by somebody: the next loop
+        # clears up after it.
+        for old in [old for old in _reactors if old.is_left_alone]:
+            _reactors.discard(old)
+            old.close()
+        reactor = Reactor(loop)
+        _reactors.add(reactor)
+        setattr(loop, _ATTRIBUTE, reactor)
+        return reactor

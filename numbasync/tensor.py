@@ -244,8 +244,8 @@ class Tensor:
 
     def __array__(self, *args: Any, **kwargs: Any) -> HostArray:
         raise DTypeError(
-            "a device tensor is not a NumPy array: copying it takes a moment in which others can "
-            "work.\nWrite: array = await t.to_host()        # or t.to_host().sync()"
+            f"{self!r} is no NumPy array: copying it takes a moment in which others can work.\n"
+            "Write: array = await t.to_host()        # or t.to_host().sync()"
         )
 
     def __getattr__(self, name: str) -> Any:

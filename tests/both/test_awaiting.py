@@ -25,13 +25,6 @@ async def ready(*kernels: Any) -> None:
     await na.ones(8).to_host()
 
 
-async def test_data_is_there_when_the_await_returns(device: na.Device) -> None:
-    for round_ in range(8):
-        want = np.full(300_000, round_, np.float32)
-        got = await na.from_host(want).then(lambda t: t.to_host())
-        np.testing.assert_array_equal(got, want)
-
-
 async def test_an_await_waits_for_the_gate(
     device: na.Device, stream: na.Stream, gate: Gate
 ) -> None:
@@ -280,33 +273,6 @@ def test_a_future_is_awaited_on_another_loop_than_it_was_made_on(device: na.Devi
 
     future = na.run(make())
     assert na.run(waited(future)).tolist() == [8, 8, 8]
-
-
-def test_eight_threads_with_a_loop_each_see_their_own_values(device: na.Device) -> None:
-    wrong: list[Any] = []
-
-    def work(n: int) -> None:
-        async def main() -> None:
-            with na.use_device(device):
-                for i in range(20):
-                    got = await na.full(4, 100 * n + i).to_host()
-                    if got.tolist() != [100 * n + i] * 4:
-                        wrong.append((n, i, got))
-
-        na.run(main())
-
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join(60)
-    assert wrong == []
-
-
-async def test_a_thousand_at_once(device: na.Device) -> None:
-    values = await na.gather(*(na.full(2, i).to_host() for i in range(1000)))
-    assert [int(v[0]) for v in values] == list(range(1000))
-    assert reactor.current().statistics().waiting == 0
 
 
 async def test_an_error_at_enqueue_arrives_at_the_await(device: na.Device) -> None:

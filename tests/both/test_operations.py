@@ -250,34 +250,6 @@ def test_unzip_needs_to_know_how_many(device: na.Device) -> None:
             half.sync()
 
 
-def test_two_threads_run_a_shared_parent_once(device: na.Device) -> None:
-    runs: list[int] = []
-    asked = threading.Event()
-    in_parent = threading.Event()
-
-    def slow(value: int) -> int:
-        runs.append(1)
-        in_parent.set()
-        assert asked.wait(10)
-        return value
-
-    op = na.value(5).map(slow).shared()
-    got: list[int] = []
-
-    def ask() -> None:
-        got.append(op.sync())
-
-    first = threading.Thread(target=ask)
-    first.start()
-    assert in_parent.wait(10)
-    second = threading.Thread(target=ask)
-    second.start()
-    asked.set()
-    first.join(10)
-    second.join(10)
-    assert got == [5, 5] and runs == [1]
-
-
 # --- the execution lock ---
 
 

@@ -201,7 +201,7 @@ def _lane(job: tuple[Callable[..., None], list[Any]]) -> None:
 
 def _arrive(place: tuple[Any, int], kind: str, value: Any) -> Any:
     hub = greenlet.getcurrent().parent
-    assert hub is not None
+    assert hub is not None  # only lanes arrive
     return hub.switch((place, kind, value))
 
 

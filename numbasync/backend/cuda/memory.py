@@ -72,11 +72,14 @@ class CudaPool:
             cu.cuMemFreeAsync(memory.pointer, stream)
 
     def stats(self) -> MemoryStats:
+        used = self._get(_Attribute.CU_MEMPOOL_ATTR_USED_MEM_CURRENT)
+        reserved = self._get(_Attribute.CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)
+        # A mark is reset to zero, which need not be what is current.
         return MemoryStats(
-            self._get(_Attribute.CU_MEMPOOL_ATTR_USED_MEM_CURRENT),
-            self._get(_Attribute.CU_MEMPOOL_ATTR_USED_MEM_HIGH),
-            self._get(_Attribute.CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT),
-            self._get(_Attribute.CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH),
+            used,
+            max(used, self._get(_Attribute.CU_MEMPOOL_ATTR_USED_MEM_HIGH)),
+            reserved,
+            max(reserved, self._get(_Attribute.CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH)),
         )
 
     def reset_high(self) -> None:
@@ -112,7 +115,9 @@ class _Pinned:
         }  # fmt: skip
 
     def __del__(self) -> None:
-        self._pool.give(self._address, self._nbytes)
+        pool = getattr(self, "_pool", None)  # absent if the constructor failed
+        if pool is not None:
+            pool.give(self._address, self._nbytes)
 
 
 class PinnedPool:

@@ -1,0 +1,335 @@
+"""What must hold of failure: who is told what, when, and in which words."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import ctypes
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import numbasync as na
+from numbasync import errors
+from numbasync.errors import DeviceLostError, DriverError, KernelError
+from numbasync.testing import Gate, settle
+from tests.common import add_one, waited
+from tests.waiting import in_time
+
+PACKAGE = Path(na.__file__).parent
+SOURCES = sorted(PACKAGE.rglob("*.py"))
+
+# --- a word says "done", not "well" ---
+
+
+Plant = Callable[[na.Stream], DeviceLostError]
+
+
+@pytest.fixture
+def plant(device: na.Device, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plant]:
+    """Lets the device say that a stream is broken, whatever its word says, to the end of the
+    test.
+    """
+
+    def plant(stream: na.Stream) -> DeviceLostError:
+        error = DeviceLostError("a planted fault")
+        monkeypatch.setattr(stream.backend, "fault", lambda: error)
+        return error
+
+    yield plant
+    monkeypatch.undo()
+    device.forget_fault()
+
+
+async def test_an_await_asks_for_the_status_before_it_reports_success(
+    device: na.Device, stream: na.Stream, gate: Gate, plant: Plant
+) -> None:
+    await na.zeros(4)
+    gate.close()
+    future = na.spawn(na.zeros(4), stream)
+    task = asyncio.ensure_future(waited(future))
+    await settle(device)
+    assert not task.done()
+    error = plant(stream)
+    gate.open()
+    with pytest.raises(DeviceLostError) as caught:
+        await task
+    assert caught.value is error
+    with pytest.raises(DeviceLostError):
+        await future
+
+
+@pytest.mark.parametrize("first", ["await", "sync"])
+def test_so_it_does_if_others_have_seen_the_word_before(
+    device: na.Device, stream: na.Stream, plant: Plant, first: str
+) -> None:
+    future = na.spawn(na.zeros(4), stream)
+    stream.synchronize()
+    assert future.done()
+    error = plant(stream)
+    with pytest.raises(DeviceLostError) as caught:
+        na.run(waited(future)) if first == "await" else future.sync()
+    assert caught.value is error
+
+
+async def test_a_result_that_was_given_is_given_again(
+    device: na.Device, stream: na.Stream, plant: Plant
+) -> None:
+    future = na.spawn(na.ones(4).to_host(), stream)
+    first = await future
+    plant(stream)
+    assert await future is future.sync() is first
+
+
+MARKS: dict[str, Callable[[na.Device, na.Stream], Any]] = {
+    "stream.done": lambda device, stream: stream.done(),
+    "event": lambda device, stream: device.new_event().record(stream),
+    "a value": lambda device, stream: na.spawn(na.value(3), stream),
+    "a holder": lambda device, stream: na.spawn(na.shared(3).map(id), stream),
+}
+
+
+@pytest.mark.parametrize("mark", MARKS)
+async def test_whatever_is_awaited_on_a_broken_stream_says_so(
+    device: na.Device, stream: na.Stream, plant: Plant, mark: str
+) -> None:
+    await na.zeros(4).schedule(stream)
+    awaitable = MARKS[mark](device, stream)
+    error = plant(stream)
+    with pytest.raises(DeviceLostError) as caught:
+        await awaitable
+    assert caught.value is error
+
+
+def test_after_a_fault_everything_on_the_stream_fails_at_once_and_nothing_hangs(
+    device: na.Device, stream: na.Stream, gate: Gate, plant: Plant
+) -> None:
+    z = na.zeros(4).sync()
+    add_one(z).sync()
+    gate.close()
+    before = [na.spawn(add_one(z), stream) for _ in range(3)]
+    plant(stream)  # the gate stays shut: the word will not move
+
+    async def wait() -> list[Any]:
+        return await asyncio.gather(*map(waited, before), return_exceptions=True)
+
+    assert all(isinstance(e, DeviceLostError) for e in in_time(lambda: na.run(wait())))
+    attempts: list[Callable[[], Any]] = [
+        lambda: add_one(z).sync_on(stream),
+        lambda: add_one(z).async_on(stream),
+        lambda: na.spawn(add_one(z), stream).sync(),
+        lambda: na.run(waited(add_one(z).schedule(stream))),
+        stream.synchronize,
+        stream.query,
+        lambda: na.run(waited(stream.done())),
+    ]
+    for attempt in attempts:
+        with pytest.raises(DeviceLostError):
+            in_time(attempt)
+    assert "broken" in repr(stream)
+    gate.open()
+    stream.backend.synchronize()
+
+
+# --- launch error, synchronise error, the work's own error ---
+
+
+def failing(work: bool, launch: bool) -> na.DeviceOp[Any]:
+    """An operation whose work fails on the device, and whose enqueuing fails, if so wished."""
+    array, source = np.zeros(4, np.float32), na.ones(4).sync()
+
+    def refuse(_: Any) -> None:
+        array.flags.writeable = False  # so that the copy fails when the device is done
+
+    op: na.DeviceOp[Any] = na.memcpy(array, source).inspect(refuse) if work else na.value(0)
+    return op.map(lambda _: 1 // 0) if launch else op
+
+
+@pytest.mark.parametrize("launch", [True, False])
+@pytest.mark.parametrize("synchronise", [True, False])
+@pytest.mark.parametrize("work", [True, False])
+def test_of_several_errors_the_first_cause_is_raised_and_has_the_others_as_notes(
+    device: na.Device, stream: na.Stream, monkeypatch: pytest.MonkeyPatch,
+    work: bool, synchronise: bool, launch: bool,
+) -> None:  # fmt: skip
+    wait = stream.backend.synchronize
+
+    def fail() -> None:
+        wait()
+        raise DriverError("cuStreamSynchronize", 999, "CUDA_ERROR_UNKNOWN", "planted")
+
+    op = failing(work, launch)
+    if synchronise:
+        monkeypatch.setattr(stream.backend, "synchronize", fail)
+    expected: list[tuple[type[Exception], str]] = []
+    if launch:
+        expected.append((ZeroDivisionError, "division"))
+    if synchronise:
+        expected.append((DriverError, "cuStreamSynchronize failed"))
+    if work:
+        expected.append((ValueError, "read-only"))
+    if not expected:
+        assert op.sync_on(stream) == 0
+        return
+    (kind, text), *others = expected
+    with pytest.raises(kind, match=text) as caught:
+        op.sync_on(stream)
+    notes = getattr(caught.value, "__notes__", [])
+    assert len(notes) == len(others)
+    for note, (_, said) in zip(notes, others, strict=True):
+        assert said in note
+
+
+# --- exceptions of kernels ---
+
+
+@na.launcher(debug=True, opt=False)
+def divide(z: na.KernelOutput, by):
+    z[0] = 1 // by
+
+
+@pytest.mark.filterwarnings("ignore::numba.core.errors.NumbaPerformanceWarning")
+async def test_an_exception_in_a_debug_kernel_stalls_nothing_and_arrives_at_its_await(
+    device: na.Device, stream: na.Stream, gate: Gate
+) -> None:
+    tensors = [await na.zeros(1, np.int64) for _ in range(3)]
+    for z in tensors:  # at once, so that there is host memory for all three
+        divide[1, 1](z, 1).async_on(stream)
+    await stream.done()
+    gate.close()
+    first, second, third = (
+        na.spawn(divide[1, 1](z, by), stream) for z, by in zip(tensors, (0, 1, 0), strict=True)
+    )
+    task = asyncio.ensure_future(waited(first))
+    await settle(device)
+    assert not task.done() and not third.done(), "the launches did not wait for each other"
+    gate.open()
+    with pytest.raises(KernelError, match=r"kernel divide, block \(0, 0, 0\)"):
+        await task
+    assert (await second)[1] == 1
+    with pytest.raises(KernelError):
+        await third
+    assert (await tensors[1].to_host())[0] == 1
+
+
+# --- no Python in a driver's callback ---
+
+CALLS_BACK = (
+    "cuLaunchHostFunc", "cuStreamAddCallback", "cuGraphAddHostNode", "cuUserObjectCreate",
+    "cudaLaunchHostFunc", "cudaStreamAddCallback", "add_callback", "async_done", "CFUNCTYPE",
+    "cuGraphExecHostNodeSetParams", "CUhostFn", "CUstreamCallback", "add_host_callback",
+    "callback", "cuLogsRegisterCallback",
+)  # fmt: skip
+
+
+def names_in(path: Path) -> Iterator[tuple[str, ast.AST]]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Attribute):
+            yield node.attr, node
+        elif isinstance(node, ast.Name):
+            yield node.id, node
+
+
+def test_nothing_but_the_compiled_function_is_given_to_the_driver_to_call() -> None:
+    found = {
+        (str(path.relative_to(PACKAGE)), name)
+        for path in SOURCES
+        for name, _ in names_in(path)
+        if name in CALLS_BACK
+    }
+    assert found == {
+        ("backend/cuda/stream.py", "cuLaunchHostFunc"),
+        ("backend/cuda/wakeup.py", "CUhostFn"),
+    }
+    (call,) = [
+        node
+        for node in ast.walk(ast.parse((PACKAGE / "backend/cuda/stream.py").read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "cu.cuLaunchHostFunc"
+    ]
+    assert ast.unparse(call.args[1]) == "function"
+    wake = (PACKAGE / "backend/cuda/stream.py").read_text()
+    assert wake.count("function = ") == wake.count("function = wakeup.host_function()") == 1
+    wakeup = (PACKAGE / "backend/cuda/wakeup.py").read_text()
+    assert wakeup.count("_function = ") == wakeup.count("_function = cu.CUhostFn(ring.address)")
+    assert '@cfunc("void(uintp)")\n    def ring(' in wakeup
+
+
+@pytest.mark.skipif(not hasattr(os, "eventfd"), reason="this system has no eventfd")
+def test_the_function_that_rings_is_machine_code() -> None:
+    pytest.importorskip("cuda.bindings.driver", reason="the CUDA packages are not installed")
+    from numbasync.backend.cuda import wakeup
+
+    if wakeup._function is None:
+        wakeup._compile()
+    compiled: Any = wakeup._keep[-1]
+    assert type(compiled).__name__ == "CFunc"
+    fd = os.eventfd(0, os.EFD_NONBLOCK)
+    try:
+        for _ in range(3):
+            ctypes.CFUNCTYPE(None, ctypes.c_void_p)(compiled.address)(fd)
+        assert os.eventfd_read(fd) == 3
+    finally:
+        os.close(fd)
+
+
+# --- words ---
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_an_assert_says_why_it_cannot_be_otherwise(path: Path) -> None:
+    """Users' mistakes are exceptions; an assert is for what the code itself has made so."""
+    lines = path.read_text().splitlines()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Assert) and "testing" not in path.parts:
+            assert "  # " in lines[node.lineno - 1], f"{path}:{node.lineno}"
+
+
+# What was wrong has no value to show.
+NO_VALUE = ("arange with a step of 0", "memcpy between two NumPy arrays", "a tensor of no axes")
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_an_error_of_the_caller_has_the_values_that_were_wrong(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not (isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call)):
+            continue
+        kind = getattr(errors, ast.unparse(node.exc.func).rpartition(".")[2], None)
+        if not (isinstance(kind, type) and issubclass(kind, errors.CallerError)):
+            continue
+        values = [n for a in node.exc.args for n in ast.walk(a) if isinstance(n, ast.Name)]
+        said = ast.unparse(node.exc)
+        missing_extra = issubclass(kind, errors.MissingExtraError)
+        assert values or missing_extra or any(t in said for t in NO_VALUE), f"{path}: {said}"
+
+
+@pytest.mark.parametrize(
+    "path", [p for p in SOURCES if "cuda" in p.parts], ids=lambda p: str(p.relative_to(PACKAGE))
+)
+def test_every_result_of_the_driver_is_looked_at(path: Path) -> None:
+    """And becomes an exception with its name, unless a finaliser has nobody to tell."""
+    tree = ast.parse(path.read_text())
+    quiet = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.With) and "contextlib.suppress" in ast.unparse(node.items[0])
+        for inner in ast.walk(node)
+    }
+    for function in ast.walk(tree):
+        if not isinstance(function, ast.FunctionDef):
+            continue
+        read = {
+            n.id for n in ast.walk(function)
+            if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)
+        }  # fmt: skip
+        for node in ast.walk(function):
+            if isinstance(node, ast.Expr) and ast.unparse(node.value).startswith("cu.cu"):
+                assert id(node) in quiet, f"{path}:{node.lineno} drops a result"
+            if isinstance(node, ast.Assign) and ast.unparse(node.value).startswith("cu.cu"):
+                target = node.targets[0]
+                if isinstance(node.value, ast.Call) and isinstance(target, ast.Tuple):
+                    result = ast.unparse(target.elts[0])
+                    assert result in read, f"{path}:{node.lineno} does not look at {result}"

@@ -1,0 +1,203 @@
+"""What must hold of the event loop meanwhile: it turns, sleeps, and has one descriptor more."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import re
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+import numbasync as na
+from numbasync import cli, reactor
+from numbasync.reactor import Doorbell
+from numbasync.testing import Gate, settle
+from tests.common import waited
+from tests.waiting import loops, run, rung_once, tick_while
+
+# --- the loop turns ---
+
+
+@loops
+def test_a_ticker_is_undisturbed_while_the_device_works(
+    device: na.Device, stream: na.Stream, gate: Gate, loop: str
+) -> None:
+    async def main() -> None:
+        await rung_once(stream)
+        seen = []
+        for _ in range(4):  # this machine has other work, too
+            alone = await tick_while(asyncio.sleep(0.5))
+            gate.close()
+            future = na.spawn(na.zeros(1000), stream)
+            threading.Timer(0.5, gate.open).start()
+            ticks = await tick_while(future)
+            seen.append((ticks, alone))
+            if ticks.is_undisturbed(alone):
+                return
+        pytest.fail(f"always disturbed: {seen}")
+
+    run(loop, main())
+
+
+@contextmanager
+def busy_thread(interval: float) -> Iterator[None]:
+    """A thread that computes in Python, and gives the interpreter away after `interval`."""
+    usual, stop = sys.getswitchinterval(), threading.Event()
+
+    def compute() -> None:
+        while not stop.is_set():
+            pass
+
+    thread = threading.Thread(target=compute, daemon=True)
+    sys.setswitchinterval(interval)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+        sys.setswitchinterval(usual)
+
+
+@loops
+def test_a_thread_that_computes_delays_a_wake_up_by_one_switch_interval(
+    device: na.Device, stream: na.Stream, gate: Gate, monkeypatch: pytest.MonkeyPatch, loop: str
+) -> None:
+    interval = 0.02
+    began = [0.0]
+    ring = Doorbell.ring
+
+    def note_ring(bell: Doorbell) -> None:
+        began[0] = time.perf_counter()  # a device made of Python waits for the interpreter, too
+        ring(bell)
+
+    monkeypatch.setattr(Doorbell, "ring", note_ring)
+
+    async def wake_up_by_the_device() -> float:
+        def open_gate() -> None:
+            began[0] = time.perf_counter()
+            gate.open()
+
+        gate.close()
+        future = na.spawn(na.zeros(4), stream)
+        threading.Timer(0.005, open_gate).start()
+        await future
+        return time.perf_counter() - began[0]
+
+    async def wake_up_by_a_timer() -> float:
+        due = time.perf_counter() + 0.005
+        await asyncio.sleep(0.005)
+        return time.perf_counter() - due
+
+    async def main() -> None:
+        await rung_once(stream)
+        seen = []
+        for _ in range(3):  # this machine has other work, too
+            with busy_thread(interval):
+                plain = statistics.mean([await wake_up_by_a_timer() for _ in range(9)])
+                late = statistics.mean([await wake_up_by_the_device() for _ in range(15)])
+            seen.append((late, plain))
+            if late < 1.5 * max(interval, plain):
+                return
+        pytest.fail(f"woken late (by the device, by a timer): {seen}")
+
+    run(loop, main())
+
+
+def test_doctor_says_what_the_switch_interval_is(
+    device: na.Device, capsys: pytest.CaptureFixture[str]
+) -> None:
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(0.0075)
+    try:
+        assert cli.main(["doctor", "--device", device.kind]) == 0
+    finally:
+        sys.setswitchinterval(usual)
+    assert re.search(r"^switch interval +7\.5 ms$", capsys.readouterr().out, re.MULTILINE)
+
+
+# --- descriptors ---
+
+
+def descriptors() -> int:
+    gc.collect()
+    return len(os.listdir("/proc/self/fd"))
+
+
+needs_proc = pytest.mark.skipif(
+    not os.path.isdir("/proc/self/fd"), reason="this system does not list descriptors"
+)
+
+
+async def wait_for_the_gate(device: na.Device, stream: na.Stream) -> None:
+    """An await that makes the reactor sleep."""
+    gate = Gate(stream)
+    gate.close()
+    task = asyncio.ensure_future(waited(na.zeros(4).schedule(stream)))
+    while not reactor.current().statistics().sleeps:
+        await asyncio.sleep(0.001)
+    await settle(device)
+    gate.open()
+    await task
+
+
+@needs_proc
+@loops
+def test_a_loop_has_one_descriptor_made_when_it_first_sleeps(
+    device: na.Device, stream: na.Stream, loop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams = [device.new_stream() for _ in range(4)]
+    run(loop, rung_once(stream))
+    monkeypatch.setattr(Doorbell, "_spare", [])  # those of loops before
+    monkeypatch.setattr(type(device.backend), "spin_seconds", 60.0)
+
+    async def main() -> None:
+        await asyncio.sleep(0.001)
+        start = descriptors()
+        await na.value(1)
+        await na.zeros(4)
+        assert reactor.current().statistics().turns
+        assert descriptors() == start, "made although the loop has not slept"
+        monkeypatch.setattr(type(device.backend), "spin_seconds", 0.0)
+        for each in streams:
+            await wait_for_the_gate(device, each)
+        await na.gather(*(na.zeros(4).schedule(s) for s in streams))
+        assert descriptors() == start + 1
+
+    run(loop, main())
+
+
+@needs_proc
+@loops
+@pytest.mark.parametrize("pending", [False, True], ids=["idle", "with a task that waits"])
+def test_fifty_loops_use_the_descriptor_of_the_first(
+    device: na.Device, stream: na.Stream, gate: Gate, loop: str, pending: bool
+) -> None:
+    async def leave() -> None:
+        if pending:
+            gate.close()
+            task = asyncio.ensure_future(waited(na.zeros(4).schedule(stream)))
+            while not reactor.current().statistics().sleeps:
+                await asyncio.sleep(0.001)
+            del task
+        else:
+            await wait_for_the_gate(device, stream)
+
+    def one_loop() -> None:
+        run(loop, leave())
+        gate.open()
+        stream.synchronize()
+
+    run(loop, rung_once(stream))
+    one_loop()
+    start = descriptors()
+    for _ in range(50):
+        one_loop()
+    assert descriptors() <= start + 1

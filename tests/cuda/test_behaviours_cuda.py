@@ -1,0 +1,176 @@
+"""Behaviours that only a GPU shows: kernels that overlap or take long, and who wakes the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numba import cuda
+
+import numbasync as na
+from numbasync.errors import DeviceLostError
+from tests.common import used
+from tests.waiting import loops, run, rung_once, tick_while
+
+pytestmark = [
+    pytest.mark.cuda,
+    # Numba finds grids of one block wasteful; here they are meant.
+    pytest.mark.filterwarnings("ignore::numba.cuda.core.errors.NumbaPerformanceWarning"),
+]
+ROOT = Path(__file__).parent.parent.parent
+
+
+@na.launcher
+@cuda.jit
+def spin(z: na.KernelOutput, n):
+    v = z[0]
+    for _ in range(n):
+        v = v * 1.0000001 + 1e-9
+    z[0] = v
+
+
+def steps_for(seconds: float, stream: na.Stream) -> int:
+    """How many steps of `spin` take this long, once the clocks are up."""
+    z = na.zeros(1).sync_on(stream)
+    steps = 1_000_000
+    begin, end = stream.device.new_event(), stream.device.new_event()
+    for _ in range(4):
+        begin.record(stream)
+        spin[1, 1](z, steps).async_on(stream)
+        end.record(stream)
+        stream.synchronize()
+        steps = max(1000, int(steps * seconds * 1e3 / begin.elapsed_ms(end)))
+    return steps
+
+
+async def test_gather_overlaps_two_kernels_of_one_block(device: na.Device) -> None:
+    steps = steps_for(0.05, device.new_stream())
+    tensors = [await na.zeros(1) for _ in range(2)]
+
+    async def seconds(n: int) -> float:
+        began = time.perf_counter()
+        await na.gather(*(spin[1, 1](z, steps) for z in tensors[:n]))
+        return time.perf_counter() - began
+
+    await seconds(2)
+    seen = []
+    for _ in range(3):  # the host has other work, too
+        alone, both = await seconds(1), await seconds(2)
+        seen.append((alone, both))
+        # 75 ms for two of 50 ms; clocks are not steady, so measured against one alone.
+        if both < 1.5 * alone:
+            assert alone > 0.02, "this is no measurement"
+            return
+    pytest.fail(f"one after the other (one, both): {seen}")
+
+
+@loops
+def test_a_ticker_is_undisturbed_while_a_kernel_of_500_ms_runs(
+    device: na.Device, stream: na.Stream, loop: str
+) -> None:
+    steps = steps_for(0.5, stream)
+    z = na.zeros(1).sync_on(stream)
+
+    async def main() -> None:
+        await rung_once(stream)
+        seen = []
+        for _ in range(4):  # the host has other work, too
+            alone = await tick_while(asyncio.sleep(0.5))
+            ticks = await tick_while(na.spawn(spin[1, 1](z, steps), stream))
+            assert ticks.seconds > 0.3, "this is no measurement"
+            seen.append((ticks, alone))
+            if ticks.is_undisturbed(alone):
+                return
+        pytest.fail(f"always disturbed: {seen}")
+
+    run(loop, main())
+
+
+# How a loop learns that the device has passed a point, each way made the only one.
+LOOKS = "wakeup.host_function = lambda: None"
+SLEEPS = "wakeup._begun = True; wakeup._compile(); device.CudaDevice.spin_seconds = 0.0"
+PATHS = {
+    "counter polling": ("word", LOOKS),
+    "event polling": ("event", LOOKS),
+    "native wake-up": ("word", SLEEPS),
+    "events and native wake-up": ("event", SLEEPS),
+}
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_every_completion_path_passes_the_same_suite(
+    path: str, python: str, python_env: dict[str, str]
+) -> None:
+    completion, change = PATHS[path]
+    env = {**python_env, "NUMBASYNC_COMPLETION": completion, "NUMBASYNC_DEVICE": "cuda"}
+    env.pop("PYTHONWARNINGS")
+    program = f"""
+import sys, pytest
+from numbasync.backend.cuda import device, wakeup
+{change}
+sys.exit(pytest.main([
+    "-q", "-p", "numbasync.testing.plugin", "--device", "cuda",
+    "tests/both/test_awaiting.py", "tests/both/test_behaviours_awaiting.py",
+]))
+"""
+    result = subprocess.run(
+        [python, "-c", program], env=env, capture_output=True, text=True, timeout=300, cwd=ROOT
+    )
+    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-1000:]
+
+
+def test_a_free_does_not_wait_for_other_streams(device: na.Device, stream: na.Stream) -> None:
+    """What a gate shows by holding a stream, a long kernel shows by running."""
+    steps = steps_for(0.2, stream)
+    z, out = na.zeros(1).sync(), na.zeros(2**20).sync()
+    source = na.full(2**20, 5).sync()
+    start = used(device)
+    spin[1, 1](z, steps).async_on(stream)
+    na.memcpy(out, source).async_on(stream)
+    del source
+    gc.collect()
+    assert device.memory_stats().used_current == start, "the copy is still to come"
+    poison = na.full(2**20, 9).sync_on(device.new_stream())
+    stream.synchronize()
+    assert (out.to_host().sync() == 5).all() and (poison.to_host().sync() == 9).all()
+    assert used(device) == start
+
+
+def test_finalisers_of_the_backend_never_raise(
+    device: na.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from numbasync.backend.cuda import memory
+
+    raised: list[Any] = []
+    gc.collect()
+    monkeypatch.setattr(sys, "unraisablehook", raised.append)
+    memory._Pinned.__new__(memory._Pinned)
+    lost = device.new_pool().allocate(1000, device.new_stream().backend)
+    with monkeypatch.context() as patch:  # as at interpreter exit, when the driver is gone
+        patch.setattr(memory.cu, "cuMemFreeAsync", lambda *_: 1 // 0)
+        del lost
+    assert raised == []
+
+
+def test_the_status_that_is_asked_for_is_the_drivers(
+    device: na.Device, stream: na.Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a stream whose word has moved although the driver reports a fault."""
+    from numbasync.backend.cuda import stream as streams
+
+    future = na.spawn(na.ones(4).to_host(), stream)
+    stream.synchronize()
+    assert future.done()
+    illegal = streams.cu.CUresult.CUDA_ERROR_ILLEGAL_ADDRESS
+    with monkeypatch.context() as patch:
+        patch.setattr(streams.cu, "cuStreamQuery", lambda handle: (illegal,))
+        with pytest.raises(DeviceLostError, match=r"ILLEGAL_ADDRESS.*reported by cuStreamQuery"):
+            future.sync()
+    assert np.ones(4).sum() == na.ones(4).to_host().sync().sum()

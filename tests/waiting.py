@@ -1,0 +1,122 @@
+"""What tests of waiting use: limits on hanging, a ticker, and the machine's own jitter."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import copy_context
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import pytest
+import uvloop
+
+import numbasync as na
+from numbasync import reactor
+from numbasync.testing import gate
+from tests.common import waited
+
+T = TypeVar("T")
+
+LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
+    "asyncio": asyncio.new_event_loop,
+    "uvloop": uvloop.new_event_loop,
+}
+loops = pytest.mark.parametrize("loop", LOOPS)
+PERIOD = 0.005
+
+
+def run(loop: str, main: Coroutine[Any, Any, T]) -> T:
+    """`asyncio.run` on the loop of that name."""
+    with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
+        return runner.run(main)
+
+
+def begin(call: Callable[[], T]) -> Callable[[], T]:
+    """Start `call` on a thread of its own, with this one's current device; what waits for its
+    result. A thread that hangs fails the test, not the whole run.
+    """
+    results: list[T] = []
+    errors: list[BaseException] = []
+    variables = copy_context()
+
+    def work() -> None:
+        try:
+            results.append(variables.run(call))
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+
+    def result() -> T:
+        thread.join(30)
+        if thread.is_alive():
+            pytest.fail("it hangs")
+        if errors:
+            raise errors[0]
+        return results[0]
+
+    return result
+
+
+def in_time(call: Callable[[], T]) -> T:
+    """`call()`, which must not hang."""
+    return begin(call)()
+
+
+@dataclass(frozen=True)
+class Ticks:
+    """What a ticker of 5 ms saw while it waited."""
+
+    count: int
+    seconds: float
+    longest: float  # seconds between two ticks
+    processor: float  # share of one processor that this process used
+
+    def is_undisturbed(self, alone: Ticks) -> bool:
+        """90 ticks in 500 ms, no gap over 10 ms and under 5% of a processor, as far as this
+        machine does so `alone`, with nothing to wait for but a timer.
+        """
+        return (
+            self.count >= 90 * self.seconds / 0.5
+            and self.longest <= max(2 * PERIOD, 2 * alone.longest)
+            and self.processor < 0.05
+        )
+
+
+async def tick_while(work: Awaitable[Any]) -> Ticks:
+    """Tick by a timetable, so that a late tick makes no later one late, until `work` is done."""
+    loop = asyncio.get_running_loop()
+    task = asyncio.ensure_future(waited(work))
+    start, processor = loop.time(), time.process_time()
+    times = [time.perf_counter()]
+    while not task.done():
+        await asyncio.sleep(max(0.0, start + len(times) * PERIOD - loop.time()))
+        times.append(time.perf_counter())
+    processor = time.process_time() - processor
+    await task
+    gaps = [b - a for a, b in itertools.pairwise(times)]
+    seconds = times[-1] - times[0]
+    return Ticks(len(gaps), seconds, max(gaps), processor / seconds)
+
+
+async def rung_once(stream: na.Stream) -> None:
+    """Wait until a sleeping loop is rung: what rings it may have to be compiled first, which
+    takes processor time. Until then the loop looks every millisecond.
+    """
+    watcher = reactor.current()
+    await na.zeros(4).schedule(stream)
+    held = gate(stream)
+    for _ in range(200):
+        rings = watcher.statistics().rings
+        held.close()
+        future = na.spawn(na.zeros(4), stream)
+        threading.Timer(0.05, held.open).start()
+        await future
+        if watcher.statistics().rings > rings:
+            return
+    pytest.fail("nothing rings the loop")
