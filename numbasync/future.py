@@ -95,6 +95,7 @@ class DeviceFuture(Generic[T]):
                 need = self.begin()
             return
         self._variables = copy_context()
+        self._variables.run(line.stamp)
         self._line = line.unordered(loop) if unordered else line.current(loop)
         self._line.add(self)
 
@@ -157,7 +158,11 @@ class DeviceFuture(Generic[T]):
         if self._variables is not None and self._site is not None:
             # It stood in line, so the traceback does not lead to who submitted it.
             error.add_note(f"{self._name} was submitted at {self._site}.")
-        self._error, self._trace = error, error.__traceback__
+        # Without our own frame, which comes first: by way of its callers it would hold us, and
+        # what their variables hold.
+        trace = error.__traceback__
+        self._error = error.with_traceback(None if trace is None else trace.tb_next)
+        self._trace = error.__traceback__
         self._end(_State.FAILED)
 
     def _end(self, state: _State) -> None:

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
+import math
 import os
 import threading
 import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import ContextVar
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -247,6 +250,25 @@ def is_empty() -> bool:
     """Whether nothing stands in line on this thread, or its first one is asking."""
     line = _thread.line
     return line is None or not line or line.submits_here
+
+
+_tickets = itertools.count(1)
+_ticket: ContextVar[float] = ContextVar("numbasync_ticket", default=math.inf)
+
+
+def stamp() -> None:
+    """Note in the current context when what runs in it was submitted."""
+    _ticket.set(next(_tickets))
+
+
+def now() -> int | None:
+    """This moment, for `was_submitted_before`; None if nothing stands in line here."""
+    return next(_tickets) if _thread.line else None
+
+
+def was_submitted_before(moment: int) -> bool:
+    """Whether what is enqueued now had been submitted, and stood in line, at that moment."""
+    return _ticket.get() < moment
 
 
 def is_submitting() -> bool:

@@ -57,7 +57,10 @@ class Once(Generic[T]):
             while not turn.is_settled:  # who waits may look up before it is
                 yield turn
         if self._error is not None:
-            raise self._error.with_traceback(self._trace)
+            try:
+                raise self._error.with_traceback(self._trace)
+            finally:
+                self = None  # type: ignore[assignment]  # the traceback holds this frame
         if self._producer is not None:
             ctx.depend(self._producer)
         value: T = self._value
@@ -72,7 +75,11 @@ class Once(Generic[T]):
             self._value = yield from steps(inner)
             self._producer = inner.close()
         except Exception as error:
-            self._error, self._trace = error, error.__traceback__
+            # Without this frame, which would hold us, who hold the error.
+            trace = error.__traceback__
+            self._trace = None if trace is None else trace.tb_next
+            self._error = error.with_traceback(self._trace)
+            del trace
             self._producer = inner.close()
         except BaseException as stop:
             # What it has enqueued is kept by the end of `inner`: this may be a finaliser.

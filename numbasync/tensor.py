@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from numbasync import layout
+from numbasync import layout, line
 from numbasync.backend import base
 from numbasync.context import Context
 from numbasync.copies import HostArray
@@ -49,8 +49,8 @@ class Tensor:
     """
 
     __slots__ = (
-        "__weakref__", "_fingerprint", "_handle", "_key", "_layout", "_storage", "device",
-        "dtype", "shape", "source",
+        "__weakref__", "_fingerprint", "_former", "_handle", "_key", "_layout", "_storage",
+        "device", "dtype", "shape", "source",
     )  # fmt: skip
 
     def __init__(
@@ -70,6 +70,7 @@ class Tensor:
         self._handle: base.Array | None = None
         self._key: base.ArrayKey | None = None
         self._fingerprint = -1
+        self._former: tuple[Storage, int] | None = None
         if storage is not None:
             storage.holders += 1
 
@@ -121,6 +122,9 @@ class Tensor:
                 raise StateError(
                     f"{self!r} has no memory: it can only describe an argument to compile()."
                 )
+            former = self._former
+            if former is not None and line.was_submitted_before(former[1]):
+                return former[0]
             raise MovedError(
                 f"{self!r} was moved by take(); use the handle that take() returned, or what the "
                 "launch it was given to returned."
@@ -207,6 +211,9 @@ class Tensor:
     def take(self) -> Tensor:
         """Move to a new handle; this one then raises MovedError."""
         moved = Tensor(self.device, self.storage, self._layout, self.dtype, self.source)
+        moment = line.now()
+        if moment is not None:  # what stands in line was submitted while this was the handle
+            self._former = self.storage, moment
         self._let_go()
         return moved
 

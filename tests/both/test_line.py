@@ -16,9 +16,9 @@ from numba import cuda
 
 import numbasync as na
 from numbasync import line
-from numbasync.errors import KernelCompileError
+from numbasync.errors import KernelCompileError, MovedError
 from numbasync.testing import Gate
-from tests.common import add_one, used, waited
+from tests.common import add_one, fresh, used, waited
 
 
 class Compiler:
@@ -334,3 +334,19 @@ async def test_a_compilation_that_is_stopped_on_its_thread_strands_nobody(
         assert (await asyncio.wait_for(waited(behind), 20)).tolist() == [1]
     with pytest.raises(na.errors.StateError, match="stopped: Stop"):
         await slow
+
+
+async def test_what_stands_in_line_is_not_held_up_by_a_move(device: na.Device) -> None:
+    z = await na.zeros(4)
+    first = na.spawn(fresh()(z))
+    second = na.spawn(add_one(z))
+    moved = z.take()
+    with pytest.raises(MovedError):
+        await z.to_host()
+    with pytest.raises(MovedError):
+        await add_one(z)
+    await first
+    await second
+    assert (await moved.to_host()).tolist() == [2] * 4
+    with pytest.raises(MovedError):
+        await z.to_host()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -26,19 +25,13 @@ CHECKS = (HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_to
 
 def run(device: na.Device, examples: int, *phases: Phase, numbers_only: bool = False) -> None:
     compiled()
-    gc.collect()
-    gc.freeze()  # an allocation that fails collects: of what the programs made, not of everything
-    try:
-        run_state_machine_as_test(
-            machine(device, numbers_only),
-            settings=settings(
-                max_examples=examples, stateful_step_count=25, deadline=None, database=None,
-                suppress_health_check=CHECKS, phases=phases or tuple(Phase),
-                report_multiple_bugs=False,
-            ),
-        )  # fmt: skip
-    finally:
-        gc.unfreeze()
+    run_state_machine_as_test(
+        machine(device, numbers_only),
+        settings=settings(
+            max_examples=examples, stateful_step_count=25, deadline=None, database=None,
+            suppress_health_check=CHECKS, phases=phases or tuple(Phase), report_multiple_bugs=False,
+        ),
+    )  # fmt: skip
 
 
 def test_programs_give_what_numpy_gives(device: na.Device) -> None:
