@@ -136,6 +136,8 @@ def test_tasks_that_are_cancelled_at_any_moment_call_nothing_in_vain(
             tasks = [asyncio.ensure_future(waited(future)) for _ in range(2)]
             for _ in range(i % 6):
                 await asyncio.sleep(0)
+            if i % 6 == 5:
+                await asyncio.wait(tasks)  # too late
             if i % 12 >= 6:
                 stream.synchronize()  # it is passed; the reactor has not looked yet
             tasks[0].cancel()
