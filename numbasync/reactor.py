@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import os
 import socket
 import threading
@@ -66,7 +67,7 @@ class Doorbell:
         if hasattr(os, "eventfd"):
             self.fileno = self.eventfd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
             self._send = partial(os.eventfd_write, self.eventfd, 1)
-            self._receive = partial(os.eventfd_read, self.eventfd)
+            self._receive = _eventfd_reader(self.eventfd)
         else:
             reader, writer = socket.socketpair()
             reader.setblocking(False)
@@ -97,6 +98,18 @@ class Doorbell:
     def clear(self) -> None:
         with contextlib.suppress(BlockingIOError):
             self._receive()
+
+
+def _eventfd_reader(fd: int) -> Callable[[], object]:
+    """`os.eventfd_read` without giving the interpreter away, which another thread that computes
+    would keep for a switch interval. The descriptor does not block.
+    """
+    try:
+        read = ctypes.PyDLL(None).eventfd_read
+    except (OSError, AttributeError):
+        return partial(os.eventfd_read, fd)
+    read.argtypes = (ctypes.c_int, ctypes.POINTER(ctypes.c_uint64))
+    return partial(read, fd, ctypes.c_uint64())
 
 
 @dataclass(frozen=True, slots=True)

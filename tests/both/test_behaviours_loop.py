@@ -162,8 +162,8 @@ def test_a_loop_has_one_descriptor_made_when_it_first_sleeps(
         await asyncio.sleep(0.001)
         start = descriptors()
         await na.value(1)
-        await na.zeros(4)
-        assert reactor.current().statistics().turns
+        while not reactor.current().statistics().turns:  # a short one may be done at once
+            await na.zeros(4)
         assert descriptors() == start, "made although the loop has not slept"
         monkeypatch.setattr(type(device.backend), "spin_seconds", 0.0)
         for each in streams:
