@@ -245,10 +245,13 @@ class Reactor:
         if moved:
             self._moved_at = now
         still = now - self._moved_at
-        if any(still < stream.spin_seconds for stream in self._queues):
+        looks_on = any(still < stream.spin_seconds for stream in self._queues)
+        if (not looks_on or still > WATCHDOG_SECONDS) and self._has_told(now):
+            looks_on = True
+        if looks_on:
             self._turn_soon(loop)
         else:
-            self._sleep(loop, now)
+            self._sleep(loop)
 
     def _settle(self) -> bool:
         """Wake every waiter whose position has been passed; whether there was one."""
@@ -283,14 +286,18 @@ class Reactor:
                 waiter.future.set_exception(error)
         self._asked.pop(stream, None)
 
-    def _sleep(self, loop: asyncio.AbstractEventLoop, now: float) -> None:
+    def _has_told(self, now: float) -> bool:
+        """Ask every stream, now and then, whether it will pass nothing by itself any more;
+        whether one has said so, and settled what is on it.
+        """
+        if now - self._checked_at <= WATCHDOG_SECONDS:
+            return False
+        self._checked_at = now
+        told = [stream.give_up() for stream in list(self._queues)]  # all are asked
+        return any(told)
+
+    def _sleep(self, loop: asyncio.AbstractEventLoop) -> None:
         self._sleeps += 1
-        if now - self._checked_at > WATCHDOG_SECONDS:
-            self._checked_at = now
-            broken = [stream.give_up() for stream in list(self._queues)]
-            if any(broken):
-                self._turn_soon(loop)
-                return
         delay = WATCHDOG_SECONDS if self._ask_for_rings(loop) else POLL_SECONDS
         self._next = loop.call_later(delay, self._turn)
 

@@ -31,13 +31,15 @@ class FakeStream:
 
     def advance(self) -> int:
         self.looks += 1
-        return sys.maxsize if self.broken else self.passed
+        return self.passed
 
     def wake(self, sequence: int, doorbell: base.Doorbell) -> bool:
         self.bells.append((sequence, doorbell))
         return self.prompt
 
     def give_up(self) -> bool:
+        if self.broken:
+            self.passed = sys.maxsize
         return self.broken
 
     def reach(self, sequence: int) -> None:
@@ -156,13 +158,14 @@ def test_a_bell_that_may_be_late_is_not_trusted(loop_factory: Any) -> None:
     run(loop_factory, main())
 
 
+@pytest.mark.parametrize("spin_seconds", [0.0, 60.0])
 def test_a_stream_that_breaks_without_ringing_is_found(
-    loop_factory: Any, monkeypatch: pytest.MonkeyPatch
+    loop_factory: Any, monkeypatch: pytest.MonkeyPatch, spin_seconds: float
 ) -> None:
     monkeypatch.setattr(reactor, "WATCHDOG_SECONDS", 0.001)
 
     async def main() -> None:
-        stream, watcher = FakeStream(), reactor.current()
+        stream, watcher = FakeStream(spin_seconds), reactor.current()
         future = watcher.wait(stream, 1)
         await turns()
         stream.broken = True
