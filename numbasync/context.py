@@ -103,7 +103,7 @@ class Context:
 
     __slots__ = (
         "_closed", "_ordered", "_suspended", "_used", "device", "parent", "pool", "stream",
-        "submission",
+        "submission", "waits_for",
     )  # fmt: skip
 
     def __init__(
@@ -116,6 +116,7 @@ class Context:
     ) -> None:
         self._closed = self._suspended = False
         self.parent = parent
+        self.waits_for: Any = None  # a shared operation that another one runs
         self.stream = stream
         self.device = stream.device
         self.pool = pool
@@ -296,6 +297,14 @@ class Context:
     def part(self, name: str) -> Context:
         """A context on the same stream, with a submission of its own: its own end and error."""
         return Context(self.stream, self.pool, name, self.submission.site, self)
+
+    @property
+    def whole(self) -> Context:
+        """The context of the whole operation that it is a part of."""
+        found = self
+        while found.parent is not None:
+            found = found.parent
+        return found
 
     def is_within(self, other: Context | None) -> bool:
         """Whether it is `other`, or a part of it."""

@@ -50,12 +50,14 @@ class Once(Generic[T]):
         if steps is not None:
             yield from self._take(steps, ctx, turn)
         elif not turn.is_settled:
-            if self._runner is not None and ctx.is_within(self._runner):
-                raise ReentrancyError(
-                    f"{self._label} is part of itself: it was used by its own closure."
-                )
-            while not turn.is_settled:  # who waits may look up before it is
-                yield turn
+            whole = ctx.whole
+            whole.waits_for = self
+            try:
+                self._check_cycle(ctx)
+                while not turn.is_settled:  # who waits may look up before it is
+                    yield turn
+            finally:
+                whole.waits_for = None
         if self._error is not None:
             try:
                 raise self._error.with_traceback(self._trace)
@@ -65,6 +67,23 @@ class Once(Generic[T]):
             ctx.depend(self._producer)
         value: T = self._value
         return value
+
+    def _check_cycle(self, ctx: Context) -> None:
+        """Refuse to wait for something that waits for `ctx`, on whatever threads they are.
+
+        Each notes what it waits for before it looks, so of those in a cycle the last one sees it.
+        """
+        once: Once[Any] | None = self
+        while once is not None:
+            runner = once._runner
+            if runner is None:
+                return
+            if ctx.is_within(runner):
+                also = "" if once is self else f", by way of {once._label}"
+                raise ReentrancyError(
+                    f"{self._label} is part of itself: it was used by its own closure{also}."
+                )
+            once = runner.whole.waits_for
 
     def _take(self, steps: Callable[[Context], Steps[T]], ctx: Context, turn: Turn) -> Steps[None]:
         # A submission of its own: what its runner does besides, and how that ends, is none of

@@ -39,7 +39,7 @@ def cupy_library() -> Library:
     cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
     return Library(
         cupy.asarray, cupy.asnumpy, lambda x: int(x.data.ptr), cupy.from_dlpack,
-        lambda stream: cupy.cuda.ExternalStream(stream.__cuda_stream__()[1]),
+        lambda stream: cupy.cuda.Stream.from_external(stream),
     )  # fmt: skip
 
 

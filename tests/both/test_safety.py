@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import numbasync as na
-from numbasync.errors import StateError
+from numbasync.errors import ReentrancyError, StateError
 from numbasync.testing import Gate, seeded, settle
 from tests.common import add_one, copy_to, fresh, used, waited
 
@@ -367,3 +367,25 @@ async def test_a_compilation_ahead_does_not_fail_who_only_awaits(device: na.Devi
     assert (await reader).tolist() == [1] * 4
     await ahead
     await copy_to(await na.zeros(4), z)
+
+
+def test_shared_operations_that_need_each_other_are_refused_on_whatever_threads(
+    device: na.Device,
+) -> None:
+    """Each is run by one thread, which then wants the other's."""
+    both_run = threading.Barrier(2, timeout=20)
+    ops: list[Any] = []
+
+    def wants(other: int) -> Any:
+        def closure(_: Any) -> Any:
+            both_run.wait()
+            return ops[other]
+
+        return na.zeros(4).then(closure).shared()
+
+    ops += [wants(1), wants(0)]
+    with ThreadPoolExecutor(2) as pool:
+        jobs = [pool.submit(elsewhere, device, op.sync) for op in ops]
+        errors = [job.exception(30) for job in jobs]
+    assert all(isinstance(error, ReentrancyError) for error in errors)
+    assert any("by way of" in str(error) for error in errors)
