@@ -48,3 +48,13 @@ def test_remedies_are_sentences(name: str) -> None:
     cause, remedy = errors.REMEDIES[name]
     assert re.fullmatch(r"CUDA_ERROR_[A-Z0-9_]+", name)
     assert cause.endswith(".") and len(remedy) > 10
+
+
+def test_every_fault_that_breaks_a_context_has_a_remedy() -> None:
+    assert set(errors.REMEDIES) >= errors.STICKY
+
+
+@pytest.mark.parametrize("name", sorted(errors.STICKY.union(errors.REMEDIES)))
+def test_the_names_are_the_drivers(name: str) -> None:
+    driver = pytest.importorskip("cuda.bindings.driver")
+    assert hasattr(driver.CUresult, name)
