@@ -1,7 +1,10 @@
 """Where a program called into numbasync: what messages of later failures point to.
 
 Work fails long after the line that asked for it has been left, so that line is kept: a code
-object and a number, not a frame, which would keep the caller's variables alive.
+object and a place in it, not a frame, which would keep the caller's variables alive.
+
+Every submission asks, so it must cost next to nothing: a frame that is looked at has to be made
+into an object first, and a code object takes longer to hash than a launch to pack.
 """
 
 from __future__ import annotations
@@ -13,29 +16,46 @@ from typing import NamedTuple
 # What lies between a program's line and us: our own modules, and what runs tasks.
 _BETWEEN = frozenset({__name__.partition(".")[0], "asyncio", "contextlib", "concurrent"})
 
-_between: set[CodeType] = set()
+_is_between: dict[str, bool] = {}  # by module
 
 
 class CallSite(NamedTuple):
-    """A line of a program."""
+    """A place in a program: a code object, and the index of an instruction."""
 
     code: CodeType
-    line: int
+    instruction: int
+
+    @property
+    def line(self) -> int:
+        """The line in its file."""
+        line = self.code.co_firstlineno
+        for start, _, number in self.code.co_lines():
+            if start > self.instruction:
+                break
+            line = number or line
+        return line
 
     def __str__(self) -> str:
         return f'"{self.code.co_filename}", line {self.line}, in {self.code.co_qualname}'
 
 
-def call_site() -> CallSite | None:
-    """The innermost line that this thread is at outside of numbasync and asyncio, if any."""
-    frame = sys._getframe(1)
+def call_site(above: int) -> CallSite | None:
+    """The innermost place that this thread is at outside of numbasync and asyncio, if any.
+
+    Args:
+        above: how many callers of the function that asks are passed over; looking at them costs.
+    """
+    try:
+        frame = sys._getframe(above + 1)
+    except ValueError:  # so deep we are not: a thread that was started in here
+        frame = sys._getframe(1)
     while True:
-        code = frame.f_code
-        if code not in _between:
-            module = str(frame.f_globals.get("__name__", ""))
-            if module.partition(".")[0] not in _BETWEEN:
-                return CallSite(code, frame.f_lineno)
-            _between.add(code)
+        module = frame.f_globals.get("__name__", "")
+        inside = _is_between.get(module)
+        if inside is None:
+            inside = _is_between[module] = str(module).partition(".")[0] in _BETWEEN
+        if not inside:
+            return CallSite(frame.f_code, frame.f_lasti)
         if frame.f_back is None:
             return None
         frame = frame.f_back

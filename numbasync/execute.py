@@ -97,7 +97,7 @@ def async_on(op: Submittable[T], stream: Stream) -> T:
     exclusive.check()
     line.finish()
     with exclusive:
-        ctx = context_for(op, stream, None, call_site())
+        ctx = context_for(op, stream, None, call_site(2))
         ctx.submission.orphan = True
         return _run(op, ctx)
 
@@ -117,7 +117,7 @@ def _sync(op: Submittable[T], stream: Stream) -> T:
     exclusive.check()
     line.finish()
     with exclusive:
-        ctx = context_for(op, stream, None, call_site())
+        ctx = context_for(op, stream, None, call_site(3))
         try:
             value = _run(op, ctx)
         except BaseException as error:

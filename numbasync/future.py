@@ -75,7 +75,7 @@ class DeviceFuture(Generic[T]):
                 return
             self._state = _State.STARTING
             self._starter = threading.get_ident()
-        self._site = call_site()
+        self._site = call_site(2)
         try:
             exclusive.check()
         except ReentrancyError as error:

@@ -90,7 +90,7 @@ class Launch(DeviceOp[Any]):
             with device.leasing:
                 args = _lease(launcher, bound, ctx)
                 ctx.queue.launch(plan.executable, plan.grid, plan.block, plan.shared_bytes, args)
-            ctx.submission.launched.append(launcher.name)
+            ctx.submission.launched += (launcher.name,)
         return launcher.result(given)
 
     def _width(self) -> int:

@@ -151,7 +151,8 @@ class Stream:
         """Raise if the stream, or its device, is known to be broken."""
         if self._broken is not None:
             raise self._broken.with_traceback(self._broken_trace)
-        self.device.check()
+        if self.device.lost is not None:
+            self.device.check()
 
     def verify(self) -> None:
         """Raise if the stream is broken. A word says "done", not "well": before a result is

@@ -41,7 +41,7 @@ class Submission:
         self.stream = stream
         self.name = name
         self.site = site
-        self.launched: list[str] = []
+        self.launched: tuple[str, ...] = ()
         self.sequence = 0
         self.nbytes = 0
         self.done = False
