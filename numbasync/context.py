@@ -179,7 +179,7 @@ class Context:
 
     def _check_device(self, storage: Storage) -> None:
         owner = storage.pool.device
-        if owner is not self.device.backend and owner is not None:  # None: the host's
+        if owner is not None:  # else it is the host's, for every device
             raise DeviceMismatchError(
                 f"{self.submission.name} runs on {self.device.label}, but uses {storage!r} of "
                 f"{owner.kind}:{owner.ordinal}.\n"
@@ -192,10 +192,12 @@ class Context:
         Args:
             name: the tensor that it is of, for messages.
         """
-        self._check_device(storage)
-        me = self.submission
-        if storage.writer is not me:
-            self.after(storage.writer, storage if name is None else name)
+        if storage.pool.device is not self.device.backend:
+            self._check_device(storage)
+        me, writer = self.submission, storage.writer
+        # What `after` looks at first, to spare most calls of it.
+        if writer is not None and not writer.done and writer.stream is not self.stream:
+            self.after(writer, storage if name is None else name)
         if storage.links is not None:
             self._after_linked(storage, readers=False)
         readers = storage.readers
@@ -214,11 +216,13 @@ class Context:
         Args:
             name: the tensor that it is of, for messages.
         """
-        self._check_device(storage)
-        me = self.submission
+        if storage.pool.device is not self.device.backend:
+            self._check_device(storage)
+        me, writer = self.submission, storage.writer
         self._used = True
-        if storage.writer is not me:
-            self.after(storage.writer, storage if name is None else name)
+        if writer is not me:
+            if writer is not None and not writer.done and writer.stream is not self.stream:
+                self.after(writer, storage if name is None else name)
             me.retain(storage)
         if storage.readers:
             for reader in list(storage.readers.values()):

@@ -7,7 +7,6 @@ dropping a future, a task, a loop or the stream itself does not.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import threading
 import warnings
@@ -98,8 +97,10 @@ class Stream:
         # Keeps a stream short that nobody awaits; now and then, since it is looked at anyway
         # by whoever awaits, synchronises, or asks for memory.
         if not len(self._in_flight) % LOOK_EVERY:
-            with contextlib.suppress(DriverError):  # who waits for it looks again, and is told
+            try:
                 self.advance()
+            except DriverError:  # who waits for it looks again, and is told
+                return
 
     def suspend(self, submission: Submission) -> None:
         """It is half enqueued, and goes on later, or never: keep what the device uses."""
@@ -172,7 +173,8 @@ class Stream:
         if self._abandoned:
             self._commit_abandoned()
         passed = self._sequence if self._broken is not None else self.backend.completed()
-        passed = max(passed, self._known)
+        if passed < self._known:
+            passed = self._known
         in_flight = self._in_flight
         if in_flight:
             try:
