@@ -132,9 +132,7 @@ class Room:
         waiting = {watcher.wait(s, front): s for s, front in fronts if front}
         try:
             # Look again in any case: the limit may have been lifted.
-            await asyncio.wait(
-                waiting, timeout=LOOK_AGAIN, return_when=asyncio.FIRST_COMPLETED
-            )
+            await asyncio.wait(waiting, timeout=LOOK_AGAIN, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for future, stream in waiting.items():
                 if not future.done():

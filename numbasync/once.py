@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
+from numbasync import line
 from numbasync.backend.base import Preparation
 from numbasync.context import Context
 from numbasync.errors import ReentrancyError, StateError
@@ -55,7 +56,9 @@ class Once(Generic[T]):
             try:
                 self._check_cycle(ctx)
                 while not turn.is_settled:  # who waits may look up before it is
-                    yield turn
+                    line.finish_left_alone()  # whoever takes them may stand there
+                    if not turn.is_settled:
+                        yield turn
             finally:
                 whole.waits_for = None
         if self._error is not None:
