@@ -27,7 +27,8 @@ from numbasync.submission import Submission
 
 T = TypeVar("T")
 
-_starting = threading.Lock()  # who begins a future that two threads await at once
+# Who begins a future that two threads await at once. Reentrant: a finaliser may submit.
+_starting = threading.RLock()
 
 
 class _State(Enum):

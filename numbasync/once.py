@@ -43,10 +43,11 @@ class Once(Generic[T]):
 
     def steps(self, ctx: Context) -> Steps[T]:
         """The value, on whatever stream `ctx` is; taken now if nobody has asked before."""
+        made = self._turn or Turn()  # not inside the lock: a finaliser that runs may come here
         with self._lock:
             steps, self._steps = self._steps, None
             if self._turn is None:
-                self._turn = Turn()
+                self._turn = made
             turn = self._turn
         if steps is not None:
             yield from self._take(steps, ctx, turn)
