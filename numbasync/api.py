@@ -19,6 +19,7 @@ from numbasync.context import Context
 from numbasync.copies import HostArray, upload
 from numbasync.copies import fill as fill_tensor
 from numbasync.errors import DeviceMismatchError, DTypeError, OperationError, ShapeError
+from numbasync.host import HostBuffer
 from numbasync.layout import Layout
 from numbasync.op import DeviceOp, Steps
 from numbasync.sources import Leaf, Value
@@ -167,7 +168,8 @@ def _element(value: Any, dtype: np.dtype[Any]) -> np.generic:
 
 
 def from_host(array: Any) -> DeviceOp[Tensor]:
-    """A tensor with the elements that `array` has when the operation is enqueued.
+    """A tensor with the elements that `array` has when the operation is enqueued; those of
+    `na.pinned` are read when the copy runs, after earlier copies to it.
 
     Args:
         array: a NumPy array, what `np.asarray` takes, or another library's array in the host's
@@ -181,7 +183,7 @@ def from_host(array: Any) -> DeviceOp[Tensor]:
 def _host_array(array: Any) -> HostArray:
     at = interchange.place(array) if interchange.is_foreign(array) else None
     if at is None:
-        return np.asarray(array)
+        return array if isinstance(array, HostBuffer) else np.asarray(array)
     if at[0] in interchange.HOST:
         return interchange.numpy_of(interchange.read_dlpack(array))
     raise DeviceMismatchError(

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 
 from numbasync.errors import ReentrancyError
 
+LOOK_AGAIN = 0.1  # seconds; who waits for another may be waiting for one that has gone
+
 
 class _Thread(threading.local):
     busy = False
@@ -80,12 +82,12 @@ class Turn:
                 return
         call()
 
-    def run(self, seconds: float | None = None) -> None:
-        """Block the thread until it is settled, or for `seconds`."""
+    def run(self) -> None:
+        """Block the thread until it is settled, or for a moment: then look again."""
         if self._thread == threading.get_ident() and not self._settled.is_set():
             # What it waits for is suspended on this very thread, which would wait for itself.
             raise ReentrancyError(
                 "this needs the result of an operation that is being prepared by this thread's "
                 "event loop: await it instead of blocking the thread."
             )
-        self._settled.wait(seconds)
+        self._settled.wait(LOOK_AGAIN)

@@ -27,7 +27,8 @@ from numbasync.submission import Submission
 
 T = TypeVar("T")
 
-_starting = threading.Lock()  # who begins a future that two threads await at once
+# Who begins a future that two threads await at once. Reentrant: a finaliser may submit.
+_starting = threading.RLock()
 
 
 class _State(Enum):
@@ -232,7 +233,7 @@ class DeviceFuture(Generic[T]):
             if stands is not None and stands.may_be_finished_here and not stands.submits_here:
                 stands.finish()
             else:
-                turn.run(line.LOOK_AGAIN)  # another thread is at it
+                turn.run()  # another thread is at it
         submission = self._submission
         if submission is not None and not submission.done:
             submission.stream.wait_until_idle()

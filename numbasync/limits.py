@@ -18,6 +18,7 @@ from numbasync.errors import CallerError
 
 LOOK_SECONDS = 0.0002  # between two looks of a thread that waits for room
 QUICK_LOOKS = 100  # at first, which only let other threads run in between
+LOOK_AGAIN = 0.1  # of a loop, when nothing has come to its end
 ASK_EVERY = 500  # looks; in between, the device itself is not asked
 
 
@@ -126,11 +127,12 @@ class Room:
         """Wait, while the loop turns, until something that is in flight has come to its end."""
         watcher = reactor.current()
         fronts = [(s, s.front) for s in list(self._device.busy)]
-        waiting = {watcher.wait(s, front): s for s, front in fronts if front}
-        if not waiting or self.is_there():
+        if not any(front for _, front in fronts) or self.is_there():
             return
+        waiting = {watcher.wait(s, front): s for s, front in fronts if front}
         try:
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            # Look again in any case: the limit may have been lifted.
+            await asyncio.wait(waiting, timeout=LOOK_AGAIN, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for future, stream in waiting.items():
                 if not future.done():

@@ -24,12 +24,10 @@ from typing import Protocol, TypeVar
 
 from numbasync import stream
 from numbasync.backend.base import Preparation
-from numbasync.exclusive import Turn
+from numbasync.exclusive import LOOK_AGAIN, Turn, unlocked
 from numbasync.limits import Room
 
 T = TypeVar("T")
-
-LOOK_AGAIN = 0.1  # seconds
 
 _workers: ThreadPoolExecutor | None = None
 
@@ -65,6 +63,10 @@ class Waiting(Protocol):
         ...
 
 
+# All lines, of all threads, by their identity.
+_lines: weakref.WeakValueDictionary[int, Line] = weakref.WeakValueDictionary()
+
+
 class Line:
     """A line, and the task that works it off.
 
@@ -80,6 +82,8 @@ class Line:
         self._thread = threading.current_thread()
         self._task: asyncio.Task[None] | None = None
         self._submitter = 0  # the thread that runs the first one, whose closures may come back
+        self._kept: list[object] = []
+        _lines[id(self)] = self
 
     def add(self, waiting: Waiting) -> None:
         """Stand in line, at the end."""
@@ -160,6 +164,14 @@ class Line:
     def _leave(self, first: Waiting) -> None:
         if self._waiting and self._waiting[0] is first:
             self._waiting.popleft()
+        if not self._waiting:
+            self._kept.clear()
+
+    def keep(self, thing: object) -> None:
+        """Keep it until everyone is submitted who stands here now."""
+        self._kept.append(thing)
+        if not self._waiting:
+            self._kept.clear()
 
     def _prepare(self, need: Preparation) -> asyncio.Future[BaseException | None]:
         """Do it on another thread; or, if another task or thread is at it, wait for that."""
@@ -261,9 +273,21 @@ def stamp() -> None:
     _ticket.set(next(_tickets))
 
 
-def now() -> int | None:
-    """This moment, for `was_submitted_before`; None if nothing stands in line here."""
-    return next(_tickets) if _thread.line else None
+def _standing() -> list[Line]:
+    """The lines, of all threads, in which anything stands."""
+    return [found for ref in _lines.valuerefs() if (found := ref()) is not None and found]
+
+
+def now(keep: object) -> int | None:
+    """This moment, for `was_submitted_before`; None if nothing stands in line anywhere.
+
+    Args:
+        keep: kept for what stands in line, until that is submitted.
+    """
+    found = _standing()
+    for each in found:
+        each.keep(keep)
+    return next(_tickets) if found else None
 
 
 def was_submitted_before(moment: int) -> bool:
@@ -289,6 +313,14 @@ async def finished() -> None:
     line = _thread.line
     if line:
         await line.passed()
+
+
+def finish_left_alone() -> None:
+    """Submit what stands in lines whose own threads will not work on them any more."""
+    for each in _standing():
+        if each.is_left_alone:
+            with unlocked():  # this thread may be enqueuing something that waits for it
+                each.finish()
 
 
 stream.before_mark = finish

@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
+from numbasync import line
 from numbasync.backend.base import Preparation
 from numbasync.context import Context
 from numbasync.errors import ReentrancyError, StateError
@@ -42,10 +43,11 @@ class Once(Generic[T]):
 
     def steps(self, ctx: Context) -> Steps[T]:
         """The value, on whatever stream `ctx` is; taken now if nobody has asked before."""
+        made = self._turn or Turn()  # not inside the lock: a finaliser that runs may come here
         with self._lock:
             steps, self._steps = self._steps, None
             if self._turn is None:
-                self._turn = Turn()
+                self._turn = made
             turn = self._turn
         if steps is not None:
             yield from self._take(steps, ctx, turn)
@@ -55,7 +57,9 @@ class Once(Generic[T]):
             try:
                 self._check_cycle(ctx)
                 while not turn.is_settled:  # who waits may look up before it is
-                    yield turn
+                    line.finish_left_alone()  # whoever takes them may stand there
+                    if not turn.is_settled:
+                        yield turn
             finally:
                 whole.waits_for = None
         if self._error is not None:

@@ -293,8 +293,14 @@ class Reactor:
         if now - self._checked_at <= WATCHDOG_SECONDS:
             return False
         self._checked_at = now
-        told = [stream.give_up() for stream in list(self._queues)]  # all are asked
-        return any(told)
+        told = False
+        for stream in list(self._queues):  # all are asked
+            try:
+                told |= stream.give_up()
+            except Exception as error:
+                self._fail(stream, error)
+                told = True
+        return told
 
     def _sleep(self, loop: asyncio.AbstractEventLoop) -> None:
         self._sleeps += 1
@@ -314,7 +320,11 @@ class Reactor:
         for stream, queue in self._queues.items():
             front = queue[0].sequence
             if self._asked.get(stream, (-1, False))[0] < front:
-                self._asked[stream] = (front, stream.wake(front, self._bell))
+                try:
+                    rings = stream.wake(front, self._bell)
+                except Exception:  # the next look, or the next question, tells what it is
+                    rings = False
+                self._asked[stream] = (front, rings)
         return all(self._asked[stream][1] for stream in self._queues)
 
     def _rung(self) -> None:

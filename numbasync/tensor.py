@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -70,7 +71,7 @@ class Tensor:
         self._handle: base.Array | None = None
         self._key: base.ArrayKey | None = None
         self._fingerprint = -1
-        self._former: tuple[Storage, int] | None = None
+        self._former: tuple[weakref.ref[Storage], int] | None = None
         if storage is not None:
             storage.holders += 1
 
@@ -124,7 +125,9 @@ class Tensor:
                 )
             former = self._former
             if former is not None and line.was_submitted_before(former[1]):
-                return former[0]
+                storage = former[0]()
+                if storage is not None:
+                    return storage
             raise MovedError(
                 f"{self!r} was moved by take(); use the handle that take() returned, or what the "
                 "launch it was given to returned."
@@ -211,9 +214,9 @@ class Tensor:
     def take(self) -> Tensor:
         """Move to a new handle; this one then raises MovedError."""
         moved = Tensor(self.device, self.storage, self._layout, self.dtype, self.source)
-        moment = line.now()
+        moment = line.now(keep=self.storage)
         if moment is not None:  # what stands in line was submitted while this was the handle
-            self._former = self.storage, moment
+            self._former = weakref.ref(self.storage), moment
         self._let_go()
         return moved
 

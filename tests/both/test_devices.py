@@ -313,5 +313,37 @@ else:
     assert result.stdout.endswith("parent 0\n")
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_work_in_flight_at_a_fork_ends_in_parent_and_child(
+    device: na.Device, python: str, python_env: dict[str, str]
+) -> None:
+    if device.kind != "cpu":
+        pytest.skip("CUDA cannot be used in a forked child")
+    program = """
+import faulthandler, os, sys, time, warnings, numbasync as na
+from tests.common import add_one
+warnings.simplefilter("ignore", DeprecationWarning)  # of os.fork in a process with threads
+streams = [na.default_device().new_stream() for _ in range(3)]
+failed = 0
+for i in range(12):
+    z = na.zeros(3000).sync()
+    futures = [na.spawn(add_one(z), streams[k % 3]) for k in range(6)]
+    while not (i % 6 == 0 or futures[i % 6 - 1].done()):
+        time.sleep(0)
+    child = os.fork()
+    if not child:
+        faulthandler.dump_traceback_later(10, exit=True)
+        os._exit(not ((z.to_host().sync() == 6).all() and futures[-1].sync().z is z))
+    assert (z.to_host().sync() == 6).all()
+    failed += os.waitpid(child, 0)[1] != 0
+print(failed)
+"""
+    result = subprocess.run(
+        [python, "-c", program], env={**python_env, "NUMBASYNC_DEVICE": device.kind},
+        capture_output=True, text=True, timeout=200,
+    )  # fmt: skip
+    assert (result.stdout, result.stderr) == ("0\n", "")
+
+
 async def waited(awaitable: Any) -> Any:
     return await awaitable

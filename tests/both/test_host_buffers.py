@@ -111,6 +111,19 @@ async def test_copies_of_one_buffer_are_ordered_over_streams(
     assert a.tolist() == [9] * 64
 
 
+async def test_from_host_of_a_buffer_comes_after_a_copy_to_it(
+    device: na.Device, stream: na.Stream, gate: Gate
+) -> None:
+    a = na.pinned(64)
+    a[:] = 0
+    one = await na.full(64, 1.0)
+    gate.close()
+    na.spawn(one.copy_to(a), stream)
+    made = na.spawn(na.from_host(a), device.new_stream())
+    gate.open()
+    assert (await (await made).to_host()).tolist() == [1] * 64
+
+
 async def test_it_takes_no_other_host_memory(
     device: na.Device, stream: na.Stream, gate: Gate
 ) -> None:

@@ -229,6 +229,23 @@ def test_a_limit_ends_with_its_block_and_can_be_lifted(device: na.Device) -> Non
         assert device.limit is None
 
 
+async def test_who_waits_for_room_goes_when_the_limit_is_lifted(
+    device: na.Device, stream: na.Stream, gate: Gate
+) -> None:
+    z = await na.zeros(4)
+    other = device.new_stream()
+    gate.close()
+    with na.limit(ops=1):
+        first = na.spawn(na.zeros(4), stream)
+        second = na.spawn(add_one(z), other)
+        await settle(device)
+        assert not second.done()
+    await asyncio.wait_for(_awaited(second), 5)
+    assert not first.done()
+    gate.open()
+    await first
+
+
 @pytest.mark.parametrize("wrong", [{"ops": 0}, {"bytes": -1}, {"ops": 1.5}, {"bytes": "1 GB"}])
 def test_a_limit_of_nothing_is_refused(device: na.Device, wrong: dict[str, Any]) -> None:
     with pytest.raises(CallerError, match="nothing could ever be submitted"):

@@ -19,6 +19,7 @@ from numbasync import line
 from numbasync.errors import KernelCompileError, MovedError
 from numbasync.testing import Gate
 from tests.common import add_one, fresh, used, waited
+from tests.waiting import begin
 
 
 class Compiler:
@@ -348,5 +349,27 @@ async def test_what_stands_in_line_is_not_held_up_by_a_move(device: na.Device) -
     await first
     await second
     assert (await moved.to_host()).tolist() == [2] * 4
+    with pytest.raises(MovedError):
+        await z.to_host()
+
+
+async def test_a_move_on_another_thread_comes_after_what_stands_in_line(device: na.Device) -> None:
+    z = await na.zeros(4)
+    first = na.spawn(fresh()(z))
+    second = na.spawn(add_one(z))
+    moved = begin(z.take)()
+    await first
+    await second
+    assert (await moved.to_host()).tolist() == [2] * 4
+
+
+async def test_a_handle_that_was_moved_keeps_no_memory(device: na.Device) -> None:
+    before = used(device)
+    z = await na.zeros(1 << 16)
+    behind = na.spawn(fresh()(await na.zeros(4)))
+    moved = z.take()
+    await behind
+    del moved, behind
+    assert used(device) == before
     with pytest.raises(MovedError):
         await z.to_host()

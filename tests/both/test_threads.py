@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +12,8 @@ import pytest
 from numba import cuda
 
 import numbasync as na
-from tests.common import add_one
+from tests.common import add_one, fresh
+from tests.waiting import begin
 
 
 class World:
@@ -82,3 +84,27 @@ def test_what_a_thread_does_first(device: na.Device, what: str) -> None:
     thread.join(60)
     assert not thread.is_alive()
     assert errors == []
+
+
+@pytest.mark.parametrize("blocks", [True, False])
+def test_a_shared_operation_whose_thread_has_ended_half_way_is_finished(
+    device: na.Device, blocks: bool
+) -> None:
+    z = na.zeros(4).sync()
+    shared = fresh()(z).output().shared()
+    loop = asyncio.new_event_loop()
+
+    async def leave() -> na.DeviceFuture[na.Tensor]:
+        return na.spawn(shared)
+
+    future = begin(lambda: loop.run_until_complete(leave()))()
+
+    async def take() -> na.Tensor:
+        return await shared
+
+    t = begin(shared.sync if blocks else lambda: asyncio.run(take()))()
+    assert t is z
+    assert t.to_host().sync().tolist() == [1] * 4
+    assert future.sync() is z
+    loop.run_until_complete(asyncio.sleep(0.01))  # its tasks find nothing left to do
+    loop.close()

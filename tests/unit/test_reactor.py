@@ -174,6 +174,33 @@ def test_a_stream_that_breaks_without_ringing_is_found(
     run(loop_factory, main())
 
 
+@pytest.mark.parametrize("method", ["give_up", "wake"])
+def test_a_question_that_fails_leaves_nobody_waiting(
+    loop_factory: Any, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    monkeypatch.setattr(reactor, "WATCHDOG_SECONDS", 0.001)
+
+    def fail(*args: object) -> bool:
+        raise OSError(f"{method} failed")
+
+    async def main() -> None:
+        asked, other, watcher = FakeStream(), FakeStream(), reactor.current()
+        monkeypatch.setattr(asked, method, fail)
+        first, second = watcher.wait(asked, 1), watcher.wait(other, 1)
+        if method == "give_up":
+            with pytest.raises(OSError, match="give_up failed"):
+                await asyncio.wait_for(first, 5)
+        else:
+            await asyncio.sleep(0.01)
+            asked.passed = 1  # nothing rings
+            await asyncio.wait_for(first, 5)
+        assert not second.done()
+        other.passed = 1
+        await asyncio.wait_for(second, 5)
+
+    run(loop_factory, main())
+
+
 def test_two_streams_do_not_wait_for_each_other(loop_factory: Any) -> None:
     async def main() -> None:
         slow, quick, watcher = FakeStream(), FakeStream(), reactor.current()

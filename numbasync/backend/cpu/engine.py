@@ -25,8 +25,41 @@ IDLE_SECONDS = 2.0  # a worker that found nothing to do for this long ends
 # One lock for all virtual devices, since a stream of one may wait for an event of another.
 # The default condition's lock is reentrant; a finaliser may run inside it.
 changed = threading.Condition()
-if hasattr(os, "register_at_fork"):  # another thread may have held it when the process forked
-    os.register_at_fork(after_in_child=changed._at_fork_reinit)  # type: ignore[attr-defined]
+
+_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+_forking = False
+
+
+def _before_fork() -> None:
+    """A child has its parent's streams, but nobody who would end what a thread is at here: let
+    every thread come to the end of its entry, and hold them there.
+    """
+    global _forking
+    changed.acquire()
+    _forking = True
+    me = threading.current_thread()
+    changed.wait_for(lambda: not any(e.is_at_work and not e.owns(me) for e in list(_engines)))
+
+
+def _after_fork_in_parent() -> None:
+    global _forking
+    _forking = False
+    changed.notify_all()
+    changed.release()
+
+
+def _after_fork_in_child() -> None:
+    global _forking
+    _forking = False
+    changed._at_fork_reinit()  # type: ignore[attr-defined]
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_before_fork,
+        after_in_parent=_after_fork_in_parent,
+        after_in_child=_after_fork_in_child,
+    )
 
 
 class Blocker:
@@ -84,6 +117,15 @@ class Engine:
         self.streams: weakref.WeakSet[CpuStream] = weakref.WeakSet()
         self.stopping = False
         self.stepper: Stepper | None = None
+        _engines.add(self)
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether a thread is running a stream."""
+        return self._running > 0
+
+    def owns(self, thread: threading.Thread) -> bool:
+        return thread in self._threads
 
     def schedule(self, stream: CpuStream) -> None:
         """Give `stream` to a thread. The caller holds `changed` and owns the stream."""
@@ -150,18 +192,21 @@ class Engine:
 
     def after_fork(self) -> None:
         """A forked child has none of the threads: start over with what is queued."""
-        self._threads.clear()
-        self._running = self._idle = 0
-        self._ready.clear()
-        for stream in self.streams:
-            stream.start_over()
+        with changed:
+            self._threads.clear()
+            self._running = self._idle = 0
+            self._ready.clear()
+            for stream in list(self.streams):
+                stream.start_over()
 
     def _work(self) -> None:
         while True:
             with changed:
                 self._idle += 1
                 found = changed.wait_for(
-                    lambda: bool(self._ready and self.stepper is None) or self.stopping,
+                    lambda: (
+                        bool(self._ready and self.stepper is None and not _forking) or self.stopping
+                    ),
                     timeout=IDLE_SECONDS,
                 )
                 self._idle -= 1
@@ -171,7 +216,7 @@ class Engine:
                 stream = self._ready.popleft()
                 self._running += 1
             goes_on = stream.run_one()
-            while goes_on and self.stepper is None:
+            while goes_on and self.stepper is None and not _forking:
                 goes_on = stream.run_one()
             self.put_back(stream, goes_on)
             del stream  # its queue ends with it

@@ -236,7 +236,7 @@ class CpuStream:
         self._working = False
         self._doorbells = []
         front = self._queue[0] if self._queue else None
-        if self._owned and not (isinstance(front, Blocker) and not front.open):
+        if self._owned and not (isinstance(front, Blocker) and self in front.parked):
             self._owned = bool(self._queue)
             if self._owned:
                 self.engine.schedule(self)
