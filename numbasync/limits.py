@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any
 
 from numbasync import reactor
-from numbasync.device import Device, Limit, default_device
+from numbasync.device import Device, Limit, chosen_device
 from numbasync.errors import CallerError
 
 LOOK_SECONDS = 0.0002  # between two looks of a thread that waits for room
@@ -62,9 +62,9 @@ def limit(
         device: default: the default device.
 
     Raises:
-        CallerError: a bound is less than 1 or no whole number.
+        CallerError: a bound is less than 1 or no whole number, or `device` is no device.
     """
-    device = device or default_device()
+    device = chosen_device(device, "limit")
     found = Limit(_bound("ops", ops), _bound("bytes", bytes))
     setting = Limits(device, device.limit)
     device.limit = None if found == Limit(None, None) else found
