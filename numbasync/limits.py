@@ -21,7 +21,7 @@ QUICK_LOOKS = 100  # at first, which only let other threads run in between
 ASK_EVERY = 500  # looks; in between, the device itself is not asked
 
 
-class Limits:
+class Setting:
     """A limit that has been set; as a context manager, until the end of the block."""
 
     def __init__(self, device: Device, before: Limit | None) -> None:
@@ -47,7 +47,7 @@ def limit(
     ops: int | None = None,
     bytes: int | None = None,
     device: Device | None = None,
-) -> Limits:
+) -> Setting:
     """Bound what is in flight on a device: from now on, or inside `with na.limit(...):`.
 
     An operation that finds no room waits before it is enqueued: an await while the loop turns,
@@ -61,12 +61,15 @@ def limit(
             page-locked host memory for copies; None for any number.
         device: default: the default device.
 
+    Returns:
+        What `with` takes: at the end of the block the limit is again what it was before.
+
     Raises:
         CallerError: a bound is less than 1 or no whole number, or `device` is no device.
     """
     device = chosen_device(device, "limit")
     found = Limit(_bound("ops", ops), _bound("bytes", bytes))
-    setting = Limits(device, device.limit)
+    setting = Setting(device, device.limit)
     device.limit = None if found == Limit(None, None) else found
     return setting
 

@@ -25,7 +25,9 @@ class SchedulingPolicy(Protocol):
     one that shared tensors ask for. A policy neither submits nor waits.
     """
 
-    def next_stream(self) -> Stream: ...
+    def next_stream(self) -> Stream:
+        """The stream that the next operation goes to."""
+        ...
 
 
 def _streams(device: Any, n: int, priority: int = 0) -> tuple[Stream, ...]:
