@@ -22,6 +22,7 @@ from numbasync.errors import DeviceMismatchError, DTypeError, OperationError, Sh
 from numbasync.host import HostBuffer
 from numbasync.layout import Layout
 from numbasync.op import DeviceOp, Steps
+from numbasync.parts import is_op, refusing
 from numbasync.sources import Leaf, Value
 from numbasync.tensor import SharedTensor, Tensor, writable
 from numbasync.tensor import memcpy as memcpy
@@ -80,12 +81,23 @@ def arange(
     """Evenly spaced values from `start` up to, not including, `stop`.
 
     With one bound only, that is `stop`, and `start` is 0.
+
+    Raises:
+        ShapeError: the values have no end.
+        DTypeError: a bound or the step is no real number.
     """
     kind = layout.check_dtype(dtype)
     first, last = (0, start) if stop is None else (start, stop)
     if step == 0:
         raise ShapeError("arange with a step of 0 has no end; write a step that is not 0.")
-    count = max(0, math.ceil((last - first) / step))
+    try:
+        count = max(0, math.ceil((last - first) / step))
+    except TypeError:
+        raise DTypeError(f"arange from {first!r} to {last!r} by {step!r}: write numbers.") from None
+    except (OverflowError, ValueError):  # infinite, or not a number
+        raise ShapeError(
+            f"arange from {first!r} to {last!r} by {step!r} has no end; write finite numbers."
+        ) from None
 
     def make() -> HostArray:
         return (
@@ -112,10 +124,17 @@ def eye(rows: int, columns: int | None = None, dtype: Any = np.float32) -> Devic
 
 
 def rand(shape: Any, seed: int | None = None, dtype: Any = np.float32) -> DeviceOp[Tensor]:
-    """Uniform values in [0, 1), float32 or float64, by NumPy's Philox generator."""
+    """Uniform values in [0, 1), float32 or float64, by NumPy's Philox generator.
+
+    Args:
+        seed: what `np.random.Philox` takes; None: other values each time.
+
+    Raises:
+        DTypeError: another dtype, or no seed.
+    """
     kind = _float(dtype, "rand")
-    extents = layout.check_shape(shape)
-    return Generated(extents, kind, lambda: _generator(seed).random(extents, kind), "rand")
+    extents, generator = layout.check_shape(shape), _generator(seed)
+    return Generated(extents, kind, lambda: generator.random(extents, kind), "rand")
 
 
 def randn(
@@ -125,12 +144,19 @@ def randn(
     seed: int | None = None,
     dtype: Any = np.float32,
 ) -> DeviceOp[Tensor]:
-    """Normal values, float32 or float64, by NumPy's Philox generator."""
+    """Normal values, float32 or float64, by NumPy's Philox generator.
+
+    Args:
+        seed: what `np.random.Philox` takes; None: other values each time.
+
+    Raises:
+        DTypeError: another dtype, or no seed.
+    """
     kind = _float(dtype, "randn")
-    extents = layout.check_shape(shape)
+    extents, generator = layout.check_shape(shape), _generator(seed)
 
     def make() -> HostArray:
-        values: HostArray = _generator(seed).standard_normal(extents, kind)
+        values: HostArray = generator.standard_normal(extents, kind)
         values *= kind.type(std)
         values += kind.type(mean)
         return values
@@ -139,7 +165,13 @@ def randn(
 
 
 def _generator(seed: int | None) -> np.random.Generator:
-    return np.random.Generator(np.random.Philox(seed))
+    try:
+        return np.random.Generator(np.random.Philox(seed))
+    except (TypeError, ValueError) as error:
+        raise DTypeError(
+            f"seed={seed!r:.60}: {error}; write a whole number of at least 0, or None. A dtype is "
+            "given by its name: dtype=np.float64."
+        ) from None
 
 
 def _float(dtype: Any, name: str) -> np.dtype[Any]:
@@ -222,10 +254,14 @@ def _readable(t: Any, what: str) -> Tensor:
     found = t.tensor if isinstance(t, SharedTensor) else t
     if isinstance(found, Tensor):
         return found
-    raise OperationError(
-        f"{what} takes a tensor, not {type(t).__name__} ({t!r:.60}).\n"
-        "Make one of an array: t = await na.from_host(array)"
-    )
+    with refusing((t,)):
+        raise OperationError(
+            f"{what} takes a tensor, not {t!r:.60}: run it first, t = await op, or go on with its "
+            f"value, op.then(lambda t: na.{what}(t, ...))."
+            if is_op(t)
+            else f"{what} takes a tensor, not {type(t).__name__} ({t!r:.60}).\n"
+            "Make one of an array: t = await na.from_host(array)"
+        )
 
 
 class Made(Leaf[Tensor]):

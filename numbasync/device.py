@@ -77,7 +77,7 @@ class Device:
         name: the product's name.
         compute_capability: (major, minor); (0, 0) on the CPU device.
         limits: what one launch may ask for.
-        limit: what may be in flight at once; set by `na.limit`.
+        limit: what may be in flight at once, `ops` and `bytes`, set by `na.limit`; None for no bound.
     """
 
     def __init__(self, backend: base.Device) -> None:
@@ -139,6 +139,11 @@ class Device:
 
     @policy.setter
     def policy(self, policy: SchedulingPolicy) -> None:
+        if not hasattr(policy, "next_stream") or isinstance(policy, type):
+            raise CallerError(
+                f"a policy has next_stream(), which {policy!r:.60} has not; write "
+                "device.policy = na.StreamPoolRoundRobin(device), say."
+            )
         self._policy = policy
 
     def synchronize(self) -> None:
@@ -195,6 +200,11 @@ class Device:
 
     @pool.setter
     def pool(self, pool: MemoryPool) -> None:
+        if not isinstance(pool, MemoryPool):
+            raise CallerError(
+                f"{type(pool).__name__} ({pool!r:.60}) is no pool of memory.\n"
+                "Write: device.pool = device.new_pool()"
+            )
         if pool.device is not self.backend:
             other = f"{pool.device.kind}:{pool.device.ordinal}"
             raise DeviceMismatchError(
@@ -295,14 +305,28 @@ def default_device() -> Device:
     return _default
 
 
+def chosen_device(device: Device | None, what: str) -> Device:
+    """`device`, or the default device for None.
+
+    Raises:
+        CallerError: it is no device. The message says that `what` takes one.
+    """
+    return default_device() if device is None else _checked(device, what)
+
+
+def _checked(device: Any, what: str) -> Device:
+    if isinstance(device, Device):
+        return device
+    raise CallerError(
+        f"{what} takes a device, not {type(device).__name__} ({device!r:.60}): write "
+        "na.devices('cpu')[0], say."
+    )
+
+
 @contextmanager
 def use_device(device: Device) -> Iterator[Device]:
     """Make `device` the default inside the block, for this task or thread only."""
-    if not isinstance(device, Device):
-        raise CallerError(
-            f"use_device takes a device, not {type(device).__name__} ({device!r:.60}): write "
-            "na.devices('cpu')[0], say."
-        )
+    _checked(device, "use_device")
     token = _current.set(device)
     try:
         yield device

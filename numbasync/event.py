@@ -6,8 +6,8 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 from numbasync import stream as streams
-from numbasync.errors import DeviceMismatchError, StateError
-from numbasync.stream import Stream
+from numbasync.errors import CallerError, DeviceMismatchError, StateError
+from numbasync.stream import Stream, check_stream
 from numbasync.submission import Submission
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ class Event:
 
     def record(self, stream: Stream) -> Event:
         """Mark the point that `stream` has been filled to; the event itself."""
+        check_stream(stream, "record")
         if stream.device is not self.device:
             raise DeviceMismatchError(
                 f"an event of {self.device.label} cannot be recorded on {stream!r}."
@@ -41,6 +42,7 @@ class Event:
 
     def wait(self, stream: Stream) -> None:
         """Work enqueued on `stream` from now on starts after this mark."""
+        check_stream(stream, "wait")
         streams.before_mark()
         stream.check()
         stream.backend.wait(self.backend)
@@ -77,7 +79,12 @@ class Event:
 
         Raises:
             StateError: one of them was not recorded, or has not been passed yet.
+        CallerError: `later` is no event.
         """
+        if not isinstance(later, Event):
+            raise CallerError(
+                f"elapsed_ms takes an event, not {type(later).__name__} ({later!r:.60})."
+            )
         if self._stream is None or later._stream is None:
             raise StateError(
                 f"elapsed_ms needs two recorded events, not {self!r} and {later!r}: call "

@@ -59,7 +59,7 @@ def stream_for(op: Submittable[Any], policy: SchedulingPolicy | None = None) -> 
     named = op.stream
     if policy is None:
         return named if named is not None else default_device().policy.next_stream()
-    if not hasattr(policy, "next_stream"):
+    if not hasattr(policy, "next_stream") or isinstance(policy, type):
         raise OperationError(
             f"{describe(policy)} is no scheduling policy: a policy has next_stream(). A stream "
             "is one, and so is na.StreamPoolRoundRobin(device)."

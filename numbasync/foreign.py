@@ -12,8 +12,8 @@ from typing import Any
 from numbasync import extents
 from numbasync.backend import base, interchange
 from numbasync.copies import HostArray
-from numbasync.device import Device, default_device, devices
-from numbasync.errors import CallerError, DeviceMismatchError, OperationError
+from numbasync.device import Device, chosen_device, default_device, devices
+from numbasync.errors import DeviceMismatchError, OperationError
 from numbasync.layout import Layout
 from numbasync.tensor import SharedTensor, Tensor
 
@@ -36,9 +36,10 @@ def as_tensor(x: Any, device: Device | None = None) -> Tensor:
         OperationError: it is no such array, or its library does not lend it.
         DeviceMismatchError: it lies somewhere else.
         DTypeError, ShapeError: no tensor can have such elements, or such a layout.
+        CallerError: `device` is no device.
     """
-    if device is not None and not isinstance(device, Device):
-        raise CallerError(f"{device!r:.60} is no device: write na.devices('cpu')[0], say.")
+    if device is not None:
+        chosen_device(device, "as_tensor")
     if isinstance(x, Tensor):
         if device is not None and x.device is not device:
             raise DeviceMismatchError(

@@ -249,7 +249,12 @@ class DeviceFuture(Generic[T]):
     def __repr__(self) -> str:
         state = self._state.value
         if self._state is _State.SUBMITTED:
-            state = "done" if self._submission is None or self._submission.done else "in flight"
+            found = self._submission
+            state = (
+                "in flight" if found is not None and not found.done
+                else "done" if found is None or found.error is None
+                else "failed"
+            )  # fmt: skip
         return f"<DeviceFuture {self._name}, {state}, on {self.stream!r}>"
 
     def __del__(self) -> None:

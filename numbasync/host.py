@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from numbasync import layout
-from numbasync.device import Device, default_device
+from numbasync.device import Device, chosen_device
 from numbasync.memory import Storage
 
 
@@ -65,7 +65,7 @@ class HostBuffer(np.ndarray[Any, np.dtype[Any]]):
     def _make(cls, shape: Any, dtype: Any, device: Device | None) -> Self:
         extents, kind = layout.check_shape(shape), layout.check_dtype(dtype)
         nbytes = int(np.prod(extents, dtype=np.int64)) * kind.itemsize
-        block = (device or default_device()).backend.host_buffer(max(nbytes, 1))
+        block = chosen_device(device, "a page-locked array").backend.host_buffer(max(nbytes, 1))
         made = block[:nbytes].view(kind).reshape(extents).view(cls)
         made._storage = Storage(cls._host, _Block(block))  # type: ignore[arg-type]  # no pool
         return made
@@ -95,6 +95,7 @@ def pinned(shape: Any, dtype: Any = np.float32, device: Device | None = None) ->
     Raises:
         ShapeError, DTypeError: they are none that a tensor can have.
         OutOfDeviceMemoryError: the pages cannot be locked.
+        CallerError: `device` is no device.
     """
     return HostBuffer._make(shape, dtype, device)
 

@@ -205,6 +205,11 @@ class Launcher:
         names = [p.name for p in self.parameters]
         self.label = f"{self.name}({', '.join(names)})"
         self._names = names
+        if isinstance(preconditions, str):
+            raise LauncherError(
+                f"kernel {self.name}: preconditions= is a list of conditions, not one text; write "
+                f"preconditions=[{preconditions!r:.60}]."
+            )
         self.preconditions = tuple(Precondition(t, self.name, names) for t in preconditions)
         block: int | Dim3 | None = None
         if threads is not None:
@@ -281,10 +286,12 @@ class Launcher:
         values |= kwargs
         missing = [n for n in names if n not in values]
         if len(args) > len(names) or wrong or missing:
+            named = wrong or missing
+            these = f"{', '.join(named)} {'is' if len(named) == 1 else 'are'}"
             problem = (
                 f"{len(args)} arguments came" if len(args) > len(names)
-                else f"{', '.join(wrong)} is unknown or came twice" if wrong
-                else f"{', '.join(missing)} is missing"
+                else f"{these} unknown or came twice" if wrong
+                else f"{these} missing"
             )  # fmt: skip
             with refusing((*args, *kwargs.values())):
                 raise LauncherError(f"kernel {self.label}: {problem}.")

@@ -75,8 +75,8 @@ def check_dtype(dtype: Any) -> np.dtype[Any]:
         raise DTypeError(f"{dtype!r} is not a NumPy dtype; write np.float32, 'int32' ...") from None
     if found.char not in CHARS or not found.isnative:
         raise DTypeError(
-            f"device memory cannot hold {found}; use bool, an integer, a float or a complex "
-            "type in native byte order."
+            f"device memory cannot hold {found}; use bool, an integer, a float of at most "
+            "64 bits or a complex number of two such, in native byte order."
         )
     return found
 

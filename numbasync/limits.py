@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any
 
 from numbasync import reactor
-from numbasync.device import Device, Limit, default_device
+from numbasync.device import Device, Limit, chosen_device
 from numbasync.errors import CallerError
 
 LOOK_SECONDS = 0.0002  # between two looks of a thread that waits for room
@@ -22,7 +22,7 @@ LOOK_AGAIN = 0.1  # of a loop, when nothing has come to its end
 ASK_EVERY = 500  # looks; in between, the device itself is not asked
 
 
-class Limits:
+class Setting:
     """A limit that has been set; as a context manager, until the end of the block."""
 
     def __init__(self, device: Device, before: Limit | None) -> None:
@@ -48,7 +48,7 @@ def limit(
     ops: int | None = None,
     bytes: int | None = None,
     device: Device | None = None,
-) -> Limits:
+) -> Setting:
     """Bound what is in flight on a device: from now on, or inside `with na.limit(...):`.
 
     An operation that finds no room waits before it is enqueued: an await while the loop turns,
@@ -62,12 +62,15 @@ def limit(
             page-locked host memory for copies; None for any number.
         device: default: the default device.
 
+    Returns:
+        What `with` takes: at the end of the block the limit is again what it was before.
+
     Raises:
-        CallerError: a bound is less than 1 or no whole number.
+        CallerError: a bound is less than 1 or no whole number, or `device` is no device.
     """
-    device = device or default_device()
+    device = chosen_device(device, "limit")
     found = Limit(_bound("ops", ops), _bound("bytes", bytes))
-    setting = Limits(device, device.limit)
+    setting = Setting(device, device.limit)
     device.limit = None if found == Limit(None, None) else found
     return setting
 

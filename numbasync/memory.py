@@ -69,6 +69,7 @@ class MemoryPool:
             self._out -= nbytes
 
     def stats(self) -> MemoryStats:
+        """Bytes that are handed out and that are held, now and at most."""
         return self._pool.stats()
 
     def reset_high(self) -> None:

@@ -18,7 +18,7 @@ from numbasync.exclusive import unlocked
 from numbasync.future import DeviceFuture
 from numbasync.once import Once
 from numbasync.once import Steps as Steps
-from numbasync.parts import name_of, part_of, refusing
+from numbasync.parts import check_closure, name_of, part_of, refusing
 from numbasync.scheduling import SchedulingPolicy
 from numbasync.stream import Stream
 from numbasync.value_methods import ValueMethods
@@ -149,6 +149,7 @@ class DeviceOp(ValueMethods, Generic[T]):
 
     def inspect(self, look: Callable[[T], object]) -> DeviceOp[T]:
         """Call `look` with the value, on the host at enqueue; the value goes on unchanged."""
+        check_closure(look, "inspect", self)
         return Map(self, look, keep=True)
 
     def shared(self) -> Shared[T]:
@@ -164,6 +165,8 @@ class DeviceOp(ValueMethods, Generic[T]):
         count = self._width() if n is None else n
         if count is None:
             raise OperationError(f"how many values {self} gives is not known yet: write unzip(n).")
+        if not isinstance(count, int) or count < 0:
+            raise OperationError(f"unzip({n!r}): write how many values {self} gives.")
         parent = self.shared()
         parts = tuple(Select(parent, i, count) for i in range(count))
         if not parts:
@@ -255,6 +258,7 @@ class Then(Link[T, U]):
         unchecked: bool = False,
         wants_context: bool = False,
     ) -> None:
+        check_closure(then, "then", first)
         super().__init__(first)
         self._then = then
         self._unchecked = unchecked

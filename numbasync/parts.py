@@ -33,6 +33,19 @@ def check_op(value: object, where: str) -> DeviceOp[Any]:
     )
 
 
+def check_closure(value: object, where: str, first: object = None) -> None:
+    """Refuse what cannot be called, and with it the operation that it was to follow.
+
+    Raises:
+        OperationError: it is no function.
+    """
+    if not callable(value):
+        with refusing((first, value)):
+            raise OperationError(
+                f"{where} takes a function, not {type(value).__name__} ({value!r:.60})."
+            )
+
+
 @contextmanager
 def refusing(values: Iterable[object]) -> Iterator[None]:
     """If the block refuses `values`, do not also warn that operations among them never ran."""

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, Self, TypeVar
 
-from numbasync.device import Device, default_device, use_device
+from numbasync.device import Device, chosen_device, use_device
 from numbasync.errors import CallerError, StateError
 
 T = TypeVar("T")
@@ -87,7 +87,7 @@ class Runtime:
     """
 
     def __init__(self, device: Device | None = None) -> None:
-        self.device = device or default_device()
+        self.device = chosen_device(device, "Runtime")
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._calls: set[Future[Any]] = set()

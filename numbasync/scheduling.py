@@ -25,7 +25,9 @@ class SchedulingPolicy(Protocol):
     one that shared tensors ask for. A policy neither submits nor waits.
     """
 
-    def next_stream(self) -> Stream: ...
+    def next_stream(self) -> Stream:
+        """The stream that the next operation goes to."""
+        ...
 
 
 def _streams(device: Any, n: int, priority: int = 0) -> tuple[Stream, ...]:
@@ -33,6 +35,10 @@ def _streams(device: Any, n: int, priority: int = 0) -> tuple[Stream, ...]:
         raise CallerError(
             f"a policy needs a device, not {type(device).__name__} ({device!r:.60}): write "
             "na.default_device(), or one of na.devices()."
+        )
+    if not isinstance(priority, int):
+        raise CallerError(
+            f"a priority is a whole number, 0 or, for urgent work, -1; not {priority!r}."
         )
     if not isinstance(n, int) or n < 1:
         raise CallerError(f"a policy of {n!r} streams can run nothing; write n=1 or more.")

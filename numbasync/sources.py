@@ -7,7 +7,7 @@ from typing import Any, TypeVar, overload
 
 from numbasync.context import Context
 from numbasync.op import DeviceOp, Shared, Steps
-from numbasync.parts import check_op, common_stream, name_of, part_of, refusing
+from numbasync.parts import check_closure, check_op, common_stream, name_of, part_of, refusing
 from numbasync.stream import Stream
 
 T = TypeVar("T")
@@ -79,6 +79,7 @@ class Defer(DeviceOp[T]):
     """An operation that is built when it is run."""
 
     def __init__(self, build: Callable[..., Any], *, wants_context: bool = False) -> None:
+        check_closure(build, "with_context" if wants_context else "defer")
         self._build = build
         self._wants_context = wants_context
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from numbasync import reactor
 from numbasync.backend import base
-from numbasync.errors import DeviceLostError, DriverError
+from numbasync.errors import CallerError, DeviceLostError, DriverError
 from numbasync.submission import Submission
 
 if TYPE_CHECKING:
@@ -138,6 +138,7 @@ class Stream:
 
     def wait_for(self, other: Stream) -> None:
         """Work enqueued here from now on starts after all that `other` holds now."""
+        check_stream(other, "wait_for")
         number = other._sequence
         events = other.device.order_events  # an event is recorded on its own device only
         event = events.take()
@@ -382,3 +383,13 @@ class _Awaitable:
 
     def __await__(self) -> Generator[Any, None, None]:
         return self._steps
+
+
+def check_stream(value: object, where: str) -> None:
+    """Refuse what is no stream.
+
+    Raises:
+        CallerError: the message says that `where` takes one.
+    """
+    if not isinstance(value, Stream):
+        raise CallerError(f"{where} takes a stream, not {type(value).__name__} ({value!r:.60}).")

@@ -32,6 +32,7 @@ from numbasync.lending import PROTOCOLS
 from numbasync.memory import Storage
 from numbasync.op import DeviceOp
 from numbasync.partition import Partition
+from numbasync.parts import refusing
 from numbasync.transfer import Convert, Memcpy, ToHost
 
 _moving = threading.RLock()  # two threads must not both become the only holder
@@ -357,9 +358,12 @@ def memcpy(dst: Tensor | HostArray, src: Tensor | HostArray | SharedTensor) -> D
         src = src.tensor
     for name, side in (("dst", dst), ("src", src)):
         if not isinstance(side, Tensor | np.ndarray):
-            raise OperationError(
-                f"{name} of memcpy is a tensor or a NumPy array, not {type(side).__name__}."
-            )
+            with refusing((dst, src)):
+                raise OperationError(
+                    f"{name} of memcpy is a tensor or a NumPy array, not {type(side).__name__} "
+                    f"({side!r:.60}).\n"
+                    "Run an operation first, t = await op; make an array of numbers by np.asarray."
+                )
     if isinstance(dst, np.ndarray) and not dst.flags.writeable:
         raise OperationError(f"memcpy into a read-only array of shape {dst.shape}.")
     if isinstance(dst, Tensor):

@@ -81,7 +81,8 @@ class ValueMethods:
 
     def _element(self, values: Any, index: int) -> Any:
         if not isinstance(values, tuple) or not values:
-            raise OperationError(f"{self} gave a {type(values).__name__}, not a tuple of values.")
+            gave = "an empty tuple" if values == () else f"a {type(values).__name__}"
+            raise OperationError(f"{self} gave {gave}, not a tuple of values.")
         return values[index]
 
     def _outputs(self, result: Any) -> Any:

@@ -40,4 +40,7 @@ def run(item: pytest.Function, options: list[str]) -> None:
     if done.returncode or "1 passed" not in done.stdout:
         if not done.returncode and "1 skipped" in done.stdout:
             pytest.skip(done.stdout.strip())
-        pytest.fail(f"in a process of its own:\n{done.stdout}\n{done.stderr}", pytrace=False)
+        code = done.returncode
+        ended = f", which signal {-code} ended" if code < 0 else ""
+        said = f"{done.stdout}\n{done.stderr}"
+        pytest.fail(f"in a process of its own{ended}:\n{said}", pytrace=False)

@@ -94,13 +94,16 @@ def test_isolated_tests_have_a_process_of_their_own(project: Project) -> None:
         "        os._exit(3)\n"
         "def test_wrong():\n"
         "    assert 1 == 2\n"
+        "def test_killed():\n"
+        "    os.kill(os.getpid(), 9)\n"
         "def test_skipped():\n"
         "    pytest.skip('no reason')\n"
     )
     result = project.run(
         "--numbasync-device", "cpu", "--numbasync-seeds", "7", "-rs", "test_alone.py"
     )
-    assert "2 failed, 2 passed, 1 skipped" in result.stdout, result
+    assert "3 failed, 2 passed, 1 skipped" in result.stdout, result
+    assert "in a process of its own, which signal 9 ended" in result.stdout
     assert "assert 1 == 2" in result.stdout and "no reason" in result.stdout
     (line,) = (project.folder / "pids").read_text().splitlines()
     assert line.split()[1:] == ["cpu", "7"]
