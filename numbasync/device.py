@@ -77,7 +77,7 @@ class Device:
         name: the product's name.
         compute_capability: (major, minor); (0, 0) on the CPU device.
         limits: what one launch may ask for.
-        limit: what may be in flight at once, `ops` and `bytes`, set by `na.limit`; None for no bound.
+        limit: what may be in flight at once, `ops` and `bytes`; set by `na.limit`, else None.
     """
 
     def __init__(self, backend: base.Device) -> None:
