@@ -77,7 +77,7 @@ class Device:
         name: the product's name.
         compute_capability: (major, minor); (0, 0) on the CPU device.
         limits: what one launch may ask for.
-        limit: most `ops` and `bytes` in flight at once, set by `na.limit`; None for no bound.
+        limit: what may be in flight at once, `ops` and `bytes`; set by `na.limit`, else None.
     """
 
     def __init__(self, backend: base.Device) -> None:
@@ -176,8 +176,7 @@ class Device:
     def ask(self) -> None:
         """`reclaim`, by the device's own answer: it may have lost a mark, or have a fault."""
         for stream in list(self.busy):
-            with contextlib.suppress(DriverError):  # as there
-                stream.give_up()
+            stream.give_up()
         self.reclaim()
 
     @property
