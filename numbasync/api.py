@@ -19,7 +19,7 @@ from numbasync.context import Context
 from numbasync.copies import HostArray, upload
 from numbasync.copies import fill as fill_tensor
 from numbasync.errors import DeviceMismatchError, DTypeError, OperationError, ShapeError
-from numbasync.host import HostBuffer
+from numbasync.host import HostBuffer, direct
 from numbasync.layout import Layout
 from numbasync.op import DeviceOp, Steps
 from numbasync.parts import is_op, refusing
@@ -215,7 +215,10 @@ def from_host(array: Any) -> DeviceOp[Tensor]:
 def _host_array(array: Any) -> HostArray:
     at = interchange.place(array) if interchange.is_foreign(array) else None
     if at is None:
-        return array if isinstance(array, HostBuffer) else np.asarray(array)
+        if isinstance(array, HostBuffer):
+            direct(array)  # refuses views that no device can copy from
+            return array
+        return np.asarray(array)
     if at[0] in interchange.HOST:
         return interchange.numpy_of(interchange.read_dlpack(array))
     raise DeviceMismatchError(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from numbasync.context import Context
-from numbasync.host import direct
+from numbasync.host import direct, sharing
 from numbasync.once import Steps
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def upload(ctx: Context, dst: Tensor, array: HostArray) -> None:
         locked = direct(array)
         source = stage(ctx, array) if locked is None else array
         order(ctx, dst)
-        with ctx.device.leasing:
+        with ctx.device.leasing, sharing:
             if locked is not None:
                 ctx.read(locked, "a pinned array")
             ctx.write(dst.storage, dst)
@@ -114,7 +114,7 @@ def download(ctx: Context, src: Tensor, out: HostArray | None = None) -> Steps[H
     order(ctx, src)
     locked = direct(out)
     if locked is not None and out is not None:
-        with ctx.device.leasing:
+        with ctx.device.leasing, sharing:
             ctx.read(src.storage, src)
             ctx.write(locked, "a pinned array")
             ctx.queue.download(out, src.handle)

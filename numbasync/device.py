@@ -99,6 +99,7 @@ class Device:
         self._policy: SchedulingPolicy | None = None
         self._pool: MemoryPool | None = None
         self.limit: Limit | None = None
+        self.limit_scopes: list[Any] = []  # blocks that are open, in the order of their beginning
         self.lost: DeviceLostError | None = None
         self._lost_trace: TracebackType | None = None
 

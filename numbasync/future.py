@@ -197,7 +197,11 @@ class DeviceFuture(Generic[T]):
                     yield from line.settled(turn)
             submission = self._submission
             if submission is not None and not submission.done:
-                yield from submission.stream.wait(submission.sequence)
+                try:
+                    yield from submission.stream.wait(submission.sequence)
+                except (asyncio.CancelledError, GeneratorExit):
+                    self._seen = True  # who does not wait any more does not want its error
+                    raise
             return self._result()
         finally:
             # As in `_enqueue`: an error raised here passes through this frame.
@@ -270,15 +274,36 @@ class DeviceFuture(Generic[T]):
                 stacklevel=2,
                 source=self,
             )
+        if getattr(self, "_seen", True):  # absent if the constructor failed
+            return
+        submission, error = self._submission, self._error
+        if error is None and submission is not None:
+            if not submission.done:
+                submission.retain(_Unseen(submission))
+                return
+            error = submission.error
+        if error is not None:
+            _warn_of(self._name, error)
+
+
+class _Unseen:
+    """Stands for a dropped future until its work is done, and then for its error."""
+
+    def __init__(self, submission: Submission) -> None:
+        self._submission = submission
+
+    def __del__(self) -> None:
         submission = getattr(self, "_submission", None)
-        error = getattr(self, "_error", None) or (submission.error if submission else None)
-        if error is not None and not self._seen:
-            warnings.warn(
-                f"{self._name} failed and was never awaited: {type(error).__name__}: {error}",
-                RuntimeWarning,
-                stacklevel=2,
-                source=self,
-            )
+        if submission is not None and submission.error is not None:
+            _warn_of(submission.name, submission.error)
+
+
+def _warn_of(name: str, error: BaseException) -> None:
+    warnings.warn(
+        f"{name} failed and was never awaited: {type(error).__name__}: {error}",
+        RuntimeWarning,
+        stacklevel=3,
+    )
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

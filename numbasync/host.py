@@ -8,12 +8,14 @@ submission like all work of one tensor.
 
 from __future__ import annotations
 
+import threading
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from numbasync import layout
 from numbasync.device import Device, chosen_device
+from numbasync.errors import OperationError
 from numbasync.memory import Storage
 
 
@@ -44,6 +46,12 @@ class HostBuffer(np.ndarray[Any, np.dtype[Any]]):
 
     _host: ClassVar[_Host] = _Host()
 
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        raise OperationError(
+            "na.HostBuffer(...) would not be in page-locked memory: write na.pinned(shape, dtype), "
+            "or na.HostBuffer.from_array(array)."
+        )
+
     def __array_finalize__(self, template: Any) -> None:
         self._storage = getattr(template, "_storage", None)
 
@@ -72,13 +80,26 @@ class HostBuffer(np.ndarray[Any, np.dtype[Any]]):
 
     @property
     def storage(self) -> Storage | None:
-        """The record of its use by devices, if a device can copy from where it lies."""
+        """The record of its use by devices; None for a copy, which has its own memory.
+
+        Raises:
+            OperationError: the view has gaps, or another order, so no device can copy from it,
+                and a copy that the host makes would be in no order with those of devices.
+        """
         found = self._storage
-        if found is None or not self.flags.c_contiguous:
+        if found is None:
             return None
+        low, high = layout.span(self.shape, self.strides, self.itemsize)
         start = int(self.ctypes.data) - found.memory.address
-        inside = start >= 0 and start + self.nbytes <= found.nbytes
-        return found if inside else None  # a copy has its template's record, not its memory
+        if not (start + low >= 0 and start + high <= found.nbytes):
+            return None  # it has its template's record, and not its memory
+        if not self.flags.c_contiguous:
+            raise OperationError(
+                f"a view of shape {self.shape} and strides {self.strides} of a page-locked buffer "
+                "has gaps or another order, so that no device can copy from where it lies.\n"
+                "Copy the whole buffer, or a contiguous part; or pass np.array(view)."
+            )
+        return found
 
 
 def pinned(shape: Any, dtype: Any = np.float32, device: Device | None = None) -> HostBuffer:
@@ -100,6 +121,15 @@ def pinned(shape: Any, dtype: Any = np.float32, device: Device | None = None) ->
     return HostBuffer._make(shape, dtype, device)
 
 
+# Of a buffer that two devices use: who finds a lease finds its work on the stream, as
+# `device.leasing` has it for one device, inside of which it is taken.
+sharing = threading.RLock()
+
+
 def direct(array: Any) -> Storage | None:
-    """The record of a host array that needs no staging; None for any other array."""
+    """The record of a host array that needs no staging; None for any other array.
+
+    Raises:
+        OperationError: it is a view of such an array that no device can copy from.
+    """
     return array.storage if isinstance(array, HostBuffer) else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import operator
+import threading
 import time
 from types import TracebackType
 from typing import Any
@@ -21,6 +22,8 @@ QUICK_LOOKS = 100  # at first, which only let other threads run in between
 LOOK_AGAIN = 0.1  # of a loop, when nothing has come to its end
 ASK_EVERY = 500  # looks; in between, the device itself is not asked
 
+_scoping = threading.RLock()  # reentrant: a finaliser may leave a block
+
 
 class Setting:
     """A limit that has been set; as a context manager, until the end of the block."""
@@ -30,6 +33,8 @@ class Setting:
         self._before = before
 
     def __enter__(self) -> Limit | None:
+        with _scoping:
+            self._device.limit_scopes.append(self)
         return self._device.limit
 
     def __exit__(
@@ -38,7 +43,14 @@ class Setting:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._device.limit = self._before
+        with _scoping:
+            scopes = self._device.limit_scopes
+            at = scopes.index(self)
+            scopes.remove(self)
+            if at == len(scopes):
+                self._device.limit = self._before
+            else:  # a block of another task began inside this one, and goes on
+                scopes[at]._before = self._before
 
     def __repr__(self) -> str:
         return f"<limit of {self._device.label}: {self._device.limit}>"

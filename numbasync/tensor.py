@@ -27,6 +27,7 @@ from numbasync.errors import (
     SharedStorageError,
     StateError,
 )
+from numbasync.host import direct
 from numbasync.layout import Layout
 from numbasync.lending import PROTOCOLS
 from numbasync.memory import Storage
@@ -370,6 +371,8 @@ def memcpy(dst: Tensor | HostArray, src: Tensor | HostArray | SharedTensor) -> D
         writable(dst, "memcpy")
     elif not isinstance(src, Tensor):
         raise OperationError("memcpy between two NumPy arrays: write np.copyto(dst, src).")
+    for side in (dst, src):
+        direct(side)  # refuses views of page-locked buffers that no device can copy from
     if dst.shape != src.shape:
         raise ShapeError(f"memcpy from shape {src.shape} to shape {dst.shape}: they must agree.")
     if dst.dtype != src.dtype:

@@ -282,3 +282,34 @@ def test_what_is_no_fault_is_refused(device: na.Device) -> None:
 
 async def _awaited(awaitable: Any) -> Any:
     return await awaitable
+
+
+# --- nobody waits ---------------------------------------------------------------------------
+
+
+async def test_an_operation_that_fails_after_its_future_was_dropped_warns(
+    device: na.Device, stream: na.Stream, gate: Gate
+) -> None:
+    z = await na.zeros(4)
+    gate.close()
+    with inject(device, "kernel"):
+        na.spawn(add_one(z), stream)  # forgotten
+    gate.open()
+    with pytest.warns(RuntimeWarning, match=r"add_one\(z\) failed and was never awaited.*injected"):
+        await stream.done()
+
+
+async def test_who_was_cancelled_is_not_warned_of(
+    device: na.Device, stream: na.Stream, gate: Gate
+) -> None:
+    z = await na.zeros(4)
+    gate.close()
+    with inject(device, "kernel"):
+        task = asyncio.ensure_future(_awaited(na.spawn(add_one(z), stream)))
+        await settle(device)
+    task.cancel()
+    await settle(device)
+    del task
+    gate.open()
+    await stream.done()
+    gc.collect()

@@ -33,7 +33,6 @@ def test_a_pinned_array_is_an_array(device: na.Device) -> None:
 def test_views_are_pinned_and_copies_are_not(device: na.Device) -> None:
     a = na.pinned((8, 8))
     assert direct(a[2:5]) is direct(a) is direct(a.reshape(64)[3:]) is not None
-    assert direct(a[:, 2:5]) is None  # not contiguous
     assert direct(a.copy()) is None
     assert direct(np.zeros(4)) is None
     assert direct(np.add(a, 1)) is None
@@ -134,6 +133,22 @@ async def test_it_takes_no_other_host_memory(
     assert device.in_flight.bytes == 0
     gate.open()
     await future
+
+
+async def test_views_that_no_device_can_copy_from_are_refused(device: na.Device) -> None:
+    a, t = na.pinned((4, 4)), await na.zeros((4, 4))
+    a[:] = 1
+    for refused in (
+        lambda: na.memcpy(t, a.T),
+        lambda: na.memcpy(a.T, t),
+        lambda: na.from_host(a[:, ::2]),
+    ):
+        with pytest.raises(OperationError, match="gaps or another order"):
+            refused()
+    with pytest.raises(OperationError, match=r"na\.pinned\(shape"):
+        na.HostBuffer((4, 4))
+    await na.memcpy(t, np.array(a.T))
+    assert (await t.to_host()).sum() == 16
 
 
 # --- copy_from, copy_to ------------------------------------------------------------------------

@@ -246,6 +246,17 @@ async def test_who_waits_for_room_goes_when_the_limit_is_lifted(
     await first
 
 
+def test_blocks_of_several_tasks_may_overlap(device: na.Device) -> None:
+    first, second = na.limit(ops=5), None
+    with first:
+        second = na.limit(ops=7)
+        second.__enter__()
+    assert device.limit == (7, None), "the later block goes on"
+    second.__exit__(None, None, None)
+    assert device.limit is None
+    assert not device.limit_scopes
+
+
 @pytest.mark.parametrize("wrong", [{"ops": 0}, {"bytes": -1}, {"ops": 1.5}, {"bytes": "1 GB"}])
 def test_a_limit_of_nothing_is_refused(device: na.Device, wrong: dict[str, Any]) -> None:
     with pytest.raises(CallerError, match="nothing could ever be submitted"):
