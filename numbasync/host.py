@@ -48,8 +48,8 @@ class HostBuffer(np.ndarray[Any, np.dtype[Any]]):
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         raise OperationError(
-            "na.HostBuffer(...) would not be in page-locked memory: write na.pinned(shape, dtype), "
-            "or na.HostBuffer.from_array(array)."
+            f"na.HostBuffer{args!r:.60} would not be in page-locked memory: write "
+            "na.pinned(shape, dtype), or na.HostBuffer.from_array(array)."
         )
 
     def __array_finalize__(self, template: Any) -> None:
