@@ -153,7 +153,11 @@ def synchronize(self: CudaStream) -> None:
 
 
 def wake(self: CudaStream, sequence: int, doorbell: Any) -> bool:
-    return not _held(self).entries and _wake(self, sequence, doorbell)
+    with _changed:
+        if not _held(self).entries:
+            return _wake(self, sequence, doorbell)
+        _held(self).entries.append(lambda: _wake(self, sequence, doorbell))
+        return True
 
 
 def _later(method: Callable[..., None], counter: str, count: int) -> Callable[..., None]:
