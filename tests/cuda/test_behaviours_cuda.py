@@ -167,9 +167,9 @@ def test_the_status_that_is_asked_for_is_the_drivers(
     future = na.spawn(na.ones(4).to_host(), stream)
     stream.synchronize()
     assert future.done()
-    illegal = int(streams.cu.CUresult.CUDA_ERROR_ILLEGAL_ADDRESS)
+    illegal = streams.cu.CUresult.CUDA_ERROR_ILLEGAL_ADDRESS
     with monkeypatch.context() as patch:
-        patch.setattr(streams, "stream_status", lambda handle: illegal)
+        patch.setattr(streams.cu, "cuStreamQuery", lambda handle: (illegal,))
         with pytest.raises(DeviceLostError, match=r"ILLEGAL_ADDRESS.*reported by cuStreamQuery"):
             future.sync()
     device.forget_fault()

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-import sys
 import threading
-from collections.abc import Callable
 from typing import Any, NoReturn
 
 from cuda.bindings import driver
@@ -22,23 +19,6 @@ from numbasync.errors import (
 
 cu: Any = driver
 NOT_READY = int(cu.CUresult.CUDA_ERROR_NOT_READY)
-
-
-def _status_call() -> Callable[[int], int]:
-    try:
-        library = ctypes.PyDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
-    except OSError:
-        return lambda handle: int(cu.cuStreamQuery(handle)[0])
-    call = library.cuStreamQuery
-    call.argtypes, call.restype = (ctypes.c_void_p,), ctypes.c_int
-    status: Callable[[int], int] = call
-    return status
-
-
-# `cuStreamQuery` of a handle as a number. It does not block, and is called at every await, so
-# it does not give the interpreter away: a thread that computes would keep it for a switch
-# interval.
-stream_status = _status_call()
 
 
 def name_of(result: Any) -> str:

@@ -11,7 +11,7 @@ from cuda.core import EventOptions, StreamOptions
 from numbasync.backend.base import Dim3, Doorbell, counters
 from numbasync.backend.cuda import wakeup
 from numbasync.backend.cuda.copies import THREADS
-from numbasync.backend.cuda.driver import NOT_READY, cu, enter, error_of, fail, stream_status
+from numbasync.backend.cuda.driver import NOT_READY, cu, enter, error_of, fail
 from numbasync.backend.cuda.kernels import CudaArray, CudaExecutable
 from numbasync.backend.cuda.pitched import copies_rows, copy_rows, download_rows, upload_rows
 from numbasync.backend.cuda.words import Word
@@ -147,7 +147,6 @@ class CudaStream:
         options = StreamOptions(nonblocking=True, priority=priority or None)
         self.native = device.core.create_stream(options=options)
         self.handle = self.native.handle
-        self._number = int(self.handle)
         self._marks = device.marks(self.handle)
         self._last = 0
         self._gate: Word | None = None
@@ -197,10 +196,13 @@ class CudaStream:
         return self._marks.completed()
 
     def fault(self) -> BaseException | None:
-        result = stream_status(self._number)
+        # It gives the interpreter away, and a thread that computes may keep it for a switch
+        # interval. A call that held it would wait for the driver's lock with it, while whoever
+        # has that lock may wait for the interpreter: other libraries' callbacks do.
+        (result,) = cu.cuStreamQuery(self.handle)
         if not result or result == NOT_READY:
             return None
-        return error_of(cu.CUresult(result), "cuStreamQuery")
+        return error_of(result, "cuStreamQuery")
 
     def query(self) -> bool:
         (result,) = cu.cuStreamQuery(self.handle)
