@@ -76,7 +76,7 @@ class Bound:
             elif kind in _TYPED and parameter.takes_number:
                 parts.append(kind)
             elif kind is int and parameter.takes_number:
-                parts.append(int if -(2**63) <= value < 2**63 else "big")
+                parts.append(int if -(2**63) <= value < 2**63 else _big(kernel, parameter, value))
             else:
                 array = _array(kernel, parameter, value)
                 parts.append(self._sort(i, value, array))
@@ -166,6 +166,20 @@ class Bound:
         """Each argument's part of a compiled kernel's key."""
         arrays = self.arrays()
         return [_key(arrays.get(i), v, device) for i, v in enumerate(self.values)]
+
+
+def _big(kernel: str, p: Parameter, value: int) -> str:
+    """The fingerprint's part of an integer that only fits unsigned.
+
+    Raises:
+        DTypeError: it has more than 64 bits.
+    """
+    if not 0 <= value < 2**64:
+        raise DTypeError(
+            f"kernel {kernel}: {p.name} is {value:.3e}, which has more than 64 bits; a kernel's "
+            "integers have at most 64. Pass a float, or split it."
+        )
+    return "big"
 
 
 def _key(array: ArrayArgument | None, value: Any, device: base.Device) -> Hashable:

@@ -12,6 +12,8 @@ from functools import cached_property, partial
 from types import FunctionType
 from typing import Any, overload
 
+import numpy as np
+
 from numbasync import grid as grids
 from numbasync.arguments import Bound
 from numbasync.backend import base
@@ -261,8 +263,10 @@ class Launcher:
         self, n: int, tpb: int = 0, stream: Stream | None = None, sharedmem: int = 0
     ) -> Configured:
         """Numba's form: `n` threads in one dimension, `tpb` a block or as many as suit."""
-        if n < 0:
-            raise LaunchError(f"kernel {self.name}: forall({n}) threads; write 0 or more.")
+        if not isinstance(n, int | np.integer) or n < 0:
+            raise LaunchError(
+                f"kernel {self.name}: forall({n!r:.60}) threads; write a whole number, 0 or more."
+            )
         block = grids.dim3(tpb, "tpb", self.name) if tpb else None
         return Configured(self, Config(None, block, stream or None, sharedmem, n))
 

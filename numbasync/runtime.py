@@ -159,7 +159,15 @@ class Runtime:
         """The value of an operation, or of a coroutine, awaited on the thread.
 
         Cancelling stops the waiting; what was submitted runs to its end.
+
+        Raises:
+            CallerError: it cannot be awaited.
         """
+        if not inspect.isawaitable(op):
+            raise CallerError(
+                f"Runtime.run takes an operation or something else to await, not "
+                f"{type(op).__name__} ({op!r:.60}); a function goes to Runtime.call."
+            )
         return await self._on_thread(_awaiting(op))
 
     def __repr__(self) -> str:

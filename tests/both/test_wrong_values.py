@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import numbasync as na
-from numbasync.errors import CallerError, DTypeError, OperationError, ShapeError
+from numbasync.errors import CallerError, DTypeError, LaunchError, OperationError, ShapeError
 from numbasync.testing import inject
-from tests.common import add_one
+from tests.common import add_one, saxpy
 
 
 def new_stream() -> na.Stream:
@@ -136,3 +136,23 @@ async def test_a_future_whose_operation_failed_says_so(device: na.Device) -> Non
 def test_a_seed_that_is_right_gives_the_same_values_again(device: na.Device) -> None:
     first, again = (na.rand(9, seed=4).to_host().sync() for _ in range(2))
     assert first.tolist() == again.tolist() != na.rand(9, seed=5).to_host().sync().tolist()
+
+
+async def test_runtime_runs_what_can_be_awaited(device: na.Device) -> None:
+    nothing: Any = 3
+    async with na.Runtime(device) as rt:
+        with pytest.raises(CallerError, match=r"not int \(3\).*Runtime\.call"):
+            await rt.run(nothing)
+
+
+@pytest.mark.parametrize("number", [2**64, -(2**63) - 1, 10**40])
+def test_numbers_of_more_than_64_bits_are_refused_by_name(device: na.Device, number: int) -> None:
+    z, x = na.zeros(4).sync(), na.ones(4).sync()
+    with pytest.raises(DTypeError, match=r"kernel saxpy: a is .*e\+.*more than 64 bits"):
+        saxpy(z, number, x)
+
+
+@pytest.mark.parametrize("threads", ["a", 1.5, -1, None], ids=str)
+def test_forall_counts_threads(device: na.Device, threads: Any) -> None:
+    with pytest.raises(LaunchError, match="whole number, 0 or more"):
+        add_one.forall(threads)
