@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -41,7 +42,7 @@ def upload(ctx: Context, dst: Tensor, array: HostArray) -> None:
         locked = direct(array)
         source = stage(ctx, array) if locked is None else array
         order(ctx, dst)
-        with ctx.device.leasing, sharing:
+        with ctx.device.leasing, nullcontext() if locked is None else sharing:
             if locked is not None:
                 ctx.read(locked, "a pinned array")
             ctx.write(dst.storage, dst)

@@ -177,7 +177,8 @@ class Device:
     def ask(self) -> None:
         """`reclaim`, by the device's own answer: it may have lost a mark, or have a fault."""
         for stream in list(self.busy):
-            stream.give_up()
+            with contextlib.suppress(DriverError):  # as there
+                stream.give_up()
         self.reclaim()
 
     @property

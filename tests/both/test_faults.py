@@ -272,6 +272,27 @@ async def test_looks_that_fail_elsewhere_are_nobodys_error(device: na.Device) ->
     await future
 
 
+async def test_a_question_that_fails_elsewhere_is_nobodys_error(
+    device: na.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who is out of memory, or waits for room, asks every stream."""
+    one = device.new_stream()
+    z = await na.zeros(4)
+    asked: list[na.Stream] = []
+
+    def give_up(stream: na.Stream) -> bool:
+        asked.append(stream)
+        raise DriverError("cuStreamQuery", 999, "CUDA_ERROR_UNKNOWN", "an injected fault")
+
+    with Gate(one):
+        future = na.spawn(add_one(z), one)
+        with monkeypatch.context() as patch:
+            patch.setattr(na.Stream, "give_up", give_up)
+            device.ask()
+        assert one in asked
+    await future
+
+
 def test_what_is_no_fault_is_refused(device: na.Device) -> None:
     fire: Any = "fire"
     with pytest.raises(CallerError, match="'allocation', 'kernel'"), inject(device, fire):
