@@ -71,7 +71,7 @@ class Event:
     def __await__(self) -> Generator[Any, None, Event]:
         if self._stream is not None:
             yield from self._stream.wait(self._number)
-            self._stream.verify()
+            self._stream.verify(self._number)
         return self
 
     def elapsed_ms(self, later: Event) -> float:

@@ -220,7 +220,7 @@ class DeviceFuture(Generic[T]):
                 submission.raise_error()
             if not self._asked:
                 # Whoever looked first has settled it, by its word alone.
-                self.stream.verify()
+                self.stream.verify(0 if submission is None else submission.sequence)
                 self._asked = True
             value: Any = self._value
             return value  # type: ignore[no-any-return]

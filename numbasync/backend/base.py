@@ -231,6 +231,12 @@ class Stream(Protocol):
         """Why this stream will never pass another point, or None. May call the driver."""
         ...
 
+    def vouched(self) -> int:
+        """Latest sequence number that is known to have been passed well, with no fault until
+        then. Never calls the driver.
+        """
+        ...
+
     def wake(self, sequence: int, doorbell: Doorbell) -> bool:
         """Ring once the stream has passed `sequence`. False if it may ring late or never."""
         ...

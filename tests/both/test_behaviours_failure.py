@@ -38,6 +38,7 @@ def plant(device: na.Device, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plant]
     def plant(stream: na.Stream) -> DeviceLostError:
         error = DeviceLostError("a planted fault")
         monkeypatch.setattr(stream.backend, "fault", lambda: error)
+        monkeypatch.setattr(stream.backend, "vouched", lambda: 0)
         return error
 
     yield plant
@@ -255,7 +256,7 @@ def test_nothing_but_the_compiled_function_is_given_to_the_driver_to_call() -> N
     assert wake.count("function = ") == wake.count("function = wakeup.host_function()") == 1
     wakeup = (PACKAGE / "backend/cuda/wakeup.py").read_text()
     assert wakeup.count("_function = ") == wakeup.count("_function = cu.CUhostFn(ring.address)")
-    assert '@cfunc("void(uintp)")\n    def ring(' in wakeup
+    assert "@cfunc(types.void(types.CPointer(types.uint32)))\n    def ring(" in wakeup
 
 
 @pytest.mark.skipif(not hasattr(os, "eventfd"), reason="this system has no eventfd")
@@ -270,7 +271,9 @@ def test_the_function_that_rings_is_machine_code() -> None:
     fd = os.eventfd(0, os.EFD_NONBLOCK)
     try:
         for _ in range(3):
-            ctypes.CFUNCTYPE(None, ctypes.c_void_p)(compiled.address)(fd)
+            word = ctypes.c_uint32(fd + 1)
+            ctypes.CFUNCTYPE(None, ctypes.c_void_p)(compiled.address)(ctypes.addressof(word))
+            assert word.value == 0
         assert os.eventfd_read(fd) == 3
     finally:
         os.close(fd)

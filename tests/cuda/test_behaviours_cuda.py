@@ -15,8 +15,10 @@ import pytest
 from numba import cuda
 
 import numbasync as na
+from numbasync import reactor
 from numbasync.errors import DeviceLostError
-from tests.common import used
+from numbasync.testing import Gate
+from tests.common import used, waited
 from tests.waiting import loops, run, rung_once, tick_while
 
 pytestmark = [
@@ -24,6 +26,7 @@ pytestmark = [
     # Numba finds grids of one block wasteful; here they are meant.
     pytest.mark.filterwarnings("ignore::numba.cuda.core.errors.NumbaPerformanceWarning"),
 ]
+streams = pytest.importorskip("numbasync.backend.cuda.stream")
 ROOT = Path(__file__).parent.parent.parent
 
 
@@ -158,12 +161,85 @@ def test_finalisers_of_the_backend_never_raise(
     assert raised == []
 
 
+async def test_a_ring_says_that_all_went_well_so_the_driver_is_not_asked(
+    device: na.Device, stream: na.Stream, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await rung_once(stream)
+    driver: Any = streams.cu
+    query, asked = driver.cuStreamQuery, []
+
+    def count(handle: Any) -> Any:
+        asked.append(handle)
+        return query(handle)
+
+    monkeypatch.setattr(driver, "cuStreamQuery", count)
+    future = na.spawn(na.ones(4).to_host(), stream)
+    stream.synchronize()
+    await future
+    assert asked, "nobody had vouched for it"
+    watcher = reactor.current()
+    for _ in range(5):  # a loop that sleeps for long asks, too
+        before = watcher.statistics()
+        gate.close()
+        task = asyncio.ensure_future(waited(na.ones(4).to_host().schedule(stream)))
+        while watcher.statistics().sleeps == before.sleeps:
+            await asyncio.sleep(0)
+        asked.clear()
+        gate.open()
+        assert (await task == 1).all()
+        if not asked:
+            break
+    else:
+        pytest.fail("the driver was asked behind every ring")
+    assert watcher.statistics().rings > before.rings
+    assert stream.backend.vouched() == stream.mark() - 1
+
+
+FAULT = """
+from numba import cuda
+import numbasync as na
+from numbasync import reactor
+from numbasync.backend.cuda import wakeup
+
+wakeup._begun = True
+wakeup._compile()
+
+@na.launcher
+@cuda.jit
+def wait_and_fault(z: na.KernelOutput, steps, i):
+    v = z[0]
+    for _ in range(steps):
+        v = v * 1.0000001 + 1e-9
+    z[i] = v
+
+async def main():
+    stream = na.default_device().new_stream()
+    z = await na.zeros(4).schedule(stream)
+    await wait_and_fault[1, 1](z, 1, 0).schedule(stream)
+    future = na.spawn(wait_and_fault[1, 1](z, 10_000_000, 2**40), stream)
+    last = stream._sequence
+    try:
+        await future
+    except na.errors.DeviceLostError:
+        print("asleep", reactor.current().statistics().sleeps > 0)
+        print("vouched", stream.backend.vouched() >= last)
+
+na.run(main())
+"""
+
+
+def test_nothing_vouches_for_a_fault(python: str, python_env: dict[str, str]) -> None:
+    result = subprocess.run(
+        [python, "-c", FAULT], env={**python_env, "NUMBASYNC_DEVICE": "cuda"},
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert result.stdout.split() == ["asleep", "True", "vouched", "False"], result.stderr
+
+
 def test_the_status_that_is_asked_for_is_the_drivers(
     device: na.Device, stream: na.Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a stream whose word has moved although the driver reports a fault."""
-    from numbasync.backend.cuda import stream as streams
-
     future = na.spawn(na.ones(4).to_host(), stream)
     stream.synchronize()
     assert future.done()

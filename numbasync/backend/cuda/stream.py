@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -149,6 +151,10 @@ class CudaStream:
         self.handle = self.native.handle
         self._marks = device.marks(self.handle)
         self._last = 0
+        # The number that each ring is behind, and the word that it clears.
+        self._rings: deque[tuple[int, Word]] = deque()
+        self._looking = threading.Lock()
+        self._vouched = 0
         self._gate: Word | None = None
         self._gates = 0
 
@@ -197,12 +203,22 @@ class CudaStream:
 
     def fault(self) -> BaseException | None:
         # It gives the interpreter away, and a thread that computes may keep it for a switch
-        # interval. A call that held it would wait for the driver's lock with it, while whoever
-        # has that lock may wait for the interpreter: other libraries' callbacks do.
+        # interval: see `vouched`. A call that held it would wait for the driver's lock with it,
+        # while whoever has that lock may wait for the interpreter: other libraries' callbacks do.
         (result,) = cu.cuStreamQuery(self.handle)
         if not result or result == NOT_READY:
             return None
         return error_of(result, "cuStreamQuery")
+
+    def vouched(self) -> int:
+        # The driver runs no host function behind a fault, so one that has run says that all
+        # went well until then.
+        with self._looking:
+            while self._rings and not self._rings[0][1].read():
+                number, word = self._rings.popleft()
+                self._vouched = max(self._vouched, number)
+                self.device.words.give(word)
+        return self._vouched
 
     def query(self) -> bool:
         (result,) = cu.cuStreamQuery(self.handle)
@@ -223,9 +239,17 @@ class CudaStream:
         if function is None:
             return False
         enter(self.device)
-        (result,) = cu.cuLaunchHostFunc(self.handle, function, doorbell.eventfd)
+        word = self.device.words.take()
+        word.write(doorbell.eventfd + 1)
+        # It runs behind all that is enqueued now, which may be more than was asked for.
+        ring = self._last, word
+        self._rings.append(ring)
+        (result,) = cu.cuLaunchHostFunc(self.handle, function, word.address)
         if result:
+            with self._looking:
+                self._rings.remove(ring)
+            word.write(0)
+            self.device.words.give(word)
             return False  # nothing will ring; a fault is found by asking for it
         counters.callbacks += 1
-        # It runs behind all that is enqueued now, which may be more than was asked for.
-        return sequence >= self._last
+        return sequence >= ring[0]

@@ -21,7 +21,9 @@ _begun = False
 def host_function() -> Any:
     """The compiled function, or None while it is being compiled on another thread.
 
-    Its argument is an eventfd, to which it adds one.
+    Its argument is the host address of a word that holds an eventfd's number and one. It sets
+    the word to 0, and adds one to the eventfd. It does not run behind a fault: the driver calls
+    no host function of a broken context.
     """
     global _begun
     if _function is None:
@@ -34,15 +36,16 @@ def host_function() -> Any:
 
 def _compile() -> None:
     global _function
-    from numba import cfunc
+    from numba import cfunc, types
 
     write = ctypes.CDLL(None).eventfd_write
     write.argtypes = (ctypes.c_int, ctypes.c_uint64)
     write.restype = ctypes.c_int
 
-    # A driver's host function takes a pointer; this one takes the descriptor in its place.
-    @cfunc("void(uintp)")
-    def ring(descriptor: int) -> None:
+    @cfunc(types.void(types.CPointer(types.uint32)))
+    def ring(word: Any) -> None:
+        descriptor = word[0] - 1
+        word[0] = 0  # before it rings: who is woken looks, and may give the word away
         write(descriptor, 1)
 
     _keep.append(ring)

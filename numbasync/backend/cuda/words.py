@@ -1,7 +1,7 @@
-"""Completion words: 32-bit counters in pinned host memory that the device writes.
+"""Words: 32-bit numbers in pinned host memory that the device and its host functions write.
 
-A stream's next sequence number is written to its word behind the work. Looking is a read
-of host memory: no driver call. Where the device cannot write words, events do the same.
+A stream's next sequence number is written to its completion word behind the work. Looking
+is a read of host memory: no driver call. Where the device cannot do that, events do the same.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ _MASK = 0xFFFFFFFF
 
 
 class Word:
-    """One counter: readable here, writable by the device."""
+    """One number: readable here and by native code, writable by the device."""
 
-    __slots__ = ("_index", "_view", "device_address")
+    __slots__ = ("_index", "_view", "address", "device_address")
 
-    def __init__(self, view: memoryview, index: int, device_address: Any) -> None:
+    def __init__(self, view: memoryview, index: int, address: int, device_address: Any) -> None:
         self._view = view
         self._index = index
+        self.address = address
         self.device_address = device_address
 
     def read(self) -> int:
@@ -36,8 +37,8 @@ class Word:
 
 
 class Words:
-    """Hands out words of pinned pages. A word is kept for the life of the process, as the
-    stream is that it belongs to.
+    """Hands out words of pinned pages, which are there until the process ends. A stream keeps
+    its words, as it is kept itself.
     """
 
     def __init__(self) -> None:
@@ -49,6 +50,11 @@ class Words:
             if not self._spare:
                 self._spare = self._page()
             return self._spare.pop()
+
+    def give(self, word: Word) -> None:
+        """Nobody writes it any more."""
+        with self._lock:
+            self._spare.append(word)
 
     @staticmethod
     def _page() -> list[Word]:
@@ -63,7 +69,7 @@ class Words:
         page = (ctypes.c_uint32 * (PAGE_BYTES // 4)).from_address(int(address))
         view = memoryview(page).cast("B").cast("I")
         return [
-            Word(view, offset // 4, cu.CUdeviceptr(int(mapped) + offset))
+            Word(view, offset // 4, int(address) + offset, cu.CUdeviceptr(int(mapped) + offset))
             for offset in range(0, PAGE_BYTES, WORD_BYTES)
         ]
 
