@@ -246,12 +246,18 @@ class Reactor:
             self._moved_at = now
         still = now - self._moved_at
         looks_on = any(still < stream.spin_seconds for stream in self._queues)
-        if (not looks_on or still > WATCHDOG_SECONDS) and self._has_told(now):
-            looks_on = True
-        if looks_on:
+        if looks_on and still <= WATCHDOG_SECONDS:
             self._turn_soon(loop)
-        else:
-            self._sleep(loop)
+            return
+        rings = not looks_on and self._ask_for_rings(loop)
+        # Beside a thread that computes, each call of the driver takes a switch interval: what has
+        # come meanwhile need not wait for the ring as well.
+        if self._settle() or self._has_told(now) or self._settle() or looks_on:
+            if self._queues:
+                self._turn_soon(loop)
+            return
+        self._sleeps += 1
+        self._next = loop.call_later(WATCHDOG_SECONDS if rings else POLL_SECONDS, self._turn)
 
     def _settle(self) -> bool:
         """Wake every waiter whose position has been passed; whether there was one."""
@@ -301,11 +307,6 @@ class Reactor:
                 self._fail(stream, error)
                 told = True
         return told
-
-    def _sleep(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._sleeps += 1
-        delay = WATCHDOG_SECONDS if self._ask_for_rings(loop) else POLL_SECONDS
-        self._next = loop.call_later(delay, self._turn)
 
     def _ask_for_rings(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Ask every stream to ring when it passes its front; whether all will be prompt."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
+import select
 import subprocess
 import sys
 import time
@@ -97,7 +99,7 @@ def test_a_ticker_is_undisturbed_while_a_kernel_of_500_ms_runs(
 
 
 # How a loop learns that the device has passed a point, each way made the only one.
-LOOKS = "wakeup.host_function = lambda: None"
+LOOKS = "wakeup.host_function = lambda: 0"
 SLEEPS = "wakeup._begun = True; wakeup._compile(); device.CudaDevice.spin_seconds = 0.0"
 PATHS = {
     "counter polling": ("word", LOOKS),
@@ -193,6 +195,30 @@ async def test_a_ring_says_that_all_went_well_so_the_driver_is_not_asked(
         pytest.fail("the driver was asked behind every ring")
     assert watcher.statistics().rings > before.rings
     assert stream.backend.vouched() == stream.mark() - 1
+
+
+async def test_the_ring_needs_no_interpreter(
+    device: na.Device, stream: na.Stream, gate: Gate
+) -> None:
+    """The libraries that call the driver for Python wrap what the driver is to call."""
+    await rung_once(stream)
+
+    class Poll(ctypes.Structure):
+        _fields_ = (("fd", ctypes.c_int), ("events", ctypes.c_short), ("seen", ctypes.c_short))
+
+    watcher = reactor.current()
+    sleeps = watcher.statistics().sleeps
+    gate.close()
+    task = asyncio.ensure_future(waited(na.zeros(4).schedule(stream)))
+    while watcher.statistics().sleeps == sleeps:
+        await asyncio.sleep(0)
+    bell = watcher._bell
+    assert bell is not None
+    poll = Poll(bell.fileno, select.POLLIN, 0)
+    gate.open()
+    # Nobody gets the interpreter while this waits.
+    assert ctypes.PyDLL(None).poll(ctypes.byref(poll), 1, 5000) == 1
+    await task
 
 
 FAULT = """

@@ -255,7 +255,7 @@ async def test_a_long_kernel_is_waited_for_asleep(device: na.Device) -> None:
     z = await na.zeros(1)
     steps = steps_for(200)
     deadline = time.monotonic() + 60
-    while wakeup.host_function() is None:  # compiled on another thread, once
+    while not wakeup.host_function():  # compiled on another thread, once
         assert time.monotonic() < deadline
         await na.value(0)
     before = reactor.current().statistics()

@@ -235,8 +235,7 @@ class CudaStream:
     def wake(self, sequence: int, doorbell: Doorbell) -> bool:
         if doorbell.eventfd < 0:
             return False
-        function = wakeup.host_function()
-        if function is None:
+        if not wakeup.host_function():
             return False
         enter(self.device)
         word = self.device.words.take()
@@ -244,8 +243,7 @@ class CudaStream:
         # It runs behind all that is enqueued now, which may be more than was asked for.
         ring = self._last, word
         self._rings.append(ring)
-        (result,) = cu.cuLaunchHostFunc(self.handle, function, word.address)
-        if result:
+        if not wakeup.launch(self.handle, word.address):
             with self._looking:
                 self._rings.remove(ring)
             word.write(0)
