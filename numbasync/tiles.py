@@ -96,6 +96,7 @@ def with_tiles(
     # Built from parameter positions alone.
     exec(compile(source, base.GENERATED, "exec"), names)  # noqa: S102
     kernel = names["kernel"]
+    setattr(kernel, base.WRITTEN, source)
     kernel.__name__ = kernel.__qualname__ = body.py_func.__name__  # which messages show
     return cuda.jit(**options)(kernel)
 

@@ -23,6 +23,8 @@ Dim3: TypeAlias = tuple[int, int, int]
 # File name of kernels that numbasync writes around a user's body. The one barrier in them is
 # behind the body, where every thread is done with its tile.
 GENERATED = "<numbasync tiles>"
+# The attribute in which such a kernel has its source.
+WRITTEN = "__numbasync_source__"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,14 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
+from numba import typeof
 
 from numbasync.backend import interchange
 from numbasync.backend.base import CompletionPath, Limits, counters
-from numbasync.backend.cpu import engine
+from numbasync.backend.cpu import compiled, engine, engines
 from numbasync.backend.cpu.engine import Engine
-from numbasync.backend.cpu.interpret import Interpreted
 from numbasync.backend.cpu.memory import CpuForeign, CpuMemory, CpuPool
+from numbasync.backend.cpu.native import types
 from numbasync.backend.cpu.stepping import stepping
 from numbasync.backend.cpu.streams import CpuEvent, CpuStream
 from numbasync.errors import DTypeError
@@ -52,11 +53,13 @@ class CpuDevice:
 
     def __init__(self, ordinal: int) -> None:
         self.ordinal = ordinal
-        self.name = f"{_processor_name()} ({os.cpu_count()} threads, interpreted kernels)"
+        self.name = f"{_processor_name()} ({os.cpu_count()} threads)"
         self.total_memory = _total_memory()
         self._engine = Engine(f"cpu{ordinal}", threads=min(4, os.cpu_count() or 1))
+        self._engines = engines.wish()
         atexit.register(self._engine.stop)
         if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=compiled.after_fork)
             os.register_at_fork(after_in_child=self._engine.after_fork)
 
     @property
@@ -110,10 +113,12 @@ class CpuDevice:
         """Nothing: a tensor here is to be as foreign to NumPy as it is on a GPU."""
 
     def scalar_key(self, value: object) -> Hashable:
-        if isinstance(value, np.generic):
-            return value.dtype.str
-        if isinstance(value, (bool, int, float, complex)):
-            return type(value).__name__
+        if type(value) is int:
+            kind: Hashable = types.int64 if -(2**63) <= value < 2**63 else types.uint64
+            return kind
+        if isinstance(value, (np.generic, bool, int, float, complex)):
+            found: Hashable = typeof(value)
+            return found
         if isinstance(value, tuple):
             return tuple(self.scalar_key(v) for v in value)
         raise DTypeError(
@@ -121,9 +126,10 @@ class CpuDevice:
             "Pass a tensor, a NumPy array, a number, or a tuple of numbers."
         )
 
-    def compile(self, dispatcher: Any, keys: tuple[Hashable, ...]) -> Interpreted:
+    def compile(self, dispatcher: Any, keys: tuple[Hashable, ...]) -> engines.Engine:
         counters.compiles += 1
-        return Interpreted(dispatcher, self.limits.max_threads_per_block)
+        most = self.limits.max_threads_per_block
+        return engines.prepared(dispatcher, keys, most, self._engines)
 
     def reaches(self, array: CpuArray) -> bool:
         return True

@@ -41,6 +41,8 @@ class Interpreted:
     """A kernel, ready to be run on the CPU device by any worker thread."""
 
     from_disk = False  # nothing is kept on disk
+    engine = "interpreted"
+    why = ""  # it is not compiled
 
     def __init__(self, dispatcher: Any, max_threads: int) -> None:
         self.function: types.FunctionType = dispatcher.py_func

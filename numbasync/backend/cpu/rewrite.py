@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from numbasync.backend.base import WRITTEN
 from numbasync.backend.cpu.integers import SMALL, TOP, fit
 
 T = TypeVar("T")
@@ -50,9 +51,25 @@ def rewritten(function: types.FunctionType) -> tuple[types.CodeType, bool] | Non
 
     None if the source is not at hand, or not the function's.
     """
+    found = definition(function)
+    if found is None:
+        return None
+    tree, node = found
+    rewriter = _Rewriter(function)
+    rewriter.visit(node)
+    code = _compiled(ast.fix_missing_locations(tree), function.__code__)
+    return None if code is None else (code, rewriter.signs_matter)
+
+
+def definition(function: types.FunctionType) -> tuple[ast.Module, ast.FunctionDef] | None:
+    """The syntax tree of the file that a function is in, and the function in it. None if it is
+    not at hand, or has been edited since.
+    """
     original = function.__code__
     # The whole file: what is imported in it has a say in how a function is compiled.
-    source = "".join(linecache.getlines(original.co_filename, function.__globals__))
+    source = getattr(function, WRITTEN, None) or "".join(
+        linecache.getlines(original.co_filename, function.__globals__)
+    )
     try:
         tree = _again(lambda: ast.parse(source))
     except (SyntaxError, ValueError):
@@ -68,10 +85,7 @@ def rewritten(function: types.FunctionType) -> tuple[types.CodeType, bool] | Non
     # A file that was edited since it was imported holds another function.
     if len(nodes) != 1 or same is None or _content(same) != _content(original):
         return None
-    rewriter = _Rewriter(function)
-    rewriter.visit(nodes[0])
-    code = _compiled(ast.fix_missing_locations(tree), original)
-    return None if code is None else (code, rewriter.signs_matter)
+    return tree, nodes[0]
 
 
 def _again(call: Callable[[], T]) -> T:

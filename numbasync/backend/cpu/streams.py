@@ -15,7 +15,7 @@ from numbasync.errors import StateError
 
 if TYPE_CHECKING:
     from numbasync.backend.cpu.device import CpuArray, CpuDevice
-    from numbasync.backend.cpu.interpret import Interpreted
+    from numbasync.backend.cpu.engines import Engine as Executable
 
 
 class CpuEvent:
@@ -59,7 +59,7 @@ class CpuQueue:
 
     def launch(
         self,
-        executable: Interpreted,
+        executable: Executable,
         grid: Dim3,
         block: Dim3,
         shared_bytes: int,

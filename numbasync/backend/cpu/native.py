@@ -1,0 +1,468 @@
+"""What compiled kernels of the CPU device call: Numba functions with the types of `numba.cuda`'s.
+
+Memory of a block is passed as addresses, since an array of Numba's that comes and goes costs
+two atomic operations, in every thread of a loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import njit
+from numba.core import cgutils
+from numba.core import types as numba_types
+from numba.extending import intrinsic, overload
+from numba.np.arrayobj import make_array, populate_array
+
+# Its names are not all known to type checkers.
+types: Any = numba_types
+
+# Of every function: no interpreter lock, no exceptions for divisions, no reference counts.
+OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False}
+INLINED = {**OPTIONS, "forceinline": True}
+
+# What a kernel leaves in its record when it stops: 64-bit integers, in this order.
+FIELDS = ("kind", "site", "axis", "index", "extent", "block x", "y", "z", "thread x", "y", "z")
+OUT_OF_RANGE, RAISED, DIVERGED = 1, 2, 3
+_I64 = ir.IntType(64)
+
+
+def _store_record(builder: Any, record: Any, values: list[Any]) -> None:
+    base = builder.inttoptr(record, _I64.as_pointer())
+    for i, value in enumerate(values):
+        builder.store(value, builder.gep(base, [ir.Constant(_I64, i)]))
+
+
+def _stop(context: Any, builder: Any, record: Any, values: list[Any], place: Any) -> None:
+    where = cgutils.unpack_tuple(builder, place, 6)
+    _store_record(builder, record, [*values, *where])
+    context.call_conv.return_user_exc(builder, IndexError, ("stopped",))
+
+
+def _wide(builder: Any, value: Any, kind: Any) -> Any:
+    if value.type.width >= 64:
+        return value
+    return builder.sext(value, _I64) if kind.signed else builder.zext(value, _I64)
+
+
+# --- checked indices ---
+
+
+def _check(
+    context: Any, builder: Any, array: Any, axis: int, index: Any, kind: Any,
+    record: Any, site: Any, place: Any,
+) -> Any:  # fmt: skip
+    """`index` as an unsigned number below the extent; else the kernel stops."""
+    extent = cgutils.unpack_tuple(builder, array.shape)[axis]
+    wide = _wide(builder, index, kind)
+    at = wide
+    if kind.signed:
+        negative = builder.icmp_signed("<", wide, ir.Constant(_I64, 0))
+        at = builder.select(negative, builder.add(wide, extent), wide)
+    bad = builder.icmp_unsigned(">=", at, extent)
+    with builder.if_then(bad, likely=False):
+        what = [ir.Constant(_I64, OUT_OF_RANGE), site, ir.Constant(_I64, axis), wide, extent]
+        _stop(context, builder, record, what, place)
+    return at
+
+
+@intrinsic(prefer_literal=True)
+def check_axis(tyctx: Any, array: Any, axis: Any, index: Any, record: Any, site: Any, place: Any):  # type: ignore[no-untyped-def]
+    """`index`, which is of that axis of `array`; what is neither is given back as it is."""
+    index = types.unliteral(index)
+    checked = (
+        isinstance(array, types.Array)
+        and isinstance(index, types.Integer)
+        and axis.literal_value < array.ndim
+    )
+    given = types.uint64 if checked else index
+    sig = given(array, axis, index, types.int64, types.int64, place)
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        if not checked:
+            return args[2]
+        view = make_array(array)(context, builder, args[0])
+        return _check(
+            context, builder, view, axis.literal_value, args[2], index, args[3], args[4], args[5]
+        )
+
+    return sig, codegen
+
+
+@intrinsic
+def check(tyctx: Any, array: Any, index: Any, record: Any, site: Any, place: Any):  # type: ignore[no-untyped-def]
+    """`index`, a number or a tuple of them; what is neither is given back as it is."""
+    index = types.unliteral(index)
+    parts = list(index) if isinstance(index, types.BaseTuple) else [index]
+    checked = (
+        isinstance(array, types.Array)
+        and all(isinstance(types.unliteral(p), types.Integer) for p in parts)
+        and len(parts) <= array.ndim
+    )
+    given: Any = index
+    if checked and isinstance(index, types.BaseTuple):
+        given = types.UniTuple(types.uint64, len(parts))
+    elif checked:
+        given = types.uint64
+    sig = given(array, index, types.int64, types.int64, place)
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        if not checked:
+            return args[1]
+        view = make_array(array)(context, builder, args[0])
+        is_tuple = isinstance(index, types.BaseTuple)
+        values = cgutils.unpack_tuple(builder, args[1], len(parts)) if is_tuple else [args[1]]
+        done = [
+            _check(context, builder, view, i, v, types.unliteral(p), *args[2:])
+            for i, (v, p) in enumerate(zip(values, parts, strict=True))
+        ]
+        return context.make_tuple(builder, given, done) if is_tuple else done[0]
+
+    return sig, codegen
+
+
+@njit(**INLINED)
+def get(array, index, record, site, place):  # type: ignore[no-untyped-def]
+    """An element of something that has no name."""
+    return array[check(array, index, record, site, place)]
+
+
+@intrinsic(prefer_literal=True)
+def stop(tyctx: Any, kind: Any, record: Any, site: Any, place: Any):  # type: ignore[no-untyped-def]
+    """Leave a note of where the kernel stops, and stop it."""
+    number = kind.literal_value
+    sig = types.void(kind, types.int64, types.int64, place)
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        zero = ir.Constant(_I64, 0)
+        with builder.if_then(cgutils.true_bit, likely=False):
+            _stop(
+                context, builder, args[1], [ir.Constant(_I64, number), args[2], zero, zero, zero],
+                args[3],
+            )  # fmt: skip
+        return context.get_dummy_value()
+
+    return sig, codegen
+
+
+@intrinsic
+def note(tyctx: Any, record: Any, site: Any, place: Any):  # type: ignore[no-untyped-def]
+    """Leave a note of who is about to raise."""
+    sig = types.void(types.int64, types.int64, place)
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        zero = ir.Constant(_I64, 0)
+        where = cgutils.unpack_tuple(builder, args[2], 6)
+        values = [ir.Constant(_I64, RAISED), args[1], zero, zero, zero, *where]
+        _store_record(builder, args[0], values)
+        return context.get_dummy_value()
+
+    return sig, codegen
+
+
+@intrinsic
+def natural(tyctx: Any, x: Any):  # type: ignore[no-untyped-def]
+    """`x`, which is not negative: the compiler may count on it."""
+    sig = types.int64(types.int64)
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.assume(builder.icmp_signed(">=", args[0], ir.Constant(_I64, 0)))
+        return args[0]
+
+    return sig, codegen
+
+
+# --- memory of a block or a thread ---
+
+
+def array_at(shape: tuple[int, ...], dtype: Any) -> Any:
+    """A function that gives the array at an address."""
+    kind = types.Array(dtype, len(shape), "C")
+
+    @intrinsic
+    def at(tyctx: Any, address: Any):  # type: ignore[no-untyped-def]
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return _view(context, builder, kind, args[0], [ir.Constant(_I64, n) for n in shape])
+
+        return kind(types.int64), codegen
+
+    return at
+
+
+def array_of_bytes(dtype: Any) -> Any:
+    """A function that gives the one-dimensional array which fills so many bytes."""
+    kind = types.Array(dtype, 1, "C")
+
+    @intrinsic
+    def at(tyctx: Any, address: Any, nbytes: Any):  # type: ignore[no-untyped-def]
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            size = context.get_abi_sizeof(context.get_data_type(dtype))
+            count = builder.udiv(args[1], ir.Constant(_I64, size))
+            return _view(context, builder, kind, args[0], [count])
+
+        return kind(types.int64, types.int64), codegen
+
+    return at
+
+
+def _view(context: Any, builder: Any, kind: Any, address: Any, shape: list[Any]) -> Any:
+    item = context.get_abi_sizeof(context.get_data_type(kind.dtype))
+    strides: list[Any] = []
+    step = ir.Constant(_I64, item)
+    for extent in reversed(shape):
+        strides.insert(0, step)
+        step = builder.mul(step, extent)
+    view = make_array(kind)(context, builder)
+    populate_array(
+        view,
+        data=builder.inttoptr(address, context.get_data_type(kind.dtype).as_pointer()),
+        shape=cgutils.pack_array(builder, shape),
+        strides=cgutils.pack_array(builder, strides),
+        itemsize=ir.Constant(_I64, item),
+        meminfo=None,
+    )
+    return view._getvalue()
+
+
+def element_of(kind: Any) -> tuple[Any, Any]:
+    """Functions that load and store element `i` of what is at an address."""
+
+    @intrinsic
+    def load(tyctx: Any, address: Any, i: Any):  # type: ignore[no-untyped-def]
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            base = builder.inttoptr(args[0], context.get_data_type(kind).as_pointer())
+            return context.unpack_value(builder, kind, builder.gep(base, [args[1]]))
+
+        return kind(types.int64, types.int64), codegen
+
+    @intrinsic
+    def store(tyctx: Any, address: Any, i: Any, value: Any):  # type: ignore[no-untyped-def]
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            base = builder.inttoptr(args[0], context.get_data_type(kind).as_pointer())
+            context.pack_value(builder, kind, args[2], builder.gep(base, [args[1]]))
+            return context.get_dummy_value()
+
+        return types.void(types.int64, types.int64, kind), codegen
+
+    return load, store
+
+
+# --- bits ---
+
+
+def _bitwise(name: str, result: Callable[[Any], Any], emit: Callable[..., Any]) -> Any:
+    @intrinsic
+    def function(tyctx: Any, x: Any):  # type: ignore[no-untyped-def]
+        x = types.unliteral(x)
+        if not isinstance(x, types.Integer):
+            return None
+
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return emit(builder, args[0])
+
+        return result(x)(x), codegen
+
+    function.__name__ = name
+    return function
+
+
+def _brev_type(x: Any) -> Any:
+    return types.uint64 if x.bitwidth == 64 else types.uint32
+
+
+def _first_set(builder: Any, x: Any) -> Any:
+    zero = ir.Constant(x.type, 0)
+    count = builder.add(builder.cttz(x, ir.Constant(ir.IntType(1), 0)), ir.Constant(x.type, 1))
+    found = builder.select(builder.icmp_unsigned("==", x, zero), zero, count)
+    bits = x.type.width
+    word = ir.IntType(32)
+    return (
+        builder.trunc(found, word)
+        if bits > 32
+        else builder.zext(found, word)
+        if bits < 32
+        else found
+    )
+
+
+popc = _bitwise("popc", lambda x: x, lambda b, x: b.ctpop(x))
+clz = _bitwise("clz", lambda x: x, lambda b, x: b.ctlz(x, ir.Constant(ir.IntType(1), 0)))
+ffs = _bitwise("ffs", lambda x: types.uint32, _first_set)
+
+
+@intrinsic
+def brev(tyctx: Any, x: Any):  # type: ignore[no-untyped-def]
+    x = types.unliteral(x)
+    if not isinstance(x, types.Integer):
+        return None
+    kind = _brev_type(x)
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitreverse(args[0])
+
+    return kind(kind), codegen
+
+
+@intrinsic
+def fma(tyctx: Any, a: Any, b: Any, c: Any):  # type: ignore[no-untyped-def]
+    kind = types.float32 if {a, b, c} == {types.float32} else types.float64
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.fma(*args)
+
+    return kind(kind, kind, kind), codegen
+
+
+@njit(**INLINED)
+def selp(test, a, b):  # type: ignore[no-untyped-def]
+    return a if test else b
+
+
+@njit(**INLINED)
+def cbrt(x):  # type: ignore[no-untyped-def]
+    return np.cbrt(x)
+
+
+# --- the numbers that CUDA computes in another way ---
+
+
+def _number(x: Any) -> bool:
+    return isinstance(x, (types.Number, types.Boolean))
+
+
+def larger(a: Any, b: Any) -> Any: ...
+
+
+def smaller(a: Any, b: Any) -> Any: ...
+
+
+@overload(larger, jit_options=INLINED)
+def _larger(a: Any, b: Any) -> Any:
+    if isinstance(a, types.Float) and isinstance(b, types.Float):
+        return lambda a, b: b if a != a else (a if b != b else max(a, b))
+    return lambda a, b: max(a, b)
+
+
+@overload(smaller, jit_options=INLINED)
+def _smaller(a: Any, b: Any) -> Any:
+    if isinstance(a, types.Float) and isinstance(b, types.Float):
+        return lambda a, b: b if a != a else (a if b != b else min(a, b))
+    return lambda a, b: min(a, b)
+
+
+def _rounding(of: Any) -> Any:
+    def function(x: Any) -> Any: ...
+
+    @overload(function, jit_options=INLINED)
+    def _function(x: Any) -> Any:
+        if isinstance(x, types.Float):
+            return lambda x: of(x)
+        return lambda x: np.float64(x)
+
+    return function
+
+
+floor, ceil, trunc = (_rounding(f) for f in (np.floor, np.ceil, np.trunc))
+
+# --- atomics ---
+
+
+def _pointer(context: Any, builder: Any, kind: Any, array: Any, index_kind: Any, index: Any) -> Any:
+    view = make_array(kind)(context, builder, array)
+    if isinstance(index_kind, types.BaseTuple):
+        parts, kinds = cgutils.unpack_tuple(builder, index, len(index_kind)), list(index_kind)
+    else:
+        parts, kinds = [index], [index_kind]
+    wide = [_wide(builder, p, k) for p, k in zip(parts, kinds, strict=True)]
+    return cgutils.get_item_pointer(context, builder, kind, view, wide, wraparound=True)
+
+
+def _exchange(builder: Any, pointer: Any, compute: Callable[[Any], Any]) -> Any:
+    """Replace what is there by what is computed of it, at one stroke; what was there."""
+    kind = pointer.type.pointee
+    word = ir.IntType(32 if isinstance(kind, ir.FloatType) else 64)
+    if isinstance(kind, ir.IntType):
+        word = kind
+    at = builder.bitcast(pointer, word.as_pointer())
+    first = builder.load(at)
+    before = builder.block
+    loop = builder.append_basic_block("exchange")
+    done = builder.append_basic_block("exchanged")
+    builder.branch(loop)
+    builder.position_at_end(loop)
+    old = builder.phi(word)
+    old.add_incoming(first, before)
+    new = builder.bitcast(compute(builder.bitcast(old, kind)), word)
+    result = builder.cmpxchg(at, old, new, ordering="monotonic", failordering="monotonic")
+    old.add_incoming(builder.extract_value(result, 0), builder.block)
+    builder.cbranch(builder.extract_value(result, 1), done, loop)
+    builder.position_at_end(done)
+    return builder.bitcast(old, kind)
+
+
+_RMW = {
+    "add": ("add", "add"), "sub": ("sub", "sub"), "and_": ("and", "and"), "or_": ("or", "or"),
+    "xor": ("xor", "xor"), "exch": ("xchg", "xchg"), "max": ("max", "umax"),
+    "min": ("min", "umin"), "nanmax": ("max", "umax"), "nanmin": ("min", "umin"),
+}  # fmt: skip
+
+
+def _computed(b: Any, name: str, old: Any, value: Any) -> Any:
+    """The new value of an atomic operation that the processor has no instruction for."""
+    if name in ("inc", "dec"):
+        zero, one = ir.Constant(old.type, 0), ir.Constant(old.type, 1)
+        if name == "inc":
+            return b.select(b.icmp_unsigned(">=", old, value), zero, b.add(old, one))
+        over = b.or_(b.icmp_unsigned("==", old, zero), b.icmp_unsigned(">", old, value))
+        return b.select(over, value, b.sub(old, one))
+    if name in ("add", "sub"):
+        return b.fadd(old, value) if name == "add" else b.fsub(old, value)
+    if name == "exch":
+        return value
+    # A NaN in memory wins, one in the argument loses; of the others, each loses.
+    better = b.fcmp_ordered(">" if "max" in name else "<", value, old)
+    if name.startswith("nan"):
+        better = b.or_(better, b.fcmp_unordered("uno", old, old))
+    return b.select(better, value, old)
+
+
+def _atomic(name: str) -> Any:
+    @intrinsic
+    def function(tyctx: Any, array: Any, index: Any, value: Any):  # type: ignore[no-untyped-def]
+        if not isinstance(array, types.Array):
+            return None
+        kind, index = array.dtype, types.unliteral(index)
+
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            pointer = _pointer(context, builder, array, args[0], index, args[1])
+            if isinstance(kind, types.Integer) and name in _RMW:
+                how = _RMW[name][0 if kind.signed else 1]
+                return builder.atomic_rmw(how, pointer, args[2], ordering="monotonic")
+            return _exchange(builder, pointer, lambda old: _computed(builder, name, old, args[2]))
+
+        return kind(array, index, kind), codegen
+
+    function.__name__ = name
+    return function
+
+
+@intrinsic
+def atomic_cas(tyctx: Any, array: Any, index: Any, old: Any, value: Any):  # type: ignore[no-untyped-def]
+    if not isinstance(array, types.Array):
+        return None
+    kind, index = array.dtype, types.unliteral(index)
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = _pointer(context, builder, array, args[0], index, args[1])
+        result = builder.cmpxchg(
+            pointer, args[2], args[3], ordering="monotonic", failordering="monotonic"
+        )
+        return builder.extract_value(result, 0)
+
+    return kind(array, index, kind, kind), codegen
+
+
+ATOMICS = {name: _atomic(name) for name in [*_RMW, "inc", "dec"]}

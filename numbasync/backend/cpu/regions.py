@@ -1,0 +1,450 @@
+"""The threads of a block that meet: the work between two meetings as a loop over the threads.
+
+A kernel's statements are cut where threads meet. Each piece becomes a loop over the block's
+threads; what a thread keeps from one piece to the next lives in an array with an element a
+thread. What is the same for all threads (its control flow, too) is done once. Where threads
+go different ways to a meeting, an array says who is there: for a meeting of a warp the others
+are left out, for one of the whole block their absence is an error.
+
+The array of a variable `x` is called `_vx`, what is handed over at a meeting `_w`, and who is
+there `_a1`, `_a2`.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from numbasync.backend.cpu import native
+from numbasync.backend.cpu.names import UntranslatableError
+from numbasync.backend.cpu.native import types
+from numbasync.backend.cpu.translate import HIDDEN, MOST_THREADS, Program, item_bytes, parsed
+from numbasync.backend.cpu.uniform import (
+    WHOLE_BLOCK,
+    Uniform,
+    has_meeting,
+    meeting,
+    names,
+    variables,
+)
+
+_LINEAR = "_t = _tx + _wx * (_ty + _wy * _tz)"
+
+
+class Pieces:
+    """Writes the statements of one block.
+
+    Args:
+        kinds: Numba's types of the variables.
+    """
+
+    def __init__(self, program: Program, uniform: Uniform, kinds: dict[str, Any]) -> None:
+        self._program = program
+        self._uniform = uniform
+        self._kinds = kinds
+        self._masks = 0
+        self._dead: str | None = None
+        self._places: dict[str, str] = {}
+        self._accesses: dict[Any, tuple[str, str]] = {}
+        self._kept = self._find_kept()
+        self._returns = _returns_early(program.body)
+
+    # --- what is kept ---
+
+    def _find_kept(self) -> set[str]:
+        """Variables that differ between threads and are used in more than one piece."""
+        uses: dict[str, set[int]] = {}
+        counter = [0]
+
+        def see(nodes: Iterable[ast.AST], piece: int) -> None:
+            for name in names(nodes, ast.Load) | names(nodes, ast.Store):
+                if name in self._uniform.varying and name not in HIDDEN:
+                    uses.setdefault(name, set()).add(piece)
+
+        def block(statements: list[ast.stmt]) -> None:
+            for statement in statements:
+                if meeting(statement) is not None:
+                    # Its arguments are read, and its result is written, by loops of their own.
+                    see([statement], -1)
+                    see([statement], -2)
+                    counter[0] += 1
+                elif has_meeting(statement) and isinstance(statement, ast.If | ast.While | ast.For):
+                    counter[0] += 1
+                    see([statement.iter if isinstance(statement, ast.For) else statement.test],
+                        counter[0])  # fmt: skip
+                    counter[0] += 1
+                    block(statement.body)
+                    counter[0] += 1
+                    block(statement.orelse)
+                    counter[0] += 1
+                elif self._is_done_once(statement):
+                    counter[0] += 1  # it may come between two pieces
+                else:
+                    see([statement], counter[0])
+
+        block(self._program.body)
+        kept = {name for name, pieces in uses.items() if len(pieces) > 1}
+        # A parameter that a thread changes begins as what was passed.
+        return kept | (set(self._program.parameters) & self._uniform.varying)
+
+    def _place_of(self, name: str) -> str:
+        """The address of a variable's values."""
+        if name not in self._places:
+            self._places[name] = self._room(self._kind(name))
+        return self._places[name]
+
+    def _room(self, kind: Any) -> str:
+        return f"_m + {self._program.take(item_bytes(kind) * MOST_THREADS)}"
+
+    def _access(self, kind: Any) -> tuple[str, str]:
+        """The names of the functions that load and store such a value."""
+        if kind not in self._accesses:
+            load, store = native.element_of(kind)
+            self._accesses[kind] = (
+                self._program.bind(load, "load"), self._program.bind(store, "store")
+            )  # fmt: skip
+        return self._accesses[kind]
+
+    def _load(self, name: str) -> ast.stmt:
+        load, _ = self._access(self._kind(name))
+        return _assign(name, f"{load}({self._place_of(name)}, _t)")
+
+    def _save(self, name: str, value: str = "") -> ast.stmt:
+        _, store = self._access(self._kind(name))
+        return _expression(f"{store}({self._place_of(name)}, _t, {value or name})")
+
+    def _array(self, name: str) -> str:
+        """A variable's values as an array."""
+        make = self._program.bind(native.array_at((MOST_THREADS,), self._kind(name)), "array")
+        return f"{make}({self._place_of(name)})"
+
+    # --- who is there ---
+
+    def _new_mask(self) -> str:
+        self._masks += 1
+        name = f"_a{self._masks}"
+        self._kinds[name] = types.boolean
+        return name
+
+    def _is_in(self, mask: str) -> str:
+        load, _ = self._access(types.boolean)
+        return f"{load}({self._place_of(mask)}, _t)"
+
+    def _dead_name(self) -> str:
+        if self._dead is None:
+            self._dead = self._new_mask()
+        return self._dead
+
+    def _kind(self, name: str) -> Any:
+        kind = types.unliteral(self._kinds[name]) if name in self._kinds else None
+        parts = list(kind) if isinstance(kind, types.BaseTuple) else [kind]
+        if all(isinstance(p, types.Number | types.Boolean) for p in parts):
+            return kind
+        raise UntranslatableError(
+            f"{name.rpartition('_')[0]}, a {kind}, which is kept over a meeting"
+        )
+
+    def _is_local_array(self, name: str) -> bool:
+        return isinstance(self._kinds.get(name), types.Array)
+
+    # --- writing ---
+
+    def write(self) -> list[ast.stmt]:
+        body = self._block(self._program.body, None)
+        first: list[ast.stmt] = [
+            self._save(name) for name in self._program.parameters if name in self._kept
+        ]
+        if self._dead is not None:
+            first.append(self._save(self._dead, "False"))
+        return [*(self._threads(first) if first else []), *body]
+
+    def _block(self, statements: list[ast.stmt], mask: str | None) -> list[ast.stmt]:
+        done: list[ast.stmt] = []
+        piece: list[ast.stmt] = []
+
+        def flush() -> None:
+            if piece:
+                done.extend(self._loop(piece, mask))
+                piece.clear()
+
+        for i, statement in enumerate(statements):
+            if meeting(statement) is not None:
+                flush()
+                done += self._meeting(statement, mask)  # type: ignore[arg-type]
+            elif has_meeting(statement):
+                flush()
+                done += self._compound(statement, mask, statements[i + 1 :])
+            elif mask is None and self._is_done_once(statement):
+                if names(piece, ast.Load) & names(statement, ast.Store):
+                    flush()
+                done.append(copy.deepcopy(statement))
+            elif isinstance(statement, ast.Break | ast.Continue):
+                if mask is not None:
+                    raise UntranslatableError(
+                        "break or continue of some threads before a meeting", statement
+                    )
+                flush()
+                done.append(statement)
+            else:
+                piece.append(statement)
+        flush()
+        return done or [ast.Pass()]
+
+    def _is_done_once(self, statement: ast.stmt) -> bool:
+        if not isinstance(statement, ast.Assign | ast.AugAssign):
+            return False
+        found = variables(statement)
+        return (
+            bool(found)
+            and not found & self._uniform.varying
+            and all(
+                isinstance(t, ast.Name | ast.Tuple)
+                for t in (
+                    statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+                )
+            )
+        )
+
+    def _loop(self, piece: list[ast.stmt], mask: str | None) -> list[ast.stmt]:
+        """The threads, one after the other, doing a piece."""
+        body = _leave_by_continue([copy.deepcopy(s) for s in piece], self._leave)
+        written = names(body, ast.Store) & self._kept
+        read = (names(body, ast.Load) | _not_surely(body)) & self._kept
+        arrays = {n for n in read | written if self._is_local_array(n)}
+        again = [self._own_array(n) for n in sorted(arrays)]
+        body = [
+            *(self._load(n) for n in sorted(read - arrays)),
+            *(s for s in again if not variables(s) & names(piece, ast.Store)),
+            *body,
+            *(self._save(n) for n in sorted(written - arrays)),
+        ]
+        conditions = [self._is_in(mask)] if mask else []
+        if self._dead is not None or self._returns:
+            conditions.append(f"not {self._is_in(self._dead_name())}")
+        if conditions:
+            body = [ast.If(parsed(" and ".join(conditions)), body, [])]
+        return self._threads(body)
+
+    def _threads(self, body: list[ast.stmt]) -> list[ast.stmt]:
+        return _threads(body, self._program.prologue)
+
+    def _leave(self) -> list[ast.stmt]:
+        return [self._save(self._dead_name(), "True"), _assign("_left", "True")]
+
+    def _own_array(self, name: str) -> ast.stmt:
+        """The statement that makes a thread's own array: done again, it gives the same one."""
+        made = [
+            s
+            for each in self._program.body
+            for s in ast.walk(each)
+            if isinstance(s, ast.Assign) and name in names(s.targets, ast.Store)
+        ]
+        value = made[0].value
+        is_own = isinstance(value, ast.Call) and self._uniform.is_pure(value.func)
+        if len(made) != 1 or not is_own:
+            raise UntranslatableError(f"{name.rpartition('_')[0]}, a view, kept over a meeting")
+        return copy.deepcopy(made[0])
+
+    # --- control flow with meetings in it ---
+
+    def _compound(
+        self, statement: ast.stmt, mask: str | None, rest: list[ast.stmt]
+    ) -> list[ast.stmt]:
+        if isinstance(statement, ast.If):
+            return self._if(statement, mask)
+        if isinstance(statement, ast.While):
+            return self._while(statement, mask)
+        if isinstance(statement, ast.For):
+            if mask is not None or not self._uniform(statement.iter):
+                return self._for_some(statement, mask)
+            if statement.orelse:
+                raise UntranslatableError("an else of a loop in which threads meet", statement)
+            made = copy.copy(statement)
+            made.body = self._block(statement.body, None)
+            return [made]
+        raise UntranslatableError(f"a meeting in a {type(statement).__name__.lower()}", statement)
+
+    def _if(self, statement: ast.If, mask: str | None) -> list[ast.stmt]:
+        if mask is None and self._uniform(statement.test):
+            made = copy.copy(statement)
+            made.body = self._block(statement.body, None)
+            made.orelse = self._block(statement.orelse, None) if statement.orelse else []
+            return [made]
+        yes = self._new_mask()
+        no = self._new_mask() if statement.orelse else None
+        # The names are read behind the condition, which may have changed nothing.
+        piece: list[ast.stmt] = [_test(statement.test), self._save(yes, "bool(_is)")]
+        none = [self._save(yes, "False")]
+        if no is not None:
+            piece.append(self._save(no, "not _is"))
+            none.append(self._save(no, "False"))
+        done = [] if mask is None and not self._returns else self._threads(none)
+        done += self._loop(piece, mask)
+        done += self._block(statement.body, yes)
+        if no is not None:
+            done += self._block(statement.orelse, no)
+        return done
+
+    def _while(self, statement: ast.While, mask: str | None) -> list[ast.stmt]:
+        if statement.orelse:
+            raise UntranslatableError("an else of a loop in which threads meet", statement)
+        if mask is None and self._uniform(statement.test):
+            made = copy.copy(statement)
+            made.body = self._block(statement.body, None)
+            return [made]
+        here = self._new_mask()
+        some = f"_y{self._masks}"
+        begin = self._threads([self._save(here, "True" if mask is None else self._is_in(mask))])
+        piece = [
+            _test(statement.test),
+            self._save(here, "bool(_is)"),
+            ast.If(parsed("_is"), [_assign(some, "True")], []),
+        ]
+        loop = [
+            _assign(some, "False"),
+            *self._loop(piece, here),
+            ast.If(parsed(f"not {some}"), [ast.Break()], []),
+            *self._block(statement.body, here),
+        ]
+        return [*begin, ast.While(parsed("True"), loop, [])]
+
+    def _for_some(self, statement: ast.For, mask: str | None) -> list[ast.stmt]:
+        raise UntranslatableError("a for loop of some threads in which they meet", statement)
+
+    # --- meetings ---
+
+    def _meeting(self, statement: ast.Assign, mask: str | None) -> list[ast.stmt]:
+        call = statement.value
+        assert isinstance(call, ast.Call) and isinstance(call.func, ast.Name)  # by `meeting`
+        kind, (site, *arguments) = call.func.id, call.args
+        target = statement.targets[0]
+        assert isinstance(target, ast.Name)  # by the translation
+        result = target.id
+        done: list[ast.stmt] = []
+        there = mask
+        if self._returns:
+            there = self._new_mask()
+            here = "True" if mask is None else self._is_in(mask)
+            dead = self._is_in(self._dead_name())
+            done += self._threads([self._save(there, f"{here} and not {dead}")])
+        whole = kind in WHOLE_BLOCK
+        if whole and there is not None:
+            # It stops the kernel, and names the first who is not there.
+            done.append(
+                _expression(
+                    f"_all_there({self._array(there)}, _wx, _wy, _wz, _m, {ast.unparse(site)}, "
+                    "_bx, _by, _bz)"
+                )
+            )
+        if kind in ("@barrier", "@warp"):
+            return done
+        handed = [f"_w{result}_{i}" for i in range(len(arguments))]
+        done += self._loop(
+            [
+                self._save(name, ast.unparse(value))
+                for name, value in zip(handed, arguments, strict=True)
+            ],
+            mask,
+        )
+        held = [self._array(name) for name in handed]
+        size = "_wx * _wy * _wz"
+        if whole:
+            done.append(_assign(result, f"_block{kind[1:]}({held[0]}, {size})"))
+            if result in self._kept:
+                done += self._threads([self._save(result)])
+            return done
+        inputs = ", ".join([*held, "_t", size, "None" if there is None else self._array(there)])
+        return done + self._loop([_assign(result, f"_warp{kind[1:]}({inputs})")], mask)
+
+
+def _test(condition: ast.expr) -> ast.stmt:
+    return ast.Assign([ast.Name("_is", ast.Store())], copy.deepcopy(condition))
+
+
+def _assign(name: str, source: str) -> ast.stmt:
+    return ast.Assign([ast.Name(name, ast.Store())], parsed(source))
+
+
+def _expression(source: str) -> ast.stmt:
+    return ast.Expr(parsed(source))
+
+
+def _threads(body: list[ast.stmt], prologue: str) -> list[ast.stmt]:
+    body = [*ast.parse(f"{_LINEAR}\n{prologue}").body, *body]
+    for axis in "xyz":
+        body = [ast.For(ast.Name(f"_t{axis}", ast.Store()), parsed(f"range(_w{axis})"), body, [])]
+    return body
+
+
+def _returns_early(body: list[ast.stmt]) -> bool:
+    """Whether a thread may return before a meeting."""
+    seen = False
+    for statement in body:
+        if has_meeting(statement) and (seen or _has_return(statement)):
+            return True
+        seen = seen or _has_return(statement)
+    return False
+
+
+def _has_return(statement: ast.AST) -> bool:
+    return any(isinstance(n, ast.Return) for n in ast.walk(statement))
+
+
+def _not_surely(body: list[ast.stmt]) -> set[str]:
+    """Variables that a piece may leave as they were, or begins with."""
+    sure = {n for s in body if isinstance(s, ast.Assign) for n in names(s.targets, ast.Store)}
+    return names(body, ast.Store) - sure
+
+
+def _leave_by_continue(body: list[ast.stmt], leave: Callable[[], list[ast.stmt]]) -> list[ast.stmt]:
+    """A thread that returns goes on with the next one; in a loop of its own, it leaves that."""
+    if not any(_has_return(s) for s in body):
+        return body
+
+    def block(statements: list[ast.stmt], in_loop: bool) -> list[ast.stmt]:
+        done: list[ast.stmt] = []
+        for statement in statements:
+            if isinstance(statement, ast.Return):
+                done += [*leave(), ast.Break() if in_loop else ast.Continue()]
+                return done
+            if isinstance(statement, ast.If):
+                statement.body = block(statement.body, in_loop)
+                statement.orelse = block(statement.orelse, in_loop) if statement.orelse else []
+                done.append(statement)
+            elif isinstance(statement, ast.For | ast.While) and _has_return(statement):
+                if statement.orelse:
+                    raise UntranslatableError("a return in a loop with an else", statement)
+                statement.body = block(statement.body, True)
+                done.append(statement)
+                out: ast.stmt = ast.Break() if in_loop else ast.Continue()
+                done.append(ast.If(parsed("_left"), [out], []))
+            else:
+                done.append(statement)
+        return done
+
+    return [_assign("_left", "False"), *block(body, False)]
+
+
+def plain(program: Program) -> list[ast.stmt]:
+    """The body with functions of the right types in place of meetings, to ask for its types."""
+
+    class Meetings(ast.NodeTransformer):
+        def visit_Assign(self, node: ast.Assign) -> Any:
+            call = meeting(node)
+            if call is None:
+                return node
+            target = node.targets[0]
+            assert isinstance(call.func, ast.Name) and isinstance(target, ast.Name)  # a meeting
+            kind, arguments = call.func.id, call.args[1:]
+            held = [f"_w{target.id}_{i}" for i in range(len(arguments))]
+            made = [
+                ast.Assign([ast.Name(h, ast.Store())], a)
+                for h, a in zip(held, arguments, strict=True)
+            ]
+            stub = parsed(f"_type{kind[1:]}({', '.join(held)})")
+            return [*made, ast.Assign([target], stub)]
+
+    tree = ast.Module([Meetings().visit(copy.deepcopy(s)) for s in program.body], [])
+    return [s for each in tree.body for s in (each if isinstance(each, list) else [each])]
