@@ -21,7 +21,7 @@ from numbasync.backend.base import ArrayKey, Dim3
 from numbasync.backend.cpu import meetings, native
 from numbasync.backend.cpu.names import UntranslatableError
 from numbasync.backend.cpu.native import types
-from numbasync.backend.cpu.regions import Pieces, plain
+from numbasync.backend.cpu.regions import Pieces, counted, plain
 from numbasync.backend.cpu.translate import ALL, HIDDEN, PLACE, Program, translate
 from numbasync.backend.cpu.uniform import Uniform
 from numbasync.errors import BarrierDivergenceError, KernelError
@@ -158,8 +158,9 @@ class Compiled:
         at = f" ({site.file}:{site.line})"
         if kind == native.DIVERGED:
             return BarrierDivergenceError(
-                f"kernel {self.name}, block ({bx}, {by}, {bz}): threads wait at {site.what}, line "
-                f"{site.line}, but thread ({tx}, {ty}, {tz}) does not come there.\n"
+                f"kernel {self.name}, block ({bx}, {by}, {bz}): {index} of {extent} threads wait "
+                f"at {site.what}, line {site.line}, but thread ({tx}, {ty}, {tz}) has returned or "
+                "gone another way.\n"
                 "Guard the work between barriers, not the barriers: if i < n: ...; then "
                 f"{site.what}() outside the if."
             )
@@ -249,8 +250,11 @@ def _generated(
             loop = f"for _t{axis} in range(_w{axis}):\n" + _indented(loop)
         body = _indented(loop, 2)
     else:
+        uniform = Uniform(program)
+        if counted(program, uniform):
+            uniform = Uniform(program)
         seen = _types(program, kinds, names)
-        written = Pieces(program, Uniform(program), seen).write()
+        written = Pieces(program, uniform, seen).write()
         names["_fixed"] = program.fixed_bytes
         body = _indented(_text(written, 0), 2)
     where = _indented(_WHERE.strip("\n"))

@@ -17,9 +17,17 @@ WARP = 32
 
 @_F
 def all_there(there, wx, wy, wz, record, site, bx, by, bz):  # type: ignore[no-untyped-def]
-    for t in range(wx * wy * wz):
+    """Stop the kernel if some of the block are there and some are not."""
+    n = wx * wy * wz
+    present = 0
+    for t in range(n):
+        present += there[t]
+    if present == 0 or present == n:
+        return
+    for t in range(n):
         if not there[t]:
-            stop(DIVERGED, record, site, (bx, by, bz, t % wx, t // wx % wy, t // wx // wy))
+            place = (bx, by, bz, t % wx, t // wx % wy, t // wx // wy)
+            stop(DIVERGED, record, site, present, n, place)
 
 
 @_F

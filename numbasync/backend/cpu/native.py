@@ -6,6 +6,8 @@ two atomic operations, in every thread of a loop.
 
 from __future__ import annotations
 
+import ctypes
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -131,18 +133,16 @@ def get(array, index, record, site, place):  # type: ignore[no-untyped-def]
 
 
 @intrinsic(prefer_literal=True)
-def stop(tyctx: Any, kind: Any, record: Any, site: Any, place: Any):  # type: ignore[no-untyped-def]
-    """Leave a note of where the kernel stops, and stop it."""
+def stop(tyctx: Any, kind: Any, record: Any, site: Any, some: Any, all_: Any, place: Any):  # type: ignore[no-untyped-def]
+    """Leave a note of where the kernel stops, and of two numbers, and stop it."""
     number = kind.literal_value
-    sig = types.void(kind, types.int64, types.int64, place)
+    sig = types.void(kind, types.int64, types.int64, types.int64, types.int64, place)
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         zero = ir.Constant(_I64, 0)
         with builder.if_then(cgutils.true_bit, likely=False):
-            _stop(
-                context, builder, args[1], [ir.Constant(_I64, number), args[2], zero, zero, zero],
-                args[3],
-            )  # fmt: skip
+            what = [ir.Constant(_I64, number), args[2], zero, args[3], args[4]]
+            _stop(context, builder, args[1], what, args[5])
         return context.get_dummy_value()
 
     return sig, codegen
@@ -333,36 +333,52 @@ def _number(x: Any) -> bool:
     return isinstance(x, (types.Number, types.Boolean))
 
 
-def larger(a: Any, b: Any) -> Any: ...
+def larger(a, b): ...  # type: ignore[no-untyped-def]
 
 
-def smaller(a: Any, b: Any) -> Any: ...
+def smaller(a, b): ...  # type: ignore[no-untyped-def]
 
 
 @overload(larger, jit_options=INLINED)
-def _larger(a: Any, b: Any) -> Any:
+def _larger(a, b):  # type: ignore[no-untyped-def]
     if isinstance(a, types.Float) and isinstance(b, types.Float):
         return lambda a, b: b if a != a else (a if b != b else max(a, b))
     return lambda a, b: max(a, b)
 
 
 @overload(smaller, jit_options=INLINED)
-def _smaller(a: Any, b: Any) -> Any:
+def _smaller(a, b):  # type: ignore[no-untyped-def]
     if isinstance(a, types.Float) and isinstance(b, types.Float):
         return lambda a, b: b if a != a else (a if b != b else min(a, b))
     return lambda a, b: min(a, b)
 
 
 def _rounding(of: Any) -> Any:
-    def function(x: Any) -> Any: ...
+    def function(x): ...  # type: ignore[no-untyped-def]
 
     @overload(function, jit_options=INLINED)
-    def _function(x: Any) -> Any:
+    def _function(x):  # type: ignore[no-untyped-def]
         if isinstance(x, types.Float):
             return lambda x: of(x)
         return lambda x: np.float64(x)
 
     return function
+
+
+C = ctypes.CDLL("ucrtbase" if os.name == "nt" else None)
+_remainder, _remainderf = C.remainder, C.remainderf
+_remainder.argtypes, _remainder.restype = (ctypes.c_double,) * 2, ctypes.c_double
+_remainderf.argtypes, _remainderf.restype = (ctypes.c_float,) * 2, ctypes.c_float
+
+
+def remainder(a, b): ...  # type: ignore[no-untyped-def]
+
+
+@overload(remainder, jit_options=INLINED)
+def _remainder_of(a, b):  # type: ignore[no-untyped-def]
+    if a == b == types.float32:
+        return lambda a, b: np.float32(_remainderf(a, b))
+    return lambda a, b: _remainder(a, b)
 
 
 floor, ceil, trunc = (_rounding(f) for f in (np.floor, np.ceil, np.trunc))

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from numbasync.backend.cpu import native
@@ -31,6 +32,14 @@ from numbasync.backend.cpu.uniform import (
 )
 
 _LINEAR = "_t = _tx + _wx * (_ty + _wy * _tz)"
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A loop that threads leave one by one: who is still in it, and in this round."""
+
+    here: str
+    now: str
 
 
 class Pieces:
@@ -160,37 +169,52 @@ class Pieces:
             first.append(self._save(self._dead, "False"))
         return [*(self._threads(first) if first else []), *body]
 
-    def _block(self, statements: list[ast.stmt], mask: str | None) -> list[ast.stmt]:
+    def _block(
+        self, statements: list[ast.stmt], mask: str | None, loop: Loop | None = None
+    ) -> list[ast.stmt]:
         done: list[ast.stmt] = []
         piece: list[ast.stmt] = []
 
         def flush() -> None:
             if piece:
-                done.extend(self._loop(piece, mask))
+                done.extend(self._loop(piece, mask, loop))
                 piece.clear()
 
-        for i, statement in enumerate(statements):
+        for statement in statements:
             if meeting(statement) is not None:
                 flush()
                 done += self._meeting(statement, mask)  # type: ignore[arg-type]
             elif has_meeting(statement):
                 flush()
-                done += self._compound(statement, mask, statements[i + 1 :])
+                done += self._compound(statement, mask, loop)
             elif mask is None and self._is_done_once(statement):
-                if names(piece, ast.Load) & names(statement, ast.Store):
+                used = names(piece, ast.Load) | names(piece, ast.Store)
+                if used & names(statement, ast.Store):
                     flush()
                 done.append(copy.deepcopy(statement))
-            elif isinstance(statement, ast.Break | ast.Continue):
-                if mask is not None:
-                    raise UntranslatableError(
-                        "break or continue of some threads before a meeting", statement
-                    )
+            elif mask is None and self._ends_for_all(statement):
                 flush()
-                done.append(statement)
+                done.append(copy.deepcopy(statement))
             else:
                 piece.append(statement)
+                if isinstance(statement, ast.Break | ast.Continue | ast.Return):
+                    break  # nothing comes behind it
         flush()
         return done or [ast.Pass()]
+
+    def _ends_for_all(self, statement: ast.stmt) -> bool:
+        """A break or continue of all threads at once, in a loop that they are in together."""
+        if isinstance(statement, ast.If):
+            return (
+                self._uniform(statement.test)
+                and all(map(self._ends_or_is_done_once, statement.body))
+                and all(map(self._ends_or_is_done_once, statement.orelse))
+                and any(map(leaves, [*statement.body, *statement.orelse]))
+            )
+        return isinstance(statement, ast.Break | ast.Continue)
+
+    def _ends_or_is_done_once(self, statement: ast.stmt) -> bool:
+        return self._is_done_once(statement) or self._ends_for_all(statement)
 
     def _is_done_once(self, statement: ast.stmt) -> bool:
         if not isinstance(statement, ast.Assign | ast.AugAssign):
@@ -207,9 +231,11 @@ class Pieces:
             )
         )
 
-    def _loop(self, piece: list[ast.stmt], mask: str | None) -> list[ast.stmt]:
+    def _loop(
+        self, piece: list[ast.stmt], mask: str | None, loop: Loop | None = None
+    ) -> list[ast.stmt]:
         """The threads, one after the other, doing a piece."""
-        body = _leave_by_continue([copy.deepcopy(s) for s in piece], self._leave)
+        body = self._leaving([copy.deepcopy(s) for s in piece], loop)
         written = names(body, ast.Store) & self._kept
         read = (names(body, ast.Load) | _not_surely(body)) & self._kept
         arrays = {n for n in read | written if self._is_local_array(n)}
@@ -230,10 +256,53 @@ class Pieces:
     def _threads(self, body: list[ast.stmt]) -> list[ast.stmt]:
         return _threads(body, self._program.prologue)
 
-    def _leave(self) -> list[ast.stmt]:
-        return [self._save(self._dead_name(), "True"), _assign("_left", "True")]
+    def _leaving(self, piece: list[ast.stmt], loop: Loop | None) -> list[ast.stmt]:
+        """A thread that returns, or leaves the loop in which the piece is, goes on with the next
+        thread; out of a loop of its own, it comes in two steps.
+        """
+        if not any(map(leaves, piece)):
+            return piece
+        # Behind the last statement, what the piece has computed is saved.
+        saves = names(piece, ast.Store) & self._kept
 
-    def _own_array(self, name: str) -> ast.stmt:
+        def leave(statement: ast.stmt) -> list[ast.stmt]:
+            if isinstance(statement, ast.Return):
+                return [self._save(self._dead_name(), "True")]
+            if loop is None:
+                raise UntranslatableError(
+                    "break or continue of some threads, in a loop in which they meet", statement
+                )
+            kept = [self._save(n) for n in sorted(saves) if not self._is_local_array(n)]
+            masks = [loop.now] if isinstance(statement, ast.Continue) else [loop.now, loop.here]
+            return [*kept, *(self._save(m, "False") for m in masks)]
+
+        def block(statements: list[ast.stmt], own_loop: bool) -> list[ast.stmt]:
+            done: list[ast.stmt] = []
+            for statement in statements:
+                out = isinstance(statement, ast.Return) or (
+                    isinstance(statement, ast.Break | ast.Continue) and not own_loop
+                )
+                if out:
+                    done += [*leave(statement), _assign("_left", "True")]
+                    return [*done, ast.Break() if own_loop else ast.Continue()]
+                if isinstance(statement, ast.If):
+                    statement.body = block(statement.body, own_loop)
+                    statement.orelse = block(statement.orelse, own_loop) if statement.orelse else []
+                    done.append(statement)
+                elif isinstance(statement, ast.For | ast.While) and _has_return(statement):
+                    if statement.orelse:
+                        raise UntranslatableError("a return in a loop with an else", statement)
+                    statement.body = block(statement.body, True)
+                    done.append(statement)
+                    next_: ast.stmt = ast.Break() if own_loop else ast.Continue()
+                    done.append(ast.If(parsed("_left"), [next_], []))
+                else:
+                    done.append(statement)
+            return done
+
+        return [_assign("_left", "False"), *block(piece, False)]
+
+    def _own_array(self, name: str) -> ast.Assign:
         """The statement that makes a thread's own array: done again, it gives the same one."""
         made = [
             s
@@ -249,32 +318,49 @@ class Pieces:
 
     # --- control flow with meetings in it ---
 
-    def _compound(
-        self, statement: ast.stmt, mask: str | None, rest: list[ast.stmt]
-    ) -> list[ast.stmt]:
+    def _compound(self, statement: ast.stmt, mask: str | None, loop: Loop | None) -> list[ast.stmt]:
         if isinstance(statement, ast.If):
-            return self._if(statement, mask)
+            return self._if(statement, mask, loop)
+        if isinstance(statement, ast.While | ast.For) and statement.orelse:
+            raise UntranslatableError("an else of a loop in which threads meet", statement)
         if isinstance(statement, ast.While):
             return self._while(statement, mask)
-        if isinstance(statement, ast.For):
-            if mask is not None or not self._uniform(statement.iter):
-                return self._for_some(statement, mask)
-            if statement.orelse:
-                raise UntranslatableError("an else of a loop in which threads meet", statement)
+        if isinstance(statement, ast.For) and self._uniform(statement.iter):
+            # All of them go through the same numbers, whoever is there.
+            own = None
+            inside = mask
+            first: list[ast.stmt] = []
+            if mask is not None or self._some_leave(statement.body):
+                here, now = self._new_mask(), self._new_mask()
+                own, inside = Loop(here, now), now
+                every = "True" if mask is None else self._is_in(mask)
+                first = self._threads([self._save(here, every)])
             made = copy.copy(statement)
-            made.body = self._block(statement.body, None)
-            return [made]
+            made.body = self._block(statement.body, inside, own)
+            if own is not None:
+                made.body = [*self._threads([self._save(own.now, self._is_in(own.here))]),
+                             *made.body]  # fmt: skip
+            return [*first, made]
         raise UntranslatableError(f"a meeting in a {type(statement).__name__.lower()}", statement)
 
-    def _if(self, statement: ast.If, mask: str | None) -> list[ast.stmt]:
+    def _some_leave(self, body: list[ast.stmt]) -> bool:
+        """Whether some threads may leave a loop that the others stay in."""
+        for statement in body:
+            if isinstance(statement, ast.If) and has_meeting(statement):
+                if any(map(_breaks, [*statement.body, *statement.orelse])):
+                    return True
+            elif _breaks(statement) and not self._ends_for_all(statement):
+                return True
+        return False
+
+    def _if(self, statement: ast.If, mask: str | None, loop: Loop | None) -> list[ast.stmt]:
         if mask is None and self._uniform(statement.test):
             made = copy.copy(statement)
-            made.body = self._block(statement.body, None)
-            made.orelse = self._block(statement.orelse, None) if statement.orelse else []
+            made.body = self._block(statement.body, None, loop)
+            made.orelse = self._block(statement.orelse, None, loop) if statement.orelse else []
             return [made]
         yes = self._new_mask()
         no = self._new_mask() if statement.orelse else None
-        # The names are read behind the condition, which may have changed nothing.
         piece: list[ast.stmt] = [_test(statement.test), self._save(yes, "bool(_is)")]
         none = [self._save(yes, "False")]
         if no is not None:
@@ -282,36 +368,42 @@ class Pieces:
             none.append(self._save(no, "False"))
         done = [] if mask is None and not self._returns else self._threads(none)
         done += self._loop(piece, mask)
-        done += self._block(statement.body, yes)
+        done += self._block(statement.body, yes, loop)
         if no is not None:
-            done += self._block(statement.orelse, no)
+            done += self._block(statement.orelse, no, loop)
+        if loop is not None and mask is not None:
+            # Who left the loop inside of it is not there behind it, either.
+            done += (
+                self._threads(
+                    [self._save(mask, f"{self._is_in(mask)} and {self._is_in(loop.now)}")]
+                )
+                if mask != loop.now
+                else []
+            )
         return done
 
     def _while(self, statement: ast.While, mask: str | None) -> list[ast.stmt]:
-        if statement.orelse:
-            raise UntranslatableError("an else of a loop in which threads meet", statement)
-        if mask is None and self._uniform(statement.test):
+        if mask is None and self._uniform(statement.test) and not self._some_leave(statement.body):
             made = copy.copy(statement)
             made.body = self._block(statement.body, None)
             return [made]
-        here = self._new_mask()
+        here, now = self._new_mask(), self._new_mask()
         some = f"_y{self._masks}"
         begin = self._threads([self._save(here, "True" if mask is None else self._is_in(mask))])
         piece = [
             _test(statement.test),
             self._save(here, "bool(_is)"),
+            self._save(now, "bool(_is)"),
             ast.If(parsed("_is"), [_assign(some, "True")], []),
         ]
         loop = [
             _assign(some, "False"),
+            *self._threads([self._save(now, "False")]),
             *self._loop(piece, here),
             ast.If(parsed(f"not {some}"), [ast.Break()], []),
-            *self._block(statement.body, here),
+            *self._block(statement.body, now, Loop(here, now)),
         ]
         return [*begin, ast.While(parsed("True"), loop, [])]
-
-    def _for_some(self, statement: ast.For, mask: str | None) -> list[ast.stmt]:
-        raise UntranslatableError("a for loop of some threads in which they meet", statement)
 
     # --- meetings ---
 
@@ -392,39 +484,62 @@ def _has_return(statement: ast.AST) -> bool:
     return any(isinstance(n, ast.Return) for n in ast.walk(statement))
 
 
+def _breaks(statement: ast.stmt) -> bool:
+    """Whether a thread may leave the loop that the statement is in."""
+    if isinstance(statement, ast.If):
+        return any(map(_breaks, [*statement.body, *statement.orelse]))
+    return isinstance(statement, ast.Break | ast.Continue)
+
+
 def _not_surely(body: list[ast.stmt]) -> set[str]:
     """Variables that a piece may leave as they were, or begins with."""
     sure = {n for s in body if isinstance(s, ast.Assign) for n in names(s.targets, ast.Store)}
     return names(body, ast.Store) - sure
 
 
-def _leave_by_continue(body: list[ast.stmt], leave: Callable[[], list[ast.stmt]]) -> list[ast.stmt]:
-    """A thread that returns goes on with the next one; in a loop of its own, it leaves that."""
-    if not any(_has_return(s) for s in body):
-        return body
+def leaves(statement: ast.stmt) -> bool:
+    """Whether a thread may leave what the statement is in."""
+    if isinstance(statement, ast.Break | ast.Continue | ast.Return):
+        return True
+    if isinstance(statement, ast.If):
+        return any(map(leaves, [*statement.body, *statement.orelse]))
+    return isinstance(statement, ast.For | ast.While) and _has_return(statement)
 
-    def block(statements: list[ast.stmt], in_loop: bool) -> list[ast.stmt]:
-        done: list[ast.stmt] = []
-        for statement in statements:
-            if isinstance(statement, ast.Return):
-                done += [*leave(), ast.Break() if in_loop else ast.Continue()]
-                return done
-            if isinstance(statement, ast.If):
-                statement.body = block(statement.body, in_loop)
-                statement.orelse = block(statement.orelse, in_loop) if statement.orelse else []
-                done.append(statement)
-            elif isinstance(statement, ast.For | ast.While) and _has_return(statement):
-                if statement.orelse:
-                    raise UntranslatableError("a return in a loop with an else", statement)
-                statement.body = block(statement.body, True)
-                done.append(statement)
-                out: ast.stmt = ast.Break() if in_loop else ast.Continue()
-                done.append(ast.If(parsed("_left"), [out], []))
-            else:
-                done.append(statement)
-        return done
 
-    return [_assign("_left", "False"), *block(body, False)]
+def counted(program: Program, uniform: Uniform) -> bool:
+    """Write loops over ranges that differ between threads, and in which these meet, as loops with
+    a condition. Whether there were any.
+    """
+    found = [False]
+
+    class Loops(ast.NodeTransformer):
+        def visit_For(self, node: ast.For) -> Any:
+            self.generic_visit(node)
+            if not has_meeting(node) or uniform(node.iter) or node.orelse:
+                return node
+            call = node.iter
+            if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name)):
+                raise UntranslatableError("a loop of some threads in which they meet", node)
+            if program.names.get(call.func.id) is not range or not isinstance(
+                node.target, ast.Name
+            ):
+                raise UntranslatableError("a loop of some threads in which they meet", node)
+            found[0] = True
+            n = len(program.names)
+            program.names[f"_loop_{n}"] = None
+            at, end, step = f"_at_{n}", f"_end_{n}", f"_step_{n}"
+            parts = [ast.unparse(a) for a in call.args]
+            start, stop, by = (
+                ("0", parts[0], "1") if len(parts) == 1 else (*parts, "1")[:3]
+            )  # fmt: skip
+            first = [_assign(at, start), _assign(end, stop), _assign(step, by)]
+            inside = parsed(f"{at} < {end} if {step} > 0 else {at} > {end}")
+            each = [_assign(node.target.id, at), _assign(at, f"{at} + {step}")]
+            return [*first, ast.While(inside, [*each, *node.body], [])]
+
+    tree = Loops().visit(ast.Module(program.body, []))
+    program.body = tree.body
+    return found[0]
 
 
 def plain(program: Program) -> list[ast.stmt]:

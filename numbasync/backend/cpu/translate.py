@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numba import cuda
 
-from numbasync.backend.cpu import native
+from numbasync.backend.cpu import libdevice, native
 from numbasync.backend.cpu.names import (
     MISSING,
     Scope,
@@ -68,7 +68,8 @@ _FUNCTIONS: dict[Any, Any] = {
     cuda.popc: native.popc, cuda.clz: native.clz, cuda.ffs: native.ffs, cuda.brev: native.brev,
     cuda.fma: native.fma, cuda.selp: native.selp, cuda.cbrt: native.cbrt,
     math.floor: native.floor, math.ceil: native.ceil, math.trunc: native.trunc,
-    min: native.smaller, max: native.larger,
+    min: native.smaller, max: native.larger, math.remainder: native.remainder,
+    **libdevice.FUNCTIONS,
 }  # fmt: skip
 _ATOMICS = {getattr(cuda.atomic, name): function for name, function in native.ATOMICS.items()}
 
@@ -324,12 +325,16 @@ class _Function(ast.NodeTransformer):
             case ast.While():
                 before, self._before = self._before, []
                 statement.test = self.visit(statement.test)
-                if self._before:
-                    raise UntranslatableError(
-                        "a loop whose condition makes threads meet", statement
-                    )
-                self._before = before
-                statement.body = self.block(statement.body)
+                first, self._before = self._before, before
+                if first:
+                    if statement.orelse:
+                        raise UntranslatableError(
+                            "an else of a loop in which threads meet", statement
+                        )
+                    end = ast.UnaryOp(ast.Not(), statement.test)
+                    first.append(ast.If(end, [ast.Break()], []))
+                    statement.test = ast.Constant(True)
+                statement.body = [*first, *self.block(statement.body)]
                 statement.orelse = self.block(statement.orelse) if statement.orelse else []
             case ast.For():
                 statement.iter = self.visit(statement.iter)
@@ -479,7 +484,9 @@ class _Function(ast.NodeTransformer):
         inner = device_function(callee)
         if inner is not None:
             return self._device(node, inner)
-        return self.generic_visit(node)
+        function = self._global(node.func, callee, getattr(callee, "__name__", "f"))
+        keywords = [ast.keyword(k.arg, self.visit(k.value)) for k in node.keywords]
+        return ast.Call(function, self._in_order(node.args), keywords)
 
     def _special(self, callee: Any) -> Callable[[ast.Call], Any] | None:
         try:
@@ -511,7 +518,7 @@ class _Function(ast.NodeTransformer):
         return None
 
     def _renamed(self, node: ast.Call, callee: Any) -> Any:
-        arguments = [self.visit(a) for a in node.args]
+        arguments = self._in_order(node.args)
         if node.keywords:
             raise UntranslatableError("keywords of a function of cuda or math", node)
         function = _FUNCTIONS[callee]
@@ -618,7 +625,7 @@ class _Function(ast.NodeTransformer):
     def _device(self, node: ast.Call, function: types.FunctionType) -> Any:
         if not self._translation.meets(function):
             name = self._translation.device(function)
-            arguments = [self.visit(a) for a in node.args]
+            arguments = self._in_order(node.args)
             if node.keywords:
                 raise UntranslatableError(f"keywords in a call of {function.__name__}", node)
             first = parsed(f"({ALL})") if self._in_kernel else ast.Name("_c", ast.Load())
@@ -661,24 +668,42 @@ class _Function(ast.NodeTransformer):
             raise UntranslatableError(f"a {type(node).__name__}", node)
         if isinstance(node, ast.BinOp):
             return self._binary(node)
-        if isinstance(node, (ast.BoolOp, ast.IfExp, ast.Compare, ast.Call, ast.Tuple)):
+        if isinstance(node, ast.Compare):
+            node.left, *node.comparators = self._in_order([node.left, *node.comparators])
+            return node
+        if isinstance(node, ast.Tuple) and isinstance(node.ctx, ast.Load):
+            node.elts = self._in_order(node.elts)
+            return node
+        if isinstance(node, ast.BoolOp | ast.IfExp):
             before = len(self._before)
             made = super().generic_visit(node)
             if len(self._before) > before and any(_meets(s) for s in self._before[before:]):
-                raise UntranslatableError("a meeting in the middle of an expression", node)
+                raise UntranslatableError(
+                    "a meeting in a part of an expression that may be left out", node
+                )
             return made
         return super().generic_visit(node)
 
     def _binary(self, node: ast.BinOp) -> Any:
-        node.left = self.visit(node.left)
-        at = len(self._before)
-        node.right = self.visit(node.right)
-        if any(_meets(s) for s in self._before[at:]) and not isinstance(node.left, ast.Name):
-            # What is left of a meeting is computed before it.
-            name = f"_h{self._translation.number()}"
-            self._before.insert(at, ast.Assign([ast.Name(name, ast.Store())], node.left))
-            node.left = ast.Name(name, ast.Load())
+        node.left, node.right = self._in_order([node.left, node.right])
         return node
+
+    def _in_order(self, parts: list[ast.expr]) -> list[ast.expr]:
+        """Parts of an expression: what stands before a meeting is computed before it."""
+        done: list[ast.expr] = []
+        for part in parts:
+            at = len(self._before)
+            new = self.visit(part)
+            if any(_meets(s) for s in self._before[at:]):
+                for i, earlier in enumerate(done):
+                    if not isinstance(earlier, ast.Name | ast.Constant):
+                        name = f"_h{self._translation.number()}"
+                        kept = ast.Assign([ast.Name(name, ast.Store())], earlier)
+                        self._before.insert(at, kept)
+                        at += 1
+                        done[i] = ast.Name(name, ast.Load())
+            done.append(new)
+        return done
 
 
 def _meets(statement: ast.stmt) -> bool:

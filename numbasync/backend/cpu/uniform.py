@@ -39,6 +39,7 @@ class Uniform:
     """Which variables are the same for all threads of a block, and assigned for all at once."""
 
     def __init__(self, program: Program) -> None:
+        self._program = program
         self._pure = program.pure
         self.varying = set(_OWN)
         while True:
@@ -61,6 +62,21 @@ class Uniform:
 
     def is_pure(self, function: ast.expr) -> bool:
         return isinstance(function, ast.Name) and function.id in self._pure
+
+    def _is_of_loop(self, loop: ast.For) -> bool:
+        """Whether its variables are used inside of it alone, so that they may be the same for
+        those too that are not in it.
+        """
+        found = names(loop.target, ast.Store)
+        inside = sum(
+            isinstance(n, ast.Name) and n.id in found for s in loop.body for n in ast.walk(s)
+        )
+        everywhere = sum(
+            isinstance(n, ast.Name) and n.id in found
+            for s in self._program.body
+            for n in ast.walk(s)
+        )
+        return everywhere == inside + len(found)
 
     def _vary(self, found: set[str]) -> None:
         self.varying |= found
@@ -90,7 +106,7 @@ class Uniform:
             self._block(statement.orelse, inside)
         elif isinstance(statement, ast.For):
             inside = everyone and self(statement.iter)
-            if not inside:
+            if not inside and not (self(statement.iter) and self._is_of_loop(statement)):
                 self._vary(names(statement.target, ast.Store))
             self._block(statement.body, inside)
             self._block(statement.orelse, inside)

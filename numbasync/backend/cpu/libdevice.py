@@ -1,0 +1,68 @@
+"""`numba.cuda.libdevice` for the processor: the functions that the C library has, too."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from typing import Any
+
+from numba import njit
+from numba.cuda import libdevice
+from numba.cuda.libdevicefuncs import functions
+
+from numbasync.backend.cpu import native
+from numbasync.backend.cpu.native import types
+
+_C_TYPES = {
+    types.float32: ctypes.c_float, types.float64: ctypes.c_double, types.int32: ctypes.c_int,
+}  # fmt: skip
+
+# Where the C library has another name.
+_NAMES = {
+    "fast_sinf": "sinf", "fast_cosf": "cosf", "fast_tanf": "tanf", "fast_expf": "expf",
+    "fast_logf": "logf", "fast_log2f": "log2f", "fast_log10f": "log10f", "fast_powf": "powf",
+    "fast_exp10f": "exp10f",
+}  # fmt: skip
+
+
+@njit(**native.INLINED)
+def _rsqrt(x):  # type: ignore[no-untyped-def]
+    return 1 / math.sqrt(x)
+
+
+@njit(**native.INLINED)
+def _saturate(x):  # type: ignore[no-untyped-def]
+    return min(max(x, types.float32(0)), types.float32(1))
+
+
+_OWN: dict[str, Any] = {
+    "rsqrt": _rsqrt, "rsqrtf": _rsqrt, "popc": native.popc, "popcll": native.popc,
+    "clz": native.clz, "clzll": native.clz, "brev": native.brev, "brevll": native.brev,
+    "ffs": native.ffs, "ffsll": native.ffs, "saturatef": _saturate,
+}  # fmt: skip
+
+
+def _of_c(name: str, result: Any, arguments: list[Any]) -> Any:
+    """The C library's function of these types; None if it has none."""
+    found = getattr(native.C, _NAMES.get(name, name), None)
+    kinds = [_C_TYPES.get(a.ty) if not a.is_ptr else None for a in arguments]
+    if found is None or result not in _C_TYPES or None in kinds:
+        return None
+    if not any(k in (ctypes.c_float, ctypes.c_double) for k in kinds):
+        return None  # a name such as `abs` means another width there
+    found.argtypes, found.restype = tuple(kinds), _C_TYPES[result]
+    return found
+
+
+def _all() -> dict[Any, Any]:
+    made = {}
+    for long_name, (result, arguments) in functions.items():
+        name = long_name.removeprefix("__nv_")
+        function = getattr(libdevice, name, None)
+        here = _OWN.get(name) or _of_c(name, result, arguments)
+        if function is not None and here is not None:
+            made[function] = here
+    return made
+
+
+FUNCTIONS = _all()
