@@ -174,7 +174,7 @@ def test_stores_and_casts_take_the_low_bits(device: na.Device) -> None:
         z[i, 6] = int32(float64(int32(x[i])) / 8)
         z[i, 7] = int64(float32(int8(x[i])))
 
-    x = np.random.default_rng(2).integers(-(2**62), 2**62, 50)
+    x = np.random.default_rng(2).integers(-(2**60), 2**60, 50)
     x[:5] = 127, 128, 255, 256, -129
     z, b, h = (na.zeros(s, d).sync() for s, d in (((50, 8), np.int64), (50, np.int8),
                                                   (50, np.uint16)))  # fmt: skip
@@ -201,3 +201,18 @@ def test_integers_of_both_signs_are_compared(device: na.Device) -> None:
     assert host(z).tolist() == [4, 6, 1, 4, 6]
     compare[1, 5](z, a, a[::-1].copy()).sync()
     assert host(z).tolist() == [1, 1, 6, 4, 4]
+
+
+def test_a_uint64_and_a_signed_integer_are_compared_as_floats(device: na.Device) -> None:
+    @na.launcher
+    @cuda.jit
+    def compare(z: na.KernelOutput, a: na.KernelInput, b: na.KernelInput):
+        i = cuda.grid(1)
+        z[i] = (a[i] < b[i]) + 2 * (a[i] == b[i]) + 4 * (a[i] >= b[i])
+
+    a = np.array([0, 1, 2**53 + 1, 2**64 - 1, 7, 2**63], np.uint64)
+    b = np.array([-1, 1, 2**53, -1, 2**62, 2**63 - 1], np.int64)
+    z = na.zeros(6, np.int64).sync()
+    compare[1, 6](z, a, b).sync()
+    pairs = [(float(p), float(q)) for p, q in zip(a.tolist(), b.tolist(), strict=True)]
+    assert host(z).tolist() == [(p < q) + 2 * (p == q) + 4 * (p >= q) for p, q in pairs]
