@@ -14,7 +14,7 @@ import numbasync as na
 PARTICLE = np.dtype([("mass", np.float32), ("charge", np.int8), ("at", np.float64)], align=True)
 SAMPLE = np.dtype([("flag", np.uint8), ("value", np.float64), ("n", np.int16)], align=True)
 particle, sample = from_dtype(PARTICLE), from_dtype(SAMPLE)
-KNOWN = np.array([(1.5, -3, 0.25), (2.5, 4, -8.5), (0.1, 0, 1e300)], PARTICLE)
+KNOWN: Any = np.array([(1.5, -3, 0.25), (2.5, 4, -8.5), (0.1, 0, 1e300)], PARTICLE)
 
 
 def host(tensor: Any) -> np.ndarray:
@@ -148,7 +148,7 @@ def test_slices_rows_and_columns(device: na.Device) -> None:
 def test_properties_and_iteration(device: na.Device) -> None:
     @na.launcher
     @cuda.jit
-    def properties(z: na.KernelOutput, x: na.KernelInput):
+    def properties(z: na.KernelOutput, x):
         i = cuda.grid(1)
         rows, columns = x.shape
         z[i, 0] = rows * 100 + columns * 10 + x.ndim
@@ -174,7 +174,7 @@ def test_properties_and_iteration(device: na.Device) -> None:
 def test_reshaped_and_reinterpreted_arrays(device: na.Device) -> None:
     @na.launcher
     @cuda.jit
-    def reshape(z: na.KernelOutput, x: na.KernelInput, data: na.KernelInput):
+    def reshape(z: na.KernelOutput, x, data: na.KernelInput):
         i = cuda.grid(1)
         grid = x.reshape(3, 4)
         flat = grid.reshape(12)

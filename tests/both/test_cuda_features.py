@@ -229,7 +229,7 @@ def test_ranges_with_steps_and_names_that_live_on(device: na.Device) -> None:
 def test_builtins(device: na.Device) -> None:
     @na.launcher
     @cuda.jit
-    def builtins(z: na.KernelOutput, x: na.KernelInput, n: na.KernelInput):
+    def builtins(z: na.KernelOutput, x, n):
         i = cuda.grid(1)
         z[i, 0] = abs(x[i])
         z[i, 1] = min(x[i], 1.5) + max(n[i], 2)

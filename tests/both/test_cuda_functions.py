@@ -121,7 +121,7 @@ def test_a_device_function_that_calls_itself(device: na.Device) -> None:
     assert host(z).tolist() == [0, 1, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89]
 
 
-@cuda.jit("int64(int64)", device=True)
+@cuda.jit(device=True)
 def fib(n):
     if n < 2:
         return n
