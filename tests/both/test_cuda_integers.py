@@ -1,0 +1,218 @@
+"""Integers: what arithmetic gives, what stores and casts do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numba import cuda, float32, float64, int8, int32, int64, uint8, uint32
+from numba import uint64 as u64
+
+import numbasync as na
+
+INTEGERS = [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64]
+
+
+def host(tensor: Any) -> np.ndarray:
+    return tensor.to_host().sync()
+
+
+def wrapped(value: int, dtype: Any) -> int:
+    """An integer as its type has it."""
+    kind = np.dtype(dtype)
+    low = value & (1 << 8 * kind.itemsize) - 1
+    return int(np.array(low, f"u{kind.itemsize}").view(kind))
+
+
+@na.launcher
+@cuda.jit
+def arithmetic(s: na.KernelOutput, f: na.KernelOutput, a: na.KernelInput, b: na.KernelInput):
+    i = cuda.grid(1)
+    x, y = a[i], b[i]
+    s[i, 0] = x + y
+    s[i, 1] = x - y
+    s[i, 2] = x * y
+    s[i, 3] = x & y
+    s[i, 4] = x | y
+    s[i, 5] = x ^ y
+    s[i, 6] = ~x
+    s[i, 7] = -y
+    # Stored as floats they show their sign.
+    f[i, 0] = x + y
+    f[i, 1] = x - y
+    f[i, 2] = x * y
+    f[i, 3] = x & y
+    f[i, 4] = x | y
+    f[i, 5] = x ^ y
+    f[i, 6] = ~x
+    f[i, 7] = -y
+
+
+@pytest.mark.parametrize("other", [np.int8, np.uint8, np.int32, np.uint64])
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_integers_are_computed_with_64_bits(device: na.Device, dtype: Any, other: Any) -> None:
+    """Of two unsigned ones the result is a uint64, else an int64. One alone keeps its width."""
+    one, two = np.iinfo(dtype), np.iinfo(other)
+    a, b = np.meshgrid(
+        np.array([one.min, 0, 1, 100, one.max], dtype),
+        np.array([two.min + 1, 0, 77, two.max], other),
+    )
+    a, b = a.ravel(), b.ravel()
+    s, f = na.zeros((20, 8), np.int64).sync(), na.zeros((20, 8), np.float64).sync()
+    arithmetic[1, 20](s, f, a, b).sync()
+    pair = np.uint64 if one.min == two.min == 0 else np.int64
+    kinds = [pair] * 6 + [dtype, other]
+    for row, got, got_float in zip(zip(a.tolist(), b.tolist(), strict=True), host(s).tolist(),
+                                   host(f).tolist(), strict=True):  # fmt: skip
+        p, q = (wrapped(v, pair) for v in row)
+        exact = [p + q, p - q, p * q, p & q, p | q, p ^ q, ~row[0], -row[1]]
+        for value, kind, found, as_float in zip(exact, kinds, got, got_float, strict=True):
+            want = wrapped(value, kind)
+            if kind is np.int64 and want != value:
+                continue  # a signed overflow, of which Numba promises nothing
+            assert found == wrapped(want, np.int64) and as_float == float(want)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int16, np.int32])
+def test_the_least_integer_has_no_positive(device: na.Device, dtype: Any) -> None:
+    """Negation and `abs` keep the operand's width."""
+
+    @na.launcher
+    @cuda.jit
+    def negate(z: na.KernelOutput, x: na.KernelInput):
+        i = cuda.grid(1)
+        z[i, 0] = -x[i]
+        z[i, 1] = abs(x[i])
+        z[i, 2] = 0 - x[i]
+
+    least = np.iinfo(dtype).min
+    z = na.zeros((2, 3), np.int64).sync()
+    negate[1, 2](z, np.array([least, least + 1], dtype)).sync()
+    assert host(z).tolist() == [[least, least, -least], [-least - 1] * 3]
+
+
+def test_unsigned_numbers_wrap(device: na.Device) -> None:
+    @na.launcher
+    @cuda.jit
+    def wrap(z: na.KernelOutput, x: na.KernelInput, small: na.KernelInput):
+        z[0] = x[0] + x[0]
+        z[1] = x[1] - x[2]
+        z[2] = x[0] * x[0]
+        z[3] = (x[1] - x[2]) >> u64(4)
+        z[4] = (x[1] - x[2]) // u64(3)
+        z[5] = x[0] << u64(8)
+        z[6] = small[0] - small[1]
+        z[7] = uint32(small[0] - small[1])
+        z[8] = uint8(small[0]) * u64(2)
+        z[9] = (small[0] + small[2]) // 2
+
+    x, small = np.array([2**64 - 2, 0, 1], np.uint64), np.array([3, 5, 2**32 - 1], np.uint32)
+    z = na.zeros(10, np.uint64).sync()
+    wrap[1, 1](z, x, small).sync()
+    top = 2**64 - 1
+    want = [top - 3, top, 4, top >> 4, top // 3, top + 1 - 512, top - 1, 2**32 - 2, 6, 2**31 + 1]
+    assert host(z).tolist() == want
+
+
+def test_a_hash_with_wrap_around(device: na.Device) -> None:
+    @cuda.jit(device=True)
+    def fnv(data, n):
+        value = u64(0xCBF29CE484222325)
+        for k in range(n):
+            value = (value ^ u64(data[k])) * u64(0x100000001B3)
+        return value
+
+    @cuda.jit(device=True)
+    def xorshift(x):
+        x ^= uint32(x << uint32(13))
+        x = uint32(x)
+        x ^= x >> uint32(17)
+        x ^= uint32(x << uint32(5))
+        return uint32(x)
+
+    @na.launcher
+    @cuda.jit
+    def hashes(z: na.KernelOutput, data: na.KernelInput):
+        i = cuda.grid(1)
+        z[i, 0] = fnv(data, i)
+        x = uint32(i + 1)
+        for _ in range(20):
+            x = xorshift(x)
+        z[i, 1] = x
+
+    data = np.random.default_rng(1).integers(0, 256, 40).astype(np.uint8)
+    z = na.zeros((40, 2), np.uint64).sync()
+    hashes[2, 20](z, data).sync()
+    want = []
+    for i in range(40):
+        value = 0xCBF29CE484222325
+        for byte in data[:i].tolist():
+            value = (value ^ byte) * 0x100000001B3 % 2**64
+        x = i + 1
+        for _ in range(20):
+            x ^= x << 13 & 0xFFFFFFFF
+            x ^= x >> 17
+            x ^= x << 5 & 0xFFFFFFFF
+        want.append([value, x])
+    assert host(z).tolist() == want
+
+
+def test_stores_and_casts_take_the_low_bits(device: na.Device) -> None:
+    @na.launcher
+    @cuda.jit
+    def cast(z: na.KernelOutput, b: na.KernelOutput, h: na.KernelOutput, x: na.KernelInput):
+        i = cuda.grid(1)
+        b[i] = x[i]
+        h[i] = x[i] * 3
+        z[i, 0] = int8(x[i])
+        z[i, 1] = uint8(x[i])
+        z[i, 2] = np.int16(x[i])
+        z[i, 3] = int32(x[i])
+        z[i, 4] = uint32(x[i])
+        z[i, 5] = np.uint16(int8(x[i]))
+        z[i, 6] = int32(float64(int32(x[i])) / 8)
+        z[i, 7] = int64(float32(int8(x[i])))
+
+    x = np.random.default_rng(2).integers(-(2**60), 2**60, 50)
+    x[:5] = 127, 128, 255, 256, -129
+    z, b, h = (na.zeros(s, d).sync() for s, d in (((50, 8), np.int64), (50, np.int8),
+                                                  (50, np.uint16)))  # fmt: skip
+    cast[2, 25](z, b, h, x).sync()
+    np.testing.assert_array_equal(host(b), x.astype(np.int8))
+    np.testing.assert_array_equal(host(h), (x * 3).astype(np.uint16))
+    casts = [x.astype(t) for t in (np.int8, np.uint8, np.int16, np.int32, np.uint32)]
+    eighth = np.trunc(x.astype(np.int32) / 8)
+    want = [*casts, x.astype(np.int8).astype(np.uint16), eighth, casts[0]]
+    np.testing.assert_array_equal(host(z).T, np.stack([np.asarray(w, np.int64) for w in want]))
+
+
+def test_integers_of_both_signs_are_compared(device: na.Device) -> None:
+    @na.launcher
+    @cuda.jit
+    def compare(z: na.KernelOutput, a: na.KernelInput, b: na.KernelInput):
+        i = cuda.grid(1)
+        z[i] = (a[i] < b[i]) + 2 * (a[i] == b[i]) + 4 * (a[i] >= b[i])
+
+    a = np.array([0, 1, 5, 255, 7], np.uint8)
+    b = np.array([-1, 1, 9, -1, 7], np.int32)
+    z = na.zeros(5, np.int64).sync()
+    compare[1, 5](z, a, b).sync()
+    assert host(z).tolist() == [4, 6, 1, 4, 6]
+    compare[1, 5](z, a, a[::-1].copy()).sync()
+    assert host(z).tolist() == [1, 1, 6, 4, 4]
+
+
+def test_a_uint64_and_a_signed_integer_are_compared_as_floats(device: na.Device) -> None:
+    @na.launcher
+    @cuda.jit
+    def compare(z: na.KernelOutput, a: na.KernelInput, b: na.KernelInput):
+        i = cuda.grid(1)
+        z[i] = (a[i] < b[i]) + 2 * (a[i] == b[i]) + 4 * (a[i] >= b[i])
+
+    a = np.array([0, 1, 2**53 + 1, 2**64 - 1, 7, 2**63], np.uint64)
+    b = np.array([-1, 1, 2**53, -1, 2**62, 2**63 - 1], np.int64)
+    z = na.zeros(6, np.int64).sync()
+    compare[1, 6](z, a, b).sync()
+    pairs = [(float(p), float(q)) for p, q in zip(a.tolist(), b.tolist(), strict=True)]
+    assert host(z).tolist() == [(p < q) + 2 * (p == q) + 4 * (p >= q) for p, q in pairs]

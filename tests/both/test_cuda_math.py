@@ -1,0 +1,385 @@
+"""Arithmetic functions: bits, fused and rounded arithmetic, `math`, `libdevice`."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from numba import cuda, int32
+from numba.cuda import libdevice
+
+import numbasync as na
+
+FLOATS = [np.float32, np.float64]
+
+
+def host(tensor: Any) -> np.ndarray:
+    return tensor.to_host().sync()
+
+
+def nearest(exact: Fraction, dtype: Any) -> Any:
+    """The float that is nearest to a number, the even one of two."""
+    if np.dtype(dtype) == np.float64:
+        return np.float64(float(exact))  # which Python rounds correctly
+    near = np.float32(float(exact))
+    around = [near, np.nextafter(near, np.float32(-np.inf)), np.nextafter(near, np.float32(np.inf))]
+    return min(
+        around, key=lambda f: (abs(Fraction(float(f)) - exact), int(f.view(np.int32)) & 1)
+    )  # fmt: skip
+
+
+# --- bits ---
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32,
+                                   np.int64, np.uint64])  # fmt: skip
+def test_bits_that_are_set_and_leading_zeros(device: na.Device, dtype: Any) -> None:
+    @na.launcher
+    @cuda.jit
+    def count(z: na.KernelOutput, x: na.KernelInput):
+        i = cuda.grid(1)
+        z[i, 0] = cuda.popc(x[i])
+        z[i, 1] = cuda.clz(x[i])
+
+    ends, width = np.iinfo(dtype), 8 * np.dtype(dtype).itemsize
+    x = np.array([0, 1, 5, 100, ends.max, ends.max - 8, ends.min, ends.max // 3], dtype)
+    z = na.zeros((8, 2), np.int64).sync()
+    count[1, 8](z, x).sync()
+    bits = [format(int(v) & (1 << width) - 1, f"0{width}b") for v in x]
+    assert host(z).tolist() == [[b.count("1"), len((b + "1").split("1")[0])] for b in bits]
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.uint32, np.int64, np.uint64])
+def test_the_first_bit(device: na.Device, dtype: Any) -> None:
+    @na.launcher
+    @cuda.jit
+    def first(z: na.KernelOutput, x: na.KernelInput):
+        i = cuda.grid(1)
+        z[i] = cuda.ffs(x[i])
+
+    ends = np.iinfo(dtype)
+    x = np.array([0, 1, 12, 96, ends.max, ends.min, ends.max - 15], dtype)
+    z = na.full(7, -1, np.int64).sync()
+    first[1, 7](z, x).sync()
+    last = 0 if ends.min == 0 else 8 * x.itemsize
+    assert host(z).tolist() == [0, 1, 3, 6, 1, last, 5]
+
+
+@pytest.mark.parametrize("dtype", [np.uint32, np.uint64])
+def test_bits_in_reverse(device: na.Device, dtype: Any) -> None:
+    @na.launcher
+    @cuda.jit
+    def reverse(z: na.KernelOutput, wide: na.KernelOutput, x: na.KernelInput):
+        i = cuda.grid(1)
+        z[i] = cuda.brev(x[i])
+        wide[i] = cuda.brev(x[i])
+
+    x = np.random.default_rng(1).integers(0, np.iinfo(dtype).max, 40, dtype)
+    x[:3] = 0, 1, 6
+    z, wide = na.zeros(40, dtype).sync(), na.zeros(40, np.float64).sync()
+    reverse[1, 40](z, wide, x).sync()
+    width = 8 * x.itemsize
+    want = np.array([int(f"{int(v):0{width}b}"[::-1], 2) for v in x], dtype)
+    np.testing.assert_array_equal(host(z), want)
+    np.testing.assert_array_equal(host(wide), want.astype(np.float64))
+
+
+def test_bit_functions_of_thread_indices_and_literals(device: na.Device) -> None:
+    @na.launcher
+    @cuda.jit
+    def bits(z: na.KernelOutput):
+        t = cuda.threadIdx.x
+        z[t, 0] = cuda.clz(t)  # 32 bits
+        z[t, 1] = cuda.clz(t + 1)  # 64: a sum of int32 is an int64
+        z[t, 2] = cuda.popc(t * 3) + cuda.popc(255)
+        z[t, 3] = cuda.ffs(cuda.grid(1))
+        z[t, 4] = cuda.clz(np.uint8(t + 1))
+
+    z = na.zeros((9, 5), np.int64).sync()
+    bits[1, 9](z).sync()
+    want = [
+        [32 - t.bit_length(), 64 - (t + 1).bit_length(), (3 * t).bit_count() + 8,
+         (t & -t).bit_length(), 8 - (t + 1).bit_length()]
+        for t in range(9)
+    ]  # fmt: skip
+    assert host(z).tolist() == want
+
+
+# --- arithmetic ---
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_fused_multiply_add_rounds_once(device: na.Device, dtype: Any) -> None:
+    @na.launcher
+    @cuda.jit
+    def fused(z: na.KernelOutput, a: na.KernelInput, b: na.KernelInput, c: na.KernelInput):
+        i = cuda.grid(1)
+        z[i] = cuda.fma(a[i], b[i], c[i])
+
+    a, b, c = np.random.default_rng(2).standard_normal((3, 500)).astype(dtype)
+    c[::2] = -(a * b)[::2]  # what is left is the product's own rounding
+    c[1::4] *= dtype(2**-20)
+    z = na.zeros(500, dtype).sync()
+    fused[4, 125](z, a, b, c).sync()
+    exact = [Fraction(float(p)) * Fraction(float(q)) + Fraction(float(r))
+             for p, q, r in zip(a, b, c, strict=True)]  # fmt: skip
+    np.testing.assert_array_equal(host(z), np.array([nearest(e, dtype) for e in exact]))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_quotients_and_roots_are_rounded_correctly(device: na.Device, dtype: Any) -> None:
+    @na.launcher
+    @cuda.jit
+    def divide(z: na.KernelOutput, a: na.KernelInput, b: na.KernelInput):
+        i = cuda.grid(1)
+        z[i, 0] = a[i] / b[i]
+        z[i, 1] = math.sqrt(a[i])
+        z[i, 2] = 1 / b[i]
+        z[i, 3] = a[i] * b[i]
+        z[i, 4] = a[i] - b[i]
+
+    a, b = np.random.default_rng(3).uniform(0.001, 9, (2, 300)).astype(dtype)
+    b[0], a[1], b[1], a[2], b[2] = 0, 0, 0, np.inf, np.inf
+    z = na.zeros((300, 5), dtype).sync()
+    divide[3, 100](z, a, b).sync()
+    with np.errstate(all="ignore"):
+        # The literal 1 is an int64, so that quotient is a float64 until it is stored.
+        inverse = (1 / b.astype(np.float64)).astype(dtype)
+        np.testing.assert_array_equal(host(z).T, [a / b, np.sqrt(a), inverse, a * b, a - b])
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_floor_quotients_and_remainders(device: na.Device, dtype: Any) -> None:
+    @na.launcher
+    @cuda.jit
+    def divide(z: na.KernelOutput, a: na.KernelInput, b: na.KernelInput):
+        i = cuda.grid(1)
+        z[i, 0] = a[i] // b[i]
+        z[i, 1] = a[i] % b[i]
+        z[i, 2] = math.fmod(a[i], b[i])
+        z[i, 3] = math.remainder(a[i], b[i])
+
+    a = np.array([7, -7, 7, -7, 6, -6, 0.75, 2.5, -2.5, 1.5], dtype)
+    b = np.array([2, 2, -2, -2, 3, 3, 0.25, 1, 1, -1], dtype)
+    z = na.zeros((10, 4), dtype).sync()
+    divide[1, 10](z, a, b).sync()
+    pairs = list(zip(a.tolist(), b.tolist(), strict=True))
+    want = [[p // q, p % q, math.fmod(p, q), math.remainder(p, q)] for p, q in pairs]
+    assert host(z).tolist() == want
+
+
+def test_integer_quotients_powers_and_shifts(device: na.Device) -> None:
+    @na.launcher
+    @cuda.jit
+    def integers(z: na.KernelOutput, a: na.KernelInput, b: na.KernelInput):
+        i = cuda.grid(1)
+        z[i, 0] = a[i] // b[i]
+        z[i, 1] = a[i] % b[i]
+        z[i, 2] = a[i] ** 3
+        z[i, 3] = abs(b[i]) ** (i % 4)
+        z[i, 4] = a[i] << (i % 5)
+        z[i, 5] = a[i] >> (i % 5)
+        z[i, 6] = ~a[i]
+        z[i, 7] = (a[i] & b[i]) | (a[i] ^ 5)
+
+    a, b = np.random.default_rng(4).integers(-100, 100, (2, 50)).astype(np.int32)
+    b[b == 0] = 7
+    z = na.zeros((50, 8), np.int64).sync()
+    integers[1, 50](z, a, b).sync()
+    want = [[p // q, p % q, p**3, abs(q) ** (i % 4), p << (i % 5), p >> (i % 5), ~p,
+             (p & q) | (p ^ 5)]
+            for i, (p, q) in enumerate(zip(a.tolist(), b.tolist(), strict=True))]  # fmt: skip
+    assert host(z).tolist() == want
+
+
+def test_selp_and_cbrt(device: na.Device) -> None:
+    @na.launcher
+    @cuda.jit
+    def choose(z: na.KernelOutput, x: na.KernelInput, n: na.KernelInput):
+        i = cuda.grid(1)
+        z[i, 0] = cuda.selp(x[i] > 3, x[i], x[0])
+        z[i, 1] = cuda.selp(n[i] % 2 == 0, n[i], n[1])
+        z[i, 2] = cuda.cbrt(x[i])
+        z[i, 3] = cuda.cbrt(np.float32(-x[i]))
+
+    x, n = np.arange(9.0), np.arange(10, 19)
+    z = na.zeros((9, 4), np.float64).sync()
+    choose[1, 9](z, x, n).sync()
+    got = host(z).T
+    np.testing.assert_array_equal(got[0], np.where(x > 3, x, x[0]))
+    np.testing.assert_array_equal(got[1], np.where(n % 2 == 0, n, 11))
+    np.testing.assert_allclose(got[2], np.cbrt(x), rtol=1e-15)
+    np.testing.assert_allclose(got[3], -np.cbrt(x), rtol=3e-7)
+    np.testing.assert_array_equal(got[3], got[3].astype(np.float32))
+
+
+# --- math ---
+
+# Where CUDA's manual gives an error of at most some units in the last place.
+UNARY: dict[str, tuple[float, float]] = {
+    "acos": (-1, 1), "acosh": (1, 50), "asin": (-1, 1), "asinh": (-50, 50), "atan": (-9, 9),
+    "atanh": (-0.99, 0.99), "ceil": (-9, 9), "cos": (-1.5, 1.5), "cosh": (-5, 5),
+    "degrees": (-9, 9), "erf": (-3, 3), "erfc": (-3, 3), "exp": (-20, 20), "exp2": (-20, 20),
+    "expm1": (-3, 3), "fabs": (-9, 9), "floor": (-9, 9), "gamma": (0.5, 10), "lgamma": (3, 30),
+    "log": (2, 99), "log10": (2, 99), "log1p": (-0.9, 9), "log2": (2, 99), "radians": (-9, 9),
+    "sin": (0.1, 3), "sinh": (-5, 5), "sqrt": (0, 99), "tan": (-1.5, 1.5), "tanh": (-3, 3),
+    "trunc": (-9, 9),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UNARY)
+def test_functions_of_math(device: na.Device, name: str) -> None:
+    function = getattr(math, name)
+
+    @na.launcher
+    @cuda.jit
+    def apply(z: na.KernelOutput, x: na.KernelInput):
+        i = cuda.grid(1)
+        z[i] = function(x[i])
+
+    low, high = UNARY[name]
+    for dtype, rtol in ((np.float32, 2e-6), (np.float64, 1e-14)):
+        x = np.random.default_rng(5).uniform(low, high, 64).astype(dtype)
+        z = na.zeros(64, np.float64).sync()
+        apply[2, 32](z, x).sync()
+        got = host(z)
+        np.testing.assert_allclose(got, [function(v) for v in x.tolist()], rtol=rtol)
+        np.testing.assert_array_equal(got, got.astype(dtype))  # it is of the argument's type
+    n = np.arange(max(math.ceil(low), -3), min(int(high), 9) + 1)
+    z = na.zeros(len(n), np.float64).sync()
+    if name not in ("ceil", "floor", "trunc", "fabs", "degrees", "radians"):
+        apply[1, len(n)](z, n.astype(np.int32)).sync()
+        np.testing.assert_allclose(host(z), [function(int(v)) for v in n], rtol=1e-14)
+
+
+BINARY = ["atan2", "copysign", "fmod", "hypot", "nextafter", "pow", "remainder"]
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("name", BINARY)
+def test_functions_of_two_arguments(device: na.Device, name: str, dtype: Any) -> None:
+    function = getattr(math, name)
+
+    @na.launcher
+    @cuda.jit
+    def apply(z: na.KernelOutput, x: na.KernelInput, y: na.KernelInput):
+        i = cuda.grid(1)
+        z[i] = function(x[i], y[i])
+
+    x, y = np.random.default_rng(6).uniform(-5, 5, (2, 64)).astype(dtype)
+    if name == "pow":
+        x = abs(x)
+    z = na.zeros(64, np.float64).sync()
+    apply[2, 32](z, x, y).sync()
+    got = host(z)
+    if name == "nextafter":
+        np.testing.assert_array_equal(got, np.nextafter(x, y).astype(np.float64))
+        return
+    want = [function(p, q) for p, q in zip(x.tolist(), y.tolist(), strict=True)]
+    exact = name in ("copysign", "fmod", "remainder")
+    rtol = 0 if exact else 2e-6 if dtype is np.float32 else 1e-14
+    np.testing.assert_allclose(got, want, rtol=rtol)
+    np.testing.assert_array_equal(got, got.astype(dtype))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_parts_of_floats(device: na.Device, dtype: Any) -> None:
+    @na.launcher
+    @cuda.jit
+    def parts(z: na.KernelOutput, x: na.KernelInput):
+        i = cuda.grid(1)
+        z[i, 0], z[i, 1] = math.frexp(x[i])
+        z[i, 2], z[i, 3] = math.modf(x[i])
+        z[i, 4] = math.ldexp(x[i], int32(i - 5))
+        z[i, 5] = math.isnan(x[i]) + 2 * math.isinf(x[i]) + 4 * math.isfinite(x[i])
+        z[i, 6] = round(x[i])
+        z[i, 7] = math.pi * 2 + math.e
+
+    x = np.array([0.75, -3.25, 100, 1e-3, 0, 2.5, -1.5, 3.5], dtype)
+    z = na.zeros((8, 8), np.float64).sync()
+    parts[1, 8](z, x).sync()
+    want = [[*math.frexp(v), *math.modf(v), math.ldexp(v, i - 5), 4, round(v), 2 * math.pi + math.e]
+            for i, v in enumerate(x.tolist())]  # fmt: skip
+    assert host(z).tolist() == want
+    special = na.zeros((3, 8), np.float64).sync()
+    parts[1, 3](special, np.array([np.nan, np.inf, -np.inf], dtype)).sync()
+    assert host(special)[:, 5].tolist() == [1, 2, 2]
+
+
+# --- libdevice ---
+
+
+def test_libdevice_of_integers(device: na.Device) -> None:
+    @na.launcher
+    @cuda.jit
+    def integers(z: na.KernelOutput, a: na.KernelInput, b: na.KernelInput):
+        i = cuda.grid(1)
+        z[i, 0] = libdevice.mulhi(a[i], b[i])
+        z[i, 1] = libdevice.hadd(a[i], b[i])
+        z[i, 2] = libdevice.rhadd(a[i], b[i])
+        z[i, 3] = libdevice.sad(a[i], b[i], np.uint32(7))
+        z[i, 4] = libdevice.popc(a[i])
+        z[i, 5] = libdevice.clz(b[i])
+        z[i, 6] = libdevice.byte_perm(a[i], b[i], 0x5140)
+        z[i, 7] = libdevice.mul24(a[i] % 1000, b[i] % 1000)
+
+    a, b = np.random.default_rng(7).integers(-(2**31), 2**31, (2, 40)).astype(np.int32)
+    z = na.zeros((40, 8), np.int64).sync()
+    integers[1, 40](z, a, b).sync()
+    got = host(z).T
+    p, q = a.astype(object), b.astype(object)
+    np.testing.assert_array_equal(got[0], [int(v) >> 32 for v in p * q])
+    np.testing.assert_array_equal(got[1], [int(v) >> 1 for v in p + q])
+    np.testing.assert_array_equal(got[2], [int(v) + 1 >> 1 for v in p + q])
+    np.testing.assert_array_equal(got[3] % 2**32, [(abs(int(v)) + 7) % 2**32 for v in p - q])
+    np.testing.assert_array_equal(got[4], [(int(v) % 2**32).bit_count() for v in p])
+    np.testing.assert_array_equal(got[5], [32 - (int(v) % 2**32).bit_length() for v in q])
+    low, high = a.view(np.uint8).reshape(40, 4), b.view(np.uint8).reshape(40, 4)
+    picked = np.stack([low[:, 0], high[:, 0], low[:, 1], high[:, 1]], axis=1)
+    np.testing.assert_array_equal(got[6] % 2**32, picked.copy().view(np.uint32).ravel())
+    np.testing.assert_array_equal(got[7], [(int(v) % 1000) * (int(w) % 1000)
+                                           for v, w in zip(a, b, strict=True)])  # fmt: skip
+
+
+def test_libdevice_of_floats(device: na.Device) -> None:
+    @na.launcher
+    @cuda.jit
+    def floats(z: na.KernelOutput, x: na.KernelInput, y: na.KernelInput):
+        i = cuda.grid(1)
+        z[i, 0], z[i, 1] = libdevice.sincos(x[i])
+        z[i, 2] = libdevice.rsqrt(y[i])
+        z[i, 3] = libdevice.exp10(x[i])
+        z[i, 4] = libdevice.sinpi(x[i])
+        z[i, 5] = libdevice.normcdf(x[i])
+        z[i, 6] = libdevice.fdim(x[i], y[i])
+        z[i, 7] = libdevice.saturatef(np.float32(x[i]))
+        z[i, 8] = libdevice.ddiv_rd(x[i], y[i])
+        z[i, 9] = libdevice.ddiv_ru(x[i], y[i])
+        z[i, 10] = libdevice.double2int_rn(x[i] * 3)
+        z[i, 11] = libdevice.double_as_longlong(x[i]) >> 52
+        z[i, 12] = libdevice.fma_rn(x[i], y[i], -1.0)
+        z[i, 13] = libdevice.rint(y[i] * 4)
+
+    x, y = np.random.default_rng(8).uniform(0.05, 0.95, (2, 64))
+    x[::3] *= -1
+    z = na.zeros((64, 14), np.float64).sync()
+    floats[2, 32](z, x, y).sync()
+    got = host(z).T
+    near = [np.sin(x), np.cos(x), 1 / np.sqrt(y), 10**x, np.sin(np.pi * x),
+            [math.erfc(-v / math.sqrt(2)) / 2 for v in x]]  # fmt: skip
+    np.testing.assert_allclose(got[:6], near, rtol=1e-14)
+    np.testing.assert_array_equal(got[6], np.maximum(x - y, 0))
+    np.testing.assert_array_equal(got[7], np.clip(x.astype(np.float32), 0, 1))
+    ratios = [Fraction(p) / Fraction(q) for p, q in zip(x.tolist(), y.tolist(), strict=True)]
+    for down, up, ratio in zip(got[8], got[9], ratios, strict=True):
+        assert Fraction(float(down)) <= ratio <= Fraction(float(up))
+        assert up in (down, np.nextafter(down, np.inf))
+    np.testing.assert_array_equal(got[10], np.rint(x * 3))
+    np.testing.assert_array_equal(got[11], x.view(np.int64) >> 52)
+    fused = [nearest(Fraction(p) * Fraction(q) - 1, np.float64)
+             for p, q in zip(x.tolist(), y.tolist(), strict=True)]  # fmt: skip
+    np.testing.assert_array_equal(got[12], fused)
+    np.testing.assert_array_equal(got[13], np.rint(y * 4))
