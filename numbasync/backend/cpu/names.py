@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numba import cuda
 from numba.core import types as numba_types
+from numba.core.dispatcher import Dispatcher
 from numba.np.numpy_support import from_dtype
 
 MISSING: Any = object()
@@ -116,7 +117,7 @@ def element_type(value: Any) -> Any:
 
 
 def device_function(value: Any) -> types.FunctionType | None:
-    """The code of what `cuda.jit` made, of a kernel's own module."""
+    """The code of what `cuda.jit` has made, or Numba's `jit`, as parts of `cuda.random` are."""
     found = getattr(value, "py_func", None)
-    is_dispatcher = isinstance(value, cuda.dispatcher.CUDADispatcher)
+    is_dispatcher = isinstance(value, cuda.dispatcher.CUDADispatcher | Dispatcher)
     return found if is_dispatcher and isinstance(found, types.FunctionType) else None

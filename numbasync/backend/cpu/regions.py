@@ -546,6 +546,9 @@ def plain(program: Program) -> list[ast.stmt]:
     """The body with functions of the right types in place of meetings, to ask for its types."""
 
     class Meetings(ast.NodeTransformer):
+        def visit_Raise(self, node: ast.Raise) -> Any:
+            return ast.Pass()  # what is raised is looked up by a later stage of Numba
+
         def visit_Assign(self, node: ast.Assign) -> Any:
             call = meeting(node)
             if call is None:
