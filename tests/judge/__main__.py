@@ -10,7 +10,6 @@ limit of its own; one that crashes, or hangs, fails the test that it was in and 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import platform
 import subprocess
@@ -27,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numbasync
+from tests.judge.child import suite
 from tests.judge.outcome import FAILED, KINDS, SKIPPED, Outcome, markdown, reasons
 
 PACKAGES = ("cudapy", "doc_examples")
@@ -56,11 +56,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _modules(pattern: str) -> list[str]:
     """The test modules of the numba-cuda that is installed; none of them is imported here."""
-    spec = importlib.util.find_spec("numba.cuda.tests")
-    assert spec is not None and spec.submodule_search_locations
-    home = Path(spec.submodule_search_locations[0])
+    home = suite()
     return [
-        f"numba.cuda.tests.{package}.{path.stem}"
+        f"{package}.{path.stem}"
         for package in PACKAGES
         for path in sorted((home / package).glob("test_*.py"))
         if pattern in path.stem
@@ -69,7 +67,7 @@ def _modules(pattern: str) -> list[str]:
 
 def _file(module: str, limit: float) -> list[Outcome]:
     """Run one module, in as many processes as its crashes need."""
-    file = module.removeprefix("numba.cuda.tests.").removeprefix("cudapy.").replace(".", "/")
+    file = module.removeprefix("cudapy.").replace(".", "/")
     outcomes: list[Outcome] = []
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
