@@ -24,7 +24,9 @@ NAMES = (
 )  # fmt: skip
 
 
-async def measured(device: Device, by: str, repeats: int, wanted: Callable[[str], bool]) -> list[Result]:
+async def measured(
+    device: Device, by: str, repeats: int, wanted: Callable[[str], bool]
+) -> list[Result]:
     """Every case whose name is wanted; the answer is looked at before and after."""
     kernel = na.launcher(cuda.jit(tiny))
     with na.use_device(device):

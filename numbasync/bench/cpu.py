@@ -16,7 +16,7 @@ from numbasync.bench.repeats import Prepare, Result, measure_case, shown
 from numbasync.device import Device
 from numbasync.errors import CallerError
 
-BY_HAND = "njit(parallel=True), by hand"
+BY_HAND = "parallel njit by hand"
 METHOD = (
     "Medians and quartiles of {repeats} repeats ({simulator} of the simulator) of one call that "
     "is waited for, arrays on the device already; answers compared with NumPy's before, one call "
@@ -45,7 +45,7 @@ def run(
         repeats=repeats, simulator=simulator.REPEATS, limit=limit, threads=get_num_threads()
     )
     found = _record(method, device, results)
-    report.show_table(found, TITLES, rows(found))
+    report.show_table(found, TITLES, rows(found), texts=2)
     if json is not None:
         report.save(found, json)
     return 0
@@ -123,4 +123,4 @@ def rows(found: report.Record) -> list[tuple[str, ...]]:
 
 def markdown(found: report.Record) -> str:
     """The run as a Markdown table."""
-    return report.markdown_table(TITLES, rows(found))
+    return report.markdown_table(TITLES, rows(found), texts=2)

@@ -12,6 +12,7 @@ import numpy as np
 from numbasync.bench.cpu_cases import Array, Case
 
 SHORTEST = 0.005  # seconds of one repeat; what is quicker is called several times
+TELLING = 0.05  # seconds that a part must take before the whole is estimated from it
 
 # Makes ready for so many blocks. Gives what runs it once, and what reads the output.
 Prepare = Callable[[int], tuple[Callable[[], object], Callable[[], Array]]]
@@ -47,16 +48,19 @@ def measure_case(
     blocks, made = case.probe, prepare(case.probe)
     first = clock(made[0])
     _check(case, blocks, made[1])
-    by_block = clock(made[0]) / blocks
+    seconds = clock(made[0])
+    while seconds < TELLING and blocks < case.blocks:  # too quick to tell what all would take
+        blocks = min(8 * blocks, case.blocks)
+        made = prepare(blocks)
+        made[0]()
+        seconds = clock(made[0])
     # One call more to check the answer, and one to warm up.
-    affordable = int(limit / (repeats + 2) / by_block)
-    if affordable < case.blocks and not scales:
-        note = (
-            f"skipped: a call would take {shown(by_block * case.blocks)}, as {case.probe} of "
-            f"{case.blocks:,} blocks say; the limit is {limit:g} s for {repeats + 2} calls"
-        )
+    affordable = limit / (repeats + 2)
+    whole = seconds * case.blocks / blocks
+    if whole > affordable and not scales:
+        note = f"skipped: {shown(whole)} a call, limit {shown(affordable)}"
         return Result(case.name, by, first=first, note=note)
-    blocks = max(case.probe, min(case.blocks, affordable))
+    blocks = max(case.probe, min(case.blocks, int(case.blocks * affordable / whole)))
     made = prepare(blocks)
     made[0]()
     _check(case, blocks, made[1])

@@ -20,6 +20,7 @@ PACKAGES = (
     "numba", "numba-cuda", "cuda-core", "cuda-bindings", "numpy", "uvloop", "cupy-cuda13x",
     "cupy-cuda12x",
 )  # fmt: skip
+PAGE = 160  # columns of a file, which has no width
 
 Record = dict[str, Any]
 
@@ -111,10 +112,12 @@ def show_table(
         return
     table = Table(title=f"{found['what']}: {found['unit']}")
     for i, title in enumerate(titles):
-        table.add_column(title, justify="left" if i < texts else "right")
+        table.add_column(title, justify="left" if i < texts else "right", no_wrap=i < texts)
     for line in lines:
         table.add_row(*line)
     console = Console()
+    if not console.is_terminal:
+        console.width = PAGE
     for said in header(found):
         console.print(said, highlight=False)
     console.print(table)

@@ -36,9 +36,7 @@ def measured(cases: Sequence[Case], limit: float) -> list[Result]:
         said, _ = process.communicate()
         why = ["it took too long"]
     found = {r.case: r for r in (Result(**json.loads(line)) for line in said.splitlines())}
-    return [
-        found.get(name, Result(name, NAME, note=f"not measured: {why[0]}")) for name in names
-    ]
+    return [found.get(name, Result(name, NAME, note=f"not measured: {why[0]}")) for name in names]
 
 
 def _prepare(case: Case) -> Prepare:

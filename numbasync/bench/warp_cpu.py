@@ -29,7 +29,7 @@ def version() -> str:
 def of_case(case: Case) -> Prepare:
     """`case` by Warp; compiled when it is first called."""
     wp: Any = importlib.import_module("warp")
-    wp.config.quiet = True
+    wp.config.log_level = wp.LOG_ERROR  # its greeting is no part of the table
     kernel = _kernels(wp)[case.body.__name__]
 
     def prepare(blocks: int) -> tuple[Callable[[], object], Callable[[], Array]]:

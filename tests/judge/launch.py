@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -44,7 +45,7 @@ def call(dispatcher: Any, args: Sequence[Any], launch: Any) -> None:
     declared = dispatcher.__dict__.get("declared", ())
     if len(declared) == 1 and len(declared[0]) == len(args):
         args = [_converted(t, a) for t, a in zip(declared[0], args, strict=True)]
-    plain = [a.value if isinstance(a, ArgHint) else a for a in args]
+    plain = [_hinted(a) if isinstance(a, ArgHint) else a for a in args]
     _run(dispatcher, plain, launch.griddim, launch.blockdim, int(launch.sharedmem))
     for function in after:
         function()
@@ -76,6 +77,13 @@ def _run(dispatcher: Any, args: Sequence[Any], grid: Any, block: Any, shared: in
         # Numba's tests expect what the kernel raised, not what it is wrapped in.
         wrapped = isinstance(error, KernelError) and isinstance(error.__cause__, Exception)
         raise (error.__cause__ or error) if wrapped else error
+
+
+def _hinted(hint: Any) -> Any:
+    """The argument of `cuda.In` is the kernel's own; those of `Out` and `InOut` come back."""
+    from numba.cuda.args import In
+
+    return copy.copy(hint.value) if isinstance(hint, In) else hint.value
 
 
 def _array(argument: Any) -> np.ndarray[Any, Any] | None:

@@ -124,11 +124,12 @@ def _decorators() -> None:
     from numba.cuda.tests import support
 
     testing.skip_on_cudasim = lambda reason: unittest.skip(f"{NOT_SIMULATED}: {reason}")
-    testing.skip_unless_cudasim = lambda reason: lambda test: test
+    testing.skip_unless_cudasim = lambda reason: unittest.skip("judges the simulator itself")
     testing.xfail_unless_cudasim = lambda test: test
     testing.cc_X_or_above = lambda major, minor: True
-    for name in [n for n in vars(testing) if n.startswith(("skip_unless_cc_", "skip_if_cudadevrt"))]:
-        setattr(testing, name, lambda test: test)
+    for name in vars(testing):
+        if name.startswith(("skip_unless_cc_", "skip_if_cudadevrt")):
+            setattr(testing, name, lambda test: test)
     for name in ("assertFileCheckAsm", "assertFileCheckLLVM", "assertFileCheckMatches"):
         setattr(testing.CUDATestCase, name, _refuse(NO_OUTPUT))
     support.skip_unless_cffi = unittest.skip("needs cffi and a compiler for the device")
