@@ -110,7 +110,7 @@ def _record(method: str, device: Device, results: list[Result]) -> report.Record
 def rows(found: report.Record) -> list[tuple[str, ...]]:
     """A row of text for each result, in the order of `TITLES`."""
     ours = {r["case"]: r["median"] for r in found["results"] if r["by"].startswith("numbasync")}
-    lines = []
+    lines: list[tuple[str, ...]] = []
     for r in found["results"]:
         base = ours.get(r["case"])
         quartiles = "" if r["low"] is None else f"{shown(r['low'])} to {shown(r['high'])}"

@@ -141,7 +141,7 @@ def _product(given: list[Any], blocks: int) -> Array:
     found = np.zeros_like(out)
     rows, columns = high * TILE, wide * TILE
     found[:rows, :columns] = a[:rows] @ b[:, :columns]
-    return found
+    return np.asarray(found)
 
 
 def _levels(blocks: int) -> list[Any]:

@@ -85,9 +85,9 @@ def _tests(module: ModuleType) -> Iterator[unittest.TestCase]:
     loaded = unittest.defaultTestLoader.loadTestsFromModule(module)
     yield from _flat(loaded)
     for name, value in vars(module).items():
-        if name.startswith("test_") and isinstance(value, FunctionType):
-            if not getattr(value, "pytestmark", ()):  # one test, without parameters
-                yield unittest.FunctionTestCase(value)
+        plain = isinstance(value, FunctionType) and not getattr(value, "pytestmark", ())
+        if plain and name.startswith("test_"):
+            yield unittest.FunctionTestCase(value)
 
 
 def _flat(suite: Any) -> Iterator[unittest.TestCase]:
@@ -127,7 +127,7 @@ class Tally(unittest.TestResult):
         self._began = time.perf_counter()
         _write(self._file, {"begin": _name(test)})
         # From a thread that needs no interpreter lock: compiled code may hold that.
-        faulthandler.dump_traceback_later(self._seconds, exit=True, file=sys.__stderr__)
+        faulthandler.dump_traceback_later(self._seconds, exit=True, file=2)
 
     def stopTest(self, test: unittest.TestCase) -> None:
         faulthandler.cancel_dump_traceback_later()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -28,8 +29,7 @@ def engine_of(executable: Any) -> tuple[str, str]:
 
 def compile(dispatcher: Any, signature: Any) -> None:
     """Remember a declared signature: the scalars of a call are converted to its types."""
-    from numba.cuda.core import sigutils
-
+    sigutils: Any = importlib.import_module("numba.cuda.core.sigutils")
     types, _ = sigutils.normalize_signature(signature)
     dispatcher.__dict__.setdefault("declared", []).append(types)
 

@@ -7,6 +7,7 @@ judged is how the CPU device runs a kernel, and nothing else.
 
 from __future__ import annotations
 
+import importlib
 import sys
 import types
 import unittest
@@ -43,6 +44,11 @@ def install() -> None:
     _decorators()
 
 
+def _module(name: str) -> Any:
+    """A module of numba-cuda; the empty name is `numba.cuda` itself."""
+    return importlib.import_module(f"numba.cuda.{name}".rstrip("."))
+
+
 def _refuse(reason: str) -> Callable[..., Any]:
     def refuse(*args: object, **kwargs: object) -> None:
         raise unittest.SkipTest(reason)
@@ -63,10 +69,10 @@ def _without_filecheck() -> None:
 
 
 def _host() -> None:
-    from numba import cuda
-    from numba.cuda import api, decorators, simulator
-    from numba.cuda.cudadrv import devicearray, devices, driver
-
+    cuda, api, decorators, simulator = map(_module, ("", "api", "decorators", "simulator"))
+    devicearray, devices, driver = map(
+        _module, ("cudadrv.devicearray", "cudadrv.devices", "cudadrv.driver")
+    )
     for name in HOST_API:
         for home in (cuda, api):
             setattr(home, name, getattr(simulator, name))
@@ -82,8 +88,7 @@ def _host() -> None:
 
 
 def _dispatcher() -> None:
-    from numba.cuda import dispatcher as home
-
+    home = _module("dispatcher")
     kind = home.CUDADispatcher
     kind.call = launch.call
     kind.compile = launch.compile
@@ -103,11 +108,8 @@ def _itself(self: object, *args: object) -> object:
 
 
 def _output() -> None:
-    from numba import cuda
-    from numba.cuda import compiler
-    from numba.cuda.dispatcher import CUDADispatcher
-    from numba.cuda.tests import support
-
+    cuda, compiler, support = map(_module, ("", "compiler", "tests.support"))
+    CUDADispatcher = _module("dispatcher").CUDADispatcher
     refuse = _refuse(NO_OUTPUT)
     for name in OUTPUT:
         setattr(CUDADispatcher, name, refuse)
@@ -120,9 +122,7 @@ def _output() -> None:
 
 def _decorators() -> None:
     """Leave out what Numba's simulator leaves out, and nothing else."""
-    from numba.cuda import testing
-    from numba.cuda.tests import support
-
+    testing, support = map(_module, ("testing", "tests.support"))
     testing.skip_on_cudasim = lambda reason: unittest.skip(f"{NOT_SIMULATED}: {reason}")
     testing.skip_unless_cudasim = lambda reason: unittest.skip("judges the simulator itself")
     testing.xfail_unless_cudasim = lambda test: test
