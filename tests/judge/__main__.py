@@ -1,6 +1,6 @@
 """numba-cuda's own tests judge the CPU device: what passes, what fails, and why.
 
-    python -m tests.judge [--json FILE] [--markdown FILE] [--jobs N] [pattern]
+    python -m tests.judge [--json FILE] [--markdown FILE] [--jobs N] [--beyond] [pattern]
 
 runs every test that Numba's simulator runs, with the kernels on numbasync's CPU device. A
 `pattern` such as `sync` or `test_atomics` chooses files. Each file has a process and a time
@@ -41,10 +41,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--markdown", type=Path, help="write the tables to this file")
     parser.add_argument("--jobs", type=int, default=1, help="files at a time")
     parser.add_argument("--seconds", type=float, default=FILE_SECONDS, help="limit of a file")
+    parser.add_argument(
+        "--beyond", action="store_true", help="also run what Numba's simulator leaves out"
+    )
     args = parser.parse_args(argv)
     modules = _modules(args.pattern)
     with ThreadPoolExecutor(args.jobs) as pool:
-        found = pool.map(partial(_file, limit=args.seconds), modules)
+        found = pool.map(partial(_file, limit=args.seconds, beyond=args.beyond), modules)
         outcomes = [o for of_file in found for o in of_file]
     _summary(outcomes)
     if args.json is not None:
@@ -65,7 +68,7 @@ def _modules(pattern: str) -> list[str]:
     ]
 
 
-def _file(module: str, limit: float) -> list[Outcome]:
+def _file(module: str, limit: float, beyond: bool) -> list[Outcome]:
     """Run one module, in as many processes as its crashes need."""
     file = module.removeprefix("cudapy.").replace(".", "/")
     outcomes: list[Outcome] = []
@@ -75,7 +78,7 @@ def _file(module: str, limit: float) -> list[Outcome]:
         while True:
             left = limit - (time.perf_counter() - began)
             done = [o.test for o in outcomes]
-            status = _child(module, out, done, left)
+            status = _child(module, out, done, left, beyond)
             ended, begun = _read(file, out)
             outcomes += ended
             if begun is not None:
@@ -93,12 +96,13 @@ def _file(module: str, limit: float) -> list[Outcome]:
     return outcomes
 
 
-def _child(module: str, out: Path, done: Sequence[str], left: float) -> int | None:
+def _child(module: str, out: Path, done: Sequence[str], left: float, beyond: bool) -> int | None:
     """Exit status of a process that runs the tests that are not done; None if it was ended."""
     out.write_text("")
-    command = [sys.executable, "-m", "tests.judge.child", module, str(out), json.dumps(done)]
+    seconds = min(TEST_SECONDS, max(left, 1.0))
+    given = {"module": module, "out": str(out), "done": done, "seconds": seconds, "beyond": beyond}
     process = subprocess.Popen(
-        [*command, str(min(TEST_SECONDS, max(left, 1.0)))],
+        [sys.executable, "-m", "tests.judge.child", json.dumps(given)],
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:

@@ -35,13 +35,17 @@ COMPILERS = (
 )  # fmt: skip
 
 
-def install() -> None:
-    """Put all stand-ins in place. Call it before a test module is imported."""
+def install(beyond: bool) -> None:
+    """Put all stand-ins in place. Call it before a test module is imported.
+
+    Args:
+        beyond: run what Numba's simulator leaves out, too.
+    """
     _without_filecheck()
     _host()
     _dispatcher()
     _output()
-    _decorators()
+    _decorators(beyond)
 
 
 def _module(name: str) -> Any:
@@ -120,10 +124,13 @@ def _output() -> None:
     support.TestCase.subprocess_test_runner = _refuse("runs in a process of its own")
 
 
-def _decorators() -> None:
+def _decorators(beyond: bool) -> None:
     """Leave out what Numba's simulator leaves out, and nothing else."""
     testing, support = map(_module, ("testing", "tests.support"))
-    testing.skip_on_cudasim = lambda reason: unittest.skip(f"{NOT_SIMULATED}: {reason}")
+    if beyond:
+        testing.skip_on_cudasim = lambda reason: lambda test: test
+    else:
+        testing.skip_on_cudasim = lambda reason: unittest.skip(f"{NOT_SIMULATED}: {reason}")
     testing.skip_unless_cudasim = lambda reason: unittest.skip("judges the simulator itself")
     testing.xfail_unless_cudasim = lambda test: test
     testing.cc_X_or_above = lambda major, minor: True
