@@ -30,6 +30,7 @@ def of_case(case: Case) -> Prepare:
     """`case` by Warp; compiled when it is first called."""
     wp: Any = importlib.import_module("warp")
     wp.config.log_level = wp.LOG_ERROR  # its greeting is no part of the table
+    wp.config.cache_kernels = False  # the first call is to be the compiling one
     kernel = _kernels(wp)[case.body.__name__]
 
     def prepare(blocks: int) -> tuple[Callable[[], object], Callable[[], Array]]:
