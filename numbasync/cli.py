@@ -9,7 +9,7 @@ from pathlib import Path
 
 from numbasync import __version__
 from numbasync.device import Device, default_device, devices
-from numbasync.errors import DeviceUnavailableError, NumbasyncError
+from numbasync.errors import CallerError, DeviceUnavailableError, NumbasyncError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -66,10 +66,15 @@ def _parser() -> argparse.ArgumentParser:
     doctor.set_defaults(run=_doctor)
 
     bench = commands.add_parser("bench", help="measure, beside other libraries, in one run")
-    bench.add_argument("what", choices=["launch"], help="launch: submit and await one kernel")
+    bench.add_argument(
+        "what", choices=["launch", "cpu"],
+        help="launch: submit and await one kernel; cpu: what kernels cost without a GPU",
+    )  # fmt: skip
     _add_device(bench)
     bench.add_argument("--json", type=Path, help="also write the figures to this file")
-    bench.add_argument("--repeats", type=int, default=15, help="rounds of each measurement")
+    bench.add_argument("--repeats", type=int, help="of each measurement; default: 15, cpu: 9")
+    bench.add_argument("--limit", type=float, default=60.0, help="cpu: seconds for one case")
+    bench.add_argument("--only", default="", help="cpu: cases with this in their name")
     bench.set_defaults(run=_bench)
     return parser
 
@@ -94,6 +99,14 @@ def _doctor(args: argparse.Namespace) -> int:
 
 
 def _bench(args: argparse.Namespace) -> int:
+    if args.what == "cpu":
+        if args.device == "cuda":
+            raise CallerError("bench cpu measures the CPU device; leave --device cuda out.")
+        from numbasync.bench import cpu
+
+        repeats = 9 if args.repeats is None else args.repeats
+        return cpu.run(pick_device("cpu"), args.json, repeats, args.limit, args.only)
     from numbasync.bench import launch
 
-    return launch.run(pick_device(args.device), args.json, args.repeats)
+    repeats = 15 if args.repeats is None else args.repeats
+    return launch.run(pick_device(args.device), args.json, repeats)

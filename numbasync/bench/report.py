@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
@@ -20,12 +20,13 @@ PACKAGES = (
     "numba", "numba-cuda", "cuda-core", "cuda-bindings", "numpy", "uvloop", "cupy-cuda13x",
     "cupy-cuda12x",
 )  # fmt: skip
+PAGE = 160  # columns of a file, which has no width
 
 Record = dict[str, Any]
 
 
-def record(what: str, method: str, device: Device, timings: Sequence[Timing], base: str) -> Record:
-    """Everything about one run. `base` names the timing that ratios refer to."""
+def head(what: str, method: str, device: Device) -> Record:
+    """What was measured, how, by which versions and on what."""
     versions = {"numbasync": __version__, "Python": platform.python_version()}
     for package in PACKAGES:
         try:
@@ -41,6 +42,13 @@ def record(what: str, method: str, device: Device, timings: Sequence[Timing], ba
             **device.backend.versions,
         },
         "versions": versions,
+    }
+
+
+def record(what: str, method: str, device: Device, timings: Sequence[Timing], base: str) -> Record:
+    """Everything about one run. `base` names the timing that ratios refer to."""
+    return {
+        **head(what, method, device),
         "unit": "host microseconds a call",
         "base": base,
         "timings": [asdict(t) for t in timings],
@@ -70,31 +78,48 @@ def header(found: Record) -> list[str]:
 
 def markdown(found: Record) -> str:
     """The run as a Markdown table."""
-    lines = [
-        f"| {found['what']} | us | quartiles | of {found['base']} |",
-        "|---|---:|---:|---:|",
-        *(f"| {' | '.join(row)} |" for row in rows(found)),
-    ]
-    return "\n".join(lines) + "\n"
+    return markdown_table((found["what"], "us", "quartiles", f"of {found['base']}"), rows(found))
+
+
+def markdown_table(titles: Sequence[str], lines: Iterable[Sequence[str]], texts: int = 1) -> str:
+    """A table whose first `texts` columns are text, and the others numbers."""
+    numbers = len(titles) - texts
+    return "\n".join(
+        [
+            f"| {' | '.join(titles)} |",
+            f"|{'---|' * texts}{'---:|' * numbers}",
+            *(f"| {' | '.join(line)} |" for line in lines),
+            "",
+        ]
+    )
 
 
 def show(found: Record) -> None:
     """Print the run, as a table of `rich` if that is installed."""
+    titles = ("", "median", "quartiles", f"of {found['base']}")
+    show_table(found, titles, rows(found))
+
+
+def show_table(
+    found: Record, titles: Sequence[str], lines: Sequence[Sequence[str]], texts: int = 1
+) -> None:
+    """Print the machine, the versions and a table."""
     try:
         from rich.console import Console
         from rich.table import Table
     except ImportError:
-        print("\n".join([*header(found), "", markdown(found)]))
+        print("\n".join([*header(found), "", markdown_table(titles, lines, texts)]))
         return
     table = Table(title=f"{found['what']}: {found['unit']}")
-    table.add_column("")
-    for column in ("median", "quartiles", f"of {found['base']}"):
-        table.add_column(column, justify="right")
-    for row in rows(found):
-        table.add_row(*row)
+    for i, title in enumerate(titles):
+        table.add_column(title, justify="left" if i < texts else "right", no_wrap=i < texts)
+    for line in lines:
+        table.add_row(*line)
     console = Console()
-    for line in header(found):
-        console.print(line, highlight=False)
+    if not console.is_terminal:
+        console.width = PAGE
+    for said in header(found):
+        console.print(said, highlight=False)
     console.print(table)
 
 

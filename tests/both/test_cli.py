@@ -145,7 +145,12 @@ def test_bench_launch(
 
 
 def test_bench_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "3 rounds or more" in one_line(["bench", "launch", "--repeats", "1"], capsys)
+    for what in ("launch", "cpu"):
+        assert "3 rounds or more" in one_line(["bench", what, "--repeats", "1"], capsys)
+    assert "--device cuda" in one_line(["bench", "cpu", "--device", "cuda"], capsys)
+    assert "in no case's name" in one_line(["bench", "cpu", "--only", "nothing"], capsys)
+    nowhere = str(tmp_path / "no" / "folder.json")
+    assert "name a file" in one_line(["bench", "cpu", "--json", nowhere], capsys)
 
 
 def test_version_and_module(python: str, python_env: dict[str, str]) -> None:
