@@ -133,7 +133,7 @@ def test_float16_arithmetic(device: na.Device) -> None:
         h[i, 2] = -x[i]
         z[i, 0] = x[i] - y[i]
         z[i, 1] = x[i] > y[i]
-        z[i, 2] = x[i] * 3
+        z[i, 2] = x[i] * np.float32(3)
 
     rng = np.random.default_rng(15)
     x, y = rng.standard_normal((2, 64)).astype(np.float16)

@@ -21,7 +21,7 @@ from numbasync.backend.base import ArrayKey, Dim3
 from numbasync.backend.cpu import meetings, native
 from numbasync.backend.cpu.names import UntranslatableError
 from numbasync.backend.cpu.native import types
-from numbasync.backend.cpu.regions import Pieces, counted, plain
+from numbasync.backend.cpu.regions import Pieces, alone, counted, plain, threads
 from numbasync.backend.cpu.translate import ALL, HIDDEN, PLACE, Program, translate
 from numbasync.backend.cpu.uniform import Uniform
 from numbasync.errors import BarrierDivergenceError, KernelError
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 # From so many threads on, the blocks of a launch are shared out among the processors.
 SPREAD_THREADS = 1 << 15
+INNER = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}  # called by compiled code only
 NO_SITE = -1  # somewhere in the kernel
 PARTS = 4  # for each of them: they need not take the same time
 
@@ -72,7 +73,9 @@ class Compiled:
             self.program.prologue = f"_note(_m, {NO_SITE}, {PLACE})"
         self.source, names = _generated(self.program, kinds, options)
         signature = types.void(*[types.int64] * 10, *kinds)
-        made = njit(signature, **options)(_defined(self.source, names, "_blocks"))
+        made = njit(signature, **options, no_cfunc_wrapper=True)(
+            _defined(self.source, names, "_blocks")
+        )
         (result,) = made.overloads.values()
         self._keep = made
         self._entry: Callable[..., None] = result.entry_point
@@ -237,18 +240,20 @@ def _generated(
         names[name] = None
     for source in program.functions:
         name = source.split("(", 1)[0].removeprefix("def ").strip()
-        names[name] = njit(**options)(_defined(source, names, name))
+        names[name] = njit(**options, **INNER)(_defined(source, names, name))
     parameters = "".join(f", {p}" for p in program.parameters)
-    if not program.meets:
-        thread = f"def _thread({ALL}{parameters}):\n    {program.prologue}\n" + _text(program.body)
+    by_itself = None if program.meets else alone(program)
+    if by_itself is not None:
         names["_fixed"] = program.fixed_bytes
-        names["_thread"] = njit(**{**options, "forceinline": True})(
-            _defined(thread, names, "_thread")
+        body = _indented(_text(by_itself, 0), 2)
+    elif not program.meets:
+        thread = f"def _thread({ALL}{parameters}):\n    {program.prologue}\n"
+        names["_fixed"] = program.fixed_bytes
+        names["_thread"] = njit(**{**options, **INNER, "forceinline": True})(
+            _defined(thread + _text(program.body), names, "_thread")
         )
-        loop = f"_thread({ALL}{parameters})"
-        for axis in "xyz":
-            loop = f"for _t{axis} in range(_w{axis}):\n" + _indented(loop)
-        body = _indented(loop, 2)
+        call = ast.parse(f"_thread({ALL}{parameters})").body
+        body = _indented(_text(threads(call, "pass"), 0), 2)
     else:
         uniform = Uniform(program)
         if counted(program, uniform):

@@ -120,7 +120,8 @@ class CpuDevice:
             found: Hashable = typeof(value)
             return found
         if isinstance(value, tuple):
-            return tuple(self.scalar_key(v) for v in value)
+            parts = tuple(self.scalar_key(v) for v in value)
+            return types.NamedTuple(parts, type(value)) if hasattr(value, "_fields") else parts
         raise DTypeError(
             f"a kernel cannot take a {type(value).__name__} ({value!r:.60}).\n"
             "Pass a tensor, a NumPy array, a number, or a tuple of numbers."

@@ -166,7 +166,7 @@ def _none():  # type: ignore[no-untyped-def]
 
 
 @_F
-def _none_of(mask):  # type: ignore[no-untyped-def]
+def _none_of(mask=0):  # type: ignore[no-untyped-def]
     return None
 
 
@@ -206,7 +206,7 @@ NAMES: dict[str, Any] = {
     "_warpshfl_down": shfl_down, "_warpshfl_xor": shfl_xor, "_warpall": all_, "_warpany": any_,
     "_warpeq": eq, "_warpballot": ballot, "_warpmatch_any": match_any,
     "_warpmatch_all": match_all, "_warpactivemask": activemask,
-    "_typebarrier": _none, "_typecount": _word, "_typeand": _word, "_typeor": _word,
+    "_typebarrier": _none, "_typewarp": _none_of, "_typecount": _word, "_typeand": _word, "_typeor": _word,
     "_typeshfl": _value, "_typeshfl_up": _value, "_typeshfl_down": _value,
     "_typeshfl_xor": _value, "_typeall": _truth, "_typeany": _truth, "_typeeq": _truth,
     "_typeballot": _bits, "_typematch_any": _bits, "_typematch_all": _bits_and_truth,

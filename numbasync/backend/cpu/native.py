@@ -7,6 +7,7 @@ two atomic operations, in every thread of a loop.
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 from collections.abc import Callable
 from typing import Any
@@ -379,6 +380,15 @@ def _remainder_of(a, b):  # type: ignore[no-untyped-def]
     if a == b == types.float32:
         return lambda a, b: np.float32(_remainderf(a, b))
     return lambda a, b: _remainder(a, b)
+
+
+def modf(x): ...  # type: ignore[no-untyped-def]
+
+
+@overload(modf, jit_options=INLINED)
+def _modf(x):  # type: ignore[no-untyped-def]
+    zero = np.float32(0) if x == types.float32 else np.float64(0)
+    return lambda x: (np.copysign(zero, x), x) if math.isinf(x) else (x - np.trunc(x), np.trunc(x))
 
 
 floor, ceil, trunc = (_rounding(f) for f in (np.floor, np.ceil, np.trunc))

@@ -250,11 +250,11 @@ class Pieces:
         if self._dead is not None or self._returns:
             conditions.append(f"not {self._is_in(self._dead_name())}")
         if conditions:
-            body = [ast.If(parsed(" and ".join(conditions)), body, [])]
+            body = [ast.If(parsed(" and ".join(conditions)), body or [ast.Pass()], [])]
         return self._threads(body)
 
     def _threads(self, body: list[ast.stmt]) -> list[ast.stmt]:
-        return _threads(body, self._program.prologue)
+        return threads(body, self._program.prologue)
 
     def _leaving(self, piece: list[ast.stmt], loop: Loop | None) -> list[ast.stmt]:
         """A thread that returns, or leaves the loop in which the piece is, goes on with the next
@@ -337,6 +337,12 @@ class Pieces:
                 first = self._threads([self._save(here, every)])
             made = copy.copy(statement)
             made.body = self._block(statement.body, inside, own)
+            if names(statement.target, ast.Store) & self._kept:
+                # Who is not in it keeps its own number.
+                number = f"_n{len(self._program.names)}_{self._masks}"
+                take = ast.Assign([statement.target], ast.Name(number, ast.Load()))
+                made.target = ast.Name(number, ast.Store())
+                made.body = [*self._loop([take], inside), *made.body]
             if own is not None:
                 made.body = [*self._threads([self._save(own.now, self._is_in(own.here))]),
                              *made.body]  # fmt: skip
@@ -371,15 +377,10 @@ class Pieces:
         done += self._block(statement.body, yes, loop)
         if no is not None:
             done += self._block(statement.orelse, no, loop)
-        if loop is not None and mask is not None:
+        if loop is not None and mask is not None and mask != loop.now:
             # Who left the loop inside of it is not there behind it, either.
-            done += (
-                self._threads(
-                    [self._save(mask, f"{self._is_in(mask)} and {self._is_in(loop.now)}")]
-                )
-                if mask != loop.now
-                else []
-            )
+            left = f"{self._is_in(mask)} and {self._is_in(loop.now)}"
+            done += self._threads([self._save(mask, left)])
         return done
 
     def _while(self, statement: ast.While, mask: str | None) -> list[ast.stmt]:
@@ -463,11 +464,34 @@ def _expression(source: str) -> ast.stmt:
     return ast.Expr(parsed(source))
 
 
-def _threads(body: list[ast.stmt], prologue: str) -> list[ast.stmt]:
-    body = [*ast.parse(f"{_LINEAR}\n{prologue}").body, *body]
+def threads(body: list[ast.stmt], prologue: str) -> list[ast.stmt]:
+    linear = _LINEAR if "_t" in names(body, ast.Load) else "pass"
+    body = [*ast.parse(f"{linear}\n{prologue}").body, *body]
     for axis in "xyz":
         body = [ast.For(ast.Name(f"_t{axis}", ast.Store()), parsed(f"range(_w{axis})"), body, [])]
     return body
+
+
+def alone(program: Program) -> list[ast.stmt] | None:
+    """The loop over the threads of a kernel in which they do not meet. None if a thread may return
+    out of a loop of its own.
+    """
+
+    def block(statements: list[ast.stmt]) -> None:
+        for i, statement in enumerate(statements):
+            if isinstance(statement, ast.Return):
+                statements[i] = ast.Continue()
+            elif isinstance(statement, ast.If):
+                block(statement.body)
+                block(statement.orelse)
+
+    for statement in program.body:
+        for each in ast.walk(statement):
+            if isinstance(each, ast.For | ast.While) and _has_return(each):
+                return None
+    body = copy.deepcopy(program.body)
+    block(body)
+    return threads(body, program.prologue)
 
 
 def _returns_early(body: list[ast.stmt]) -> bool:

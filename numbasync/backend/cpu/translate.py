@@ -69,6 +69,7 @@ _FUNCTIONS: dict[Any, Any] = {
     cuda.fma: native.fma, cuda.selp: native.selp, cuda.cbrt: native.cbrt,
     math.floor: native.floor, math.ceil: native.ceil, math.trunc: native.trunc,
     min: native.smaller, max: native.larger, math.remainder: native.remainder,
+    math.fmod: np.fmod, math.modf: native.modf,
     **libdevice.FUNCTIONS,
 }  # fmt: skip
 _ATOMICS = {getattr(cuda.atomic, name): function for name, function in native.ATOMICS.items()}

@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from numba import cuda, int64
 
 import numbasync as na
+
+pytestmark = pytest.mark.cuda
 
 
 def host(tensor: Any) -> np.ndarray:
