@@ -12,9 +12,6 @@ from numba import cuda
 from numba.cuda import libdevice
 
 import numbasync as na
-
-FLOATS = [np.float32, np.float64]
-
 from tests.both.test_cuda_math import nearest
 
 pytestmark = pytest.mark.cuda

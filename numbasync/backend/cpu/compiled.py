@@ -275,7 +275,8 @@ def _types(program: Program, kinds: tuple[Any, ...], names: dict[str, Any]) -> d
     parameters = "".join(f", {p}" for p in program.parameters)
     source = f"def _plain({ALL}{parameters}):\n" + _text(plain(program))
     function = _defined(source, names, "_plain")
-    context, target = cpu_target.typing_context, cpu_target.target_context
+    context: Any = cpu_target.typing_context
+    target: Any = cpu_target.target_context
     context.refresh()
     target.refresh()
     code = compiler.run_frontend(function)

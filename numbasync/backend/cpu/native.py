@@ -25,12 +25,15 @@ types: Any = numba_types
 
 # Of every function: no interpreter lock, no exceptions for divisions, no reference counts.
 OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False}
-INLINED = {**OPTIONS, "forceinline": True}
+INLINED: Any = {**OPTIONS, "forceinline": True}
 
 # What a kernel leaves in its record when it stops: 64-bit integers, in this order.
 FIELDS = ("kind", "site", "axis", "index", "extent", "block x", "y", "z", "thread x", "y", "z")
 OUT_OF_RANGE, RAISED, DIVERGED = 1, 2, 3
 _I64 = ir.IntType(64)
+# Of type Any: what they make is called without the first parameter.
+_intrinsic: Any = intrinsic
+_literal: Any = intrinsic(prefer_literal=True)
 
 
 def _store_record(builder: Any, record: Any, values: list[Any]) -> None:
@@ -95,7 +98,7 @@ def check_axis(tyctx: Any, array: Any, axis: Any, index: Any, record: Any, site:
     return sig, codegen
 
 
-@intrinsic
+@_intrinsic
 def check(tyctx: Any, array: Any, index: Any, record: Any, site: Any, place: Any):  # type: ignore[no-untyped-def]
     """`index`, a number or a tuple of them; what is neither is given back as it is."""
     index = types.unliteral(index)
@@ -133,7 +136,7 @@ def get(array, index, record, site, place):  # type: ignore[no-untyped-def]
     return array[check(array, index, record, site, place)]
 
 
-@intrinsic(prefer_literal=True)
+@_literal
 def stop(tyctx: Any, kind: Any, record: Any, site: Any, some: Any, all_: Any, place: Any):  # type: ignore[no-untyped-def]
     """Leave a note of where the kernel stops, and of two numbers, and stop it."""
     number = kind.literal_value

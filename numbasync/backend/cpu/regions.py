@@ -147,7 +147,7 @@ class Pieces:
         return self._dead
 
     def _kind(self, name: str) -> Any:
-        kind = types.unliteral(self._kinds[name]) if name in self._kinds else None
+        kind: Any = types.unliteral(self._kinds[name]) if name in self._kinds else None
         parts = list(kind) if isinstance(kind, types.BaseTuple) else [kind]
         if all(isinstance(p, types.Number | types.Boolean) for p in parts):
             return kind

@@ -731,5 +731,5 @@ def _called(name: str, array: ast.expr, first: ast.expr, second: ast.expr | None
 def item_bytes(kind: Any) -> int:
     from numba.core.registry import cpu_target
 
-    context = cpu_target.target_context
+    context: Any = cpu_target.target_context
     return int(context.get_abi_sizeof(context.get_data_type(kind)))
