@@ -111,6 +111,11 @@ class Kernel:
             self._variants[device, keys] = made
             _count += not made.from_disk
 
+    def engines(self) -> list[tuple[str, str]]:
+        """What runs its variants, and why, on devices where there is a choice."""
+        with self._lock:
+            return [(v.engine, v.why) for v in self._variants.values() if v.engine]
+
     def forget(self, device: base.Device, keys: Keys) -> None:
         """A compilation has ended; if it failed, the next request is a new attempt."""
         with self._lock:

@@ -10,7 +10,7 @@ from collections import namedtuple
 from collections.abc import Callable, Iterable
 from functools import cached_property, partial
 from types import FunctionType
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 
@@ -181,6 +181,18 @@ class Configured:
         return f"<{self._launcher.name}[{extents}]>"
 
 
+class CpuEngine(NamedTuple):
+    """What runs a kernel on the CPU device.
+
+    Attributes:
+        name: `"compiled"`, `"interpreted"` or `"none yet"`.
+        why: what cannot be compiled, and its line; empty if all can.
+    """
+
+    name: str
+    why: str
+
+
 class Launcher:
     """A kernel whose calls are operations. Made by `@launcher`.
 
@@ -277,6 +289,15 @@ class Launcher:
         ranks and layouts on the same device.
         """
         return Compile(self, self.arrange(args, kwargs))
+
+    def cpu_engine(self) -> CpuEngine:
+        """What runs this kernel on the CPU device, and why, as far as it has been compiled there
+        (by a call, or by `compile`): `name` is `"compiled"`, `"interpreted"` or `"none yet"`. If
+        only some argument types can be compiled, it is about one that cannot.
+        """
+        found = self.planner.engines()
+        slow = [e for e in found if e[0] != "compiled"]
+        return CpuEngine(*(slow or found or [("none yet", "no call has needed it")])[0])
 
     # --- used by the operations ---
 

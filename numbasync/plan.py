@@ -70,6 +70,10 @@ class Planner:
         """The plan for such a call, if one has been made."""
         return self._plans.get(_plan_key(bound, config, device))
 
+    def engines(self) -> list[tuple[str, str]]:
+        """See `Kernel.engines`; also of the kernels around a body that has tiles."""
+        return [e for k in [self.kernel, *self._on_tiles.values()] for e in k.engines()]
+
     def variant(self, bound: Bound, device: base.Device) -> tuple[Kernel, Keys]:
         """The kernel to compile for such a call, and its variant's key.
 

@@ -113,6 +113,16 @@ class Executable(Protocol):
         """Whether it was found in a disk cache instead of compiled."""
         ...
 
+    @property
+    def engine(self) -> str:
+        """What runs it, on a device that has several ways: "compiled" or "interpreted"; else ""."""
+        ...
+
+    @property
+    def why(self) -> str:
+        """Why it is not compiled, or ""."""
+        ...
+
     def suggested_threads(self) -> int:
         """Threads per block that keep the device busy, at most `max_threads_per_block`."""
         ...

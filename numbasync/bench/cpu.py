@@ -53,8 +53,7 @@ def run(
 
 def engine_of(kernel: na.Launcher) -> str:
     """What runs a kernel's launches on the CPU device: "compiled" or "interpreted"."""
-    ask: Callable[[], object] | None = getattr(kernel, "cpu_engine", None)
-    return "interpreted" if ask is None else str(ask())
+    return kernel.cpu_engine().name
 
 
 def _name(kernel: na.Launcher | None) -> str:

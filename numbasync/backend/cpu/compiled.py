@@ -19,10 +19,12 @@ from numba.np.numpy_support import from_dtype
 
 from numbasync.backend.base import ArrayKey, Dim3
 from numbasync.backend.cpu import meetings, native
+from numbasync.backend.cpu.control import alone, counted, plain, threads
 from numbasync.backend.cpu.names import UntranslatableError
 from numbasync.backend.cpu.native import types
-from numbasync.backend.cpu.regions import Pieces, alone, counted, plain, threads
-from numbasync.backend.cpu.translate import ALL, HIDDEN, PLACE, Program, translate
+from numbasync.backend.cpu.program import ALL, HIDDEN, PLACE, Program
+from numbasync.backend.cpu.regions import Pieces
+from numbasync.backend.cpu.translate import translate
 from numbasync.backend.cpu.uniform import Uniform
 from numbasync.errors import BarrierDivergenceError, KernelError
 

@@ -10,7 +10,7 @@ from numba import njit
 from numba.cuda import libdevice
 from numba.cuda.libdevicefuncs import functions
 
-from numbasync.backend.cpu import native
+from numbasync.backend.cpu import arithmetic, native
 from numbasync.backend.cpu.native import types
 
 _C_TYPES = {
@@ -36,15 +36,16 @@ def _saturate(x):  # type: ignore[no-untyped-def]
 
 
 _OWN: dict[str, Any] = {
-    "rsqrt": _rsqrt, "rsqrtf": _rsqrt, "popc": native.popc, "popcll": native.popc,
-    "clz": native.clz, "clzll": native.clz, "brev": native.brev, "brevll": native.brev,
-    "ffs": native.ffs, "ffsll": native.ffs, "saturatef": _saturate,
+    "rsqrt": _rsqrt, "rsqrtf": _rsqrt, "popc": arithmetic.popc, "popcll": arithmetic.popc,
+    "clz": arithmetic.clz, "clzll": arithmetic.clz,
+    "brev": arithmetic.brev, "brevll": arithmetic.brev,
+    "ffs": arithmetic.ffs, "ffsll": arithmetic.ffs, "saturatef": _saturate,
 }  # fmt: skip
 
 
 def _of_c(name: str, result: Any, arguments: list[Any]) -> Any:
     """The C library's function of these types; None if it has none."""
-    found = getattr(native.C, _NAMES.get(name, name), None)
+    found = getattr(arithmetic.C, _NAMES.get(name, name), None)
     kinds = [_C_TYPES.get(a.ty) if not a.is_ptr else None for a in arguments]
     if found is None or result not in _C_TYPES or None in kinds:
         return None

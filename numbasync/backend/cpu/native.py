@@ -6,18 +6,13 @@ two atomic operations, in every thread of a loop.
 
 from __future__ import annotations
 
-import ctypes
-import math
-import os
-from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 from llvmlite import ir
 from numba import njit
 from numba.core import cgutils
 from numba.core import types as numba_types
-from numba.extending import intrinsic, overload
+from numba.extending import intrinsic
 from numba.np.arrayobj import make_array, populate_array
 
 # Its names are not all known to type checkers.
@@ -48,7 +43,7 @@ def _stop(context: Any, builder: Any, record: Any, values: list[Any], place: Any
     context.call_conv.return_user_exc(builder, IndexError, ("stopped",))
 
 
-def _wide(builder: Any, value: Any, kind: Any) -> Any:
+def widened(builder: Any, value: Any, kind: Any) -> Any:
     if value.type.width >= 64:
         return value
     return builder.sext(value, _I64) if kind.signed else builder.zext(value, _I64)
@@ -63,7 +58,7 @@ def _check(
 ) -> Any:  # fmt: skip
     """`index` as an unsigned number below the extent; else the kernel stops."""
     extent = cgutils.unpack_tuple(builder, array.shape)[axis]
-    wide = _wide(builder, index, kind)
+    wide = widened(builder, index, kind)
     at = wide
     if kind.signed:
         negative = builder.icmp_signed("<", wide, ir.Constant(_I64, 0))
@@ -252,246 +247,3 @@ def element_of(kind: Any) -> tuple[Any, Any]:
         return types.void(types.int64, types.int64, kind), codegen
 
     return load, store
-
-
-# --- bits ---
-
-
-def _bitwise(name: str, result: Callable[[Any], Any], emit: Callable[..., Any]) -> Any:
-    @intrinsic
-    def function(tyctx: Any, x: Any):  # type: ignore[no-untyped-def]
-        x = types.unliteral(x)
-        if not isinstance(x, types.Integer):
-            return None
-
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            return emit(builder, args[0])
-
-        return result(x)(x), codegen
-
-    function.__name__ = name
-    return function
-
-
-def _brev_type(x: Any) -> Any:
-    return types.uint64 if x.bitwidth == 64 else types.uint32
-
-
-def _first_set(builder: Any, x: Any) -> Any:
-    zero = ir.Constant(x.type, 0)
-    count = builder.add(builder.cttz(x, ir.Constant(ir.IntType(1), 0)), ir.Constant(x.type, 1))
-    found = builder.select(builder.icmp_unsigned("==", x, zero), zero, count)
-    bits = x.type.width
-    word = ir.IntType(32)
-    return (
-        builder.trunc(found, word)
-        if bits > 32
-        else builder.zext(found, word)
-        if bits < 32
-        else found
-    )
-
-
-popc = _bitwise("popc", lambda x: x, lambda b, x: b.ctpop(x))
-clz = _bitwise("clz", lambda x: x, lambda b, x: b.ctlz(x, ir.Constant(ir.IntType(1), 0)))
-ffs = _bitwise("ffs", lambda x: types.uint32, _first_set)
-
-
-@intrinsic
-def brev(tyctx: Any, x: Any):  # type: ignore[no-untyped-def]
-    x = types.unliteral(x)
-    if not isinstance(x, types.Integer):
-        return None
-    kind = _brev_type(x)
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.bitreverse(args[0])
-
-    return kind(kind), codegen
-
-
-@intrinsic
-def fma(tyctx: Any, a: Any, b: Any, c: Any):  # type: ignore[no-untyped-def]
-    kind = types.float32 if {a, b, c} == {types.float32} else types.float64
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.fma(*args)
-
-    return kind(kind, kind, kind), codegen
-
-
-@njit(**INLINED)
-def selp(test, a, b):  # type: ignore[no-untyped-def]
-    return a if test else b
-
-
-@njit(**INLINED)
-def cbrt(x):  # type: ignore[no-untyped-def]
-    return np.cbrt(x)
-
-
-# --- the numbers that CUDA computes in another way ---
-
-
-def _number(x: Any) -> bool:
-    return isinstance(x, (types.Number, types.Boolean))
-
-
-def larger(a, b): ...  # type: ignore[no-untyped-def]
-
-
-def smaller(a, b): ...  # type: ignore[no-untyped-def]
-
-
-@overload(larger, jit_options=INLINED)
-def _larger(a, b):  # type: ignore[no-untyped-def]
-    if isinstance(a, types.Float) and isinstance(b, types.Float):
-        return lambda a, b: b if a != a else (a if b != b else max(a, b))
-    return lambda a, b: max(a, b)
-
-
-@overload(smaller, jit_options=INLINED)
-def _smaller(a, b):  # type: ignore[no-untyped-def]
-    if isinstance(a, types.Float) and isinstance(b, types.Float):
-        return lambda a, b: b if a != a else (a if b != b else min(a, b))
-    return lambda a, b: min(a, b)
-
-
-def _rounding(of: Any) -> Any:
-    def function(x): ...  # type: ignore[no-untyped-def]
-
-    @overload(function, jit_options=INLINED)
-    def _function(x):  # type: ignore[no-untyped-def]
-        if isinstance(x, types.Float):
-            return lambda x: of(x)
-        return lambda x: np.float64(x)
-
-    return function
-
-
-C = ctypes.CDLL("ucrtbase" if os.name == "nt" else None)
-_remainder, _remainderf = C.remainder, C.remainderf
-_remainder.argtypes, _remainder.restype = (ctypes.c_double,) * 2, ctypes.c_double
-_remainderf.argtypes, _remainderf.restype = (ctypes.c_float,) * 2, ctypes.c_float
-
-
-def remainder(a, b): ...  # type: ignore[no-untyped-def]
-
-
-@overload(remainder, jit_options=INLINED)
-def _remainder_of(a, b):  # type: ignore[no-untyped-def]
-    if a == b == types.float32:
-        return lambda a, b: np.float32(_remainderf(a, b))
-    return lambda a, b: _remainder(a, b)
-
-
-def modf(x): ...  # type: ignore[no-untyped-def]
-
-
-@overload(modf, jit_options=INLINED)
-def _modf(x):  # type: ignore[no-untyped-def]
-    zero = np.float32(0) if x == types.float32 else np.float64(0)
-    return lambda x: (np.copysign(zero, x), x) if math.isinf(x) else (x - np.trunc(x), np.trunc(x))
-
-
-floor, ceil, trunc = (_rounding(f) for f in (np.floor, np.ceil, np.trunc))
-
-# --- atomics ---
-
-
-def _pointer(context: Any, builder: Any, kind: Any, array: Any, index_kind: Any, index: Any) -> Any:
-    view = make_array(kind)(context, builder, array)
-    if isinstance(index_kind, types.BaseTuple):
-        parts, kinds = cgutils.unpack_tuple(builder, index, len(index_kind)), list(index_kind)
-    else:
-        parts, kinds = [index], [index_kind]
-    wide = [_wide(builder, p, k) for p, k in zip(parts, kinds, strict=True)]
-    return cgutils.get_item_pointer(context, builder, kind, view, wide, wraparound=True)
-
-
-def _exchange(builder: Any, pointer: Any, compute: Callable[[Any], Any]) -> Any:
-    """Replace what is there by what is computed of it, at one stroke; what was there."""
-    kind = pointer.type.pointee
-    word = ir.IntType(32 if isinstance(kind, ir.FloatType) else 64)
-    if isinstance(kind, ir.IntType):
-        word = kind
-    at = builder.bitcast(pointer, word.as_pointer())
-    first = builder.load(at)
-    before = builder.block
-    loop = builder.append_basic_block("exchange")
-    done = builder.append_basic_block("exchanged")
-    builder.branch(loop)
-    builder.position_at_end(loop)
-    old = builder.phi(word)
-    old.add_incoming(first, before)
-    new = builder.bitcast(compute(builder.bitcast(old, kind)), word)
-    result = builder.cmpxchg(at, old, new, ordering="monotonic", failordering="monotonic")
-    old.add_incoming(builder.extract_value(result, 0), builder.block)
-    builder.cbranch(builder.extract_value(result, 1), done, loop)
-    builder.position_at_end(done)
-    return builder.bitcast(old, kind)
-
-
-_RMW = {
-    "add": ("add", "add"), "sub": ("sub", "sub"), "and_": ("and", "and"), "or_": ("or", "or"),
-    "xor": ("xor", "xor"), "exch": ("xchg", "xchg"), "max": ("max", "umax"),
-    "min": ("min", "umin"), "nanmax": ("max", "umax"), "nanmin": ("min", "umin"),
-}  # fmt: skip
-
-
-def _computed(b: Any, name: str, old: Any, value: Any) -> Any:
-    """The new value of an atomic operation that the processor has no instruction for."""
-    if name in ("inc", "dec"):
-        zero, one = ir.Constant(old.type, 0), ir.Constant(old.type, 1)
-        if name == "inc":
-            return b.select(b.icmp_unsigned(">=", old, value), zero, b.add(old, one))
-        over = b.or_(b.icmp_unsigned("==", old, zero), b.icmp_unsigned(">", old, value))
-        return b.select(over, value, b.sub(old, one))
-    if name in ("add", "sub"):
-        return b.fadd(old, value) if name == "add" else b.fsub(old, value)
-    if name == "exch":
-        return value
-    # A NaN in memory wins, one in the argument loses; of the others, each loses.
-    better = b.fcmp_ordered(">" if "max" in name else "<", value, old)
-    if name.startswith("nan"):
-        better = b.or_(better, b.fcmp_unordered("uno", old, old))
-    return b.select(better, value, old)
-
-
-def _atomic(name: str) -> Any:
-    @intrinsic
-    def function(tyctx: Any, array: Any, index: Any, value: Any):  # type: ignore[no-untyped-def]
-        if not isinstance(array, types.Array):
-            return None
-        kind, index = array.dtype, types.unliteral(index)
-
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            pointer = _pointer(context, builder, array, args[0], index, args[1])
-            if isinstance(kind, types.Integer) and name in _RMW:
-                how = _RMW[name][0 if kind.signed else 1]
-                return builder.atomic_rmw(how, pointer, args[2], ordering="monotonic")
-            return _exchange(builder, pointer, lambda old: _computed(builder, name, old, args[2]))
-
-        return kind(array, index, kind), codegen
-
-    function.__name__ = name
-    return function
-
-
-@intrinsic
-def atomic_cas(tyctx: Any, array: Any, index: Any, old: Any, value: Any):  # type: ignore[no-untyped-def]
-    if not isinstance(array, types.Array):
-        return None
-    kind, index = array.dtype, types.unliteral(index)
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer = _pointer(context, builder, array, args[0], index, args[1])
-        result = builder.cmpxchg(
-            pointer, args[2], args[3], ordering="monotonic", failordering="monotonic"
-        )
-        return builder.extract_value(result, 0)
-
-    return kind(array, index, kind, kind), codegen
-
-
-ATOMICS = {name: _atomic(name) for name in [*_RMW, "inc", "dec"]}

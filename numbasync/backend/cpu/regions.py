@@ -14,14 +14,24 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from numbasync.backend.cpu import native
+from numbasync.backend.cpu.control import (
+    assigned,
+    breaks,
+    expression,
+    has_return,
+    leaves,
+    not_surely,
+    returns_early,
+    test_of,
+    threads,
+)
+from numbasync.backend.cpu.kept import Memory
 from numbasync.backend.cpu.names import UntranslatableError
-from numbasync.backend.cpu.native import types
-from numbasync.backend.cpu.translate import HIDDEN, MOST_THREADS, Program, item_bytes, parsed
+from numbasync.backend.cpu.program import HIDDEN, Program, parsed
 from numbasync.backend.cpu.uniform import (
     WHOLE_BLOCK,
     Uniform,
@@ -42,7 +52,7 @@ class Loop:
     now: str
 
 
-class Pieces:
+class Pieces(Memory):
     """Writes the statements of one block.
 
     Args:
@@ -50,15 +60,11 @@ class Pieces:
     """
 
     def __init__(self, program: Program, uniform: Uniform, kinds: dict[str, Any]) -> None:
-        self._program = program
+        super().__init__(program, kinds)
         self._uniform = uniform
-        self._kinds = kinds
-        self._masks = 0
         self._dead: str | None = None
-        self._places: dict[str, str] = {}
-        self._accesses: dict[Any, tuple[str, str]] = {}
         self._kept = self._find_kept()
-        self._returns = _returns_early(program.body)
+        self._returns = returns_early(program.body)
 
     # --- what is kept ---
 
@@ -98,65 +104,10 @@ class Pieces:
         # A parameter that a thread changes begins as what was passed.
         return kept | (set(self._program.parameters) & self._uniform.varying)
 
-    def _place_of(self, name: str) -> str:
-        """The address of a variable's values."""
-        if name not in self._places:
-            self._places[name] = self._room(self._kind(name))
-        return self._places[name]
-
-    def _room(self, kind: Any) -> str:
-        return f"_m + {self._program.take(item_bytes(kind) * MOST_THREADS)}"
-
-    def _access(self, kind: Any) -> tuple[str, str]:
-        """The names of the functions that load and store such a value."""
-        if kind not in self._accesses:
-            load, store = native.element_of(kind)
-            self._accesses[kind] = (
-                self._program.bind(load, "load"), self._program.bind(store, "store")
-            )  # fmt: skip
-        return self._accesses[kind]
-
-    def _load(self, name: str) -> ast.stmt:
-        load, _ = self._access(self._kind(name))
-        return _assign(name, f"{load}({self._place_of(name)}, _t)")
-
-    def _save(self, name: str, value: str = "") -> ast.stmt:
-        _, store = self._access(self._kind(name))
-        return _expression(f"{store}({self._place_of(name)}, _t, {value or name})")
-
-    def _array(self, name: str) -> str:
-        """A variable's values as an array."""
-        make = self._program.bind(native.array_at((MOST_THREADS,), self._kind(name)), "array")
-        return f"{make}({self._place_of(name)})"
-
-    # --- who is there ---
-
-    def _new_mask(self) -> str:
-        self._masks += 1
-        name = f"_a{self._masks}"
-        self._kinds[name] = types.boolean
-        return name
-
-    def _is_in(self, mask: str) -> str:
-        load, _ = self._access(types.boolean)
-        return f"{load}({self._place_of(mask)}, _t)"
-
     def _dead_name(self) -> str:
         if self._dead is None:
             self._dead = self._new_mask()
         return self._dead
-
-    def _kind(self, name: str) -> Any:
-        kind: Any = types.unliteral(self._kinds[name]) if name in self._kinds else None
-        parts = list(kind) if isinstance(kind, types.BaseTuple) else [kind]
-        if all(isinstance(p, types.Number | types.Boolean) for p in parts):
-            return kind
-        raise UntranslatableError(
-            f"{name.rpartition('_')[0]}, a {kind}, which is kept over a meeting"
-        )
-
-    def _is_local_array(self, name: str) -> bool:
-        return isinstance(self._kinds.get(name), types.Array)
 
     # --- writing ---
 
@@ -237,7 +188,7 @@ class Pieces:
         """The threads, one after the other, doing a piece."""
         body = self._leaving([copy.deepcopy(s) for s in piece], loop)
         written = names(body, ast.Store) & self._kept
-        read = (names(body, ast.Load) | _not_surely(body)) & self._kept
+        read = (names(body, ast.Load) | not_surely(body)) & self._kept
         arrays = {n for n in read | written if self._is_local_array(n)}
         again = [self._own_array(n) for n in sorted(arrays)]
         body = [
@@ -253,8 +204,8 @@ class Pieces:
             body = [ast.If(parsed(" and ".join(conditions)), body or [ast.Pass()], [])]
         return self._threads(body)
 
-    def _threads(self, body: list[ast.stmt]) -> list[ast.stmt]:
-        return threads(body, self._program.prologue)
+    def _threads(self, body: Sequence[ast.stmt]) -> list[ast.stmt]:
+        return threads(list(body), self._program.prologue)
 
     def _leaving(self, piece: list[ast.stmt], loop: Loop | None) -> list[ast.stmt]:
         """A thread that returns, or leaves the loop in which the piece is, goes on with the next
@@ -283,13 +234,13 @@ class Pieces:
                     isinstance(statement, ast.Break | ast.Continue) and not own_loop
                 )
                 if out:
-                    done += [*leave(statement), _assign("_left", "True")]
+                    done += [*leave(statement), assigned("_left", "True")]
                     return [*done, ast.Break() if own_loop else ast.Continue()]
                 if isinstance(statement, ast.If):
                     statement.body = block(statement.body, own_loop)
                     statement.orelse = block(statement.orelse, own_loop) if statement.orelse else []
                     done.append(statement)
-                elif isinstance(statement, ast.For | ast.While) and _has_return(statement):
+                elif isinstance(statement, ast.For | ast.While) and has_return(statement):
                     if statement.orelse:
                         raise UntranslatableError("a return in a loop with an else", statement)
                     statement.body = block(statement.body, True)
@@ -300,7 +251,7 @@ class Pieces:
                     done.append(statement)
             return done
 
-        return [_assign("_left", "False"), *block(piece, False)]
+        return [assigned("_left", "False"), *block(piece, False)]
 
     def _own_array(self, name: str) -> ast.Assign:
         """The statement that makes a thread's own array: done again, it gives the same one."""
@@ -353,9 +304,9 @@ class Pieces:
         """Whether some threads may leave a loop that the others stay in."""
         for statement in body:
             if isinstance(statement, ast.If) and has_meeting(statement):
-                if any(map(_breaks, [*statement.body, *statement.orelse])):
+                if any(map(breaks, [*statement.body, *statement.orelse])):
                     return True
-            elif _breaks(statement) and not self._ends_for_all(statement):
+            elif breaks(statement) and not self._ends_for_all(statement):
                 return True
         return False
 
@@ -367,7 +318,7 @@ class Pieces:
             return [made]
         yes = self._new_mask()
         no = self._new_mask() if statement.orelse else None
-        piece: list[ast.stmt] = [_test(statement.test), self._save(yes, "bool(_is)")]
+        piece: list[ast.stmt] = [test_of(statement.test), self._save(yes, "bool(_is)")]
         none = [self._save(yes, "False")]
         if no is not None:
             piece.append(self._save(no, "not _is"))
@@ -392,13 +343,13 @@ class Pieces:
         some = f"_y{self._masks}"
         begin = self._threads([self._save(here, "True" if mask is None else self._is_in(mask))])
         piece = [
-            _test(statement.test),
+            test_of(statement.test),
             self._save(here, "bool(_is)"),
             self._save(now, "bool(_is)"),
-            ast.If(parsed("_is"), [_assign(some, "True")], []),
+            ast.If(parsed("_is"), [assigned(some, "True")], []),
         ]
         loop = [
-            _assign(some, "False"),
+            assigned(some, "False"),
             *self._threads([self._save(now, "False")]),
             *self._loop(piece, here),
             ast.If(parsed(f"not {some}"), [ast.Break()], []),
@@ -426,7 +377,7 @@ class Pieces:
         if whole and there is not None:
             # It stops the kernel, and names the first who is not there.
             done.append(
-                _expression(
+                expression(
                     f"_all_there({self._array(there)}, _wx, _wy, _wz, _m, {ast.unparse(site)}, "
                     "_bx, _by, _bz)"
                 )
@@ -444,149 +395,9 @@ class Pieces:
         held = [self._array(name) for name in handed]
         size = "_wx * _wy * _wz"
         if whole:
-            done.append(_assign(result, f"_block{kind[1:]}({held[0]}, {size})"))
+            done.append(assigned(result, f"_block{kind[1:]}({held[0]}, {size})"))
             if result in self._kept:
                 done += self._threads([self._save(result)])
             return done
         inputs = ", ".join([*held, "_t", size, "None" if there is None else self._array(there)])
-        return done + self._loop([_assign(result, f"_warp{kind[1:]}({inputs})")], mask)
-
-
-def _test(condition: ast.expr) -> ast.stmt:
-    return ast.Assign([ast.Name("_is", ast.Store())], copy.deepcopy(condition))
-
-
-def _assign(name: str, source: str) -> ast.stmt:
-    return ast.Assign([ast.Name(name, ast.Store())], parsed(source))
-
-
-def _expression(source: str) -> ast.stmt:
-    return ast.Expr(parsed(source))
-
-
-def threads(body: list[ast.stmt], prologue: str) -> list[ast.stmt]:
-    linear = _LINEAR if "_t" in names(body, ast.Load) else "pass"
-    body = [*ast.parse(f"{linear}\n{prologue}").body, *body]
-    for axis in "xyz":
-        body = [ast.For(ast.Name(f"_t{axis}", ast.Store()), parsed(f"range(_w{axis})"), body, [])]
-    return body
-
-
-def alone(program: Program) -> list[ast.stmt] | None:
-    """The loop over the threads of a kernel in which they do not meet. None if a thread may return
-    out of a loop of its own.
-    """
-
-    def block(statements: list[ast.stmt]) -> None:
-        for i, statement in enumerate(statements):
-            if isinstance(statement, ast.Return):
-                statements[i] = ast.Continue()
-            elif isinstance(statement, ast.If):
-                block(statement.body)
-                block(statement.orelse)
-
-    for statement in program.body:
-        for each in ast.walk(statement):
-            if isinstance(each, ast.For | ast.While) and _has_return(each):
-                return None
-    body = copy.deepcopy(program.body)
-    block(body)
-    return threads(body, program.prologue)
-
-
-def _returns_early(body: list[ast.stmt]) -> bool:
-    """Whether a thread may return before a meeting."""
-    seen = False
-    for statement in body:
-        if has_meeting(statement) and (seen or _has_return(statement)):
-            return True
-        seen = seen or _has_return(statement)
-    return False
-
-
-def _has_return(statement: ast.AST) -> bool:
-    return any(isinstance(n, ast.Return) for n in ast.walk(statement))
-
-
-def _breaks(statement: ast.stmt) -> bool:
-    """Whether a thread may leave the loop that the statement is in."""
-    if isinstance(statement, ast.If):
-        return any(map(_breaks, [*statement.body, *statement.orelse]))
-    return isinstance(statement, ast.Break | ast.Continue)
-
-
-def _not_surely(body: list[ast.stmt]) -> set[str]:
-    """Variables that a piece may leave as they were, or begins with."""
-    sure = {n for s in body if isinstance(s, ast.Assign) for n in names(s.targets, ast.Store)}
-    return names(body, ast.Store) - sure
-
-
-def leaves(statement: ast.stmt) -> bool:
-    """Whether a thread may leave what the statement is in."""
-    if isinstance(statement, ast.Break | ast.Continue | ast.Return):
-        return True
-    if isinstance(statement, ast.If):
-        return any(map(leaves, [*statement.body, *statement.orelse]))
-    return isinstance(statement, ast.For | ast.While) and _has_return(statement)
-
-
-def counted(program: Program, uniform: Uniform) -> bool:
-    """Write loops over ranges that differ between threads, and in which these meet, as loops with
-    a condition. Whether there were any.
-    """
-    found = [False]
-
-    class Loops(ast.NodeTransformer):
-        def visit_For(self, node: ast.For) -> Any:
-            self.generic_visit(node)
-            if not has_meeting(node) or uniform(node.iter) or node.orelse:
-                return node
-            call = node.iter
-            if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name)):
-                raise UntranslatableError("a loop of some threads in which they meet", node)
-            if program.names.get(call.func.id) is not range or not isinstance(
-                node.target, ast.Name
-            ):
-                raise UntranslatableError("a loop of some threads in which they meet", node)
-            found[0] = True
-            n = len(program.names)
-            program.names[f"_loop_{n}"] = None
-            at, end, step = f"_at_{n}", f"_end_{n}", f"_step_{n}"
-            parts = [ast.unparse(a) for a in call.args]
-            start, stop, by = (
-                ("0", parts[0], "1") if len(parts) == 1 else (*parts, "1")[:3]
-            )  # fmt: skip
-            first = [_assign(at, start), _assign(end, stop), _assign(step, by)]
-            inside = parsed(f"{at} < {end} if {step} > 0 else {at} > {end}")
-            each = [_assign(node.target.id, at), _assign(at, f"{at} + {step}")]
-            return [*first, ast.While(inside, [*each, *node.body], [])]
-
-    tree = Loops().visit(ast.Module(program.body, []))
-    program.body = tree.body
-    return found[0]
-
-
-def plain(program: Program) -> list[ast.stmt]:
-    """The body with functions of the right types in place of meetings, to ask for its types."""
-
-    class Meetings(ast.NodeTransformer):
-        def visit_Raise(self, node: ast.Raise) -> Any:
-            return ast.Pass()  # what is raised is looked up by a later stage of Numba
-
-        def visit_Assign(self, node: ast.Assign) -> Any:
-            call = meeting(node)
-            if call is None:
-                return node
-            target = node.targets[0]
-            assert isinstance(call.func, ast.Name) and isinstance(target, ast.Name)  # a meeting
-            kind, arguments = call.func.id, call.args[1:]
-            held = [f"_w{target.id}_{i}" for i in range(len(arguments))]
-            made = [
-                ast.Assign([ast.Name(h, ast.Store())], a)
-                for h, a in zip(held, arguments, strict=True)
-            ]
-            stub = parsed(f"_type{kind[1:]}({', '.join(held)})")
-            return [*made, ast.Assign([target], stub)]
-
-    tree = ast.Module([Meetings().visit(copy.deepcopy(s)) for s in program.body], [])
-    return [s for each in tree.body for s in (each if isinstance(each, list) else [each])]
+        return done + self._loop([assigned(result, f"_warp{kind[1:]}({inputs})")], mask)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 
-from numbasync.backend.cpu.translate import Program
+from numbasync.backend.cpu.program import Program
 
 # What is computed of a thread's own index differs between threads.
 _OWN = frozenset({"_tx", "_ty", "_tz"})

@@ -194,6 +194,8 @@ class CudaExecutable:
         # a stream that does not wait for the default one, so that it sees them by chance.
         self._report = ExceptionReport(device, compiled, function, name) if compiled.debug else None
 
+    engine = why = ""
+
     def suggested_threads(self) -> int:
         return self._suggested
 

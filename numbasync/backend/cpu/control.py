@@ -1,0 +1,153 @@
+"""Shapes of statements: loops over threads, who may leave what, and loops that are rewritten."""
+
+from __future__ import annotations
+
+import ast
+import copy
+from typing import Any
+
+from numbasync.backend.cpu.names import UntranslatableError
+from numbasync.backend.cpu.program import Program, parsed
+from numbasync.backend.cpu.uniform import Uniform, has_meeting, meeting, names
+
+_LINEAR = "_t = _tx + _wx * (_ty + _wy * _tz)"
+
+
+def test_of(condition: ast.expr) -> ast.stmt:
+    return ast.Assign([ast.Name("_is", ast.Store())], copy.deepcopy(condition))
+
+
+def assigned(name: str, source: str) -> ast.stmt:
+    return ast.Assign([ast.Name(name, ast.Store())], parsed(source))
+
+
+def expression(source: str) -> ast.stmt:
+    return ast.Expr(parsed(source))
+
+
+def threads(body: list[ast.stmt], prologue: str) -> list[ast.stmt]:
+    linear = _LINEAR if "_t" in names(body, ast.Load) else "pass"
+    body = [*ast.parse(f"{linear}\n{prologue}").body, *body]
+    for axis in "xyz":
+        body = [ast.For(ast.Name(f"_t{axis}", ast.Store()), parsed(f"range(_w{axis})"), body, [])]
+    return body
+
+
+def alone(program: Program) -> list[ast.stmt] | None:
+    """The loop over the threads of a kernel in which they do not meet. None if a thread may return
+    out of a loop of its own.
+    """
+
+    def block(statements: list[ast.stmt]) -> None:
+        for i, statement in enumerate(statements):
+            if isinstance(statement, ast.Return):
+                statements[i] = ast.Continue()
+            elif isinstance(statement, ast.If):
+                block(statement.body)
+                block(statement.orelse)
+
+    for statement in program.body:
+        for each in ast.walk(statement):
+            if isinstance(each, ast.For | ast.While) and has_return(each):
+                return None
+    body = copy.deepcopy(program.body)
+    block(body)
+    return threads(body, program.prologue)
+
+
+def returns_early(body: list[ast.stmt]) -> bool:
+    """Whether a thread may return before a meeting."""
+    seen = False
+    for statement in body:
+        if has_meeting(statement) and (seen or has_return(statement)):
+            return True
+        seen = seen or has_return(statement)
+    return False
+
+
+def has_return(statement: ast.AST) -> bool:
+    return any(isinstance(n, ast.Return) for n in ast.walk(statement))
+
+
+def breaks(statement: ast.stmt) -> bool:
+    """Whether a thread may leave the loop that the statement is in."""
+    if isinstance(statement, ast.If):
+        return any(map(breaks, [*statement.body, *statement.orelse]))
+    return isinstance(statement, ast.Break | ast.Continue)
+
+
+def not_surely(body: list[ast.stmt]) -> set[str]:
+    """Variables that a piece may leave as they were, or begins with."""
+    sure = {n for s in body if isinstance(s, ast.Assign) for n in names(s.targets, ast.Store)}
+    return names(body, ast.Store) - sure
+
+
+def leaves(statement: ast.stmt) -> bool:
+    """Whether a thread may leave what the statement is in."""
+    if isinstance(statement, ast.Break | ast.Continue | ast.Return):
+        return True
+    if isinstance(statement, ast.If):
+        return any(map(leaves, [*statement.body, *statement.orelse]))
+    return isinstance(statement, ast.For | ast.While) and has_return(statement)
+
+
+def counted(program: Program, uniform: Uniform) -> bool:
+    """Write loops over ranges that differ between threads, and in which these meet, as loops with
+    a condition. Whether there were any.
+    """
+    found = [False]
+
+    class Loops(ast.NodeTransformer):
+        def visit_For(self, node: ast.For) -> Any:
+            self.generic_visit(node)
+            if not has_meeting(node) or uniform(node.iter) or node.orelse:
+                return node
+            call = node.iter
+            if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name)):
+                raise UntranslatableError("a loop of some threads in which they meet", node)
+            if program.names.get(call.func.id) is not range or not isinstance(
+                node.target, ast.Name
+            ):
+                raise UntranslatableError("a loop of some threads in which they meet", node)
+            found[0] = True
+            n = len(program.names)
+            program.names[f"_loop_{n}"] = None
+            at, end, step = f"_at_{n}", f"_end_{n}", f"_step_{n}"
+            parts = [ast.unparse(a) for a in call.args]
+            start, stop, by = (
+                ("0", parts[0], "1") if len(parts) == 1 else (*parts, "1")[:3]
+            )  # fmt: skip
+            first = [assigned(at, start), assigned(end, stop), assigned(step, by)]
+            inside = parsed(f"{at} < {end} if {step} > 0 else {at} > {end}")
+            each = [assigned(node.target.id, at), assigned(at, f"{at} + {step}")]
+            return [*first, ast.While(inside, [*each, *node.body], [])]
+
+    tree = Loops().visit(ast.Module(program.body, []))
+    program.body = tree.body
+    return found[0]
+
+
+def plain(program: Program) -> list[ast.stmt]:
+    """The body with functions of the right types in place of meetings, to ask for its types."""
+
+    class Meetings(ast.NodeTransformer):
+        def visit_Raise(self, node: ast.Raise) -> Any:
+            return ast.Pass()  # what is raised is looked up by a later stage of Numba
+
+        def visit_Assign(self, node: ast.Assign) -> Any:
+            call = meeting(node)
+            if call is None:
+                return node
+            target = node.targets[0]
+            assert isinstance(call.func, ast.Name) and isinstance(target, ast.Name)  # a meeting
+            kind, arguments = call.func.id, call.args[1:]
+            held = [f"_w{target.id}_{i}" for i in range(len(arguments))]
+            made = [
+                ast.Assign([ast.Name(h, ast.Store())], a)
+                for h, a in zip(held, arguments, strict=True)
+            ]
+            stub = parsed(f"_type{kind[1:]}({', '.join(held)})")
+            return [*made, ast.Assign([target], stub)]
+
+    tree = ast.Module([Meetings().visit(copy.deepcopy(s)) for s in program.body], [])
+    return [s for each in tree.body for s in (each if isinstance(each, list) else [each])]

@@ -1,0 +1,134 @@
+"""A kernel as the compiled engine knows it: its source in Numba's terms, and what names mean."""
+
+from __future__ import annotations
+
+import ast
+import math
+import types
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numba.core.registry import cpu_target
+
+from numbasync.backend.cpu import arithmetic
+from numbasync.backend.cpu.native import types as numba_types
+
+# What a thread knows of itself, and what it is given.
+HIDDEN = ("_tx", "_ty", "_tz", "_bx", "_by", "_bz", "_wx", "_wy", "_wz", "_gx", "_gy", "_gz", "_m",
+          "_d")  # fmt: skip
+ALL = ", ".join(HIDDEN)
+PLACE = "(_bx, _by, _bz, _tx, _ty, _tz)"
+RECORD_BYTES = 128
+MOST_THREADS = 1024
+
+
+# Functions of their arguments alone: where these are the same for all threads, so is the result.
+_PURE: list[Any] = [
+    int,
+    float,
+    bool,
+    abs,
+    len,
+    range,
+    math.sqrt,
+    math.log2,
+    math.ceil,
+    np.int32,
+    np.int64,
+    np.uint32,
+    np.uint64,
+    np.float32,
+    np.float64,
+    numba_types.int32,
+    numba_types.int64,
+    numba_types.uint32,
+    numba_types.uint64,
+    numba_types.float32,
+    numba_types.float64,
+    arithmetic.larger,
+    arithmetic.smaller,
+    arithmetic.popc,
+    arithmetic.clz,
+    arithmetic.ffs,
+    arithmetic.floor,
+    arithmetic.ceil,
+]
+
+
+@dataclass(frozen=True)
+class Site:
+    """A place in the source that a message may name."""
+
+    function: str
+    file: str
+    line: int
+    what: str
+
+
+@dataclass
+class Program:
+    """A kernel, translated.
+
+    Attributes:
+        parameters: of the kernel, as they are called in `body`.
+        body: one thread's statements, with meetings.
+        functions: sources of the device functions that it calls.
+        names: what the generated code's names stand for.
+        sites: what the numbers in the code mean.
+        fixed_bytes: memory of a block, without dynamic shared memory.
+        shared_bytes: of static shared memory.
+        meets: whether its threads meet.
+        prologue: a statement that every thread begins with, or a piece of its work.
+        pure: names of functions whose result depends on their arguments alone.
+    """
+
+    name: str
+    parameters: list[str] = field(default_factory=list)
+    body: list[ast.stmt] = field(default_factory=list)
+    functions: list[str] = field(default_factory=list)
+    names: dict[str, Any] = field(default_factory=dict)
+    sites: list[Site] = field(default_factory=list)
+    fixed_bytes: int = RECORD_BYTES
+    shared_bytes: int = 0
+    meets: bool = False
+    prologue: str = "pass"
+    _count: int = 0
+    pure: set[str] = field(default_factory=lambda: {"_i32", "_natural"})
+
+    def number(self) -> int:
+        """One that no name of the generated code has yet."""
+        self._count += 1
+        return self._count
+
+    def bind(self, value: Any, hint: str) -> str:
+        """A name of the generated code for a value."""
+        for name, known in self.names.items():
+            if known is value and name.startswith(f"_{hint}_"):
+                return name
+        name = f"_{hint}_{len(self.names)}"
+        self.names[name] = value
+        if any(value is each for each in _PURE):
+            self.pure.add(name)
+        return name
+
+    def take(self, nbytes: int) -> int:
+        """Room in the block's memory; its offset."""
+        at = self.fixed_bytes
+        self.fixed_bytes += -(-nbytes // 64) * 64
+        return at
+
+    def site(self, function: types.FunctionType, node: ast.AST, what: str) -> int:
+        code = function.__code__
+        self.sites.append(Site(code.co_name, code.co_filename, getattr(node, "lineno", 0), what))
+        return len(self.sites) - 1
+
+
+def parsed(source: str) -> ast.expr:
+    """The expression that `source` is."""
+    return ast.parse(source, mode="eval").body
+
+
+def item_bytes(kind: Any) -> int:
+    context: Any = cpu_target.target_context
+    return int(context.get_abi_sizeof(context.get_data_type(kind)))

@@ -1,0 +1,243 @@
+"""Compiled kernels of the CPU device: which are, what their errors say, how blocks are spread."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from numba import cuda, float32, int64
+
+import numbasync as na
+from numbasync.backend.cpu import compiled, engines
+from numbasync.errors import BarrierDivergenceError, CallerError, KernelError
+
+pytestmark = pytest.mark.filterwarnings("ignore::numba.cuda.core.errors.NumbaPerformanceWarning")
+
+
+@pytest.fixture(autouse=True)
+def on_the_cpu_device() -> Any:
+    with na.use_device(na.devices("cpu")[0]):
+        yield
+
+
+@na.launcher
+@cuda.jit
+def halve_sums(z: na.KernelOutput, x: na.KernelInput):
+    sums = cuda.shared.array(64, float32)
+    t = cuda.threadIdx.x
+    sums[t] = x[cuda.grid(1)]
+    cuda.syncthreads()
+    step = cuda.blockDim.x // 2
+    while step > 0:
+        if t < step:
+            sums[t] += sums[t + step]
+        cuda.syncthreads()
+        step //= 2
+    if t == 0:
+        z[cuda.blockIdx.x] = sums[0]
+
+
+@na.launcher
+@cuda.jit
+def past_the_end(z: na.KernelOutput, x: na.KernelInput):
+    i = cuda.grid(1)
+    z[i] = x[i + 2]
+
+
+@na.launcher
+@cuda.jit
+def rows(z: na.KernelOutput, j):
+    z[1, j] = 1
+
+
+@na.launcher
+@cuda.jit
+def refuse(z: na.KernelOutput):
+    if cuda.grid(1) == 5:
+        raise ValueError("no fives")
+
+
+@na.launcher
+@cuda.jit
+def count_all(z: na.KernelOutput):
+    cuda.atomic.add(z, cuda.grid(1) % 7, 1)
+
+
+@na.launcher
+@cuda.jit
+def half_precision(z: na.KernelOutput, x: na.KernelInput):
+    z[0] = x[0] + x[0]
+
+
+# --- which engine ---
+
+
+def test_a_kernel_tells_what_runs_it() -> None:
+    kernel = na.launcher(halve_sums.kernel)
+    assert kernel.cpu_engine() == ("none yet", "no call has needed it")
+    kernel.compile(na.meta(4), na.meta(64)).sync()
+    assert kernel.cpu_engine() == ("compiled", "")
+
+
+def test_what_cannot_be_compiled_says_why_once(caplog: pytest.LogCaptureFixture) -> None:
+    x, z = na.ones(1, np.float16).sync(), na.zeros(1, np.float16).sync()
+    with caplog.at_level(logging.INFO, "numbasync"):
+        for _ in range(2):
+            na.launcher(half_precision.kernel)[1, 1](z, x).sync()
+    assert z.to_host().sync().tolist() == [2]
+    (line,) = [r.message for r in caplog.records if "half_precision" in r.message]
+    assert "is interpreted on the CPU device" in line and "float16" in line
+    assert "\n" not in line
+
+
+def test_one_engine_may_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    dispatcher = halve_sums.kernel
+    keys = (compiled.ArrayKey("<f4", 1, "C"),) * 2
+    assert engines.prepared(dispatcher, keys, 1024, "auto").engine == "compiled"
+    made = engines.prepared(dispatcher, keys, 1024, "interpreted")
+    assert (made.engine, made.why) == (
+        "interpreted",
+        "NUMBASYNC_CPU_ENGINE=interpreted asks for it",
+    )
+    half = (compiled.ArrayKey("<f2", 1, "C"),) * 2
+    with pytest.raises(Exception, match="float16"):
+        engines.prepared(half_precision.kernel, half, 1024, "compiled")
+    monkeypatch.setenv("NUMBASYNC_CPU_ENGINE", "warp")
+    with pytest.raises(CallerError, match="write auto, compiled or interpreted"):
+        engines.wish()
+
+
+# --- messages ---
+
+
+def test_an_index_out_of_range_is_named() -> None:
+    z = na.zeros(8).sync()
+    with pytest.raises(KernelError) as caught:
+        past_the_end[2, 4](z, na.ones(8).sync()).sync()
+    line = past_the_end.py_func.__code__.co_firstlineno + 4
+    assert (
+        "kernel past_the_end, block (1, 0, 0), thread (2, 0, 0): IndexError: index 8 is out of "
+        f"bounds for axis 0 of x, which has 8 ({__file__}:{line})"
+    ) in str(caught.value)
+    assert past_the_end.cpu_engine().name == "compiled"
+
+
+@pytest.mark.parametrize(("j", "ok"), [(3, True), (-4, True), (4, False), (-5, False)])
+def test_each_axis_is_checked_and_negative_indices_count_from_the_end(j: int, ok: bool) -> None:
+    z = na.zeros((2, 4)).sync()
+    if not ok:
+        with pytest.raises(KernelError, match=f"index {j} is out of bounds for axis 1 of z"):
+            rows[1, 1](z, j).sync()
+    else:
+        rows[1, 1](z, j).sync()
+        assert z.to_host().sync()[1, j] == 1
+
+
+def test_what_a_kernel_raises_names_the_thread() -> None:
+    with pytest.raises(
+        KernelError, match=r"block \(1, 0, 0\), thread \(1, 0, 0\): ValueError: no "
+    ):
+        refuse[2, 4](na.zeros(1).sync()).sync()
+    assert refuse.cpu_engine().name == "compiled"
+
+
+def test_after_an_error_the_same_kernel_works() -> None:
+    z = na.zeros(8).sync()
+    with pytest.raises(KernelError):
+        past_the_end[1, 8](z, na.ones(8).sync()).sync()
+    past_the_end[1, 8](z, na.ones(10).sync()).sync()
+    assert z.to_host().sync().tolist() == [1] * 8
+
+
+def test_a_thread_that_is_missing_at_a_barrier_is_named() -> None:
+    @na.launcher
+    @cuda.jit
+    def leave(z: na.KernelOutput, n):
+        i = cuda.grid(1)
+        if i >= n:
+            return
+        cuda.syncthreads()
+        z[i] = 1
+
+    z = na.zeros(8).sync()
+    with pytest.raises(BarrierDivergenceError, match=r"2 of 4 threads wait .* thread \(2, 0, 0\)"):
+        leave[2, 4](z, 6).sync()
+    leave[2, 4](z, 4).sync()  # the second block leaves as a whole
+    assert z.to_host().sync().tolist() == [1] * 4 + [0] * 4
+
+
+def test_too_much_shared_memory_is_refused() -> None:
+    z, x = na.zeros(1).sync(), na.ones(64).sync()
+    with pytest.raises(KernelError, match="needs 49408 bytes of shared memory"):
+        halve_sums[1, 64, 0, 48 * 1024](z, x).sync()
+
+
+# --- all processors ---
+
+
+def test_the_blocks_of_a_large_launch_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "workers", lambda: 3)
+    seen = set()
+    run = compiled.Compiled._run
+
+    def note(self: Any, first: int, end: int, *args: Any) -> None:
+        seen.add((threading.current_thread().name.rpartition("_")[0], first, end))
+        run(self, first, end, *args)
+
+    monkeypatch.setattr(compiled.Compiled, "_run", note)
+    z = na.zeros(7, np.int32).sync()
+    n = compiled.SPREAD_THREADS
+    count_all[n // 64, 64](z).sync()
+    assert z.to_host().sync().sum() == n
+    bounds = sorted((first, end) for _, first, end in seen)
+    assert len(bounds) == 3 * compiled.PARTS
+    assert [b for _, b in bounds[:-1]] == [a for a, _ in bounds[1:]]
+
+
+def test_of_several_parts_that_fail_the_first_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "workers", lambda: 3)
+
+    @na.launcher
+    @cuda.jit
+    def fail(z: na.KernelOutput):
+        z[cuda.grid(1) + 1_000_000] = 1
+
+    with pytest.raises(KernelError, match="index 1"):
+        fail[compiled.SPREAD_THREADS // 64, 64](na.zeros(4).sync()).sync()
+
+
+def test_shared_memory_is_of_a_block() -> None:
+    x = np.random.default_rng(3).integers(0, 9, 64 * 700).astype(np.float32)
+    z = na.zeros(700).sync()
+    halve_sums[700, 64](z, x).sync()
+    np.testing.assert_array_equal(z.to_host().sync(), x.reshape(700, 64).sum(1))
+
+
+def test_kernels_run_beside_python() -> None:
+    """Compiled code does not hold the interpreter: a thread goes on counting meanwhile."""
+
+    @na.launcher
+    @cuda.jit
+    def spin(z: na.KernelOutput, n: int64):
+        v = z[0]
+        for k in range(n):
+            v = (v * 6364136223846793005 + k) % 1000003
+        z[0] = v
+
+    z = na.zeros(1, np.int64).sync()
+    spin[1, 1](z, 1).sync()
+    device = na.devices("cpu")[0]
+    stream = device.new_stream()
+    steps, counted = 1 << 20, 0
+    for _ in range(12):
+        counted = 0
+        future = na.spawn(spin[1, 1](z, steps), stream)
+        while not future.done():
+            counted += 1
+        if counted > 1000:
+            return
+        steps *= 4
+    pytest.fail(f"counted to {counted}")
