@@ -101,7 +101,9 @@ def _doctor(args: argparse.Namespace) -> int:
 def _bench(args: argparse.Namespace) -> int:
     if args.what == "cpu":
         if args.device == "cuda":
-            raise CallerError("bench cpu measures the CPU device; leave --device cuda out.")
+            raise CallerError(
+                f"bench cpu measures the CPU device; leave --device {args.device} out."
+            )
         from numbasync.bench import cpu
 
         repeats = 9 if args.repeats is None else args.repeats

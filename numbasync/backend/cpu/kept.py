@@ -1,4 +1,4 @@
-"""What the threads of a block keep from one piece of their work to the next: an element a thread."""
+"""What the threads of a block keep between two pieces of their work: an element a thread."""
 
 from __future__ import annotations
 

@@ -170,17 +170,10 @@ class Pieces(Memory):
     def _is_done_once(self, statement: ast.stmt) -> bool:
         if not isinstance(statement, ast.Assign | ast.AugAssign):
             return False
+        targets = [statement.target] if isinstance(statement, ast.AugAssign) else statement.targets
         found = variables(statement)
-        return (
-            bool(found)
-            and not found & self._uniform.varying
-            and all(
-                isinstance(t, ast.Name | ast.Tuple)
-                for t in (
-                    statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-                )
-            )
-        )
+        plain = all(isinstance(t, ast.Name | ast.Tuple) for t in targets)
+        return plain and bool(found) and not found & self._uniform.varying
 
     def _loop(
         self, piece: list[ast.stmt], mask: str | None, loop: Loop | None = None
