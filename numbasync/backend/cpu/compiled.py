@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import itertools
+import os
 import threading
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numba import njit
 from numba.core import compiler
+from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
 from numba.core.typed_passes import type_inference_stage
 from numba.np.numpy_support import from_dtype
@@ -107,7 +110,8 @@ class Compiled:
         values = [_value(a) for a in args]
         blocks = grid[0] * grid[1] * grid[2]
         threads = blocks * block[0] * block[1] * block[2]
-        if blocks == 1 or threads < SPREAD_THREADS or workers() == 1:
+        is_stepped = engine.stepper is not None  # and does the same each time
+        if blocks == 1 or threads < SPREAD_THREADS or workers() == 1 or is_stepped:
             self._run(0, blocks, grid, block, shared_bytes, values)
         else:
             self._spread(blocks, grid, block, shared_bytes, values, engine)
@@ -128,7 +132,9 @@ class Compiled:
                 except BaseException as error:
                     failed.append((part, error))
 
-        others = [_helpers().submit(work) for _ in range(workers() - 1)]
+        others = []
+        with contextlib.suppress(RuntimeError):  # at interpreter exit there are no new threads
+            others += [_helpers().submit(work) for _ in range(workers() - 1)]
         work()
         for other in others:
             other.result()
@@ -195,8 +201,6 @@ _own = threading.local()
 
 def workers() -> int:
     """Threads that share the blocks of one launch."""
-    import os
-
     return min(os.cpu_count() or 1, 64)
 
 
@@ -279,11 +283,12 @@ def _types(program: Program, kinds: tuple[Any, ...], names: dict[str, Any]) -> d
     function = _defined(source, names, "_plain")
     context: Any = cpu_target.typing_context
     target: Any = cpu_target.target_context
-    context.refresh()
-    target.refresh()
-    code = compiler.run_frontend(function)
     arguments = (*[types.int64] * len(HIDDEN), *kinds)
-    found, *_ = type_inference_stage(context, target, code, arguments, None)
+    with global_compiler_lock:
+        context.refresh()
+        target.refresh()
+        code = compiler.run_frontend(function)
+        found, *_ = type_inference_stage(context, target, code, arguments, None)
     return dict(found)
 
 

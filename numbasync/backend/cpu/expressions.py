@@ -30,6 +30,9 @@ _REFUSED = (
 )  # fmt: skip
 
 
+MOST_LOCAL_BYTES = 2**26  # of all threads of a block
+
+
 class Expressions(ast.NodeTransformer):
     """What one function's expressions become; what one needs done first goes to `_before`."""
 
@@ -84,7 +87,7 @@ class Expressions(ast.NodeTransformer):
         if isinstance(value, types.FunctionType) and not module.startswith(("numpy", "numba")):
             raise UntranslatableError(f"{name}, which is no device function", node)
         if isinstance(value, np.ndarray):
-            value = value.copy()
+            value = self._program.frozen(value)
         return ast.copy_location(ast.Name(self._program.bind(value, name), ast.Load()), node)
 
     # --- elements ---
@@ -240,6 +243,8 @@ class Expressions(ast.NodeTransformer):
             return parsed(f"{make}(_m + {program.take(nbytes)})")
         # Every thread has its own, since they take turns.
         each = -(-max(nbytes, 1) // 16) * 16
+        if each * MOST_THREADS > MOST_LOCAL_BYTES:
+            raise UntranslatableError("a large local array of threads that meet", node)
         at = program.take(each * MOST_THREADS)
         lane = "(_tx + _wx * (_ty + _wy * _tz))"
         return parsed(f"{make}(_m + {at} + {each} * {lane})")

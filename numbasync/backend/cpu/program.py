@@ -94,12 +94,17 @@ class Program:
     meets: bool = False
     prologue: str = "pass"
     _count: int = 0
+    _frozen: dict[int, tuple[Any, Any]] = field(default_factory=dict)
     pure: set[str] = field(default_factory=lambda: {"_i32", "_natural"})
 
     def number(self) -> int:
         """One that no name of the generated code has yet."""
         self._count += 1
         return self._count
+
+    def frozen(self, array: Any) -> Any:
+        """A copy of a global array, as Numba makes one; the same however often it is named."""
+        return self._frozen.setdefault(id(array), (array, array.copy()))[1]
 
     def bind(self, value: Any, hint: str) -> str:
         """A name of the generated code for a value."""
