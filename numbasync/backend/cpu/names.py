@@ -38,12 +38,22 @@ class UntranslatableError(Exception):
 
 
 class Scope:
-    """The names of one function."""
+    """The names of one function.
 
-    def __init__(self, function: types.FunctionType, node: ast.FunctionDef) -> None:
+    Args:
+        bound: parameters that stand for a constant or a function, where it is called.
+    """
+
+    def __init__(
+        self,
+        function: types.FunctionType,
+        node: ast.FunctionDef,
+        bound: dict[str, Any] | None = None,
+    ) -> None:
         code = function.__code__
         self.function = function
-        self.locals = frozenset(code.co_varnames) | frozenset(code.co_cellvars)
+        self._bound = bound or {}
+        self.locals = (frozenset(code.co_varnames) | frozenset(code.co_cellvars)) - set(self._bound)
         self._cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
         self._globals = function.__globals__
         self._constants = _constants(node)
@@ -52,6 +62,8 @@ class Scope:
         """The value of a name that is no variable of the function."""
         if name in self.locals:
             return MISSING
+        if name in self._bound:
+            return self._bound[name]
         if name in self._cells:
             try:
                 return self._cells[name].cell_contents
@@ -104,6 +116,14 @@ def _constants(node: ast.FunctionDef) -> dict[str, ast.expr]:
             if isinstance(target, ast.Name):
                 assigned[target.id] = each.value
     return {name: value for name, value in assigned.items() if stores[name] == 1}
+
+
+def is_reassigned(name: str, node: ast.FunctionDef) -> bool:
+    """Whether a parameter of a function is also a variable of it."""
+    return any(
+        isinstance(n, ast.Name) and n.id == name and not isinstance(n.ctx, ast.Load)
+        for n in ast.walk(node)
+    )
 
 
 def element_type(value: Any) -> Any:

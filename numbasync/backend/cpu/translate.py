@@ -21,7 +21,13 @@ import numpy as np
 
 from numbasync.backend.cpu import native
 from numbasync.backend.cpu.expressions import Expressions
-from numbasync.backend.cpu.names import Scope, UntranslatableError, device_function
+from numbasync.backend.cpu.names import (
+    MISSING,
+    Scope,
+    UntranslatableError,
+    device_function,
+    is_reassigned,
+)
 from numbasync.backend.cpu.program import ALL, PLACE, Program, parsed
 from numbasync.backend.cpu.rewrite import definition
 from numbasync.backend.cpu.vocabulary import is_meeting
@@ -104,10 +110,15 @@ class _Function(Expressions):
     """One function's statements; what an expression needs done before it is put in front."""
 
     def __init__(
-        self, translation: _Translation, function: types.FunctionType, in_kernel: bool
+        self,
+        translation: _Translation,
+        function: types.FunctionType,
+        in_kernel: bool,
+        bound: dict[str, Any] | None = None,
     ) -> None:
         self._translation = translation
-        self.node, scope = translation.source(function)
+        self.node, _ = translation.source(function)
+        scope = Scope(function, self.node, bound)
         number = translation.program.number()
         super().__init__(translation.program, function, scope, number, in_kernel)
         arguments = self.node.args
@@ -216,40 +227,59 @@ class _Function(Expressions):
         return [ast.Assign([ast.Name(self._result, ast.Store())], value)]
 
     def _device(self, node: ast.Call, function: types.FunctionType) -> Any:
-        if not self._translation.meets(function):
+        passes_functions = any(_is_function(self._scope.resolve(a)) for a in node.args)
+        if not self._translation.meets(function) and not passes_functions:
             name = self._translation.device(function)
             arguments = self._in_order(node.args)
             if node.keywords:
                 raise UntranslatableError(f"keywords in a call of {function.__name__}", node)
             first = parsed(f"({ALL})") if self._in_kernel else ast.Name("_c", ast.Load())
             return ast.Call(ast.Name(name, ast.Load()), [first, *arguments], [])
-        if not self._in_kernel:
+        if not self._in_kernel and self._translation.meets(function):
             raise UntranslatableError("a meeting in a function that is compiled by itself", node)
         return self._written_out(node, function)
 
     def _written_out(self, node: ast.Call, function: types.FunctionType) -> Any:
-        inner = _Function(self._translation, function, in_kernel=True)
+        """The function's statements in front, with its parameters as variables; of those that
+        are passed constants or functions, these.
+        """
+        definition, _ = self._translation.source(function)
+        names = [a.arg for a in [*definition.args.posonlyargs, *definition.args.args]]
+        given = dict(zip(names, node.args, strict=False))
+        given |= {k.arg: k.value for k in node.keywords if k.arg is not None}
+        known = {name: self._scope.constant(value) for name, value in given.items()}
+        bound = {
+            name: value
+            for name, value in known.items()
+            if value is not MISSING and not is_reassigned(name, definition)
+        }
+        inner = _Function(self._translation, function, self._in_kernel, bound)
         body = list(inner.node.body)
         for each in body[:-1] + ([] if isinstance(body[-1], ast.Return) else body[-1:]):
             for part in ast.walk(each):
                 if isinstance(part, ast.Return):
-                    raise UntranslatableError(
-                        f"a return before the end of {function.__name__}, in which threads meet",
-                        part,
-                    )
-        arguments = {p: self.visit(a) for p, a in zip(inner._arguments, node.args, strict=False)}
-        arguments |= {k.arg: self.visit(k.value) for k in node.keywords if k.arg is not None}
-        names = inner._arguments
+                    what = f"a return before the end of {function.__name__}, which is written out"
+                    raise UntranslatableError(what, part)
+        arguments = {name: self.visit(v) for name, v in given.items() if name not in bound}
         for name, value in zip(names[::-1], (function.__defaults__ or ())[::-1], strict=False):
-            if name not in arguments:
+            if name not in given:
                 arguments[name] = ast.Name(self._program.bind(value, "default"), ast.Load())
-        if set(arguments) != set(names):
+        if set(arguments) | set(bound) != set(names):
             raise UntranslatableError(f"a call of {function.__name__} with other arguments", node)
         for name, value in arguments.items():
             target = ast.Name(inner._own(name), ast.Store())
             self._before.append(ast.Assign([target], value))
         inner._result = f"_r{self._program.number()}"
         self._before += inner.block(body)
-        if not isinstance(body[-1], ast.Return) or body[-1].value is None:
+        last = body[-1]
+        if not isinstance(last, ast.Return) or last.value is None:
             return ast.Constant(None)
         return ast.Name(inner._result, ast.Load())
+
+
+def _is_function(value: Any) -> bool:
+    """Whether Numba could not pass it as a value."""
+    if value is MISSING or isinstance(value, (int, float, complex, str, bytes, np.generic)):
+        return False
+    is_number_type = isinstance(value, type) and issubclass(value, np.generic)
+    return callable(value) and not is_number_type
