@@ -175,6 +175,26 @@ def test_too_much_shared_memory_is_refused() -> None:
         halve_sums[1, 64, 0, 48 * 1024](z, x).sync()
 
 
+def test_shared_memory_that_nobody_has_written_is_no_number() -> None:
+    @na.launcher
+    @cuda.jit
+    def peek(z: na.KernelOutput, n: na.KernelOutput):
+        first = cuda.shared.array(8, float32)
+        second = cuda.shared.array(8, int64)
+        rest = cuda.shared.array(0, float32)
+        t = cuda.threadIdx.x
+        z[t] = first[t] + 0 * rest[t]
+        n[t] = second[t]
+        cuda.syncthreads()
+        first[t] = second[t] = rest[t] = t
+
+    z, n = na.zeros(8).sync(), na.zeros(8, np.int64).sync()
+    for _ in range(2):
+        peek[1, 8, 0, 32](z, n).sync()
+        assert np.isnan(z.to_host().sync()).all()
+        assert (n.to_host().sync() == -1).all()
+
+
 # --- all processors ---
 
 

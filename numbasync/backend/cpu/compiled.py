@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import os
 import threading
+import time
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import FunctionType
@@ -34,7 +35,9 @@ from numbasync.errors import BarrierDivergenceError, KernelError
 if TYPE_CHECKING:
     from numbasync.backend.cpu.engine import Engine
 
-# From so many threads on, the blocks of a launch are shared out among the processors.
+# The blocks of a launch are shared out among the processors if it would take so long on one; the
+# first launch, if it has so many threads.
+SPREAD_SECONDS = 0.0005
 SPREAD_THREADS = 1 << 15
 INNER = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}  # called by compiled code only
 NO_SITE = -1  # somewhere in the kernel
@@ -85,6 +88,7 @@ class Compiled:
         self._keep = made
         self._entry: Callable[..., None] = result.entry_point
         self._bytes = self.program.fixed_bytes
+        self._cost: float | None = None  # seconds a block, as it was the last time
 
     @property
     def max_shared_bytes(self) -> int:
@@ -101,7 +105,7 @@ class Compiled:
         self, grid: Dim3, block: Dim3, shared_bytes: int, args: Sequence[Any], engine: Engine
     ) -> None:
         """Run every block. Called on a worker thread."""
-        used = self.program.shared_bytes + shared_bytes
+        used = sum(nbytes for _, nbytes in self.program.shared) + shared_bytes
         if used > self.max_shared_bytes:
             raise KernelError(
                 f"kernel {self.name}: a block needs {used} bytes of shared memory, dynamic and "
@@ -110,11 +114,18 @@ class Compiled:
         values = [_value(a) for a in args]
         blocks = grid[0] * grid[1] * grid[2]
         threads = blocks * block[0] * block[1] * block[2]
-        is_stepped = engine.stepper is not None  # and does the same each time
-        if blocks == 1 or threads < SPREAD_THREADS or workers() == 1 or is_stepped:
-            self._run(0, blocks, grid, block, shared_bytes, values)
-        else:
+        is_large = (
+            threads >= SPREAD_THREADS if self._cost is None
+            else self._cost * blocks >= SPREAD_SECONDS
+        )  # fmt: skip
+        began = time.perf_counter()
+        # What is stepped does the same each time.
+        if is_large and blocks > 1 and workers() > 1 and engine.stepper is None:
             self._spread(blocks, grid, block, shared_bytes, values, engine)
+            self._cost = (time.perf_counter() - began) * workers() / blocks
+        else:
+            self._run(0, blocks, grid, block, shared_bytes, values)
+            self._cost = (time.perf_counter() - began) / blocks
 
     def _spread(
         self, blocks: int, grid: Dim3, block: Dim3, shared_bytes: int, values: list[Any],
@@ -148,7 +159,8 @@ class Compiled:
         record = memory[: 8 * len(native.FIELDS)].view(np.int64)
         record[0] = 0
         # What nobody has written is no number: a NaN, or -1.
-        memory[self.program.fixed_bytes - self.program.shared_bytes :].fill(0xFF)
+        for at, nbytes in (*self.program.shared, (self._bytes, shared_bytes)):
+            memory[at : at + nbytes].fill(0xFF)
         try:
             self._entry(first, end, *block, *grid, memory.ctypes.data, shared_bytes, *values)
         except Exception as error:

@@ -237,10 +237,11 @@ class Expressions(ast.NodeTransformer):
         nbytes = math.prod(shape) * item_bytes(kind)
         make = program.bind(native.array_at(shape, kind), "array")
         program.pure.add(make)
-        if shared:
-            program.shared_bytes += nbytes
         if shared or not (self._in_kernel and program.meets):
-            return parsed(f"{make}(_m + {program.take(nbytes)})")
+            at = program.take(nbytes)
+            if shared:
+                program.shared.append((at, nbytes))
+            return parsed(f"{make}(_m + {at})")
         # Every thread has its own, since they take turns.
         each = -(-max(nbytes, 1) // 16) * 16
         if each * MOST_THREADS > MOST_LOCAL_BYTES:

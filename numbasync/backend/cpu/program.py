@@ -77,7 +77,7 @@ class Program:
         names: what the generated code's names stand for.
         sites: what the numbers in the code mean.
         fixed_bytes: memory of a block, without dynamic shared memory.
-        shared_bytes: of static shared memory.
+        shared: offset and size of each static shared array in it.
         meets: whether its threads meet.
         prologue: a statement that every thread begins with, or a piece of its work.
         pure: names of functions whose result depends on their arguments alone.
@@ -90,7 +90,7 @@ class Program:
     names: dict[str, Any] = field(default_factory=dict)
     sites: list[Site] = field(default_factory=list)
     fixed_bytes: int = RECORD_BYTES
-    shared_bytes: int = 0
+    shared: list[tuple[int, int]] = field(default_factory=list)
     meets: bool = False
     prologue: str = "pass"
     _count: int = 0
