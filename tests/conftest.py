@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,13 +13,12 @@ ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture(autouse=True, scope="module")
-def what_earlier_modules_made_is_not_looked_at() -> Iterator[None]:
+def what_earlier_modules_made_is_not_looked_at() -> None:
     """Numba keeps what it compiled. Tests collect garbage by the thousand, and each collection
     would look at all of it again.
     """
     gc.collect()
     gc.freeze()
-    yield
 
 
 @pytest.fixture
