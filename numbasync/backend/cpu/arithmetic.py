@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
+from llvmlite import binding, ir
 from numba import njit
 from numba.extending import intrinsic, overload
 
@@ -127,13 +127,31 @@ def _rounding(of: Any) -> Any:
             return lambda x: of(x)
         return lambda x: np.float64(x)
 
+    function.__name__ = of.__name__
     return function
 
 
-C = ctypes.CDLL("ucrtbase" if os.name == "nt" else None)
-_remainder, _remainderf = C.remainder, C.remainderf
-_remainder.argtypes, _remainder.restype = (ctypes.c_double,) * 2, ctypes.c_double
-_remainderf.argtypes, _remainderf.restype = (ctypes.c_float,) * 2, ctypes.c_float
+_C = ctypes.CDLL("ucrtbase" if os.name == "nt" else None)
+
+_C_TYPES: dict[Any, Any] = {
+    types.float32: ctypes.c_float, types.float64: ctypes.c_double, types.int32: ctypes.c_int,
+}  # fmt: skip
+
+
+def of_c(name: str, result: Any, arguments: tuple[Any, ...]) -> Any:
+    """The C library's function of these Numba types; None if it has none."""
+    found = getattr(_C, name, None)
+    if found is None or not {result, *arguments} <= set(_C_TYPES):
+        return None
+    if binding.address_of_symbol(name):
+        # By name, not by address: code that is kept on disk is loaded by another process.
+        return types.ExternalFunction(name, result(*arguments))
+    found.argtypes, found.restype = tuple(_C_TYPES[a] for a in arguments), _C_TYPES[result]
+    return found
+
+
+_remainder = of_c("remainder", types.float64, (types.float64, types.float64))
+_remainderf = of_c("remainderf", types.float32, (types.float32, types.float32))
 
 
 def remainder(a, b): ...  # type: ignore[no-untyped-def]

@@ -28,6 +28,7 @@ from numbasync.backend.cpu.names import UntranslatableError
 from numbasync.backend.cpu.native import types
 from numbasync.backend.cpu.program import ALL, HIDDEN, PLACE, Program
 from numbasync.backend.cpu.regions import Pieces
+from numbasync.backend.cpu.stored import Entry, key_of, store_of
 from numbasync.backend.cpu.translate import translate
 from numbasync.backend.cpu.uniform import Uniform
 from numbasync.errors import BarrierDivergenceError, KernelError
@@ -63,7 +64,6 @@ def type_of(key: Hashable) -> Any:
 class Compiled:
     """A kernel, ready to be run on the CPU device by any worker thread."""
 
-    from_disk = False
     engine = "compiled"
     why = ""
 
@@ -79,15 +79,17 @@ class Compiled:
             # Divisions by zero raise, so that every thread leaves a note of who it is.
             options["error_model"] = "python"
             self.program.prologue = f"_note(_m, {NO_SITE}, {PLACE})"
-        self.source, names = _generated(self.program, kinds, options)
-        signature = types.void(*[types.int64] * 10, *kinds)
-        made = njit(signature, **options, no_cfunc_wrapper=True)(
-            _defined(self.source, names, "_blocks")
-        )
-        (result,) = made.overloads.values()
-        self._keep = made
-        self._entry: Callable[..., None] = result.entry_point
-        self._bytes = self.program.fixed_bytes
+        store = store_of(dispatcher)
+        key = None if store is None else key_of(self.program, kinds, options)
+        kept = None if store is None or key is None else store.load(key)
+        self.from_disk = kept is not None
+        entry = _entry(self.program, kinds, options) if kept is None else kept
+        if store is not None and key is not None and kept is None:
+            store.save(key, entry)
+        self.source = entry.source
+        self._result = entry.result  # which the code's memory belongs to
+        self._entry: Callable[..., None] = entry.result.entry_point
+        self._bytes = entry.fixed_bytes
         self._cost: float | None = None  # seconds a block, as it was the last time
 
     @property
@@ -244,6 +246,14 @@ def _memory(nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
 # --- source ---
 
 
+def _entry(program: Program, kinds: tuple[Any, ...], options: dict[str, Any]) -> Entry:
+    source, names = _generated(program, kinds, options)
+    signature = types.void(*[types.int64] * 10, *kinds)
+    made = njit(signature, **options, no_cfunc_wrapper=True)(_defined(source, names, "_blocks"))
+    (result,) = made.overloads.values()
+    return Entry(result, source, program.fixed_bytes)
+
+
 def _generated(
     program: Program, kinds: tuple[Any, ...], options: dict[str, Any]
 ) -> tuple[str, dict[str, Any]]:
@@ -252,6 +262,7 @@ def _generated(
         raise UntranslatableError("arguments that do not fit the parameters")
     names = program.names
     names.update(meetings.NAMES)
+    names["__name__"] = __name__  # of the generated functions: what is kept on disk asks for it
     names.setdefault("_fixed", 0)  # of its type, until it is known
     for source in program.functions:
         name = source.split("(", 1)[0].removeprefix("def ").strip()

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from numbasync.backend.cpu.compiled import Compiled
 from numbasync.backend.cpu.interpret import Interpreted
 from numbasync.backend.cpu.names import UntranslatableError
-from numbasync.errors import CallerError
+from numbasync.errors import CallerError, UnsupportedKernelError
 
 Engine: TypeAlias = Compiled | Interpreted
 
@@ -44,7 +44,10 @@ def prepared(dispatcher: Any, keys: tuple[Hashable, ...], max_threads: int, only
             if only == "compiled":
                 raise
             why = f"{type(error).__name__}: {_first_line(error)}"
-    made = Interpreted(dispatcher, max_threads)
+    try:
+        made = Interpreted(dispatcher, max_threads)
+    except UnsupportedKernelError as error:
+        raise UnsupportedKernelError(f"{error}\nNor is it compiled: {why}.") from None
     made.why = why
     if only == "auto":
         _tell(made)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 from typing import Any
 
@@ -12,10 +11,6 @@ from numba.cuda.libdevicefuncs import functions
 
 from numbasync.backend.cpu import arithmetic, native
 from numbasync.backend.cpu.native import types
-
-_C_TYPES = {
-    types.float32: ctypes.c_float, types.float64: ctypes.c_double, types.int32: ctypes.c_int,
-}  # fmt: skip
 
 # Where the C library has another name.
 _NAMES = {
@@ -45,14 +40,12 @@ _OWN: dict[str, Any] = {
 
 def _of_c(name: str, result: Any, arguments: list[Any]) -> Any:
     """The C library's function of these types; None if it has none."""
-    found = getattr(arithmetic.C, _NAMES.get(name, name), None)
-    kinds = [_C_TYPES.get(a.ty) if not a.is_ptr else None for a in arguments]
-    if found is None or result not in _C_TYPES or None in kinds:
+    if any(a.is_ptr for a in arguments):
         return None
-    if not any(k in (ctypes.c_float, ctypes.c_double) for k in kinds):
+    kinds = tuple(a.ty for a in arguments)
+    if types.float32 not in kinds and types.float64 not in kinds:
         return None  # a name such as `abs` means another width there
-    found.argtypes, found.restype = tuple(kinds), _C_TYPES[result]
-    return found
+    return arithmetic.of_c(_NAMES.get(name, name), result, kinds)
 
 
 def _all() -> dict[Any, Any]:

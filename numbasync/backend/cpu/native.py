@@ -181,13 +181,14 @@ def array_at(shape: tuple[int, ...], dtype: Any) -> Any:
     """A function that gives the array at an address."""
     kind = types.Array(dtype, len(shape), "C")
 
-    @intrinsic
+    @_intrinsic
     def at(tyctx: Any, address: Any):  # type: ignore[no-untyped-def]
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             return _view(context, builder, kind, args[0], [ir.Constant(_I64, n) for n in shape])
 
         return kind(types.int64), codegen
 
+    at.made_of = ("array_at", shape, str(dtype))
     return at
 
 
@@ -195,7 +196,7 @@ def array_of_bytes(dtype: Any) -> Any:
     """A function that gives the one-dimensional array which fills so many bytes."""
     kind = types.Array(dtype, 1, "C")
 
-    @intrinsic
+    @_intrinsic
     def at(tyctx: Any, address: Any, nbytes: Any):  # type: ignore[no-untyped-def]
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             size = context.get_abi_sizeof(context.get_data_type(dtype))
@@ -204,6 +205,7 @@ def array_of_bytes(dtype: Any) -> Any:
 
         return kind(types.int64, types.int64), codegen
 
+    at.made_of = ("array_of_bytes", str(dtype))
     return at
 
 

@@ -65,6 +65,15 @@ def definition(function: types.FunctionType) -> tuple[ast.Module, ast.FunctionDe
     """The syntax tree of the file that a function is in, and the function in it. None if it is
     not at hand, or has been edited since.
     """
+    found = _definition(function)
+    if found is None:
+        # The module may have been edited and imported again.
+        linecache.checkcache(function.__code__.co_filename)
+        found = _definition(function)
+    return found
+
+
+def _definition(function: types.FunctionType) -> tuple[ast.Module, ast.FunctionDef] | None:
     original = function.__code__
     # The whole file: what is imported in it has a say in how a function is compiled.
     source = getattr(function, WRITTEN, None) or "".join(

@@ -1,0 +1,150 @@
+"""Compiled kernels on disk, beside what Numba keeps there (`cache=True`), by Numba's rules.
+
+A kernel's file is found by its module and line and is stale once the module's source has
+changed, as Numba's are. Within it, an entry is found by everything that its code was made of:
+so a device function of another module, or a constant, counts too.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import functools
+import hashlib
+from collections.abc import Hashable, Iterable
+from pathlib import Path
+from types import FunctionType
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba.core import caching
+from numba.core.compiler_lock import global_compiler_lock
+from numba.core.registry import cpu_target
+
+from numbasync.backend.cpu.native import types
+from numbasync.backend.cpu.program import Program
+
+
+class Entry(NamedTuple):
+    """What is kept of a kernel: Numba's result, and what a launch needs to know."""
+
+    result: Any
+    source: str
+    fixed_bytes: int
+
+
+class Store:
+    """The file of one kernel."""
+
+    def __init__(self, function: FunctionType) -> None:
+        self._numbas: Any = caching.CompileResultCacheImpl(function)
+        locator = self._numbas.locator
+        self._file = caching.IndexDataCacheFile(
+            locator.get_cache_path(),
+            f"{self._numbas.filename_base}.numbasync",
+            locator.get_source_stamp(),
+        )
+
+    def load(self, key: Hashable) -> Entry | None:
+        """What was kept under `key`; None if there is nothing, or it cannot be read."""
+        with global_compiler_lock:
+            target: Any = cpu_target.target_context
+            target.refresh()
+            try:
+                found = self._file.load(key)
+                if found is None:
+                    return None
+                reduced, source, fixed_bytes = found
+                return Entry(self._numbas.rebuild(target, reduced), source, fixed_bytes)
+            except Exception:  # half a file, or another version's: as many errors as formats
+                return None
+
+    def save(self, key: Hashable, entry: Entry) -> None:
+        """Keep it, if Numba can. A full disk is no reason for a kernel not to run."""
+        with global_compiler_lock, contextlib.suppress(OSError):
+            if self._numbas.check_cachable(entry.result):
+                reduced = self._numbas.reduce(entry.result)
+                self._file.save(key, (reduced, entry.source, entry.fixed_bytes))
+
+
+def store_of(dispatcher: Any) -> Store | None:
+    """Where the kernel is kept: None if it was decorated without `cache=True`."""
+    wants = not isinstance(dispatcher._cache, _nothing_kept())
+    return Store(dispatcher.py_func) if wants else None
+
+
+@functools.cache
+def _nothing_kept() -> tuple[type, ...]:
+    """The classes that stand for no cache, of Numba and of `numba.cuda`."""
+    from numba import cuda
+
+    kinds: list[Any] = [caching.NullCache]
+    with contextlib.suppress(ImportError, AttributeError):
+        kinds.append(cuda.core.caching.NullCache)
+    return tuple(kinds)
+
+
+def key_of(program: Program, kinds: Iterable[Any], options: dict[str, Any]) -> Hashable | None:
+    """What the code is made of. None if it refers to something that has no lasting name."""
+    told: list[str] = [_version(), repr(_target()), repr(sorted(options.items()))]
+    told += [str(kind) for kind in kinds]
+    told += [ast.dump(statement) for statement in program.body]
+    told += [*program.functions, *program.parameters, program.prologue, repr(program.shared)]
+    for name, value in program.names.items():
+        described = _told(value)
+        if described is None:
+            return None
+        told.append(f"{name}={described}")
+    return hashlib.sha256("\0".join(told).encode()).hexdigest()
+
+
+def _told(value: Any) -> str | None:
+    """What a value is, the same in every process."""
+    made_of = getattr(value, "made_of", None)
+    if made_of is not None:
+        return repr(made_of)
+    if value is None or isinstance(value, bool | int | float | complex | str | bytes):
+        return f"{type(value).__name__} {value!r}"
+    if isinstance(value, np.ndarray | np.generic):
+        if value.dtype.hasobject:
+            return None
+        array = np.asarray(value)
+        order = (array.flags.c_contiguous, array.flags.f_contiguous)
+        digest = hashlib.sha256(array.tobytes()).hexdigest()
+        return f"{type(value).__name__} {array.dtype.descr} {array.shape} {order} {digest}"
+    if isinstance(value, tuple):
+        parts = [_told(part) for part in value]
+        return None if None in parts else f"{type(value).__qualname__}{parts}"
+    if isinstance(value, types.Type):
+        return f"type {value}"
+    return _name_of(value)
+
+
+def _name_of(value: Any) -> str | None:
+    """Of a function or a class: where it is found. Others of users are not followed."""
+    name = getattr(value, "__name__", None)
+    module = getattr(value, "__module__", None) or type(value).__module__
+    if not isinstance(name, str) or not isinstance(module, str):
+        return None
+    known = ("numbasync", "numba", "numpy", "builtins", "math", "operator", "cmath", "ctypes")
+    if module.split(".")[0] not in known:
+        return None
+    return f"{module} {getattr(value, '__qualname__', '')} {name}"
+
+
+@functools.cache
+def _version() -> str:
+    """Of the code that makes code."""
+    import llvmlite
+    import numba
+
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    return f"{numba.__version__} {llvmlite.__version__} {np.__version__} {digest.hexdigest()}"
+
+
+@functools.cache
+def _target() -> Any:
+    context: Any = cpu_target.target_context
+    return context.codegen().magic_tuple()

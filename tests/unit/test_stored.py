@@ -1,0 +1,225 @@
+"""Kernels with `cache=True` on the CPU device: what was compiled once is loaded, and only then."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+
+import numba
+import numpy as np
+import pytest
+
+import numbasync as na
+from numbasync.errors import KernelError
+from numbasync.testing import counters
+
+MODULE = """
+import numpy as np
+from numba import cuda, float32
+from numba.cuda import libdevice
+import numbasync as na
+from helpers import FACTOR, scaled
+
+TABLE = np.arange(4, dtype=np.float32)
+
+class OwnError(Exception):
+    pass
+
+@na.launcher
+@cuda.jit(cache=True)
+def one(z: na.KernelOutput, x: na.KernelInput):
+    i = cuda.grid(1)
+    if i < z.shape[0]:
+        z[i] = scaled(x[i]) + TABLE[i & 3] + FACTOR + libdevice.cbrtf(x[i])
+
+@na.launcher
+@cuda.jit(cache=True)
+def meets(z: na.KernelOutput, x: na.KernelInput):
+    held = cuda.shared.array(8, float32)
+    t = cuda.threadIdx.x
+    held[t] = x[t]
+    cuda.syncthreads()
+    z[t] = held[7 - t]
+
+@na.launcher
+@cuda.jit(cache=True, debug=True, opt=False)
+def careful(z: na.KernelOutput, x: na.KernelInput):
+    if x[0] > 0:
+        raise ValueError("positive")
+    z[0] = 1
+
+@na.launcher
+@cuda.jit(cache=True)
+def own_error(z: na.KernelOutput, x: na.KernelInput):
+    if x[0] < 0:
+        raise OwnError("negative")
+    z[0] = 1
+
+@na.launcher
+@cuda.jit
+def not_kept(z: na.KernelOutput, x: na.KernelInput):
+    z[0] = x[0]
+"""
+HELPERS = """
+from numba import cuda
+FACTOR = 10
+
+@cuda.jit(device=True)
+def scaled(x):
+    return 2 * x
+"""
+_number = itertools.count()
+
+Load = Callable[[], ModuleType]
+
+
+@pytest.fixture
+def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
+    """Imports the module anew, as another process would."""
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "cache"))
+    # Bytecode is found by the time in seconds and the size, which these changes leave as they are.
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "program.py").write_text(MODULE)
+    (tmp_path / "helpers.py").write_text(HELPERS)
+
+    def import_it() -> ModuleType:
+        sys.modules.pop("helpers", None)
+        importlib.invalidate_caches()
+        spec = importlib.util.spec_from_file_location(
+            f"program_{next(_number)}", tmp_path / "program.py"
+        )
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    with na.use_device(na.devices("cpu")[0]):
+        yield import_it
+
+
+def compiled_by(module: ModuleType, name: str, size: int = 8) -> tuple[int, np.ndarray]:
+    """How much a launch compiled, and its result."""
+    before = counters().compiles
+    z = getattr(module, name)[1, size](na.zeros(size), na.ones(size)).sync()[0]
+    return counters().compiles - before, z.to_host().sync()
+
+
+@pytest.mark.parametrize("name", ["one", "meets"])
+def test_what_is_kept_is_loaded_and_right(load: Load, name: str) -> None:
+    first, expected = compiled_by(load(), name)
+    again, result = compiled_by(load(), name)
+    assert (first, again) == (1, 0)
+    np.testing.assert_array_equal(result, expected)
+    if name == "one":
+        np.testing.assert_array_equal(result, 13 + np.arange(8) % 4)
+
+
+def test_a_kernel_without_it_is_compiled_each_time(load: Load) -> None:
+    assert compiled_by(load(), "not_kept")[0] == 1
+    assert compiled_by(load(), "not_kept")[0] == 1
+
+
+def test_other_types_are_another_variant(load: Load) -> None:
+    compiled_by(load(), "meets")
+    module = load()
+    before = counters().compiles
+    x = na.ones(8, dtype=np.float64)
+    module.meets[1, 8](na.zeros(8, dtype=np.float64), x).sync()
+    assert counters().compiles == before + 1
+
+
+def test_a_device_function_of_another_module_counts(load: Load, tmp_path: Path) -> None:
+    compiled_by(load(), "one")
+    (tmp_path / "helpers.py").write_text(HELPERS.replace("2 * x", "3 * x"))
+    compiles, result = compiled_by(load(), "one")
+    assert compiles == 1
+    np.testing.assert_array_equal(result, 14 + np.arange(8) % 4)
+
+
+def test_a_constant_of_another_module_counts(load: Load, tmp_path: Path) -> None:
+    compiled_by(load(), "one")
+    (tmp_path / "helpers.py").write_text(HELPERS.replace("FACTOR = 10", "FACTOR = 20"))
+    compiles, result = compiled_by(load(), "one")
+    assert compiles == 1
+    np.testing.assert_array_equal(result, 23 + np.arange(8) % 4)
+
+
+def test_an_array_used_as_a_constant_counts(load: Load) -> None:
+    compiled_by(load(), "one")
+    module = load()
+    module.TABLE[:] = 100
+    compiles, result = compiled_by(module, "one")
+    assert compiles == 1
+    np.testing.assert_array_equal(result, np.full(8, 113))
+
+
+def test_a_changed_module_is_compiled_again(load: Load, tmp_path: Path) -> None:
+    compiled_by(load(), "meets")
+    (tmp_path / "program.py").write_text(MODULE.replace("held[7 - t]", "held[7 - t] + 5"))
+    compiles, result = compiled_by(load(), "meets")
+    assert compiles == 1
+    np.testing.assert_array_equal(result, np.full(8, 6))
+
+
+def test_a_broken_file_is_compiled_again_and_replaced(load: Load, tmp_path: Path) -> None:
+    compiled_by(load(), "meets")
+    (file,) = (tmp_path / "cache").rglob("*meets*.nbc")
+    file.write_bytes(file.read_bytes()[:100])
+    compiles, result = compiled_by(load(), "meets")
+    assert compiles == 1
+    np.testing.assert_array_equal(result, np.ones(8))
+    assert compiled_by(load(), "meets")[0] == 0
+
+
+def test_errors_of_what_was_loaded_say_where(load: Load) -> None:
+    said = []
+    for _ in range(2):
+        with pytest.raises(KernelError) as error:
+            compiled_by(load(), "careful")
+        said.append(str(error.value))
+    assert said[0] == said[1]
+    assert "thread (0, 0, 0): ValueError: positive" in said[0]
+    assert "program.py:" in said[0]
+
+
+def test_what_has_no_lasting_name_is_not_kept(load: Load) -> None:
+    assert [compiled_by(load(), "own_error")[0] for _ in range(2)] == [1, 1]
+
+
+def test_a_directory_that_cannot_be_written_costs_only_time(
+    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = load()
+
+    def full(*args: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    assert compiled_by(module, "meets")[0] == 1
+
+
+def test_a_second_process_compiles_nothing(
+    tmp_path: Path, python: str, python_env: dict[str, str], load: Load
+) -> None:
+    compiled_by(load(), "meets")
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "import program, numbasync as na\n"
+        "from numbasync.testing import counters\n"
+        "program.meets[1, 8](na.zeros(8), na.ones(8)).sync()\n"
+        "print(counters().compiles, na.compile_count(), program.meets.cpu_engine())"
+    )
+    env = {**python_env, "NUMBASYNC_DEVICE": "cpu", "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    done = subprocess.run(
+        [python, "-W", "ignore", "-c", program, str(tmp_path)],
+        env=env, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split("CpuEngine")[0].strip() == "0 0"
