@@ -112,6 +112,32 @@ class BarrierDivergenceError(KernelError):
     """Some threads of a block wait at a barrier that the others will not reach."""
 
 
+class OutOfBoundsError(KernelError, IndexError):
+    """A kernel used an index that its array does not have."""
+
+
+class UninitialisedReadError(KernelError):
+    """A kernel read shared or local memory that it had not written. Found in checked kernels."""
+
+
+class DataRaceError(KernelError):
+    """Two threads used an element, one of them wrote it, and nothing orders the two. Found in
+    checked kernels.
+    """
+
+
+class InputModifiedError(KernelError):
+    """A kernel wrote memory that it was passed as an input. Found in checked kernels."""
+
+
+class TileOverrunError(KernelError):
+    """A block wrote outside its tile of a partition. Found in checked kernels."""
+
+
+class IndexOverflowError(KernelError, OverflowError):
+    """A kernel cut an index to 32 bits that does not fit. Found in checked kernels."""
+
+
 class UnsupportedKernelError(DeviceError, NotImplementedError):
     """This device cannot run a construct that the kernel uses."""
 

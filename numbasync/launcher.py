@@ -91,7 +91,9 @@ class Launch(DeviceOp[Any]):
                 order(ctx, *bound.sources)
             with device.leasing:
                 args = _lease(launcher, bound, ctx)
-                ctx.queue.launch(plan.executable, plan.grid, plan.block, plan.shared_bytes, args)
+                ctx.queue.launch(
+                    plan.executable, plan.grid, plan.block, plan.shared_bytes, args, plan.rights
+                )
             ctx.submission.launched += (launcher.name,)
         return launcher.result(given)
 

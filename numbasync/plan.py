@@ -39,13 +39,16 @@ class Config:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to launch: compiled code, and extents; `empty` if there is nothing to do."""
+    """What to launch: compiled code, extents, and what of its arguments it may write; `empty` if
+    there is nothing to do.
+    """
 
     executable: base.Executable
     grid: Dim3
     block: Dim3
     shared_bytes: int
     empty: bool
+    rights: tuple[base.Right | None, ...]
 
 
 class Planner:
@@ -122,10 +125,27 @@ class Planner:
             self._request(bound, config), device.limits, executable.max_threads_per_block,
             executable.suggested_threads,
         )  # fmt: skip
-        plan = Plan(executable, found.grid, found.block, config.shared_bytes, 0 in found.grid)
+        plan = Plan(
+            executable, found.grid, found.block, config.shared_bytes, 0 in found.grid,
+            self._rights(bound),
+        )  # fmt: skip
         if len(self._plans) >= MOST_PLANS:
             self._plans.clear()
         return self._plans.setdefault(_plan_key(bound, config, device.backend), plan)
+
+    def _rights(self, bound: Bound) -> tuple[base.Right | None, ...]:
+        rights: list[base.Right | None] = []
+        for i, parameter in enumerate(self._parameters):
+            partition = bound.partitions.get(i)
+            is_tile = parameter.role is Role.TILE
+            if partition is None or partition.blocks is not None or is_tile:
+                rights.append(base.Right(parameter.is_output))
+            else:
+                axes = self._axes or tuple(range(len(partition.tile)))
+                rights.append(base.Right(parameter.is_output, partition.tile, axes))
+            if partition is not None and is_tile:
+                rights += [None] * len(partition.tile)  # its extents are arguments, too
+        return tuple(rights)
 
     def _request(self, bound: Bound, config: Config) -> grids.Request:
         partitions = tuple((self._parameters[i].name, p) for i, p in bound.partitions.items())

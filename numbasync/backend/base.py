@@ -15,6 +15,8 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
+from numbasync.backend.checks import Checks as Checks
+from numbasync.backend.checks import Right as Right
 from numbasync.backend.interchange import Foreign as Foreign
 from numbasync.backend.interchange import Loan as Loan
 
@@ -191,9 +193,15 @@ class Queue(Protocol):
     """
 
     def launch(
-        self, executable: Any, grid: Dim3, block: Dim3, shared_bytes: int, args: Sequence[Any]
-    ) -> None:
-        """Run a kernel. `args`: array handles of this device, and host scalars."""
+        self, executable: Any, grid: Dim3, block: Dim3, shared_bytes: int, args: Sequence[Any],
+        rights: Sequence[Right | None] = (),
+    ) -> None:  # fmt: skip
+        """Run a kernel.
+
+        Args:
+            args: array handles of this device, and host scalars.
+            rights: what it may do with each of `args`, for a device that checks.
+        """
         ...
 
     def upload(self, dst: Any, src: np.ndarray[Any, Any]) -> None:
@@ -366,6 +374,10 @@ class Device(Protocol):
 
     def seeded(self, seed: int) -> AbstractContextManager[object]:
         """Inside the block, let `seed` decide which stream goes on, if the device can."""
+        ...
+
+    def checked(self, checks: Checks) -> AbstractContextManager[object]:
+        """Inside the block, check what kernels do, if the device can."""
         ...
 
     def can_access(self, other: Any) -> bool: ...

@@ -9,17 +9,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Self
+from typing import Self, get_args
 
 from numbasync import reactor
 from numbasync.backend import base
+from numbasync.backend.base import Checks
 from numbasync.backend.base import Counters as Counters
+from numbasync.backend.checks import ThreadOrder as ThreadOrder
 from numbasync.device import Device
-from numbasync.errors import StateError
+from numbasync.errors import CallerError, StateError
 from numbasync.stream import Stream
 from numbasync.testing.faults import Fault as Fault
 from numbasync.testing.faults import Injected as Injected
 from numbasync.testing.faults import inject as inject
+from numbasync.testing.races import Difference as Difference
+from numbasync.testing.races import Race as Race
+from numbasync.testing.races import find_race as find_race
 
 
 class Gate:
@@ -95,6 +100,38 @@ def seeded(device: Device, seed: int) -> Iterator[None]:
         StateError: the device is seeded already.
     """
     with device.backend.seeded(seed):
+        yield
+
+
+@contextmanager
+def checked(device: Device, order: ThreadOrder = "forward", seed: int = 0) -> Iterator[None]:
+    """Inside the block, kernels that are launched on the CPU device are checked: every access,
+    and the order of threads. They are compiled once more for it, run on one processor, and take
+    some ten times as long. What is found is raised where the operation is awaited:
+
+    - `UninitialisedReadError`: a read of shared or local memory that was not written;
+    - `DataRaceError`: two accesses of two threads that nothing orders, one of which changes the
+      element. Barriers order the threads of a block, meetings of a warp those of a warp, and
+      atomic operations of both blocks these blocks: they may be a flag. Arrays of more than
+      16,777,216 elements are left out;
+    - `InputModifiedError`: a write to memory of a `na.KernelInput`;
+    - `TileOverrunError`: a write outside the block's tile of a partition;
+    - `IndexOverflowError`: a conversion to 32 bits of an index that does not fit.
+
+    Accesses to whole rows, and to fields of records, are not checked. A kernel that is
+    interpreted (`kernel.cpu_engine()`) keeps the order, and is not checked otherwise. On a GPU
+    the block changes nothing: `compute-sanitizer` finds some of these there.
+
+    Args:
+        order: of the blocks, and of the threads of a block between two meetings.
+        seed: of a shuffled order.
+
+    Raises:
+        CallerError: there is no such order.
+    """
+    if order not in get_args(ThreadOrder):
+        raise CallerError(f"order={order!r}: write one of {', '.join(get_args(ThreadOrder))}.")
+    with device.backend.checked(Checks(order, seed)):
         yield
 
 

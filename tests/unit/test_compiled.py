@@ -11,6 +11,7 @@ import pytest
 from numba import cuda, float32, int64
 
 import numbasync as na
+from numbasync.backend.base import ArrayKey
 from numbasync.backend.cpu import compiled, engines
 from numbasync.errors import BarrierDivergenceError, CallerError, KernelError
 
@@ -95,14 +96,14 @@ def test_what_cannot_be_compiled_says_why_once(caplog: pytest.LogCaptureFixture)
 
 def test_one_engine_may_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     dispatcher = halve_sums.kernel
-    keys = (compiled.ArrayKey("<f4", 1, "C"),) * 2
+    keys = (ArrayKey("<f4", 1, "C"),) * 2
     assert engines.prepared(dispatcher, keys, 1024, "auto").engine == "compiled"
     made = engines.prepared(dispatcher, keys, 1024, "interpreted")
     assert (made.engine, made.why) == (
         "interpreted",
         "NUMBASYNC_CPU_ENGINE=interpreted asks for it",
     )
-    half = (compiled.ArrayKey("<f2", 1, "C"),) * 2
+    half = (ArrayKey("<f2", 1, "C"),) * 2
     with pytest.raises(Exception, match="float16"):
         engines.prepared(half_precision.kernel, half, 1024, "compiled")
     monkeypatch.setenv("NUMBASYNC_CPU_ENGINE", "warp")
@@ -261,3 +262,36 @@ def test_kernels_run_beside_python() -> None:
             return
         steps *= 4
     pytest.fail(f"counted to {counted}")
+
+
+@cuda.jit(device=True)
+def far(values, pair):
+    return values[70_000_000] + pair[1]
+
+
+@na.launcher
+@cuda.jit
+def literal_store(z: na.KernelOutput):
+    z[100_000_000] = 1
+
+
+@na.launcher
+@cuda.jit
+def literal_load_of_a_view(z: na.KernelOutput, x: na.KernelInput, pair):
+    rest = x[2:]
+    z[0] = far(rest, pair)
+
+
+@pytest.mark.parametrize(
+    ("op", "said"),
+    [
+        (lambda: literal_store[1, 1](na.zeros(3)), "index 100000000 .* axis 0 of z, which has 3"),
+        (
+            lambda: literal_load_of_a_view[1, 1](na.zeros(3), na.ones(3), (1, 2.0)),
+            "index 70000000 .* axis 0 of values, which has 1",
+        ),
+    ],
+)
+def test_literal_indices_are_checked_too(op: Any, said: str) -> None:
+    with pytest.raises(KernelError, match=said):
+        op().sync()

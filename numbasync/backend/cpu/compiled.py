@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import itertools
 import os
@@ -14,24 +13,16 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numba import njit
-from numba.core import compiler
-from numba.core.compiler_lock import global_compiler_lock
-from numba.core.registry import cpu_target
-from numba.core.typed_passes import type_inference_stage
-from numba.np.numpy_support import from_dtype
 
-from numbasync.backend.base import ArrayKey, Dim3
-from numbasync.backend.cpu import meetings, native
-from numbasync.backend.cpu.control import alone, counted, plain, threads
-from numbasync.backend.cpu.names import UntranslatableError
-from numbasync.backend.cpu.native import types
-from numbasync.backend.cpu.program import ALL, HIDDEN, PLACE, Program
-from numbasync.backend.cpu.regions import Pieces
-from numbasync.backend.cpu.stored import Entry, key_of, store_of
+from numbasync.backend.base import Checks, Dim3, Right
+from numbasync.backend.cpu import native
+from numbasync.backend.cpu.checked import Checked
+from numbasync.backend.cpu.generate import entry_of, type_of
+from numbasync.backend.cpu.program import PLACE
+from numbasync.backend.cpu.reports import NO_SITE, error_of
+from numbasync.backend.cpu.stored import key_of, store_of
 from numbasync.backend.cpu.translate import translate
-from numbasync.backend.cpu.uniform import Uniform
-from numbasync.errors import BarrierDivergenceError, KernelError
+from numbasync.errors import KernelError
 
 if TYPE_CHECKING:
     from numbasync.backend.cpu.engine import Engine
@@ -40,25 +31,7 @@ if TYPE_CHECKING:
 # first launch, if it has so many threads.
 SPREAD_SECONDS = 0.0005
 SPREAD_THREADS = 1 << 15
-INNER = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}  # called by compiled code only
-NO_SITE = -1  # somewhere in the kernel
 PARTS = 4  # for each of them: they need not take the same time
-
-_SIZES = "_wx, _wy, _wz, _gx, _gy, _gz, _m, _d"
-_WHERE = """
-    _bx = _b % _gx
-    _by = _b // _gx % _gy
-    _bz = _b // _gx // _gy
-"""
-
-
-def type_of(key: Hashable) -> Any:
-    """Numba's type of an argument, by its part of a variant's key."""
-    if isinstance(key, ArrayKey):
-        return types.Array(from_dtype(np.dtype(key.dtype)), key.ndim, key.order)
-    if isinstance(key, tuple):
-        return types.BaseTuple.from_types([type_of(k) for k in key])
-    return key
 
 
 class Compiled:
@@ -83,13 +56,16 @@ class Compiled:
         key = None if store is None else key_of(self.program, kinds, options)
         kept = None if store is None or key is None else store.load(key)
         self.from_disk = kept is not None
-        entry = _entry(self.program, kinds, options) if kept is None else kept
+        entry = entry_of(self.program, kinds, options) if kept is None else kept
         if store is not None and key is not None and kept is None:
             store.save(key, entry)
         self.source = entry.source
         self._result = entry.result  # which the code's memory belongs to
         self._entry: Callable[..., None] = entry.result.entry_point
         self._bytes = entry.fixed_bytes
+        self._checked: Checked | None = None
+        self._made_of = kinds, options
+        self._checking = threading.Lock()
         self._cost: float | None = None  # seconds a block, as it was the last time
 
     @property
@@ -104,9 +80,21 @@ class Compiled:
     # --- running ---
 
     def run(
-        self, grid: Dim3, block: Dim3, shared_bytes: int, args: Sequence[Any], engine: Engine
+        self,
+        grid: Dim3,
+        block: Dim3,
+        shared_bytes: int,
+        args: Sequence[Any],
+        engine: Engine,
+        checks: Checks | None = None,
+        rights: Sequence[Right | None] = (),
     ) -> None:
-        """Run every block. Called on a worker thread."""
+        """Run every block. Called on a worker thread.
+
+        Args:
+            checks: how to check every access; None: run as fast as it can.
+            rights: what may be written, for the checks.
+        """
         used = sum(nbytes for _, nbytes in self.program.shared) + shared_bytes
         if used > self.max_shared_bytes:
             raise KernelError(
@@ -114,6 +102,9 @@ class Compiled:
                 f"static together; the device has {self.max_shared_bytes}."
             )
         values = [_value(a) for a in args]
+        if checks is not None:
+            self._with_checks().run(checks, grid, block, shared_bytes, args, values, rights)
+            return
         blocks = grid[0] * grid[1] * grid[2]
         threads = blocks * block[0] * block[1] * block[2]
         is_large = (
@@ -166,35 +157,15 @@ class Compiled:
         try:
             self._entry(first, end, *block, *grid, memory.ctypes.data, shared_bytes, *values)
         except Exception as error:
-            raise self._error(record.tolist(), error) from (
+            raise error_of(self.program, record.tolist(), error) from (
                 None if record[0] != native.RAISED else error
             )
 
-    # --- messages ---
-
-    def _error(self, record: list[int], error: Exception) -> Exception:
-        kind, number, axis, index, extent, bx, by, bz, tx, ty, tz = record
-        if kind == 0:
-            return KernelError(f"kernel {self.name}: {type(error).__name__}: {error}")
-        where = f"kernel {self.name}, block ({bx}, {by}, {bz}), thread ({tx}, {ty}, {tz}): "
-        if number == NO_SITE:
-            return KernelError(f"{where}{type(error).__name__}: {error}")
-        site = self.program.sites[number]
-        at = f" ({site.file}:{site.line})"
-        if kind == native.DIVERGED:
-            return BarrierDivergenceError(
-                f"kernel {self.name}, block ({bx}, {by}, {bz}): {index} of {extent} threads wait "
-                f"at {site.what}, line {site.line}, but thread ({tx}, {ty}, {tz}) has returned or "
-                "gone another way.\n"
-                "Guard the work between barriers, not the barriers: if i < n: ...; then "
-                f"{site.what}() outside the if."
-            )
-        if kind == native.RAISED:
-            return KernelError(f"{where}{type(error).__name__}: {error}{at}")
-        return KernelError(
-            f"{where}IndexError: index {index} is out of bounds for axis {axis} of {site.what}, "
-            f"which has {extent}{at}"
-        )
+    def _with_checks(self) -> Checked:
+        with self._checking:
+            if self._checked is None:
+                self._checked = Checked(self.function, *self._made_of, self.program.prologue)
+            return self._checked
 
 
 def _value(argument: Any) -> Any:
@@ -241,96 +212,3 @@ def _memory(nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
         found = _own.memory = raw[skip : skip + nbytes]
     memory: np.ndarray[Any, np.dtype[np.uint8]] = found[:nbytes]
     return memory
-
-
-# --- source ---
-
-
-def _entry(program: Program, kinds: tuple[Any, ...], options: dict[str, Any]) -> Entry:
-    source, names = _generated(program, kinds, options)
-    signature = types.void(*[types.int64] * 10, *kinds)
-    made = njit(signature, **options, no_cfunc_wrapper=True)(_defined(source, names, "_blocks"))
-    (result,) = made.overloads.values()
-    return Entry(result, source, program.fixed_bytes)
-
-
-def _generated(
-    program: Program, kinds: tuple[Any, ...], options: dict[str, Any]
-) -> tuple[str, dict[str, Any]]:
-    """The source of the loop over blocks, and what its names stand for."""
-    if len(kinds) != len(program.parameters):
-        raise UntranslatableError("arguments that do not fit the parameters")
-    names = program.names
-    names.update(meetings.NAMES)
-    names["__name__"] = __name__  # of the generated functions: what is kept on disk asks for it
-    names.setdefault("_fixed", 0)  # of its type, until it is known
-    for source in program.functions:
-        name = source.split("(", 1)[0].removeprefix("def ").strip()
-        names[name] = None
-    for source in program.functions:
-        name = source.split("(", 1)[0].removeprefix("def ").strip()
-        names[name] = njit(**options, **INNER)(_defined(source, names, name))
-    parameters = "".join(f", {p}" for p in program.parameters)
-    by_itself = None if program.meets else alone(program)
-    if by_itself is not None:
-        names["_fixed"] = program.fixed_bytes
-        body = _indented(_text(by_itself, 0), 2)
-    elif not program.meets:
-        thread = f"def _thread({ALL}{parameters}):\n    {program.prologue}\n"
-        names["_fixed"] = program.fixed_bytes
-        names["_thread"] = njit(**{**options, **INNER, "forceinline": True})(
-            _defined(thread + _text(program.body), names, "_thread")
-        )
-        call = ast.parse(f"_thread({ALL}{parameters})").body
-        body = _indented(_text(threads(call, "pass"), 0), 2)
-    else:
-        uniform = Uniform(program)
-        if counted(program, uniform):
-            uniform = Uniform(program)
-        seen = _types(program, kinds, names)
-        written = Pieces(program, uniform, seen).write()
-        names["_fixed"] = program.fixed_bytes
-        body = _indented(_text(written, 0), 2)
-    where = _indented(_WHERE.strip("\n"))
-    source = (
-        f"def _blocks(_lo, _hi, {_SIZES}{parameters}):\n"
-        f"    for _b in range(_lo, _hi):\n{where}\n{body}\n"
-    )
-    return source, names
-
-
-def _types(program: Program, kinds: tuple[Any, ...], names: dict[str, Any]) -> dict[str, Any]:
-    """Numba's type of every variable."""
-    parameters = "".join(f", {p}" for p in program.parameters)
-    source = f"def _plain({ALL}{parameters}):\n" + _text(plain(program))
-    function = _defined(source, names, "_plain")
-    context: Any = cpu_target.typing_context
-    target: Any = cpu_target.target_context
-    arguments = (*[types.int64] * len(HIDDEN), *kinds)
-    with global_compiler_lock:
-        context.refresh()
-        target.refresh()
-        code = compiler.run_frontend(function)
-        found, *_ = type_inference_stage(context, target, code, arguments, None)
-    return dict(found)
-
-
-def _defined(source: str, names: dict[str, Any], name: str) -> Any:
-    space = names if name in names else dict(names)
-    held = names.get(name)
-    # Made of a syntax tree whose names have all been replaced.
-    exec(compile(source, f"<numbasync {name}>", "exec"), names)  # noqa: S102
-    made = names[name]
-    if held is None and space is not names:
-        names.pop(name)
-    return made
-
-
-def _text(statements: list[ast.stmt], levels: int = 1) -> str:
-    tree = ast.fix_missing_locations(ast.Module(statements, []))
-    return _indented(ast.unparse(tree), levels)
-
-
-def _indented(text: str, levels: int = 1) -> str:
-    pad = "    " * levels
-    return "\n".join(pad + line if line else line for line in text.splitlines())

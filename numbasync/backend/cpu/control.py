@@ -25,7 +25,19 @@ def expression(source: str) -> ast.stmt:
     return ast.Expr(parsed(source))
 
 
-def threads(body: list[ast.stmt], prologue: str) -> list[ast.stmt]:
+_IN_TURN = """
+_t = _turn(_m, _k)
+_tx = _t % _wx
+_ty = _t // _wx % _wy
+_tz = _t // _wx // _wy
+"""
+
+
+def threads(body: list[ast.stmt], prologue: str, in_turn: bool = False) -> list[ast.stmt]:
+    """The loop over the threads of a block; `in_turn`: in the order that was passed."""
+    if in_turn:
+        body = [*ast.parse(f"{_IN_TURN}{prologue}").body, *body]
+        return [ast.For(ast.Name("_k", ast.Store()), parsed("range(_wx * _wy * _wz)"), body, [])]
     linear = _LINEAR if "_t" in names(body, ast.Load) else "pass"
     body = [*ast.parse(f"{linear}\n{prologue}").body, *body]
     for axis in "xyz":
@@ -52,7 +64,7 @@ def alone(program: Program) -> list[ast.stmt] | None:
                 return None
     body = copy.deepcopy(program.body)
     block(body)
-    return threads(body, program.prologue)
+    return threads(body, program.prologue, program.checked)
 
 
 def returns_early(body: list[ast.stmt]) -> bool:

@@ -6,15 +6,15 @@ import atexit
 import math
 import os
 import platform
-from collections.abc import Hashable
-from contextlib import AbstractContextManager
+from collections.abc import Hashable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import numpy as np
 from numba import typeof
 
 from numbasync.backend import interchange
-from numbasync.backend.base import CompletionPath, Limits, counters
+from numbasync.backend.base import Checks, CompletionPath, Limits, counters
 from numbasync.backend.cpu import compiled, engine, engines
 from numbasync.backend.cpu.engine import Engine
 from numbasync.backend.cpu.memory import CpuForeign, CpuMemory, CpuPool
@@ -70,6 +70,14 @@ class CpuDevice:
 
     def seeded(self, seed: int) -> AbstractContextManager[object]:
         return stepping(self._engine, seed)
+
+    @contextmanager
+    def checked(self, checks: Checks) -> Iterator[None]:
+        outer, self._engine.checks = self._engine.checks, checks
+        try:
+            yield
+        finally:
+            self._engine.checks = outer
 
     def _poisons(self) -> bool:
         return self._engine.stepper is not None

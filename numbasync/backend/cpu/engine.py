@@ -15,6 +15,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from numbasync.backend.base import Checks
+
 if TYPE_CHECKING:
     from numbasync.backend.cpu.stepping import Stepper
     from numbasync.backend.cpu.streams import CpuStream
@@ -117,6 +119,7 @@ class Engine:
         self.streams: weakref.WeakSet[CpuStream] = weakref.WeakSet()
         self.stopping = False
         self.stepper: Stepper | None = None
+        self.checks: Checks | None = None
         _engines.add(self)
 
     @property

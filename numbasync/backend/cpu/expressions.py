@@ -98,8 +98,15 @@ class Expressions(ast.NodeTransformer):
         made_here = self._is_array(base)
         new = self.visit(base)
         if isinstance(index, ast.Constant) and not made_here:
-            node.value = new
-            return node
+            is_number = isinstance(index.value, int)
+            if is_number and isinstance(node.ctx, ast.Load) and not is_extents(base):
+                # Of a tuple, its type depends on which it is.
+                site = self._program.site(self._function, node, text)
+                node.value = called("_at_literal", new, index, None, site)
+                return node
+            if not is_number or isinstance(node.ctx, ast.Load):
+                node.value = new
+                return node
         has_name = isinstance(new, ast.Name)
         if not has_name and isinstance(node.ctx, ast.Store):
             held = f"_h{self._program.number()}"
@@ -108,18 +115,18 @@ class Expressions(ast.NodeTransformer):
         site = self._program.site(self._function, node, text)
         if isinstance(index, ast.Tuple):
             parts = [self.visit(e) for e in index.elts]
-            plain = not any(_is_open(e) for e in index.elts)
+            plain = not any(is_open(e) for e in index.elts)
             if has_name:
                 for axis, part in enumerate(parts):
                     if isinstance(part, ast.Slice):
                         continue
-                    if _is_open(part):
+                    if is_open(part):
                         break  # which axis the next one is of depends on the array
-                    parts[axis] = _called("_axis", new, ast.Constant(axis), part, site)
+                    parts[axis] = called("_axis", new, ast.Constant(axis), part, site)
                 node.value, node.slice = new, ast.Tuple(parts, ast.Load())
                 return node
             if plain and not any(isinstance(e, ast.Slice) for e in parts):
-                return _called("_get", new, ast.Tuple(parts, ast.Load()), None, site)
+                return called("_get", new, ast.Tuple(parts, ast.Load()), None, site)
             node.value, node.slice = new, ast.Tuple(parts, ast.Load())
             return node
         if isinstance(index, ast.Slice):
@@ -127,9 +134,9 @@ class Expressions(ast.NodeTransformer):
             return node
         at = self.visit(index)
         if has_name:
-            node.value, node.slice = new, _called("_check", new, at, None, site)
+            node.value, node.slice = new, called("_check", new, at, None, site)
             return node
-        return _called("_get", new, at, None, site)
+        return called("_get", new, at, None, site)
 
     def _is_array(self, base: ast.expr) -> bool:
         """Whether it is known to be an array, and no tuple: one of its own that was made here."""
@@ -257,7 +264,7 @@ class Expressions(ast.NodeTransformer):
         array, index, *values = (self.visit(a) for a in node.args)
         array = self._held(array)
         site = self._program.site(self._function, node, text)
-        at = _called("_check", array, index, None, site)
+        at = called(self._program.atomic, array, index, None, site)
         return self._call(function, [array, at, *values])
 
     def _compare_and_swap(self, node: ast.Call) -> Any:
@@ -265,7 +272,7 @@ class Expressions(ast.NodeTransformer):
         array, *values = (self.visit(a) for a in node.args)
         array = self._held(array)
         site = self._program.site(self._function, node, text)
-        at = _called("_check", array, ast.Constant(0), None, site)
+        at = called(self._program.atomic, array, ast.Constant(0), None, site)
         return self._call(atomics.atomic_cas, [array, at, *values])
 
     def _held(self, value: ast.expr) -> Any:
@@ -351,11 +358,18 @@ def _is_type(value: Any) -> bool:
     return isinstance(value, numba_types.Type) or type(value) in (int, float, bool, complex)
 
 
-def _is_open(node: ast.AST) -> bool:
+def is_extents(node: ast.AST) -> bool:
+    return isinstance(node, ast.Attribute) and node.attr in ("shape", "strides")
+
+
+def is_open(node: ast.AST) -> bool:
     return isinstance(node, ast.Constant) and node.value in (None, ...)
 
 
-def _called(name: str, array: ast.expr, first: ast.expr, second: ast.expr | None, site: int) -> Any:
-    arguments = [array, first, *([] if second is None else [second])]
+def called(
+    name: str, array: ast.expr, first: ast.expr | None, second: ast.expr | None, site: int
+) -> Any:
+    """A call that also says where it is."""
+    arguments = [copy.deepcopy(a) for a in (array, first, second) if a is not None]
     rest = [parsed("_m"), ast.Constant(site), parsed(PLACE)]
-    return ast.Call(ast.Name(name, ast.Load()), [copy.deepcopy(a) for a in arguments] + rest, [])
+    return ast.Call(ast.Name(name, ast.Load()), arguments + rest, [])

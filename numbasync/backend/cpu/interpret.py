@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -22,14 +22,15 @@ import greenlet
 import numpy as np
 
 from numbasync.backend import base
-from numbasync.backend.base import Dim3
+from numbasync.backend.base import Checks, Dim3, Right
 from numbasync.backend.cpu.arrays import typed
 from numbasync.backend.cpu.bind import Binding
 from numbasync.backend.cpu.constants import strict
 from numbasync.backend.cpu.freeze import Program
 from numbasync.backend.cpu.integers import tag_always
 from numbasync.backend.cpu.intrinsics import Intrinsics
-from numbasync.errors import BarrierDivergenceError, KernelError, NumbasyncError
+from numbasync.backend.cpu.shadow import turns
+from numbasync.errors import BarrierDivergenceError, KernelError, NumbasyncError, OutOfBoundsError
 
 if TYPE_CHECKING:
     from numbasync.backend.cpu.engine import Engine
@@ -66,14 +67,26 @@ class Interpreted:
         return 64 if self.has_barriers else 256
 
     def run(
-        self, grid: Dim3, block: Dim3, shared_bytes: int, args: Sequence[Any], engine: Engine
+        self,
+        grid: Dim3,
+        block: Dim3,
+        shared_bytes: int,
+        args: Sequence[Any],
+        engine: Engine,
+        checks: Checks | None = None,
+        rights: Sequence[Right | None] = (),
     ) -> None:
-        """Run every block, one after the other. Called on a worker thread."""
+        """Run every block, one after the other. Called on a worker thread.
+
+        Args:
+            checks: whose order is kept; accesses are not checked here, but for their indices.
+            rights: not used.
+        """
         machine = _machine()
         body = machine.bind(self.program)
         values = [_value(a, self.program.tags) for a in args]
         with np.errstate(all="ignore"):
-            machine.run(self, body, values, grid, block, shared_bytes, engine)
+            machine.run(self, body, values, grid, block, shared_bytes, engine, checks)
 
 
 def _value(argument: Any, tags: str) -> Any:
@@ -116,17 +129,17 @@ class Machine:
 
     def run(
         self, kernel: Interpreted, body: types.FunctionType, args: list[Any],
-        grid: Dim3, block: Dim3, shared_bytes: int, engine: Engine,
+        grid: Dim3, block: Dim3, shared_bytes: int, engine: Engine, checks: Checks | None,
     ) -> None:  # fmt: skip
         cuda = self.cuda
         cuda.shared.begin(shared_bytes, kernel.max_shared_bytes, kernel.program.tags)
         cuda.local.tags = kernel.program.tags
         cuda.gridDim.x, cuda.gridDim.y, cuda.gridDim.z = grid
         cuda.blockDim.x, cuda.blockDim.y, cuda.blockDim.z = block
-        threads = list(_indices(block))
+        threads = list(_in_turn(_indices(block), checks))
         run_block = self._run_lanes if kernel.has_barriers else self._run_loop
         try:
-            for bx, by, bz in _indices(grid):
+            for bx, by, bz in _in_turn(_indices(grid), checks):
                 if engine.stopping:
                     return
                 index, origin = cuda.blockIdx, cuda.origin
@@ -138,7 +151,8 @@ class Machine:
             raise
         except Exception as error:
             line = _line_in(error, kernel.program)
-            raise KernelError(
+            of_index = isinstance(error, IndexError)
+            raise (OutOfBoundsError if of_index else KernelError)(
                 f"{self._place(kernel)}{type(error).__name__}: {error}{line}"
             ) from error
 
@@ -264,6 +278,13 @@ def _line_in(error: BaseException, program: Program) -> str:
             found = f" ({trace.tb_frame.f_code.co_filename}:{trace.tb_lineno})"
         trace = trace.tb_next
     return found or ""
+
+
+def _in_turn(places: Iterator[Dim3], checks: Checks | None) -> Iterable[Dim3]:
+    if checks is None:
+        return places
+    known = list(places)
+    return [known[k] for k in turns(checks, len(known))]
 
 
 def _indices(extent: Dim3) -> Iterator[Dim3]:

@@ -25,6 +25,7 @@ INLINED: Any = {**OPTIONS, "forceinline": True}
 # What a kernel leaves in its record when it stops: 64-bit integers, in this order.
 FIELDS = ("kind", "site", "axis", "index", "extent", "block x", "y", "z", "thread x", "y", "z")
 OUT_OF_RANGE, RAISED, DIVERGED = 1, 2, 3
+UNWRITTEN, INPUT_WRITTEN, OUTSIDE_TILE, RACE, OVERFLOWN = 4, 5, 6, 7, 8  # in checked kernels
 _I64 = ir.IntType(64)
 # Of type Any: what they make is called without the first parameter.
 _intrinsic: Any = intrinsic
@@ -129,6 +130,21 @@ def check(tyctx: Any, array: Any, index: Any, record: Any, site: Any, place: Any
 def get(array, index, record, site, place):  # type: ignore[no-untyped-def]
     """An element of something that has no name."""
     return array[check(array, index, record, site, place)]
+
+
+@_literal
+def at_literal(tyctx: Any, array: Any, index: Any, record: Any, site: Any, place: Any):  # type: ignore[no-untyped-def]
+    """`array`, or a tuple, as it is; if it is an array, it has the literal `index`."""
+    sig = array(array, index, types.int64, types.int64, place)
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        if isinstance(array, types.Array):
+            view = make_array(array)(context, builder, args[0])
+            at = ir.Constant(_I64, index.literal_value)
+            _check(context, builder, view, 0, at, types.int64, *args[2:])
+        return args[0]
+
+    return sig, codegen
 
 
 @_literal

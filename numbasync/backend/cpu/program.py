@@ -80,6 +80,7 @@ class Program:
         shared: offset and size of each static shared array in it.
         meets: whether its threads meet.
         prologue: a statement that every thread begins with, or a piece of its work.
+        checked: whether every access is, and threads take turns in an order that is passed.
         pure: names of functions whose result depends on their arguments alone.
     """
 
@@ -93,9 +94,15 @@ class Program:
     shared: list[tuple[int, int]] = field(default_factory=list)
     meets: bool = False
     prologue: str = "pass"
+    checked: bool = False
     _count: int = 0
     _frozen: dict[int, tuple[Any, Any]] = field(default_factory=dict)
     pure: set[str] = field(default_factory=lambda: {"_i32", "_natural"})
+
+    @property
+    def atomic(self) -> str:
+        """What checks the index of an atomic operation."""
+        return "_atomic" if self.checked else "_check"
 
     def number(self) -> int:
         """One that no name of the generated code has yet."""

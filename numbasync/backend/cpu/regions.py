@@ -198,7 +198,7 @@ class Pieces(Memory):
         return self._threads(body)
 
     def _threads(self, body: Sequence[ast.stmt]) -> list[ast.stmt]:
-        return threads(list(body), self._program.prologue)
+        return threads(list(body), self._program.prologue, self._program.checked)
 
     def _leaving(self, piece: list[ast.stmt], loop: Loop | None) -> list[ast.stmt]:
         """A thread that returns, or leaves the loop in which the piece is, goes on with the next
@@ -375,6 +375,9 @@ class Pieces(Memory):
                     "_bx, _by, _bz)"
                 )
             )
+        if self._program.checked:
+            # Behind the pieces before it; what threads hand over here is not memory.
+            done.append(expression(f"_met(_m, {whole})"))
         if kind in ("@barrier", "@warp"):
             return done
         handed = [f"_w{result}_{i}" for i in range(len(arguments))]

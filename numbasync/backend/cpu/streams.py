@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from numbasync.backend.base import Dim3, Doorbell, counters
+from numbasync.backend.base import Dim3, Doorbell, Right, counters
 from numbasync.backend.cpu.engine import Blocker, Engine, changed, open_blocker, wait_for
 from numbasync.errors import StateError
 
@@ -64,10 +64,12 @@ class CpuQueue:
         block: Dim3,
         shared_bytes: int,
         args: Sequence[Any],
+        rights: Sequence[Right | None] = (),
     ) -> None:
         engine = self._stream.engine
+        checks = engine.checks
         counters.launches += 1
-        self._push(lambda: executable.run(grid, block, shared_bytes, args, engine))
+        self._push(lambda: executable.run(grid, block, shared_bytes, args, engine, checks, rights))
 
     def upload(self, dst: CpuArray, src: np.ndarray[Any, Any]) -> None:
         counters.copies += 1

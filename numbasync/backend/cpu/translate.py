@@ -19,8 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from numbasync.backend.cpu import native
-from numbasync.backend.cpu.expressions import Expressions
+from numbasync.backend.cpu import native, watch
 from numbasync.backend.cpu.names import (
     MISSING,
     Scope,
@@ -31,6 +30,7 @@ from numbasync.backend.cpu.names import (
 from numbasync.backend.cpu.program import ALL, PLACE, Program, parsed
 from numbasync.backend.cpu.rewrite import definition
 from numbasync.backend.cpu.vocabulary import is_meeting
+from numbasync.backend.cpu.watched import Watched
 
 _STATEMENTS = (
     ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr, ast.If, ast.While, ast.For, ast.Return,
@@ -38,17 +38,23 @@ _STATEMENTS = (
 )  # fmt: skip
 
 
-def translate(kernel: types.FunctionType) -> Program:
+def translate(kernel: types.FunctionType, checked: bool = False) -> Program:
     """The kernel's program.
+
+    Args:
+        checked: see `Program.checked`.
 
     Raises:
         UntranslatableError: it has something that this engine does not know.
     """
-    program = Program(kernel.__name__)
+    program = Program(kernel.__name__, checked=checked)
     program.names.update(
         _i32=np.int32, _check=native.check, _axis=native.check_axis, _get=native.get,
+        _at_literal=native.at_literal,
         _stop=native.stop, _note=native.note, _natural=native.natural,
     )  # fmt: skip
+    if checked:
+        program.names.update(watch.NAMES)
     translation = _Translation(program)
     program.meets = translation.meets(kernel)
     function = _Function(translation, kernel, in_kernel=True)
@@ -106,7 +112,7 @@ class _Translation:
         return name
 
 
-class _Function(Expressions):
+class _Function(Watched):
     """One function's statements; what an expression needs done before it is put in front."""
 
     def __init__(
@@ -204,6 +210,10 @@ class _Function(Expressions):
                     raise UntranslatableError("an annotation without a value", statement)
                 plain = ast.Assign([statement.target], statement.value)
                 return self._lowered(ast.copy_location(plain, statement))
+            case ast.Assign() if self._program.checked:
+                return self._assigned(statement)
+            case ast.AugAssign() if self._program.checked:
+                return self._added(statement)
             case _:
                 return [self.generic_visit(statement)]
         return [statement]

@@ -15,7 +15,7 @@ import numpy as np
 from cuda.core import Device as CoreDevice
 from cuda.core import StreamOptions
 
-from numbasync.backend.base import CompletionPath, Limits
+from numbasync.backend.base import Checks, CompletionPath, Limits
 from numbasync.backend.cuda import foreign, kernels
 from numbasync.backend.cuda.copies import Copiers, CopyCompilation
 from numbasync.backend.cuda.driver import cu, driver_version, enter, fail, name_of
@@ -197,6 +197,10 @@ class CudaDevice:
 
     def seeded(self, seed: int) -> AbstractContextManager[object]:
         """Nothing: a GPU decides itself."""
+        return nullcontext()
+
+    def checked(self, checks: Checks) -> AbstractContextManager[object]:
+        """Nothing: compute-sanitizer does it there."""
         return nullcontext()
 
     def can_access(self, other: Any) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from cuda.core import EventOptions, StreamOptions
 
-from numbasync.backend.base import Dim3, Doorbell, counters
+from numbasync.backend.base import Dim3, Doorbell, Right, counters
 from numbasync.backend.cuda import wakeup
 from numbasync.backend.cuda.copies import THREADS
 from numbasync.backend.cuda.driver import NOT_READY, cu, enter, error_of, fail
@@ -67,6 +67,7 @@ class CudaQueue:
         block: Dim3,
         shared_bytes: int,
         args: Sequence[Any],
+        rights: Sequence[Right | None] = (),
     ) -> None:
         enter(self._device)
         check = executable.launch(self._stream, grid, block, shared_bytes, args)

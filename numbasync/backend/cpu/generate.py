@@ -1,0 +1,134 @@
+"""The code of a kernel: its program as a loop over blocks, compiled by Numba."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Hashable
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numba.core import compiler
+from numba.core.compiler_lock import global_compiler_lock
+from numba.core.registry import cpu_target
+from numba.core.typed_passes import type_inference_stage
+from numba.np.numpy_support import from_dtype
+
+from numbasync.backend.base import ArrayKey
+from numbasync.backend.cpu import meetings
+from numbasync.backend.cpu.control import alone, counted, plain, threads
+from numbasync.backend.cpu.names import UntranslatableError
+from numbasync.backend.cpu.native import types
+from numbasync.backend.cpu.program import ALL, HIDDEN, Program
+from numbasync.backend.cpu.regions import Pieces
+from numbasync.backend.cpu.stored import Entry
+from numbasync.backend.cpu.uniform import Uniform
+
+INNER = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}  # called by compiled code only
+
+_SIZES = "_wx, _wy, _wz, _gx, _gy, _gz, _m, _d"
+_WHERE = """
+    _bx = _b % _gx
+    _by = _b // _gx % _gy
+    _bz = _b // _gx // _gy
+"""
+
+
+def type_of(key: Hashable) -> Any:
+    """Numba's type of an argument, by its part of a variant's key."""
+    if isinstance(key, ArrayKey):
+        return types.Array(from_dtype(np.dtype(key.dtype)), key.ndim, key.order)
+    if isinstance(key, tuple):
+        return types.BaseTuple.from_types([type_of(k) for k in key])
+    return key
+
+
+def entry_of(program: Program, kinds: tuple[Any, ...], options: dict[str, Any]) -> Entry:
+    source, names = _generated(program, kinds, options)
+    signature = types.void(*[types.int64] * 10, *kinds)
+    made = njit(signature, **options, no_cfunc_wrapper=True)(_defined(source, names, "_blocks"))
+    (result,) = made.overloads.values()
+    return Entry(result, source, program.fixed_bytes)
+
+
+def _generated(
+    program: Program, kinds: tuple[Any, ...], options: dict[str, Any]
+) -> tuple[str, dict[str, Any]]:
+    """The source of the loop over blocks, and what its names stand for."""
+    if len(kinds) != len(program.parameters):
+        raise UntranslatableError("arguments that do not fit the parameters")
+    names = program.names
+    names.update(meetings.NAMES)
+    names["__name__"] = __name__  # of the generated functions: what is kept on disk asks for it
+    names.setdefault("_fixed", 0)  # of its type, until it is known
+    for source in program.functions:
+        name = source.split("(", 1)[0].removeprefix("def ").strip()
+        names[name] = None
+    for source in program.functions:
+        name = source.split("(", 1)[0].removeprefix("def ").strip()
+        names[name] = njit(**options, **INNER)(_defined(source, names, name))
+    parameters = "".join(f", {p}" for p in program.parameters)
+    by_itself = None if program.meets else alone(program)
+    if by_itself is not None:
+        names["_fixed"] = program.fixed_bytes
+        body = _indented(_text(by_itself, 0), 2)
+    elif not program.meets:
+        thread = f"def _thread({ALL}{parameters}):\n    {program.prologue}\n"
+        names["_fixed"] = program.fixed_bytes
+        names["_thread"] = njit(**{**options, **INNER, "forceinline": True})(
+            _defined(thread + _text(program.body), names, "_thread")
+        )
+        call = ast.parse(f"_thread({ALL}{parameters})").body
+        body = _indented(_text(threads(call, "pass", program.checked), 0), 2)
+    else:
+        uniform = Uniform(program)
+        if counted(program, uniform):
+            uniform = Uniform(program)
+        seen = _types(program, kinds, names)
+        written = Pieces(program, uniform, seen).write()
+        names["_fixed"] = program.fixed_bytes
+        body = _indented(_text(written, 0), 2)
+    where = _indented(_WHERE.strip("\n"))
+    turn, begin = ("_turn_of_block(_m, _k)", "_begin(_m, _b)") if program.checked else ("_k", "")
+    source = (
+        f"def _blocks(_lo, _hi, {_SIZES}{parameters}):\n"
+        f"    for _k in range(_lo, _hi):\n        _b = {turn}\n{where}\n        {begin}\n{body}\n"
+    )
+    return source, names
+
+
+def _types(program: Program, kinds: tuple[Any, ...], names: dict[str, Any]) -> dict[str, Any]:
+    """Numba's type of every variable."""
+    parameters = "".join(f", {p}" for p in program.parameters)
+    source = f"def _plain({ALL}{parameters}):\n" + _text(plain(program))
+    function = _defined(source, names, "_plain")
+    context: Any = cpu_target.typing_context
+    target: Any = cpu_target.target_context
+    arguments = (*[types.int64] * len(HIDDEN), *kinds)
+    with global_compiler_lock:
+        context.refresh()
+        target.refresh()
+        code = compiler.run_frontend(function)
+        found, *_ = type_inference_stage(context, target, code, arguments, None)
+    return dict(found)
+
+
+def _defined(source: str, names: dict[str, Any], name: str) -> Any:
+    space = names if name in names else dict(names)
+    held = names.get(name)
+    # Made of a syntax tree whose names have all been replaced.
+    exec(compile(source, f"<numbasync {name}>", "exec"), names)  # noqa: S102
+    made = names[name]
+    if held is None and space is not names:
+        names.pop(name)
+    return made
+
+
+def _text(statements: list[ast.stmt], levels: int = 1) -> str:
+    tree = ast.fix_missing_locations(ast.Module(statements, []))
+    return _indented(ast.unparse(tree), levels)
+
+
+def _indented(text: str, levels: int = 1) -> str:
+    pad = "    " * levels
+    return "\n".join(pad + line if line else line for line in text.splitlines())

@@ -1,0 +1,112 @@
+"""What a checked launch keeps about memory, beside the memory: see `watch`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from numbasync.backend.base import Checks, Dim3, Right
+from numbasync.backend.cpu import watch
+
+# Larger arrays are checked for what is written where, but not for races.
+MOST_ELEMENTS = 1 << 24
+
+Words: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
+
+
+class Shadow:
+    """The state of one launch, as `watch` wants it.
+
+    Args:
+        slab_bytes: memory of a block.
+        dynamic: where its dynamic shared memory begins.
+        shared: offset and size of its static shared arrays.
+        args: the launch's arguments, `array` of which is a NumPy array, or values.
+        rights: as many as `args`, or none.
+    """
+
+    def __init__(
+        self,
+        checks: Checks,
+        grid: Dim3,
+        block: Dim3,
+        slab_bytes: int,
+        dynamic: int,
+        shared: Sequence[tuple[int, int]],
+        args: Sequence[Any],
+        rights: Sequence[Right | None],
+    ) -> None:
+        blocks, threads = grid[0] * grid[1] * grid[2], block[0] * block[1] * block[2]
+        self.grid, self.block = grid, block
+        self.state: Words = np.zeros(watch.WORDS, np.int64)
+        self._arrays: list[np.ndarray[Any, Any]] = []  # which the state has addresses of
+        # Memory that is never touched costs nothing: the system hands out zeros when it is.
+        self.state[watch.THREADS] = threads
+        self.state[watch.WATCHES] = checks.watches
+        self.state[[watch.WX, watch.WY]] = block[:2]
+        self.state[[watch.GX, watch.GY]] = grid[:2]
+        self._put(watch.THREAD_ORDER, turns(checks, threads))
+        self._put(watch.BLOCK_ORDER, turns(checks, blocks))
+        ranges = [bound for at, nbytes in shared for bound in (at, at + nbytes)]
+        self._put(watch.RANGES, np.array(ranges, np.int64))
+        self.state[watch.N_RANGES] = len(shared)
+        self.state[watch.DYNAMIC] = dynamic
+        self.state[watch.SLAB_BYTES] = slab_bytes
+        self._put(watch.STAMPS, np.zeros(slab_bytes, np.int64))
+        self._put(watch.SLAB_CELLS, np.zeros(slab_bytes * watch.CELL_WORDS, np.int64))
+        self._put(watch.ATOMIC_TIMES, np.zeros(blocks, np.int64))
+        words = self._put(watch.REGIONS, np.zeros(len(args) * watch.REGION_WORDS, np.int64))
+        self._regions = words.reshape(-1, watch.REGION_WORDS)
+        self._seen: dict[tuple[int, int, int], int] = {}
+        for argument, right in zip(args, rights, strict=False):
+            array = getattr(argument, "array", None)
+            if array is not None and right is not None:
+                self._region(array, right)
+
+    @property
+    def address(self) -> int:
+        return int(self.state.ctypes.data)
+
+    def place(self, thread: int) -> tuple[int, ...]:
+        """Block and thread of a thread of the launch, by its number."""
+        (gx, gy, _), (wx, wy, wz) = self.grid, self.block
+        b, t = divmod(thread, wx * wy * wz)
+        return (b % gx, b // gx % gy, b // gx // gy, t % wx, t // wx % wy, t // wx // wy)
+
+    def _put(self, word: int, values: Words) -> Words:
+        self._arrays.append(values)
+        self.state[word] = values.ctypes.data
+        return values
+
+    def _region(self, array: np.ndarray[Any, Any], right: Right) -> None:
+        if array.size == 0:
+            return
+        n = int(self.state[watch.N_REGIONS])
+        self.state[watch.N_REGIONS] = n + 1
+        words = self._regions[n]
+        lo, hi = np.lib.array_utils.byte_bounds(array)
+        words[: watch.CELLS] = lo, hi, array.itemsize, right.writable
+        place = lo, hi, array.itemsize
+        if place not in self._seen:  # the same memory has the same cells
+            elements = (hi - lo) // array.itemsize
+            small = elements <= MOST_ELEMENTS
+            cells = np.zeros(elements * watch.CELL_WORDS if small else 0, np.int64)
+            self._arrays.append(cells)
+            self._seen[place] = cells.ctypes.data if small else 0
+        words[watch.CELLS] = self._seen[place]
+        if not right.tile or array.ndim > watch.MOST_AXES or min(array.strides) < 0:
+            return
+        along = sorted(range(array.ndim), key=lambda axis: -array.strides[axis])
+        for k, axis in enumerate(along):
+            at = watch.AXES_FROM + 3 * k
+            words[at : at + 3] = array.strides[axis], right.tile[axis], right.axes[axis]
+
+
+def turns(checks: Checks, count: int) -> Words:
+    """Who goes first."""
+    if checks.order == "shuffled":
+        return np.random.default_rng([checks.seed, count]).permutation(count).astype(np.int64)
+    turns = np.arange(count, dtype=np.int64)
+    return turns[::-1].copy() if checks.order == "reverse" else turns
