@@ -33,7 +33,7 @@ PITCH = 512  # bytes; what the driver's own pitched allocations have
 
 def empty(shape: Any, dtype: Any = np.float32) -> DeviceOp[Tensor]:
     """An uninitialised tensor."""
-    return Full(layout.check_shape(shape), layout.check_dtype(dtype), None, "empty")
+    return Full(layout.check_shape(shape), layout.check_dtype(dtype, records=True), None, "empty")
 
 
 def empty_pitched(shape: Any, dtype: Any = np.float32) -> DeviceOp[Tensor]:
@@ -56,7 +56,10 @@ def empty_pitched(shape: Any, dtype: Any = np.float32) -> DeviceOp[Tensor]:
 
 
 def zeros(shape: Any, dtype: Any = np.float32) -> DeviceOp[Tensor]:
-    """A tensor of zeros."""
+    """A tensor of zeros, or of structures of zeros."""
+    kind = layout.check_dtype(dtype, records=True)
+    if kind.names:
+        return Full(layout.check_shape(shape), kind, np.zeros(1, kind)[0], "zeros")
     return _full(shape, 0, dtype, "zeros")
 
 
@@ -208,7 +211,7 @@ def from_host(array: Any) -> DeviceOp[Tensor]:
             memory; shape and dtype are kept.
     """
     source = _host_array(array)
-    layout.check_dtype(source.dtype)
+    layout.check_dtype(source.dtype, records=True)
     return Generated(source.shape, source.dtype, lambda: source, "from_host")
 
 
@@ -229,7 +232,7 @@ def _host_array(array: Any) -> HostArray:
 
 def meta(shape: Any, dtype: Any = np.float32) -> DeviceOp[Tensor]:
     """A tensor without memory, to describe an argument to `kernel.compile`."""
-    extents, kind = layout.check_shape(shape), layout.check_dtype(dtype)
+    extents, kind = layout.check_shape(shape), layout.check_dtype(dtype, records=True)
     at = Layout(0, extents, layout.contiguous_strides(extents, kind.itemsize))
     return Value(Tensor(None, None, at, kind))
 
@@ -241,7 +244,9 @@ def dup(t: Tensor | SharedTensor) -> DeviceOp[Tensor]:
 
 def convert(t: Tensor | SharedTensor, dtype: Any) -> DeviceOp[Tensor]:
     """A contiguous copy in elements of another type, converted as NumPy's `astype` does."""
-    return Convert(_readable(t, "convert"), layout.check_dtype(dtype))
+    found = _readable(t, "convert")
+    layout.check_dtype(found.dtype)  # a structure is not converted
+    return Convert(found, layout.check_dtype(dtype))
 
 
 def fill(t: Tensor, value: Any) -> DeviceOp[Tensor]:
@@ -250,7 +255,8 @@ def fill(t: Tensor, value: Any) -> DeviceOp[Tensor]:
         raise OperationError(
             f"fill would write to {t!r}, which is shared; write to a copy: await s.dup()."
         )
-    return Fill(writable(_readable(t, "fill"), "fill"), _element(value, t.dtype))
+    found = writable(_readable(t, "fill"), "fill")
+    return Fill(found, _element(value, layout.check_dtype(found.dtype)))  # a number, no structure
 
 
 def _readable(t: Any, what: str) -> Tensor:

@@ -107,7 +107,7 @@ class Bound:
             return None
         if array is not None:
             self.host.append((i, array))
-            return array.dtype.str, array.shape
+            return layout.dtype_key(array.dtype), array.shape
         return None
 
     def fingerprint(self, device: base.Device) -> tuple[Hashable, ...]:
@@ -187,7 +187,7 @@ def _key(array: ArrayArgument | None, value: Any, device: base.Device) -> Hashab
         return device.scalar_key(value)
     if isinstance(array, Tensor):
         return array.key
-    return ArrayKey(array.dtype.str, array.ndim, "C")
+    return ArrayKey(layout.dtype_key(array.dtype), array.ndim, "C")
 
 
 def _array(kernel: str, p: Parameter, value: Any) -> ArrayArgument | None:
@@ -280,7 +280,7 @@ def _is_numbers(kernel: str, p: Parameter, values: tuple[Any, ...]) -> bool:
 
 def _check_dtype(kernel: str, p: Parameter, dtype: np.dtype[Any]) -> None:
     try:
-        layout.check_dtype(dtype)
+        layout.check_dtype(dtype, records=True)
     except DTypeError as error:
         raise DTypeError(f"kernel {kernel}: {p.name}: {error}") from None
     if dtype.type is np.longdouble and dtype.itemsize > np.dtype(np.float64).itemsize:

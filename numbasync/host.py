@@ -71,7 +71,7 @@ class HostBuffer(np.ndarray[Any, np.dtype[Any]]):
 
     @classmethod
     def _make(cls, shape: Any, dtype: Any, device: Device | None) -> Self:
-        extents, kind = layout.check_shape(shape), layout.check_dtype(dtype)
+        extents, kind = layout.check_shape(shape), layout.check_dtype(dtype, records=True)
         nbytes = int(np.prod(extents, dtype=np.int64)) * kind.itemsize
         block = chosen_device(device, "a page-locked array").backend.host_buffer(max(nbytes, 1))
         made = block[:nbytes].view(kind).reshape(extents).view(cls)

@@ -62,8 +62,11 @@ def check_shape(shape: Any) -> Shape:
     return extents
 
 
-def check_dtype(dtype: Any) -> np.dtype[Any]:
+def check_dtype(dtype: Any, records: bool = False) -> np.dtype[Any]:
     """A dtype that device memory can hold: booleans, integers, floats, complex numbers.
+
+    Args:
+        records: take structures of these, too.
 
     Raises:
         DTypeError: it is another kind, or no dtype, or not in this machine's byte order.
@@ -73,12 +76,27 @@ def check_dtype(dtype: Any) -> np.dtype[Any]:
         found: np.dtype[Any] = np.dtype("None" if dtype is None else dtype)
     except TypeError:
         raise DTypeError(f"{dtype!r} is not a NumPy dtype; write np.float32, 'int32' ...") from None
-    if found.char not in CHARS or not found.isnative:
+    if not (_is_record(found) if records and found.names else _is_plain(found)):
         raise DTypeError(
             f"device memory cannot hold {found}; use bool, an integer, a float of at most "
             "64 bits or a complex number of two such, in native byte order."
         )
     return found
+
+
+def _is_plain(dtype: np.dtype[Any]) -> bool:
+    return dtype.char in CHARS and dtype.isnative
+
+
+def _is_record(dtype: np.dtype[Any]) -> bool:
+    """Whether it is a structure of numbers, of arrays of them, and of other such structures."""
+    fields = (field[0].base for field in (dtype.fields or {}).values())
+    return all(_is_record(f) if f.names else _is_plain(f) for f in fields)
+
+
+def dtype_key(dtype: np.dtype[Any]) -> str | np.dtype[Any]:
+    """What `np.dtype` makes it of again, and is quick to compare."""
+    return dtype.str if dtype.names is None else dtype
 
 
 def contiguous_strides(shape: Shape, itemsize: int) -> Shape:

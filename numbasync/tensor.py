@@ -157,7 +157,7 @@ class Tensor:
         """This array's part of a compiled kernel's key: nothing of its extents."""
         if self._key is None:
             order = layout.order(self.shape, self.strides, self.dtype.itemsize)
-            self._key = base.ArrayKey(self.dtype.str, self.ndim, order)
+            self._key = base.ArrayKey(layout.dtype_key(self.dtype), self.ndim, order)
         return self._key
 
     @property

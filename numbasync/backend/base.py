@@ -95,7 +95,9 @@ class Memory(Protocol):
 class ArrayKey(NamedTuple):
     """An array's part of a compiled kernel's key: never its extents."""
 
-    dtype: str  # NumPy's array-protocol string, such as "<f4"
+    dtype: (
+        str | np.dtype[Any]
+    )  # NumPy's array-protocol string, such as "<f4"; of a structure, its np.dtype
     ndim: int
     order: str  # "C", "F" or "A", as in Numba's array types
 

@@ -11,7 +11,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from numba import cuda, int64
 
-from numbasync.backend.base import ArrayKey
+from numbasync.backend.base import ArrayKey, Checks, Right
 from numbasync.backend.cpu.compiled import Compiled
 from numbasync.backend.cpu.engine import Engine
 from numbasync.backend.cpu.interpret import Interpreted
@@ -149,11 +149,14 @@ class Argument:
         self.array = array
 
 
-def result(executable: Any, blocks: int, threads: int) -> list[int]:
+def result(executable: Any, blocks: int, threads: int, checks: Checks | None = None) -> list[int]:
     x = np.random.default_rng(blocks).integers(0, 1000, blocks * threads)
     z = np.full(x.shape, -1)
     engine = Engine("test", 1)
-    executable.run((blocks, 1, 1), (threads, 1, 1), 0, [Argument(z), Argument(x)], engine)
+    executable.run(
+        (blocks, 1, 1), (threads, 1, 1), 0, [Argument(z), Argument(x)], engine, checks,
+        (Right(True), Right(False)),
+    )  # fmt: skip
     return [int(v) for v in z]
 
 
@@ -165,4 +168,8 @@ def test_compiled_and_interpreted_kernels_agree(data: st.DataObject) -> None:
     key = ArrayKey("<i8", 1, "C")
     fast, slow = Compiled(kernel, (key, key), 1024), Interpreted(kernel, 1024)
     for blocks, threads in ((1, 1), (2, 7), (3, 40)):
-        assert result(fast, blocks, threads) == result(slow, blocks, threads), source
+        expected = result(slow, blocks, threads)
+        assert result(fast, blocks, threads) == expected, source
+        # Nor does the order of threads matter, and none of them is in a race.
+        for checks in (Checks("reverse"), Checks("shuffled", blocks)):
+            assert result(fast, blocks, threads, checks) == expected, source

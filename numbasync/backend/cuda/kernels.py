@@ -24,6 +24,7 @@ from numbasync.backend.cuda.exceptions import ExceptionReport
 from numbasync.backend.cuda.pitched import NARROWEST
 from numbasync.backend.rows import NO_ROWS, Rows, rows
 from numbasync.errors import DTypeError, KernelCompileError, KernelError, NumbasyncError
+from numbasync.layout import dtype_key
 
 if TYPE_CHECKING:
     from numbasync.backend.cuda.device import CudaDevice
@@ -60,7 +61,7 @@ class CudaArray:
 
     def key(self) -> ArrayKey:
         contiguous = self.is_contiguous()
-        return ArrayKey(self.dtype.str, len(self.shape), "C" if contiguous else "A")
+        return ArrayKey(dtype_key(self.dtype), len(self.shape), "C" if contiguous else "A")
 
     def is_contiguous(self) -> bool:
         step = self.dtype.itemsize
