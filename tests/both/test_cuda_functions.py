@@ -193,3 +193,49 @@ def test_named_tuples(device: na.Device) -> None:
     z = na.zeros((3, 2), np.float64).sync()
     move[1, 3](z, Point(4, 0.25)).sync()
     assert host(z).tolist() == [[4.5 + i, 0.5] for i in range(3)]
+
+
+# --- device functions in which threads meet ---
+
+
+@cuda.jit(device=True)
+def reversed_or_less(held, t, n):
+    if n < 0:
+        return -1
+    held[t] = t
+    cuda.syncthreads()
+    if t == 3:
+        return 100
+    for k in range(5):
+        for j in range(2):
+            if k == t and j == 1:
+                return held[k] + 1000
+    return held[31 - t]
+
+
+@cuda.jit(device=True)
+def counts_up(z, t):
+    cuda.syncthreads()
+    if t > 5:
+        return
+    z[t] += 1
+
+
+def test_returns_of_device_functions_in_which_threads_meet(device: na.Device) -> None:
+    @na.launcher
+    @cuda.jit
+    def twice(z: na.KernelOutput, n):
+        held = cuda.shared.array(32, np.int32)
+        t = cuda.threadIdx.x
+        first = reversed_or_less(held, t, n)
+        cuda.syncthreads()
+        z[t] = first + 2 * reversed_or_less(held, 31 - t, n)
+        counts_up(z, t)
+
+    def one(t: int) -> int:
+        return 100 if t == 3 else 1000 + t if t < 5 else 31 - t
+
+    for n, want in ((1, [one(t) + 2 * one(31 - t) for t in range(32)]), (-1, [-3] * 32)):
+        z = twice[1, 32](na.zeros(32, dtype=np.int32), n).sync()[0]
+        assert host(z).tolist() == [w + (t < 6) for t, w in enumerate(want)]
+    assert device.kind == "cuda" or twice.cpu_engine().name == "compiled"

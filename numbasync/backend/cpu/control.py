@@ -81,6 +81,37 @@ def has_return(statement: ast.AST) -> bool:
     return any(isinstance(n, ast.Return) for n in ast.walk(statement))
 
 
+def single_exit(body: list[ast.stmt], left: str) -> list[ast.stmt]:
+    """The statements of a function that is written out where it is called: a return leaves a loop
+    that is run once. `left` is a variable that says so in loops of its own.
+    """
+    if not any(map(has_return, body[:-1])) and isinstance(body[-1], ast.Return):
+        return body[:-1]
+    if not any(map(has_return, body)):
+        return body
+
+    def block(statements: list[ast.stmt], own_loop: bool) -> list[ast.stmt]:
+        done: list[ast.stmt] = []
+        for statement in statements:
+            if isinstance(statement, ast.Return):
+                return [*done, *([assigned(left, "True")] if own_loop else []), ast.Break()]
+            done.append(statement)
+            if isinstance(statement, ast.If):
+                statement.body = block(statement.body, own_loop)
+                statement.orelse = block(statement.orelse, own_loop) if statement.orelse else []
+            elif isinstance(statement, ast.For | ast.While) and has_return(statement):
+                if statement.orelse:
+                    raise UntranslatableError("a return in a loop with an else", statement)
+                statement.body = block(statement.body, True)
+                done.append(ast.If(parsed(left), [ast.Break()], []))
+        return done
+
+    once = [*block(body, False)]
+    if not isinstance(once[-1], ast.Break):
+        once.append(ast.Break())
+    return [assigned(left, "False"), ast.While(parsed("True"), once, [])]
+
+
 def breaks(statement: ast.stmt) -> bool:
     """Whether a thread may leave the loop that the statement is in."""
     if isinstance(statement, ast.If):

@@ -99,6 +99,8 @@ class Scope:
         if isinstance(node, ast.Name) and node.id in self._constants:
             return self.constant(self._constants[node.id])
         found = self.resolve(node) if node is not None else MISSING
+        if isinstance(found, property):
+            return MISSING  # `cuda.threadIdx.x`, which every thread has its own of
         return int(found) if isinstance(found, np.integer) else found
 
 

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from numbasync.backend.cpu import native, watch
+from numbasync.backend.cpu.control import single_exit
 from numbasync.backend.cpu.names import (
     MISSING,
     Scope,
@@ -231,10 +232,10 @@ class _Function(Watched):
                     raise UntranslatableError("a value returned by the kernel", statement)
                 value = None
             return [ast.Return(value)]
-        # Written out where it is called: only at the end, which the caller has made sure of.
+        # Written out where it is called, which leaves only the assignment.
         if value is None:
-            return [ast.Pass()]
-        return [ast.Assign([ast.Name(self._result, ast.Store())], value)]
+            return [ast.Return()]
+        return [ast.Assign([ast.Name(self._result, ast.Store())], value), ast.Return()]
 
     def _device(self, node: ast.Call, function: types.FunctionType) -> Any:
         passes_functions = any(_is_function(self._scope.resolve(a)) for a in node.args)
@@ -264,12 +265,6 @@ class _Function(Watched):
             if value is not MISSING and not is_reassigned(name, definition)
         }
         inner = _Function(self._translation, function, self._in_kernel, bound)
-        body = list(inner.node.body)
-        for each in body[:-1] + ([] if isinstance(body[-1], ast.Return) else body[-1:]):
-            for part in ast.walk(each):
-                if isinstance(part, ast.Return):
-                    what = f"a return before the end of {function.__name__}, which is written out"
-                    raise UntranslatableError(what, part)
         arguments = {name: self.visit(v) for name, v in given.items() if name not in bound}
         for name, value in zip(names[::-1], (function.__defaults__ or ())[::-1], strict=False):
             if name not in given:
@@ -279,10 +274,11 @@ class _Function(Watched):
         for name, value in arguments.items():
             target = ast.Name(inner._own(name), ast.Store())
             self._before.append(ast.Assign([target], value))
-        inner._result = f"_r{self._program.number()}"
-        self._before += inner.block(body)
-        last = body[-1]
-        if not isinstance(last, ast.Return) or last.value is None:
+        number = self._program.number()
+        inner._result = f"_r{number}"
+        self._before += single_exit(inner.block(inner.node.body), f"_left_{number}")
+        returns = [n for n in ast.walk(inner.node) if isinstance(n, ast.Return)]
+        if not any(n.value is not None for n in returns):
             return ast.Constant(None)
         return ast.Name(inner._result, ast.Load())
 
