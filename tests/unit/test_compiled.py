@@ -295,3 +295,39 @@ def literal_load_of_a_view(z: na.KernelOutput, x: na.KernelInput, pair):
 def test_literal_indices_are_checked_too(op: Any, said: str) -> None:
     with pytest.raises(KernelError, match=said):
         op().sync()
+
+
+# --- blocks that meet ---
+
+
+@na.launcher
+@cuda.jit
+def some_blocks_come(z: na.KernelOutput, most):
+    if cuda.blockIdx.x < most:
+        cuda.cg.this_grid().sync()
+    z[cuda.grid(1)] = 1
+
+
+@na.launcher
+@cuda.jit
+def error_behind_the_meeting(z: na.KernelOutput):
+    cuda.cg.this_grid().sync()
+    z[cuda.grid(1) + 3] = 1
+
+
+def test_a_block_that_does_not_come_to_the_meeting_of_all() -> None:
+    some_blocks_come[4, 8](na.zeros(32), 0).sync()
+    some_blocks_come[4, 8](na.zeros(32), 4).sync()
+    with pytest.raises(BarrierDivergenceError, match=r"block \(2, 0, 0\): 0 of 8 threads wait"):
+        some_blocks_come[4, 8](na.zeros(32), 2).sync()
+
+
+def test_errors_of_blocks_that_meet_say_which() -> None:
+    with pytest.raises(KernelError, match=r"block \(3, 0, 0\), thread \(5, 0, 0\): IndexError"):
+        error_behind_the_meeting[4, 8](na.zeros(32)).sync()
+    assert error_behind_the_meeting.cpu_engine().name == "compiled"
+
+
+def test_blocks_that_meet_are_not_too_many() -> None:
+    with pytest.raises(KernelError, match="blocks that meet need"):
+        error_behind_the_meeting[2**24, 1](na.zeros(32)).sync()

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 # first launch, if it has so many threads.
 SPREAD_SECONDS = 0.0005
 SPREAD_THREADS = 1 << 15
+MOST_COOPERATIVE_BYTES = 2**30  # of the blocks of a launch that meet
 PARTS = 4  # for each of them: they need not take the same time
 
 
@@ -102,6 +103,10 @@ class Compiled:
                 f"static together; the device has {self.max_shared_bytes}."
             )
         values = [_value(a) for a in args]
+        if self.program.cooperative:
+            # Its blocks go on together, in an order and with memory of their own.
+            self._run(0, 1, grid, block, shared_bytes, values, blocks=grid[0] * grid[1] * grid[2])
+            return
         if checks is not None:
             self._with_checks().run(checks, grid, block, shared_bytes, args, values, rights)
             return
@@ -146,18 +151,29 @@ class Compiled:
             raise min(failed, key=lambda f: f[0])[1]
 
     def _run(
-        self, first: int, end: int, grid: Dim3, block: Dim3, shared_bytes: int, values: list[Any]
-    ) -> None:
-        memory = _memory(self._bytes + shared_bytes + 64)
-        record = memory[: 8 * len(native.FIELDS)].view(np.int64)
-        record[0] = 0
+        self, first: int, end: int, grid: Dim3, block: Dim3, shared_bytes: int, values: list[Any],
+        blocks: int = 1,
+    ) -> None:  # fmt: skip
+        """Run the blocks `first` to `end`; `blocks`: how many have memory at the same time."""
+        each = -(-(self._bytes + shared_bytes) // 64) * 64
+        if blocks > 1 and each * blocks > MOST_COOPERATIVE_BYTES:
+            raise KernelError(
+                f"kernel {self.name}: {blocks:,} blocks that meet need {each:,} bytes each; at "
+                f"most {MOST_COOPERATIVE_BYTES:,} are lent to them.\n"
+                "A GPU holds some hundred blocks at a time. Launch fewer, and loop in them."
+            )
+        memory = _memory(each) if blocks == 1 else _aligned(each * blocks)
+        of_block = memory.reshape(blocks, each)
+        records = of_block[:, : 8 * len(native.FIELDS)].view(np.int64)
+        records[:, 0] = 0
         # What nobody has written is no number: a NaN, or -1.
         for at, nbytes in (*self.program.shared, (self._bytes, shared_bytes)):
-            memory[at : at + nbytes].fill(0xFF)
+            of_block[:, at : at + nbytes].fill(0xFF)
         try:
             self._entry(first, end, *block, *grid, memory.ctypes.data, shared_bytes, *values)
         except Exception as error:
-            raise error_of(self.program, record.tolist(), error) from (
+            record = next((r for r in records.tolist() if r[0]), records[0].tolist())
+            raise error_of(self.program, record, error) from (
                 None if record[0] != native.RAISED else error
             )
 
@@ -207,8 +223,12 @@ def _memory(nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """Memory of this thread for the block that it runs; aligned for every type."""
     found = getattr(_own, "memory", None)
     if found is None or len(found) < nbytes:
-        raw = np.empty(nbytes + 64, np.uint8)
-        skip = -raw.ctypes.data % 64
-        found = _own.memory = raw[skip : skip + nbytes]
+        found = _own.memory = _aligned(nbytes)
     memory: np.ndarray[Any, np.dtype[np.uint8]] = found[:nbytes]
     return memory
+
+
+def _aligned(nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    raw = np.empty(nbytes + 64, np.uint8)
+    skip = -raw.ctypes.data % 64
+    return raw[skip : skip + nbytes]

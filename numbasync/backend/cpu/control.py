@@ -31,11 +31,17 @@ _tx = _t % _wx
 _ty = _t // _wx % _wy
 _tz = _t // _wx // _wy
 """
+_EACH_BLOCK = """
+_m = _base + _k * _slab
+_bx = _k % _gx
+_by = _k // _gx % _gy
+_bz = _k // _gx // _gy
+"""
 
 
-def threads(body: list[ast.stmt], prologue: str, in_turn: bool = False) -> list[ast.stmt]:
-    """The loop over the threads of a block; `in_turn`: in the order that was passed."""
-    if in_turn:
+def threads(body: list[ast.stmt], program: Program, prologue: str = "pass") -> list[ast.stmt]:
+    """The loop over the threads of a block."""
+    if program.checked:
         body = [*ast.parse(f"{_IN_TURN}{prologue}").body, *body]
         return [ast.For(ast.Name("_k", ast.Store()), parsed("range(_wx * _wy * _wz)"), body, [])]
     linear = _LINEAR if "_t" in names(body, ast.Load) else "pass"
@@ -43,6 +49,14 @@ def threads(body: list[ast.stmt], prologue: str, in_turn: bool = False) -> list[
     for axis in "xyz":
         body = [ast.For(ast.Name(f"_t{axis}", ast.Store()), parsed(f"range(_w{axis})"), body, [])]
     return body
+
+
+def blocks(body: list[ast.stmt], program: Program) -> list[ast.stmt]:
+    """What is done once a block, where blocks meet: the loop over them; elsewhere, as it is."""
+    if not program.cooperative:
+        return body
+    body = [*ast.parse(_EACH_BLOCK).body, *body]
+    return [ast.For(ast.Name("_k", ast.Store()), parsed("range(_gx * _gy * _gz)"), body, [])]
 
 
 def alone(program: Program) -> list[ast.stmt] | None:
@@ -64,7 +78,7 @@ def alone(program: Program) -> list[ast.stmt] | None:
                 return None
     body = copy.deepcopy(program.body)
     block(body)
-    return threads(body, program.prologue, program.checked)
+    return threads(body, program, program.prologue)
 
 
 def returns_early(body: list[ast.stmt]) -> bool:

@@ -22,7 +22,15 @@ from numbasync.backend.cpu.names import (
 )
 from numbasync.backend.cpu.native import types as numba_types
 from numbasync.backend.cpu.program import MOST_THREADS, PLACE, Program, item_bytes, parsed
-from numbasync.backend.cpu.vocabulary import ATOMICS, AXES, FUNCTIONS, MEETINGS, NOTHING
+from numbasync.backend.cpu.vocabulary import (
+    ATOMICS,
+    AXES,
+    FUNCTIONS,
+    GRID_MEETING,
+    MEETINGS,
+    NOTHING,
+    THIS_GRID,
+)
 
 _REFUSED = (
     ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.Await, ast.Yield,
@@ -214,6 +222,10 @@ class Expressions(ast.NodeTransformer):
 
     def _method(self, node: ast.Call) -> Any:
         """A method of a value, such as `array.sum`; Numba knows which there are."""
+        if isinstance(node.func, ast.Attribute) and self._is_grid(node.func.value):
+            if node.func.attr != "sync":
+                raise UntranslatableError(f"the method {node.func.attr} of a grid", node)
+            return self._meet(node, GRID_MEETING, "sync of the grid")
         if not isinstance(node.func, ast.Attribute):
             raise UntranslatableError("a call of something that is computed", node)
         return self.generic_visit(node)
@@ -285,14 +297,22 @@ class Expressions(ast.NodeTransformer):
 
     # --- calls in which threads meet ---
 
+    def _is_grid(self, node: ast.expr) -> bool:
+        """Whether an expression is what `cuda.cg.this_grid()` gives, or its name."""
+        made = self._scope._constants.get(node.id) if isinstance(node, ast.Name) else node
+        return isinstance(made, ast.Call) and self._scope.resolve(made.func) is THIS_GRID
+
     def _meeting(self, node: ast.Call, name: str, whole_block: bool) -> Any:
+        what = next(k for k, v in MEETINGS.items() if v[0] == name).__name__
+        return self._meet(node, name, f"cuda.{what}")
+
+    def _meet(self, node: ast.Call, name: str, what: str) -> Any:
         if not self._in_kernel:
             raise UntranslatableError("a meeting in a function that is compiled by itself", node)
         arguments = [self.visit(a) for a in node.args]
         if node.keywords:
             raise UntranslatableError("keywords of a function of cuda", node)
-        what = next(k for k, v in MEETINGS.items() if v[0] == name).__name__
-        site = self._program.site(self._function, node, f"cuda.{what}")
+        site = self._program.site(self._function, node, what)
         return self._hoisted(
             ast.Call(ast.Name(name, ast.Load()), [ast.Constant(site), *arguments], [])
         )

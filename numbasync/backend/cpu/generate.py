@@ -79,7 +79,7 @@ def _generated(
             _defined(thread + _text(program.body), names, "_thread")
         )
         call = ast.parse(f"_thread({ALL}{parameters})").body
-        body = _indented(_text(threads(call, "pass", program.checked), 0), 2)
+        body = _indented(_text(threads(call, program), 0), 2)
     else:
         uniform = Uniform(program)
         if counted(program, uniform):
@@ -88,6 +88,8 @@ def _generated(
         written = Pieces(program, uniform, seen).write()
         names["_fixed"] = program.fixed_bytes
         body = _indented(_text(written, 0), 2)
+    if program.cooperative:
+        body = "        _base = _m\n        _slab = (_fixed + _d + 63) // 64 * 64\n" + body
     where = _indented(_WHERE.strip("\n"))
     turn, begin = ("_turn_of_block(_m, _k)", "_begin(_m, _b)") if program.checked else ("_k", "")
     source = (

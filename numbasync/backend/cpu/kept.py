@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 from typing import Any
 
 from numbasync.backend.cpu import native
@@ -10,6 +11,7 @@ from numbasync.backend.cpu.control import assigned, expression
 from numbasync.backend.cpu.names import UntranslatableError
 from numbasync.backend.cpu.native import types
 from numbasync.backend.cpu.program import MOST_THREADS, Program, item_bytes
+from numbasync.backend.cpu.uniform import Uniform, names
 
 
 class Memory:
@@ -19,8 +21,9 @@ class Memory:
         kinds: Numba's types of the variables.
     """
 
-    def __init__(self, program: Program, kinds: dict[str, Any]) -> None:
+    def __init__(self, program: Program, uniform: Uniform, kinds: dict[str, Any]) -> None:
         self._program = program
+        self._uniform = uniform
         self._kinds = kinds
         self._masks = 0
         self._places: dict[str, str] = {}
@@ -80,3 +83,17 @@ class Memory:
 
     def _is_local_array(self, name: str) -> bool:
         return isinstance(self._kinds.get(name), types.Array)
+
+    def _own_array(self, name: str) -> ast.Assign:
+        """The statement that makes a thread's own array: done again, it gives the same one."""
+        made = [
+            s
+            for each in self._program.body
+            for s in ast.walk(each)
+            if isinstance(s, ast.Assign) and name in names(s.targets, ast.Store)
+        ]
+        value = made[0].value
+        is_own = isinstance(value, ast.Call) and self._uniform.is_pure(value.func)
+        if len(made) != 1 or not is_own:
+            raise UntranslatableError(f"{name.rpartition('_')[0]}, a view, kept over a meeting")
+        return copy.deepcopy(made[0])

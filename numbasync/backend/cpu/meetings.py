@@ -39,6 +39,16 @@ def block_count(values, n):  # type: ignore[no-untyped-def]
 
 
 @_F
+def everyone(there, wx, wy, wz, record, site, bx, by, bz):  # type: ignore[no-untyped-def]
+    """Stop the kernel if not all of the block are there."""
+    n = wx * wy * wz
+    for t in range(n):
+        if not there[t]:
+            place = (bx, by, bz, t % wx, t // wx % wy, t // wx // wy)
+            stop(DIVERGED, record, site, block_count(there, n), n, place)
+
+
+@_F
 def block_and(values, n):  # type: ignore[no-untyped-def]
     return np.int32(block_count(values, n) == n)
 
@@ -201,12 +211,12 @@ def _lanes():  # type: ignore[no-untyped-def]
 
 
 NAMES: dict[str, Any] = {
-    "_all_there": all_there, "_blockcount": block_count, "_blockand": block_and,
-    "_blockor": block_or, "_warpshfl": shfl, "_warpshfl_up": shfl_up,
+    "_all_there": all_there, "_everyone": everyone, "_blockcount": block_count,
+    "_blockand": block_and, "_blockor": block_or, "_warpshfl": shfl, "_warpshfl_up": shfl_up,
     "_warpshfl_down": shfl_down, "_warpshfl_xor": shfl_xor, "_warpall": all_, "_warpany": any_,
     "_warpeq": eq, "_warpballot": ballot, "_warpmatch_any": match_any,
     "_warpmatch_all": match_all, "_warpactivemask": activemask,
-    "_typebarrier": _none, "_typewarp": _none_of,
+    "_typebarrier": _none, "_typegrid": _none, "_typewarp": _none_of,
     "_typecount": _word, "_typeand": _word, "_typeor": _word,
     "_typeshfl": _value, "_typeshfl_up": _value, "_typeshfl_down": _value,
     "_typeshfl_xor": _value, "_typeall": _truth, "_typeany": _truth, "_typeeq": _truth,

@@ -79,6 +79,7 @@ class Program:
         fixed_bytes: memory of a block, without dynamic shared memory.
         shared: offset and size of each static shared array in it.
         meets: whether its threads meet.
+        cooperative: whether the blocks meet, too: each then has memory of its own.
         prologue: a statement that every thread begins with, or a piece of its work.
         checked: whether every access is, and threads take turns in an order that is passed.
         pure: names of functions whose result depends on their arguments alone.
@@ -93,6 +94,7 @@ class Program:
     fixed_bytes: int = RECORD_BYTES
     shared: list[tuple[int, int]] = field(default_factory=list)
     meets: bool = False
+    cooperative: bool = False
     prologue: str = "pass"
     checked: bool = False
     _count: int = 0

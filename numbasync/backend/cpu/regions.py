@@ -20,6 +20,7 @@ from typing import Any
 
 from numbasync.backend.cpu.control import (
     assigned,
+    blocks,
     breaks,
     expression,
     has_return,
@@ -60,8 +61,7 @@ class Pieces(Memory):
     """
 
     def __init__(self, program: Program, uniform: Uniform, kinds: dict[str, Any]) -> None:
-        super().__init__(program, kinds)
-        self._uniform = uniform
+        super().__init__(program, uniform, kinds)
         self._dead: str | None = None
         self._kept = self._find_kept()
         self._returns = returns_early(program.body)
@@ -198,7 +198,8 @@ class Pieces(Memory):
         return self._threads(body)
 
     def _threads(self, body: Sequence[ast.stmt]) -> list[ast.stmt]:
-        return threads(list(body), self._program.prologue, self._program.checked)
+        program = self._program
+        return blocks(threads(list(body), program, program.prologue), program)
 
     def _leaving(self, piece: list[ast.stmt], loop: Loop | None) -> list[ast.stmt]:
         """A thread that returns, or leaves the loop in which the piece is, goes on with the next
@@ -245,20 +246,6 @@ class Pieces(Memory):
             return done
 
         return [assigned("_left", "False"), *block(piece, False)]
-
-    def _own_array(self, name: str) -> ast.Assign:
-        """The statement that makes a thread's own array: done again, it gives the same one."""
-        made = [
-            s
-            for each in self._program.body
-            for s in ast.walk(each)
-            if isinstance(s, ast.Assign) and name in names(s.targets, ast.Store)
-        ]
-        value = made[0].value
-        is_own = isinstance(value, ast.Call) and self._uniform.is_pure(value.func)
-        if len(made) != 1 or not is_own:
-            raise UntranslatableError(f"{name.rpartition('_')[0]}, a view, kept over a meeting")
-        return copy.deepcopy(made[0])
 
     # --- control flow with meetings in it ---
 
@@ -368,17 +355,11 @@ class Pieces(Memory):
             done += self._threads([self._save(there, f"{here} and not {dead}")])
         whole = kind in WHOLE_BLOCK
         if whole and there is not None:
-            # It stops the kernel, and names the first who is not there.
-            done.append(
-                expression(
-                    f"_all_there({self._array(there)}, _wx, _wy, _wz, _m, {ast.unparse(site)}, "
-                    "_bx, _by, _bz)"
-                )
-            )
+            done += self._all_come(kind, self._array(there), ast.unparse(site))
         if self._program.checked:
             # Behind the pieces before it; what threads hand over here is not memory.
             done.append(expression(f"_met(_m, {whole})"))
-        if kind in ("@barrier", "@warp"):
+        if kind in ("@barrier", "@warp", "@grid"):
             return done
         handed = [f"_w{result}_{i}" for i in range(len(arguments))]
         done += self._loop(
@@ -391,9 +372,25 @@ class Pieces(Memory):
         held = [self._array(name) for name in handed]
         size = "_wx * _wy * _wz"
         if whole:
-            done.append(assigned(result, f"_block{kind[1:]}({held[0]}, {size})"))
+            program = self._program
+            once = [assigned(result, f"_block{kind[1:]}({held[0]}, {size})")]
             if result in self._kept:
-                done += self._threads([self._save(result)])
-            return done
+                once += threads([self._save(result)], program, program.prologue)
+            return done + blocks(once, program)
         inputs = ", ".join([*held, "_t", size, "None" if there is None else self._array(there)])
         return done + self._loop([assigned(result, f"_warp{kind[1:]}({inputs})")], mask)
+
+    def _all_come(self, kind: str, there: str, site: str) -> list[ast.stmt]:
+        """Stop the kernel, and name the first who is not there, if some are and some are not."""
+        inputs = f"{there}, _wx, _wy, _wz, _m, {site}, _bx, _by, _bz"
+        program = self._program
+        if kind != "@grid":
+            return blocks([expression(f"_all_there({inputs})")], program)
+        size = "_wx * _wy * _wz"
+        come = [assigned("_come", f"_come + _blockcount({there}, {size})")]
+        some = parsed(f"_come != 0 and _come != {size} * _gx * _gy * _gz")
+        return [
+            assigned("_come", "0"),
+            *blocks(come, program),
+            ast.If(some, blocks([expression(f"_everyone({inputs})")], program), []),
+        ]

@@ -30,7 +30,7 @@ from numbasync.backend.cpu.names import (
 )
 from numbasync.backend.cpu.program import ALL, PLACE, Program, parsed
 from numbasync.backend.cpu.rewrite import definition
-from numbasync.backend.cpu.vocabulary import is_meeting
+from numbasync.backend.cpu.vocabulary import THIS_GRID, is_meeting
 from numbasync.backend.cpu.watched import Watched
 
 _STATEMENTS = (
@@ -84,6 +84,8 @@ class _Translation:
                 continue
             callee = scope.resolve(each.func)
             inner = device_function(callee)
+            if callee is THIS_GRID:
+                self.program.cooperative = self._meets[function] = True
             if is_meeting(callee) or (inner is not None and self.meets(inner)):
                 self._meets[function] = True
         return self._meets[function]
@@ -211,6 +213,8 @@ class _Function(Watched):
                     raise UntranslatableError("an annotation without a value", statement)
                 plain = ast.Assign([statement.target], statement.value)
                 return self._lowered(ast.copy_location(plain, statement))
+            case ast.Assign() if self._is_grid(statement.value):
+                return []  # it stands for nothing that there is
             case ast.Assign() if self._program.checked:
                 return self._assigned(statement)
             case ast.AugAssign() if self._program.checked:

@@ -9,7 +9,9 @@ from numbasync.backend.cpu.program import Program
 
 # What is computed of a thread's own index differs between threads.
 _OWN = frozenset({"_tx", "_ty", "_tz"})
-WHOLE_BLOCK = ("@barrier", "@count", "@and", "@or")
+# Where blocks meet, each is in turn in every piece, so that differs too which block it is.
+_OF_BLOCKS = frozenset({"_bx", "_by", "_bz", "_m"})
+WHOLE_BLOCK = ("@barrier", "@count", "@and", "@or", "@grid")
 
 
 def names(nodes: Iterable[ast.AST] | ast.AST, context: type[ast.expr_context]) -> set[str]:
@@ -41,7 +43,8 @@ class Uniform:
     def __init__(self, program: Program) -> None:
         self._program = program
         self._pure = program.pure
-        self.varying = set(_OWN)
+        self._cooperative = program.cooperative
+        self.varying = set(_OWN | _OF_BLOCKS if program.cooperative else _OWN)
         while True:
             before = len(self.varying)
             self._block(program.body, everyone=True)
@@ -89,7 +92,7 @@ class Uniform:
         call = meeting(statement)
         if call is not None:
             name = call.func.id  # type: ignore[attr-defined]
-            if name not in WHOLE_BLOCK or not everyone:
+            if name not in WHOLE_BLOCK or not everyone or self._cooperative:
                 self._vary(names(statement, ast.Store))
         elif isinstance(statement, ast.Assign | ast.AugAssign):
             own = not everyone or not self(statement.value)

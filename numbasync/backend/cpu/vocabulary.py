@@ -31,6 +31,8 @@ MEETINGS: dict[Any, tuple[str, bool]] = {
     cuda.match_all_sync: ("@match_all", False),
     cuda.activemask: ("@activemask", False),
 }
+GRID_MEETING = "@grid"  # the method `sync` of what `cuda.cg.this_grid()` gives
+THIS_GRID = cuda.cg.this_grid
 NOTHING = (cuda.threadfence, cuda.threadfence_block, cuda.threadfence_system, cuda.nanosleep)
 FUNCTIONS: dict[Any, Any] = {
     cuda.popc: arithmetic.popc, cuda.clz: arithmetic.clz, cuda.ffs: arithmetic.ffs,
