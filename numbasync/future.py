@@ -16,7 +16,7 @@ from enum import Enum
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
-from numbasync import line
+from numbasync import line, reactor
 from numbasync.backend.base import Preparation
 from numbasync.callsite import CallSite, call_site
 from numbasync.context import Context, Submittable, admitted, context_for, named
@@ -196,9 +196,12 @@ class DeviceFuture(Generic[T]):
                 else:
                     yield from line.settled(turn)
             submission = self._submission
-            if submission is not None and not submission.done:
+            if submission is not None:
                 try:
-                    yield from submission.stream.wait(submission.sequence)
+                    if submission.done:
+                        yield from reactor.need_not_wait()
+                    else:
+                        yield from submission.stream.wait(submission.sequence)
                 except (asyncio.CancelledError, GeneratorExit):
                     self._seen = True  # who does not wait any more does not want its error
                     raise

@@ -70,9 +70,7 @@ class Launch(DeviceOp[Any]):
 
     def steps(self, ctx: Context) -> Steps[Any]:
         launcher, config, device = self._launcher, self._config, ctx.device
-        bound = self._bound
-        if bound is None:
-            bound = yield from self.arguments(ctx)
+        bound = self._bound or (yield from self.arguments(ctx))
         given = bound.values
         if bound.unplaced:
             bound = launcher.bind(bound.placed(device))

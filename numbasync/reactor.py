@@ -11,13 +11,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import itertools
 import os
 import socket
 import threading
 import time
 import weakref
 from bisect import insort
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Protocol
@@ -29,6 +30,17 @@ from numbasync.errors import InternalError
 POLL_SECONDS = 0.001
 # A fault stops the stream before it can ring: while asleep, ask the driver this often.
 WATCHDOG_SECONDS = 0.1
+PATIENCE = 16  # awaits that need not wait before the loop turns
+
+_prompt = itertools.count(1)
+
+
+def need_not_wait() -> Generator[None, None, None]:
+    """For an await whose work is done. Of so many, one lets the loop turn: a task that awaits one
+    short operation after the other must not keep the others from running.
+    """
+    if next(_prompt) % PATIENCE == 0:
+        yield
 
 
 class Watched(Protocol):

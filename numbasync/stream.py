@@ -277,6 +277,7 @@ class Stream:
     def wait(self, sequence: int) -> Generator[Any, None, None]:
         """Suspend the running task until the device has passed `sequence`."""
         if self.advance() >= sequence:
+            yield from reactor.need_not_wait()
             return
         watcher = reactor.current()
         future = watcher.wait(self, sequence)

@@ -18,7 +18,7 @@ import pytest
 
 import numbasync as na
 from numbasync import cli, reactor
-from numbasync.reactor import Doorbell
+from numbasync.reactor import PATIENCE, Doorbell
 from numbasync.testing import Gate, settle
 from tests.common import waited
 from tests.waiting import loops, run, rung_once, tick_while
@@ -178,14 +178,35 @@ def test_a_loop_has_one_descriptor_made_when_it_first_sleeps(
         await asyncio.sleep(0.001)
         start = descriptors()
         await na.value(1)
-        while not reactor.current().statistics().turns:  # a short one may be done at once
-            await na.zeros(4)
+        while not reactor.current().statistics().turns:  # what is quick may be done at once
+            await na.zeros(1 << 16)
         assert descriptors() == start, "made although the loop has not slept"
         monkeypatch.setattr(type(device.backend), "spin_seconds", 0.0)
         for each in streams:
             await wait_for_the_gate(device, each)
         await na.gather(*(na.zeros(4).schedule(s) for s in streams))
         assert descriptors() == start + 1
+
+    run(loop, main())
+
+
+@loops
+def test_short_operations_let_other_tasks_run(
+    device: na.Device, stream: na.Stream, loop: str
+) -> None:
+    async def ticker(ticks: list[int]) -> None:
+        while True:
+            ticks.append(len(ticks))
+            await asyncio.sleep(0)
+
+    async def main() -> None:
+        ticks: list[int] = []
+        task = asyncio.ensure_future(ticker(ticks))
+        t = await na.zeros(4)
+        for _ in range(100):
+            await na.fill(t, 1)
+        assert len(ticks) >= 100 // PATIENCE
+        task.cancel()
 
     run(loop, main())
 

@@ -6,15 +6,14 @@ from collections.abc import Callable, Sequence
 from types import FunctionType
 from typing import Any
 
-import numpy as np
-
 from numbasync.backend.base import Checks, Dim3, Right
 from numbasync.backend.cpu import watch
 from numbasync.backend.cpu.generate import entry_of
-from numbasync.backend.cpu.native import FIELDS, RAISED
+from numbasync.backend.cpu.native import RAISED
 from numbasync.backend.cpu.program import RECORD_BYTES
 from numbasync.backend.cpu.reports import error_of
 from numbasync.backend.cpu.shadow import Shadow
+from numbasync.backend.cpu.slab import Slab
 from numbasync.backend.cpu.translate import translate
 
 
@@ -53,18 +52,16 @@ class Checked:
         """
         program = self.program
         nbytes = program.fixed_bytes + shared_bytes
-        raw = np.zeros(nbytes + 64, np.uint8)
-        memory = raw[-raw.ctypes.data % 64 :][:nbytes]
-        memory[RECORD_BYTES:] = 0xFF
+        slab = Slab(nbytes)
+        slab.clear([(RECORD_BYTES, nbytes - RECORD_BYTES)])
         shadow = Shadow(
             checks, grid, block, nbytes, program.fixed_bytes, program.shared, args, rights
         )
-        words = memory[:RECORD_BYTES].view(np.int64)
-        words[watch.STATE] = shadow.address
+        slab.put(watch.STATE, shadow.address)
         blocks = grid[0] * grid[1] * grid[2]
         try:
-            self._entry(0, blocks, *block, *grid, memory.ctypes.data, shared_bytes, *values)
+            self._entry(0, blocks, *block, *grid, slab.address, shared_bytes, *values)
         except Exception as error:
-            record = words[: len(FIELDS)].tolist()
+            record = slab.record()
             cause = error if record[0] == RAISED else None
             raise error_of(program, record, error, shadow) from cause

@@ -12,14 +12,13 @@ from concurrent.futures import ThreadPoolExecutor
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from numbasync.backend.base import Checks, Dim3, Right
 from numbasync.backend.cpu import native
 from numbasync.backend.cpu.checked import Checked
 from numbasync.backend.cpu.generate import entry_of, type_of
 from numbasync.backend.cpu.program import PLACE
 from numbasync.backend.cpu.reports import NO_SITE, error_of
+from numbasync.backend.cpu.slab import Slab, slab_of_thread
 from numbasync.backend.cpu.stored import key_of, store_of
 from numbasync.backend.cpu.translate import translate
 from numbasync.errors import KernelError
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
 # first launch, if it has so many threads.
 SPREAD_SECONDS = 0.0005
 SPREAD_THREADS = 1 << 15
+SHORT_THREADS = 1024
 MOST_COOPERATIVE_BYTES = 2**30  # of the blocks of a launch that meet
 PARTS = 4  # for each of them: they need not take the same time
 
@@ -64,6 +64,8 @@ class Compiled:
         self._result = entry.result  # which the code's memory belongs to
         self._entry: Callable[..., None] = entry.result.entry_point
         self._bytes = entry.fixed_bytes
+        self._shared_bytes = sum(nbytes for _, nbytes in self.program.shared)
+        self._is_straight = self.program.is_straight()
         self._checked: Checked | None = None
         self._made_of = kinds, options
         self._checking = threading.Lock()
@@ -79,6 +81,11 @@ class Compiled:
         return 256
 
     # --- running ---
+
+    def is_short(self, grid: Dim3, block: Dim3) -> bool:
+        """Whether a launch surely takes less than to wake a thread does: no loops, few threads."""
+        threads = grid[0] * grid[1] * grid[2] * block[0] * block[1] * block[2]
+        return self._is_straight and threads <= SHORT_THREADS
 
     def run(
         self,
@@ -96,7 +103,7 @@ class Compiled:
             checks: how to check every access; None: run as fast as it can.
             rights: what may be written, for the checks.
         """
-        used = sum(nbytes for _, nbytes in self.program.shared) + shared_bytes
+        used = self._shared_bytes + shared_bytes
         if used > self.max_shared_bytes:
             raise KernelError(
                 f"kernel {self.name}: a block needs {used} bytes of shared memory, dynamic and "
@@ -155,24 +162,20 @@ class Compiled:
         blocks: int = 1,
     ) -> None:  # fmt: skip
         """Run the blocks `first` to `end`; `blocks`: how many have memory at the same time."""
-        each = -(-(self._bytes + shared_bytes) // 64) * 64
-        if blocks > 1 and each * blocks > MOST_COOPERATIVE_BYTES:
+        nbytes = self._bytes + shared_bytes
+        if blocks > 1 and nbytes * blocks > MOST_COOPERATIVE_BYTES:
             raise KernelError(
-                f"kernel {self.name}: {blocks:,} blocks that meet need {each:,} bytes each; at "
+                f"kernel {self.name}: {blocks:,} blocks that meet need {nbytes:,} bytes each; at "
                 f"most {MOST_COOPERATIVE_BYTES:,} are lent to them.\n"
                 "A GPU holds some hundred blocks at a time. Launch fewer, and loop in them."
             )
-        memory = _memory(each) if blocks == 1 else _aligned(each * blocks)
-        of_block = memory.reshape(blocks, each)
-        records = of_block[:, : 8 * len(native.FIELDS)].view(np.int64)
-        records[:, 0] = 0
-        # What nobody has written is no number: a NaN, or -1.
-        for at, nbytes in (*self.program.shared, (self._bytes, shared_bytes)):
-            of_block[:, at : at + nbytes].fill(0xFF)
+        slab = slab_of_thread(nbytes) if blocks == 1 else Slab(nbytes, blocks)
+        shared = self.program.shared
+        slab.clear([*shared, (self._bytes, shared_bytes)] if shared_bytes else shared)
         try:
-            self._entry(first, end, *block, *grid, memory.ctypes.data, shared_bytes, *values)
+            self._entry(first, end, *block, *grid, slab.address, shared_bytes, *values)
         except Exception as error:
-            record = next((r for r in records.tolist() if r[0]), records[0].tolist())
+            record = slab.record()
             raise error_of(self.program, record, error) from (
                 None if record[0] != native.RAISED else error
             )
@@ -197,7 +200,6 @@ def _value(argument: Any) -> Any:
 
 _pool: ThreadPoolExecutor | None = None
 _pool_lock = threading.Lock()
-_own = threading.local()
 
 
 def workers() -> int:
@@ -217,18 +219,3 @@ def after_fork() -> None:
     """A forked child has none of the threads."""
     global _pool, _pool_lock
     _pool, _pool_lock = None, threading.Lock()
-
-
-def _memory(nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Memory of this thread for the block that it runs; aligned for every type."""
-    found = getattr(_own, "memory", None)
-    if found is None or len(found) < nbytes:
-        found = _own.memory = _aligned(nbytes)
-    memory: np.ndarray[Any, np.dtype[np.uint8]] = found[:nbytes]
-    return memory
-
-
-def _aligned(nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    raw = np.empty(nbytes + 64, np.uint8)
-    skip = -raw.ctypes.data % 64
-    return raw[skip : skip + nbytes]

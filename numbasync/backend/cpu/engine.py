@@ -179,6 +179,18 @@ class Engine:
     def now_ns(self) -> int:
         return time.perf_counter_ns() if self.stepper is None else self.stepper.now_ns()
 
+    def enter(self) -> bool:
+        """Whether the calling thread may do work of a stream; then it must `leave`. The caller
+        holds `changed`.
+        """
+        if self.stepper is not None or self.stopping or _forking:
+            return False
+        self._running += 1
+        return True
+
+    def leave(self) -> None:
+        self._running -= 1
+
     def is_quiet(self) -> bool:
         """Whether no stream is being run or could be. The caller holds `changed`."""
         return not self._ready and not self._running

@@ -66,6 +66,9 @@ class Interpreted:
         # Blocks cost more here than threads do, and barriers more than blocks.
         return 64 if self.has_barriers else 256
 
+    def is_short(self, grid: Dim3, block: Dim3) -> bool:
+        return False
+
     def run(
         self,
         grid: Dim3,

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numba.core.registry import cpu_target
 
-from numbasync.backend.cpu import arithmetic
+from numbasync.backend.cpu import arithmetic, atomics, native
 from numbasync.backend.cpu.native import types as numba_types
 
 # What a thread knows of itself, and what it is given.
@@ -105,6 +105,29 @@ class Program:
     def atomic(self) -> str:
         """What checks the index of an atomic operation."""
         return "_atomic" if self.checked else "_check"
+
+    def is_straight(self) -> bool:
+        """Whether it is known that a thread does a few steps and ends: no loops, no meetings, and
+        no functions that may have some.
+        """
+        nodes = [n for s in self.body for n in ast.walk(s)]
+        return not self.meets and not any(
+            isinstance(n, ast.For | ast.While | ast.Slice)
+            or (isinstance(n, ast.Call) and not self._is_step(n.func))
+            for n in nodes
+        )
+
+    def _is_step(self, function: ast.expr) -> bool:
+        if not isinstance(function, ast.Name):
+            return False
+        called = self.names.get(function.id)
+        module = getattr(called, "__module__", None) or ""
+        return any(called is each for each in _PURE) or module in (
+            "math",
+            native.__name__,
+            arithmetic.__name__,
+            atomics.__name__,
+        )
 
     def number(self) -> int:
         """One that no name of the generated code has yet."""

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from numbasync.backend.cpu.engines import Engine as Executable
 
 
+SHORT_BYTES = 1 << 15
+
+
 class CpuEvent:
     """A mark in a stream. One that was never recorded counts as passed, as in CUDA."""
 
@@ -69,27 +72,30 @@ class CpuQueue:
         engine = self._stream.engine
         checks = engine.checks
         counters.launches += 1
-        self._push(lambda: executable.run(grid, block, shared_bytes, args, engine, checks, rights))
+        self._push(
+            lambda: executable.run(grid, block, shared_bytes, args, engine, checks, rights),
+            checks is None and executable.is_short(grid, block),
+        )
 
     def upload(self, dst: CpuArray, src: np.ndarray[Any, Any]) -> None:
         counters.copies += 1
-        self._push(lambda: np.copyto(dst.array, src.reshape(dst.array.shape)))
+        self._push(lambda: np.copyto(dst.array, src.reshape(dst.array.shape)), _is_short(src))
 
     def download(self, dst: np.ndarray[Any, Any], src: CpuArray) -> None:
         counters.copies += 1
-        self._push(lambda: np.copyto(dst.reshape(src.array.shape), src.array))
+        self._push(lambda: np.copyto(dst.reshape(src.array.shape), src.array), _is_short(dst))
 
     def copy(self, dst: CpuArray, src: CpuArray) -> None:
         counters.copies += 1
-        self._push(lambda: _convert(dst.array, src.array))
+        self._push(lambda: _convert(dst.array, src.array), _is_short(src.array))
 
     def fill(self, dst: CpuArray, value: np.generic) -> None:
-        self._push(lambda: dst.array.fill(value))
+        self._push(lambda: dst.array.fill(value), _is_short(dst.array))
 
     def failure(self) -> BaseException | None:
         return self.error
 
-    def _push(self, work: Callable[[], None]) -> None:
+    def _push(self, work: Callable[[], None], is_short: bool) -> None:
         def run() -> None:
             if self.error is None:
                 try:
@@ -97,7 +103,7 @@ class CpuQueue:
                 except BaseException as error:
                     self.error = error
 
-        self._stream.push(run)
+        self._stream.push(run, is_short)
 
 
 class CpuStream:
@@ -122,16 +128,31 @@ class CpuStream:
     def open(self) -> CpuQueue:
         return CpuQueue(self)
 
-    def push(self, entry: Callable[[], None] | int | Blocker) -> None:
+    def push(self, entry: Callable[[], None] | int | Blocker, is_short: bool = False) -> None:
+        """Queue it. A short one that nothing comes before is done here and now: to wake a thread,
+        and to be woken by it, takes longer.
+        """
         with changed:
-            self._queue.append(entry)
             self._pushed += 1
-            if not self._owned:
-                self._owned = True
+            if self._owned or not is_short or not self.engine.enter():
+                self._queue.append(entry)
+                if not self._owned:
+                    self._owned = True
+                    self.engine.schedule(self)
+                return
+            self._popped += 1
+            self._owned = self._working = True
+        self._do(entry)
+        with changed:
+            self._working = False
+            self._owned = bool(self._queue)  # others may have come meanwhile
+            self.engine.leave()
+            if self._owned:
                 self.engine.schedule(self)
+            changed.notify_all()
 
     def write(self, sequence: int) -> None:
-        self.push(sequence)
+        self.push(sequence, is_short=True)
 
     def record(self, event: CpuEvent) -> None:
         # A new mark each time: whoever waits for the former one waits for that one only.
@@ -144,7 +165,7 @@ class CpuStream:
                 event.time_ns = self.engine.now_ns()
             open_blocker(reached)
 
-        self.push(mark)
+        self.push(mark, is_short=True)
 
     def wait(self, event: Any) -> None:
         if not isinstance(event, CpuEvent):
@@ -216,15 +237,22 @@ class CpuStream:
             if not callable(entry):
                 return True
             self._working = True
-        try:
-            entry()
-        except Exception:  # a mark or a wait: work keeps its own errors
-            traceback.print_exc()
+        self._do(entry)
         del entry  # the last reference to the operands may be this one
         with changed:
             self._working = False
             changed.notify_all()
         return True
+
+    def _do(self, entry: Callable[[], None] | int | Blocker) -> None:
+        if isinstance(entry, int):
+            with changed:
+                self._pass(entry)
+        elif callable(entry):
+            try:
+                entry()
+            except Exception:  # a mark or a wait: work keeps its own errors
+                traceback.print_exc()
 
     def _pass(self, sequence: int) -> None:
         self._word = sequence
@@ -245,6 +273,11 @@ class CpuStream:
             self._owned = bool(self._queue)
             if self._owned:
                 self.engine.schedule(self)
+
+
+def _is_short(array: np.ndarray[Any, Any]) -> bool:
+    """Whether to copy it takes less than to wake a thread does."""
+    return array.nbytes <= SHORT_BYTES
 
 
 def _convert(dst: np.ndarray[Any, Any], src: np.ndarray[Any, Any]) -> None:
