@@ -16,6 +16,7 @@ from numbasync.backend.base import Checks, Dim3, Right
 from numbasync.backend.cpu import native
 from numbasync.backend.cpu.checked import Checked
 from numbasync.backend.cpu.generate import entry_of, type_of
+from numbasync.backend.cpu.limits import LIMITS
 from numbasync.backend.cpu.program import PLACE
 from numbasync.backend.cpu.reports import NO_SITE, error_of
 from numbasync.backend.cpu.slab import Slab, slab_of_thread
@@ -71,12 +72,6 @@ class Compiled:
         self._checking = threading.Lock()
         self._cost: float | None = None  # seconds a block, as it was the last time
 
-    @property
-    def max_shared_bytes(self) -> int:
-        from numbasync.backend.cpu.device import LIMITS  # which imports this module
-
-        return LIMITS.max_shared_bytes
-
     def suggested_threads(self) -> int:
         return 256
 
@@ -104,10 +99,10 @@ class Compiled:
             rights: what may be written, for the checks.
         """
         used = self._shared_bytes + shared_bytes
-        if used > self.max_shared_bytes:
+        if used > LIMITS.max_shared_bytes:
             raise KernelError(
                 f"kernel {self.name}: a block needs {used} bytes of shared memory, dynamic and "
-                f"static together; the device has {self.max_shared_bytes}."
+                f"static together; the device has {LIMITS.max_shared_bytes}."
             )
         values = [_value(a) for a in args]
         if self.program.cooperative:

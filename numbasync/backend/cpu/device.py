@@ -14,24 +14,15 @@ import numpy as np
 from numba import typeof
 
 from numbasync.backend import interchange
-from numbasync.backend.base import Checks, CompletionPath, Limits, counters
+from numbasync.backend.base import Checks, CompletionPath, counters
 from numbasync.backend.cpu import compiled, engine, engines
 from numbasync.backend.cpu.engine import Engine
+from numbasync.backend.cpu.limits import LIMITS
 from numbasync.backend.cpu.memory import CpuForeign, CpuMemory, CpuPool
 from numbasync.backend.cpu.native import types
 from numbasync.backend.cpu.stepping import stepping
 from numbasync.backend.cpu.streams import CpuEvent, CpuStream
 from numbasync.errors import DTypeError
-
-# The limits of a CUDA device of today, so that a launch refused there is refused here.
-LIMITS = Limits(
-    max_threads_per_block=1024,
-    max_block=(1024, 1024, 64),
-    max_grid=(2**31 - 1, 65535, 65535),
-    max_shared_bytes=48 * 1024,
-    warp_size=32,
-    multiprocessors=1,
-)
 
 
 class CpuArray:

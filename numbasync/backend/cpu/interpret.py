@@ -29,6 +29,7 @@ from numbasync.backend.cpu.constants import strict
 from numbasync.backend.cpu.freeze import Program
 from numbasync.backend.cpu.integers import tag_always
 from numbasync.backend.cpu.intrinsics import Intrinsics
+from numbasync.backend.cpu.limits import LIMITS
 from numbasync.backend.cpu.shadow import turns
 from numbasync.errors import BarrierDivergenceError, KernelError, NumbasyncError, OutOfBoundsError
 
@@ -55,12 +56,6 @@ class Interpreted:
             error.args = (f"kernel {self.name}: {error}",)
             raise
         self.has_barriers = self.program.has_barriers
-
-    @property
-    def max_shared_bytes(self) -> int:
-        from numbasync.backend.cpu.device import LIMITS  # which imports this module
-
-        return LIMITS.max_shared_bytes
 
     def suggested_threads(self) -> int:
         # Blocks cost more here than threads do, and barriers more than blocks.
@@ -135,7 +130,7 @@ class Machine:
         grid: Dim3, block: Dim3, shared_bytes: int, engine: Engine, checks: Checks | None,
     ) -> None:  # fmt: skip
         cuda = self.cuda
-        cuda.shared.begin(shared_bytes, kernel.max_shared_bytes, kernel.program.tags)
+        cuda.shared.begin(shared_bytes, LIMITS.max_shared_bytes, kernel.program.tags)
         cuda.local.tags = kernel.program.tags
         cuda.gridDim.x, cuda.gridDim.y, cuda.gridDim.z = grid
         cuda.blockDim.x, cuda.blockDim.y, cuda.blockDim.z = block

@@ -145,11 +145,9 @@ class CpuStream:
         self._do(entry)
         with changed:
             self._working = False
-            self._owned = bool(self._queue)  # others may have come meanwhile
             self.engine.leave()
-            if self._owned:
+            if self._goes_on():  # others may have come meanwhile
                 self.engine.schedule(self)
-            changed.notify_all()
 
     def write(self, sequence: int) -> None:
         self.push(sequence, is_short=True)
@@ -216,16 +214,14 @@ class CpuStream:
     # --- run, by a worker thread or by a step ---
 
     def run_one(self) -> bool:
-        """Run the next entry. False, and it is not with the engine any more, if the queue is
-        empty or a blocker is shut.
+        """Run the next entry. False, and it is not with the engine any more, if nothing is left or
+        a blocker is shut.
         """
         with changed:
             if self.engine.stopping:
                 return False
-            if not self._queue:
-                self._owned = False
-                changed.notify_all()
-                return False
+            if not self._queue:  # given up by a fork's child
+                return self._goes_on()
             entry = self._queue[0]
             if isinstance(entry, Blocker) and not entry.open:
                 entry.parked.append(self)
@@ -235,14 +231,19 @@ class CpuStream:
             if isinstance(entry, int):
                 self._pass(entry)
             if not callable(entry):
-                return True
+                return self._goes_on()
             self._working = True
         self._do(entry)
         del entry  # the last reference to the operands may be this one
         with changed:
             self._working = False
-            changed.notify_all()
-        return True
+            return self._goes_on()
+
+    def _goes_on(self) -> bool:
+        """Whether there is more to run. The caller holds `changed`."""
+        self._owned = bool(self._queue)
+        changed.notify_all()
+        return self._owned
 
     def _do(self, entry: Callable[[], None] | int | Blocker) -> None:
         if isinstance(entry, int):
