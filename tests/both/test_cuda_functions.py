@@ -239,3 +239,17 @@ def test_returns_of_device_functions_in_which_threads_meet(device: na.Device) ->
         z = twice[1, 32](na.zeros(32, dtype=np.int32), n).sync()[0]
         assert host(z).tolist() == [w + (t < 6) for t, w in enumerate(want)]
     assert device.kind == "cuda" or twice.cpu_engine().name == "compiled"
+
+
+def test_a_parameter_that_a_thread_changes_is_its_own(device: na.Device) -> None:
+    @na.launcher
+    @cuda.jit
+    def change(z: na.KernelOutput, n):
+        i = cuda.grid(1)
+        n = n + i
+        if i % 2:
+            n *= 10
+        z[i] = n
+
+    z = change[2, 4](na.zeros(8, dtype=np.int64), 5).sync()[0]
+    assert host(z).tolist() == [(5 + i) * (10 if i % 2 else 1) for i in range(8)]

@@ -59,7 +59,7 @@ def blocks(body: list[ast.stmt], program: Program) -> list[ast.stmt]:
     return [ast.For(ast.Name("_k", ast.Store()), parsed("range(_gx * _gy * _gz)"), body, [])]
 
 
-def alone(program: Program) -> list[ast.stmt] | None:
+def alone(program: Program, statements: list[ast.stmt]) -> list[ast.stmt] | None:
     """The loop over the threads of a kernel in which they do not meet. None if a thread may return
     out of a loop of its own.
     """
@@ -72,13 +72,22 @@ def alone(program: Program) -> list[ast.stmt] | None:
                 block(statement.body)
                 block(statement.orelse)
 
-    for statement in program.body:
+    for statement in statements:
         for each in ast.walk(statement):
             if isinstance(each, ast.For | ast.While) and has_return(each):
                 return None
-    body = copy.deepcopy(program.body)
+    body = copy.deepcopy(statements)
     block(body)
-    return threads(body, program, program.prologue)
+    return threads(_with_own_parameters(program, body), program, program.prologue)
+
+
+def _with_own_parameters(program: Program, body: list[ast.stmt]) -> list[ast.stmt]:
+    """A parameter that a thread changes begins, in each of them, as what was passed."""
+    changed = names(body, ast.Store) & set(program.parameters)
+    for node in (n for s in body for n in ast.walk(s)):
+        if isinstance(node, ast.Name) and node.id in changed:
+            node.id = f"_own_{node.id}"
+    return [*(assigned(f"_own_{name}", name) for name in sorted(changed)), *body]
 
 
 def returns_early(body: list[ast.stmt]) -> bool:

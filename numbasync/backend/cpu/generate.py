@@ -17,6 +17,7 @@ from numba.np.numpy_support import from_dtype
 from numbasync.backend.base import ArrayKey
 from numbasync.backend.cpu import meetings
 from numbasync.backend.cpu.control import alone, counted, plain, threads
+from numbasync.backend.cpu.hoist import Hoist
 from numbasync.backend.cpu.names import UntranslatableError
 from numbasync.backend.cpu.native import types
 from numbasync.backend.cpu.program import ALL, HIDDEN, Program
@@ -68,9 +69,11 @@ def _generated(
         name = source.split("(", 1)[0].removeprefix("def ").strip()
         names[name] = njit(**options, **INNER)(_defined(source, names, name))
     parameters = "".join(f", {p}" for p in program.parameters)
-    by_itself = None if program.meets else alone(program)
+    by_itself = None if program.meets else alone(program, program.body)
     if by_itself is not None:
         names["_fixed"] = program.fixed_bytes
+        if not program.checked:
+            by_itself = _with_hoisted_checks(program, kinds, by_itself)
         body = _indented(_text(by_itself, 0), 2)
     elif not program.meets:
         thread = f"def _thread({ALL}{parameters}):\n    {program.prologue}\n"
@@ -97,6 +100,17 @@ def _generated(
         f"    for _k in range(_lo, _hi):\n        _b = {turn}\n{where}\n        {begin}\n{body}\n"
     )
     return source, names
+
+
+def _with_hoisted_checks(
+    program: Program, kinds: tuple[Any, ...], careful: list[ast.stmt]
+) -> list[ast.stmt]:
+    """Two loops over the threads, if a block can tell that no index of it is out of range."""
+    hoist = Hoist(program, kinds)
+    if hoist.condition is None:
+        return careful
+    quick = alone(program, hoist.body)
+    return careful if quick is None else [ast.If(hoist.condition, quick, careful)]
 
 
 def _types(program: Program, kinds: tuple[Any, ...], names: dict[str, Any]) -> dict[str, Any]:

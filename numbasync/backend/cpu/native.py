@@ -126,6 +126,22 @@ def check(tyctx: Any, array: Any, index: Any, record: Any, site: Any, place: Any
     return sig, codegen
 
 
+@_intrinsic
+def sure(tyctx: Any, index: Any):  # type: ignore[no-untyped-def]
+    """`index`, a number or a tuple of them, as unsigned numbers: it is known to be in range."""
+    index = types.unliteral(index)
+    is_tuple = isinstance(index, types.BaseTuple)
+    parts = [types.unliteral(p) for p in index] if is_tuple else [index]
+    given = types.UniTuple(types.uint64, len(parts)) if is_tuple else types.uint64
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        values = cgutils.unpack_tuple(builder, args[0], len(parts)) if is_tuple else [args[0]]
+        wide = [widened(builder, v, p) for v, p in zip(values, parts, strict=True)]
+        return context.make_tuple(builder, given, wide) if is_tuple else wide[0]
+
+    return given(index), codegen
+
+
 @njit(**INLINED)
 def get(array, index, record, site, place):  # type: ignore[no-untyped-def]
     """An element of something that has no name."""

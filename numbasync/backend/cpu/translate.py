@@ -51,7 +51,7 @@ def translate(kernel: types.FunctionType, checked: bool = False) -> Program:
     program = Program(kernel.__name__, checked=checked)
     program.names.update(
         _i32=np.int32, _check=native.check, _axis=native.check_axis, _get=native.get,
-        _at_literal=native.at_literal,
+        _at_literal=native.at_literal, _sure=native.sure,
         _stop=native.stop, _note=native.note, _natural=native.natural,
     )  # fmt: skip
     if checked:
