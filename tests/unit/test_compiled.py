@@ -12,7 +12,7 @@ from numba import cuda, float32, int64
 
 import numbasync as na
 from numbasync.backend.base import ArrayKey
-from numbasync.backend.cpu import compiled, engines
+from numbasync.backend.cpu import compiled, engines, sharing
 from numbasync.errors import BarrierDivergenceError, CallerError, KernelError
 
 pytestmark = pytest.mark.filterwarnings("ignore::numba.cuda.core.errors.NumbaPerformanceWarning")
@@ -210,11 +210,11 @@ def test_the_blocks_of_a_large_launch_are_shared_out(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(compiled.Compiled, "_run", note)
     z = na.zeros(7, np.int32).sync()
-    n = compiled.SPREAD_THREADS
+    n = sharing.SPREAD_THREADS
     count_all[n // 64, 64](z).sync()
     assert z.to_host().sync().sum() == n
     bounds = sorted((first, end) for _, first, end in seen)
-    assert len(bounds) == 3 * compiled.PARTS
+    assert len(bounds) == 3 * sharing.PARTS
     assert [b for _, b in bounds[:-1]] == [a for a, _ in bounds[1:]]
 
 
@@ -227,7 +227,7 @@ def test_of_several_parts_that_fail_the_first_is_told(monkeypatch: pytest.Monkey
         z[cuda.grid(1) + 1_000_000] = 1
 
     with pytest.raises(KernelError, match="index 1"):
-        fail[compiled.SPREAD_THREADS // 64, 64](na.zeros(4).sync()).sync()
+        fail[sharing.SPREAD_THREADS // 64, 64](na.zeros(4).sync()).sync()
 
 
 def test_shared_memory_is_of_a_block() -> None:
@@ -331,3 +331,33 @@ def test_errors_of_blocks_that_meet_say_which() -> None:
 def test_blocks_that_meet_are_not_too_many() -> None:
     with pytest.raises(KernelError, match="blocks that meet need"):
         error_behind_the_meeting[2**24, 1](na.zeros(32)).sync()
+
+
+def test_blocks_that_contend_are_shared_out_if_that_is_quicker() -> None:
+    many = sharing.SPREAD_THREADS
+    for alone, shared in ((1.0, 2.0), (2.0, 1.0)):
+        costs = sharing.Costs(contend=True)
+        assert costs.are_shared(many, 64)
+        costs.took(True, shared)
+        assert not costs.are_shared(many, 64)  # to know what it takes alone
+        costs.took(False, alone)
+        assert costs.are_shared(many, 64) is (shared < alone)
+    others = sharing.Costs(contend=False)
+    others.took(True, 1.0)
+    assert others.are_shared(many, 64)
+    others.took(False, 1e-9)
+    assert not others.are_shared(many, 64)  # a short one
+
+
+def test_kernels_with_atomic_operations_contend() -> None:
+    add_up[1, 1](na.zeros(1)).sync()
+    engine = engines.prepared(add_up.kernel, (ArrayKey("<f4", 1, "C"),), 1024, "compiled")
+    assert engine.program.has_atomics()  # type: ignore[union-attr]
+    other = engines.prepared(halve_sums.kernel, (ArrayKey("<f4", 1, "C"),) * 2, 1024, "compiled")
+    assert not other.program.has_atomics()  # type: ignore[union-attr]
+
+
+@na.launcher
+@cuda.jit
+def add_up(z: na.KernelOutput):
+    cuda.atomic.add(z, 0, 1)

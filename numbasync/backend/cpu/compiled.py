@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +17,7 @@ from numbasync.backend.cpu.generate import entry_of, type_of
 from numbasync.backend.cpu.limits import LIMITS
 from numbasync.backend.cpu.program import PLACE
 from numbasync.backend.cpu.reports import NO_SITE, error_of
+from numbasync.backend.cpu.sharing import PARTS, Costs, helpers, workers
 from numbasync.backend.cpu.slab import Slab, slab_of_thread
 from numbasync.backend.cpu.stored import key_of, store_of
 from numbasync.backend.cpu.translate import translate
@@ -27,13 +26,8 @@ from numbasync.errors import KernelError
 if TYPE_CHECKING:
     from numbasync.backend.cpu.engine import Engine
 
-# The blocks of a launch are shared out among the processors if it would take so long on one; the
-# first launch, if it has so many threads.
-SPREAD_SECONDS = 0.0005
-SPREAD_THREADS = 1 << 15
 SHORT_THREADS = 1024
 MOST_COOPERATIVE_BYTES = 2**30  # of the blocks of a launch that meet
-PARTS = 4  # for each of them: they need not take the same time
 
 
 class Compiled:
@@ -70,7 +64,7 @@ class Compiled:
         self._checked: Checked | None = None
         self._made_of = kinds, options
         self._checking = threading.Lock()
-        self._cost: float | None = None  # seconds a block, as it was the last time
+        self._costs = Costs(self.program.has_atomics())
 
     def suggested_threads(self) -> int:
         return 256
@@ -114,18 +108,15 @@ class Compiled:
             return
         blocks = grid[0] * grid[1] * grid[2]
         threads = blocks * block[0] * block[1] * block[2]
-        is_large = (
-            threads >= SPREAD_THREADS if self._cost is None
-            else self._cost * blocks >= SPREAD_SECONDS
-        )  # fmt: skip
-        began = time.perf_counter()
         # What is stepped does the same each time.
-        if is_large and blocks > 1 and workers() > 1 and engine.stepper is None:
+        may_share = blocks > 1 and workers() > 1 and engine.stepper is None
+        shared = may_share and self._costs.are_shared(threads, blocks)
+        began = time.perf_counter()
+        if shared:
             self._spread(blocks, grid, block, shared_bytes, values, engine)
-            self._cost = (time.perf_counter() - began) * workers() / blocks
         else:
             self._run(0, blocks, grid, block, shared_bytes, values)
-            self._cost = (time.perf_counter() - began) / blocks
+        self._costs.took(shared, (time.perf_counter() - began) / blocks)
 
     def _spread(
         self, blocks: int, grid: Dim3, block: Dim3, shared_bytes: int, values: list[Any],
@@ -145,7 +136,7 @@ class Compiled:
 
         others = []
         with contextlib.suppress(RuntimeError):  # at interpreter exit there are no new threads
-            others += [_helpers().submit(work) for _ in range(workers() - 1)]
+            others += [helpers().submit(work) for _ in range(workers() - 1)]
         work()
         for other in others:
             other.result()
@@ -189,28 +180,3 @@ def _value(argument: Any) -> Any:
     if type(argument) is tuple:
         return tuple(_value(a) for a in argument)
     return argument
-
-
-# --- processors ---
-
-_pool: ThreadPoolExecutor | None = None
-_pool_lock = threading.Lock()
-
-
-def workers() -> int:
-    """Threads that share the blocks of one launch."""
-    return min(os.cpu_count() or 1, 64)
-
-
-def _helpers() -> ThreadPoolExecutor:
-    global _pool
-    with _pool_lock:
-        if _pool is None:
-            _pool = ThreadPoolExecutor(workers() - 1, thread_name_prefix="numbasync-blocks")
-        return _pool
-
-
-def after_fork() -> None:
-    """A forked child has none of the threads."""
-    global _pool, _pool_lock
-    _pool, _pool_lock = None, threading.Lock()

@@ -15,7 +15,7 @@ from numba import typeof
 
 from numbasync.backend import interchange
 from numbasync.backend.base import Checks, CompletionPath, counters
-from numbasync.backend.cpu import compiled, engine, engines
+from numbasync.backend.cpu import engine, engines, sharing
 from numbasync.backend.cpu.engine import Engine
 from numbasync.backend.cpu.limits import LIMITS
 from numbasync.backend.cpu.memory import CpuForeign, CpuMemory, CpuPool
@@ -50,7 +50,7 @@ class CpuDevice:
         self._engines = engines.wish()
         atexit.register(self._engine.stop)
         if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=compiled.after_fork)
+            os.register_at_fork(after_in_child=sharing.after_fork)
             os.register_at_fork(after_in_child=self._engine.after_fork)
 
     @property

@@ -117,6 +117,10 @@ class Program:
             for n in nodes
         )
 
+    def has_atomics(self) -> bool:
+        """Whether blocks may write to the same elements."""
+        return any(getattr(v, "__module__", "") == atomics.__name__ for v in self.names.values())
+
     def _is_step(self, function: ast.expr) -> bool:
         if not isinstance(function, ast.Name):
             return False
