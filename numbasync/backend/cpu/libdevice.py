@@ -1,4 +1,4 @@
-"""`numba.cuda.libdevice` for the processor: the functions that the C library has, too."""
+"""`numba.cuda.libdevice` for the processor, by the C library where it has a function."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from numba import njit
 from numba.cuda import libdevice
 from numba.cuda.libdevicefuncs import functions
 
-from numbasync.backend.cpu import arithmetic, native
+from numbasync.backend.cpu import arithmetic, native, rounding, special
 from numbasync.backend.cpu.native import types
 
 # Where the C library has another name.
@@ -31,7 +31,8 @@ def _saturate(x):  # type: ignore[no-untyped-def]
 
 
 _OWN: dict[str, Any] = {
-    "rsqrt": _rsqrt, "rsqrtf": _rsqrt, "popc": arithmetic.popc, "popcll": arithmetic.popc,
+    "rsqrt": _rsqrt, "rsqrtf": _rsqrt, "frsqrt_rn": _rsqrt,
+    "popc": arithmetic.popc, "popcll": arithmetic.popc,
     "clz": arithmetic.clz, "clzll": arithmetic.clz,
     "brev": arithmetic.brev, "brevll": arithmetic.brev,
     "ffs": arithmetic.ffs, "ffsll": arithmetic.ffs, "saturatef": _saturate,
@@ -48,12 +49,35 @@ def _of_c(name: str, result: Any, arguments: list[Any]) -> Any:
     return arithmetic.of_c(_NAMES.get(name, name), result, kinds)
 
 
+def _typed(name: str, function: Any, result: Any, arguments: list[Any]) -> Any:
+    """`function` with the types that it has on a GPU; several results are left as they are."""
+    kinds = [a.ty for a in arguments if not a.is_ptr]
+    a, b, c = (*kinds, *[kinds[-1]] * (3 - len(kinds)))[:3]
+    give = result if len(kinds) == len(arguments) else _same
+    made: Any = {
+        1: lambda x: give(function(a(x))),
+        2: lambda x, y: give(function(a(x), b(y))),
+        3: lambda x, y, z: give(function(a(x), b(y), c(z))),
+    }[len(kinds)]
+    made.__name__ = name  # which is how compiled code on disk knows it
+    return njit(**native.INLINED)(made)
+
+
+@njit(**native.INLINED)
+def _same(x):  # type: ignore[no-untyped-def]
+    return x
+
+
 def _all() -> dict[Any, Any]:
     made = {}
+    own = {**special.FUNCTIONS, **rounding.FUNCTIONS, **_OWN}
     for long_name, (result, arguments) in functions.items():
         name = long_name.removeprefix("__nv_")
         function = getattr(libdevice, name, None)
-        here = _OWN.get(name) or _of_c(name, result, arguments)
+        if name in own:
+            here = _typed(name, own[name], result, arguments)
+        else:
+            here = _of_c(name, result, arguments)
         if function is not None and here is not None:
             made[function] = here
     return made
