@@ -253,3 +253,19 @@ def test_a_parameter_that_a_thread_changes_is_its_own(device: na.Device) -> None
 
     z = change[2, 4](na.zeros(8, dtype=np.int64), 5).sync()[0]
     assert host(z).tolist() == [(5 + i) * (10 if i % 2 else 1) for i in range(8)]
+
+
+joined = cuda.jit(device=True)(
+    lambda a, b: a * 10 + b
+)  # fmt: skip
+
+
+def test_a_lambda_is_a_device_function(device: na.Device) -> None:
+    @na.launcher
+    @cuda.jit
+    def join(z: na.KernelOutput):
+        i = cuda.grid(1)
+        z[i] = joined(i, 7)
+
+    assert host(join[1, 4](na.zeros(4, dtype=np.int64)).sync()[0]).tolist() == [7, 17, 27, 37]
+    assert device.kind == "cuda" or join.cpu_engine().name == "compiled"

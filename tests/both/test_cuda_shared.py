@@ -99,3 +99,31 @@ def test_constant_arrays(device: na.Device) -> None:
     z = na.zeros(12, np.float64).sync()
     constants[2, 6](z).sync()
     np.testing.assert_array_equal(host(z), np.tile(WEIGHTS.ravel() / 2 + np.tile(names, 2), 2))
+
+
+def test_rows_that_a_thread_keeps_while_others_come(device: na.Device) -> None:
+    @na.launcher
+    @cuda.jit
+    def rows(z: na.KernelOutput, x: na.KernelInput):
+        held = cuda.shared.array((4, 8), int32)
+        tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+        row = held[ty]
+        row[tx] = x[ty, tx]
+        cuda.syncthreads()
+        part = row[2:]
+        z[ty, tx] = row[7 - tx] + held[3 - ty, tx]
+        cuda.syncthreads()
+        row[tx] += 1
+        cuda.syncthreads()
+        if tx == 0:
+            part[0] = 100
+        cuda.syncthreads()
+        z[ty, tx] += row[(tx + 1) % 8] * 1000
+
+    x = np.arange(32, dtype=np.int32).reshape(4, 8)
+    z = rows[1, (8, 4)](na.zeros((4, 8), dtype=np.int32), x).sync()[0]
+    later = x + 1
+    later[:, 2] = 100
+    want = x[:, ::-1] + x[::-1] + np.roll(later, -1, axis=1) * 1000
+    np.testing.assert_array_equal(z.to_host().sync(), want)
+    assert device.kind == "cuda" or rows.cpu_engine().name == "compiled"

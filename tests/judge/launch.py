@@ -13,6 +13,7 @@ import numbasync as na
 from numbasync.backend import base
 from numbasync.backend.cpu.device import CpuArray
 from numbasync.errors import KernelError
+from numbasync.layout import dtype_key
 
 # Engine, and why it is not the other one, of each launch since the last test began.
 launched: list[tuple[str, str]] = []
@@ -62,7 +63,7 @@ def _run(dispatcher: Any, args: Sequence[Any], grid: Any, block: Any, shared: in
             keys.append(device.scalar_key(argument))
         else:
             values.append(CpuArray(array))
-            keys.append(base.ArrayKey(array.dtype.str, array.ndim, _order(array)))
+            keys.append(base.ArrayKey(dtype_key(array.dtype), array.ndim, _order(array)))
     variants = dispatcher.__dict__.setdefault("judged", {})
     executable = variants.get(tuple(keys))
     if executable is None:

@@ -11,7 +11,7 @@ from numbasync.backend.cpu.control import assigned, expression
 from numbasync.backend.cpu.names import UntranslatableError
 from numbasync.backend.cpu.native import types
 from numbasync.backend.cpu.program import MOST_THREADS, Program, item_bytes
-from numbasync.backend.cpu.uniform import Uniform, names
+from numbasync.backend.cpu.uniform import Uniform, is_extent, names
 
 
 class Memory:
@@ -84,6 +84,37 @@ class Memory:
     def _is_local_array(self, name: str) -> bool:
         return isinstance(self._kinds.get(name), types.Array)
 
+    # --- arrays ---
+
+    def _made_again(self, arrays: set[str]) -> list[ast.Assign]:
+        """The statements that make threads' own arrays and views, those that others need first."""
+        made: dict[str, ast.Assign] = {}
+
+        def add(name: str) -> None:
+            if name not in made:
+                statement = self._own_array(name)
+                for other in sorted(names(statement.value, ast.Load)):
+                    if self._is_local_array(other) and other in self._uniform.varying:
+                        add(other)
+                made[name] = statement
+
+        for name in sorted(arrays):
+            add(name)
+        return list(made.values())
+
+    @staticmethod
+    def _arrays_of(made: list[ast.Assign]) -> set[str]:
+        return {n for s in made for n in names(s.targets, ast.Store)}
+
+    def _needed_for(self, found: set[str]) -> set[str]:
+        """What threads' arrays among these names are made of, if they are used again."""
+        arrays = {n for n in found & self._uniform.varying if self._is_local_array(n)}
+        try:
+            made = self._made_again(arrays)
+        except UntranslatableError:  # which is no matter if they are not kept
+            return set()
+        return {n for s in made for n in names(s.value, ast.Load)}
+
     def _own_array(self, name: str) -> ast.Assign:
         """The statement that makes a thread's own array: done again, it gives the same one."""
         made = [
@@ -94,6 +125,51 @@ class Memory:
         ]
         value = made[0].value
         is_own = isinstance(value, ast.Call) and self._uniform.is_pure(value.func)
-        if len(made) != 1 or not is_own:
+        if len(made) != 1 or not (is_own or self._is_steady_view(made[0], name)):
             raise UntranslatableError(f"{name.rpartition('_')[0]}, a view, kept over a meeting")
         return copy.deepcopy(made[0])
+
+    def _is_steady_view(self, statement: ast.Assign, name: str) -> bool:
+        """Whether it is a part of an array, by indices that do not change, which is used only
+        where its statement has been run.
+        """
+        value = statement.value
+        calls = {ast.unparse(n.func) for n in ast.walk(value) if isinstance(n, ast.Call)}
+        subscripts = [
+            n for n in ast.walk(value) if isinstance(n, ast.Subscript) and not is_extent(n)
+        ]
+        is_part = isinstance(value, ast.Name) or subscripts == [value]
+        is_view = is_part and calls <= {"_axis", "_check", "_at_literal", "_i32"}
+        body = self._program.body
+        home = _home_of(statement, body)
+        everywhere = _uses(name, body)
+        return (
+            is_view and home is not None and _uses(name, home) == everywhere
+            and all(self._is_steady(n) for n in names(value, ast.Load))
+        )  # fmt: skip
+
+    def _is_steady(self, name: str) -> bool:
+        """Whether a variable is assigned once at most, and in no loop."""
+        body = self._program.body
+        stores = [
+            n for s in body for n in ast.walk(s)
+            if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Store)
+        ]  # fmt: skip
+        loops = [n for s in body for n in ast.walk(s) if isinstance(n, ast.For | ast.While)]
+        return len(stores) <= 1 and not any(name in names(loop, ast.Store) for loop in loops)
+
+
+def _home_of(wanted: ast.stmt, statements: list[ast.stmt]) -> list[ast.stmt] | None:
+    """The list that a statement is in, if that is in no loop."""
+    for statement in statements:
+        if statement is wanted:
+            return statements
+        if isinstance(statement, ast.If):
+            found = _home_of(wanted, statement.body) or _home_of(wanted, statement.orelse)
+            if found is not None:
+                return found
+    return None
+
+
+def _uses(name: str, statements: list[ast.stmt]) -> int:
+    return sum(isinstance(n, ast.Name) and n.id == name for s in statements for n in ast.walk(s))

@@ -74,7 +74,8 @@ class Pieces(Memory):
         counter = [0]
 
         def see(nodes: Iterable[ast.AST], piece: int) -> None:
-            for name in names(nodes, ast.Load) | names(nodes, ast.Store):
+            found = names(nodes, ast.Load) | names(nodes, ast.Store)
+            for name in found | self._needed_for(found):
                 if name in self._uniform.varying and name not in HIDDEN:
                     uses.setdefault(name, set()).add(piece)
 
@@ -183,10 +184,12 @@ class Pieces(Memory):
         written = names(body, ast.Store) & self._kept
         read = (names(body, ast.Load) | not_surely(body)) & self._kept
         arrays = {n for n in read | written if self._is_local_array(n)}
-        again = [self._own_array(n) for n in sorted(arrays)]
+        made_here = names(piece, ast.Store)
+        again = self._made_again(arrays - made_here)
+        needed = {n for s in again for n in names(s.value, ast.Load)} & self._kept
         body = [
-            *(self._load(n) for n in sorted(read - arrays)),
-            *(s for s in again if not variables(s) & names(piece, ast.Store)),
+            *(self._load(n) for n in sorted((read | needed) - arrays - self._arrays_of(again))),
+            *again,
             *body,
             *(self._save(n) for n in sorted(written - arrays)),
         ]

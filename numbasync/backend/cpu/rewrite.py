@@ -73,6 +73,26 @@ def definition(function: types.FunctionType) -> tuple[ast.Module, ast.FunctionDe
     return found
 
 
+def of_lambda(function: types.FunctionType) -> ast.FunctionDef | None:
+    """A lambda as a definition; None if its source is not at hand, or its line has several."""
+    original = function.__code__
+    source = "".join(linecache.getlines(original.co_filename, function.__globals__))
+    try:
+        tree = _again(lambda: ast.parse(source))
+    except (SyntaxError, ValueError):
+        return None
+    same = _compiled(tree, original)
+    found = [
+        n for n in ast.walk(tree)
+        if isinstance(n, ast.Lambda) and n.lineno == original.co_firstlineno
+    ]  # fmt: skip
+    if len(found) != 1 or same is None or _content(same) != _content(original):
+        return None
+    result = ast.copy_location(ast.Return(found[0].body), found[0].body)
+    made = ast.FunctionDef("lambda_", found[0].args, [result], [], None, None)
+    return ast.copy_location(made, found[0])
+
+
 def _definition(function: types.FunctionType) -> tuple[ast.Module, ast.FunctionDef] | None:
     original = function.__code__
     # The whole file: what is imported in it has a say in how a function is compiled.

@@ -29,7 +29,7 @@ from numbasync.backend.cpu.names import (
     is_reassigned,
 )
 from numbasync.backend.cpu.program import ALL, PLACE, Program, parsed
-from numbasync.backend.cpu.rewrite import definition
+from numbasync.backend.cpu.rewrite import definition, of_lambda
 from numbasync.backend.cpu.vocabulary import THIS_GRID, is_meeting
 from numbasync.backend.cpu.watched import Watched
 
@@ -92,16 +92,20 @@ class _Translation:
 
     @staticmethod
     def source(function: types.FunctionType) -> tuple[ast.FunctionDef, Scope]:
-        found = definition(function)
-        if found is None:
+        if function.__name__ == "<lambda>":
+            node = of_lambda(function)
+        else:
+            found = definition(function)
+            node = None if found is None else found[1]
+        if node is None:
             raise UntranslatableError(f"{function.__name__}, whose source is not at hand")
-        return found[1], Scope(function, found[1])
+        return node, Scope(function, node)
 
     def device(self, function: types.FunctionType) -> str:
         """The name of a device function, which is made when it is first called."""
         name = self._made.get(function)
         if name is None:
-            name = f"_{function.__name__}_{self.program.number()}f"
+            name = f"_{function.__name__.strip('<>')}_{self.program.number()}f"
             self._made[function] = name
             made = _Function(self, function, in_kernel=False)
             body = made.block(made.node.body)

@@ -57,7 +57,7 @@ class Uniform:
             if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load):
                 if each.id in self.varying:
                     return False
-            elif (isinstance(each, ast.Subscript) and not (_is_extent(each) or _is_view(each))) or (
+            elif (isinstance(each, ast.Subscript) and not (is_extent(each) or _is_view(each))) or (
                 isinstance(each, ast.Call) and not self.is_pure(each.func)
             ):
                 return False
@@ -120,7 +120,7 @@ def variables(statement: ast.Assign | ast.AugAssign) -> set[str]:
     return names(targets, ast.Store)
 
 
-def _is_extent(node: ast.Subscript) -> bool:
+def is_extent(node: ast.Subscript) -> bool:
     """An element of `array.shape`, or of `array.strides`."""
     value = node.value
     return isinstance(value, ast.Attribute) and value.attr in ("shape", "strides")
