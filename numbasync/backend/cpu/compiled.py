@@ -15,13 +15,14 @@ from numbasync.backend.cpu import native
 from numbasync.backend.cpu.checked import Checked
 from numbasync.backend.cpu.generate import entry_of, type_of
 from numbasync.backend.cpu.limits import LIMITS
+from numbasync.backend.cpu.names import UntranslatableError
 from numbasync.backend.cpu.program import PLACE
 from numbasync.backend.cpu.reports import NO_SITE, error_of
 from numbasync.backend.cpu.sharing import PARTS, Costs, helpers, workers
 from numbasync.backend.cpu.slab import Slab, slab_of_thread
 from numbasync.backend.cpu.stored import key_of, store_of
 from numbasync.backend.cpu.translate import translate
-from numbasync.errors import KernelError
+from numbasync.errors import KernelError, UnsupportedKernelError
 
 if TYPE_CHECKING:
     from numbasync.backend.cpu.engine import Engine
@@ -169,7 +170,13 @@ class Compiled:
     def _with_checks(self) -> Checked:
         with self._checking:
             if self._checked is None:
-                self._checked = Checked(self.function, *self._made_of, self.program.prologue)
+                made_of = *self._made_of, self.program.prologue
+                try:
+                    self._checked = Checked(self.function, *made_of)
+                except UntranslatableError as why:
+                    raise UnsupportedKernelError(
+                        f"kernel {self.name} cannot be checked: {why}."
+                    ) from None
             return self._checked
 
 

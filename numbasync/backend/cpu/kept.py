@@ -139,7 +139,7 @@ class Memory:
             n for n in ast.walk(value) if isinstance(n, ast.Subscript) and not is_extent(n)
         ]
         is_part = isinstance(value, ast.Name) or subscripts == [value]
-        is_view = is_part and calls <= {"_axis", "_check", "_at_literal", "_i32"}
+        is_view = is_part and calls <= {"_axis", "_check", "_seen", "_at_literal", "_i32"}
         body = self._program.body
         home = _home_of(statement, body)
         everywhere = _uses(name, body)

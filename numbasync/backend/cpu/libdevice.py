@@ -9,7 +9,7 @@ from numba import njit
 from numba.cuda import libdevice
 from numba.cuda.libdevicefuncs import functions
 
-from numbasync.backend.cpu import arithmetic, native, rounding, special
+from numbasync.backend.cpu import arithmetic, bits, native, rounding, special
 from numbasync.backend.cpu.native import types
 
 # Where the C library has another name.
@@ -70,7 +70,7 @@ def _same(x):  # type: ignore[no-untyped-def]
 
 def _all() -> dict[Any, Any]:
     made = {}
-    own = {**special.FUNCTIONS, **rounding.FUNCTIONS, **_OWN}
+    own = {**bits.FUNCTIONS, **special.FUNCTIONS, **rounding.FUNCTIONS, **_OWN}
     for long_name, (result, arguments) in functions.items():
         name = long_name.removeprefix("__nv_")
         function = getattr(libdevice, name, None)

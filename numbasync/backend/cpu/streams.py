@@ -142,12 +142,14 @@ class CpuStream:
                 return
             self._popped += 1
             self._owned = self._working = True
-        self._do(entry)
-        with changed:
-            self._working = False
-            self.engine.leave()
-            if self._goes_on():  # others may have come meanwhile
-                self.engine.schedule(self)
+        try:
+            self._do(entry)
+        finally:  # this may be the main thread, which Ctrl-C interrupts
+            with changed:
+                self._working = False
+                self.engine.leave()
+                if self._goes_on():  # others may have come meanwhile
+                    self.engine.schedule(self)
 
     def write(self, sequence: int) -> None:
         self.push(sequence, is_short=True)
