@@ -95,9 +95,8 @@ class Memory(Protocol):
 class ArrayKey(NamedTuple):
     """An array's part of a compiled kernel's key: never its extents."""
 
-    dtype: (
-        str | np.dtype[Any]
-    )  # NumPy's array-protocol string, such as "<f4"; of a structure, its np.dtype
+    # NumPy's array-protocol string, such as "<f4"; of a structure, the np.dtype itself.
+    dtype: str | np.dtype[Any]
     ndim: int
     order: str  # "C", "F" or "A", as in Numba's array types
 

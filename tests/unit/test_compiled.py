@@ -361,3 +361,25 @@ def test_kernels_with_atomic_operations_contend() -> None:
 @cuda.jit
 def add_up(z: na.KernelOutput):
     cuda.atomic.add(z, 0, 1)
+
+
+@na.launcher
+@cuda.jit
+def rows_of_a_loop(z: na.KernelOutput, x: na.KernelInput):
+    held = cuda.shared.array((2, 8), float32)
+    t = cuda.threadIdx.x
+    for k in range(2):
+        held[k, t] = x[t] + k
+    cuda.syncthreads()
+    total = 0.0
+    for row in held:
+        total += row[7 - t]
+    cuda.syncthreads()
+    z[t] = total
+
+
+def test_rows_that_a_loop_goes_through_between_two_meetings() -> None:
+    x = np.arange(8, dtype=np.float32)
+    z = rows_of_a_loop[1, 8](na.zeros(8), x).sync()[0]
+    assert rows_of_a_loop.cpu_engine().name == "compiled"
+    np.testing.assert_array_equal(z.to_host().sync(), 2 * x[::-1] + 1)

@@ -1,4 +1,4 @@
-"""The embedded device: the host's memory, streams run by worker threads, kernels as Python.
+"""The embedded device: the host's memory, streams run by worker threads, compiled kernels.
 
 There is always at least one, so a program that has no GPU has a device all the same, and a
 test of a kernel runs where the programmer is.

@@ -10,6 +10,8 @@ from collections.abc import Callable, Hashable, Sequence
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+from numba.core.errors import NumbaError
+
 from numbasync.backend.base import Checks, Dim3, Right
 from numbasync.backend.cpu import native
 from numbasync.backend.cpu.checked import Checked
@@ -32,7 +34,7 @@ MOST_COOPERATIVE_BYTES = 2**30  # of the blocks of a launch that meet
 
 
 class Compiled:
-    """A kernel, ready to be run on the CPU device by any worker thread."""
+    """A kernel, ready to be run on the CPU device by any thread."""
 
     engine = "compiled"
     why = ""
@@ -87,7 +89,7 @@ class Compiled:
         checks: Checks | None = None,
         rights: Sequence[Right | None] = (),
     ) -> None:
-        """Run every block. Called on a worker thread.
+        """Run every block. Called on a worker thread; of a short launch, by who submits it.
 
         Args:
             checks: how to check every access; None: run as fast as it can.
@@ -173,9 +175,9 @@ class Compiled:
                 made_of = *self._made_of, self.program.prologue
                 try:
                     self._checked = Checked(self.function, *made_of)
-                except UntranslatableError as why:
+                except (UntranslatableError, NumbaError) as why:
                     raise UnsupportedKernelError(
-                        f"kernel {self.name} cannot be checked: {why}."
+                        f"kernel {self.name} cannot be checked: {why}"
                     ) from None
             return self._checked
 

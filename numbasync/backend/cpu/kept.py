@@ -123,11 +123,12 @@ class Memory:
             for s in ast.walk(each)
             if isinstance(s, ast.Assign) and name in names(s.targets, ast.Store)
         ]
-        value = made[0].value
-        is_own = isinstance(value, ast.Call) and self._uniform.is_pure(value.func)
-        if len(made) != 1 or not (is_own or self._is_steady_view(made[0], name)):
-            raise UntranslatableError(f"{name.rpartition('_')[0]}, a view, kept over a meeting")
-        return copy.deepcopy(made[0])
+        if len(made) == 1:  # none, if it is what a loop goes through
+            value = made[0].value
+            is_own = isinstance(value, ast.Call) and self._uniform.is_pure(value.func)
+            if is_own or self._is_steady_view(made[0], name):
+                return copy.deepcopy(made[0])
+        raise UntranslatableError(f"{name.rpartition('_')[0]}, a view, kept over a meeting")
 
     def _is_steady_view(self, statement: ast.Assign, name: str) -> bool:
         """Whether it is a part of an array, by indices that do not change, which is used only
