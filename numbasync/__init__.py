@@ -37,8 +37,8 @@ from numbasync.future import DeviceFuture as DeviceFuture
 from numbasync.host import HostBuffer as HostBuffer
 from numbasync.host import pinned as pinned
 from numbasync.kernel import compile_count as compile_count
+from numbasync.launch import Launch as Launch
 from numbasync.launcher import CpuEngine as CpuEngine
-from numbasync.launcher import Launch as Launch
 from numbasync.launcher import Launcher as Launcher
 from numbasync.launcher import launcher as launcher
 from numbasync.limits import limit as limit

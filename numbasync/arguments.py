@@ -26,7 +26,7 @@ from numbasync.tensor import SharedTensor, Tensor
 ArrayArgument: TypeAlias = Tensor | HostArray
 
 # The type of such a value is all that a compiled kernel's key needs of it.
-_TYPED = frozenset(
+TYPED = frozenset(
     {float, bool, complex, np.bool_, np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32,
      np.int64, np.uint64, np.float16, np.float32, np.float64, np.complex64, np.complex128}
 )  # fmt: skip
@@ -73,7 +73,7 @@ class Bound:
                 parts.append(value.fingerprint)
                 if value.source is not None:
                     self._borrow(kernel, parameter, value)
-            elif kind in _TYPED and parameter.takes_number:
+            elif kind in TYPED and parameter.takes_number:
                 parts.append(kind)
             elif kind is int and parameter.takes_number:
                 parts.append(int if -(2**63) <= value < 2**63 else _big(kernel, parameter, value))

@@ -53,6 +53,24 @@ class Submittable(Protocol[T_co]):
         """The stream that the operation itself asks for, if any."""
         ...
 
+    @property
+    def label(self) -> str:
+        """What messages call it."""
+        ...
+
+    @property
+    def is_quick(self) -> bool:
+        """It may be enqueued at once."""
+        ...
+
+    def at_once(self, submission: Submission) -> bool:
+        """Enqueue it now, if that needs nothing else. Whether it was."""
+        ...
+
+    def result(self) -> T_co:
+        """The value of what was enqueued so."""
+        ...
+
 
 # --- ordering ------------------------------------------------------------------------
 
@@ -101,10 +119,12 @@ class Context:
         submission: what its work belongs to.
     """
 
-    __slots__ = (
-        "_closed", "_ordered", "_suspended", "_used", "device", "parent", "pool", "stream",
-        "submission", "waits_for",
-    )  # fmt: skip
+    # What most contexts have, on the class.
+    _closed = _suspended = False
+    waits_for: Any = None  # a shared operation that another one runs
+    # Something was enqueued, leased or waited for: the submission needs a number.
+    _used = False
+    _ordered: set[Submission] | None = None
 
     def __init__(
         self,
@@ -114,22 +134,27 @@ class Context:
         site: CallSite | None,
         parent: Context | None = None,
     ) -> None:
-        self._closed = self._suspended = False
         self.parent = parent
-        self.waits_for: Any = None  # a shared operation that another one runs
         self.stream = stream
         self.device = stream.device
         self.pool = pool
         self.submission = Submission(stream, name, site)
-        # Something was enqueued, leased or waited for: the submission needs a number.
-        self._used = False
-        self._ordered: set[Submission] | None = None
 
     @property
     def queue(self) -> base.Queue:
         """Where work is enqueued. Operands must have been leased first."""
         self._used = True
-        return self.submission.queue
+        submission = self.submission
+        if submission.queue is None:
+            submission.queue = self.stream.backend.open()
+        return submission.queue
+
+    def takes(self, op: Submittable[Any]) -> bool:
+        """Enqueue a part of the operation at once, if that can be; whether it was."""
+        if op.at_once(self.submission):
+            self._used = True
+            return True
+        return False
 
     def touch(self) -> None:
         """The caller may enqueue work of its own on `stream`, which is to be waited for."""
@@ -281,13 +306,17 @@ class Context:
             self.after(other)
             self.submission.depends_on(other)
 
-    def close(self) -> Submission:
-        """End the submission: what was enqueued gets a number, also after an error."""
+    def close(self, mark: bool = True) -> Submission:
+        """End the submission: what was enqueued gets a number, also after an error.
+
+        Args:
+            mark: somebody will wait for it; see `Stream.commit`.
+        """
         self._closed = True
         if self._suspended:
             self.stream.resume(self.submission)
         if self._used:
-            self.stream.commit(self.submission)
+            self.stream.commit(self.submission, mark)
         else:
             self.submission.settle(None)
         return self.submission
@@ -336,7 +365,22 @@ def context_for(
     pool = pool or stream.device.pool
     if pool.device is not stream.device.backend:
         raise DeviceMismatchError(f"{pool!r} cannot serve {stream!r}, which is another device's.")
-    return Context(stream, pool, str(op), site)
+    return Context(stream, pool, op.label, site)
+
+
+def at_once(op: Submittable[Any], stream: Stream, site: CallSite | None) -> Submission | None:
+    """Enqueue all of `op` on `stream`, if that needs neither a preparation nor a look at anything
+    else. Its submission, which has no number yet; None, if it has to be run step by step.
+    """
+    device = stream.device
+    if not op.is_quick or stream.is_broken or device.lost is not None or device.limit is not None:
+        return None
+    submission = Submission(stream, op.label, site)
+    try:
+        return submission if op.at_once(submission) else None
+    except DeviceLostError as error:
+        device.lose(error, submission)
+        raise device.lost or error from None
 
 
 def admitted(op: Submittable[T], ctx: Context) -> Generator[Preparation, None, T]:

@@ -58,6 +58,9 @@ class _EventPool:
         self._spare.append(event)
 
 
+MOST_SUSPECTS = 16  # that the message of a fault names
+
+
 def _take_idle(dropped: list[base.Stream]) -> base.Stream | None:
     """A stream that nobody holds and that has nothing left to do. A gate, or a wait for an
     event, may still be on one that has no submissions.
@@ -171,8 +174,9 @@ class Device:
     def reclaim(self) -> None:
         """Let go of everything that the device has passed, also on streams nobody watches."""
         for stream in list(self.busy):
-            with contextlib.suppress(DriverError):  # the matter of whoever waits for it
-                stream.advance()
+            # The matter of whoever waits for it.
+            with contextlib.suppress(DriverError, DeviceLostError):
+                stream.look()
 
     def ask(self) -> None:
         """`reclaim`, by the device's own answer: it may have lost a mark, or have a fault."""
@@ -241,10 +245,10 @@ class Device:
             if self.lost is not None:
                 return
             streams = list(self.busy)
-            found = [stream.at_work() for stream in streams]
+            found = [submission for stream in streams for submission in stream.at_work()]
             if building is not None and building.launched:
                 found.append(building)
-            suspects = [s.described for s in found if s is not None]
+            suspects = [s.described for s in found[:MOST_SUSPECTS]]
             if suspects:
                 one = "At work then was" if len(suspects) == 1 else "At work then was one of"
                 fault.args = ("\n  ".join([f"{fault}\n{one}:", *suspects]),)

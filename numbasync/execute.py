@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Generator
 from typing import Any, TypeVar
 
 from numbasync import line
 from numbasync.backend import interchange
-from numbasync.callsite import call_site
-from numbasync.context import Context, Submittable, admitted, context_for, named
+from numbasync.callsite import CallSite, call_site
+from numbasync.context import Context, Submittable, admitted, at_once, context_for, named
 from numbasync.device import default_device
 from numbasync.errors import DeviceLostError, DriverError, OperationError
 from numbasync.exclusive import exclusive
@@ -44,7 +44,8 @@ def _run(op: Submittable[T], ctx: Context) -> T:
     except DeviceLostError as error:
         raise named(error, ctx) from None
     finally:
-        ctx.close()
+        # No mark: who waits for it waits for the stream, or asks later.
+        ctx.close(mark=False)
 
 
 # --- running and waiting ----------------------------------------------------------------
@@ -96,8 +97,14 @@ def async_on(op: Submittable[T], stream: Stream) -> T:
     op.claim()
     exclusive.check()
     line.finish()
+    site = call_site(2)
+    submission = at_once(op, stream, site)
+    if submission is not None:
+        submission.orphan = True
+        stream.commit(submission, mark=False)
+        return op.result()
     with exclusive:
-        ctx = context_for(op, stream, None, call_site(2))
+        ctx = context_for(op, stream, None, site)
         ctx.submission.orphan = True
         return _run(op, ctx)
 
@@ -116,8 +123,19 @@ def sync_on(op: Submittable[T], stream: Stream) -> T:
 def _sync(op: Submittable[T], stream: Stream) -> T:
     exclusive.check()
     line.finish()
+    site = call_site(3)
+    submission = at_once(op, stream, site)
+    if submission is not None:
+        stream.commit(submission, mark=False)
+        try:
+            stream.wait_until_idle()
+        except Exception as error:
+            _note_failure(error, submission)
+            raise
+        submission.raise_error()
+        return op.result()
     with exclusive:
-        ctx = context_for(op, stream, None, call_site(3))
+        ctx = context_for(op, stream, None, site)
         try:
             value = _run(op, ctx)
         except BaseException as error:
@@ -167,10 +185,26 @@ def spawn(op: Submittable[T], policy: SchedulingPolicy | None = None) -> DeviceF
     return future
 
 
-def on_default_stream(op: Submittable[T]) -> DeviceFuture[T]:
-    """What `await op` awaits."""
+def awaiting(op: Submittable[T]) -> Generator[Any, None, T]:
+    """What `await op` does: run it on a stream of the default device's policy."""
     op.claim()
-    return DeviceFuture(op, stream_for(op))
+    stream = stream_for(op)
+    submission = None
+    try:
+        if op.is_quick and line.is_empty():
+            exclusive.check()
+            submission = at_once(op, stream, call_site(1))
+        if submission is None:
+            return (yield from DeviceFuture(op, stream).__await__())
+        stream.commit(submission)
+        if not submission.done:
+            yield from stream.wait(submission.sequence)
+        submission.raise_error()
+        stream.verify(submission.sequence)
+        return op.result()
+    finally:
+        # The traceback of an error holds this frame: what it held would live as long.
+        del op, submission
 
 
 async def gather(*ops: Any) -> list[Any]:
@@ -189,9 +223,10 @@ async def gather(*ops: Any) -> list[Any]:
     started: list[Awaitable[Any]] = []
     values: list[Any] = []
     errors: list[Exception] = []
+    site = call_site(1)
     for op in ops:
         try:
-            started.append(_start(op))
+            started.append(_start(op, site))
         except Exception as error:
             errors.append(error)
     try:
@@ -213,11 +248,44 @@ async def gather(*ops: Any) -> list[Any]:
     return values
 
 
-def _start(op: Any) -> Awaitable[Any]:
+class _Begun:
+    """An operation that was enqueued at once, and that nobody but `gather` knows."""
+
+    __slots__ = ("_op", "_submission")
+
+    def __init__(self, op: Submittable[Any], submission: Submission) -> None:
+        self._op = op
+        self._submission = submission
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        submission = self._submission
+        try:
+            if not submission.done:
+                # Without a mark of its own: of many on one stream, one is enough.
+                yield from submission.stream.wait(submission.sequence)
+            submission.raise_error()
+            submission.stream.verify(submission.sequence)
+            return self._op.result()
+        finally:
+            del self, submission  # as in `awaiting`
+
+
+def _start(op: Any, site: CallSite | None) -> Awaitable[Any]:
     """Something to await, whose work has begun."""
     if isinstance(op, DeviceFuture):
         op.start()
         return op
+    if getattr(op, "is_quick", False) and line.is_empty():
+        op.claim()
+        exclusive.check()
+        stream = stream_for(op)
+        submission = at_once(op, stream, site)
+        if submission is not None:
+            stream.commit(submission, mark=False)
+            return _Begun(op, submission)
+        future = DeviceFuture(op, stream)
+        future.start()
+        return future
     if hasattr(op, "steps"):
         return spawn(op)
     if isinstance(op, list | tuple):

@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar
 from numbasync import line, reactor
 from numbasync.backend.base import Preparation
 from numbasync.callsite import CallSite, call_site
-from numbasync.context import Context, Submittable, admitted, context_for, named
+from numbasync.context import Context, Submittable, admitted, at_once, context_for, named
 from numbasync.errors import ReentrancyError, StateError
 from numbasync.exclusive import Turn, exclusive
 from numbasync.stream import Stream
@@ -45,27 +45,30 @@ class DeviceFuture(Generic[T]):
     and its memory stays until then.
     """
 
+    # What a new one has, on the class: making one is part of every launch.
+    _state = _State.IDLE
+    _ctx: Context | None = None
+    _steps: Generator[Preparation, None, T] | None = None
+    # While it stands in line: what it stands at, who waits, and its context variables.
+    _need: Preparation | None = None
+    _line: line.Line | None = None
+    _turn: Turn | None = None
+    _variables: Variables | None = None
+    _submission: Submission | None = None
+    _value: T | None = None
+    _error: BaseException | None = None
+    _trace: TracebackType | None = None
+    _starter = 0  # the thread that starts it
+    _site: CallSite | None = None
+    _seen = True  # the error has reached somebody; or the constructor failed
+    _asked = False  # the device has been asked whether all went well
+
     def __init__(self, op: Submittable[T], stream: Stream) -> None:
         self.stream = stream
         self._op: Submittable[T] | None = op
-        self._name = str(op)
+        self._name = op.label
         self._pool = stream.device.pool
-        self._state = _State.IDLE
-        self._ctx: Context | None = None
-        self._steps: Generator[Preparation, None, T] | None = None
-        # While it stands in line: what it stands at, who waits, and its context variables.
-        self._need: Preparation | None = None
-        self._line: line.Line | None = None
-        self._turn: Turn | None = None
-        self._variables: Variables | None = None
-        self._submission: Submission | None = None
-        self._value: T | None = None
-        self._error: BaseException | None = None
-        self._trace: TracebackType | None = None
-        self._starter = 0  # the thread that starts it
-        self._site: CallSite | None = None
-        self._seen = False  # the error has reached somebody
-        self._asked = False  # the device has been asked whether all went well
+        self._seen = False
 
     # --- starting ---
 
@@ -104,6 +107,8 @@ class DeviceFuture(Generic[T]):
         """Enqueue up to a preparation; None at the end."""
         if self._need is None and self._op is not None:
             op, self._op = self._op, None
+            if op.is_quick and self._begins_at_once(op):
+                return None
             try:
                 self._ctx = context_for(op, self.stream, self._pool, self._site)
             except Exception as error:
@@ -112,6 +117,20 @@ class DeviceFuture(Generic[T]):
             self._steps = admitted(op, self._ctx)
             self._step(None)
         return self._need
+
+    def _begins_at_once(self, op: Submittable[T]) -> bool:
+        try:
+            submission = at_once(op, self.stream, self._site)
+            if submission is None:
+                return False
+            self.stream.commit(submission)
+        except Exception as error:
+            self._fail(error)
+            return True
+        self._value = op.result()
+        self._submission = submission
+        self._end(_State.SUBMITTED)
+        return True
 
     def go_on(self, need: Preparation, error: BaseException | None) -> None:
         """`need` is done: enqueue up to the next preparation."""
@@ -265,8 +284,8 @@ class DeviceFuture(Generic[T]):
         return f"<DeviceFuture {self._name}, {state}, on {self.stream!r}>"
 
     def __del__(self) -> None:
-        state = getattr(self, "_state", None)
-        if state in (_State.IDLE, _State.STARTING):
+        state = self._state
+        if state in (_State.IDLE, _State.STARTING) and not self._seen:
             what = (
                 "scheduled but never awaited" if state is _State.IDLE
                 else "dropped with its event loop while it was being prepared"
@@ -277,7 +296,7 @@ class DeviceFuture(Generic[T]):
                 stacklevel=2,
                 source=self,
             )
-        if getattr(self, "_seen", True):  # absent if the constructor failed
+        if self._seen:
             return
         submission, error = self._submission, self._error
         if error is None and submission is not None:

@@ -1,7 +1,6 @@
 """Kernel calls: `@launcher` turns a `@cuda.jit` kernel into a function that gives operations.
 
-Here arguments become roles, leases, a grid and compiled code. Everything that can be wrong
-with a call is found before anything of it is enqueued.
+Everything that can be wrong with a call is found before anything of it is enqueued.
 """
 
 from __future__ import annotations
@@ -16,153 +15,17 @@ import numpy as np
 
 from numbasync import grid as grids
 from numbasync.arguments import Bound
-from numbasync.backend import base
 from numbasync.backend.base import Dim3
-from numbasync.context import Context
-from numbasync.copies import order, upload
-from numbasync.device import Device
-from numbasync.errors import DeviceMismatchError, InternalError, LauncherError, LaunchError
+from numbasync.errors import LauncherError, LaunchError
 from numbasync.execute import describe
-from numbasync.op import DeviceOp, Steps
-from numbasync.parts import common_stream, refusing
+from numbasync.forms import Form, Kinds
+from numbasync.launch import Compile, Launch
+from numbasync.op import DeviceOp
+from numbasync.parts import refusing
 from numbasync.plan import DEFAULT, Config, Planner, as_device_function
 from numbasync.precondition import Precondition
-from numbasync.signature import Role, check_kernel, parameters
+from numbasync.signature import check_kernel, parameters
 from numbasync.stream import Stream
-from numbasync.tensor import Tensor
-
-
-class Launch(DeviceOp[Any]):
-    """One call of a kernel. Gives its arguments back, as a named tuple in signature order."""
-
-    def __init__(self, launcher: Launcher, values: tuple[Any, ...], config: Config) -> None:
-        self._free = False  # a refused call needs no warning
-        self._launcher = launcher
-        self._values = values
-        self._config = config
-        self._lazy: list[int] = []
-        for i, value in enumerate(values):
-            if isinstance(value, DeviceOp):
-                self._lazy.append(i)
-        self._stream = config.stream
-        if self._lazy:
-            self._bound = None
-            with refusing(values):
-                self._stream = common_stream((values[i] for i in self._lazy), config.stream)
-        else:
-            self._bound = launcher.bind(values)
-        for i in self._lazy:
-            values[i].claim()
-        self._free = True
-
-    @property
-    def stream(self) -> Stream | None:
-        return self._stream
-
-    def arguments(self, ctx: Context) -> Steps[Bound]:
-        """The arguments, once the lazy ones have been run."""
-        if self._bound is not None:
-            return self._bound
-        values = list(self._values)
-        for i in self._lazy:
-            values[i] = yield from values[i].steps(ctx)
-        return self._launcher.bind(tuple(values))
-
-    def steps(self, ctx: Context) -> Steps[Any]:
-        launcher, config, device = self._launcher, self._config, ctx.device
-        bound = self._bound or (yield from self.arguments(ctx))
-        given = bound.values
-        if bound.unplaced:
-            bound = launcher.bind(bound.placed(device))
-        if launcher.preconditions:
-            values = bound.by_name(launcher.parameters)
-            for condition in launcher.preconditions:
-                condition.check(values)
-        plan = launcher.planner.find(bound, config, device.backend)
-        if plan is None:
-            executable = yield from _compiled(launcher, bound, device)
-            plan = launcher.planner.make(bound, config, device, executable)
-        if bound.host and device.limit is not None:
-            yield from ctx.room(sum(2 * array.nbytes for _, array in bound.host))
-        if not plan.empty:
-            if bound.sources:
-                order(ctx, *bound.sources)
-            with device.leasing:
-                args = _lease(launcher, bound, ctx)
-                ctx.queue.launch(
-                    plan.executable, plan.grid, plan.block, plan.shared_bytes, args, plan.rights
-                )
-            ctx.submission.launched += (launcher.name,)
-        return launcher.result(given)
-
-    def _width(self) -> int:
-        return len(self._values)
-
-    def _describe(self) -> str:
-        return self._launcher.label
-
-
-class Compile(DeviceOp[None]):
-    """Compiles the variant for these arguments, launches nothing."""
-
-    unordered = True
-
-    def __init__(self, launcher: Launcher, values: tuple[Any, ...]) -> None:
-        self._free = False  # a refused one needs no warning
-        self._launch = Launch(launcher, values, DEFAULT)
-        self._free = True
-        self._launch.claim()
-        self._launcher = launcher
-
-    def steps(self, ctx: Context) -> Steps[None]:
-        bound = yield from self._launch.arguments(ctx)
-        if bound.unplaced:
-            bound = self._launcher.bind(bound.placed(ctx.device))
-        yield from _compiled(self._launcher, bound, ctx.device)
-
-    def _describe(self) -> str:
-        return f"{self._launcher.name}.compile()"
-
-
-def _compiled(launcher: Launcher, bound: Bound, device: Device) -> Steps[base.Executable]:
-    """The compiled variant for these arguments; compiled first, if it is new."""
-    kernel, keys = launcher.planner.variant(bound, device.backend)
-    found = kernel.find(device.backend, keys)
-    if found is None:
-        yield kernel.compilation(device.backend, keys)
-        found = kernel.find(device.backend, keys)
-        if found is None:
-            raise InternalError(f"kernel {launcher.name} was compiled and is not there")
-    return found
-
-
-def _lease(launcher: Launcher, bound: Bound, ctx: Context) -> list[Any]:
-    """Take every array of a launch for its stream; the arguments as the backend wants them."""
-    parameters = launcher.parameters
-    args: list[Any] = list(bound.values)
-    # Tensors before NumPy arrays: one of another device is found before anything is uploaded.
-    for i, tensor in bound.tensors:
-        try:
-            if parameters[i].is_output:
-                ctx.write(tensor.storage, tensor)
-            else:
-                ctx.read(tensor.storage, tensor)
-        except DeviceMismatchError:
-            raise DeviceMismatchError(
-                f"kernel {launcher.name}: {parameters[i].name} is {tensor!r}, but the launch goes "
-                f"to {ctx.device.label}.\n"
-                "Run it on a stream of the tensor's device, or inside `with na.use_device(d):`."
-            ) from None
-        args[i] = tensor.handle
-    for i, array in bound.host:
-        tensor = Tensor.allocate(ctx, array.shape, array.dtype)
-        upload(ctx, tensor, array)
-        args[i] = tensor.handle
-    # A tile's extents follow its array; from the back, so that positions stay.
-    for i, partition in reversed(bound.partitions.items()):
-        if parameters[i].role is Role.TILE:
-            args[i + 1 : i + 1] = partition.tile
-    return args
 
 
 class Configured:
@@ -199,6 +62,7 @@ class Launcher:
     Attributes:
         kernel: the Numba dispatcher.
         name: the kernel's name.
+        names: that alone, as a submission lists what it has launched.
         parameters: its parameters and their roles.
         may_alias: the kernel is written for outputs that share storage with other arguments.
     """
@@ -218,7 +82,9 @@ class Launcher:
         self.may_alias = may_alias
         names = [p.name for p in self.parameters]
         self.label = f"{self.name}({', '.join(names)})"
+        self.names = (self.name,)
         self._names = names
+        self._forms: dict[Kinds, Form | None] = {}
         if isinstance(preconditions, str):
             raise LauncherError(
                 f"kernel {self.name}: preconditions= is a list of conditions, not one text; write "
@@ -321,6 +187,18 @@ class Launcher:
             with refusing((*args, *kwargs.values())):
                 raise LauncherError(f"kernel {self.label}: {problem}.")
         return tuple(values[n] for n in names)
+
+    def form(self, values: tuple[Any, ...]) -> Form | None:
+        """The form of calls with arguments of these types; None if they need a closer look."""
+        kinds = tuple(map(type, values))
+        try:
+            return self._forms[kinds]
+        except KeyError:
+            found = None
+            if not self.preconditions:
+                found = Form.of(self.parameters, kinds, self.may_alias)
+            self._forms[kinds] = found
+            return found
 
     def bind(self, values: tuple[Any, ...]) -> Bound:
         """The arguments, sorted and checked as far as that needs no device."""

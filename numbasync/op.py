@@ -21,6 +21,7 @@ from numbasync.once import Steps as Steps
 from numbasync.parts import check_closure, name_of, part_of, refusing
 from numbasync.scheduling import SchedulingPolicy
 from numbasync.stream import Stream
+from numbasync.submission import Submission
 from numbasync.value_methods import ValueMethods
 
 T = TypeVar("T")
@@ -43,18 +44,33 @@ class DeviceOp(ValueMethods, Generic[T]):
     # It has no order with anything else, so nothing that is submitted later waits for it.
     unordered = False
 
-    _free = True  # neither run nor part of another operation
+    # It may be enqueued at once: see `at_once`.
+    is_quick = False
 
-    @property
-    def stream(self) -> Stream | None:
-        """The stream that it asks for itself, as `kernel[grid, block, stream]` does; None:
-        whoever runs it chooses.
-        """
-        return None
+    # The stream that it asks for itself, as `kernel[grid, block, stream]` does; None: whoever runs
+    # it chooses.
+    stream: Stream | None = None
+
+    _free = True  # neither run nor part of another operation
 
     def steps(self, ctx: Context) -> Steps[T]:
         """Enqueue the work. Yields what must be prepared first; returns the value."""
         raise NotImplementedError
+
+    def at_once(self, submission: Submission) -> bool:
+        """`steps` at once, if nothing has to be prepared, ordered or asked for it; then `result` is
+        the value. Whether it was; if not, nothing has happened.
+        """
+        return False
+
+    def result(self) -> T:
+        """The value, after `at_once`."""
+        raise NotImplementedError
+
+    @property
+    def label(self) -> str:
+        """What messages call it."""
+        return self._describe()
 
     def _describe(self) -> str:
         return type(self).__name__.lower()
@@ -101,7 +117,7 @@ class DeviceOp(ValueMethods, Generic[T]):
     # --- running ---
 
     def __await__(self) -> Generator[Any, None, T]:
-        return execute.on_default_stream(self).__await__()
+        return execute.awaiting(self)
 
     def sync(self) -> T:
         """Run on a stream of the default device's policy and block until it is done."""
@@ -196,11 +212,8 @@ class Link(DeviceOp[U], Generic[T, U]):
         first.claim()
         self._free = True
         self._first: DeviceOp[T] = first
-        self._stream = first.stream
-
-    @property
-    def stream(self) -> Stream | None:
-        return self._stream
+        if first.stream is not None:
+            self.stream = first.stream
 
     def follow(self, ctx: Context, value: T) -> Any:
         """What comes of the value before it."""
@@ -213,7 +226,10 @@ class Link(DeviceOp[U], Generic[T, U]):
             while isinstance(op, Link):
                 links.append(op)
                 op = op._first
-            value = yield from op.steps(ctx)
+            if op.is_quick and ctx.takes(op):
+                value = op.result()
+            else:
+                value = yield from op.steps(ctx)
             while links:
                 link = links.pop()
                 value = link.follow(ctx, value)
@@ -323,7 +339,7 @@ class Shared(DeviceOp[T]):
         self._once = Once(parent.steps, self._label)
 
     @property
-    def stream(self) -> Stream | None:
+    def stream(self) -> Stream | None:  # type: ignore[override]
         # Once it has begun, holders on other streams are ordered after it.
         return None if self._once.begun else self._stream
 
@@ -354,7 +370,7 @@ class Select(DeviceOp[Any]):
         self._parent.claim()
 
     @property
-    def stream(self) -> Stream | None:
+    def stream(self) -> Stream | None:  # type: ignore[override]
         return self._parent.stream
 
     def silence(self) -> None:

@@ -8,7 +8,7 @@ elsewhere.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from numbasync import grid as grids
@@ -28,13 +28,22 @@ MOST_PLANS = 4096  # of one kernel; a program that launches ever new shapes star
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """What a call says about its launch, besides its arguments."""
+    """What a call says about its launch, besides its arguments.
+
+    Attributes:
+        extents: what of it a plan depends on; None if it says nothing.
+    """
 
     grid: Dim3 | None = None
     block: Dim3 | None = None
     stream: Stream | None = None
     shared_bytes: int = 0
     elements: int | None = None
+    extents: Hashable = field(init=False)
+
+    def __post_init__(self) -> None:
+        parts = (self.grid, self.block, self.shared_bytes, self.elements)
+        object.__setattr__(self, "extents", None if parts == (None, None, 0, None) else parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +52,8 @@ class Plan:
     there is nothing to do.
     """
 
-    executable: base.Executable
-    grid: Dim3
-    block: Dim3
-    shared_bytes: int
+    work: base.Work
     empty: bool
-    rights: tuple[base.Right | None, ...]
 
 
 class Planner:
@@ -67,11 +72,12 @@ class Planner:
         self._axes = axes
         self._has_tiles = any(p.role is Role.TILE for p in parameters)
         self._on_tiles: dict[tuple[tuple[int, ...], bool], Kernel] = {}
-        self._plans: dict[Hashable, Plan] = {}
+        # By device, what the arguments are, and what the call says about extents.
+        self.plans: dict[tuple[base.Device, Hashable, Hashable], Plan] = {}
 
     def find(self, bound: Bound, config: Config, device: base.Device) -> Plan | None:
         """The plan for such a call, if one has been made."""
-        return self._plans.get(_plan_key(bound, config, device))
+        return self.plans.get((device, bound.fingerprint(device), config.extents))
 
     def engines(self) -> list[tuple[str, str]]:
         """See `Kernel.engines`; also of the kernels around a body that has tiles."""
@@ -125,13 +131,13 @@ class Planner:
             self._request(bound, config), device.limits, executable.max_threads_per_block,
             executable.suggested_threads,
         )  # fmt: skip
-        plan = Plan(
-            executable, found.grid, found.block, config.shared_bytes, 0 in found.grid,
-            self._rights(bound),
-        )  # fmt: skip
-        if len(self._plans) >= MOST_PLANS:
-            self._plans.clear()
-        return self._plans.setdefault(_plan_key(bound, config, device.backend), plan)
+        work = base.Work(
+            executable, found.grid, found.block, config.shared_bytes, self._rights(bound)
+        )
+        if len(self.plans) >= MOST_PLANS:
+            self.plans.clear()
+        key = device.backend, bound.fingerprint(device.backend), config.extents
+        return self.plans.setdefault(key, Plan(work, 0 in found.grid))
 
     def _rights(self, bound: Bound) -> tuple[base.Right | None, ...]:
         rights: list[base.Right | None] = []
@@ -162,15 +168,6 @@ class Planner:
         dispatcher = self.kernel.dispatcher
         body, options = as_device_function(dispatcher), jit_options(dispatcher)
         return with_tiles(body, self._parameters, ranks, self._axes, mapped, options)
-
-
-def _plan_key(bound: Bound, config: Config, device: base.Device) -> Hashable:
-    parts = bound.fingerprint(device)
-    if config is DEFAULT:
-        return device, parts
-    return (
-        device, parts, config.grid, config.block, config.shared_bytes, config.elements
-    )  # fmt: skip
 
 
 DEFAULT = Config()

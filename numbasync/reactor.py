@@ -158,11 +158,19 @@ class Reactor:
             weakref.WeakKeyDictionary()
         )
         self._bell: Doorbell | None = None
+        self._last = 0  # which task asked last; a number only, so that no task is kept
         self._next: asyncio.Handle | None = None
         self._turning = False  # `_next` is the loop's next turn, not a timer
         self._moved_at = 0.0
         self._checked_at = 0.0
         self._turns = self._sleeps = self._rings = self._completed = 0
+
+    def is_awaited_by_one(self) -> bool:
+        """Whether the running task is the one that asked last, and nothing is watched: as far as is
+        known here, letting the loop turn would serve nobody else.
+        """
+        before, self._last = self._last, id(asyncio.current_task())
+        return before == self._last and not self._queues
 
     def wait(self, stream: Watched, sequence: int) -> asyncio.Future[None]:
         """A future that is done when `stream` has passed `sequence`, or is broken."""

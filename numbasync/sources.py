@@ -8,7 +8,6 @@ from typing import Any, TypeVar, overload
 from numbasync.context import Context
 from numbasync.op import DeviceOp, Shared, Steps
 from numbasync.parts import check_closure, check_op, common_stream, name_of, part_of, refusing
-from numbasync.stream import Stream
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -55,17 +54,16 @@ class Zip(DeviceOp[tuple[Any, ...]]):
             op.claim()
         self._free = True
         self._ops = ops
-        self._stream = stream
-
-    @property
-    def stream(self) -> Stream | None:
-        return self._stream
+        if stream is not None:
+            self.stream = stream
 
     def steps(self, ctx: Context) -> Steps[tuple[Any, ...]]:
         values = []
         for op in self._ops:
-            value = yield from op.steps(ctx)
-            values.append(value)
+            if op.is_quick and ctx.takes(op):
+                values.append(op.result())
+            else:
+                values.append((yield from op.steps(ctx)))
         return tuple(values)
 
     def _width(self) -> int | None:

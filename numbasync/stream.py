@@ -1,24 +1,18 @@
-"""Streams as users hold them, and what is in flight on one.
-
-The stream keeps its submissions, and they keep everything that the device may still touch,
-until the stream's word has passed their numbers. Nobody else decides when memory may go:
-dropping a future, a task, a loop or the stream itself does not.
-"""
+"""Streams as users hold them: order between them, and waiting for what one has passed."""
 
 from __future__ import annotations
 
 import itertools
-import threading
+import time
 import warnings
 import weakref
-from collections import deque
 from collections.abc import Awaitable, Callable, Generator
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from numbasync import reactor
 from numbasync.backend import base
-from numbasync.errors import CallerError, DeviceLostError, DriverError
+from numbasync.errors import CallerError
+from numbasync.progress import Progress
 from numbasync.submission import Submission
 
 if TYPE_CHECKING:
@@ -39,10 +33,10 @@ line_is_finished: Callable[[], Awaitable[None]] = _nothing_to_await
 
 _numbers = itertools.count(1)
 
-LOOK_EVERY = 8  # submissions; a look and what it settles cost about 2 us
+MOST_UNSEEN = 63  # awaits without a glance, where glances are in vain
 
 
-class Stream:
+class Stream(Progress):
     """An ordered queue of work on one device.
 
     Made by `device.new_stream()` or `await Stream.create(device)`. Streams do not wait for
@@ -54,21 +48,10 @@ class Stream:
     """
 
     def __init__(self, device: Device, backend: base.Stream) -> None:
-        self.device = device
+        super().__init__(device, backend)
         self.number = next(_numbers)
-        self.backend = backend
-        self._lock = threading.RLock()
-        self._in_flight: deque[Submission] = deque()
-        self.nbytes = 0  # of all that is in flight
-        self._sequence = backend.completed()  # a recycled stream counts on
-        # Passed for certain, whatever the word says: the device was asked.
-        self._known = 0
-        self._broken: BaseException | None = None
-        self._broken_trace: TracebackType | None = None
-        self._unreported: BaseException | None = None
-        # Suspended half-way, and those of them whose operation has gone.
-        self._suspended: dict[Submission, None] = {}
-        self._abandoned: deque[Submission] = deque()
+        # Glances in vain: the awaits that do without because of the latest, and those left.
+        self._in_vain = self._unseen = 0
         # Of other streams, the number that what is enqueued here from now on starts after.
         self._follows: weakref.WeakKeyDictionary[Stream, int] = weakref.WeakKeyDictionary()
 
@@ -84,41 +67,6 @@ class Stream:
         return self
 
     # --- submitting ---
-
-    def commit(self, submission: Submission) -> None:
-        """Give `submission` the next number, and have the device write it behind its work."""
-        with self._lock:
-            self._sequence += 1
-            submission.sequence = self._sequence
-            self._in_flight.append(submission)
-            self.nbytes += submission.nbytes
-            self.device.busy[self] = None
-            self.backend.write(self._sequence)
-        # Keeps a stream short that nobody awaits; now and then, since it is looked at anyway
-        # by whoever awaits, synchronises, or asks for memory.
-        if not len(self._in_flight) % LOOK_EVERY:
-            try:
-                self.advance()
-            except DriverError:  # who waits for it looks again, and is told
-                return
-
-    def suspend(self, submission: Submission) -> None:
-        """It is half enqueued, and goes on later, or never: keep what the device uses."""
-        self._suspended[submission] = None
-        self.device.busy[self] = None
-
-    def resume(self, submission: Submission) -> None:
-        """It is held by whoever builds it, or by the queue, again."""
-        self._suspended.pop(submission, None)
-        if not self._suspended and not self._in_flight:
-            self.device.busy.pop(self, None)
-
-    def abandon(self, submission: Submission) -> None:
-        """Whoever was building it has gone. What is enqueued of it gets a number soon.
-
-        Called by finalisers, which may run inside any lock, so it takes none.
-        """
-        self._abandoned.append(submission)
 
     def mark(self, name: str = "a mark") -> int:
         """Make this point awaitable; its sequence number."""
@@ -149,143 +97,49 @@ class Stream:
         events.give(event)
         self.follow(other, number)
 
-    def check(self) -> None:
-        """Raise if the stream, or its device, is known to be broken."""
-        if self._broken is not None:
-            raise self._broken.with_traceback(self._broken_trace)
-        if self.device.lost is not None:
-            self.device.check()
-
-    def verify(self, sequence: int) -> None:
-        """Raise if the stream is broken. A word says "done", not "well": before a result is
-        handed out, the device is asked, unless it has vouched for that point (0: for none).
-        """
-        if not 0 < sequence <= self.backend.vouched():
-            self._is_broken()
-        self.check()
-
     # --- watching ---
 
     @property
     def spin_seconds(self) -> float:
         return self.device.backend.spin_seconds
 
-    def advance(self) -> int:
-        """Settle what the device has passed; the latest number that it passed."""
-        if self._abandoned:
-            self._commit_abandoned()
-        passed = self._sequence if self._broken is not None else self.backend.completed()
-        if passed < self._known:
-            passed = self._known
-        in_flight = self._in_flight
-        if in_flight:
-            try:
-                if in_flight[0].sequence <= passed:
-                    self._settle(passed)
-            except IndexError:
-                pass  # another thread settled it in between
-        return passed
-
-    def _settle(self, passed: int) -> None:
-        self._settle_causes(passed)
-        kept = []  # dropped outside the lock: finalisers may take long
-        with self._lock:
-            in_flight = self._in_flight
-            while in_flight and in_flight[0].sequence <= passed:
-                submission = in_flight[0]
-                kept.append(submission.settle(self._broken))
-                if submission.orphan and submission.error is not None:
-                    self._unreported = self._unreported or submission.error
-                # Only now: a thread that still sees it waits for the lock, so that nobody
-                # takes a result whose host side is not there yet.
-                in_flight.popleft()
-                self.nbytes -= submission.nbytes
-            if not in_flight and not self._suspended:
-                self.device.busy.pop(self, None)
-
-    def _commit_abandoned(self) -> None:
-        with self._lock:
-            while self._abandoned:
-                submission = self._abandoned.popleft()
-                self.commit(submission)
-                self.resume(submission)
-
-    def _settle_causes(self, passed: int) -> None:
-        """Settle what others ordered these submissions after, so that its errors are known.
-        Outside of this stream's lock: two streams may each hold a cause of the other.
-        """
-        for submission in list(self._in_flight):
-            if submission.sequence > passed:
-                return
-            for cause in submission.causes or ():
-                # Up to the cause and not further, or two streams that hold a cause of each
-                # other would settle each other for ever. The device has passed it.
-                if not cause.done and cause.sequence and cause.stream is not self:
-                    cause.stream._settle(cause.sequence)
-
-    def report(self) -> None:
-        """Raise the first error of work that nobody holds a future of. Once."""
-        error, self._unreported = self._unreported, None
-        if error is not None:
-            raise error
-
     def wake(self, sequence: int, doorbell: base.Doorbell) -> bool:
         return self.backend.wake(sequence, doorbell)
 
-    def give_up(self) -> bool:
-        """Ask the device, not its word. If it reports a fault, fail everything in flight; if it
-        is idle, everything is done. Whether it was one of these.
-        """
-        return self._is_broken() or self._has_lost_a_mark()
-
-    def _is_broken(self) -> bool:
-        if self._broken is None:
-            fault = self.device.lost or self.backend.fault()
-            if fault is None:
-                return False
-            if isinstance(fault, DeviceLostError):
-                self.device.lose(fault)
-            self.break_with(self.device.lost or fault)
-        self._settle(self._sequence)
-        return True
-
-    def _has_lost_a_mark(self) -> bool:
-        """Whether the stream is idle although its word says otherwise. Then what was enqueued
-        is done: the device's own answer counts.
-        """
-        number = self._written()
-        if not (self._in_flight and self.backend.query()) or self.backend.completed() >= number:
-            return False
-        self._known = max(self._known, number)
-        return True
-
-    def _written(self) -> int:
-        """The latest number that the device has been told to write."""
-        with self._lock:
-            return self._sequence
-
-    def break_with(self, fault: BaseException) -> None:
-        """It will pass nothing any more: what is in flight fails with `fault`."""
-        if self._broken is None:
-            self._broken, self._broken_trace = fault, fault.__traceback__
-
-    def at_work(self) -> Submission | None:
-        """The submission that the device has not passed and that no other is before."""
-        passed = self.backend.completed()
-        return next((s for s in list(self._in_flight) if s.sequence > passed), None)
-
     def wait(self, sequence: int) -> Generator[Any, None, None]:
         """Suspend the running task until the device has passed `sequence`."""
+        self.have_marked(sequence)
         if self.advance() >= sequence:
             yield from reactor.need_not_wait()
             return
         watcher = reactor.current()
+        if watcher.is_awaited_by_one() and self._glance(sequence):
+            yield from reactor.need_not_wait()
+            return
         future = watcher.wait(self, sequence)
         try:
             yield from future
         finally:
             if future.cancelled():
                 watcher.forget(self, future)
+
+    def _glance(self, sequence: int) -> bool:
+        """Look for a moment, without letting the loop turn; whether that was enough. After
+        glances in vain, so many awaits as doubles each time do without.
+        """
+        seconds = self.device.backend.glance_seconds
+        if not seconds or self._unseen:
+            self._unseen -= self._unseen > 0
+            return False
+        completed = self.backend.completed
+        end = time.perf_counter() + seconds
+        while completed() < sequence:
+            if time.perf_counter() > end:
+                self._in_vain = self._unseen = min(2 * self._in_vain + 1, MOST_UNSEEN)
+                return False
+        self._in_vain = 0
+        self.advance()
+        return True
 
     # --- what users call ---
 
@@ -302,14 +156,15 @@ class Stream:
     def wait_until_idle(self) -> None:
         """`synchronize`, which leaves errors to those who hold a future, or ask later."""
         self.check()
-        number = self._written()
+        number = self._sequence
         try:
             self.backend.synchronize()
         except BaseException:
             self._is_broken()
             self.check()  # a fault's own message, which says what was at work
             raise
-        self._known = max(self._known, number)
+        if number > self._known:
+            self._known = number
         self.advance()
 
     def query(self) -> bool:
@@ -317,7 +172,10 @@ class Stream:
         self.check()
         if not nothing_waits():
             return False
+        number = self._sequence
         done = self.backend.query()
+        if done and number > self._known:
+            self._known = number
         self.advance()
         return done
 
@@ -333,25 +191,6 @@ class Stream:
         self.verify(number)
         self.report()
         return self
-
-    @property
-    def pending(self) -> int:
-        """Submissions in flight."""
-        self.advance()
-        return len(self._in_flight)
-
-    @property
-    def unsettled(self) -> int:
-        """`pending`, without a look."""
-        return len(self._in_flight)
-
-    @property
-    def front(self) -> int:
-        """The number of the first submission in flight; 0 if there is none."""
-        try:
-            return self._in_flight[0].sequence
-        except IndexError:
-            return 0
 
     def __getattr__(self, name: str) -> Any:
         # Only CUDA streams have the protocol, so that `hasattr` tells the truth.

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from numbasync.backend import base
 from numbasync.callsite import CallSite
 from numbasync.errors import NumbasyncError
 
@@ -27,36 +28,35 @@ class Submission:
         sequence: its position on the stream; 0 until it has been committed.
         done: the device has passed it, and its host side is settled.
         error: why it failed, once it is done.
-        queue: the backend's queue for its work.
+        queue: the backend's queue for its work; None: it has opened none, so none can fail.
         nbytes: what it has allocated, and holds in page-locked memory for copies.
+        marked: the device writes its number behind it.
         orphan: nobody holds a future of it; the stream itself reports its error.
+        kept: what is kept alive until the device has passed it.
     """
 
-    __slots__ = (
-        "_after", "_keep", "_trace", "causes", "done", "error", "launched", "name", "nbytes",
-        "orphan", "queue", "sequence", "site", "stream",
-    )  # fmt: skip
+    # What most submissions have, on the class: making one is part of every launch.
+    launched: tuple[str, ...] = ()
+    sequence = 0
+    nbytes = 0
+    done = False
+    error: BaseException | None = None
+    queue: base.Queue | None = None
+    marked = False
+    orphan = False
+    causes: list[Submission] | None = None
+    _after: list[Callable[[], None]] | None = None
+    _trace: TracebackType | None = None
 
     def __init__(self, stream: Stream, name: str, site: CallSite | None = None) -> None:
         self.stream = stream
         self.name = name
         self.site = site
-        self.launched: tuple[str, ...] = ()
-        self.sequence = 0
-        self.nbytes = 0
-        self.done = False
-        self.error: BaseException | None = None
-        self.queue = stream.backend.open()
-        self.orphan = False
-        # Most submissions have none.
-        self.causes: list[Submission] | None = None
-        self._keep: list[object] = []
-        self._after: list[Callable[[], None]] | None = None
-        self._trace: TracebackType | None = None
+        self.kept: list[object] = []
 
     def retain(self, thing: object) -> None:
         """Keep `thing` alive until the device has passed this submission."""
-        self._keep.append(thing)
+        self.kept.append(thing)
 
     def afterwards(self, call: Callable[[], None]) -> None:
         """Call on the host once the device has passed this submission without failing."""
@@ -68,30 +68,35 @@ class Submission:
         """Fail if `other`, which is ordered before this one, fails."""
         if self.causes is None:
             self.causes = []
+            self.stream.has_causes = True
         self.causes.append(other)
 
     def settle(self, error: BaseException | None) -> list[object]:
         """The device has passed it: run the host side. Returns what it kept, to be dropped."""
-        error = error or self._failure()
-        for cause in self.causes or ():
-            error = error or cause.error
-        try:
-            if error is None:
-                for call in self._after or ():
-                    call()
-        except BaseException as failed:
-            error = failed
-        self.error = error
+        if error is None and self.queue is not None:
+            error = self._failure(self.queue)
+        if self.causes is not None:
+            for cause in self.causes:
+                error = error or cause.error
+            self.causes = None
+        if self._after is not None:
+            try:
+                if error is None:
+                    for call in self._after:
+                        call()
+            except BaseException as failed:
+                error = failed
+            self._after = None
         if error is not None:
+            self.error = error
             self._trace = error.__traceback__
-        kept, self._keep = self._keep, []
-        self._after = self.causes = None
+        kept, self.kept = self.kept, []
         self.done = True
         return kept
 
-    def _failure(self) -> BaseException | None:
+    def _failure(self, queue: base.Queue) -> BaseException | None:
         """What its own work failed with; the message says whose work it was."""
-        error = self.queue.failure()
+        error = queue.failure()
         if error is not None:
             locate(error, self)
         return error

@@ -47,13 +47,15 @@ class Tensor:
         strides: bytes between neighbours along each axis.
         device: where it is; None for a tensor of `na.meta`, which has no memory.
         source: another library's array, of whose memory it was made; None for one of its own.
+        own_storage: `storage`, if it has not moved and is no tensor of `na.meta`; else None.
+        own_handle: `handle`, if it has been asked for; else None.
 
     On a GPU it has `__cuda_array_interface__`, `__dlpack__` and `__dlpack_device__`.
     """
 
     __slots__ = (
-        "__weakref__", "_fingerprint", "_former", "_handle", "_key", "_layout", "_storage",
-        "device", "dtype", "shape", "source",
+        "__weakref__", "_fingerprint", "_former", "_key", "_layout", "device", "dtype",
+        "own_handle", "own_storage", "shape", "source",
     )  # fmt: skip
 
     def __init__(
@@ -69,8 +71,8 @@ class Tensor:
         self.dtype = dtype
         self.shape = at.shape
         self._layout = at
-        self._storage = storage
-        self._handle: base.Array | None = None
+        self.own_storage = storage
+        self.own_handle: base.Array | None = None
         self._key: base.ArrayKey | None = None
         self._fingerprint = -1
         self._former: tuple[weakref.ref[Storage], int] | None = None
@@ -120,7 +122,7 @@ class Tensor:
             MovedError: `take()` has moved it to another handle.
             StateError: it is a tensor of `na.meta` and has none.
         """
-        if self._storage is None:
+        if self.own_storage is None:
             if self.device is None:
                 raise StateError(
                     f"{self!r} has no memory: it can only describe an argument to compile()."
@@ -134,23 +136,25 @@ class Tensor:
                 f"{self!r} was moved by take(); use the handle that take() returned, or what the "
                 "launch it was given to returned."
             )
-        return self._storage
+        return self.own_storage
 
     @property
     def storage_id(self) -> int:
         """If it differs, the tensors have no memory in common; of itself only, for one without."""
-        storage = self._storage
+        storage = self.own_storage
         return id(self) if storage is None else storage.identity
 
     @property
     def handle(self) -> base.Array:
         """The device's own description of this array."""
-        if self._handle is None or self._storage is None:
+        if self.own_handle is None or self.own_storage is None:
             storage, device = self.storage, self.device
             assert device is not None  # it has storage
             offset, shape, strides = self._layout
-            self._handle = device.backend.array(storage.memory, offset, shape, strides, self.dtype)
-        return self._handle
+            self.own_handle = device.backend.array(
+                storage.memory, offset, shape, strides, self.dtype
+            )
+        return self.own_handle
 
     @property
     def key(self) -> base.ArrayKey:
@@ -227,13 +231,13 @@ class Tensor:
         return SharedTensor(self._view(self._layout))
 
     def _let_go(self) -> None:
-        storage, self._storage, self._handle = self._storage, None, None
+        storage, self.own_storage, self.own_handle = self.own_storage, None, None
         if storage is not None:
             storage.holders -= 1
 
     def __del__(self) -> None:
         # Absent if the constructor failed.
-        if getattr(self, "_storage", None) is not None:
+        if getattr(self, "own_storage", None) is not None:
             self._let_go()
 
     # --- copies ---
@@ -263,8 +267,8 @@ class Tensor:
     def __getattr__(self, name: str) -> Any:
         # Only where the device has it, so that `hasattr` tells the truth.
         export = PROTOCOLS.get(name)
-        if export is not None and self.device is not None and self._storage is not None:
-            storage = self._storage
+        if export is not None and self.device is not None and self.own_storage is not None:
+            storage = self.own_storage
             loan = self.device.backend.lend(self.handle, storage.memory, storage)
             if loan is not None:
                 return export(self, loan)
@@ -272,7 +276,7 @@ class Tensor:
 
     def __repr__(self) -> str:
         where = "meta" if self.device is None else self.device.label
-        state = ", moved" if self._storage is None and self.device is not None else ""
+        state = ", moved" if self.own_storage is None and self.device is not None else ""
         return f"<Tensor {self.shape} {self.dtype} on {where}{state}>"
 
 

@@ -131,6 +131,22 @@ class Executable(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Work:
+    """A launch without its arguments. One object for all launches of a kind, so that a backend
+    may know again what it has made ready for it.
+
+    Attributes:
+        rights: what it may do with each of its arguments, for a device that checks.
+    """
+
+    executable: Executable
+    grid: Dim3
+    block: Dim3
+    shared_bytes: int
+    rights: tuple[Right | None, ...] = ()
+
+
 class Preparation(Protocol):
     """Something slow that must be done once before work can be enqueued."""
 
@@ -193,15 +209,11 @@ class Queue(Protocol):
     number that is written behind the work.
     """
 
-    def launch(
-        self, executable: Any, grid: Dim3, block: Dim3, shared_bytes: int, args: Sequence[Any],
-        rights: Sequence[Right | None] = (),
-    ) -> None:  # fmt: skip
+    def launch(self, work: Work, args: Sequence[Any]) -> None:
         """Run a kernel.
 
         Args:
             args: array handles of this device, and host scalars.
-            rights: what it may do with each of `args`, for a device that checks.
         """
         ...
 
@@ -238,6 +250,18 @@ class Stream(Protocol):
 
     def open(self) -> Queue:
         """A queue for one submission. Several may be open; their work mixes in call order."""
+        ...
+
+    def launch(self, work: Work, args: list[Any], queue: Any) -> Queue | None:
+        """`Queue.launch`, the quickest way. The caller holds the device's leasing lock, and lets go
+        of `args`.
+
+        Args:
+            queue: the submission's queue; None if it has none yet.
+
+        Returns:
+            The submission's queue; None if nothing of it can fail.
+        """
         ...
 
     def write(self, sequence: int) -> None:
@@ -302,6 +326,11 @@ class Device(Protocol):
     @property
     def spin_seconds(self) -> float:
         """How long an event loop should look at this device's words before it sleeps."""
+        ...
+
+    @property
+    def glance_seconds(self) -> float:
+        """How long an await may look at a word before it lets the event loop turn."""
         ...
 
     def new_stream(self, priority: int) -> Stream: ...

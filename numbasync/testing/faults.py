@@ -61,12 +61,12 @@ class _Queue:
         self._injected = injected
         self._error: KernelError | None = None
 
-    def launch(self, executable: Any, *args: Any) -> None:
+    def launch(self, work: base.Work, args: list[Any]) -> None:
         injected = self._injected
         if self._error is not None or injected.lost is not None:
             return  # as on the device: nothing runs behind it
         if not injected.now():
-            self._queue.launch(executable, *args)
+            self._queue.launch(work, args)
         elif injected.fault == "kernel":
             self._error = KernelError("a kernel raised an injected fault")
         else:
@@ -171,7 +171,15 @@ def _launches(injected: Injected) -> Iterator[None]:
     def make(open_: Callable[..., Any]) -> Callable[..., Any]:
         return lambda self: _Queue(open_(self), injected)
 
-    with _on_streams(injected, "open", make):
+    def through_a_queue(self: base.Stream, work: base.Work, args: list[Any], queue: Any) -> Any:
+        queue = queue or self.open()
+        queue.launch(work, args)
+        return queue
+
+    with (
+        _on_streams(injected, "open", make),
+        _on_streams(injected, "launch", lambda _: through_a_queue),
+    ):
         yield
 
 

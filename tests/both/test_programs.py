@@ -80,7 +80,7 @@ def _own_record(view: Callable[..., Tensor]) -> Callable[..., Tensor]:
         record.writer, record.holders = None, 1
         record.links, record.identity = None, id(record)
         KEPT.append((mine, record))  # its finaliser would free the memory
-        made._storage = record
+        made.own_storage = record
         return made
 
     return planted

@@ -70,7 +70,7 @@ def _run(dispatcher: Any, args: Sequence[Any], grid: Any, block: Any, shared: in
         executable = variants[tuple(keys)] = device.compile(dispatcher, tuple(keys))
     stream = device.new_stream(0)
     queue = stream.open()
-    queue.launch(executable, grid, block, shared, values)
+    queue.launch(base.Work(executable, grid, block, shared), values)
     stream.synchronize()
     launched.append(engine_of(executable))
     error = queue.failure()

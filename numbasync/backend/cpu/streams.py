@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from numbasync.backend.base import Dim3, Doorbell, Right, counters
+from numbasync.backend.base import Doorbell, Work, counters
 from numbasync.backend.cpu.engine import Blocker, Engine, changed, open_blocker, wait_for
 from numbasync.errors import StateError
 
 if TYPE_CHECKING:
     from numbasync.backend.cpu.device import CpuArray, CpuDevice
-    from numbasync.backend.cpu.engines import Engine as Executable
 
 
 SHORT_BYTES = 1 << 15
@@ -60,15 +59,9 @@ class CpuQueue:
         self._stream = stream
         self.error: BaseException | None = None
 
-    def launch(
-        self,
-        executable: Executable,
-        grid: Dim3,
-        block: Dim3,
-        shared_bytes: int,
-        args: Sequence[Any],
-        rights: Sequence[Right | None] = (),
-    ) -> None:
+    def launch(self, work: Work, args: Sequence[Any]) -> None:
+        executable: Any = work.executable
+        grid, block, shared_bytes, rights = work.grid, work.block, work.shared_bytes, work.rights
         engine = self._stream.engine
         checks = engine.checks
         counters.launches += 1
@@ -127,6 +120,11 @@ class CpuStream:
 
     def open(self) -> CpuQueue:
         return CpuQueue(self)
+
+    def launch(self, work: Work, args: list[Any], queue: CpuQueue | None) -> CpuQueue:
+        queue = queue or self.open()
+        queue.launch(work, args)
+        return queue
 
     def push(self, entry: Callable[[], None] | int | Blocker, is_short: bool = False) -> None:
         """Queue it. A short one that nothing comes before is done here and now: to wake a thread,

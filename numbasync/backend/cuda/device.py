@@ -16,7 +16,7 @@ from cuda.core import Device as CoreDevice
 from cuda.core import StreamOptions
 
 from numbasync.backend.base import Checks, CompletionPath, Limits
-from numbasync.backend.cuda import foreign, kernels
+from numbasync.backend.cuda import foreign, kernels, native
 from numbasync.backend.cuda.copies import Copiers, CopyCompilation
 from numbasync.backend.cuda.driver import cu, driver_version, enter, fail, name_of
 from numbasync.backend.cuda.foreign import Bridges, CudaForeign, CudaLoan
@@ -58,6 +58,8 @@ class CudaDevice:
     # An awaited kernel that takes longer than this is waited for asleep. Waking a sleeping
     # loop costs about 25 us; looking until then costs the processor.
     spin_seconds = 200e-6
+    # A small kernel and its mark take the device 5 to 10 us, a turn of an event loop 1 to 3.
+    glance_seconds = 20e-6
 
     def __init__(self, ordinal: int) -> None:
         self.ordinal = ordinal
@@ -75,6 +77,7 @@ class CudaDevice:
         self._streams: weakref.WeakSet[CudaStream] = weakref.WeakSet()
         self._lock = threading.RLock()
         self._completion: CompletionPath | None = None
+        native.begin()
 
     @property
     def versions(self) -> dict[str, str]:

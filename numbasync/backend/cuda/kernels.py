@@ -42,7 +42,9 @@ _SCALARS: dict[type, Any] = {float: types.float64, bool: types.boolean, complex:
 class CudaArray:
     """An array of one GPU: its address and Numba's parameters for it."""
 
-    __slots__ = ("_rows", "address", "dtype", "fields", "nbytes", "pointer", "shape", "strides")
+    __slots__ = (
+        "_packed", "_rows", "address", "dtype", "fields", "nbytes", "pointer", "shape", "strides",
+    )  # fmt: skip
 
     def __init__(
         self, address: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]
@@ -57,7 +59,15 @@ class CudaArray:
         self.dtype = dtype
         self.nbytes = size * dtype.itemsize
         self._rows: Rows | None = None
+        self._packed: bytes | None = None
         self.fields = (0, 0, size, dtype.itemsize, address, *shape, *strides)
+
+    @property
+    def packed(self) -> bytes:
+        """Its part of an argument buffer."""
+        if self._packed is None:
+            self._packed = struct.pack(array_format(len(self.shape)), *self.fields)
+        return self._packed
 
     def key(self) -> ArrayKey:
         contiguous = self.is_contiguous()
@@ -88,6 +98,11 @@ class CudaArray:
             "typestr": self.dtype.str, "data": (self.address if self.nbytes else 0, readonly),
             "stream": stream,
         }  # fmt: skip
+
+
+def array_format(ndim: int) -> str:
+    """Numba's parameters of an array, in the notation of `struct`."""
+    return "QQqqQ" + "qq" * ndim
 
 
 class _ForNumba:
@@ -218,7 +233,7 @@ class CudaExecutable:
         fields = []
         for i, kind in enumerate(self.numba.argument_types):
             array = isinstance(kind, types.Array)
-            code = "QQqqQ" + "qq" * kind.ndim if array else _PACK.get(kind)
+            code = array_format(kind.ndim) if array else _PACK.get(kind)
             if code is None:
                 return f"arguments of type {kind} are packed by Numba"
             codes.append(code)
@@ -241,6 +256,35 @@ class CudaExecutable:
         flatten = f"lambda a: ({', '.join(fields)}{',' if fields else ''})"
         self._flatten: Callable[[Sequence[Any]], tuple[Any, ...]] = eval(flatten)  # noqa: S307
         return ""
+
+    @cached_property
+    def buffer_format(self) -> str:
+        """The whole argument buffer, each array as one piece of bytes; empty if a launch must be
+        made with more care.
+        """
+        if not self.packed or self._report is not None:
+            return ""
+        codes, at = ["="], 0
+        for kind in self.numba.argument_types:
+            if isinstance(kind, types.Complex):
+                return ""
+            array = isinstance(kind, types.Array)
+            size = struct.calcsize(array_format(kind.ndim) if array else _PACK[kind])
+            gap = -at % (8 if array else size)
+            codes.append(f"{gap}x{size}s" if array else f"{gap}x{_PACK[kind]}")
+            at += gap + size
+        return "".join(codes)
+
+    @property
+    def function(self) -> int:
+        """The driver's handle of it."""
+        return int(self._function)
+
+    @property
+    def array_positions(self) -> tuple[int, ...]:
+        """Which of its arguments are arrays."""
+        kinds = self.numba.argument_types
+        return tuple(i for i, kind in enumerate(kinds) if isinstance(kind, types.Array))
 
     def _buffer(self) -> tuple[bytearray, Any, int]:
         """Bytes for the arguments, and the driver's description of them at an address."""

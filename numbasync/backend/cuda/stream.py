@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -10,14 +11,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from cuda.core import EventOptions, StreamOptions
 
-from numbasync.backend.base import Dim3, Doorbell, Right, counters
-from numbasync.backend.cuda import wakeup
+from numbasync.backend.base import Doorbell, Work, counters
+from numbasync.backend.cuda import native, wakeup
 from numbasync.backend.cuda.copies import THREADS
 from numbasync.backend.cuda.driver import NOT_READY, cu, enter, error_of, fail
 from numbasync.backend.cuda.kernels import CudaArray, CudaExecutable
 from numbasync.backend.cuda.pitched import copies_rows, copy_rows, download_rows, upload_rows
+from numbasync.backend.cuda.records import MOST, Record, record
 from numbasync.backend.cuda.words import Word
-from numbasync.errors import InternalError, StateError
+from numbasync.errors import DTypeError, InternalError, StateError
 
 if TYPE_CHECKING:
     from numbasync.backend.cuda.device import CudaDevice
@@ -60,17 +62,10 @@ class CudaQueue:
         self._handle = stream.handle
         self._checks: list[Callable[[], BaseException | None]] | None = None
 
-    def launch(
-        self,
-        executable: CudaExecutable,
-        grid: Dim3,
-        block: Dim3,
-        shared_bytes: int,
-        args: Sequence[Any],
-        rights: Sequence[Right | None] = (),
-    ) -> None:
+    def launch(self, work: Work, args: Sequence[Any]) -> None:
         enter(self._device)
-        check = executable.launch(self._stream, grid, block, shared_bytes, args)
+        executable: CudaExecutable = work.executable  # type: ignore[assignment]  # of this backend
+        check = executable.launch(self._stream, work.grid, work.block, work.shared_bytes, args)
         if check is not None:
             self._checks = [*(self._checks or ()), check]
         counters.launches += 1
@@ -134,6 +129,11 @@ class CudaQueue:
             if result:
                 fail(result, "cuMemsetAsync")
 
+    @property
+    def may_fail(self) -> bool:
+        """Whether `failure` has anything to look at."""
+        return self._checks is not None
+
     def failure(self) -> BaseException | None:
         """An exception that one of its debug kernels raised. The driver's own errors are of
         the whole context: see `CudaStream.fault`.
@@ -150,7 +150,9 @@ class CudaStream:
         options = StreamOptions(nonblocking=True, priority=priority or None)
         self.native = device.core.create_stream(options=options)
         self.handle = self.native.handle
+        self._number = int(self.handle)
         self._marks = device.marks(self.handle)
+        self._records: dict[Work, Record] = {}
         self._last = 0
         # The number that each ring is behind, and the word that it clears.
         self._rings: deque[tuple[int, Word]] = deque()
@@ -163,6 +165,33 @@ class CudaStream:
 
     def open(self) -> CudaQueue:
         return CudaQueue(self)
+
+    def launch(self, work: Work, args: list[Any], queue: CudaQueue | None) -> CudaQueue | None:
+        enter(self.device)
+        record = self._records.get(work) or self._record(work)
+        if record is None:
+            queue = queue or CudaQueue(self)
+            queue.launch(work, args)
+            return queue if queue.may_fail else None
+        for i in record.arrays:
+            args[i] = args[i].packed
+        try:
+            record.pack(*args)
+        except (struct.error, OverflowError) as error:
+            raise DTypeError(f"an argument does not fit the kernel's type: {error}") from error
+        result = record.call(record.address)
+        if result:
+            fail(cu.CUresult(result), "cuLaunchKernel")
+        counters.launches += 1
+        return queue
+
+    def _record(self, work: Work) -> Record | None:
+        made = record(work, self._number)
+        if made is not None:
+            if len(self._records) >= MOST:
+                self._records.clear()
+            self._records[work] = made
+        return made
 
     def write(self, sequence: int) -> None:
         enter(self.device)
@@ -206,10 +235,10 @@ class CudaStream:
         # It gives the interpreter away, and a thread that computes may keep it for a switch
         # interval: see `vouched`. A call that held it would wait for the driver's lock with it,
         # while whoever has that lock may wait for the interpreter: other libraries' callbacks do.
-        (result,) = cu.cuStreamQuery(self.handle)
+        result = self._query()
         if not result or result == NOT_READY:
             return None
-        return error_of(result, "cuStreamQuery")
+        return error_of(cu.CUresult(result), "cuStreamQuery")
 
     def vouched(self) -> int:
         # The driver runs no host function behind a fault, so one that has run says that all
@@ -222,16 +251,26 @@ class CudaStream:
         return self._vouched
 
     def query(self) -> bool:
-        (result,) = cu.cuStreamQuery(self.handle)
+        result = self._query()
         if result and result != NOT_READY:
-            fail(result, "cuStreamQuery")
+            fail(cu.CUresult(result), "cuStreamQuery")
         return not result
+
+    def _query(self) -> int:
+        calls = native.calls()
+        if calls is not None:
+            return calls.query(self._number)
+        return int(cu.cuStreamQuery(self.handle)[0])
 
     def synchronize(self) -> None:
         enter(self.device)
-        (result,) = cu.cuStreamSynchronize(self.handle)
+        calls = native.calls()
+        if calls is not None:
+            result = calls.synchronize(self._number)
+        else:
+            result = int(cu.cuStreamSynchronize(self.handle)[0])
         if result:
-            fail(result, "cuStreamSynchronize")
+            fail(cu.CUresult(result), "cuStreamSynchronize")
 
     def wake(self, sequence: int, doorbell: Doorbell) -> bool:
         if doorbell.eventfd < 0:

@@ -1,0 +1,58 @@
+"""The functions of `native`, for Numba's compiler. Imported when the driver's library is loaded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+_address, _number = types.intp, types.uint32
+
+_launch_kernel = types.ExternalFunction(
+    "cuLaunchKernel",
+    types.int32(_address, *[_number] * 7, _address, _address, _address),
+)
+_write_value = types.ExternalFunction(
+    "cuStreamWriteValue32_v2", types.int32(_address, _address, _number, _number)
+)
+_query = types.ExternalFunction("cuStreamQuery", types.int32(_address))
+_synchronize = types.ExternalFunction("cuStreamSynchronize", types.int32(_address))
+
+
+_intrinsic: Any = intrinsic
+
+
+@_intrinsic
+def _word(typing: Any, address: Any, index: Any) -> Any:
+    """The 64-bit number at `address`, `index` numbers on."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = builder.inttoptr(args[0], cgutils.intp_t.as_pointer())
+        return builder.load(builder.gep(pointer, [args[1]]))
+
+    return types.intp(types.intp, types.intp), generate
+
+
+@njit(types.int32(_address), nogil=True, cache=True)
+def launch(r: Any) -> Any:
+    return _launch_kernel(
+        _word(r, 0), _word(r, 1), _word(r, 2), _word(r, 3), _word(r, 4), _word(r, 5), _word(r, 6),
+        _word(r, 7), _word(r, 8), 0, _word(r, 9),
+    )  # fmt: skip
+
+
+@njit(types.int32(_address, _address, types.int64), nogil=True, cache=True)
+def mark(stream: Any, word: Any, number: Any) -> Any:
+    return _write_value(stream, word, number & 0xFFFFFFFF, 0)
+
+
+@njit(types.int32(_address), nogil=True, cache=True)
+def query(stream: Any) -> Any:
+    return _query(stream)
+
+
+@njit(types.int32(_address), nogil=True, cache=True)
+def synchronize(stream: Any) -> Any:
+    return _synchronize(stream)

@@ -1,0 +1,215 @@
+"""Launches as operations: one call of a kernel, from its arguments to work on a stream.
+
+A call of plain arguments whose plan is known is enqueued at once; any other one step by step.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from numbasync.arguments import Bound
+from numbasync.backend import base
+from numbasync.context import Context
+from numbasync.copies import order, upload
+from numbasync.device import Device
+from numbasync.errors import DeviceMismatchError, InternalError
+from numbasync.op import DeviceOp, Steps
+from numbasync.parts import common_stream, refusing
+from numbasync.plan import DEFAULT, Config
+from numbasync.signature import Role
+from numbasync.submission import Submission
+from numbasync.tensor import Tensor
+
+if TYPE_CHECKING:
+    from numbasync.forms import Form
+    from numbasync.launcher import Launcher
+
+MANY_READERS = 8  # of a storage; then those that are done are looked for
+
+
+class Launch(DeviceOp[Any]):
+    """One call of a kernel. Gives its arguments back, as a named tuple in signature order."""
+
+    _form: Form | None = None
+    _tensors: list[Tensor]
+    _parts: tuple[Any, ...]
+    _lazy: tuple[int, ...] = ()
+    _bound: Bound | None = None
+
+    def __init__(self, launcher: Launcher, values: tuple[Any, ...], config: Config) -> None:
+        self._launcher = launcher
+        self._values = values
+        self._config = config
+        if config.stream is not None:
+            self.stream = config.stream
+        form = launcher.form(values)
+        taken = None if form is None else form.take(values)
+        if taken is not None:
+            self._form = form
+            self._tensors, self._parts = taken
+            self.is_quick = True
+            return
+        self._free = False  # a refused call needs no warning
+        self._lazy = tuple(i for i, value in enumerate(values) if isinstance(value, DeviceOp))
+        if self._lazy:
+            with refusing(values):
+                self.stream = common_stream((values[i] for i in self._lazy), config.stream)
+        else:
+            self._bound = launcher.bind(values)
+        for i in self._lazy:
+            values[i].claim()
+        self._free = True
+
+    @property
+    def label(self) -> str:
+        return self._launcher.label
+
+    def at_once(self, submission: Submission) -> bool:
+        form = self._form
+        stream = submission.stream
+        device = stream.device
+        backend = device.backend
+        launcher = self._launcher
+        plan = launcher.planner.plans.get((backend, self._parts, self._config.extents))
+        if form is None or plan is None or plan.empty:
+            return False
+        tensors, writes, args = self._tensors, form.writes, list(self._values)
+        with device.leasing:
+            # First all questions, then the launch, then the records: what the device has to do
+            # begins as early as can be, and an error leaves no trace.
+            for tensor, is_output in zip(tensors, writes, strict=True):
+                storage = tensor.own_storage
+                if storage is None or storage.pool.device is not backend or storage.links:
+                    return False
+                writer = storage.writer
+                if writer is not None and not writer.done and writer.stream is not stream:
+                    return False
+                readers = storage.readers
+                if is_output:
+                    for reader in readers.values():
+                        if not reader.done and reader.stream is not stream:
+                            return False
+                elif len(readers) >= MANY_READERS and stream not in readers:
+                    return False
+            for tensor, i in zip(tensors, form.positions, strict=True):
+                args[i] = tensor.own_handle or tensor.handle
+            submission.launched += launcher.names
+            submission.queue = stream.backend.launch(plan.work, args, submission.queue)
+            for tensor, is_output in zip(tensors, writes, strict=True):
+                storage = tensor.storage
+                if is_output:
+                    if storage.writer is not submission:
+                        storage.writer = submission
+                        submission.kept.append(storage)
+                    if storage.readers:
+                        storage.readers = {}
+                elif storage.readers.get(stream) is not submission:
+                    storage.readers[stream] = submission
+                    submission.kept.append(storage)
+        return True
+
+    def result(self) -> Any:
+        return self._launcher.result(self._values)
+
+    def arguments(self, ctx: Context) -> Steps[Bound]:
+        """The arguments, once the lazy ones have been run."""
+        if not self._lazy:
+            return self._bound or self._launcher.bind(self._values)
+        values = list(self._values)
+        for i in self._lazy:
+            values[i] = yield from values[i].steps(ctx)
+        return self._launcher.bind(tuple(values))
+
+    def steps(self, ctx: Context) -> Steps[Any]:
+        launcher, config, device = self._launcher, self._config, ctx.device
+        bound = yield from self.arguments(ctx)
+        given = bound.values
+        if bound.unplaced:
+            bound = launcher.bind(bound.placed(device))
+        if launcher.preconditions:
+            values = bound.by_name(launcher.parameters)
+            for condition in launcher.preconditions:
+                condition.check(values)
+        plan = launcher.planner.find(bound, config, device.backend)
+        if plan is None:
+            executable = yield from _compiled(launcher, bound, device)
+            plan = launcher.planner.make(bound, config, device, executable)
+        if bound.host and device.limit is not None:
+            yield from ctx.room(sum(2 * array.nbytes for _, array in bound.host))
+        if not plan.empty:
+            if bound.sources:
+                order(ctx, *bound.sources)
+            with device.leasing:
+                args = _lease(launcher, bound, ctx)
+                ctx.queue.launch(plan.work, args)
+            ctx.submission.launched += launcher.names
+        return launcher.result(given)
+
+    def _width(self) -> int:
+        return len(self._values)
+
+    def _describe(self) -> str:
+        return self._launcher.label
+
+
+class Compile(DeviceOp[None]):
+    """Compiles the variant for these arguments, launches nothing."""
+
+    unordered = True
+
+    def __init__(self, launcher: Launcher, values: tuple[Any, ...]) -> None:
+        self._free = False  # a refused one needs no warning
+        self._launch = Launch(launcher, values, DEFAULT)
+        self._free = True
+        self._launch.claim()
+        self._launcher = launcher
+
+    def steps(self, ctx: Context) -> Steps[None]:
+        bound = yield from self._launch.arguments(ctx)
+        if bound.unplaced:
+            bound = self._launcher.bind(bound.placed(ctx.device))
+        yield from _compiled(self._launcher, bound, ctx.device)
+
+    def _describe(self) -> str:
+        return f"{self._launcher.name}.compile()"
+
+
+def _compiled(launcher: Launcher, bound: Bound, device: Device) -> Steps[base.Executable]:
+    """The compiled variant for these arguments; compiled first, if it is new."""
+    kernel, keys = launcher.planner.variant(bound, device.backend)
+    found = kernel.find(device.backend, keys)
+    if found is None:
+        yield kernel.compilation(device.backend, keys)
+        found = kernel.find(device.backend, keys)
+        if found is None:
+            raise InternalError(f"kernel {launcher.name} was compiled and is not there")
+    return found
+
+
+def _lease(launcher: Launcher, bound: Bound, ctx: Context) -> list[Any]:
+    """Take every array of a launch for its stream; the arguments as the backend wants them."""
+    parameters = launcher.parameters
+    args: list[Any] = list(bound.values)
+    # Tensors before NumPy arrays: one of another device is found before anything is uploaded.
+    for i, tensor in bound.tensors:
+        try:
+            if parameters[i].is_output:
+                ctx.write(tensor.storage, tensor)
+            else:
+                ctx.read(tensor.storage, tensor)
+        except DeviceMismatchError:
+            raise DeviceMismatchError(
+                f"kernel {launcher.name}: {parameters[i].name} is {tensor!r}, but the launch goes "
+                f"to {ctx.device.label}.\n"
+                "Run it on a stream of the tensor's device, or inside `with na.use_device(d):`."
+            ) from None
+        args[i] = tensor.handle
+    for i, array in bound.host:
+        tensor = Tensor.allocate(ctx, array.shape, array.dtype)
+        upload(ctx, tensor, array)
+        args[i] = tensor.handle
+    # A tile's extents follow its array; from the back, so that positions stay.
+    for i, partition in reversed(bound.partitions.items()):
+        if parameters[i].role is Role.TILE:
+            args[i + 1 : i + 1] = partition.tile
+    return args
