@@ -33,11 +33,16 @@ def compiled_loop(call: Any) -> Callable[..., int]:
     return found
 
 
+def native() -> Any:
+    """The driver's own function, of `SIGNATURE`."""
+    found = ctypes.CDLL("libcuda.so.1").cuLaunchKernel
+    return SIGNATURE(ctypes.cast(found, ctypes.c_void_p).value or 0)
+
+
 def of_launch(ordinal: int) -> list[Case]:
     """The launch, with its arguments packed once."""
     raw = driver.of(ordinal)
-    native = ctypes.CDLL("libcuda.so.1").cuLaunchKernel
-    loop = compiled_loop(SIGNATURE(ctypes.cast(native, ctypes.c_void_p).value or 0))
+    loop = compiled_loop(native())
     stream, buffer = raw.stream(), driver.Buffer()
     z, x = raw.row(0), raw.row(1)
     buffer.pack(z, x)

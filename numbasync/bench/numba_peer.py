@@ -41,6 +41,7 @@ def of_flight(ordinal: int) -> list[Case]:
     kernels = [_configured(stream) for stream in streams]
     zs = [cuda.to_device(np.zeros(N, np.float32)) for _ in range(WIDTH)]
     x = cuda.to_device(np.ones(N, np.float32))
+    cuda.synchronize()
 
     async def run(calls: int) -> float:
         began = time.perf_counter()
@@ -54,6 +55,7 @@ def of_flight(ordinal: int) -> list[Case]:
     async def right() -> None:
         for z in zs:
             z.copy_to_device(np.zeros(N, np.float32))
+        cuda.synchronize()  # the streams do not wait for the copies
         await run(WIDTH)
         for z in zs:
             check(z.copy_to_host())
@@ -118,6 +120,7 @@ def _one(ordinal: int) -> tuple[Callable[[], None], Any, Any]:
 
     async def right() -> None:
         z.copy_to_device(np.zeros(N, np.float32))
+        cuda.synchronize()  # the stream does not wait for the copy
         launch()
         stream.synchronize()
         check(z.copy_to_host())

@@ -45,10 +45,15 @@ def of(suite: str, device: Device) -> Peers:
             continue
         try:
             make = getattr(importlib.import_module(f"numbasync.bench.{module}"), f"of_{suite}")
-            found.cases += [replace(case, peer=True) for case in make(device.ordinal)]
+            found.cases += excusable(make(device.ordinal))
         except Exception as error:
             found.missing.append(Missing(name, said(error)))
     return found
+
+
+def excusable(cases: list[Case]) -> list[Case]:
+    """The cases as those of others, which may fail without ending the run."""
+    return [replace(case, peer=True) for case in cases]
 
 
 def has_own_processor(device: Device) -> bool:
