@@ -21,25 +21,32 @@ LAYOUT = "@QdQi"  # z, a, x, n, as a C compiler lays them out
 
 
 class Driver:
-    """One device's primary context, and `saxpy` compiled for it from CUDA C++.
+    """One device's primary context, and what is made in it.
 
     Attributes:
         cu: the module of the driver's functions.
         core: the device, of `cuda.core`.
-        kernel: `saxpy`, of `cuda.core`.
-        function: the same, as the driver's own handle.
+        context: its primary context, which is current on this thread.
     """
 
     def __init__(self, ordinal: int) -> None:
         self.cu: Any = importlib.import_module("cuda.bindings.driver")
-        core: Any = importlib.import_module("cuda.core")
-        self.core = core.Device(ordinal)
+        self._library: Any = importlib.import_module("cuda.core")
+        self.core = self._library.Device(ordinal)
         self.core.set_current()
         self.context = self.ok(self.cu.cuCtxGetCurrent())
-        # The program and its object code are kept: the function lives in them.
-        self._code = core.Program(CUDA_SOURCE, "c++").compile("cubin")
-        self.kernel = self._code.get_kernel("saxpy")
-        self.function = self.ok(self.cu.cuKernelGetFunction(self.kernel.handle))
+
+    @functools.cached_property
+    def kernel(self) -> Any:
+        """`saxpy` of `cuda.core`, compiled from CUDA C++ when somebody asks for it."""
+        # The object code is kept: the kernel lives in it.
+        self._code = self._library.Program(CUDA_SOURCE, "c++").compile("cubin")
+        return self._code.get_kernel("saxpy")
+
+    @functools.cached_property
+    def function(self) -> Any:
+        """The same, as the driver's own handle."""
+        return self.ok(self.cu.cuKernelGetFunction(self.kernel.handle))
 
     def ok(self, answer: tuple[Any, ...]) -> Any:
         """The value of a call that succeeded."""

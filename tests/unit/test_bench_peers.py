@@ -217,6 +217,12 @@ def test_a_driver_that_refuses_is_a_reason(cu: FakeDriver) -> None:
     )
 
 
+def test_a_launch_that_fails_in_the_compiled_loop_is_a_reason(cu: FakeDriver) -> None:
+    cu.result = 209
+    (missing,) = measured(floor.of_launch).missing
+    assert missing.why == "RuntimeError: cuLaunchKernel says 209"
+
+
 def test_host_callbacks_come_from_another_thread(cu: FakeDriver) -> None:
     assert measured(host_callback.of_await).missing == []
     assert cu.callers and threading.get_ident() not in cu.callers
