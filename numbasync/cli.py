@@ -67,14 +67,18 @@ def _parser() -> argparse.ArgumentParser:
 
     bench = commands.add_parser("bench", help="measure, beside other libraries, in one run")
     bench.add_argument(
-        "what", choices=["launch", "cpu"],
-        help="launch: submit and await one kernel; cpu: what kernels cost without a GPU",
-    )  # fmt: skip
+        "what",
+        choices=["launch", "await", "flight", "alloc", "copy", "all", "cpu"],
+        help="launch: submit one kernel; await: wait for one, short or long; flight: 1,000 at "
+        "once; alloc: new arrays; copy: uploads and downloads; all: these five, in one process; "
+        "cpu: what kernels cost without a GPU",
+    )
     _add_device(bench)
     bench.add_argument("--json", type=Path, help="also write the figures to this file")
+    bench.add_argument("--plot", type=Path, help="not cpu: also draw them, into this PNG file")
     bench.add_argument("--repeats", type=int, help="of each measurement; default: 15, cpu: 9")
-    bench.add_argument("--limit", type=float, default=60.0, help="cpu: seconds for one case")
-    bench.add_argument("--only", default="", help="cpu: cases with this in their name")
+    bench.add_argument("--limit", type=float, help="cpu: seconds for one case; default: 60")
+    bench.add_argument("--only", help="cpu: cases with this in their name")
     bench.set_defaults(run=_bench)
     return parser
 
@@ -100,15 +104,23 @@ def _doctor(args: argparse.Namespace) -> int:
 
 def _bench(args: argparse.Namespace) -> int:
     if args.what == "cpu":
-        if args.device == "cuda":
-            raise CallerError(
-                f"bench cpu measures the CPU device; leave --device {args.device} out."
-            )
-        from numbasync.bench import cpu
-
-        repeats = 9 if args.repeats is None else args.repeats
-        return cpu.run(pick_device("cpu"), args.json, repeats, args.limit, args.only)
-    from numbasync.bench import launch
+        return _bench_cpu(args)
+    for option, value in (("--limit", args.limit), ("--only", args.only)):
+        if value is not None:
+            raise CallerError(f"{option} is for bench cpu; leave it out of bench {args.what}.")
+    from numbasync.bench import suites
 
     repeats = 15 if args.repeats is None else args.repeats
-    return launch.run(pick_device(args.device), args.json, repeats)
+    return suites.run(args.what, pick_device(args.device), repeats, args.json, args.plot)
+
+
+def _bench_cpu(args: argparse.Namespace) -> int:
+    if args.device == "cuda":
+        raise CallerError(f"bench cpu measures the CPU device; leave --device {args.device} out.")
+    if args.plot is not None:
+        raise CallerError("bench cpu draws nothing; leave --plot out.")
+    from numbasync.bench import cpu
+
+    repeats = 9 if args.repeats is None else args.repeats
+    limit = 60.0 if args.limit is None else args.limit
+    return cpu.run(pick_device("cpu"), args.json, repeats, limit, args.only or "")

@@ -45,7 +45,8 @@ def run(
         repeats=repeats, simulator=simulator.REPEATS, limit=limit, threads=get_num_threads()
     )
     found = _record(method, device, results)
-    report.show_table(found, TITLES, rows(found), texts=2)
+    report.show_head(found)
+    report.show_table(f"{found['what']}: {found['unit']}", TITLES, rows(found), texts=2)
     if json is not None:
         report.save(found, json)
     return 0

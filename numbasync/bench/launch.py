@@ -1,22 +1,22 @@
-"""`numbasync bench launch`: submitting and awaiting one small kernel."""
+"""`numbasync bench launch`: submitting one small kernel, and waiting for it."""
 
 from __future__ import annotations
 
 import time
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
-
-import numpy as np
-from numba import cuda
 
 import numbasync as na
 from numbasync.bench import peers, report
-from numbasync.bench.measure import Case, Timing, measure, timed
+from numbasync.bench.measure import Case, measure, timed
+from numbasync.bench.targets import Target
+from numbasync.bench.work import CHAIN, THREADS, N, check, saxpy
 from numbasync.device import Device
-from numbasync.errors import CallerError
 
-N = 1024
-THREADS = 128
+SUBMIT = "numbasync: submit a built op"
+SYNC = "numbasync: build + sync_on"
+ZIPPED = f"numbasync: submit a zip of {CHAIN}, per launch"
+CHAINED = f"numbasync: submit a chain of {CHAIN} by then, per launch"
 BASE = "Numba: launch"
 METHOD = (
     "saxpy(z[1024], f32, x[1024]), 128 threads a block. Each round is {calls} calls on one "
@@ -24,64 +24,56 @@ METHOD = (
     "measured. The cases take turns; medians and quartiles of {rounds} rounds after one that "
     "does not count; garbage collection off."
 )
+TARGETS = (
+    Target("submit a built op / Numba's launch", SUBMIT, BASE, 0.25, 0.2),
+    Target("submit a built op / CuPy's launch", SUBMIT, "CuPy RawKernel: launch", 1.1, 0.9),
+    Target(
+        "build + sync_on / packed launch + synchronize",
+        SYNC, "cuda.bindings: packed launch + synchronize", 1.15, 1.05,
+    ),
+    Target(
+        f"zip of {CHAIN} launches, per launch / compiled loop",
+        ZIPPED, "driver: launch in a compiled loop", 1.5, 1.15,
+    ),
+    Target(
+        f"chain of {CHAIN} launches by then, per launch / compiled loop",
+        CHAINED, "driver: launch in a compiled loop", 1.5, 1.15,
+    ),
+)  # fmt: skip
 
 
-@na.launcher
-@cuda.jit
-def saxpy(z: na.KernelOutput, a: Any, x: na.KernelInput) -> None:
-    i = cuda.grid(1)
-    if i < z.shape[0]:
-        z[i] = a * x[i] + z[i]
-
-
-def run(device: Device, json: Path | None, rounds: int) -> int:
-    """The command. Returns the exit status."""
-    if rounds < 3:
-        raise CallerError(f"--repeats {rounds}: quartiles need 3 rounds or more.")
-    if json is not None:
-        report.check_target(json)
-    with na.use_device(device):
-        timings = na.run(_measure(device, rounds))
-    method = METHOD.format(calls=timings[0].calls, rounds=rounds)
-    found = report.record("one small kernel", method, device, timings, BASE)
-    report.show(found)
-    if json is not None:
-        report.save(found, json)
-    return 0
-
-
-async def _measure(device: Device, rounds: int) -> list[Timing]:
+async def tables(device: Device, rounds: int) -> list[report.Record]:
+    """What is reported."""
     stream = device.new_stream()
     z = na.zeros(N).sync_on(stream)
     x = na.ones(N).sync_on(stream)
-    cases = _ours(stream, z, x) + peers.of_launch(device, N, THREADS)
-    return await measure(cases, calls=await _calls(stream, z, x), rounds=rounds)
+    others = peers.of("launch", device)
+    calls = await calls_of(stream, z, x)
+    found = await measure([*_ours(stream, z, x), *others.cases], calls=calls, rounds=rounds)
+    found.missing += others.missing
+    method = METHOD.format(calls=calls, rounds=rounds)
+    return [report.table("one small kernel", method, found, BASE, TARGETS)]
 
 
-async def _calls(stream: na.Stream, z: na.Tensor, x: na.Tensor) -> int:
-    """Calls of a round: 500, or fewer where one takes long."""
+async def calls_of(stream: na.Stream, z: na.Tensor, x: na.Tensor) -> int:
+    """Calls of a round: 500, or fewer where one takes long; a multiple of a chain's."""
     saxpy(z.partition(THREADS), 2.0, x).sync_on(stream)
     began = time.perf_counter()
     saxpy(z.partition(THREADS), 2.0, x).sync_on(stream)
-    return max(20, min(500, round(0.02 / (time.perf_counter() - began))))
+    calls = max(CHAIN, min(500, round(0.02 / (time.perf_counter() - began))))
+    return calls - calls % CHAIN
 
 
 def _ours(stream: na.Stream, z: na.Tensor, x: na.Tensor) -> list[Case]:
     part = z.partition(THREADS)
 
-    async def check() -> None:
+    async def right() -> None:
         await na.fill(z, 0)
         await saxpy(part, 2.0, x)
-        np.testing.assert_array_equal(await z.to_host(), np.full(N, 2.0, np.float32))
+        check(await z.to_host())
 
     async def submit(calls: int) -> float:
-        ops = [saxpy(part, 2.0, x) for _ in range(calls)]
-        began = time.perf_counter()
-        for op in ops:
-            op.async_on(stream)
-        seconds = time.perf_counter() - began
-        stream.synchronize()
-        return seconds
+        return _submitted([saxpy(part, 2.0, x) for _ in range(calls)], stream)
 
     async def wait(calls: int) -> float:
         began = time.perf_counter()
@@ -96,8 +88,45 @@ def _ours(stream: na.Stream, z: na.Tensor, x: na.Tensor) -> list[Case]:
         saxpy(part, 2.0, x).sync_on(stream)
 
     return [
-        Case("numbasync: submit a built op", submit, check),
-        Case("numbasync: build + submit", timed(build_and_submit, stream.synchronize), check),
-        Case("numbasync: build + sync_on", timed(build_and_sync, stream.synchronize), check),
-        Case("numbasync: build + await", wait, check),
+        Case(SUBMIT, submit, right),
+        Case("numbasync: build + submit", timed(build_and_submit, stream.synchronize), right),
+        Case(SYNC, timed(build_and_sync, stream.synchronize), right),
+        Case("numbasync: build + await", wait, right),
+        *_chains(stream, z, x),
     ]
+
+
+def _submitted(ops: Sequence[na.DeviceOp[Any]], stream: na.Stream) -> float:
+    began = time.perf_counter()
+    for op in ops:
+        op.async_on(stream)
+    seconds = time.perf_counter() - began
+    stream.synchronize()
+    return seconds
+
+
+def _chains(stream: na.Stream, z: na.Tensor, x: na.Tensor) -> list[Case]:
+    """Many launches as one operation. Building the next one is a part of a chain by `then`."""
+    part = z.partition(THREADS)
+
+    def zipped() -> na.DeviceOp[Any]:
+        return na.zip(*[saxpy(part, 2.0, x) for _ in range(CHAIN)])
+
+    def chained() -> na.DeviceOp[Any]:
+        op: na.DeviceOp[Any] = saxpy(part, 2.0, x)
+        for _ in range(CHAIN - 1):
+            op = op.then(lambda _: saxpy(part, 2.0, x))
+        return op
+
+    def case(name: str, make: Callable[[], na.DeviceOp[Any]]) -> Case:
+        async def right() -> None:
+            await na.fill(z, 0)
+            await make()
+            check(await z.to_host(), CHAIN)
+
+        async def submit(calls: int) -> float:
+            return _submitted([make() for _ in range(calls // CHAIN)], stream)
+
+        return Case(name, submit, right)
+
+    return [case(ZIPPED, zipped), case(CHAINED, chained)]

@@ -2,7 +2,8 @@
 
 The cases take turns, so that a machine that slows down slows all of them. A round is many
 calls; what the device still has to do is waited for outside of the timed part, unless
-waiting is what is measured.
+waiting is what is measured. A peer that fails is named with its reason and left out of the
+rounds; a case of our own that fails ends the run.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ import gc
 import statistics
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,19 +22,25 @@ class Case:
     """Something to measure.
 
     Attributes:
-        name: what it is.
+        name: what it is, behind whose it is: "Numba: launch".
         run: do it `calls` times; gives the seconds that it took.
         check: raise unless doing it gives the right answer.
+        calls: how often a round does it; None: as often as the others of the table.
+        peer: it is another library's, and may fail without ending the run.
     """
 
     name: str
     run: Callable[[int], Awaitable[float]]
     check: Callable[[], Awaitable[None]]
+    calls: int | None = None
+    peer: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Host microseconds of one call: the median of all rounds, and their quartiles."""
+    """Host microseconds of one call, or another quantity whose `unit` says so: the median of
+    all rounds, and their quartiles.
+    """
 
     name: str
     median: float
@@ -39,47 +48,98 @@ class Timing:
     high: float
     rounds: int
     calls: int
+    unit: str = "us"
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.median:.2f} us [{self.low:.2f}, {self.high:.2f}]"
+        return f"{self.name}: {self.median:.2f} {self.unit} [{self.low:.2f}, {self.high:.2f}]"
 
 
-async def measure(cases: Sequence[Case], *, calls: int, rounds: int) -> list[Timing]:
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A case, or a library with all its cases, that was not measured."""
+
+    name: str
+    why: str
+
+
+@dataclass(slots=True)
+class Measured:
+    """What one table is made of."""
+
+    timings: list[Timing]
+    missing: list[Missing]
+
+
+async def measure(cases: Sequence[Case], *, calls: int, rounds: int) -> Measured:
     """Measure every case in `rounds` rounds of `calls` calls, after one that does not count."""
     if rounds < 3:
         raise ValueError(f"{rounds} rounds have no quartiles; use 3 or more.")
+    missing: list[Missing] = []
+    samples: dict[str, list[float]] = {}
     for case in cases:
-        await case.check()
-    samples: dict[str, list[float]] = {case.name: [] for case in cases}
+        try:
+            await case.check()
+            samples[case.name] = []
+        except Exception as error:
+            _excuse(case, error, missing)
     gc.collect()
     gc.disable()
     try:
         for number in range(rounds + 1):
             for case in cases:
-                seconds = await case.run(calls)
+                if case.name not in samples:
+                    continue
+                count = case.calls or calls
+                try:
+                    seconds = await case.run(count)
+                except Exception as error:
+                    _excuse(case, error, missing)
+                    del samples[case.name]
+                    continue
                 if number:
-                    samples[case.name].append(seconds / calls * 1e6)
+                    samples[case.name].append(seconds / count * 1e6)
     finally:
         gc.enable()
-    return [_timing(name, times, calls) for name, times in samples.items()]
+    counts = {case.name: case.calls or calls for case in cases}
+    return Measured([timing(name, times, counts[name]) for name, times in samples.items()], missing)
 
 
-def _timing(name: str, times: list[float], calls: int) -> Timing:
-    low, median, high = statistics.quantiles(times, n=4, method="inclusive")
-    return Timing(name, median, low, high, len(times), calls)
+def _excuse(case: Case, error: Exception, missing: list[Missing]) -> None:
+    if not case.peer:
+        raise error
+    missing.append(Missing(case.name, said(error)))
+
+
+def said(error: BaseException) -> str:
+    """An error in one line, for a cell of a table."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:120]}".rstrip(": ")
+
+
+def timing(name: str, values: list[float], calls: int, unit: str = "us") -> Timing:
+    """Median and quartiles of `values`."""
+    low, median, high = statistics.quantiles(values, n=4, method="inclusive")
+    return Timing(name, median, low, high, len(values), calls, unit)
 
 
 def timed(
-    call: Callable[[], object], drain: Callable[[], object]
+    call: Callable[[], object],
+    drain: Callable[[], object],
+    inside: AbstractContextManager[Any] | None = None,
 ) -> Callable[[int], Awaitable[float]]:
-    """A case's `run`: call it, then wait for the device outside of the timed part."""
+    """A case's `run`: call it, then wait for the device outside of the timed part.
+
+    Args:
+        inside: entered once a round; for libraries that have a current stream.
+    """
 
     async def run(calls: int) -> float:
-        began = time.perf_counter()
-        for _ in range(calls):
-            call()
-        seconds = time.perf_counter() - began
-        drain()
+        with nullcontext() if inside is None else inside:
+            began = time.perf_counter()
+            for _ in range(calls):
+                call()
+            seconds = time.perf_counter() - began
+            drain()
         return seconds
 
     return run

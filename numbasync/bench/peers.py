@@ -1,98 +1,61 @@
-"""The same launch by other libraries, as their own manuals write it."""
+"""Other libraries in the same run: who takes part in which suite, and why somebody does not.
+
+Each has a module of its own, imported when it is asked for, with a function for each suite that
+gives its cases. What fails to import, or to make ready, is reported with its reason.
+"""
 
 from __future__ import annotations
 
-import importlib.util
-import warnings
-from typing import Any
+import importlib
+from dataclasses import dataclass, field, replace
 
-import numpy as np
-
-from numbasync.bench.measure import Case, timed
+from numbasync.bench.measure import Case, Missing, said
 from numbasync.device import Device
 
-CUDA_SOURCE = """
-extern "C" __global__ void saxpy(float* z, double a, const float* x, int n) {
-    int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n) z[i] = a * x[i] + z[i];
-}
-"""
+# Library, its module here, and the suites that it takes part in.
+PEERS = (
+    ("driver", "floor", ("launch",)),
+    ("cuda.bindings", "raw", ("launch", "await", "flight", "alloc")),
+    ("Python host callback", "host_callback", ("await", "flight")),
+    ("cuda.core", "core_peer", ("launch",)),
+    ("Numba", "numba_peer", ("launch", "await", "flight", "alloc", "trip")),
+    ("CuPy", "cupy_peer", ("alloc", "copy", "trip")),
+    ("CuPy RawKernel", "cupy_peer", ("launch", "await", "flight")),
+    ("PyTorch", "torch_peer", ("launch", "alloc", "copy", "trip")),
+    ("Triton", "triton_peer", ("launch",)),
+)
 
 
-def of_launch(device: Device, n: int, threads: int) -> list[Case]:
-    """Launching `saxpy` on `n` elements by each installed library that can use `device`."""
-    if device.kind != "cuda":
-        return []
-    cases = _numba(n, threads)
-    if importlib.util.find_spec("cupy") is not None:
-        cases += _cupy(n, threads)
-    return cases
+@dataclass(slots=True)
+class Peers:
+    """Cases of other libraries, and who has none."""
+
+    cases: list[Case] = field(default_factory=list)
+    missing: list[Missing] = field(default_factory=list)
 
 
-def _numba(n: int, threads: int) -> list[Case]:
-    from numba import cuda
-
-    @cuda.jit
-    def saxpy(z: Any, a: Any, x: Any) -> None:
-        i = cuda.grid(1)
-        if i < z.shape[0]:
-            z[i] = a * x[i] + z[i]
-
-    stream = cuda.stream()
-    blocks = -(-n // threads)
-    with warnings.catch_warnings():
-        # Said once, when the configuration is made: a small grid is what is measured.
-        warnings.simplefilter("ignore")
-        _ = saxpy[blocks, threads, stream]
-    z, x = cuda.to_device(np.zeros(n, np.float32)), cuda.to_device(np.ones(n, np.float32))
-
-    def launch() -> None:
-        saxpy[blocks, threads, stream](z, 2.0, x)
-
-    def launch_and_wait() -> None:
-        saxpy[blocks, threads, stream](z, 2.0, x)
-        stream.synchronize()
-
-    async def check() -> None:
-        z.copy_to_device(np.zeros(n, np.float32))
-        launch_and_wait()
-        np.testing.assert_array_equal(z.copy_to_host(), np.full(n, 2.0, np.float32))
-
-    return [
-        Case("Numba: launch", timed(launch, stream.synchronize), check),
-        Case("Numba: launch + synchronize", timed(launch_and_wait, stream.synchronize), check),
-    ]
+def of(suite: str, device: Device) -> Peers:
+    """The cases of one suite by everybody who can use `device`."""
+    found = Peers()
+    for name, module, suites in PEERS:
+        if suite not in suites:
+            continue
+        if not has_own_processor(device):
+            found.missing.append(Missing(name, "needs a GPU"))
+            continue
+        try:
+            make = getattr(importlib.import_module(f"numbasync.bench.{module}"), f"of_{suite}")
+            found.cases += excusable(make(device.ordinal))
+        except Exception as error:
+            found.missing.append(Missing(name, said(error)))
+    return found
 
 
-def _cupy(n: int, threads: int) -> list[Case]:
-    import cupy
+def excusable(cases: list[Case]) -> list[Case]:
+    """The cases as those of others, which may fail without ending the run."""
+    return [replace(case, peer=True) for case in cases]
 
-    kernel = cupy.RawKernel(CUDA_SOURCE, "saxpy")
-    blocks = -(-n // threads)
-    stream = cupy.cuda.Stream(non_blocking=True)
-    z, x = cupy.zeros(n, cupy.float32), cupy.ones(n, cupy.float32)
-    cupy.cuda.Device().synchronize()
-    # A fair call: scalars as NumPy scalars of the kernel's types, made once.
-    args = (z, np.float64(2.0), x, np.int32(n))
 
-    def launch() -> None:
-        kernel((blocks,), (threads,), args, stream=stream)
-
-    def launch_and_wait() -> None:
-        kernel((blocks,), (threads,), args, stream=stream)
-        stream.synchronize()
-
-    async def check() -> None:
-        with stream:
-            z.fill(0)
-        launch_and_wait()
-        np.testing.assert_array_equal(cupy.asnumpy(z), np.full(n, 2.0, np.float32))
-
-    return [
-        Case("CuPy RawKernel: launch", timed(launch, stream.synchronize), check),
-        Case(
-            "CuPy RawKernel: launch + synchronize",
-            timed(launch_and_wait, stream.synchronize),
-            check,
-        ),
-    ]
+def has_own_processor(device: Device) -> bool:
+    """Whether kernels run elsewhere than in this process; the peers' kernels only do that."""
+    return device.kind == "cuda"

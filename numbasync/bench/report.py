@@ -1,4 +1,7 @@
-"""Reports: a table for people, JSON for machines, and the machine that it was run on."""
+"""Reports: tables for people, JSON for machines, and the machine that it was run on.
+
+A run is a record: a head, and either one table in it (older files), or a list of `tables`.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from numbasync import __version__
-from numbasync.bench.measure import Timing
+from numbasync.bench import targets
+from numbasync.bench.measure import Measured
+from numbasync.bench.targets import Target
 from numbasync.device import Device
 from numbasync.errors import CallerError
 
 PACKAGES = (
     "numba", "numba-cuda", "cuda-core", "cuda-bindings", "numpy", "uvloop", "cupy-cuda13x",
-    "cupy-cuda12x",
+    "cupy-cuda12x", "torch", "triton",
 )  # fmt: skip
 PAGE = 160  # columns of a file, which has no width
 
@@ -45,29 +50,65 @@ def head(what: str, method: str, device: Device) -> Record:
     }
 
 
-def record(what: str, method: str, device: Device, timings: Sequence[Timing], base: str) -> Record:
-    """Everything about one run. `base` names the timing that ratios refer to."""
+def table(
+    what: str, method: str, found: Measured, base: str, wanted: Sequence[Target],
+    unit: str = "host microseconds a call",
+) -> Record:  # fmt: skip
+    """One table of a run. `base` names the timing that ratios refer to; where that is missing,
+    they refer to the first one.
+    """
+    timings = [asdict(t) for t in found.timings]
+    missing = [asdict(m) for m in found.missing]
+    measured = [t["name"] for t in timings]
     return {
-        **head(what, method, device),
-        "unit": "host microseconds a call",
-        "base": base,
-        "timings": [asdict(t) for t in timings],
+        "what": what,
+        "method": method,
+        "unit": unit,
+        "base": base if base in measured else measured[0],
+        "timings": timings,
+        "missing": missing,
+        "targets": targets.judge(wanted, timings, missing),
     }
 
 
-def rows(found: Record) -> list[tuple[str, str, str, str]]:
-    """Name, median, quartiles and ratio to the base, of each timing."""
-    medians = {t["name"]: t["median"] for t in found["timings"]}
-    base = medians.get(found["base"])
-    return [
-        (
-            t["name"],
-            f"{t['median']:.2f}",
-            f"{t['low']:.2f} to {t['high']:.2f}",
-            "" if base is None else f"{t['median'] / base:.2f}",
-        )
-        for t in found["timings"]
-    ]
+def tables_of(found: Record) -> list[Record]:
+    """The tables of a run."""
+    tables: list[Record] = found.get("tables", [found])
+    return tables
+
+
+def titles(one: Record) -> tuple[str, str, str, str]:
+    """The columns of a table."""
+    return one["what"], "median" if _is_mixed(one) else "us", "quartiles", f"of {one['base']}"
+
+
+def rows(one: Record) -> list[tuple[str, str, str, str]]:
+    """Name, median, quartiles and ratio to the base, of each timing; what is missing, and why."""
+    found = {t["name"]: t for t in one["timings"]}
+    base = found.get(one["base"])
+    mixed = _is_mixed(one)
+    lines = []
+    for t in one["timings"]:
+        unit = _unit(t)
+        shown = f" {unit}" if mixed else ""
+        quartiles = f"{t['low']:,.2f} to {t['high']:,.2f}{shown}"
+        comparable = base is not None and _unit(base) == unit and base["median"]
+        ratio = f"{t['median'] / base['median']:.2f}" if base and comparable else ""
+        lines.append((t["name"], f"{t['median']:,.2f}{shown}", quartiles, ratio))
+    return [*lines, *((m["name"], "", f"not measured: {m['why']}", "") for m in _missing(one))]
+
+
+def _missing(one: Record) -> list[Record]:
+    found: list[Record] = one.get("missing", [])
+    return found
+
+
+def _unit(t: Record) -> str:
+    return str(t.get("unit", "us"))
+
+
+def _is_mixed(one: Record) -> bool:
+    return any(_unit(t) != "us" for t in one["timings"])
 
 
 def header(found: Record) -> list[str]:
@@ -77,8 +118,13 @@ def header(found: Record) -> list[str]:
 
 
 def markdown(found: Record) -> str:
-    """The run as a Markdown table."""
-    return markdown_table((found["what"], "us", "quartiles", f"of {found['base']}"), rows(found))
+    """The run as Markdown tables, with a table of its targets behind each that has some."""
+    parts = []
+    for one in tables_of(found):
+        parts.append(markdown_table(titles(one), rows(one)))
+        if one.get("targets"):
+            parts.append(markdown_table(targets.TITLES, targets.rows(one["targets"])))
+    return "\n".join(parts)
 
 
 def markdown_table(titles: Sequence[str], lines: Iterable[Sequence[str]], texts: int = 1) -> str:
@@ -94,42 +140,48 @@ def markdown_table(titles: Sequence[str], lines: Iterable[Sequence[str]], texts:
     )
 
 
-def show(found: Record) -> None:
-    """Print the run, as a table of `rich` if that is installed."""
-    titles = ("", "median", "quartiles", f"of {found['base']}")
-    show_table(found, titles, rows(found))
+def show(one: Record) -> None:
+    """Print a table of a run, and its targets."""
+    name, *others = titles(one)
+    show_table(f"{name}: {one['unit']}", ("", *others), rows(one))
+    if one["targets"]:
+        title = f"targets of {name}"
+        show_table(title, targets.TITLES, targets.rows(one["targets"]))
+
+
+def show_head(found: Record) -> None:
+    """Print the machine and the versions."""
+    print("\n".join(header(found)))
 
 
 def show_table(
-    found: Record, titles: Sequence[str], lines: Sequence[Sequence[str]], texts: int = 1
+    title: str, titles: Sequence[str], lines: Sequence[Sequence[str]], texts: int = 1
 ) -> None:
-    """Print the machine, the versions and a table."""
+    """Print a table, by `rich` if that is installed."""
     try:
         from rich.console import Console
         from rich.table import Table
     except ImportError:
-        print("\n".join([*header(found), "", markdown_table(titles, lines, texts)]))
+        print(f"\n{title}\n\n{markdown_table(titles, lines, texts)}")
         return
-    table = Table(title=f"{found['what']}: {found['unit']}")
-    for i, title in enumerate(titles):
-        table.add_column(title, justify="left" if i < texts else "right", no_wrap=i < texts)
+    shown = Table(title=title)
+    for i, column in enumerate(titles):
+        shown.add_column(column, justify="left" if i < texts else "right", no_wrap=i < texts)
     for line in lines:
-        table.add_row(*line)
+        shown.add_row(*line)
     console = Console()
     if not console.is_terminal:
         console.width = PAGE
-    for said in header(found):
-        console.print(said, highlight=False)
-    console.print(table)
+    console.print(shown)
 
 
-def check_target(path: Path) -> None:
+def check_target(path: Path, option: str = "--json") -> None:
     """Refuse a file that cannot be written, before anything is measured."""
     try:
         with path.open("a", encoding="utf-8"):
             pass
     except OSError as error:
-        raise CallerError(f"--json {path}: {error.strerror}; name a file to write to.") from None
+        raise CallerError(f"{option} {path}: {error.strerror}; name a file to write to.") from None
 
 
 def save(found: Record, path: Path) -> None:

@@ -134,7 +134,8 @@ def test_bench_launch(
     found = json.loads(path.read_text())
     assert found["machine"]["device"] == device.name
     assert found["versions"]["numba"]
-    timings = {t["name"]: t for t in found["timings"]}
+    (table,) = found["tables"]
+    timings = {t["name"]: t for t in table["timings"]}
     assert len(timings) >= 4
     for t in timings.values():
         assert 0 < t["low"] <= t["median"] <= t["high"]
@@ -147,12 +148,17 @@ def test_bench_launch(
 
 
 def test_bench_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for what in ("launch", "cpu"):
+    for what in ("launch", "await", "flight", "alloc", "copy", "all", "cpu"):
         assert "3 rounds or more" in one_line(["bench", what, "--repeats", "1"], capsys)
     assert "--device cuda" in one_line(["bench", "cpu", "--device", "cuda"], capsys)
     assert "in no case's name" in one_line(["bench", "cpu", "--only", "nothing"], capsys)
     nowhere = str(tmp_path / "no" / "folder.json")
-    assert "name a file" in one_line(["bench", "cpu", "--json", nowhere], capsys)
+    for what in ("cpu", "all"):
+        assert "name a file" in one_line(["bench", what, "--json", nowhere], capsys)
+    assert f"--plot {nowhere}" in one_line(["bench", "alloc", "--plot", nowhere], capsys)
+    assert "draws nothing" in one_line(["bench", "cpu", "--plot", "a.png"], capsys)
+    assert "--only is for bench cpu" in one_line(["bench", "all", "--only", "a"], capsys)
+    assert "--limit is for bench cpu" in one_line(["bench", "copy", "--limit", "1"], capsys)
 
 
 def test_version_and_module(python: str, python_env: dict[str, str]) -> None:

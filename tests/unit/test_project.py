@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 import re
 import subprocess
 import sys
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import numbasync as na
-from numbasync.bench import cpu, report
+from numbasync.bench import page
 
 ROOT = Path(__file__).parent.parent.parent
 SOURCES = sorted([*ROOT.glob("numbasync/**/*.py"), *ROOT.glob("kernels/**/*.py")])
@@ -120,14 +119,13 @@ def test_ci_runs_the_commands_of_the_readme() -> None:
 
 
 def test_the_tables_of_the_performance_page_are_the_measured_ones() -> None:
-    page = (ROOT / "docs/performance.md").read_text()
-    tables = re.findall(r"<!-- ([a-z0-9-]+) -->\n(.*?)<!-- end -->", page, re.S)
-    assert tables
-    for name, shown in tables:
-        found = json.loads((ROOT / f"docs/performance/{name}.json").read_text())
-        table = cpu.markdown(found) if "results" in found else report.markdown(found)
-        want = "\n".join(["", *report.header(found), "", table, ""])
-        assert shown.strip() == want.strip(), f"paste what report.markdown gives for {name}"
+    path = ROOT / "docs/performance.md"
+    text = path.read_text()
+    files = sorted(p.stem for p in path.with_suffix("").glob("*.json"))
+    assert sorted(page.names(text)) == files, "a table for each file, and a file for each table"
+    assert page.filled(text, path.with_suffix("")) == text, (
+        "run: python -m numbasync.bench.page docs/performance.md"
+    )
 
 
 def test_links_of_the_documents_lead_somewhere() -> None:

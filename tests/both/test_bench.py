@@ -1,0 +1,115 @@
+"""The suites of `numbasync bench`: that they run, what is in their reports; no absolute times."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import numbasync as na
+from numbasync import cli
+from numbasync.bench import copying, long_wait, peers, report
+
+TABLES = {
+    "one small kernel": ("launch", 6),
+    "one small kernel, awaited": ("await", 5),
+    "a kernel of 500 ms": (None, 4),
+    "1,000 in flight, per op": ("flight", 4),
+    "a new array": ("alloc", 3),
+    "copies of 64 MiB": ("copy", 6),
+    "round trip of 4 KiB": ("trip", 3),
+}
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(long_wait, "SECONDS", 0.02)
+    monkeypatch.setattr(copying, "LARGE", 1 << 12)
+    monkeypatch.setattr(copying, "SMALL_CALLS", 5)
+
+
+def bench(device: na.Device, what: str, path: Path, *more: str) -> dict[str, Any]:
+    argv = ["bench", what, "--repeats", "3", "--json", str(path), "--device", device.kind, *more]
+    assert cli.main(argv) == 0
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+def test_all_suites_in_one_run(
+    device: na.Device, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    image = pytest.importorskip("PIL.Image", reason="needs the extra demo")
+    picture = tmp_path / "all.png"
+    policy = device.policy
+    found = bench(device, "all", tmp_path / "all.json", "--plot", str(picture))
+    said = capsys.readouterr().out
+    assert device.policy is policy
+    assert found["machine"]["device"] == device.name and found["versions"]["numba"]
+    assert [one["what"] for one in found["tables"]] == list(TABLES)
+    for one in found["tables"]:
+        suite, least = TABLES[one["what"]]
+        names = [t["name"] for t in one["timings"]]
+        assert len(names) == len(set(names)) and len(names) >= least, names
+        assert (one["base"] in names and "rounds" in one["method"]) or "waits" in one["method"]
+        for t in one["timings"]:
+            assert 0 < t["low"] <= t["median"] <= t["high"] and t["rounds"] == 3, t
+            assert t["name"] in said
+        expected_to_be_said(device, suite, one)
+        for judged in one["targets"]:
+            follows_from_its_table(judged, one)
+            assert judged["what"] in said
+    assert any(one["targets"] for one in found["tables"])
+    with image.open(picture) as drawn:
+        colours = {colour for _, colour in drawn.getcolors(1 << 16)}
+    from numbasync.bench.chart import OURS
+
+    assert OURS in colours
+
+
+def expected_to_be_said(device: na.Device, suite: str | None, one: dict[str, Any]) -> None:
+    """Every library has a case, or a reason why not; on the CPU device, all the same one."""
+    if suite is None:
+        return
+    missing = {m["name"]: m["why"] for m in one["missing"]}
+    assert all(missing.values())
+    wanted = [name for name, _, suites in peers.PEERS if suite in suites]
+    for name in wanted:
+        measured = any(t["name"].startswith(name) for t in one["timings"])
+        assert measured or any(m.startswith(name) for m in missing), name
+    if device.kind == "cpu":
+        assert missing == dict.fromkeys(wanted, "needs a GPU")
+        shown = report.markdown(one)
+        assert all(f"| {name} |  | not measured: needs a GPU |  |" in shown for name in wanted)
+
+
+def follows_from_its_table(judged: dict[str, Any], one: dict[str, Any]) -> None:
+    medians = {t["name"]: t["median"] for t in one["timings"]}
+    if judged["measured"] is None:
+        assert judged["why"] and judged["met"] is None
+        assert judged["ours"] not in medians or judged["base"] not in medians
+        return
+    base = 1.0 if judged["base"] is None else medians[judged["base"]]
+    assert judged["measured"] == medians[judged["ours"]] / base
+    assert judged["met"] == (judged["measured"] <= judged["bound"])
+    assert judged["stretch_met"] == (judged["measured"] <= judged["stretch"])
+    assert judged["stretch"] < judged["bound"]
+
+
+def test_one_suite_alone(device: na.Device, tmp_path: Path) -> None:
+    found = bench(device, "alloc", tmp_path / "alloc.json")
+    assert [one["what"] for one in found["tables"]] == ["a new array"]
+    assert found["what"] == "bench alloc"
+
+
+def test_a_wrong_answer_ends_the_run(
+    device: na.Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from numbasync.bench import launch
+
+    monkeypatch.setattr(launch, "saxpy", lambda part, a, x: launch_of(part, a + 1, x))
+    from numbasync.bench.work import saxpy as launch_of
+
+    with pytest.raises(AssertionError, match="Mismatched"):
+        bench(device, "launch", tmp_path / "launch.json")
