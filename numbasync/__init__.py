@@ -20,8 +20,6 @@ from numbasync.api import zeros as zeros
 from numbasync.backend.base import Limits as Limits
 from numbasync.backend.base import MemoryStats as MemoryStats
 from numbasync.context import Context as Context
-from numbasync.context import ordering as ordering
-from numbasync.context import set_ordering as set_ordering
 from numbasync.device import Device as Device
 from numbasync.device import InFlight as InFlight
 from numbasync.device import default_device as default_device
@@ -44,6 +42,8 @@ from numbasync.launcher import launcher as launcher
 from numbasync.limits import limit as limit
 from numbasync.memory import MemoryPool as MemoryPool
 from numbasync.op import DeviceOp as DeviceOp
+from numbasync.ordering import ordering as ordering
+from numbasync.ordering import set_ordering as set_ordering
 from numbasync.partition import Partition as Partition
 from numbasync.runtime import Runtime as Runtime
 from numbasync.runtime import run as run

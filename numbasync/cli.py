@@ -118,7 +118,7 @@ def _bench_cpu(args: argparse.Namespace) -> int:
     if args.device == "cuda":
         raise CallerError(f"bench cpu measures the CPU device; leave --device {args.device} out.")
     if args.plot is not None:
-        raise CallerError("bench cpu draws nothing; leave --plot out.")
+        raise CallerError(f"bench cpu draws nothing; leave --plot {args.plot} out.")
     from numbasync.bench import cpu
 
     repeats = 9 if args.repeats is None else args.repeats

@@ -8,10 +8,8 @@ for that one. A thread enqueues one operation at a time.
 from __future__ import annotations
 
 import gc
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
-from typing import Any, Literal, Protocol, TypeVar
+from collections.abc import Generator
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -20,13 +18,13 @@ from numbasync.backend.base import Preparation
 from numbasync.callsite import CallSite
 from numbasync.errors import (
     AccessConflictError,
-    CallerError,
     DeviceLostError,
     DeviceMismatchError,
     OutOfDeviceMemoryError,
 )
 from numbasync.limits import Room
 from numbasync.memory import MemoryPool, Storage
+from numbasync.ordering import is_strict
 from numbasync.stream import Stream
 from numbasync.submission import Submission
 
@@ -70,40 +68,6 @@ class Submittable(Protocol[T_co]):
     def result(self) -> T_co:
         """The value of what was enqueued so."""
         ...
-
-
-# --- ordering ------------------------------------------------------------------------
-
-Ordering = Literal["auto", "strict"]
-_ordering_default: Ordering = "auto"
-_ordering: ContextVar[Ordering | None] = ContextVar("numbasync_ordering", default=None)
-
-
-def _check_ordering(mode: str) -> None:
-    if mode not in ("auto", "strict"):
-        raise CallerError(f"there is no ordering {mode!r}; write 'auto' or 'strict'.")
-
-
-def set_ordering(mode: Ordering) -> None:
-    """What a conflict between streams does, in the whole process.
-
-    Args:
-        mode: `"auto"` orders it by submission; `"strict"` raises AccessConflictError.
-    """
-    global _ordering_default
-    _check_ordering(mode)
-    _ordering_default = mode
-
-
-@contextmanager
-def ordering(mode: Ordering) -> Iterator[None]:
-    """`set_ordering` for the operations that this block submits."""
-    _check_ordering(mode)
-    token = _ordering.set(mode)
-    try:
-        yield
-    finally:
-        _ordering.reset(token)
 
 
 # --- one submission ------------------------------------------------------------------
@@ -281,7 +245,7 @@ class Context:
             return
         if self._ordered is not None and other in self._ordered:
             return
-        if shared is not None and (_ordering.get() or _ordering_default) == "strict":
+        if shared is not None and is_strict():
             raise AccessConflictError(
                 f"{me.name} on {self.stream!r} and {other.name} on {other.stream!r} both use "
                 f"{shared!r}, and at least one writes it.\n"

@@ -156,8 +156,8 @@ def _sync(op: Submittable[T], stream: Stream) -> T:
 
 def _note_failure(error: BaseException, submission: Submission) -> None:
     """Add what the work itself failed with to `error`, which the caller gets instead."""
-    with contextlib.suppress(DriverError):  # a look that fails has no more to say
-        submission.stream.advance()
+    with contextlib.suppress(DriverError, DeviceLostError):  # it has no more to say
+        submission.stream.look()
     own = submission.error
     # A fault of the device is what synchronising has reported.
     if own is not None and own is not error and not isinstance(own, DeviceLostError):

@@ -34,7 +34,7 @@ class Form:
     __slots__ = ("_arrays", "_ints", "_may_alias", "_types", "positions", "writes")
 
     def __init__(self, parameters: tuple[Parameter, ...], kinds: Kinds, may_alias: bool) -> None:
-        arrays = [i for i, kind in enumerate(kinds) if kind in _ARRAYS]
+        arrays = [i for i, k in enumerate(kinds) if k in _ARRAYS]
         self.positions = tuple(arrays)
         self.writes = tuple(parameters[i].is_output for i in arrays)
         self._arrays = tuple((i, kinds[i] is not Tensor, kinds[i] is Partition) for i in arrays)

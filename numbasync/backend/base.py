@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
 from numbasync.backend.checks import Checks as Checks
 from numbasync.backend.checks import Right as Right
+from numbasync.backend.counters import Counters as Counters
+from numbasync.backend.counters import counters as counters
 from numbasync.backend.interchange import Foreign as Foreign
 from numbasync.backend.interchange import Loan as Loan
 
@@ -57,30 +59,6 @@ class CompletionPath:
 
     name: str
     reason: str
-
-
-@dataclass(slots=True)
-class Counters:
-    """What this process has done on all devices since it began.
-
-    An increment is one load and one store with no call between them, which CPython does
-    not interrupt while it has a global lock; a free-threaded build would need atomics.
-    """
-
-    allocations: int = 0
-    launches: int = 0
-    compiles: int = 0
-    copies: int = 0
-    callbacks: int = 0
-
-    def __sub__(self, earlier: Counters) -> Counters:
-        return Counters(*(getattr(self, f.name) - getattr(earlier, f.name) for f in fields(self)))
-
-    def copy(self) -> Counters:
-        return Counters(*(getattr(self, f.name) for f in fields(self)))
-
-
-counters = Counters()
 
 
 class Memory(Protocol):

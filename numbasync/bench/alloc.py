@@ -51,7 +51,7 @@ def _ours(device: Device) -> list[Case]:
 
     async def room() -> None:
         t = empty()
-        assert t.shape == (N,) and t.dtype == np.dtype(np.float32)
+        assert t.shape == (N,) and t.dtype == np.dtype(np.float32)  # what is measured must be right
         filled = await na.fill(t, 3)
         np.testing.assert_array_equal(await filled.to_host(), np.full(N, 3, np.float32))
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from numbasync.bench import report
-from numbasync.errors import CallerError
+from numbasync.errors import MissingExtraError
 
 LEFT, BARS, RIGHT = 420, 620, 130  # pixels: names, bars, figures
 LINE, TITLE, SIZE = 24, 44, 14
@@ -27,7 +27,7 @@ def check() -> None:
     try:
         import PIL  # noqa: F401
     except ImportError:
-        raise CallerError(
+        raise MissingExtraError(
             "--plot draws with Pillow, which is not installed: pip install 'numbasync[demo]'"
         ) from None
 

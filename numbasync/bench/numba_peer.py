@@ -71,7 +71,9 @@ def of_alloc(ordinal: int) -> list[Case]:
         cuda.device_array(N, np.float32, stream=stream)
 
     async def right() -> None:
-        assert cuda.device_array(N, np.float32, stream=stream).shape == (N,)
+        assert cuda.device_array(N, np.float32, stream=stream).shape == (
+            N,
+        )  # what is measured must be right
 
     return [Case("Numba: device_array", timed(allocate, stream.synchronize), right)]
 

@@ -173,4 +173,6 @@ class _Word:
 
         self.write()
         self.drain()
-        assert ctypes.c_uint32.from_address(self._host).value == self._value
+        assert (
+            ctypes.c_uint32.from_address(self._host).value == self._value
+        )  # what is measured must be right

@@ -42,7 +42,9 @@ def of_alloc(ordinal: int) -> list[Case]:
 
     async def right() -> None:
         with inside:
-            assert tuple(torch.empty(N, device="cuda").shape) == (N,)
+            assert tuple(torch.empty(N, device="cuda").shape) == (
+                N,
+            )  # what is measured must be right
 
     return [Case("PyTorch: empty", timed(empty, stream.synchronize, inside), right)]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import importlib
 import threading
 import time
 import warnings
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 
 import numbasync as na
+from numbasync import launch
 from numbasync.errors import ReentrancyError, StateError
 from numbasync.testing import Gate, seeded, settle
 from tests.common import add_one, copy_to, fresh, used, waited
@@ -295,28 +295,37 @@ async def test_marks_are_set_behind_the_line(
 # --- leases ---
 
 
+@pytest.mark.parametrize("at_once", [True, False])
 @pytest.mark.parametrize("seed", range(4))
-def test_a_lease_is_not_seen_before_its_work(
-    device: na.Device, monkeypatch: pytest.MonkeyPatch, seed: int
+def test_a_lease_is_not_seen_before_its_work_and_no_work_before_its_lease(
+    device: na.Device, monkeypatch: pytest.MonkeyPatch, seed: int, at_once: bool
 ) -> None:
-    """A thread that is stopped between the lease and the launch holds others up."""
-    launcher = importlib.import_module("numbasync.launcher")  # not the decorator
+    """A thread that is stopped between the lease and the launch, in whatever order they come,
+    holds others up.
+    """
     z = na.zeros(4).sync()
     add_one(z).sync()
     leased, go_on = threading.Event(), threading.Event()
-    lease = launcher._lease
     slow = threading.local()
 
-    def paused(*args: Any) -> Any:
-        found = lease(*args)
-        if getattr(slow, "here", False):
-            leased.set()
-            go_on.wait(0.05)  # not for ever: the other thread waits for this one
-            for _ in range(40):  # so that the launch comes late
-                one.backend.record(device.backend.new_event(False))
-        return found
+    def pausing(original: Any) -> Any:
+        def paused(*args: Any) -> Any:
+            found = original(*args)
+            if getattr(slow, "here", False):
+                leased.set()
+                go_on.wait(0.05)  # not for ever: the other thread waits for this one
+                for _ in range(40):  # so that the launch comes late
+                    one.backend.record(device.backend.new_event(False))
+            return found
 
-    monkeypatch.setattr(launcher, "_lease", paused)
+        return paused
+
+    if at_once:
+        backend = type(device.new_stream().backend)
+        monkeypatch.setattr(backend, "launch", pausing(backend.launch))
+    else:
+        monkeypatch.setattr(na.Launcher, "form", lambda *_: None)
+        monkeypatch.setattr(launch, "_lease", pausing(launch._lease))
 
     def first(stream: na.Stream) -> None:
         slow.here = True

@@ -1,0 +1,29 @@
+"""What the process has done, counted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+
+@dataclass(slots=True)
+class Counters:
+    """What this process has done on all devices since it began.
+
+    An increment is one load and one store with no call between them, which CPython does
+    not interrupt while it has a global lock; a free-threaded build would need atomics.
+    """
+
+    allocations: int = 0
+    launches: int = 0
+    compiles: int = 0
+    copies: int = 0
+    callbacks: int = 0
+
+    def __sub__(self, earlier: Counters) -> Counters:
+        return Counters(*(getattr(self, f.name) - getattr(earlier, f.name) for f in fields(self)))
+
+    def copy(self) -> Counters:
+        return Counters(*(getattr(self, f.name) for f in fields(self)))
+
+
+counters = Counters()

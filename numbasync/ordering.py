@@ -1,0 +1,46 @@
+"""What a conflict between streams does: it is ordered, or refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Literal
+
+from numbasync.errors import CallerError
+
+Ordering = Literal["auto", "strict"]
+_ordering_default: Ordering = "auto"
+_ordering: ContextVar[Ordering | None] = ContextVar("numbasync_ordering", default=None)
+
+
+def _check_ordering(mode: str) -> None:
+    if mode not in ("auto", "strict"):
+        raise CallerError(f"there is no ordering {mode!r}; write 'auto' or 'strict'.")
+
+
+def set_ordering(mode: Ordering) -> None:
+    """What a conflict between streams does, in the whole process.
+
+    Args:
+        mode: `"auto"` orders it by submission; `"strict"` raises AccessConflictError.
+    """
+    global _ordering_default
+    _check_ordering(mode)
+    _ordering_default = mode
+
+
+@contextmanager
+def ordering(mode: Ordering) -> Iterator[None]:
+    """`set_ordering` for the operations that this block submits."""
+    _check_ordering(mode)
+    token = _ordering.set(mode)
+    try:
+        yield
+    finally:
+        _ordering.reset(token)
+
+
+def is_strict() -> bool:
+    """Whether it is refused here and now."""
+    return (_ordering.get() or _ordering_default) == "strict"
