@@ -4,43 +4,56 @@ What a kernel's parameters say about a call depends on the types of its argument
 call of known types is taken without asking again, if its arguments are the plain ones: tensors
 with memory of their own, partitions of such, and numbers. Any other call is bound with care:
 see `arguments`.
+
+Each form has two functions of its own, written for its arguments: loops over them would cost
+twice as much as everything else that Python does for a launch.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from numbasync.arguments import TYPED
 from numbasync.partition import Partition
+from numbasync.plan import Plan
 from numbasync.signature import Parameter, Role
+from numbasync.submission import Submission
 from numbasync.tensor import SharedTensor, Tensor
 
 Kinds = tuple[type, ...]
+# The tensors of a call, and those of its partitions; and what its plan depends on, equal to
+# `Bound.fingerprint`.
+Taken = tuple[tuple[Tensor, ...], tuple[Any, ...]]
 
-
-# The tensors of a call, and those of its partitions, in the order of `Form.positions`; and what its
-# plan depends on, equal to `Bound.fingerprint`.
-Taken = tuple[list[Tensor], tuple[Any, ...]]
+MANY_READERS = 8  # of a storage; then those that are done are forgotten
 
 
 class Form:
     """Calls of one kernel with arguments of the same Python types.
 
     Attributes:
-        positions: where in the call the arrays are.
-        writes: of each of them, whether the kernel may write it.
+        take: the call, if it is a plain one; else None. Refuses nothing: whoever looks closer does.
+        enqueue: launch such a call, of a plan, its values and its tensors, with the leases that
+            it needs; False, and nothing has happened, if it must wait for other streams, or be
+            refused.
     """
 
-    __slots__ = ("_arrays", "_ints", "_may_alias", "_types", "positions", "writes")
+    __slots__ = ("enqueue", "take")
 
     def __init__(self, parameters: tuple[Parameter, ...], kinds: Kinds, may_alias: bool) -> None:
+        names: dict[str, Any] = {
+            "MOST": MANY_READERS, "leave": _leave, "are_busy": _are_busy, "is_busy": _is_busy
+        }  # fmt: skip
+        names |= {f"k{i}": kind for i, kind in enumerate(kinds)}
         arrays = [i for i, k in enumerate(kinds) if k in _ARRAYS]
-        self.positions = tuple(arrays)
-        self.writes = tuple(parameters[i].is_output for i in arrays)
-        self._arrays = tuple((i, kinds[i] is not Tensor, kinds[i] is Partition) for i in arrays)
-        self._ints = tuple(i for i, kind in enumerate(kinds) if kind is int)
-        self._types: tuple[Any, ...] = kinds
-        self._may_alias = may_alias
+        outputs = [i for i in arrays if parameters[i].is_output]
+        text = _take(kinds, arrays, may_alias) + _enqueue(len(kinds), arrays, outputs)
+        exec("\n".join(text), names)  # noqa: S102 - built from positions alone
+        self.take: Callable[[tuple[Any, ...]], Taken | None] = names["take"]
+        self.enqueue: Callable[[Plan, tuple[Any, ...], tuple[Tensor, ...], Submission], bool] = (
+            names["enqueue"]
+        )
 
     @staticmethod
     def of(parameters: tuple[Parameter, ...], kinds: Kinds, may_alias: bool) -> Form | None:
@@ -48,30 +61,6 @@ class Form:
         if all(_is_plain(p, kind) for p, kind in zip(parameters, kinds, strict=True)):
             return Form(parameters, kinds, may_alias)
         return None
-
-    def take(self, values: tuple[Any, ...]) -> Taken | None:
-        """The call, if it is a plain one. Refuses nothing: whoever looks closer does."""
-        parts = list(self._types)
-        tensors = []
-        seen = []
-        for i, wraps, has_tiles in self._arrays:
-            value = values[i]
-            tensor = value.tensor if wraps else value
-            storage = tensor.own_storage
-            if storage is None or tensor.source is not None:
-                return None
-            parts[i] = value.fingerprint if has_tiles else tensor.fingerprint
-            tensors.append(tensor)
-            seen.append(storage.identity)
-        for i in self._ints:
-            if not -(2**63) <= values[i] < 2**63:
-                return None
-        count = len(seen)
-        if count > 1 and not self._may_alias:
-            apart = seen[0] != seen[1] if count == 2 else len(set(seen)) == count
-            if not apart:
-                return None
-        return tensors, tuple(parts)
 
 
 _ARRAYS = frozenset({Tensor, SharedTensor, Partition})
@@ -85,3 +74,103 @@ def _is_plain(p: Parameter, kind: type) -> bool:
     if kind is SharedTensor:
         return p.takes_tensor and not p.is_output
     return p.takes_number and (kind is int or kind in TYPED)
+
+
+def _take(kinds: Kinds, arrays: list[int], may_alias: bool) -> list[str]:
+    """`take(values)`: v are the values, t the tensors, s their storages, f the fingerprints."""
+    lines = ["def take(values):", f"    {_all('v', range(len(kinds)))}= values"]
+    for i in arrays:
+        of = f"v{i}" if kinds[i] is Tensor else f"v{i}.tensor"
+        tiles = f"v{i}" if kinds[i] is Partition else f"t{i}"
+        lines += [
+            f"    t{i} = {of}", f"    s{i} = t{i}.own_storage",
+            f"    if s{i} is None or t{i}.source is not None: return None",
+            f"    f{i} = {tiles}.fingerprint",
+        ]  # fmt: skip
+    for i, kind in enumerate(kinds):
+        if kind is int:
+            lines.append(f"    if not -(2**63) <= v{i} < 2**63: return None")
+    if len(arrays) > 1 and not may_alias:
+        marks = [f"s{i}.identity" for i in arrays]
+        same = f"{marks[0]} == {marks[1]}"
+        if len(arrays) > 2:
+            same = f"len({{{', '.join(marks)}}}) < {len(marks)}"
+        lines.append(f"    if {same}: return None")
+    parts = "".join(f"f{i}, " if i in arrays else f"k{i}, " for i in range(len(kinds)))
+    lines.append(f"    return ({_all('t', arrays)}), ({parts})")
+    return lines
+
+
+def _enqueue(count: int, arrays: list[int], outputs: list[int]) -> list[str]:
+    """`enqueue(plan, values, tensors, submission)`.
+
+    First all questions, then the launch, then the records: what the device has to do begins as
+    early as can be, and an error leaves no trace.
+    """
+    lines = [
+        "def enqueue(plan, values, tensors, submission):",
+        "    stream = submission.stream",
+        "    device = stream.device",
+        "    backend = device.backend",
+        f"    {_all('v', range(count))}= values",
+        f"    {_all('t', arrays)}= tensors" if arrays else "    pass",
+        "    with device.leasing:",
+    ]
+    for i in arrays:
+        lines += [
+            f"        s{i} = t{i}.own_storage",
+            f"        if s{i} is None or s{i}.plain_device is not backend: return False",
+            f"        w = s{i}.writer",
+            "        if w is not None and not w.done and w.stream is not stream and is_busy(w):",
+            "            return False",
+        ]
+        if i in outputs:
+            lines.append(f"        if s{i}.readers and are_busy(s{i}, stream): return False")
+    values = (f"t{i}.own_handle or t{i}.handle" if i in arrays else f"v{i}" for i in range(count))
+    lines += [
+        "        submission.queue = stream.backend.launch(",
+        f"            plan.work, [{', '.join(values)}], submission.queue",
+        "        )",
+    ]
+    for i in arrays:
+        if i in outputs:
+            lines += [
+                f"        if s{i}.writer is not submission:",
+                f"            s{i}.writer = submission",
+                f"            submission.kept.append(s{i})",
+                f"        if s{i}.readers: s{i}.readers = {{}}",
+            ]
+        else:
+            lines += [
+                f"        r = s{i}.readers",
+                "        if r.get(stream) is not submission:",
+                f"            if len(r) >= MOST: r = leave(s{i})",
+                "            r[stream] = submission",
+                f"            submission.kept.append(s{i})",
+            ]
+    return [*lines, "    return True"]
+
+
+def _all(letter: str, positions: Any) -> str:
+    return "".join(f"{letter}{i}, " for i in positions)
+
+
+def _is_busy(submission: Submission) -> bool:
+    """Whether the device has not passed it, as far as a look tells."""
+    submission.stream.advance()
+    return not submission.done
+
+
+def _are_busy(storage: Any, stream: Any) -> bool:
+    """Whether another stream reads it."""
+    return any(
+        not reader.done and reader.stream is not stream and _is_busy(reader)
+        for reader in list(storage.readers.values())
+    )
+
+
+def _leave(storage: Any) -> dict[Any, Submission]:
+    """The readers of a storage, without those that are done: each keeps its stream."""
+    storage.readers = {s: r for s, r in storage.readers.items() if not r.done}
+    readers: dict[Any, Submission] = storage.readers
+    return readers

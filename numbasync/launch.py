@@ -24,14 +24,12 @@ if TYPE_CHECKING:
     from numbasync.forms import Form
     from numbasync.launcher import Launcher
 
-MANY_READERS = 8  # of a storage; then those that are done are looked for
-
 
 class Launch(DeviceOp[Any]):
     """One call of a kernel. Gives its arguments back, as a named tuple in signature order."""
 
     _form: Form | None = None
-    _tensors: list[Tensor]
+    _tensors: tuple[Tensor, ...]
     _parts: tuple[Any, ...]
     _lazy: tuple[int, ...] = ()
     _bound: Bound | None = None
@@ -65,48 +63,13 @@ class Launch(DeviceOp[Any]):
         return self._launcher.label
 
     def at_once(self, submission: Submission) -> bool:
-        form = self._form
-        stream = submission.stream
-        device = stream.device
-        backend = device.backend
         launcher = self._launcher
+        backend = submission.stream.device.backend
         plan = launcher.planner.plans.get((backend, self._parts, self._config.extents))
-        if form is None or plan is None or plan.empty:
+        if self._form is None or plan is None or plan.empty:
             return False
-        tensors, writes, args = self._tensors, form.writes, list(self._values)
-        with device.leasing:
-            # First all questions, then the launch, then the records: what the device has to do
-            # begins as early as can be, and an error leaves no trace.
-            for tensor, is_output in zip(tensors, writes, strict=True):
-                storage = tensor.own_storage
-                if storage is None or storage.pool.device is not backend or storage.links:
-                    return False
-                writer = storage.writer
-                if writer is not None and not writer.done and writer.stream is not stream:
-                    return False
-                readers = storage.readers
-                if is_output:
-                    for reader in readers.values():
-                        if not reader.done and reader.stream is not stream:
-                            return False
-                elif len(readers) >= MANY_READERS and stream not in readers:
-                    return False
-            for tensor, i in zip(tensors, form.positions, strict=True):
-                args[i] = tensor.own_handle or tensor.handle
-            submission.launched += launcher.names
-            submission.queue = stream.backend.launch(plan.work, args, submission.queue)
-            for tensor, is_output in zip(tensors, writes, strict=True):
-                storage = tensor.storage
-                if is_output:
-                    if storage.writer is not submission:
-                        storage.writer = submission
-                        submission.kept.append(storage)
-                    if storage.readers:
-                        storage.readers = {}
-                elif storage.readers.get(stream) is not submission:
-                    storage.readers[stream] = submission
-                    submission.kept.append(storage)
-        return True
+        submission.launched += launcher.names  # before: the message of a fault lists it
+        return self._form.enqueue(plan, self._values, self._tensors, submission)
 
     def result(self) -> Any:
         return self._launcher.result(self._values)

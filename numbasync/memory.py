@@ -110,11 +110,13 @@ class Storage:
     `writer` and `readers` (the latest one of each stream) are kept by the stage that
     submits, `holders` by the tensors. `links` are the storages that overlap this one, which
     happens to memory of other libraries only; None if there are none. `identity`: if it
-    differs between two storages, they do not overlap.
+    differs between two storages, they do not overlap. `plain_device` is the owner's device,
+    None of one that has links: what a launch asks of most storages is one question.
     """
 
     __slots__ = (
-        "__weakref__", "holders", "identity", "links", "memory", "pool", "readers", "writer",
+        "__weakref__", "holders", "identity", "links", "memory", "plain_device", "pool",
+        "readers", "writer",
     )  # fmt: skip
 
     def __init__(self, pool: Owner, memory: base.Memory) -> None:
@@ -125,6 +127,7 @@ class Storage:
         self.holders = 0
         self.links: tuple[weakref.ref[Storage], ...] | None = None
         self.identity = id(self)
+        self.plain_device: base.Device | None = pool.device
 
     @property
     def nbytes(self) -> int:
@@ -137,6 +140,7 @@ class Storage:
             alive = (ref for ref in one.links or () if ref() is not None)
             one.links = (*alive, weakref.ref(two))
             one.identity = 0
+            one.plain_device = None
 
     def linked(self) -> Iterator[Storage]:
         """The live storages that overlap it."""

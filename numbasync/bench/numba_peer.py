@@ -71,9 +71,7 @@ def of_alloc(ordinal: int) -> list[Case]:
         cuda.device_array(N, np.float32, stream=stream)
 
     async def right() -> None:
-        assert cuda.device_array(N, np.float32, stream=stream).shape == (
-            N,
-        )  # what is measured must be right
+        assert cuda.device_array(N, np.float32, stream=stream).shape == (N,)  # a right answer
 
     return [Case("Numba: device_array", timed(allocate, stream.synchronize), right)]
 

@@ -173,6 +173,4 @@ class _Word:
 
         self.write()
         self.drain()
-        assert (
-            ctypes.c_uint32.from_address(self._host).value == self._value
-        )  # what is measured must be right
+        assert ctypes.c_uint32.from_address(self._host).value == self._value  # a right answer

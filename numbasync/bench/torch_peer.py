@@ -42,9 +42,7 @@ def of_alloc(ordinal: int) -> list[Case]:
 
     async def right() -> None:
         with inside:
-            assert tuple(torch.empty(N, device="cuda").shape) == (
-                N,
-            )  # what is measured must be right
+            assert tuple(torch.empty(N, device="cuda").shape) == (N,)  # a right answer
 
     return [Case("PyTorch: empty", timed(empty, stream.synchronize, inside), right)]
 
