@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -102,8 +102,8 @@ class Context:
     """
 
     __slots__ = (
-        "_closed", "_ordered", "_suspended", "_used", "device", "parent", "pool", "stream",
-        "submission", "waits_for",
+        "_closed", "_ordered", "_suspended", "_used", "awaited", "device", "parent", "pool",
+        "reading", "stream", "submission", "waits_for",
     )  # fmt: skip
 
     def __init__(
@@ -117,6 +117,8 @@ class Context:
         self._closed = self._suspended = False
         self.parent = parent
         self.waits_for: Any = None  # a shared operation that another one runs
+        self.awaited = False  # whoever submits it is suspended until it is done
+        self.reading: Preparation | None = None  # of host memory, while others go on
         self.stream = stream
         self.device = stream.device
         self.pool = pool
@@ -297,6 +299,13 @@ class Context:
         if not self._suspended:
             self._suspended = True
             self.stream.suspend(self.submission)
+
+    def let_go(self) -> None:
+        """Whoever submits it goes on now, and may change what it reads: read it first."""
+        self.awaited = False
+        if self.reading is not None:
+            with suppress(Exception):  # told where it is needed
+                self.reading.run()
 
     def part(self, name: str) -> Context:
         """A context on the same stream, with a submission of its own: its own end and error."""

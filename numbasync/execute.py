@@ -204,6 +204,8 @@ async def gather(*ops: Any) -> list[Any]:
         for future in started:
             if isinstance(future, asyncio.Future):
                 future.cancel()
+            elif isinstance(future, DeviceFuture):
+                future.let_go()
         raise
     try:
         if errors:
@@ -216,10 +218,12 @@ async def gather(*ops: Any) -> list[Any]:
 def _start(op: Any) -> Awaitable[Any]:
     """Something to await, whose work has begun."""
     if isinstance(op, DeviceFuture):
-        op.start()
+        op.start(awaited=True)
         return op
     if hasattr(op, "steps"):
-        return spawn(op)
+        future = DeviceFuture(_claimed(op), stream_for(op))
+        future.start(awaited=True)
+        return future
     if isinstance(op, list | tuple):
         raise OperationError(
             f"gather takes operations, not a {type(op).__name__} of {len(op)}: write gather(*ops)."

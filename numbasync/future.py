@@ -66,17 +66,23 @@ class DeviceFuture(Generic[T]):
         self._site: CallSite | None = None
         self._seen = False  # the error has reached somebody
         self._asked = False  # the device has been asked whether all went well
+        self._awaited = False  # who started it is suspended until it is done
 
     # --- starting ---
 
-    def start(self) -> None:
-        """Submit the work now, unless that has been done. Errors arrive at the await."""
+    def start(self, awaited: bool = False) -> None:
+        """Submit the work now, unless that has been done. Errors arrive at the await.
+
+        Args:
+            awaited: the caller does nothing else until it is done, or calls `let_go`.
+        """
         with _starting:
             if self._state is not _State.IDLE:
                 return
             self._state = _State.STARTING
             self._starter = threading.get_ident()
         self._site = call_site(2)
+        self._awaited = awaited
         try:
             exclusive.check()
         except ReentrancyError as error:
@@ -109,6 +115,7 @@ class DeviceFuture(Generic[T]):
             except Exception as error:
                 self._fail(error)
                 return None
+            self._ctx.awaited = self._awaited
             self._steps = admitted(op, self._ctx)
             self._step(None)
         return self._need
@@ -174,6 +181,12 @@ class DeviceFuture(Generic[T]):
         if turn is not None:
             turn.settle()
 
+    def let_go(self) -> None:
+        """Nobody waits for it any more: what it reads of the host's memory may be changed then."""
+        ctx, self._awaited = self._ctx, False
+        if ctx is not None:
+            ctx.let_go()
+
     def _starting_turn(self) -> Turn | None:
         """What is settled when it has been submitted; None if it has."""
         with _starting:
@@ -188,13 +201,17 @@ class DeviceFuture(Generic[T]):
     def __await__(self) -> Generator[Any, None, T]:
         try:
             if self._state is _State.IDLE:
-                self.start()
+                self.start(awaited=True)
             while (turn := self._starting_turn()) is not None:
                 stands = self._line
                 if stands is not None and stands.is_left_alone:
                     stands.finish()
-                else:
+                    continue
+                try:
                     yield from line.settled(turn)
+                except (asyncio.CancelledError, GeneratorExit):
+                    self.let_go()
+                    raise
             submission = self._submission
             if submission is not None:
                 try:

@@ -26,6 +26,8 @@ from numbasync import stream
 from numbasync.backend.base import Preparation
 from numbasync.exclusive import LOOK_AGAIN, Turn, unlocked
 from numbasync.limits import Room
+from numbasync.staging import Reading
+from numbasync.together import threads
 
 T = TypeVar("T")
 
@@ -194,8 +196,9 @@ class Line:
             except RuntimeError:  # the loop is closed
                 self.finish()
 
+        pool, aside = (threads, need.aside) if isinstance(need, Reading) else (_executor, need)
         try:
-            _executor().submit(attempt, need).add_done_callback(prepared)
+            pool().submit(attempt, aside).add_done_callback(prepared)
         except RuntimeError:  # no thread can be started
             tell(attempt(need))
         return done

@@ -1,0 +1,127 @@
+"""Large uploads: elements of a host array pass through the ring, on threads that copy.
+
+A chunk is on its way to the device as soon as it is full, so filling the next ones and the
+device's own copying go on at the same time. To do so is a `Preparation`: an event loop turns
+meanwhile. Who does not wait for the operation may change the array at once, so for such callers
+it is done on the spot, by the same threads.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from numbasync import together
+from numbasync.backend.base import Preparation
+from numbasync.device import Device
+from numbasync.together import HostArray, Together
+
+if TYPE_CHECKING:
+    from numbasync.context import Context
+    from numbasync.memory import Storage
+
+_BYTES = np.dtype(np.uint8)
+
+
+class Reading:
+    """A preparation: elements of a host array are copied to where the caller cannot change them.
+
+    Attributes:
+        aside: the same, for a thread that may wait for chunks of the ring to come back.
+    """
+
+    def __init__(self, work: Together[Any], hurry: threading.Event | None = None) -> None:
+        self.aside = work
+        self._hurry = hurry
+
+    def run(self) -> None:
+        """Do it, or wait until another thread has; without waiting for the device."""
+        if self._hurry is not None:
+            self._hurry.set()
+        self.aside.run()
+
+
+def read(ctx: Context, need: Reading) -> Generator[Preparation, None, None]:
+    """Steps: while the loop turns if the caller waits for the operation, else on the spot."""
+    whole = ctx.whole
+    if not whole.awaited:
+        need.run()
+        return
+    whole.reading = need
+    try:
+        yield need
+    finally:
+        whole.reading = None
+
+
+def is_large(array: HostArray) -> bool:
+    """Whether its elements are to be copied by several threads."""
+    return array.nbytes > together.LARGE
+
+
+def held(device: Device, nbytes: int) -> int:
+    """Page-locked bytes that an upload of so many holds at once."""
+    return min(nbytes, device.ring.nbytes) if nbytes > together.LARGE else nbytes
+
+
+class Staging:
+    """Host elements on their way into new device memory, which nobody else knows yet: pieces of
+    the copy may be enqueued in any order, with work of others in between.
+    """
+
+    def __init__(self, ctx: Context, storage: Storage, array: HostArray) -> None:
+        self._ctx = ctx
+        self._queue = ctx.queue
+        self._ring = ctx.device.ring
+        self._storage = storage
+        self._hurry = threading.Event()
+        self._lock = threading.Lock()
+        ctx.submission.nbytes += held(ctx.device, array.nbytes)
+        source = together.plain(array)
+        size = together.part_bytes(source.nbytes, self._ring.CHUNK)
+        work = Together(together.pieces(source, size), self._stage)
+        self.reading = Reading(work, self._hurry)
+
+    def _stage(self, part: tuple[int, HostArray]) -> None:
+        offset, piece = part
+        ring = self._ring
+        fits = piece.nbytes <= ring.CHUNK  # a structure may be larger
+        chunk = ring.take(self._hurry) if fits else None
+        if chunk is None:
+            self._enqueue(self._block(piece.nbytes), offset, piece)
+            return
+        told = False
+        try:
+            room = chunk.memory[: piece.nbytes]
+            together.place(room, piece)
+            told = True
+            self._copy(room, offset)
+            ring.enqueued(chunk, self._ctx.stream.backend)
+        except BaseException:
+            if told:  # the device may copy from it, and nobody can tell when it has
+                self._ctx.submission.retain(chunk)
+                ring.lose()
+            else:
+                ring.give(chunk)
+            raise
+
+    def _enqueue(self, room: HostArray, offset: int, piece: HostArray) -> None:
+        together.place(room, piece)
+        self._copy(room, offset)
+
+    def _copy(self, room: HostArray, offset: int) -> None:
+        made = self._ctx.device.backend.array(
+            self._storage.memory, offset, (room.nbytes,), (1,), _BYTES
+        )
+        self._queue.upload(made, room)
+
+    def _block(self, nbytes: int) -> HostArray:
+        """Page-locked memory besides the ring, which is held up by a stream that does not move."""
+        block = self._ctx.device.backend.host_buffer(nbytes)
+        with self._lock:
+            self._ctx.submission.nbytes += nbytes
+            self._ctx.submission.retain(block)
+        return block[:nbytes]
