@@ -102,8 +102,8 @@ class Context:
     """
 
     __slots__ = (
-        "_closed", "_ordered", "_suspended", "_used", "awaited", "device", "parent", "pool",
-        "reading", "stream", "submission", "waits_for",
+        "_closed", "_ordered", "_suspended", "_used", "awaited", "device", "landings", "parent",
+        "pool", "reading", "stream", "submission", "waits_for",
     )  # fmt: skip
 
     def __init__(
@@ -119,6 +119,7 @@ class Context:
         self.waits_for: Any = None  # a shared operation that another one runs
         self.awaited = False  # whoever submits it is suspended until it is done
         self.reading: Preparation | None = None  # of host memory, while others go on
+        self.landings: tuple[Any, ...] = ()  # what the caller's thread need not copy at the end
         self.stream = stream
         self.device = stream.device
         self.pool = pool
@@ -306,6 +307,8 @@ class Context:
         if self.reading is not None:
             with suppress(Exception):  # told where it is needed
                 self.reading.run()
+        for landing in self.landings:
+            landing.let_go()
 
     def part(self, name: str) -> Context:
         """A context on the same stream, with a submission of its own: its own end and error."""

@@ -11,7 +11,7 @@ from numbasync.context import Context
 from numbasync.errors import OutOfDeviceMemoryError
 from numbasync.host import direct, sharing
 from numbasync.once import Steps
-from numbasync.staging import Reading, Staging, held, is_large, read
+from numbasync.staging import Landing, Reading, Staging, held, is_large, read
 from numbasync.together import copying
 
 if TYPE_CHECKING:
@@ -162,5 +162,11 @@ def download(ctx: Context, src: Tensor, out: HostArray | None = None) -> Steps[H
     if out is None:
         return staged
     target = out
-    ctx.submission.afterwards(lambda: np.copyto(target, staged))
+    if not is_large(target):
+        ctx.submission.afterwards(lambda: np.copyto(target, staged))
+        return out
+    # A part of an operation may be waited for by others, too.
+    landing = Landing(target, staged, ctx.awaited and ctx.parent is None)
+    ctx.landings += (landing,)
+    ctx.submission.afterwards(landing.settle)
     return out

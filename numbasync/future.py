@@ -22,6 +22,7 @@ from numbasync.callsite import CallSite, call_site
 from numbasync.context import Context, Submittable, admitted, context_for, named
 from numbasync.errors import ReentrancyError, StateError
 from numbasync.exclusive import Turn, exclusive
+from numbasync.staging import Landing
 from numbasync.stream import Stream
 from numbasync.submission import Submission
 
@@ -67,6 +68,7 @@ class DeviceFuture(Generic[T]):
         self._seen = False  # the error has reached somebody
         self._asked = False  # the device has been asked whether all went well
         self._awaited = False  # who started it is suspended until it is done
+        self._landings: tuple[Landing, ...] = ()
 
     # --- starting ---
 
@@ -147,7 +149,7 @@ class DeviceFuture(Generic[T]):
                 except BaseException:
                     ctx.close()
                     raise
-                self._submission = ctx.close()
+                self._submission, self._landings = ctx.close(), ctx.landings
             self._end(_State.SUBMITTED)
         except Exception as failed:
             self._fail(named(failed, ctx))
@@ -186,6 +188,8 @@ class DeviceFuture(Generic[T]):
         ctx, self._awaited = self._ctx, False
         if ctx is not None:
             ctx.let_go()
+        for landing in self._landings:
+            landing.let_go()
 
     def _starting_turn(self) -> Turn | None:
         """What is settled when it has been submitted; None if it has."""
@@ -219,13 +223,17 @@ class DeviceFuture(Generic[T]):
                         yield from reactor.need_not_wait()
                     else:
                         yield from submission.stream.wait(submission.sequence)
+                    for landing in self._landings:
+                        yield from landing.wait()
                 except (asyncio.CancelledError, GeneratorExit):
                     self._seen = True  # who does not wait any more does not want its error
+                    self.let_go()
                     raise
             return self._result()
         finally:
             # As in `_enqueue`: an error raised here passes through this frame.
             submission = turn = stands = None
+            landing = None  # type: ignore[assignment]
             self = None  # type: ignore[assignment]
 
     def _result(self) -> T:
@@ -242,6 +250,8 @@ class DeviceFuture(Generic[T]):
                 # Whoever looked first has settled it, by its word alone.
                 self.stream.verify(0 if submission is None else submission.sequence)
                 self._asked = True
+            for landing in self._landings:
+                landing.run()
             value: Any = self._value
             return value  # type: ignore[no-any-return]
         finally:
@@ -267,7 +277,7 @@ class DeviceFuture(Generic[T]):
         """Whether the value, or the error, is there. Never blocks."""
         if self._state is _State.SUBMITTED and self._submission is not None:
             self._submission.stream.advance()
-            return self._submission.done
+            return self._submission.done and not any(at.is_open for at in self._landings)
         return self._state is _State.FAILED
 
     def __repr__(self) -> str:

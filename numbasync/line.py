@@ -25,9 +25,9 @@ from typing import Protocol, TypeVar
 from numbasync import stream
 from numbasync.backend.base import Preparation
 from numbasync.exclusive import LOOK_AGAIN, Turn, unlocked
+from numbasync.helpers import background
 from numbasync.limits import Room
 from numbasync.staging import Reading
-from numbasync.together import threads
 
 T = TypeVar("T")
 
@@ -196,9 +196,12 @@ class Line:
             except RuntimeError:  # the loop is closed
                 self.finish()
 
-        pool, aside = (threads, need.aside) if isinstance(need, Reading) else (_executor, need)
         try:
-            pool().submit(attempt, aside).add_done_callback(prepared)
+            job = (
+                background(partial(attempt, need.aside)) if isinstance(need, Reading)
+                else _executor().submit(attempt, need)
+            )  # fmt: skip
+            job.add_done_callback(prepared)
         except RuntimeError:  # no thread can be started
             tell(attempt(need))
         return done

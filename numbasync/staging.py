@@ -1,20 +1,23 @@
-"""Large uploads: elements of a host array pass through the ring, on threads that copy.
+"""Large copies from and to the host: what threads do that copy, while an event loop turns.
 
-A chunk is on its way to the device as soon as it is full, so filling the next ones and the
-device's own copying go on at the same time. To do so is a `Preparation`: an event loop turns
-meanwhile. Who does not wait for the operation may change the array at once, so for such callers
-it is done on the spot, by the same threads.
+Elements of a host array that is uploaded pass through the ring. A chunk is on its way to the
+device as soon as it is full, so filling the next ones and the device's own copying go on at the
+same time. To do so is a `Preparation`: an event loop turns meanwhile. Who does not wait for the
+operation may change the array at once, so for such callers it is done on the spot, by the same
+threads.
 """
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Generator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from numbasync import together
+from numbasync import helpers, together
 from numbasync.backend.base import Preparation
 from numbasync.device import Device
 from numbasync.together import HostArray, Together
@@ -55,6 +58,53 @@ def read(ctx: Context, need: Reading) -> Generator[Preparation, None, None]:
         yield need
     finally:
         whole.reading = None
+
+
+class Landing:
+    """What the device has copied to the host, on its way to where the caller wants it: once the
+    device is through, by whoever settles the submission; or, while the caller waits for it, by
+    the threads that copy.
+    """
+
+    def __init__(self, dst: HostArray, src: HostArray, awaited: bool) -> None:
+        self._work = together.copying(dst, src)
+        self._awaited = awaited
+        self._there = False
+
+    def settle(self) -> None:
+        """The device is through."""
+        self._there = True
+        if self._awaited:
+            with suppress(RuntimeError):  # no thread can be started; then who waits does it
+                helpers.give(self._try)
+        else:
+            self._work.run()
+
+    def let_go(self) -> None:
+        """The caller does not wait any more: what has begun is done when it goes on."""
+        self._awaited = False
+        if self._there:
+            self._try()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the device is through and the elements are not where they are to be."""
+        return self._there and not self._work.is_over
+
+    def run(self) -> None:
+        """Do what is left, once the device is through; or raise what it failed with."""
+        if self._there:
+            self._work.run()
+
+    def wait(self) -> Generator[Any, None, None]:
+        """`run` by other threads, while the loop turns. Errors come with the result."""
+        if self.is_open:
+            with suppress(RuntimeError):
+                yield from asyncio.wrap_future(helpers.background(self._try))
+
+    def _try(self) -> None:
+        with suppress(Exception):
+            self._work.run()
 
 
 def is_large(array: HostArray) -> bool:

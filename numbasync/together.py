@@ -7,15 +7,14 @@ NumPy gives the interpreter away while it copies.
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 
+from numbasync import helpers
 from numbasync.errors import StateError
 
 P = TypeVar("P")
@@ -26,36 +25,7 @@ LARGE = 2**19
 SMALLEST = 2**18  # of a part; to wake a thread takes as long as to copy half of it
 
 
-def _processors() -> int:
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:
-        return os.cpu_count() or 1
-
-
-# Eight saturate the memory of a server; half of the processors, since others want some, too.
-THREADS = max(1, min(8, _processors() // 2))
-
-_threads: ThreadPoolExecutor | None = None
-
-
-def threads() -> ThreadPoolExecutor:
-    """The threads that copy; made when first needed. They wait for nothing that takes long, so
-    that nothing which is given to them waits long.
-    """
-    global _threads
-    if _threads is None:
-        _threads = ThreadPoolExecutor(THREADS + 1, thread_name_prefix="numbasync-copy")
-    return _threads
-
-
-def _forget_threads() -> None:
-    global _threads
-    _threads = None
-
-
-if hasattr(os, "register_at_fork"):  # a forked child has none of the threads
-    os.register_at_fork(after_in_child=_forget_threads)
+def _nothing(part: object) -> None: ...
 
 
 class Together(Generic[P]):
@@ -67,7 +37,8 @@ class Together(Generic[P]):
         self._parts = deque(parts)
         self._do = do
         self._lock = threading.Lock()
-        self._begun = False
+        self._begun = self._closed = False
+        self._helpers = 0  # that are at work
         self._over = threading.Event()
         self._error: BaseException | None = None
 
@@ -99,20 +70,34 @@ class Together(Generic[P]):
             self = None  # type: ignore[assignment]  # the traceback holds this frame
 
     def _share(self) -> None:
-        helpers: list[Future[None]] = []
         # Not if no thread can be started, at the end of the interpreter.
         with contextlib.suppress(RuntimeError):
-            count = min(len(self._parts), THREADS) - 1
-            helpers.extend(threads().submit(self._work) for _ in range(count))
+            for _ in range(min(len(self._parts), helpers.THREADS) - 1):
+                helpers.give(self._help)
         self._work()
-        # Those that have not begun are not waited for, and find nothing to do.
-        left = [helper for helper in helpers if not helper.cancel()]
-        while left:
+        with self._lock:
+            self._closed = True
+            at_work = self._helpers
+        # Those that have not begun are not waited for.
+        while at_work and not self._over.is_set():
             try:
-                left = list(wait(left).not_done)
+                self._over.wait()
             except BaseException as stop:  # ^C: they are at it all the same, for a moment
                 self._fail(stop)
+        self._do = _nothing  # what it holds goes
         self._over.set()
+
+    def _help(self) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            self._helpers += 1
+        self._work()
+        with self._lock:
+            self._helpers -= 1
+            last = self._closed and not self._helpers
+        if last:
+            self._over.set()
 
     def _work(self) -> None:
         try:
@@ -141,7 +126,7 @@ def plain(array: HostArray) -> HostArray:
 
 def part_bytes(nbytes: int, most: int) -> int:
     """Bytes of a part so that there are enough for all threads, and none has more than `most`."""
-    even = -(-nbytes // (2 * THREADS) // 4096) * 4096
+    even = -(-nbytes // (2 * helpers.THREADS) // 4096) * 4096
     return min(most, max(SMALLEST, even))
 
 

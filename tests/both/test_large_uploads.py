@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import numbasync as na
-from numbasync import ring, together
+from numbasync import helpers, ring, together
 from numbasync.errors import AccessConflictError, DriverError, OutOfDeviceMemoryError
 from numbasync.ring import Ring
 from numbasync.testing import Gate, settle
@@ -28,12 +28,12 @@ SIZES = [0, 1, LARGE - 1, LARGE, LARGE + 1, CHUNK - 1, CHUNK + 1, 2 * CHUNK, 9 *
 @pytest.fixture(autouse=True)
 def several_threads(device: na.Device, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As on a machine with more processors than this one may have."""
-    monkeypatch.setattr(together, "THREADS", 4)
-    together._forget_threads()
+    monkeypatch.setattr(helpers, "THREADS", 4)
+    helpers.start_over()
     add_one.compile(na.meta(4)).sync()
     na.from_host(np.zeros(3 * CHUNK, np.uint8)).to_host().sync()
     yield
-    together._forget_threads()
+    helpers.start_over()
 
 
 def numbers(count: int, seed: int = 0) -> np.ndarray[Any, np.dtype[np.uint8]]:
