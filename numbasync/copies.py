@@ -23,7 +23,10 @@ HostArray: TypeAlias = np.ndarray[Any, Any]
 def stage(ctx: Context, array: HostArray) -> HostArray:
     """The elements in memory that the device copies from without blocking, retained."""
     staged: HostArray = ctx.host_buffer(array.nbytes).view(array.dtype).reshape(array.shape)
-    staged[...] = array
+    if is_large(array):
+        copying(staged, array).run()
+    else:
+        staged[...] = array
     return staged
 
 
