@@ -256,6 +256,7 @@ class DeviceFuture(Generic[T]):
             return value  # type: ignore[no-any-return]
         finally:
             error = submission = None
+            landing = None  # type: ignore[assignment]
             self = None  # type: ignore[assignment]
 
     def sync(self) -> T:

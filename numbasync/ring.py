@@ -19,6 +19,7 @@ from numbasync.backend import base
 LOOK_SECONDS = 0.0001  # between two looks of a thread that waits for a chunk
 # So long none came back: what the streams hold may wait for what the waiting thread is to do.
 PATIENCE = 0.05
+HURRIED = 0.001  # of a thread that somebody waits for; a link that is at work gives one in 40 us
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,21 @@ class RingStatistics:
     taken: int
     waits: int
     refusals: int
+
+
+class Patience:
+    """How many seconds those who stage one array wait for a chunk while none comes back."""
+
+    def __init__(self) -> None:
+        self.seconds = PATIENCE
+
+    def hurry(self) -> None:
+        """Somebody waits for them who can do nothing else."""
+        self.seconds = min(self.seconds, HURRIED)
+
+    def give_up(self) -> None:
+        """It was in vain once: the streams do not move."""
+        self.seconds = 0.0
 
 
 class Chunk:
@@ -84,26 +100,35 @@ class Ring:
         """Page-locked bytes that there may be at most."""
         return self.CHUNK * self.MOST
 
-    def take(self, hurry: threading.Event) -> Chunk | None:
-        """A chunk to fill; waits for one until `hurry` is set, or for as long as others come back.
+    def take(self, patience: Patience) -> Chunk | None:
+        """A chunk to fill; waits for one for as long as others come back.
 
         Returns:
-            None if there is none; others are then of no use either, so `hurry` is set.
+            None if there is none; `patience` is at its end then.
 
         Raises:
             OutOfDeviceMemoryError: the pages of a new chunk cannot be locked.
         """
         found = self._find()
-        if found is not None or hurry.is_set():
-            return self._counted(found)
+        if found is None and patience.seconds:
+            with self._lock:
+                self._waits += 1
+            begin = time.monotonic()
+            while found is None and patience.seconds:
+                time.sleep(LOOK_SECONDS)
+                found = self._find()
+                if found is None and self._since_return(begin) > patience.seconds:
+                    patience.give_up()
         with self._lock:
-            self._waits += 1
-        begin = time.monotonic()
-        while found is None and not hurry.wait(LOOK_SECONDS):
-            found = self._find()
-            if found is None and time.monotonic() - max(begin, self._returned) > PATIENCE:
-                hurry.set()
-        return self._counted(found)
+            if found is None:
+                self._refusals += 1
+            else:
+                self._taken += 1
+        return found
+
+    def _since_return(self, begin: float) -> float:
+        """Seconds since one came back, or since `begin`."""
+        return time.monotonic() - max(begin, self._returned)
 
     def _find(self) -> Chunk | None:
         with self._lock:
@@ -131,14 +156,6 @@ class Ring:
             self._idle += [c for c, over in zip(copied, passed, strict=True) if over]
             self._copied = [c for c, over in zip(copied, passed, strict=True) if not over]
 
-    def _counted(self, found: Chunk | None) -> Chunk | None:
-        with self._lock:
-            if found is None:
-                self._refusals += 1
-            else:
-                self._taken += 1
-        return found
-
     def enqueued(self, chunk: Chunk, stream: base.Stream) -> None:
         """A copy of it is on `stream`: it comes back when that is done."""
         stream.record(chunk.event)
@@ -158,6 +175,8 @@ class Ring:
     def start_over(self) -> None:
         """In a forked child: what the parent's threads were filling is nobody's."""
         self._lock = threading.RLock()
+        # Kept: to destroy the parent's events may call the driver, which a child must not.
+        self._parents = [*self._idle, *self._copied]
         self._idle, self._copied, self._made = [], [], 0
 
     def statistics(self) -> RingStatistics:

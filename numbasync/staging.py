@@ -20,6 +20,7 @@ import numpy as np
 from numbasync import helpers, together
 from numbasync.backend.base import Preparation
 from numbasync.device import Device
+from numbasync.ring import Patience
 from numbasync.together import HostArray, Together
 
 if TYPE_CHECKING:
@@ -36,14 +37,14 @@ class Reading:
         aside: the same, for a thread that may wait for chunks of the ring to come back.
     """
 
-    def __init__(self, work: Together[Any], hurry: threading.Event | None = None) -> None:
+    def __init__(self, work: Together[Any], patience: Patience | None = None) -> None:
         self.aside = work
-        self._hurry = hurry
+        self._patience = patience
 
     def run(self) -> None:
-        """Do it, or wait until another thread has; without waiting for the device."""
-        if self._hurry is not None:
-            self._hurry.set()
+        """Do it, or wait until another thread has; hardly waiting for the device."""
+        if self._patience is not None:
+            self._patience.hurry()
         self.aside.run()
 
 
@@ -93,8 +94,11 @@ class Landing:
 
     def run(self) -> None:
         """Do what is left, once the device is through; or raise what it failed with."""
-        if self._there:
-            self._work.run()
+        try:
+            if self._there:
+                self._work.run()
+        finally:
+            self = None  # type: ignore[assignment]  # the traceback holds this frame
 
     def wait(self) -> Generator[Any, None, None]:
         """`run` by other threads, while the loop turns. Errors come with the result."""
@@ -127,19 +131,19 @@ class Staging:
         self._queue = ctx.queue
         self._ring = ctx.device.ring
         self._storage = storage
-        self._hurry = threading.Event()
+        self._patience = Patience()
         self._lock = threading.Lock()
         ctx.submission.nbytes += held(ctx.device, array.nbytes)
         source = together.plain(array)
         size = together.part_bytes(source.nbytes, self._ring.CHUNK)
         work = Together(together.pieces(source, size), self._stage)
-        self.reading = Reading(work, self._hurry)
+        self.reading = Reading(work, self._patience)
 
     def _stage(self, part: tuple[int, HostArray]) -> None:
         offset, piece = part
         ring = self._ring
         fits = piece.nbytes <= ring.CHUNK  # a structure may be larger
-        chunk = ring.take(self._hurry) if fits else None
+        chunk = ring.take(self._patience) if fits else None
         if chunk is None:
             self._enqueue(self._block(piece.nbytes), offset, piece)
             return

@@ -485,6 +485,30 @@ async def test_a_copy_that_fails_is_its_operations_error(
     np.testing.assert_array_equal(await t.to_host(), array)
 
 
+@pytest.mark.parametrize("into", ["new", "a tensor", "rows at a pitch"])
+async def test_reading_that_fails_is_its_operations_error(
+    device: na.Device, monkeypatch: pytest.MonkeyPatch, into: str
+) -> None:
+    array = numbers(9 * CHUNK).reshape(-1, 2048)
+    t = await (na.empty_pitched if into == "rows at a pitch" else na.empty)(array.shape, np.uint8)
+    await na.fill(t, 3)
+    place, count = together.place, itertools.count()
+
+    def fails(room: Any, piece: Any) -> None:
+        if next(count) == 3:
+            raise MemoryError("no more")
+        place(room, piece)
+
+    monkeypatch.setattr(together, "place", fails)
+    with pytest.raises(MemoryError, match="no more"):
+        await (na.from_host(array) if into == "new" else na.memcpy(t, array))
+    assert (await t.to_host() == 3).all()
+    await settle(device)
+    assert device.ring.statistics().in_use == 0
+    await na.memcpy(t, array)
+    np.testing.assert_array_equal(await t.to_host(), array)
+
+
 async def test_no_memory_for_a_second_copy_on_the_device(device: na.Device) -> None:
     array = numbers(9 * CHUNK)
     before = device.pool
