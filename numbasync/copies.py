@@ -168,8 +168,8 @@ def download(ctx: Context, src: Tensor, out: HostArray | None = None) -> Steps[H
     if not is_large(target):
         ctx.submission.afterwards(lambda: np.copyto(target, staged))
         return out
-    # A part of an operation may be waited for by others, too.
-    landing = Landing(target, staged, ctx.awaited and ctx.parent is None)
+    # A part of an operation never is awaited itself: others may wait for it, too.
+    landing = Landing(target, staged, ctx.awaited)
     ctx.landings += (landing,)
     ctx.submission.afterwards(landing.settle)
     return out
