@@ -27,6 +27,9 @@ def several_threads(device: na.Device, monkeypatch: pytest.MonkeyPatch) -> Itera
     """As on a machine with more processors than this one may have."""
     monkeypatch.setattr(helpers, "THREADS", 4)
     helpers.start_over()
+    # Kept for whoever asks next: to lock pages may wait for a stream that a test holds.
+    blocks = [device.backend.host_buffer(n * CHUNK) for n in (3, 3, 4, 4)]
+    del blocks
     yield
     helpers.start_over()
 
