@@ -147,6 +147,7 @@ class DeviceFuture(Generic[T]):
                 except StopIteration as end:
                     self._value = end.value
                 except BaseException:
+                    ctx.let_go()
                     ctx.close()
                     raise
                 self._submission, self._landings = ctx.close(), ctx.landings
