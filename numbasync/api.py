@@ -16,14 +16,15 @@ import numpy as np
 from numbasync import layout
 from numbasync.backend import interchange
 from numbasync.context import Context
-from numbasync.copies import HostArray, upload
+from numbasync.copies import HostArray, upload_new
 from numbasync.copies import fill as fill_tensor
 from numbasync.errors import DeviceMismatchError, DTypeError, OperationError, ShapeError
 from numbasync.host import HostBuffer, direct
 from numbasync.layout import Layout
 from numbasync.op import DeviceOp, Steps
 from numbasync.parts import is_op, refusing
-from numbasync.sources import Leaf, Value
+from numbasync.sources import Value
+from numbasync.staging import held
 from numbasync.tensor import SharedTensor, Tensor, writable
 from numbasync.tensor import memcpy as memcpy
 from numbasync.transfer import Convert
@@ -273,23 +274,12 @@ def _readable(t: Any, what: str) -> Tensor:
         )
 
 
-class Made(Leaf[Tensor]):
-    """A new tensor.
-
-    Attributes:
-        copied: its elements pass through page-locked memory.
-    """
+class Made(DeviceOp[Tensor]):
+    """A new tensor."""
 
     _shape: layout.Shape
     _dtype: np.dtype[Any]
     _name: str
-    copied = False
-
-    def steps(self, ctx: Context) -> Steps[Tensor]:
-        if ctx.device.limit is not None:
-            nbytes = math.prod(self._shape) * self._dtype.itemsize
-            yield from ctx.room(2 * nbytes if self.copied else nbytes)
-        return self.enqueue(ctx)
 
     def _describe(self) -> str:
         return f"{self._name}({self._shape})"
@@ -306,7 +296,9 @@ class Full(Made):
         self._value = value
         self._name = name
 
-    def enqueue(self, ctx: Context) -> Tensor:
+    def steps(self, ctx: Context) -> Steps[Tensor]:
+        if ctx.device.limit is not None:
+            yield from ctx.room(math.prod(self._shape) * self._dtype.itemsize)
         made = Tensor.allocate(ctx, self._shape, self._dtype)
         if self._value is not None and made.size:
             ctx.queue.fill(made.handle, self._value)
@@ -316,8 +308,6 @@ class Full(Made):
 class Generated(Made):
     """A new tensor with elements that the host computes when this is enqueued."""
 
-    copied = True
-
     def __init__(
         self, shape: layout.Shape, dtype: np.dtype[Any], make: Callable[[], HostArray], name: str
     ) -> None:
@@ -326,9 +316,12 @@ class Generated(Made):
         self._make = make
         self._name = name
 
-    def enqueue(self, ctx: Context) -> Tensor:
+    def steps(self, ctx: Context) -> Steps[Tensor]:
+        if ctx.device.limit is not None:
+            nbytes = math.prod(self._shape) * self._dtype.itemsize
+            yield from ctx.room(nbytes + held(ctx.device, nbytes))
         made = Tensor.allocate(ctx, self._shape, self._dtype)
-        upload(ctx, made, self._make())
+        yield from upload_new(ctx, made, self._make())
         return made
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Generator
+from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -85,6 +86,9 @@ class Context:
 
     # What most contexts have, on the class.
     _closed = _suspended = False
+    awaited = False  # whoever submits it is suspended until it is done
+    reading: Preparation | None = None  # of host memory, while others go on
+    landings: tuple[Any, ...] = ()  # what the caller's thread need not copy at the end
     waits_for: Any = None  # a shared operation that another one runs
     # Something was enqueued, leased or waited for: the submission needs a number.
     _used = False
@@ -290,6 +294,15 @@ class Context:
         if not self._suspended:
             self._suspended = True
             self.stream.suspend(self.submission)
+
+    def let_go(self) -> None:
+        """Whoever submits it goes on now, and may change what it reads: read it first."""
+        self.awaited = False
+        if self.reading is not None:
+            with suppress(Exception):  # told where it is needed
+                self.reading.run()
+        for landing in self.landings:
+            landing.let_go()
 
     def part(self, name: str) -> Context:
         """A context on the same stream, with a submission of its own: its own end and error."""

@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from numbasync.context import Context
+from numbasync.errors import OutOfDeviceMemoryError
 from numbasync.host import direct, sharing
 from numbasync.once import Steps
+from numbasync.staging import Landing, Reading, Staging, held, is_large, read
+from numbasync.together import copying
 
 if TYPE_CHECKING:
     from numbasync.tensor import Tensor
@@ -20,7 +23,10 @@ HostArray: TypeAlias = np.ndarray[Any, Any]
 def stage(ctx: Context, array: HostArray) -> HostArray:
     """The elements in memory that the device copies from without blocking, retained."""
     staged: HostArray = ctx.host_buffer(array.nbytes).view(array.dtype).reshape(array.shape)
-    staged[...] = array
+    if is_large(array):
+        copying(staged, array).run()
+    else:
+        staged[...] = array
     return staged
 
 
@@ -49,6 +55,24 @@ def upload(ctx: Context, dst: Tensor, array: HostArray) -> None:
             ctx.queue.upload(dst.handle, source)
 
 
+def upload_new(ctx: Context, dst: Tensor, array: HostArray) -> Steps[None]:
+    """`upload` into a new, contiguous tensor, which nobody else has."""
+    if not is_large(array) or direct(array) is not None:
+        upload(ctx, dst, array)
+    else:
+        yield from read(ctx, Staging(ctx, dst.storage, array).reading)
+
+
+def upload_at_once(ctx: Context, dst: Tensor, array: HostArray) -> Steps[None]:
+    """`upload` of a large array by one copy of the device: all of it is staged first."""
+    staged: HostArray = ctx.host_buffer(array.nbytes).view(array.dtype).reshape(array.shape)
+    yield from read(ctx, Reading(copying(staged, array)))
+    order(ctx, dst)
+    with ctx.device.leasing:
+        ctx.write(dst.storage, dst)
+        ctx.queue.upload(dst.handle, staged)
+
+
 def copy(ctx: Context, dst: Tensor, src: Tensor) -> Steps[None]:
     """Enqueue an element by element copy between tensors of one shape; converts."""
     if dst.size == 0:
@@ -73,14 +97,27 @@ def upload_any(ctx: Context, dst: Tensor, array: HostArray) -> Steps[None]:
     """`upload` into a tensor of any layout."""
     if dst.size == 0:
         return
-    if ctx.device.backend.reaches(dst.handle):
+    large = is_large(array) and direct(array) is None
+    reached = ctx.device.backend.reaches(dst.handle)
+    if reached and not (large and dst.is_contiguous):
         if direct(array) is None:
             yield from ctx.room(dst.nbytes)
-        upload(ctx, dst, array)
+        if large:  # rows at a pitch
+            yield from upload_at_once(ctx, dst, array)
+        else:
+            upload(ctx, dst, array)
         return
-    yield from ctx.room(2 * dst.nbytes)
-    packed = type(dst).allocate(ctx, dst.shape, dst.dtype)
-    upload(ctx, packed, array)
+    # Of a tensor that others use no part may be written before the rest can be; but in new
+    # memory a large array can be on its way while it is still being staged.
+    yield from ctx.room(dst.nbytes + held(ctx.device, array.nbytes))
+    try:
+        packed = type(dst).allocate(ctx, dst.shape, dst.dtype)
+    except OutOfDeviceMemoryError:
+        if not reached:
+            raise
+        yield from upload_at_once(ctx, dst, array)
+        return
+    yield from upload_new(ctx, packed, array)
     yield from copy(ctx, dst, packed)
 
 
@@ -128,5 +165,11 @@ def download(ctx: Context, src: Tensor, out: HostArray | None = None) -> Steps[H
     if out is None:
         return staged
     target = out
-    ctx.submission.afterwards(lambda: np.copyto(target, staged))
+    if not is_large(target):
+        ctx.submission.afterwards(lambda: np.copyto(target, staged))
+        return out
+    # A part of an operation never is awaited itself: others may wait for it, too.
+    landing = Landing(target, staged, ctx.awaited)
+    ctx.landings += (landing,)
+    ctx.submission.afterwards(landing.settle)
     return out

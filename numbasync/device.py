@@ -7,6 +7,7 @@ each other.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import weakref
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from numbasync.backend.base import MemoryStats
 from numbasync.errors import CallerError, DeviceLostError, DeviceMismatchError, DriverError
 from numbasync.event import Event
 from numbasync.memory import MemoryPool
+from numbasync.ring import Ring
 from numbasync.scheduling import SchedulingPolicy, StreamPoolRoundRobin
 from numbasync.stream import Stream
 from numbasync.submission import Submission
@@ -81,6 +83,7 @@ class Device:
         compute_capability: (major, minor); (0, 0) on the CPU device.
         limits: what one launch may ask for.
         limit: what may be in flight at once, `ops` and `bytes`; set by `na.limit`, else None.
+        ring: page-locked chunks that large uploads pass through; `ring.statistics()`.
     """
 
     def __init__(self, backend: base.Device) -> None:
@@ -97,6 +100,9 @@ class Device:
         # another thread, which finds the lease, must find the work on the stream.
         self.leasing = threading.RLock()
         self.order_events = _EventPool(backend)
+        self.ring = Ring(backend)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self.ring.start_over)
         self._lock = threading.RLock()
         self._dropped_streams: dict[int, list[base.Stream]] = {}
         self._policy: SchedulingPolicy | None = None

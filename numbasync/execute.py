@@ -239,6 +239,8 @@ async def gather(*ops: Any) -> list[Any]:
         for future in started:
             if isinstance(future, asyncio.Future):
                 future.cancel()
+            elif isinstance(future, DeviceFuture):
+                future.let_go()
         raise
     try:
         if errors:
@@ -273,7 +275,7 @@ class _Begun:
 def _start(op: Any, site: CallSite | None) -> Awaitable[Any]:
     """Something to await, whose work has begun."""
     if isinstance(op, DeviceFuture):
-        op.start()
+        op.start(awaited=True)
         return op
     if getattr(op, "is_quick", False) and line.is_empty():
         op.claim()
@@ -287,7 +289,9 @@ def _start(op: Any, site: CallSite | None) -> Awaitable[Any]:
         future.start()
         return future
     if hasattr(op, "steps"):
-        return spawn(op)
+        future = DeviceFuture(_claimed(op), stream_for(op))
+        future.start(awaited=True)
+        return future
     if isinstance(op, list | tuple):
         raise OperationError(
             f"gather takes operations, not a {type(op).__name__} of {len(op)}: write gather(*ops)."

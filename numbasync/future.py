@@ -22,6 +22,7 @@ from numbasync.callsite import CallSite, call_site
 from numbasync.context import Context, Submittable, admitted, at_once, context_for, named
 from numbasync.errors import ReentrancyError, StateError
 from numbasync.exclusive import Turn, exclusive
+from numbasync.staging import Landing
 from numbasync.stream import Stream
 from numbasync.submission import Submission
 
@@ -62,6 +63,8 @@ class DeviceFuture(Generic[T]):
     _site: CallSite | None = None
     _seen = True  # the error has reached somebody; or the constructor failed
     _asked = False  # the device has been asked whether all went well
+    _awaited = False  # who started it is suspended until it is done
+    _landings: tuple[Landing, ...] = ()
 
     def __init__(self, op: Submittable[T], stream: Stream) -> None:
         self.stream = stream
@@ -72,14 +75,19 @@ class DeviceFuture(Generic[T]):
 
     # --- starting ---
 
-    def start(self) -> None:
-        """Submit the work now, unless that has been done. Errors arrive at the await."""
+    def start(self, awaited: bool = False) -> None:
+        """Submit the work now, unless that has been done. Errors arrive at the await.
+
+        Args:
+            awaited: the caller does nothing else until it is done, or calls `let_go`.
+        """
         with _starting:
             if self._state is not _State.IDLE:
                 return
             self._state = _State.STARTING
             self._starter = threading.get_ident()
         self._site = call_site(2)
+        self._awaited = awaited
         try:
             exclusive.check()
         except ReentrancyError as error:
@@ -114,6 +122,7 @@ class DeviceFuture(Generic[T]):
             except Exception as error:
                 self._fail(error)
                 return None
+            self._ctx.awaited = self._awaited
             self._steps = admitted(op, self._ctx)
             self._step(None)
         return self._need
@@ -157,9 +166,10 @@ class DeviceFuture(Generic[T]):
                 except StopIteration as end:
                     self._value = end.value
                 except BaseException:
+                    ctx.let_go()
                     ctx.close()
                     raise
-                self._submission = ctx.close()
+                self._submission, self._landings = ctx.close(), ctx.landings
             self._end(_State.SUBMITTED)
         except Exception as failed:
             self._fail(named(failed, ctx))
@@ -193,6 +203,14 @@ class DeviceFuture(Generic[T]):
         if turn is not None:
             turn.settle()
 
+    def let_go(self) -> None:
+        """Nobody waits for it any more: what it reads of the host's memory may be changed then."""
+        ctx, self._awaited = self._ctx, False
+        if ctx is not None:
+            ctx.let_go()
+        for landing in self._landings:
+            landing.let_go()
+
     def _starting_turn(self) -> Turn | None:
         """What is settled when it has been submitted; None if it has."""
         with _starting:
@@ -207,13 +225,17 @@ class DeviceFuture(Generic[T]):
     def __await__(self) -> Generator[Any, None, T]:
         try:
             if self._state is _State.IDLE:
-                self.start()
+                self.start(awaited=True)
             while (turn := self._starting_turn()) is not None:
                 stands = self._line
                 if stands is not None and stands.is_left_alone:
                     stands.finish()
-                else:
+                    continue
+                try:
                     yield from line.settled(turn)
+                except (asyncio.CancelledError, GeneratorExit):
+                    self.let_go()
+                    raise
             submission = self._submission
             if submission is not None:
                 try:
@@ -221,13 +243,17 @@ class DeviceFuture(Generic[T]):
                         yield from reactor.need_not_wait()
                     else:
                         yield from submission.stream.wait(submission.sequence)
+                    for landing in self._landings:
+                        yield from landing.wait()
                 except (asyncio.CancelledError, GeneratorExit):
                     self._seen = True  # who does not wait any more does not want its error
+                    self.let_go()
                     raise
             return self._result()
         finally:
             # As in `_enqueue`: an error raised here passes through this frame.
             submission = turn = stands = None
+            landing = None  # type: ignore[assignment]
             self = None  # type: ignore[assignment]
 
     def _result(self) -> T:
@@ -244,10 +270,13 @@ class DeviceFuture(Generic[T]):
                 # Whoever looked first has settled it, by its word alone.
                 self.stream.verify(0 if submission is None else submission.sequence)
                 self._asked = True
+            for landing in self._landings:
+                landing.run()
             value: Any = self._value
             return value  # type: ignore[no-any-return]
         finally:
             error = submission = None
+            landing = None  # type: ignore[assignment]
             self = None  # type: ignore[assignment]
 
     def sync(self) -> T:
@@ -269,7 +298,7 @@ class DeviceFuture(Generic[T]):
         """Whether the value, or the error, is there. Never blocks."""
         if self._state is _State.SUBMITTED and self._submission is not None:
             self._submission.stream.advance()
-            return self._submission.done
+            return self._submission.done and not any(at.is_open for at in self._landings)
         return self._state is _State.FAILED
 
     def __repr__(self) -> str:

@@ -25,7 +25,9 @@ from typing import Protocol, TypeVar
 from numbasync import stream
 from numbasync.backend.base import Preparation
 from numbasync.exclusive import LOOK_AGAIN, Turn, unlocked
+from numbasync.helpers import background
 from numbasync.limits import Room
+from numbasync.staging import Reading
 
 T = TypeVar("T")
 
@@ -195,7 +197,11 @@ class Line:
                 self.finish()
 
         try:
-            _executor().submit(attempt, need).add_done_callback(prepared)
+            job = (
+                background(partial(attempt, need.aside)) if isinstance(need, Reading)
+                else _executor().submit(attempt, need)
+            )  # fmt: skip
+            job.add_done_callback(prepared)
         except RuntimeError:  # no thread can be started
             tell(attempt(need))
         return done

@@ -18,6 +18,7 @@ from numbasync import reactor
 from numbasync.errors import KernelCompileError, OutOfDeviceMemoryError
 from numbasync.testing import counters
 from tests.common import add_one, saxpy
+from tests.waiting import begin
 
 pytestmark = [
     pytest.mark.cuda,
@@ -222,6 +223,29 @@ def test_host_buffers_are_page_locked_and_used_again(device: na.Device) -> None:
     assert device.backend.host_buffer(12_000).ctypes.data == address
     ctypes.memset(second.ctypes.data, 1, 10_000)
     assert second[:10_000].sum() == 10_000
+
+
+def test_a_thread_that_has_not_used_the_device_may_ask_an_event(device: na.Device) -> None:
+    event, stream = device.backend.new_event(timing=False), device.new_stream()
+    stream.backend.record(event)
+    stream.synchronize()
+    assert begin(event.query)()
+
+
+def test_chunks_of_the_ring_are_page_locked_and_used_again(device: na.Device) -> None:
+    array = np.arange(2 * device.ring.nbytes // 4, dtype=np.int32)
+    t = na.from_host(array).sync()
+    np.testing.assert_array_equal(host(t), array)
+    found = device.ring.statistics()
+    assert 0 < found.chunks <= found.most and found.in_use == 0
+    assert found.taken + found.refusals >= 2 * found.most
+    from cuda.bindings import driver
+
+    (chunk, *_) = device.ring._idle
+    result, kind = driver.cuPointerGetAttribute(
+        driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE, chunk.memory.ctypes.data
+    )
+    assert result == 0 and int(kind) == int(driver.CUmemorytype.CU_MEMORYTYPE_HOST)
 
 
 # --- waiting ---

@@ -30,10 +30,12 @@ class CudaEvent:
 
     def __init__(self, device: CudaDevice, timing: bool) -> None:
         enter(device)
+        self._device = device
         self.core = device.core.create_event(EventOptions(timing_enabled=timing))
         self.handle = self.core.handle
 
     def query(self) -> bool:
+        enter(self._device)  # a thread that copies may ask before it enqueues anything
         return bool(self.core.is_done)
 
     def synchronize(self) -> None:

@@ -1,0 +1,537 @@
+"""Uploads of large NumPy arrays: through the ring, by several threads, while the loop turns."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import numbasync as na
+from numbasync import helpers, ring, together
+from numbasync.errors import AccessConflictError, DriverError, OutOfDeviceMemoryError
+from numbasync.ring import Ring
+from numbasync.testing import Gate, settle
+from tests.common import add_one, fresh, used, waited
+from tests.waiting import in_time
+
+CHUNK = Ring.CHUNK
+LARGE = together.LARGE
+SIZES = [0, 1, LARGE - 1, LARGE, LARGE + 1, CHUNK - 1, CHUNK + 1, 2 * CHUNK, 9 * CHUNK + 4097]
+
+
+@pytest.fixture(autouse=True)
+def several_threads(device: na.Device, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As on a machine with more processors than this one may have."""
+    monkeypatch.setattr(helpers, "THREADS", 4)
+    helpers.start_over()
+    add_one.compile(na.meta(4)).sync()
+    na.from_host(np.zeros(3 * CHUNK, np.uint8)).to_host().sync()
+    # Kept for whoever asks next: to lock pages may wait for a stream that a test holds.
+    blocks = [device.backend.host_buffer(CHUNK) for _ in range(Ring.MOST + 48)]
+    blocks.append(device.backend.host_buffer(device.ring.nbytes + 3 * CHUNK + 512))
+    del blocks
+    yield
+    helpers.start_over()
+
+
+def numbers(count: int, seed: int = 0) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    return np.random.default_rng(seed).integers(0, 256, count, np.uint8)
+
+
+class Held:
+    """The copying of pieces, which does not go on until `open` is called."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, after: int = 0) -> None:
+        self.begun = threading.Event()
+        self.gate = threading.Event()
+        self.count = itertools.count()
+        self.threads: set[int] = set()
+        place = together.place
+
+        def slow(room: Any, piece: Any) -> None:
+            self.threads.add(threading.get_ident())
+            if next(self.count) >= after:
+                self.begun.set()
+                assert self.gate.wait(30)
+            place(room, piece)
+
+        monkeypatch.setattr(together, "place", slow)
+
+    def open(self) -> None:
+        self.gate.set()
+
+    async def is_reached(self, threads: int = 1) -> None:
+        """Turn the loop until so many are to copy."""
+        for _ in range(100_000):
+            if self.begun.is_set() and len(self.threads) >= threads:
+                return
+            await asyncio.sleep(0.0001)
+        pytest.fail("nobody copies while the loop turns")
+
+
+# --- contents --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_every_byte_arrives(device: na.Device, size: int) -> None:
+    array = numbers(size)
+    t = await na.from_host(array)
+    np.testing.assert_array_equal(await t.to_host(), array)
+    other = numbers(size, 1)
+    await na.memcpy(t, other)
+    np.testing.assert_array_equal(await t.to_host(), other)
+
+
+class _Subclass(np.ndarray[Any, Any]): ...
+
+
+LAYOUTS: dict[str, Callable[[Any], Any]] = {
+    "transposed": lambda a: a.T,
+    "every second row": lambda a: a[::2],
+    "columns": lambda a: a[:, 3:1200],
+    "backwards": lambda a: a[::-1, ::-1],
+    "one row for all": lambda a: np.broadcast_to(a[0], a.shape),
+    "three axes": lambda a: a.reshape(40, 30, -1).transpose(2, 0, 1),
+    "F order": np.asfortranarray,
+    "rows longer than a chunk": lambda a: a.reshape(2, -1)[:, 1:],
+    "a subclass": lambda a: a.view(_Subclass),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.bool_, np.int16, np.float32, np.complex128])
+@pytest.mark.parametrize("layout", LAYOUTS)
+async def test_layouts_and_types(device: na.Device, layout: str, dtype: Any) -> None:
+    whole = np.random.default_rng(2).integers(0, 2**14, (1200, 2501)).astype(dtype)
+    array = LAYOUTS[layout](whole)
+    assert array.nbytes > LARGE
+    want = np.array(array, order="C", subok=False)
+    t = await na.from_host(array)
+    np.testing.assert_array_equal(await t.to_host(), want)
+    await na.fill(t, 0)
+    np.testing.assert_array_equal(await (await t.copy_from(array)).to_host(), want)
+    np.testing.assert_array_equal(na.from_host(array).to_host().sync(), want)
+
+
+async def test_structures(device: na.Device) -> None:
+    kind = np.dtype([("x", "f4"), ("y", "u1", (3,)), ("z", "i8")], align=True)
+    array = np.zeros(200_000, kind)
+    array["x"], array["z"] = np.arange(200_000), -np.arange(200_000)
+    found = await na.from_host(array[::-1]).to_host()
+    np.testing.assert_array_equal(found["x"], array["x"][::-1])
+    np.testing.assert_array_equal(found["z"], array["z"][::-1])
+
+
+async def test_rows_at_a_pitch_and_strided_tensors(device: na.Device) -> None:
+    array = numbers(900 * 1500).reshape(900, 1500)
+    t = await na.empty_pitched((900, 1500), np.uint8)
+    await t.copy_from(array)
+    np.testing.assert_array_equal(await t.to_host(), array)
+    whole = await na.zeros((900, 3000), np.uint8)
+    await whole[:, ::2].copy_from(array)
+    found = await whole.to_host()
+    np.testing.assert_array_equal(found[:, ::2], array)
+    assert not found[:, 1::2].any()
+
+
+def test_pieces_are_runs_of_the_elements_in_c_order() -> None:
+    array = np.arange(5 * 7 * 11, dtype=np.int32).reshape(5, 7, 11).transpose(1, 2, 0)
+    for most in (4, 12, 20, 100, 10_000):
+        found = list(together.pieces(array, most))
+        assert all(p.nbytes <= most for _, p in found)
+        offsets = np.cumsum([0, *(p.nbytes for _, p in found)])
+        assert [offset for offset, _ in found] == offsets[:-1].tolist()
+        assert np.concatenate([p.ravel() for _, p in found]).tolist() == array.ravel().tolist()
+
+
+# --- who waits, and who does not -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("into", ["new", "a tensor", "rows at a pitch"])
+async def test_the_loop_turns_while_a_large_array_is_read(
+    device: na.Device, monkeypatch: pytest.MonkeyPatch, into: str
+) -> None:
+    array = numbers(4 * CHUNK).reshape(-1, 512 * 4)
+    t = await (na.empty_pitched if into == "rows at a pitch" else na.empty)(array.shape, np.uint8)
+    held = Held(monkeypatch)
+    op = na.from_host(array) if into == "new" else na.memcpy(t, array)
+    task = asyncio.ensure_future(waited(op))
+    await held.is_reached(threads=2)
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert not task.done()
+    held.open()
+    np.testing.assert_array_equal(await (await task).to_host(), array)
+    assert threading.get_ident() not in held.threads
+
+
+async def test_gather_waits_while_the_loop_turns(
+    device: na.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrays = [numbers(2 * CHUNK, i) for i in range(3)]
+    held = Held(monkeypatch)
+    task = asyncio.ensure_future(na.gather(*(na.from_host(a) for a in arrays)))
+    await held.is_reached()
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert not task.done()
+    held.open()
+    for t, a in zip(await task, arrays, strict=True):
+        np.testing.assert_array_equal(await t.to_host(), a)
+
+
+@pytest.mark.parametrize("start", ["spawn", "async_on"])
+@pytest.mark.parametrize("into", ["new", "a tensor", "rows at a pitch"])
+async def test_who_goes_on_at_once_may_change_the_array_at_once(
+    device: na.Device, stream: na.Stream, gate: Gate, start: str, into: str
+) -> None:
+    # More than the ring holds, on a stream that does not move.
+    array = numbers(device.ring.nbytes + 3 * CHUNK + 512).reshape(-1, 512)
+    want = array.copy()
+    t = await (na.empty_pitched if into == "rows at a pitch" else na.empty)(array.shape, np.uint8)
+    op = na.from_host(array) if into == "new" else na.memcpy(t, array)
+    gate.close()
+    started = na.spawn(op, stream) if start == "spawn" else op.async_on(stream)
+    array[:] = 7
+    gate.open()
+    t = await started if isinstance(started, na.DeviceFuture) else started
+    np.testing.assert_array_equal(await t.to_host().schedule(stream), want)
+
+
+async def test_who_stops_waiting_may_change_the_array_at_once(
+    device: na.Device, stream: na.Stream, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    array = numbers(5 * CHUNK)
+    want = array.copy()
+    t = await na.zeros(array.shape, np.uint8)
+    gate.close()
+    held = Held(monkeypatch, after=3)
+
+    async def upload() -> None:
+        try:
+            await na.memcpy(t, array).schedule(stream)
+        finally:
+            array[:] = 7
+
+    task = asyncio.ensure_future(upload())
+    await held.is_reached()
+    task.cancel()
+    opening = threading.Timer(0.05, held.open)  # only then is the array read
+    opening.start()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    opening.join()
+    gate.open()
+    np.testing.assert_array_equal(await t.to_host(), want)
+
+
+async def test_an_upload_that_is_cancelled_half_way_leaves_nothing_behind(
+    device: na.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    array = numbers(20 * CHUNK)
+    start = used(device)
+    for after in (0, 1, 10):
+        with monkeypatch.context() as patch:
+            held = Held(patch, after)
+            task = asyncio.ensure_future(waited(na.from_host(array)))
+            await held.is_reached()
+            task.cancel()
+            held.open()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        z = await na.zeros(4)
+        assert (await (await add_one(z)).z.to_host()).tolist() == [1] * 4
+        del z
+    del task
+    await settle(device)
+    assert used(device) == start
+    found = device.ring.statistics()
+    assert found.in_use == 0 and found.chunks <= found.most
+
+
+async def test_gather_that_is_cancelled_has_read_its_arrays(
+    device: na.Device, stream: na.Stream, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    array = numbers(5 * CHUNK)
+    want = array.copy()
+    t = await na.zeros(array.shape, np.uint8)
+    held = Held(monkeypatch, after=3)
+    gate.close()
+
+    async def upload() -> None:
+        try:
+            await na.gather(na.ones(4).schedule(stream), na.memcpy(t, array))
+        finally:
+            array[:] = 7
+
+    task = asyncio.ensure_future(upload())
+    await held.is_reached()
+    opening = threading.Timer(0.05, held.open)  # only then is the array read
+    opening.start()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    opening.join()
+    gate.open()
+    np.testing.assert_array_equal(await t.to_host(), want)
+
+
+def test_a_loop_that_is_closed_half_way(device: na.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    array = numbers(5 * CHUNK)
+    t = na.zeros(array.shape, np.uint8).sync()
+    held = Held(monkeypatch, after=2)
+
+    async def main() -> None:
+        task = asyncio.ensure_future(waited(na.memcpy(t, array)))
+        await held.is_reached()
+        threading.Timer(0.05, held.open).start()
+        del task
+
+    in_time(lambda: asyncio.run(main()))
+    np.testing.assert_array_equal(t.to_host().sync(), array)
+
+
+# --- order ---------------------------------------------------------------------------------------
+
+
+async def test_two_uploads_at_once_are_in_the_order_of_submission(
+    device: na.Device, stream: na.Stream
+) -> None:
+    first, last = (np.full(6 * CHUNK, value, np.uint8) for value in (1, 2))
+    t = await na.zeros(6 * CHUNK, np.uint8)
+    other = device.new_stream()
+    for _ in range(5):
+        one, two = na.memcpy(t, first), na.memcpy(t, last)
+        await na.gather(one.schedule(stream), two.schedule(other))
+        assert (await t.to_host() == 2).all()
+        tasks = [
+            asyncio.ensure_future(waited(na.memcpy(t, a).schedule(s)))
+            for a, s in ((last, other), (first, stream))
+        ]
+        await asyncio.gather(*tasks)
+        assert (await t.to_host() == 1).all()
+
+
+async def test_two_threads_that_upload_to_one_tensor_do_not_mix(device: na.Device) -> None:
+    arrays = [np.full(9 * CHUNK, value, np.uint8) for value in (1, 2)]
+    t = await na.zeros(9 * CHUNK, np.uint8)
+
+    def upload(array: Any) -> None:
+        with na.use_device(device):
+            for _ in range(5):
+                na.memcpy(t, array).sync()
+
+    threads = [threading.Thread(target=upload, args=(a,)) for a in arrays]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        found = await t.to_host()
+        assert found.min() == found.max()
+    for thread in threads:
+        thread.join()
+
+
+async def test_what_comes_behind_an_upload_is_behind_it(
+    device: na.Device, stream: na.Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    array = np.zeros(3 * CHUNK, np.float32)
+    t = await na.full(array.shape, 5.0)
+    held = Held(monkeypatch)
+    task = asyncio.ensure_future(waited(na.memcpy(t, array)))
+    await held.is_reached()
+    after = na.spawn(add_one(t), stream)
+    held.open()
+    await task
+    await after
+    assert (await t.to_host() == 1).all()
+
+
+async def test_who_blocks_the_thread_does_not_wait_for_a_held_stream(
+    device: na.Device, stream: na.Stream, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ring, "PATIENCE", 1e9)
+    array = numbers(device.ring.nbytes + 5 * CHUNK)
+    gate.close()
+    task = asyncio.ensure_future(waited(na.from_host(array).schedule(stream)))
+    await until(lambda: device.ring.statistics().waits > 0)
+    assert na.ones(4).to_host().sync().tolist() == [1] * 4  # behind it in line
+    assert device.ring.statistics().refusals > 0
+    gate.open()
+    np.testing.assert_array_equal(await (await task).to_host(), array)
+
+
+async def test_strict_ordering_refuses_it_all_the_same(
+    device: na.Device, stream: na.Stream, gate: Gate
+) -> None:
+    t = await na.zeros(3 * CHUNK, np.uint8)
+    gate.close()
+    na.spawn(na.fill(t, 1), stream)
+    with na.ordering("strict"), pytest.raises(AccessConflictError):
+        await na.memcpy(t, numbers(3 * CHUNK)).schedule(device.new_stream())
+    gate.open()
+
+
+# --- the ring ------------------------------------------------------------------------------------
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    """Turn the loop until it is."""
+    for _ in range(100_000):
+        if is_so():
+            return
+        await asyncio.sleep(0.0001)
+    pytest.fail("it never is")
+
+
+async def test_page_locked_memory_is_bounded_and_the_loop_turns_while_there_is_none(
+    device: na.Device, stream: na.Stream, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ring, "PATIENCE", 1e9)
+    array = numbers(device.ring.nbytes + 5 * CHUNK)
+    before = device.ring.statistics()
+    gate.close()
+    task = asyncio.ensure_future(waited(na.from_host(array).schedule(stream)))
+    await until(lambda: device.ring.statistics().waits > before.waits)
+    for _ in range(100):
+        await asyncio.sleep(0)
+    found = device.ring.statistics()
+    assert found.in_use == found.chunks == found.most == Ring.MOST
+    assert found.taken - before.taken == Ring.MOST
+    assert not task.done()
+    assert "32 of 32 chunks" in repr(device.ring)
+    gate.open()
+    np.testing.assert_array_equal(await (await task).to_host(), array)
+    await settle(device)
+    found = device.ring.statistics()
+    assert found.refusals == before.refusals
+    assert found.in_use == 0 and found.chunks == found.most
+
+
+async def test_a_stream_that_does_not_move_holds_up_nobody_for_long(
+    device: na.Device, stream: na.Stream, gate: Gate
+) -> None:
+    array = numbers(device.ring.nbytes + 5 * CHUNK)
+    gate.close()
+    held = asyncio.ensure_future(waited(na.from_host(array).schedule(stream)))
+    await asyncio.sleep(0)
+    other = await na.from_host(array).schedule(device.new_stream())
+    assert not held.done()
+    np.testing.assert_array_equal(await other.to_host(), array)
+    gate.open()
+    np.testing.assert_array_equal(await (await held).to_host(), array)
+
+
+async def test_small_arrays_avoid_the_ring(device: na.Device) -> None:
+    before = device.ring.statistics()
+    t = await na.from_host(numbers(LARGE))
+    await t.copy_from(numbers(LARGE, 1))
+    assert device.ring.statistics().taken == before.taken
+    await t.copy_from(na.HostBuffer.from_array(numbers(LARGE)))
+    big = await na.from_host(na.HostBuffer.from_array(numbers(3 * CHUNK)))
+    assert device.ring.statistics().taken == before.taken
+    await big.copy_from(numbers(3 * CHUNK, 1))
+    assert device.ring.statistics().taken > before.taken
+
+
+async def test_what_an_upload_holds_counts(
+    device: na.Device, stream: na.Stream, gate: Gate
+) -> None:
+    array = numbers(3 * CHUNK)
+    t = await na.empty(array.shape, np.uint8)
+    for make in (lambda: na.from_host(array), lambda: na.memcpy(t, array)):
+        gate.close()
+        with na.limit(bytes=2 * 6 * CHUNK):
+            futures = [na.spawn(make(), stream) for _ in range(4)]
+            await settle(device)
+            assert device.in_flight == (2, 2 * 6 * CHUNK)
+            gate.open()
+            await na.gather(*futures)
+
+
+# --- what goes wrong -----------------------------------------------------------------------------
+
+
+def _failing_copies(stream: na.Stream, patch: pytest.MonkeyPatch, after: int) -> None:
+    kind = type(stream.backend.open())
+    upload, count = kind.upload, itertools.count()
+
+    def fail(self: Any, dst: Any, src: Any) -> None:
+        if next(count) == after:
+            raise DriverError("cuMemcpyHtoDAsync", 999, "CUDA_ERROR_UNKNOWN", "an injected fault")
+        upload(self, dst, src)
+
+    patch.setattr(kind, "upload", fail)
+
+
+@pytest.mark.parametrize("awaits", [True, False])
+async def test_a_copy_that_fails_is_its_operations_error(
+    device: na.Device, stream: na.Stream, awaits: bool
+) -> None:
+    array, t = numbers(9 * CHUNK), await na.full(9 * CHUNK, 3, np.uint8)
+    start = used(device)
+    for after in (0, 4):
+        with pytest.MonkeyPatch.context() as patch:
+            _failing_copies(stream, patch, after)
+            with pytest.raises(DriverError, match="an injected fault"):
+                await (na.memcpy(t, array) if awaits else na.spawn(na.memcpy(t, array)))
+        assert (await t.to_host() == 3).all()  # not a part of it
+    await settle(device)
+    gc.collect()
+    assert used(device) == start
+    assert device.ring.statistics().in_use == 0
+    await na.memcpy(t, array)
+    np.testing.assert_array_equal(await t.to_host(), array)
+
+
+@pytest.mark.parametrize("into", ["new", "a tensor", "rows at a pitch"])
+async def test_reading_that_fails_is_its_operations_error(
+    device: na.Device, monkeypatch: pytest.MonkeyPatch, into: str
+) -> None:
+    array = numbers(9 * CHUNK).reshape(-1, 2048)
+    t = await (na.empty_pitched if into == "rows at a pitch" else na.empty)(array.shape, np.uint8)
+    await na.fill(t, 3)
+    place, count = together.place, itertools.count()
+
+    def fails(room: Any, piece: Any) -> None:
+        if next(count) == 3:
+            raise MemoryError("no more")
+        place(room, piece)
+
+    monkeypatch.setattr(together, "place", fails)
+    with pytest.raises(MemoryError, match="no more"):
+        await (na.from_host(array) if into == "new" else na.memcpy(t, array))
+    assert (await t.to_host() == 3).all()
+    await settle(device)
+    assert device.ring.statistics().in_use == 0
+    await na.memcpy(t, array)
+    np.testing.assert_array_equal(await t.to_host(), array)
+
+
+async def test_no_memory_for_a_second_copy_on_the_device(device: na.Device) -> None:
+    array = numbers(9 * CHUNK)
+    before = device.pool
+    device.pool = device.new_pool(max_bytes=10 * CHUNK)
+    try:
+        t = await na.zeros(array.shape, np.uint8)
+        await na.memcpy(t, array)
+        np.testing.assert_array_equal(await t.to_host(), array)
+        with pytest.raises(OutOfDeviceMemoryError):
+            await na.from_host(array)
+        del t
+    finally:
+        device.pool = before
+
+
+async def test_behind_a_kernel_that_is_compiled_first(device: na.Device) -> None:
+    array = np.zeros(3 * CHUNK, np.float32)
+    t = await na.full(array.shape, 5.0)
+    kernel = na.spawn(fresh()(t))
+    upload = na.spawn(na.memcpy(t, array))
+    await upload
+    await kernel
+    assert not (await t.to_host()).any()
