@@ -21,10 +21,12 @@ from numbasync.copies import fill as fill_tensor
 from numbasync.errors import DeviceMismatchError, DTypeError, OperationError, ShapeError
 from numbasync.host import HostBuffer, direct
 from numbasync.layout import Layout
+from numbasync.memory import MemoryPool
 from numbasync.op import DeviceOp, Steps
 from numbasync.parts import is_op, refusing
 from numbasync.sources import Value
 from numbasync.staging import held
+from numbasync.submission import Submission
 from numbasync.tensor import SharedTensor, Tensor, writable
 from numbasync.tensor import memcpy as memcpy
 from numbasync.transfer import Convert
@@ -288,6 +290,9 @@ class Made(DeviceOp[Tensor]):
 class Full(Made):
     """A new tensor, uninitialised or with one value everywhere."""
 
+    is_quick = True
+    _made: Tensor | None = None
+
     def __init__(
         self, shape: layout.Shape, dtype: np.dtype[Any], value: np.generic | None, name: str
     ) -> None:
@@ -295,6 +300,28 @@ class Full(Made):
         self._dtype = dtype
         self._value = value
         self._name = name
+
+    def at_once(self, submission: Submission, pool: MemoryPool) -> bool:
+        nbytes = math.prod(self._shape) * self._dtype.itemsize
+        storage = pool.reuse(nbytes)
+        if storage is None:
+            return False
+        stream = submission.stream
+        made = self._made = Tensor.of(stream.device, storage, self._shape, self._dtype)
+        if self._value is None or not nbytes:
+            submission.is_empty = True
+            return True
+        submission.nbytes += nbytes
+        submission.kept.append(storage)
+        storage.writer = submission
+        queue = submission.queue = submission.queue or stream.backend.open()
+        queue.fill(made.handle, self._value)
+        return True
+
+    def result(self) -> Tensor:
+        made, self._made = self._made, None
+        assert made is not None  # `at_once` has made it, and it is asked for once
+        return made
 
     def steps(self, ctx: Context) -> Steps[Tensor]:
         if ctx.device.limit is not None:

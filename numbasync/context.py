@@ -62,7 +62,7 @@ class Submittable(Protocol[T_co]):
         """It may be enqueued at once."""
         ...
 
-    def at_once(self, submission: Submission) -> bool:
+    def at_once(self, submission: Submission, pool: MemoryPool) -> bool:
         """Enqueue it now, if that needs nothing else. Whether it was."""
         ...
 
@@ -119,10 +119,14 @@ class Context:
 
     def takes(self, op: Submittable[Any]) -> bool:
         """Enqueue a part of the operation at once, if that can be; whether it was."""
-        if op.at_once(self.submission):
+        submission = self.submission
+        if not op.at_once(submission, self.pool):
+            return False
+        if submission.is_empty:  # that part of it
+            submission.is_empty = False
+        else:
             self._used = True
-            return True
-        return False
+        return True
 
     def touch(self) -> None:
         """The caller may enqueue work of its own on `stream`, which is to be waited for."""
@@ -345,7 +349,9 @@ def context_for(
     return Context(stream, pool, op.label, site)
 
 
-def at_once(op: Submittable[Any], stream: Stream, site: CallSite | None) -> Submission | None:
+def at_once(
+    op: Submittable[Any], stream: Stream, site: CallSite | None, pool: MemoryPool | None = None
+) -> Submission | None:
     """Enqueue all of `op` on `stream`, if that needs neither a preparation nor a look at anything
     else. Its submission, which has no number yet; None, if it has to be run step by step.
     """
@@ -354,7 +360,7 @@ def at_once(op: Submittable[Any], stream: Stream, site: CallSite | None) -> Subm
         return None
     submission = Submission(stream, op.label, site)
     try:
-        return submission if op.at_once(submission) else None
+        return submission if op.at_once(submission, pool or device.pool) else None
     except DeviceLostError as error:
         device.lose(error, submission)
         raise device.lost or error from None

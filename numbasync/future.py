@@ -129,7 +129,7 @@ class DeviceFuture(Generic[T]):
 
     def _begins_at_once(self, op: Submittable[T]) -> bool:
         try:
-            submission = at_once(op, self.stream, self._site)
+            submission = at_once(op, self.stream, self._site, self._pool)
             if submission is None:
                 return False
             self.stream.commit(submission)

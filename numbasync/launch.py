@@ -13,6 +13,7 @@ from numbasync.context import Context
 from numbasync.copies import order, upload
 from numbasync.device import Device
 from numbasync.errors import DeviceMismatchError, InternalError
+from numbasync.memory import MemoryPool
 from numbasync.op import DeviceOp, Steps
 from numbasync.parts import common_stream, refusing
 from numbasync.plan import DEFAULT, Config
@@ -62,7 +63,7 @@ class Launch(DeviceOp[Any]):
     def label(self) -> str:
         return self._launcher.label
 
-    def at_once(self, submission: Submission) -> bool:
+    def at_once(self, submission: Submission, pool: MemoryPool) -> bool:
         launcher = self._launcher
         backend = submission.stream.device.backend
         plan = launcher.planner.plans.get((backend, self._parts, self._config.extents))

@@ -59,6 +59,18 @@ class MemoryPool:
             self._give(room)
             raise
 
+    def reuse(self, nbytes: int) -> Storage | None:
+        """Uninitialised storage for work on any stream, if memory of that size is at hand."""
+        room = max(GRANULE, -(-nbytes // GRANULE) * GRANULE)
+        with self._lock:
+            if self.max_bytes is not None and self._out + room > self.max_bytes:
+                return None
+            memory = self._pool.reuse(room)
+            if memory is None:
+                return None
+            self._out += room
+        return Storage(self, memory)
+
     def release(self, memory: base.Memory) -> None:
         """Take back what `allocate` gave; called by the storage's finaliser."""
         self._give(memory.nbytes)

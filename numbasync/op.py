@@ -16,6 +16,7 @@ from numbasync.context import Context
 from numbasync.errors import AlreadySubmittedError, OperationError
 from numbasync.exclusive import unlocked
 from numbasync.future import DeviceFuture
+from numbasync.memory import MemoryPool
 from numbasync.once import Once
 from numbasync.once import Steps as Steps
 from numbasync.parts import check_closure, name_of, part_of, refusing
@@ -47,8 +48,7 @@ class DeviceOp(ValueMethods, Generic[T]):
     # It may be enqueued at once: see `at_once`.
     is_quick = False
 
-    # The stream that it asks for itself, as `kernel[grid, block, stream]` does; None: whoever runs
-    # it chooses.
+    # The stream that it asks for, as `kernel[grid, block, stream]` does; None: whoever runs it picks.
     stream: Stream | None = None
 
     _free = True  # neither run nor part of another operation
@@ -57,9 +57,12 @@ class DeviceOp(ValueMethods, Generic[T]):
         """Enqueue the work. Yields what must be prepared first; returns the value."""
         raise NotImplementedError
 
-    def at_once(self, submission: Submission) -> bool:
+    def at_once(self, submission: Submission, pool: MemoryPool) -> bool:
         """`steps` at once, if nothing has to be prepared, ordered or asked for it; then `result` is
         the value. Whether it was; if not, nothing has happened.
+
+        Args:
+            pool: where memory comes from.
         """
         return False
 

@@ -53,6 +53,9 @@ class Progress:
             mark: have the device write the number behind its work: somebody will wait for it. For
                 others a later mark does, which the next look may have to ask for.
         """
+        if submission.is_empty:
+            submission.settle(None)
+            return
         in_flight = self._in_flight
         with self._lock:
             self._sequence = number = self._sequence + 1

@@ -30,6 +30,7 @@ class Submission:
         error: why it failed, once it is done.
         queue: the backend's queue for its work; None: it has opened none, so none can fail.
         nbytes: what it has allocated, and holds in page-locked memory for copies.
+        is_empty: nothing has been enqueued for it, so it needs no number.
         marked: the device writes its number behind it.
         orphan: nobody holds a future of it; the stream itself reports its error.
         kept: what is kept alive until the device has passed it.
@@ -42,6 +43,7 @@ class Submission:
     done = False
     error: BaseException | None = None
     queue: base.Queue | None = None
+    is_empty = False
     marked = False
     orphan = False
     causes: list[Submission] | None = None

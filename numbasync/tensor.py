@@ -82,9 +82,14 @@ class Tensor:
     @staticmethod
     def allocate(ctx: Context, shape: layout.Shape, dtype: np.dtype[Any]) -> Tensor:
         """An uninitialised tensor for work that is enqueued with `ctx`."""
-        at = Layout(0, shape, layout.contiguous_strides(shape, dtype.itemsize))
         storage = ctx.alloc(math.prod(shape) * dtype.itemsize)
-        return Tensor(ctx.device, storage, at, dtype)
+        return Tensor.of(ctx.device, storage, shape, dtype)
+
+    @staticmethod
+    def of(device: Device, storage: Storage, shape: layout.Shape, dtype: np.dtype[Any]) -> Tensor:
+        """The tensor that fills a new storage."""
+        at = Layout(0, shape, layout.contiguous_strides(shape, dtype.itemsize))
+        return Tensor(device, storage, at, dtype)
 
     # --- what it is ---
 

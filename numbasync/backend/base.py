@@ -169,6 +169,10 @@ class Pool(Protocol):
         """
         ...
 
+    def reuse(self, nbytes: int) -> Memory | None:
+        """Memory that work on any stream may use at once; None if there is none at hand."""
+        ...
+
     def free(self, memory: Any) -> None:
         """Take back memory whose last use the host has seen complete. Never raises."""
         ...

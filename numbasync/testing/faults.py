@@ -162,7 +162,9 @@ def _allocation(injected: Injected) -> Iterator[None]:
 
         return refusing
 
-    with _replaced(injected.device.pool, "allocate", make):
+    pool = injected.device.pool
+    nothing_at_hand: Callable[[Any], Any] = lambda _: lambda nbytes: None  # noqa: E731
+    with _replaced(pool, "allocate", make), _replaced(pool, "reuse", nothing_at_hand):
         yield
 
 

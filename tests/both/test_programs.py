@@ -79,6 +79,7 @@ def _own_record(view: Callable[..., Tensor]) -> Callable[..., Tensor]:
         record.pool, record.memory, record.readers = mine.pool, mine.memory, {}
         record.writer, record.holders = None, 1
         record.links, record.identity = None, id(record)
+        record.plain_device = mine.plain_device
         KEPT.append((mine, record))  # its finaliser would free the memory
         made.own_storage = record
         return made

@@ -88,6 +88,12 @@ class CpuPool:
             memory.bytes.fill(POISON)
         return memory
 
+    def reuse(self, nbytes: int) -> CpuMemory | None:
+        try:
+            return self.allocate(nbytes, None)
+        except OutOfDeviceMemoryError:
+            return None  # to be told, with sizes, to whoever asks for it again
+
     def free(self, memory: CpuMemory) -> None:
         if self._poisons():
             memory.bytes.fill(POISON)

@@ -33,18 +33,33 @@ class CudaMemory:
         self.nbytes = nbytes
 
 
+LARGEST_SPARE = 2**20  # bytes; for more, a call of the driver is cheap
+MOST_SPARE = 64 * 2**20  # bytes of all that is kept so
+
+
 class CudaPool:
-    """A memory pool of its own on one GPU. Memory that was freed stays with the pool."""
+    """A memory pool of its own on one GPU. Memory that was freed stays with the pool.
+
+    Small blocks are not even freed: the host has seen their last use complete, so the next one who
+    wants as many bytes may have them on any stream, and no call of the driver is needed.
+    """
 
     def __init__(self, device: CudaDevice) -> None:
         enter(device)
         self._device = device
+        self._spare: dict[int, list[CudaMemory]] = {}  # by size
+        self._spare_bytes = self._used = self._high = 0
+        # Reentrant: a finaliser may free memory inside `allocate`.
+        self._lock = threading.RLock()
         self._resource = DeviceMemoryResource(device.core, DeviceMemoryResourceOptions())
         self._pool = self._resource.handle
         # Without a threshold the driver returns all unused memory at every synchronisation.
         self._set(_Attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, 2**64 - 1)
 
     def allocate(self, nbytes: int, stream: CudaStream) -> CudaMemory:
+        found = self.reuse(nbytes)
+        if found is not None:
+            return found
         enter(self._device)
         result, pointer = cu.cuMemAllocFromPoolAsync(nbytes, self._pool, stream.handle)
         if result:
@@ -58,10 +73,40 @@ class CudaPool:
                     "Drop tensors that are no longer needed, or work in smaller pieces."
                 )
             raise error
-        counters.allocations += 1
+        self._count(nbytes)
         return CudaMemory(pointer, nbytes)
 
+    def reuse(self, nbytes: int) -> CudaMemory | None:
+        spare = self._spare.get(nbytes)
+        if not spare:
+            return None
+        with self._lock:
+            if not spare:
+                return None
+            found = spare.pop()
+            self._spare_bytes -= nbytes
+            self._count(nbytes)
+        return found
+
+    def _count(self, nbytes: int) -> None:
+        counters.allocations += 1
+        with self._lock:
+            self._used += nbytes
+            if self._used > self._high:
+                self._high = self._used
+
     def free(self, memory: CudaMemory) -> None:
+        nbytes = memory.nbytes
+        with self._lock:
+            self._used -= nbytes
+            keeps = nbytes <= LARGEST_SPARE and self._spare_bytes + nbytes <= MOST_SPARE
+            if keeps and not memory.lent:
+                self._spare_bytes += nbytes
+                self._spare.setdefault(nbytes, []).append(memory)
+                return
+        self._return(memory)
+
+    def _return(self, memory: CudaMemory) -> None:
         # Freed on a stream that is always idle, so that it is free for every stream at once:
         # the host has seen the last use complete. Not that of another library, which may drop
         # its array before its kernel has run: most of them work on the legacy default stream.
@@ -72,21 +117,24 @@ class CudaPool:
             cu.cuMemFreeAsync(memory.pointer, stream)
 
     def stats(self) -> MemoryStats:
-        used = self._get(_Attribute.CU_MEMPOOL_ATTR_USED_MEM_CURRENT)
         reserved = self._get(_Attribute.CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)
-        # A mark is reset to zero, which need not be what is current.
-        return MemoryStats(
-            used,
-            max(used, self._get(_Attribute.CU_MEMPOOL_ATTR_USED_MEM_HIGH)),
-            reserved,
-            max(reserved, self._get(_Attribute.CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH)),
-        )
+        high = self._get(_Attribute.CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH)
+        with self._lock:
+            # What is reserved is reset to zero, which need not be what is current.
+            return MemoryStats(self._used, self._high, reserved, max(reserved, high))
 
     def reset_high(self) -> None:
-        self._set(_Attribute.CU_MEMPOOL_ATTR_USED_MEM_HIGH, 0)
+        with self._lock:
+            self._high = self._used
         self._set(_Attribute.CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, 0)
 
     def trim(self) -> None:
+        with self._lock:
+            spare = [memory for memories in self._spare.values() for memory in memories]
+            self._spare.clear()
+            self._spare_bytes = 0
+        for memory in spare:
+            self._return(memory)
         (result,) = cu.cuMemPoolTrimTo(self._pool, 0)
         if result:
             fail(result, "cuMemPoolTrimTo")
