@@ -13,6 +13,8 @@ from llvmlite import binding, ir
 from numba import njit
 from numba.extending import intrinsic, overload
 
+from numbasync.backend.cpu import fp16
+from numbasync.backend.cpu.half import half
 from numbasync.backend.cpu.native import INLINED, types
 
 # --- bits ---
@@ -98,6 +100,11 @@ def _number(x: Any) -> bool:
     return isinstance(x, (types.Number, types.Boolean))
 
 
+def _are_floats(a: Any, b: Any) -> bool:
+    """Whether a GPU has an instruction for the larger of both; not if both are float16."""
+    return isinstance(a, types.Float) and isinstance(b, types.Float) and not a == b == half
+
+
 def larger(a, b): ...  # type: ignore[no-untyped-def]
 
 
@@ -106,23 +113,27 @@ def smaller(a, b): ...  # type: ignore[no-untyped-def]
 
 @overload(larger, jit_options=INLINED)
 def _larger(a, b):  # type: ignore[no-untyped-def]
-    if isinstance(a, types.Float) and isinstance(b, types.Float):
+    if _are_floats(a, b):
         return lambda a, b: b if a != a else (a if b != b else max(a, b))
     return lambda a, b: max(a, b)
 
 
 @overload(smaller, jit_options=INLINED)
 def _smaller(a, b):  # type: ignore[no-untyped-def]
-    if isinstance(a, types.Float) and isinstance(b, types.Float):
+    if _are_floats(a, b):
         return lambda a, b: b if a != a else (a if b != b else min(a, b))
     return lambda a, b: min(a, b)
 
 
 def _rounding(of: Any) -> Any:
+    of_half = fp16.FUNCTIONS[f"h{of.__name__}"]
+
     def function(x): ...  # type: ignore[no-untyped-def]
 
     @overload(function, jit_options=INLINED)
     def _function(x):  # type: ignore[no-untyped-def]
+        if x == half:
+            return lambda x: of_half(x)
         if isinstance(x, types.Float):
             return lambda x: of(x)
         return lambda x: np.float64(x)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import importlib
 import types
 from typing import Any
 
@@ -12,6 +13,8 @@ from numba import cuda
 from numba.core import types as numba_types
 from numba.core.dispatcher import Dispatcher
 from numba.np.numpy_support import from_dtype
+
+from numbasync.backend.cpu.half import known
 
 MISSING: Any = object()
 
@@ -77,6 +80,8 @@ class Scope:
             return self.find(node.id)
         if isinstance(node, ast.Attribute):
             owner = self.resolve(node.value)
+            if owner is cuda and node.attr == "fp16":
+                return importlib.import_module("numba.cuda.fp16")  # which a GPU's compiler does
             if isinstance(owner, types.ModuleType | type):
                 return getattr(owner, node.attr, MISSING)
         return MISSING
@@ -131,9 +136,9 @@ def is_reassigned(name: str, node: ast.FunctionDef) -> bool:
 def element_type(value: Any) -> Any:
     """Numba's type for what a kernel writes as an array's `dtype`; MISSING if it is none."""
     if isinstance(value, numba_types.Type):
-        return value
+        return known(value)
     try:
-        return from_dtype(np.dtype(value))
+        return known(from_dtype(np.dtype(value)))
     except Exception:
         return MISSING
 
