@@ -213,7 +213,9 @@ def test_functions_of_fp16(device: na.Device) -> None:
         t[5, i] = cuda.fp16.hge(a, b)
 
     x, y, w = every(), np.roll(every(seed=4), 7), every(seed=12)
-    y[:512], w[512:1024] = x[:512], 2.0**-24
+    y[:512] = x[:512]
+    # In the middle of two, but for the last bit of the third.
+    x[600:602], y[600:602], w[600:602] = 48, 683 / 32, [2.0**-24, -(2.0**-24)]
     z, t = na.zeros((10, 4096), np.float16).sync(), na.zeros((6, 4096), np.bool_).sync()
     functions[16, 256](z, t, x, y, w).sync()
     wide = np.longdouble  # which holds such a sum, or all of it that counts
