@@ -56,7 +56,9 @@ class Scope:
         code = function.__code__
         self.function = function
         self._bound = bound or {}
-        self.locals = (frozenset(code.co_varnames) | frozenset(code.co_cellvars)) - set(self._bound)
+        stored = {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and _is_stored(n)}
+        own = {*code.co_varnames, *code.co_cellvars, *stored}  # also of recovered statements
+        self.locals = frozenset(own) - set(self._bound)
         self._cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
         self._globals = function.__globals__
         self._constants = _constants(node)
@@ -107,6 +109,10 @@ class Scope:
         if isinstance(found, property):
             return MISSING  # `cuda.threadIdx.x`, which every thread has its own of
         return int(found) if isinstance(found, np.integer) else found
+
+
+def _is_stored(node: ast.Name) -> bool:
+    return isinstance(node.ctx, ast.Store)
 
 
 def _constants(node: ast.FunctionDef) -> dict[str, ast.expr]:
