@@ -142,6 +142,27 @@ def _rounding(of: Any) -> Any:
     return function
 
 
+@njit(**INLINED)
+def _rounded_wide(x, digits):  # type: ignore[no-untyped-def]
+    size = 10.0 ** abs(digits)
+    wide = x * size if digits >= 0 else x / size
+    if math.isinf(wide) or math.isnan(wide):
+        return x
+    return np.rint(wide) / size if digits >= 0 else np.rint(wide) * size
+
+
+def rounded_to(x, digits): ...  # type: ignore[no-untyped-def]
+
+
+@overload(rounded_to, jit_options=INLINED)
+def _rounded_to(x, digits):  # type: ignore[no-untyped-def]
+    """`round(x, digits)`, in float64 until the end, also of a float32; halves go to even."""
+    if isinstance(x, types.Float):
+        kind = x
+        return lambda x, digits: kind(_rounded_wide(np.float64(x), digits))
+    return lambda x, digits: round(x, digits)
+
+
 _C = ctypes.CDLL("ucrtbase" if os.name == "nt" else None)
 
 _C_TYPES: dict[Any, Any] = {

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numba import cuda
 
-from numbasync.backend.cpu import atomics, half
+from numbasync.backend.cpu import arithmetic, atomics, half
 from numbasync.backend.cpu.allocate import made_array
 from numbasync.backend.cpu.names import (
     MISSING,
@@ -207,10 +207,16 @@ class Expressions(ast.NodeTransformer):
             return lambda node: self._atomic(node, atomics.atomic_cas)
         if callee is cuda.atomic.compare_and_swap:
             return self._compare_and_swap
+        if callee is round:
+            return self._round
         here = function(callee)
         if here is not None:
             return lambda node: self._renamed(node, callee, here)
         return None
+
+    def _round(self, node: ast.Call) -> Any:
+        arguments = self._in_order([*node.args, *(k.value for k in node.keywords)])
+        return self._call(round if len(arguments) == 1 else arithmetic.rounded_to, arguments)
 
     def _renamed(self, node: ast.Call, callee: Any, function: Any) -> Any:
         arguments = self._in_order(node.args)
@@ -237,6 +243,8 @@ class Expressions(ast.NodeTransformer):
             return self._meet(node, GRID_MEETING, "sync of the grid")
         if not isinstance(node.func, ast.Attribute):
             raise UntranslatableError("a call of something that is computed", node)
+        if node.func.attr == "bit_count" and not node.args:
+            return self._call(arithmetic.popc, [self.visit(node.func.value)])
         return self.generic_visit(node)
 
     def _grid(self, node: ast.Call, position: bool) -> Any:
