@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numba import cuda
 
-from numbasync.backend.cpu import arithmetic, atomics, half
+from numbasync.backend.cpu import arithmetic, atomics, half, vectors
 from numbasync.backend.cpu.allocate import made_array
 from numbasync.backend.cpu.names import (
     MISSING,
@@ -209,10 +209,15 @@ class Expressions(ast.NodeTransformer):
             return self._compare_and_swap
         if callee is round:
             return self._round
+        if callee in vectors.CONSTRUCTORS:
+            return lambda node: self._vector(node, vectors.CONSTRUCTORS[callee])
         here = function(callee)
         if here is not None:
             return lambda node: self._renamed(node, callee, here)
         return None
+
+    def _vector(self, node: ast.Call, construct: Any) -> Any:
+        return self._call(construct, [ast.Tuple(self._in_order(node.args), ast.Load())])
 
     def _round(self, node: ast.Call) -> Any:
         arguments = self._in_order([*node.args, *(k.value for k in node.keywords)])
