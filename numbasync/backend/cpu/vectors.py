@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import collections
 import re
-from collections import namedtuple
 from typing import Any
 
 from numba import cuda
@@ -13,12 +13,14 @@ from numbasync.backend.cpu.native import any_intrinsic, types
 
 _NAME = re.compile(r"(u?int\d+|float\d+)x([1-4])")
 _AXES = ("x", "y", "z", "w")
+_namedtuple: Any = collections.namedtuple  # with names that are computed
 
 
 def _constructor(stub: Any, kind: Any, count: int) -> Any:
     """What makes a vector of a tuple of numbers and vectors, as many numbers as it has in all."""
     name = stub.__name__
-    made: Any = types.NamedUniTuple(kind, count, namedtuple(name, _AXES[:count]))
+    named = _namedtuple(name, _AXES[:count])
+    made: Any = types.NamedUniTuple(kind, count, named)
 
     @any_intrinsic
     def construct(tyctx: Any, parts: Any):  # type: ignore[no-untyped-def]
