@@ -98,7 +98,7 @@ def test_a_made_kernel_with_loops(device: na.Device) -> None:
 
 def test_a_made_kernel_whose_threads_meet(device: na.Device) -> None:
     source = """
-        def kernel(z: na.KernelInOut, x: na.KernelInput):
+        def kernel(z: na.KernelOutput, x: na.KernelInput):
             t = cuda.threadIdx.x
             own = cuda.shared.array(64, float64)
             own[t] = x[cuda.grid(1)]

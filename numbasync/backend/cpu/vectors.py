@@ -13,7 +13,7 @@ from numbasync.backend.cpu.native import any_intrinsic, types
 
 _NAME = re.compile(r"(u?int\d+|float\d+)x([1-4])")
 _AXES = ("x", "y", "z", "w")
-_namedtuple: Any = collections.namedtuple  # with names that are computed
+_namedtuple: Any = collections.namedtuple  # noqa: PYI024 - with names that are computed
 
 
 def _constructor(stub: Any, kind: Any, count: int) -> Any:
