@@ -20,6 +20,7 @@ from numbasync.backend.cpu.names import (
     device_function,
 )
 from numbasync.backend.cpu.native import types as numba_types
+from numbasync.backend.cpu.overloads import is_overloaded
 from numbasync.backend.cpu.program import PLACE, Program, parsed
 from numbasync.backend.cpu.vocabulary import (
     ATOMICS,
@@ -88,7 +89,8 @@ class Expressions(ast.NodeTransformer):
         module = getattr(value, "__module__", None) or ""
         if isinstance(module, str) and module.startswith("numba.cuda") and not _is_type(value):
             raise UntranslatableError(f"cuda.{name}", node)
-        if isinstance(value, types.FunctionType) and not module.startswith(("numpy", "numba")):
+        is_of_users = not module.startswith(("numpy", "numba"))
+        if isinstance(value, types.FunctionType) and is_of_users and not is_overloaded(value):
             raise UntranslatableError(f"{name}, which is no device function", node)
         if isinstance(value, np.ndarray):
             value = self._program.frozen(value)

@@ -1,0 +1,42 @@
+"""Functions that a program has given to `numba.cuda` by `@overload`, for the processor."""
+
+from __future__ import annotations
+
+import threading
+from types import FunctionType
+from typing import Any
+
+from numba.cuda.typing.templates import builtin_registry
+from numba.extending import overload
+
+from numbasync.backend.cpu.native import OPTIONS, types
+
+_known: dict[FunctionType, bool] = {}
+_lock = threading.Lock()
+
+
+def is_overloaded(function: FunctionType) -> bool:
+    """Whether `@overload` says what a function is in kernels; then Numba's compiler for the
+    processor is told, too. What it is made of is compiled as it is: what it says of `cuda` is
+    not replaced, and is refused by that compiler.
+    """
+    with _lock:
+        if function not in _known:
+            templates = list(_templates(function))
+            for template in templates:
+                register = overload(
+                    function,
+                    OPTIONS,
+                    strict=template._strict,
+                    prefer_literal=template.prefer_literal,
+                )
+                register(template._overload_func)
+            if templates:
+                _known[function] = True
+        return _known.get(function, False)
+
+
+def _templates(function: FunctionType) -> Any:
+    for key, kind in builtin_registry.globals:
+        if key is function and isinstance(kind, types.Function):
+            yield from (t for t in kind.templates if hasattr(t, "_overload_func"))
