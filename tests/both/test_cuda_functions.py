@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any, NamedTuple
 
 import numpy as np
 from numba import cuda
-from numba.cuda.extending import overload
 
 import numbasync as na
+
+overload: Any = importlib.import_module("numba.cuda.extending").overload
 
 SCALE = 3
 OFFSET = np.float32(0.25)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
 import threading
 from types import FunctionType
 from typing import Any
 
-from numba.cuda.typing.templates import builtin_registry
 from numba.extending import overload
 
 from numbasync.backend.cpu.native import OPTIONS, types
 
+_templates_of_cuda: Any = importlib.import_module("numba.cuda.typing.templates")
+_overload: Any = overload
+_options: Any = OPTIONS
 _known: dict[FunctionType, bool] = {}
 _lock = threading.Lock()
 
@@ -37,6 +40,6 @@ def is_overloaded(function: FunctionType) -> bool:
 
 
 def _templates(function: FunctionType) -> Any:
-    for key, kind in builtin_registry.globals:
+    for key, kind in _templates_of_cuda.builtin_registry.globals:
         if key is function and isinstance(kind, types.Function):
             yield from (t for t in kind.templates if hasattr(t, "_overload_func"))

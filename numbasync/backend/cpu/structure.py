@@ -94,7 +94,7 @@ def _join(block: Block, blocks: dict[int, Block], before: Counter[int]) -> bool:
         # `and` goes on if the second is true, `or` if it is false.
         if (b if is_and else a) != other:
             test, a, b = ast.UnaryOp(ast.Not(), test), b, a
-        assert block.test is not None, "only blocks with a test are joined"
+        assert block.test is not None  # only such blocks are joined
         block.test = ast.BoolOp(ast.And() if is_and else ast.Or(), [block.test, test])
         block.targets = (a, b)
         return True
@@ -178,7 +178,7 @@ class _Writer:
 
     def _condition(self, block: Block, around: _Around) -> list[ast.stmt]:
         yes, no = (self.region(t, around) for t in block.targets)
-        assert block.test is not None, "a block with two targets has a test"
+        assert block.test is not None  # as of every block with two targets
         if yes:
             made = ast.If(block.test, yes, no)
         elif no:
