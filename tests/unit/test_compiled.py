@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import threading
 from typing import Any
@@ -15,6 +16,7 @@ from numbasync.backend.base import ArrayKey
 from numbasync.backend.cpu import compiled, engines, sharing
 from numbasync.errors import BarrierDivergenceError, CallerError, KernelError
 
+overload: Any = importlib.import_module("numba.cuda.extending").overload
 pytestmark = pytest.mark.filterwarnings("ignore::numba.cuda.core.errors.NumbaPerformanceWarning")
 
 
@@ -402,3 +404,25 @@ def test_constants_of_float16() -> None:
     scaled[1, 4](z, x).sync()
     np.testing.assert_array_equal(z.to_host().sync(), [*(x * third + table)[:3], third])
     assert scaled.cpu_engine() == ("compiled", "")
+
+
+def last_but(x, i):  # type: ignore[no-untyped-def]
+    raise NotImplementedError("only in kernels")
+
+
+@overload(last_but)
+def _last_but(x, i):  # type: ignore[no-untyped-def]
+    return lambda x, i: x[x.size - 1 + i]
+
+
+def test_an_index_of_an_overload_is_checked() -> None:
+    @na.launcher
+    @cuda.jit
+    def read(z: na.KernelOutput, x: na.KernelInput, i):
+        z[0] = last_but(x, i)
+
+    x, z = np.arange(4.0, dtype=np.float32), na.zeros(1).sync()
+    read[1, 1](z, x, 0).sync()
+    assert z.to_host().sync().tolist() == [3] and read.cpu_engine() == ("compiled", "")
+    with pytest.raises(KernelError, match="index is out of bounds"):
+        read[1, 1](z, x, 1).sync()

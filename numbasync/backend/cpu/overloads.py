@@ -13,7 +13,8 @@ from numbasync.backend.cpu.native import OPTIONS, types
 
 _templates_of_cuda: Any = importlib.import_module("numba.cuda.typing.templates")
 _overload: Any = overload
-_options: Any = OPTIONS
+# Its indices are not those that `translate` has checked; Numba's check does not say where.
+_options: Any = {**OPTIONS, "boundscheck": True}
 _known: dict[FunctionType, bool] = {}
 _lock = threading.Lock()
 
@@ -27,13 +28,9 @@ def is_overloaded(function: FunctionType) -> bool:
         if function not in _known:
             templates = list(_templates(function))
             for template in templates:
-                register = overload(
-                    function,
-                    OPTIONS,
-                    strict=template._strict,
-                    prefer_literal=template.prefer_literal,
-                )
-                register(template._overload_func)
+                first = template.prefer_literal
+                say = _overload(function, _options, strict=template._strict, prefer_literal=first)
+                say(template._overload_func)
             if templates:
                 _known[function] = True
         return _known.get(function, False)
