@@ -254,3 +254,35 @@ def test_builtins(device: na.Device) -> None:
         for i, (a, b) in enumerate(zip(x.tolist(), n.tolist(), strict=True))
     ]  # fmt: skip
     assert host(z).tolist() == want
+
+
+def test_vector_types(device: na.Device) -> None:
+    @cuda.jit(device=True)
+    def swapped(v):
+        return cuda.float32x2(v.y, v.x)
+
+    @na.launcher
+    @cuda.jit
+    def vectors(z: na.KernelOutput, n: na.KernelOutput, x: na.KernelInput):
+        i = cuda.grid(1)
+        pair = swapped(cuda.float32x2(x[i], x[i] + 0.1))
+        four = cuda.float4(pair, 7, cuda.float32x1(x[i] * 2))
+        same = cuda.float64x4(cuda.float64x3(1, pair.x, 3), 4.5)
+        z[i, 0] = four.x
+        z[i, 1] = four.y
+        z[i, 2] = four.z + four.w
+        z[i, 3] = same.y * same.w
+        count = cuda.uint8x3(250, 251, 252)
+        total = 0
+        for v in (cuda.int32x2(1, i), cuda.int32x2(i, 2)):
+            total += v.x * 100 + v.y
+        n[i] = total + count.z
+
+    x = np.linspace(0, 3, 32, dtype=np.float32)
+    z, n = na.zeros((32, 4), np.float32).sync(), na.zeros(32, np.int64).sync()
+    vectors[1, 32](z, n, x).sync()
+    more = (x + 0.1).astype(np.float32)
+    want = [more, x, 7 + x * 2, more.astype(np.float64) * 4.5]
+    np.testing.assert_array_equal(z.to_host().sync().T, np.array(want).astype(np.float32))
+    i = np.arange(32)
+    np.testing.assert_array_equal(n.to_host().sync(), 100 + i + 100 * i + 2 + 252)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any, NamedTuple
 
 import numpy as np
 from numba import cuda
 
 import numbasync as na
+
+overload: Any = importlib.import_module("numba.cuda.extending").overload
 
 SCALE = 3
 OFFSET = np.float32(0.25)
@@ -269,3 +272,27 @@ def test_a_lambda_is_a_device_function(device: na.Device) -> None:
 
     assert host(join[1, 4](na.zeros(4, dtype=np.int64)).sync()[0]).tolist() == [7, 17, 27, 37]
     assert device.kind == "cuda" or join.cpu_engine().name == "compiled"
+
+
+def no_less(x, low):  # type: ignore[no-untyped-def]
+    raise NotImplementedError("only in kernels")
+
+
+@overload(no_less)
+def _no_less(x, low):  # type: ignore[no-untyped-def]
+    if isinstance(x, cuda.types.Float):
+        return lambda x, low: x if x > low else low
+    return lambda x, low: 2 * x
+
+
+def test_overloads_of_the_program(device: na.Device) -> None:
+    @na.launcher
+    @cuda.jit
+    def chosen(z: na.KernelOutput, x: na.KernelInput, n: na.KernelInput):
+        i = cuda.grid(1)
+        z[i] = no_less(x[i], 1.5) + no_less(n[i], 3)
+
+    x, n = np.linspace(0, 3, 32), np.arange(32)
+    z = na.zeros(32, np.float64).sync()
+    chosen[1, 32](z, x, n).sync()
+    np.testing.assert_array_equal(z.to_host().sync(), np.maximum(x, 1.5) + 2 * n)

@@ -306,3 +306,36 @@ def test_parts_of_floats(device: na.Device, dtype: Any) -> None:
     special = na.zeros((3, 8), np.float64).sync()
     parts[1, 3](special, np.array([np.nan, np.inf, -np.inf], dtype)).sync()
     assert host(special)[:, 5].tolist() == [1, 2, 2]
+
+
+def test_bits_are_counted_by_the_number_itself(device: na.Device) -> None:
+    @na.launcher
+    @cuda.jit
+    def count(z: na.KernelOutput, x: na.KernelInput, y: na.KernelInput):
+        i = cuda.grid(1)
+        z[i] = x[i].bit_count() * 100 + (y[i] >> 1).bit_count()
+
+    x = np.array([0, 1, 255, 256, 2**32 - 1, 5], np.uint32)
+    y = np.array([2**63, 0, 1, 6, 7, 2**40 - 1], np.uint64)
+    z = na.zeros(6, np.int64).sync()
+    count[1, 6](z, x, y).sync()
+    want = [int(a).bit_count() * 100 + (int(b) >> 1).bit_count() for a, b in zip(x, y, strict=True)]
+    assert host(z).tolist() == want
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_round_to_digits(device: na.Device, dtype: Any) -> None:
+    @na.launcher
+    @cuda.jit
+    def rounded(z: na.KernelOutput, x: na.KernelInput):
+        i = cuda.grid(1)
+        z[i, 0] = round(x[i], 3)
+        z[i, 1] = round(x[i], 0)
+        z[i, 2] = round(x[i], -2)
+
+    x = np.array([0.3425, 0.3435, 2.5, -2.5, 150, 250, 12345.67, 1e9, -np.inf, np.nan], dtype)
+    z = na.zeros((10, 3), dtype).sync()
+    rounded[1, 10](z, x).sync()
+    wide, got = x.astype(np.float64), host(z)
+    want = [np.rint(wide * 1000) / 1000, np.rint(wide), np.rint(wide / 100) * 100]
+    np.testing.assert_array_equal(got.T, np.array(want).astype(dtype))

@@ -30,8 +30,8 @@ from tests.judge.child import suite
 from tests.judge.outcome import FAILED, KINDS, SKIPPED, Outcome, markdown, reasons
 
 PACKAGES = ("cudapy", "doc_examples")
-FILE_SECONDS = 120.0
-TEST_SECONDS = 30.0
+FILE_SECONDS = 600.0
+TEST_SECONDS = 60.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:

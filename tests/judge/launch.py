@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from enum import Enum
 from typing import Any
 
 import numpy as np
+from numba import typeof
 
 import numbasync as na
 from numbasync.backend import base
@@ -56,14 +58,9 @@ def _run(dispatcher: Any, args: Sequence[Any], grid: Any, block: Any, shared: in
     device = na.devices("cpu")[0].backend
     values, keys = [], []
     for argument in args:
-        array = _array(argument)
-        if array is None:
-            argument = getattr(argument, "_ary", argument)  # a structured scalar
-            values.append(argument)
-            keys.append(device.scalar_key(argument))
-        else:
-            values.append(CpuArray(array))
-            keys.append(base.ArrayKey(dtype_key(array.dtype), array.ndim, _order(array)))
+        value, key = _passed(device, argument)
+        values.append(value)
+        keys.append(key)
     variants = dispatcher.__dict__.setdefault("judged", {})
     executable = variants.get(tuple(keys))
     if executable is None:
@@ -78,6 +75,21 @@ def _run(dispatcher: Any, args: Sequence[Any], grid: Any, block: Any, shared: in
         # Numba's tests expect what the kernel raised, not what it is wrapped in.
         wrapped = isinstance(error, KernelError) and isinstance(error.__cause__, Exception)
         raise (error.__cause__ or error) if wrapped else error
+
+
+def _passed(device: Any, argument: Any) -> tuple[Any, Hashable]:
+    """An argument as the device takes it, and its part of a variant's key."""
+    array = _array(argument)
+    if array is not None:
+        key = base.ArrayKey(dtype_key(array.dtype), array.ndim, _order(array))
+        return CpuArray(array), key
+    if type(argument) is tuple:
+        parts = [_passed(device, a) for a in argument]
+        return tuple(v for v, _ in parts), tuple(k for _, k in parts)
+    if isinstance(argument, Enum):  # which no tensor has, and Numba knows
+        return argument, typeof(argument)
+    argument = getattr(argument, "_ary", argument)  # a structured scalar
+    return argument, device.scalar_key(argument)
 
 
 def _hinted(hint: Any) -> Any:

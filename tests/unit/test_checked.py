@@ -504,11 +504,14 @@ def test_a_launch_that_is_none() -> None:
 def test_interpreted_kernels_keep_the_order() -> None:
     @na.launcher
     @cuda.jit
-    def half(z: na.KernelOutput, x: na.KernelInput):
-        z[0] = x[cuda.grid(1)]
+    def last(z: na.KernelOutput, x: na.KernelInput):
+        for _ in range(1):
+            cuda.syncthreads()
+        else:
+            z[0] = x[cuda.grid(1)]
 
-    x = np.arange(4, dtype=np.float16)
-    race = testing.find_race(half[2, 2], [np.zeros(1, np.float16), x])
-    assert half.cpu_engine().name == "interpreted"
+    x = np.arange(4, dtype=np.float32)
+    race = testing.find_race(last[2, 2], [np.zeros(1, np.float32), x])
+    assert last.cpu_engine().name == "interpreted"
     assert race is not None and race.difference is not None
     assert race.difference.values == (3.0, 0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import threading
 from typing import Any
@@ -15,6 +16,7 @@ from numbasync.backend.base import ArrayKey
 from numbasync.backend.cpu import compiled, engines, sharing
 from numbasync.errors import BarrierDivergenceError, CallerError, KernelError
 
+overload: Any = importlib.import_module("numba.cuda.extending").overload
 pytestmark = pytest.mark.filterwarnings("ignore::numba.cuda.core.errors.NumbaPerformanceWarning")
 
 
@@ -69,8 +71,11 @@ def count_all(z: na.KernelOutput):
 
 @na.launcher
 @cuda.jit
-def half_precision(z: na.KernelOutput, x: na.KernelInput):
-    z[0] = x[0] + x[0]
+def loop_with_an_end(z: na.KernelOutput, x: na.KernelInput):
+    for _ in range(2):
+        cuda.syncthreads()
+    else:
+        z[0] = x[0] + x[0]
 
 
 # --- which engine ---
@@ -84,13 +89,13 @@ def test_a_kernel_tells_what_runs_it() -> None:
 
 
 def test_what_cannot_be_compiled_says_why_once(caplog: pytest.LogCaptureFixture) -> None:
-    x, z = na.ones(1, np.float16).sync(), na.zeros(1, np.float16).sync()
+    x, z = na.ones(1).sync(), na.zeros(1).sync()
     with caplog.at_level(logging.INFO, "numbasync"):
         for _ in range(2):
-            na.launcher(half_precision.kernel)[1, 1](z, x).sync()
+            na.launcher(loop_with_an_end.kernel)[1, 1](z, x).sync()
     assert z.to_host().sync().tolist() == [2]
-    (line,) = [r.message for r in caplog.records if "half_precision" in r.message]
-    assert "is interpreted on the CPU device" in line and "float16" in line
+    (line,) = [r.message for r in caplog.records if "loop_with_an_end" in r.message]
+    assert "is interpreted on the CPU device" in line and "else" in line
     assert "\n" not in line
 
 
@@ -103,9 +108,8 @@ def test_one_engine_may_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
         "interpreted",
         "NUMBASYNC_CPU_ENGINE=interpreted asks for it",
     )
-    half = (ArrayKey("<f2", 1, "C"),) * 2
-    with pytest.raises(Exception, match="float16"):
-        engines.prepared(half_precision.kernel, half, 1024, "compiled")
+    with pytest.raises(Exception, match="else"):
+        engines.prepared(loop_with_an_end.kernel, keys, 1024, "compiled")
     monkeypatch.setenv("NUMBASYNC_CPU_ENGINE", "warp")
     with pytest.raises(CallerError, match="write auto, compiled or interpreted"):
         engines.wish()
@@ -383,3 +387,42 @@ def test_rows_that_a_loop_goes_through_between_two_meetings() -> None:
     z = rows_of_a_loop[1, 8](na.zeros(8), x).sync()[0]
     assert rows_of_a_loop.cpu_engine().name == "compiled"
     np.testing.assert_array_equal(z.to_host().sync(), 2 * x[::-1] + 1)
+
+
+def test_constants_of_float16() -> None:
+    third, table = np.float16(1 / 3), np.array([0.5, 65504, np.inf, 6e-8], np.float16)
+    limit = np.float16(-np.inf)
+
+    @na.launcher
+    @cuda.jit
+    def scaled(z: na.KernelOutput, x: na.KernelInput):
+        i = cuda.grid(1)
+        z[i] = x[i] * third + table[i] if x[i] > limit else third
+
+    x = np.array([1, 2, 3, -np.inf], np.float16)
+    z = na.zeros(4, np.float16).sync()
+    scaled[1, 4](z, x).sync()
+    np.testing.assert_array_equal(z.to_host().sync(), [*(x * third + table)[:3], third])
+    assert scaled.cpu_engine() == ("compiled", "")
+
+
+def last_but(x, i):  # type: ignore[no-untyped-def]
+    raise NotImplementedError("only in kernels")
+
+
+@overload(last_but)
+def _last_but(x, i):  # type: ignore[no-untyped-def]
+    return lambda x, i: x[x.size - 1 + i]
+
+
+def test_an_index_of_an_overload_is_checked() -> None:
+    @na.launcher
+    @cuda.jit
+    def read(z: na.KernelOutput, x: na.KernelInput, i):
+        z[0] = last_but(x, i)
+
+    x, z = np.arange(4.0, dtype=np.float32), na.zeros(1).sync()
+    read[1, 1](z, x, 0).sync()
+    assert z.to_host().sync().tolist() == [3] and read.cpu_engine() == ("compiled", "")
+    with pytest.raises(KernelError, match="index is out of bounds"):
+        read[1, 1](z, x, 1).sync()

@@ -13,6 +13,8 @@ from llvmlite import binding, ir
 from numba import njit
 from numba.extending import intrinsic, overload
 
+from numbasync.backend.cpu import fp16
+from numbasync.backend.cpu.half import half
 from numbasync.backend.cpu.native import INLINED, types
 
 # --- bits ---
@@ -98,6 +100,11 @@ def _number(x: Any) -> bool:
     return isinstance(x, (types.Number, types.Boolean))
 
 
+def _are_floats(a: Any, b: Any) -> bool:
+    """Whether a GPU has an instruction for the larger of both; not if both are float16."""
+    return isinstance(a, types.Float) and isinstance(b, types.Float) and not a == b == half
+
+
 def larger(a, b): ...  # type: ignore[no-untyped-def]
 
 
@@ -106,29 +113,54 @@ def smaller(a, b): ...  # type: ignore[no-untyped-def]
 
 @overload(larger, jit_options=INLINED)
 def _larger(a, b):  # type: ignore[no-untyped-def]
-    if isinstance(a, types.Float) and isinstance(b, types.Float):
+    if _are_floats(a, b):
         return lambda a, b: b if a != a else (a if b != b else max(a, b))
     return lambda a, b: max(a, b)
 
 
 @overload(smaller, jit_options=INLINED)
 def _smaller(a, b):  # type: ignore[no-untyped-def]
-    if isinstance(a, types.Float) and isinstance(b, types.Float):
+    if _are_floats(a, b):
         return lambda a, b: b if a != a else (a if b != b else min(a, b))
     return lambda a, b: min(a, b)
 
 
 def _rounding(of: Any) -> Any:
+    of_half = fp16.FUNCTIONS[f"h{of.__name__}"]
+
     def function(x): ...  # type: ignore[no-untyped-def]
 
     @overload(function, jit_options=INLINED)
     def _function(x):  # type: ignore[no-untyped-def]
+        if x == half:
+            return lambda x: of_half(x)
         if isinstance(x, types.Float):
             return lambda x: of(x)
         return lambda x: np.float64(x)
 
     function.__name__ = of.__name__
     return function
+
+
+@njit(**INLINED)
+def _rounded_wide(x, digits):  # type: ignore[no-untyped-def]
+    size = 10.0 ** abs(digits)
+    wide = x * size if digits >= 0 else x / size
+    if math.isinf(wide) or math.isnan(wide):
+        return x
+    return np.rint(wide) / size if digits >= 0 else np.rint(wide) * size
+
+
+def rounded_to(x, digits): ...  # type: ignore[no-untyped-def]
+
+
+@overload(rounded_to, jit_options=INLINED)
+def _rounded_to(x, digits):  # type: ignore[no-untyped-def]
+    """`round(x, digits)`, in float64 until the end, also of a float32; halves go to even."""
+    if isinstance(x, types.Float):
+        kind = x
+        return lambda x, digits: kind(_rounded_wide(np.float64(x), digits))
+    return lambda x, digits: round(x, digits)
 
 
 _C = ctypes.CDLL("ucrtbase" if os.name == "nt" else None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import copy
-import math
 import types
 from collections.abc import Callable
 from typing import Any
@@ -12,33 +11,31 @@ from typing import Any
 import numpy as np
 from numba import cuda
 
-from numbasync.backend.cpu import atomics, native
+from numbasync.backend.cpu import arithmetic, atomics, half, vectors
+from numbasync.backend.cpu.allocate import made_array
 from numbasync.backend.cpu.names import (
     MISSING,
     Scope,
     UntranslatableError,
     device_function,
-    element_type,
 )
 from numbasync.backend.cpu.native import types as numba_types
-from numbasync.backend.cpu.program import MOST_THREADS, PLACE, Program, item_bytes, parsed
+from numbasync.backend.cpu.overloads import is_overloaded
+from numbasync.backend.cpu.program import PLACE, Program, parsed
 from numbasync.backend.cpu.vocabulary import (
     ATOMICS,
     AXES,
-    FUNCTIONS,
     GRID_MEETING,
     MEETINGS,
     NOTHING,
     THIS_GRID,
+    function,
 )
 
 _REFUSED = (
     ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.Await, ast.Yield,
     ast.YieldFrom, ast.JoinedStr, ast.List, ast.Dict, ast.Set, ast.Starred, ast.NamedExpr,
 )  # fmt: skip
-
-
-MOST_LOCAL_BYTES = 2**26  # of all threads of a block
 
 
 class Expressions(ast.NodeTransformer):
@@ -92,11 +89,23 @@ class Expressions(ast.NodeTransformer):
         module = getattr(value, "__module__", None) or ""
         if isinstance(module, str) and module.startswith("numba.cuda") and not _is_type(value):
             raise UntranslatableError(f"cuda.{name}", node)
-        if isinstance(value, types.FunctionType) and not module.startswith(("numpy", "numba")):
+        is_of_users = not module.startswith(("numpy", "numba"))
+        if isinstance(value, types.FunctionType) and is_of_users and not is_overloaded(value):
             raise UntranslatableError(f"{name}, which is no device function", node)
         if isinstance(value, np.ndarray):
             value = self._program.frozen(value)
+        if isinstance(value, np.ndarray | np.generic) and value.dtype == np.float16:
+            return self._half(value)
         return ast.copy_location(ast.Name(self._program.bind(value, name), ast.Load()), node)
+
+    def _half(self, value: Any) -> Any:
+        """A constant of float16, which Numba does not have."""
+        if isinstance(value, np.generic):
+            return self._call(half.of, [self._bound(np.float32(value))])
+        return self._call(half.of_bits, [self._bound(self._program.as_bits(value))])
+
+    def _bound(self, value: Any) -> ast.expr:
+        return ast.Name(self._program.bind(value, "half"), ast.Load())
 
     # --- elements ---
 
@@ -183,7 +192,9 @@ class Expressions(ast.NodeTransformer):
         if callee is cuda.grid or callee is cuda.gridsize:
             return lambda node: self._grid(node, callee is cuda.grid)
         if callee in (cuda.shared.array, cuda.local.array):
-            return lambda node: self._array(node, callee is cuda.shared.array)
+            shared = callee is cuda.shared.array
+            kept = not shared and self._in_kernel and self._program.meets
+            return lambda node: made_array(self._program, self._scope, node, shared, kept)
         if callee is cuda.const.array_like:
             return lambda node: self.visit(node.args[0])
         if callee in NOTHING:
@@ -198,15 +209,26 @@ class Expressions(ast.NodeTransformer):
             return lambda node: self._atomic(node, atomics.atomic_cas)
         if callee is cuda.atomic.compare_and_swap:
             return self._compare_and_swap
-        if callee in FUNCTIONS:
-            return lambda node: self._renamed(node, callee)
+        if callee is round:
+            return self._round
+        if callee in vectors.CONSTRUCTORS:
+            return lambda node: self._vector(node, vectors.CONSTRUCTORS[callee])
+        here = function(callee)
+        if here is not None:
+            return lambda node: self._renamed(node, callee, here)
         return None
 
-    def _renamed(self, node: ast.Call, callee: Any) -> Any:
+    def _vector(self, node: ast.Call, construct: Any) -> Any:
+        return self._call(construct, [ast.Tuple(self._in_order(node.args), ast.Load())])
+
+    def _round(self, node: ast.Call) -> Any:
+        arguments = self._in_order([*node.args, *(k.value for k in node.keywords)])
+        return self._call(round if len(arguments) == 1 else arithmetic.rounded_to, arguments)
+
+    def _renamed(self, node: ast.Call, callee: Any, function: Any) -> Any:
         arguments = self._in_order(node.args)
         if node.keywords:
             raise UntranslatableError("keywords of a function of cuda or math", node)
-        function = FUNCTIONS[callee]
         if callee in (min, max) and len(arguments) != 2:
             if len(arguments) < 2:
                 raise UntranslatableError(f"{callee.__name__} of one argument", node)
@@ -228,6 +250,8 @@ class Expressions(ast.NodeTransformer):
             return self._meet(node, GRID_MEETING, "sync of the grid")
         if not isinstance(node.func, ast.Attribute):
             raise UntranslatableError("a call of something that is computed", node)
+        if node.func.attr == "bit_count" and not node.args:
+            return self._call(arithmetic.popc, [self.visit(node.func.value)])
         return self.generic_visit(node)
 
     def _grid(self, node: ast.Call, position: bool) -> Any:
@@ -237,37 +261,6 @@ class Expressions(ast.NodeTransformer):
         form = "(_natural(_b{0} * _w{0}) + _t{0})" if position else "(_g{0} * _w{0})"
         axes = [form.format(a) for a in "xyz"[:count]]
         return parsed(axes[0] if count == 1 else f"({', '.join(axes)})")
-
-    def _array(self, node: ast.Call, shared: bool) -> Any:
-        given: dict[str, ast.expr] = dict(zip(("shape", "dtype"), node.args, strict=False))
-        given |= {k.arg: k.value for k in node.keywords if k.arg is not None}
-        shape = self._scope.constant(given.get("shape"))
-        kind = element_type(self._scope.constant(given.get("dtype")))
-        shape = (shape,) if isinstance(shape, int) else shape
-        if kind is MISSING or not isinstance(shape, tuple):
-            raise UntranslatableError("an array whose shape or dtype is no constant", node)
-        if not all(isinstance(n, int) and n >= 0 for n in shape):
-            raise UntranslatableError("an array whose shape is no constant", node)
-        program = self._program
-        if shared and shape == (0,):
-            make = program.bind(native.array_of_bytes(kind), "dynamic")
-            program.pure.add(make)
-            return parsed(f"{make}(_m + _fixed, _d)")
-        nbytes = math.prod(shape) * item_bytes(kind)
-        make = program.bind(native.array_at(shape, kind), "array")
-        program.pure.add(make)
-        if shared or not (self._in_kernel and program.meets):
-            at = program.take(nbytes)
-            if shared:
-                program.shared.append((at, nbytes))
-            return parsed(f"{make}(_m + {at})")
-        # Every thread has its own, since they take turns.
-        each = -(-max(nbytes, 1) // 16) * 16
-        if each * MOST_THREADS > MOST_LOCAL_BYTES:
-            raise UntranslatableError("a large local array of threads that meet", node)
-        at = program.take(each * MOST_THREADS)
-        lane = "(_tx + _wx * (_ty + _wy * _tz))"
-        return parsed(f"{make}(_m + {at} + {each} * {lane})")
 
     def _atomic(self, node: ast.Call, function: Any) -> Any:
         if len(node.args) < 3 or node.keywords:

@@ -17,6 +17,7 @@ from numba.np.numpy_support import from_dtype
 from numbasync.backend.base import ArrayKey
 from numbasync.backend.cpu import meetings
 from numbasync.backend.cpu.control import alone, counted, plain, threads
+from numbasync.backend.cpu.half import known
 from numbasync.backend.cpu.hoist import Hoist
 from numbasync.backend.cpu.names import UntranslatableError
 from numbasync.backend.cpu.native import types
@@ -38,10 +39,10 @@ _WHERE = """
 def type_of(key: Hashable) -> Any:
     """Numba's type of an argument, by its part of a variant's key."""
     if isinstance(key, ArrayKey):
-        return types.Array(from_dtype(np.dtype(key.dtype)), key.ndim, key.order)
+        return types.Array(known(from_dtype(np.dtype(key.dtype))), key.ndim, key.order)
     if isinstance(key, tuple):
         return types.BaseTuple.from_types([type_of(k) for k in key])
-    return key
+    return known(key)
 
 
 def entry_of(program: Program, kinds: tuple[Any, ...], options: dict[str, Any]) -> Entry:

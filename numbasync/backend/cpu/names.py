@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import importlib
 import types
 from typing import Any
 
@@ -12,6 +13,8 @@ from numba import cuda
 from numba.core import types as numba_types
 from numba.core.dispatcher import Dispatcher
 from numba.np.numpy_support import from_dtype
+
+from numbasync.backend.cpu.half import known
 
 MISSING: Any = object()
 
@@ -53,7 +56,9 @@ class Scope:
         code = function.__code__
         self.function = function
         self._bound = bound or {}
-        self.locals = (frozenset(code.co_varnames) | frozenset(code.co_cellvars)) - set(self._bound)
+        stored = {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and _is_stored(n)}
+        own = {*code.co_varnames, *code.co_cellvars, *stored}  # also of recovered statements
+        self.locals = frozenset(own) - set(self._bound)
         self._cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
         self._globals = function.__globals__
         self._constants = _constants(node)
@@ -77,6 +82,8 @@ class Scope:
             return self.find(node.id)
         if isinstance(node, ast.Attribute):
             owner = self.resolve(node.value)
+            if owner is cuda and node.attr == "fp16":
+                return importlib.import_module("numba.cuda.fp16")  # which a GPU's compiler does
             if isinstance(owner, types.ModuleType | type):
                 return getattr(owner, node.attr, MISSING)
         return MISSING
@@ -102,6 +109,10 @@ class Scope:
         if isinstance(found, property):
             return MISSING  # `cuda.threadIdx.x`, which every thread has its own of
         return int(found) if isinstance(found, np.integer) else found
+
+
+def _is_stored(node: ast.Name) -> bool:
+    return isinstance(node.ctx, ast.Store)
 
 
 def _constants(node: ast.FunctionDef) -> dict[str, ast.expr]:
@@ -131,9 +142,9 @@ def is_reassigned(name: str, node: ast.FunctionDef) -> bool:
 def element_type(value: Any) -> Any:
     """Numba's type for what a kernel writes as an array's `dtype`; MISSING if it is none."""
     if isinstance(value, numba_types.Type):
-        return value
+        return known(value)
     try:
-        return from_dtype(np.dtype(value))
+        return known(from_dtype(np.dtype(value)))
     except Exception:
         return MISSING
 

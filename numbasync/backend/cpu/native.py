@@ -28,7 +28,7 @@ OUT_OF_RANGE, RAISED, DIVERGED = 1, 2, 3
 UNWRITTEN, INPUT_WRITTEN, OUTSIDE_TILE, RACE, OVERFLOWN = 4, 5, 6, 7, 8  # in checked kernels
 _I64 = ir.IntType(64)
 # Of type Any: what they make is called without the first parameter.
-_intrinsic: Any = intrinsic
+any_intrinsic: Any = intrinsic
 _literal: Any = intrinsic(prefer_literal=True)
 
 
@@ -94,7 +94,7 @@ def check_axis(tyctx: Any, array: Any, axis: Any, index: Any, record: Any, site:
     return sig, codegen
 
 
-@_intrinsic
+@any_intrinsic
 def check(tyctx: Any, array: Any, index: Any, record: Any, site: Any, place: Any):  # type: ignore[no-untyped-def]
     """`index`, a number or a tuple of them; what is neither is given back as it is."""
     index = types.unliteral(index)
@@ -126,7 +126,7 @@ def check(tyctx: Any, array: Any, index: Any, record: Any, site: Any, place: Any
     return sig, codegen
 
 
-@_intrinsic
+@any_intrinsic
 def sure(tyctx: Any, index: Any):  # type: ignore[no-untyped-def]
     """`index`, a number or a tuple of them, as unsigned numbers: it is known to be in range."""
     index = types.unliteral(index)
@@ -213,7 +213,7 @@ def array_at(shape: tuple[int, ...], dtype: Any) -> Any:
     """A function that gives the array at an address."""
     kind = types.Array(dtype, len(shape), "C")
 
-    @_intrinsic
+    @any_intrinsic
     def at(tyctx: Any, address: Any):  # type: ignore[no-untyped-def]
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             return _view(context, builder, kind, args[0], [ir.Constant(_I64, n) for n in shape])
@@ -228,7 +228,7 @@ def array_of_bytes(dtype: Any) -> Any:
     """A function that gives the one-dimensional array which fills so many bytes."""
     kind = types.Array(dtype, 1, "C")
 
-    @_intrinsic
+    @any_intrinsic
     def at(tyctx: Any, address: Any, nbytes: Any):  # type: ignore[no-untyped-def]
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             size = context.get_abi_sizeof(context.get_data_type(dtype))

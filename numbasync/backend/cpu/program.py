@@ -142,6 +142,10 @@ class Program:
         """A copy of a global array, as Numba makes one; the same however often it is named."""
         return self._frozen.setdefault(id(array), (array, array.copy()))[1]
 
+    def as_bits(self, array: Any) -> Any:
+        """A frozen array of float16 as uint16; the same however often it is named."""
+        return self._frozen.setdefault(id(array), (array, array.view(np.uint16)))[1]
+
     def bind(self, value: Any, hint: str) -> str:
         """A name of the generated code for a value."""
         for name, known in self.names.items():

@@ -29,6 +29,7 @@ from numbasync.backend.cpu.names import (
     is_reassigned,
 )
 from numbasync.backend.cpu.program import ALL, PLACE, Program, parsed
+from numbasync.backend.cpu.recovered import recovered
 from numbasync.backend.cpu.rewrite import definition, of_lambda
 from numbasync.backend.cpu.vocabulary import THIS_GRID, is_meeting
 from numbasync.backend.cpu.watched import Watched
@@ -98,7 +99,7 @@ class _Translation:
             found = definition(function)
             node = None if found is None else found[1]
         if node is None:
-            raise UntranslatableError(f"{function.__name__}, whose source is not at hand")
+            node = recovered(function)
         return node, Scope(function, node)
 
     def device(self, function: types.FunctionType) -> str:

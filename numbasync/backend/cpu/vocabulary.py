@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numba import cuda
 
-from numbasync.backend.cpu import arithmetic, atomics, libdevice
+from numbasync.backend.cpu import arithmetic, atomics, fp16, half, libdevice
+from numbasync.backend.cpu.native import types
 
 AXES = {cuda.threadIdx: "_t", cuda.blockIdx: "_b", cuda.blockDim: "_w", cuda.gridDim: "_g"}
 
@@ -41,8 +42,10 @@ FUNCTIONS: dict[Any, Any] = {
     math.floor: arithmetic.floor, math.ceil: arithmetic.ceil, math.trunc: arithmetic.trunc,
     min: arithmetic.smaller, max: arithmetic.larger, math.remainder: arithmetic.remainder,
     math.fmod: np.fmod, math.modf: arithmetic.modf,
+    np.float16: half.of, types.float16: half.of,
     **libdevice.FUNCTIONS,
 }  # fmt: skip
+_FP16 = "numba.cuda._internal.cuda_fp16"
 ATOMICS = {getattr(cuda.atomic, name): function for name, function in atomics.ATOMICS.items()}
 
 
@@ -51,3 +54,10 @@ def is_meeting(value: Any) -> bool:
         return value in MEETINGS
     except TypeError:
         return False
+
+
+def function(value: Any) -> Any:
+    """What a call of `value` calls here; None if that is not said."""
+    if getattr(value, "__module__", None) == _FP16:
+        return fp16.FUNCTIONS.get(value.__name__)
+    return FUNCTIONS.get(value)

@@ -232,7 +232,7 @@ def touch(m, address, nbytes, mode, site, place):  # type: ignore[no-untyped-def
 # --- in place of subscripts ---
 
 
-@native._intrinsic
+@native.any_intrinsic
 def _address(tyctx: Any, array: Any, index: Any):  # type: ignore[no-untyped-def]
     """Of an element; `index` has been checked."""
     index = types.unliteral(index)
