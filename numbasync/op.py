@@ -48,7 +48,7 @@ class DeviceOp(ValueMethods, Generic[T]):
     # It may be enqueued at once: see `at_once`.
     is_quick = False
 
-    # The stream that it asks for, as `kernel[grid, block, stream]` does; None: whoever runs it picks.
+    # The stream that it asks for, as `kernel[grid, block, stream]` does; None: none.
     stream: Stream | None = None
 
     _free = True  # neither run nor part of another operation
