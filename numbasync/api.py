@@ -301,12 +301,12 @@ class Full(Made):
         self._value = value
         self._name = name
 
-    def at_once(self, submission: Submission, pool: MemoryPool) -> bool:
+    def at_once(self, submission: Submission, pool: MemoryPool | None) -> bool:
         nbytes = math.prod(self._shape) * self._dtype.itemsize
-        storage = pool.reuse(nbytes)
+        stream = submission.stream
+        storage = (pool or stream.device.pool).reuse(nbytes)
         if storage is None:
             return False
-        stream = submission.stream
         made = self._made = Tensor.of(stream.device, storage, self._shape, self._dtype)
         if self._value is None or not nbytes:
             submission.is_empty = True

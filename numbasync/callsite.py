@@ -18,6 +18,9 @@ from typing import NamedTuple
 # What lies between a program's line and us: our own modules, and what runs tasks.
 _BETWEEN = frozenset({__name__.partition(".")[0], "asyncio", "contextlib", "concurrent"})
 
+# Our own that are programs like any other.
+_PROGRAMS = ("numbasync.bench", "numbasync.demo")
+
 _is_between: dict[str, bool] = {}  # by module
 
 
@@ -59,7 +62,8 @@ def call_site(above: int) -> CallSite | None:
         module = frame.f_globals.get("__name__", "")
         inside = _is_between.get(module)
         if inside is None:
-            inside = _is_between[module] = str(module).partition(".")[0] in _BETWEEN
+            inside = str(module).partition(".")[0] in _BETWEEN
+            inside = _is_between[module] = inside and not str(module).startswith(_PROGRAMS)
         if not inside:
             return _made((frame.f_code, frame.f_lasti))
         if frame.f_back is None:

@@ -62,7 +62,7 @@ class Submittable(Protocol[T_co]):
         """It may be enqueued at once."""
         ...
 
-    def at_once(self, submission: Submission, pool: MemoryPool) -> bool:
+    def at_once(self, submission: Submission, pool: MemoryPool | None) -> bool:
         """Enqueue it now, if that needs nothing else. Whether it was."""
         ...
 
@@ -350,7 +350,7 @@ def context_for(
 
 
 def at_once(
-    op: Submittable[Any], stream: Stream, site: CallSite | None, pool: MemoryPool | None = None
+    op: Submittable[Any], stream: Stream, pool: MemoryPool | None = None
 ) -> Submission | None:
     """Enqueue all of `op` on `stream`, if that needs neither a preparation nor a look at anything
     else. Its submission, which has no number yet; None, if it has to be run step by step.
@@ -358,9 +358,9 @@ def at_once(
     device = stream.device
     if not op.is_quick or stream.is_broken or device.lost is not None or device.limit is not None:
         return None
-    submission = Submission(stream, op.label, site)
+    submission = Submission(stream, op.label)
     try:
-        return submission if op.at_once(submission, pool or device.pool) else None
+        return submission if op.at_once(submission, pool) else None
     except DeviceLostError as error:
         device.lose(error, submission)
         raise device.lost or error from None

@@ -97,9 +97,10 @@ def async_on(op: Submittable[T], stream: Stream) -> T:
     op.claim()
     exclusive.check()
     line.finish()
-    site = call_site(2)
-    submission = at_once(op, stream, site)
+    submission = at_once(op, stream)
+    site = call_site(2)  # now: the device is at work meanwhile
     if submission is not None:
+        submission.site = site
         submission.orphan = True
         stream.commit(submission, mark=False)
         return op.result()
@@ -123,9 +124,10 @@ def sync_on(op: Submittable[T], stream: Stream) -> T:
 def _sync(op: Submittable[T], stream: Stream) -> T:
     exclusive.check()
     line.finish()
+    submission = at_once(op, stream)
     site = call_site(3)
-    submission = at_once(op, stream, site)
     if submission is not None:
+        submission.site = site
         stream.commit(submission, mark=False)
         try:
             stream.wait_until_idle()
@@ -193,10 +195,11 @@ def awaiting(op: Submittable[T]) -> Generator[Any, None, T]:
     try:
         if op.is_quick and line.is_empty():
             exclusive.check()
-            submission = at_once(op, stream, call_site(1))
+            submission = at_once(op, stream)
         if submission is None:
             return (yield from DeviceFuture(op, stream).__await__())
-        stream.commit(submission)
+        submission.site = call_site(1)
+        stream.commit(submission, mark=False)  # `wait` may do without
         if not submission.done:
             yield from stream.wait(submission.sequence)
         submission.raise_error()
@@ -232,7 +235,10 @@ async def gather(*ops: Any) -> list[Any]:
     try:
         for future in started:
             try:
-                values.append(await future)
+                if type(future) is _Begun and future.is_well():
+                    values.append(future.op.result())
+                else:
+                    values.append(await future)
             except Exception as error:
                 errors.append(error)
     except asyncio.CancelledError:
@@ -253,21 +259,26 @@ async def gather(*ops: Any) -> list[Any]:
 class _Begun:
     """An operation that was enqueued at once, and that nobody but `gather` knows."""
 
-    __slots__ = ("_op", "_submission")
+    __slots__ = ("op", "submission")
 
     def __init__(self, op: Submittable[Any], submission: Submission) -> None:
-        self._op = op
-        self._submission = submission
+        self.op = op
+        self.submission = submission
+
+    def is_well(self) -> bool:
+        """Whether it is known to be done, and to have gone well: there is nothing to wait for."""
+        s = self.submission
+        return s.done and s.error is None and s.sequence <= s.stream.well
 
     def __await__(self) -> Generator[Any, None, Any]:
-        submission = self._submission
+        submission = self.submission
         try:
             if not submission.done:
                 # Without a mark of its own: of many on one stream, one is enough.
                 yield from submission.stream.wait(submission.sequence)
             submission.raise_error()
             submission.stream.verify(submission.sequence)
-            return self._op.result()
+            return self.op.result()
         finally:
             del self, submission  # as in `awaiting`
 
@@ -281,8 +292,9 @@ def _start(op: Any, site: CallSite | None) -> Awaitable[Any]:
         op.claim()
         exclusive.check()
         stream = stream_for(op)
-        submission = at_once(op, stream, site)
+        submission = at_once(op, stream)
         if submission is not None:
+            submission.site = site
             stream.commit(submission, mark=False)
             return _Begun(op, submission)
         future = DeviceFuture(op, stream)

@@ -129,9 +129,10 @@ class DeviceFuture(Generic[T]):
 
     def _begins_at_once(self, op: Submittable[T]) -> bool:
         try:
-            submission = at_once(op, self.stream, self._site, self._pool)
+            submission = at_once(op, self.stream, self._pool)
             if submission is None:
                 return False
+            submission.site = self._site
             self.stream.commit(submission)
         except Exception as error:
             self._fail(error)

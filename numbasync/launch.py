@@ -63,7 +63,7 @@ class Launch(DeviceOp[Any]):
     def label(self) -> str:
         return self._launcher.label
 
-    def at_once(self, submission: Submission, pool: MemoryPool) -> bool:
+    def at_once(self, submission: Submission, pool: MemoryPool | None) -> bool:
         launcher = self._launcher
         backend = submission.stream.device.backend
         plan = launcher.planner.plans.get((backend, self._parts, self._config.extents))

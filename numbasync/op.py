@@ -57,12 +57,12 @@ class DeviceOp(ValueMethods, Generic[T]):
         """Enqueue the work. Yields what must be prepared first; returns the value."""
         raise NotImplementedError
 
-    def at_once(self, submission: Submission, pool: MemoryPool) -> bool:
+    def at_once(self, submission: Submission, pool: MemoryPool | None) -> bool:
         """`steps` at once, if nothing has to be prepared, ordered or asked for it; then `result` is
         the value. Whether it was; if not, nothing has happened.
 
         Args:
-            pool: where memory comes from.
+            pool: where memory comes from; None: the device's.
         """
         return False
 
@@ -293,7 +293,7 @@ class Then(Link[T, U]):
                 made = self._then(*args)
         else:
             made = self._then(*args)
-        return part_of(ctx, made, f"what the closure of {self} returns")
+        return part_of(ctx, made, self)
 
     def _suffix(self) -> str:
         return f".then({name_of(self._then)})"

@@ -76,15 +76,17 @@ def common_stream(ops: Iterable[DeviceOp[Any]], named: Stream | None = None) -> 
     return named
 
 
-def part_of(ctx: Context, value: object, where: str) -> DeviceOp[Any]:
-    """`value`, which a closure returned, as an operation that runs next in `ctx`.
+def part_of(ctx: Context, value: object, whole: DeviceOp[Any]) -> DeviceOp[Any]:
+    """`value`, which a closure of `whole` returned, as an operation that runs next in `ctx`.
 
     Raises:
         OperationError: it is none, or asks for another stream.
     """
-    op = check_op(value, where)
-    with refusing((op,)):
-        common_stream((op,), ctx.stream)
+    # In words only if it is none: to describe a chain takes as long as it has links.
+    op = value if is_op(value) else check_op(value, f"what the closure of {whole} returns")
+    if op.stream is not None:
+        with refusing((op,)):
+            common_stream((op,), ctx.stream)
     op.claim()
     return op
 

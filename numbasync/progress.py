@@ -19,7 +19,7 @@ from numbasync.submission import Submission
 if TYPE_CHECKING:
     from numbasync.device import Device
 
-LOOK_EVERY = 8  # submissions; a look and what it settles cost about 2 us
+LOOK_EVERY = 16  # submissions; a look and what it settles cost about 2 us
 
 
 class Progress:
@@ -36,7 +36,7 @@ class Progress:
         self._marked = self._sequence  # the latest number that the device was told to write
         # Passed for certain, whatever the word says: the device was asked.
         self._known = 0
-        self._well = 0  # passed without a fault until then: the device was asked
+        self.well = 0  # passed without a fault until then: the device was asked
         self._broken: BaseException | None = None
         self._broken_trace: TracebackType | None = None
         self._unreported: BaseException | None = None
@@ -124,10 +124,10 @@ class Progress:
         """Raise if the stream is broken. A word says "done", not "well": before a result is
         handed out, the device is asked, unless it has vouched for that point (0: for none).
         """
-        if not 0 < sequence <= self._well and not 0 < sequence <= self.backend.vouched():
+        if not 0 < sequence <= self.well and not 0 < sequence <= self.backend.vouched():
             passed = max(self.backend.completed(), self._known)
             if not self._is_broken():
-                self._well = passed
+                self.well = passed
         self.check()
 
     # --- submissions go ---

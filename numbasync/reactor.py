@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import ctypes
 import itertools
+import operator
 import os
 import socket
 import threading
@@ -135,14 +136,9 @@ class ReactorStatistics:
     completed: int
 
 
-class _Waiter:
-    """One future, and the position that it waits for."""
-
-    __slots__ = ("future", "sequence")
-
-    def __init__(self, sequence: int, future: asyncio.Future[None]) -> None:
-        self.sequence = sequence
-        self.future = future
+# One future, and before it the position that it waits for.
+_Waiter = tuple[int, "asyncio.Future[None]"]
+_position = operator.itemgetter(0)
 
 
 class Reactor:
@@ -177,11 +173,11 @@ class Reactor:
         loop = self._running_loop()
         future: asyncio.Future[None] = loop.create_future()
         queue = self._queues.setdefault(stream, [])
-        waiter = _Waiter(sequence, future)
-        if not queue or queue[-1].sequence <= sequence:
+        waiter = sequence, future
+        if not queue or queue[-1][0] <= sequence:
             queue.append(waiter)
         else:
-            insort(queue, waiter, key=lambda w: w.sequence)
+            insort(queue, waiter, key=_position)
             if queue[0] is waiter:
                 self._asked.pop(stream, None)  # the bell was asked for a later one
         self._moved_at = time.perf_counter()
@@ -198,7 +194,7 @@ class Reactor:
         """Stop watching for a future whose awaiter has gone."""
         queue = self._queues.get(stream)
         if queue is not None:
-            queue[:] = [w for w in queue if w.future is not future]
+            queue[:] = [w for w in queue if w[1] is not future]
             if not queue:
                 del self._queues[stream]
         if not self._queues:
@@ -290,12 +286,12 @@ class Reactor:
                 moved = True
                 continue
             count = 0
-            for waiter in queue:
-                if waiter.sequence > passed:
+            for sequence, future in queue:
+                if sequence > passed:
                     break
                 count += 1
-                if not waiter.future.done():
-                    waiter.future.set_result(None)
+                if not future.done():
+                    future.set_result(None)
             if count:
                 moved = True
                 self._completed += count
@@ -307,9 +303,9 @@ class Reactor:
 
     def _fail(self, stream: Watched, error: Exception) -> None:
         """Looking at `stream` raised: rather than wait for ever, its awaiters get that."""
-        for waiter in self._queues.pop(stream):
-            if not waiter.future.done():
-                waiter.future.set_exception(error)
+        for _, future in self._queues.pop(stream):
+            if not future.done():
+                future.set_exception(error)
         self._asked.pop(stream, None)
 
     def _has_told(self, now: float) -> bool:
@@ -339,7 +335,7 @@ class Reactor:
                 return False
             self._bell = bell
         for stream, queue in self._queues.items():
-            front = queue[0].sequence
+            front = queue[0][0]
             if self._asked.get(stream, (-1, False))[0] < front:
                 try:
                     rings = stream.wake(front, self._bell)

@@ -90,7 +90,7 @@ class Defer(DeviceOp[T]):
                 return value
         else:
             made = self._build()
-        op = part_of(ctx, made, f"what the closure of {self} returns")
+        op = part_of(ctx, made, self)
         result: T = yield from op.steps(ctx)
         return result
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 import warnings
 import weakref
 from collections.abc import Awaitable, Callable, Generator
@@ -108,14 +107,18 @@ class Stream(Progress):
 
     def wait(self, sequence: int) -> Generator[Any, None, None]:
         """Suspend the running task until the device has passed `sequence`."""
-        self.have_marked(sequence)
         if self.advance() >= sequence:
             yield from reactor.need_not_wait()
             return
         watcher = reactor.current()
-        if watcher.is_awaited_by_one() and self._glance(sequence):
+        if watcher.is_awaited_by_one() and self._glance():
             yield from reactor.need_not_wait()
             return
+        if self._marked < sequence:
+            self.have_marked(sequence)
+            if self.advance() >= sequence:
+                yield from reactor.need_not_wait()
+                return
         future = watcher.wait(self, sequence)
         try:
             yield from future
@@ -123,21 +126,19 @@ class Stream(Progress):
             if future.cancelled():
                 watcher.forget(self, future)
 
-    def _glance(self, sequence: int) -> bool:
-        """Look for a moment, without letting the loop turn; whether that was enough. After
-        glances in vain, so many awaits as doubles each time do without.
+    def _glance(self) -> bool:
+        """Look for a moment, without letting the loop turn, whether all is done. After glances in
+        vain, so many awaits as doubles each time do without.
         """
-        seconds = self.device.backend.glance_seconds
-        if not seconds or self._unseen:
-            self._unseen -= self._unseen > 0
+        if self._unseen:
+            self._unseen -= 1
             return False
-        completed = self.backend.completed
-        end = time.perf_counter() + seconds
-        while completed() < sequence:
-            if time.perf_counter() > end:
-                self._in_vain = self._unseen = min(2 * self._in_vain + 1, MOST_UNSEEN)
-                return False
+        number = self._sequence
+        if not self.backend.glance():
+            self._in_vain = self._unseen = min(2 * self._in_vain + 1, MOST_UNSEEN)
+            return False
         self._in_vain = 0
+        self._known = self.well = max(self._known, number)
         self.advance()
         return True
 

@@ -59,8 +59,6 @@ class CpuDevice:
         # while it is stepped, looking is what makes it go on.
         return 0.0 if self._engine.stepper is None else math.inf
 
-    glance_seconds = 0.0  # as there; and what a stepped device does must not depend on a clock
-
     def seeded(self, seed: int) -> AbstractContextManager[object]:
         return stepping(self._engine, seed)
 

@@ -18,6 +18,7 @@ _write_value = types.ExternalFunction(
     "cuStreamWriteValue32_v2", types.int32(_address, _address, _number, _number)
 )
 _query = types.ExternalFunction("cuStreamQuery", types.int32(_address))
+NOT_READY = 600  # CUDA_ERROR_NOT_READY
 _synchronize = types.ExternalFunction("cuStreamSynchronize", types.int32(_address))
 
 
@@ -51,6 +52,20 @@ def mark(stream: Any, word: Any, number: Any) -> Any:
 @njit(types.int32(_address), nogil=True, cache=True)
 def query(stream: Any) -> Any:
     return _query(stream)
+
+
+# A question takes 0.4 to 1.5 us; a small kernel is done 5 to 10 us after its launch.
+LOOKS = 16
+
+
+@njit(types.int32(_address), nogil=True, cache=True)
+def glance(stream: Any) -> Any:
+    found = _query(stream)
+    for _ in range(LOOKS):
+        if found != NOT_READY:
+            break
+        found = _query(stream)
+    return found
 
 
 @njit(types.int32(_address), nogil=True, cache=True)

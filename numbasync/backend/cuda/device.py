@@ -58,8 +58,6 @@ class CudaDevice:
     # An awaited kernel that takes longer than this is waited for asleep. Waking a sleeping
     # loop costs about 25 us; looking until then costs the processor.
     spin_seconds = 200e-6
-    # A small kernel and its mark take the device 5 to 10 us, a turn of an event loop 1 to 3.
-    glance_seconds = 20e-6
 
     def __init__(self, ordinal: int) -> None:
         self.ordinal = ordinal

@@ -40,10 +40,10 @@ _SCALARS: dict[type, Any] = {float: types.float64, bool: types.boolean, complex:
 
 
 class CudaArray:
-    """An array of one GPU: its address and Numba's parameters for it."""
+    """An array of one GPU: its address and Numba's parameters for it, also as bytes."""
 
     __slots__ = (
-        "_packed", "_rows", "address", "dtype", "fields", "nbytes", "pointer", "shape", "strides",
+        "_rows", "address", "dtype", "fields", "nbytes", "packed", "pointer", "shape", "strides",
     )  # fmt: skip
 
     def __init__(
@@ -59,15 +59,8 @@ class CudaArray:
         self.dtype = dtype
         self.nbytes = size * dtype.itemsize
         self._rows: Rows | None = None
-        self._packed: bytes | None = None
         self.fields = (0, 0, size, dtype.itemsize, address, *shape, *strides)
-
-    @property
-    def packed(self) -> bytes:
-        """Its part of an argument buffer."""
-        if self._packed is None:
-            self._packed = struct.pack(array_format(len(self.shape)), *self.fields)
-        return self._packed
+        self.packed = struct.pack(array_format(len(shape)), *self.fields)
 
     def key(self) -> ArrayKey:
         contiguous = self.is_contiguous()
@@ -281,10 +274,9 @@ class CudaExecutable:
         return int(self._function)
 
     @property
-    def array_positions(self) -> tuple[int, ...]:
+    def takes_arrays(self) -> list[bool]:
         """Which of its arguments are arrays."""
-        kinds = self.numba.argument_types
-        return tuple(i for i, kind in enumerate(kinds) if isinstance(kind, types.Array))
+        return [isinstance(kind, types.Array) for kind in self.numba.argument_types]
 
     def _buffer(self) -> tuple[bytearray, Any, int]:
         """Bytes for the arguments, and the driver's description of them at an address."""

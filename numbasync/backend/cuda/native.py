@@ -26,6 +26,7 @@ class Calls(NamedTuple):
     launch: Callable[[int], int]  # a record's address
     mark: Callable[[int, int, int], int]  # a stream, a word's address on the device, a number
     query: Callable[[int], int]  # a stream
+    glance: Callable[[int], int]  # the same, several times until it is idle
     synchronize: Callable[[int], int]  # a stream
 
 
@@ -75,9 +76,7 @@ def _compiled() -> Calls:
     llvm.load_library_permanently("libcuda.so.1")
     from numbasync.backend.cuda import compiled
 
-    return Calls(
-        *(_entry(f) for f in (compiled.launch, compiled.mark, compiled.query, compiled.synchronize))
-    )
+    return Calls(*(_entry(getattr(compiled, name)) for name in Calls._fields))
 
 
 def _entry(function: Any) -> Callable[..., int]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from numbasync.backend.base import Work
@@ -23,16 +22,13 @@ _ARGUMENTS = _SIZE + 1
 
 class Record:
     """One kind of launch on one stream. The driver copies the arguments, so the memory serves
-    launch after launch; who packs must be alone.
+    launch after launch; who launches must be alone.
 
     Attributes:
-        address: of the record, for `native.Calls.launch`.
-        call: that.
-        pack: writes the arguments: arrays as bytes, numbers.
-        arrays: which arguments are arrays.
+        run: launch with these arguments, arrays of this device and numbers; the driver's result.
     """
 
-    __slots__ = ("_memory", "address", "arrays", "call", "pack")
+    __slots__ = ("run",)
 
     def __init__(self, work: Work, stream: int, calls: native.Calls) -> None:
         executable: CudaExecutable = work.executable  # type: ignore[assignment]  # of this backend
@@ -47,11 +43,11 @@ class Record:
         # its size, CU_LAUNCH_PARAM_END.
         words[_DESCRIPTION:_SIZE] = [1, start + 8 * _ARGUMENTS, 2, start + 8 * _SIZE, 0]
         words[_SIZE] = layout.size
-        self._memory = words
-        self.address = start
-        self.call = calls.launch
-        self.pack: Callable[..., None] = partial(layout.pack_into, words, 8 * _ARGUMENTS)
-        self.arrays: Sequence[int] = executable.array_positions
+        # One expression for this kernel's arguments: a loop over them costs more than to pack them.
+        args = (f", a[{i}]{'.packed' * array}" for i, array in enumerate(executable.takes_arrays))
+        run = f"lambda a: pack(words, {8 * _ARGUMENTS}{''.join(args)}) or launch({start})"
+        names = {"pack": layout.pack_into, "words": words, "launch": calls.launch}
+        self.run: Callable[[Sequence[Any]], int] = eval(run, names)  # noqa: S307 - of positions
 
 
 def record(work: Work, stream: int) -> Record | None:

@@ -175,13 +175,10 @@ class CudaStream:
             queue = queue or CudaQueue(self)
             queue.launch(work, args)
             return queue if queue.may_fail else None
-        for i in record.arrays:
-            args[i] = args[i].packed
         try:
-            record.pack(*args)
+            result = record.run(args)
         except (struct.error, OverflowError) as error:
             raise DTypeError(f"an argument does not fit the kernel's type: {error}") from error
-        result = record.call(record.address)
         if result:
             fail(cu.CUresult(result), "cuLaunchKernel")
         counters.launches += 1
@@ -254,6 +251,15 @@ class CudaStream:
 
     def query(self) -> bool:
         result = self._query()
+        if result and result != NOT_READY:
+            fail(cu.CUresult(result), "cuStreamQuery")
+        return not result
+
+    def glance(self) -> bool:
+        calls = native.calls()
+        if calls is None:
+            return False
+        result = calls.glance(self._number)
         if result and result != NOT_READY:
             fail(cu.CUresult(result), "cuStreamQuery")
         return not result
