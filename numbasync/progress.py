@@ -57,14 +57,17 @@ class Progress:
             submission.settle(None)
             return
         in_flight = self._in_flight
+        submission.has_no_end = (
+            submission.queue is None and submission.causes is None
+            and submission.after is None and not submission.nbytes
+        )  # fmt: skip
         with self._lock:
             self._sequence = number = self._sequence + 1
             submission.sequence = number
             if not in_flight:
                 self.device.busy[self] = None  # type: ignore[index]  # it is a Stream
             in_flight.append(submission)
-            if submission.nbytes:
-                self.nbytes += submission.nbytes
+            self.nbytes += submission.nbytes
             if mark:
                 self._marked = number
                 submission.marked = True
@@ -164,16 +167,23 @@ class Progress:
             self._settle_causes(passed)
         kept = []  # dropped outside the lock: finalisers may take long
         with self._lock:
-            in_flight = self._in_flight
-            while in_flight and in_flight[0].sequence <= passed:
+            in_flight, broken = self._in_flight, self._broken
+            while in_flight:
                 submission = in_flight[0]
-                kept.append(submission.settle(self._broken))
-                if submission.orphan and submission.error is not None:
-                    self._unreported = self._unreported or submission.error
+                if submission.sequence > passed:
+                    break
+                if submission.has_no_end and broken is None:
+                    kept.append(submission.kept)
+                    submission.kept = []
+                    submission.done = True
+                else:
+                    kept.append(submission.settle(broken))
+                    if submission.orphan and submission.error is not None:
+                        self._unreported = self._unreported or submission.error
+                    self.nbytes -= submission.nbytes
                 # Only now: a thread that still sees it waits for the lock, so that nobody
                 # takes a result whose host side is not there yet.
                 in_flight.popleft()
-                self.nbytes -= submission.nbytes
             if not in_flight:
                 self.has_causes = False
                 if not self._suspended:

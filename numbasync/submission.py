@@ -31,6 +31,8 @@ class Submission:
         queue: the backend's queue for its work; None: it has opened none, so none can fail.
         nbytes: what it has allocated, and holds in page-locked memory for copies.
         is_empty: nothing has been enqueued for it, so it needs no number.
+        has_no_end: nothing of it can fail, and nothing is to be done at its end. Set by `commit`.
+        after: what is called at its end.
         marked: the device writes its number behind it.
         orphan: nobody holds a future of it; the stream itself reports its error.
         kept: what is kept alive until the device has passed it.
@@ -44,10 +46,11 @@ class Submission:
     error: BaseException | None = None
     queue: base.Queue | None = None
     is_empty = False
+    has_no_end = False
     marked = False
     orphan = False
     causes: list[Submission] | None = None
-    _after: list[Callable[[], None]] | None = None
+    after: list[Callable[[], None]] | None = None
     _trace: TracebackType | None = None
 
     def __init__(self, stream: Stream, name: str, site: CallSite | None = None) -> None:
@@ -62,9 +65,9 @@ class Submission:
 
     def afterwards(self, call: Callable[[], None]) -> None:
         """Call on the host once the device has passed this submission without failing."""
-        if self._after is None:
-            self._after = []
-        self._after.append(call)
+        if self.after is None:
+            self.after = []
+        self.after.append(call)
 
     def depends_on(self, other: Submission) -> None:
         """Fail if `other`, which is ordered before this one, fails."""
@@ -81,14 +84,14 @@ class Submission:
             for cause in self.causes:
                 error = error or cause.error
             self.causes = None
-        if self._after is not None:
+        if self.after is not None:
             try:
                 if error is None:
-                    for call in self._after:
+                    for call in self.after:
                         call()
             except BaseException as failed:
                 error = failed
-            self._after = None
+            self.after = None
         if error is not None:
             self.error = error
             self._trace = error.__traceback__
