@@ -133,7 +133,8 @@ class DeviceFuture(Generic[T]):
             if submission is None:
                 return False
             submission.site = self._site
-            self.stream.commit(submission)
+            # Who waits for it at once may do without a mark.
+            self.stream.commit(submission, mark=not self._awaited)
         except Exception as error:
             self._fail(error)
             return True

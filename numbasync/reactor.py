@@ -3,29 +3,28 @@
 There is no CUDA and no device here, only the `Watched` protocol, so that the protocol can
 be tested with a counter. While work is short the reactor looks once a loop turn; when
 nothing has moved for the stream's spin budget it stops turning the loop and asks the
-device to ring the loop's doorbell. An idle reactor schedules nothing.
+device to ring the loop's doorbell; what takes as long every time it looks for again when it is
+due. An idle reactor schedules nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import ctypes
 import itertools
+import math
 import operator
-import os
-import socket
 import threading
 import time
 import weakref
 from bisect import insort
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from dataclasses import dataclass
-from functools import partial
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 from numbasync.backend import base
+from numbasync.doorbell import Doorbell as Doorbell
 from numbasync.errors import InternalError
+from numbasync.forecast import Forecast
 
 # uvloop and asyncio both sleep whole milliseconds at least; finer timers return at once.
 POLL_SECONDS = 0.001
@@ -63,68 +62,6 @@ class Watched(Protocol):
         ...
 
 
-class Doorbell:
-    """One loop's wake-up descriptor. Never closed, only handed on.
-
-    Native code may still hold the number when its loop is gone, and a closed number is
-    given to the next file that the process opens.
-    """
-
-    _spare: ClassVar[list[Doorbell]] = []
-
-    def __init__(self) -> None:
-        # A forked child has the same descriptors; ringing them would wake its parent.
-        self._process = os.getpid()
-        self._send: Callable[[], object]
-        self._receive: Callable[[], object]
-        if hasattr(os, "eventfd"):
-            self.fileno = self.eventfd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-            self._send = partial(os.eventfd_write, self.eventfd, 1)
-            self._receive = _eventfd_reader(self.eventfd)
-        else:
-            reader, writer = socket.socketpair()
-            reader.setblocking(False)
-            writer.setblocking(False)
-            self.fileno, self.eventfd = reader.fileno(), -1
-            self._send = partial(writer.send, b"!")
-            self._receive = partial(reader.recv, 65536)
-
-    @classmethod
-    def take(cls) -> Doorbell:
-        while cls._spare:
-            bell = cls._spare.pop()
-            if bell._process == os.getpid():
-                return bell
-        return cls()
-
-    @classmethod
-    def hand_on(cls, bell: Doorbell) -> None:
-        if bell._process == os.getpid():
-            cls._spare.append(bell)
-
-    def ring(self) -> None:
-        """Wake the loop. Any thread may call it; it never blocks."""
-        # If it has been rung so often that it is full, the loop will wake anyway.
-        with contextlib.suppress(BlockingIOError):
-            self._send()
-
-    def clear(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            self._receive()
-
-
-def _eventfd_reader(fd: int) -> Callable[[], object]:
-    """`os.eventfd_read` without giving the interpreter away, which another thread that computes
-    would keep for a switch interval. The descriptor does not block.
-    """
-    try:
-        read = ctypes.PyDLL(None).eventfd_read
-    except (OSError, AttributeError):
-        return partial(os.eventfd_read, fd)
-    read.argtypes = (ctypes.c_int, ctypes.POINTER(ctypes.c_uint64))
-    return partial(read, fd, ctypes.c_uint64())
-
-
 @dataclass(frozen=True, slots=True)
 class ReactorStatistics:
     """What one loop's reactor has done so far."""
@@ -153,6 +90,8 @@ class Reactor:
         self._asked: weakref.WeakKeyDictionary[Watched, tuple[int, bool]] = (
             weakref.WeakKeyDictionary()
         )
+        # When they are expected, where that pays.
+        self._forecasts: weakref.WeakKeyDictionary[Watched, Forecast] = weakref.WeakKeyDictionary()
         self._bell: Doorbell | None = None
         self._last = 0  # which task asked last; a number only, so that no task is kept
         self._next: asyncio.Handle | None = None
@@ -172,7 +111,12 @@ class Reactor:
         """A future that is done when `stream` has passed `sequence`, or is broken."""
         loop = self._running_loop()
         future: asyncio.Future[None] = loop.create_future()
-        queue = self._queues.setdefault(stream, [])
+        now = self._moved_at = time.perf_counter()
+        queue = self._queues.get(stream)
+        if queue is None:
+            queue = self._queues[stream] = []
+            if 0 < stream.spin_seconds < math.inf:  # else to look is of no use, or all there is
+                self._forecasts.setdefault(stream, Forecast()).begin(now)
         waiter = sequence, future
         if not queue or queue[-1][0] <= sequence:
             queue.append(waiter)
@@ -180,7 +124,6 @@ class Reactor:
             insort(queue, waiter, key=_position)
             if queue[0] is waiter:
                 self._asked.pop(stream, None)  # the bell was asked for a later one
-        self._moved_at = time.perf_counter()
         if not self._turning:
             self._turn_soon(loop)
         return future
@@ -261,7 +204,8 @@ class Reactor:
         if moved:
             self._moved_at = now
         still = now - self._moved_at
-        looks_on = any(still < stream.spin_seconds for stream in self._queues)
+        due, looks_on = self._due(now)
+        looks_on = looks_on or any(still < stream.spin_seconds for stream in self._queues)
         if looks_on and still <= WATCHDOG_SECONDS:
             self._turn_soon(loop)
             return
@@ -273,7 +217,22 @@ class Reactor:
                 self._turn_soon(loop)
             return
         self._sleeps += 1
-        self._next = loop.call_later(WATCHDOG_SECONDS if rings else POLL_SECONDS, self._turn)
+        seconds = min(due - now, WATCHDOG_SECONDS) if rings else POLL_SECONDS
+        self._next = loop.call_later(seconds, self._turn)
+
+    def _due(self, now: float) -> tuple[float, bool]:
+        """When the next of the streams is to be looked at, as they went before; whether one is to
+        be looked at now. A bell that wakes a processor from its sleep takes half a millisecond.
+        """
+        due, is_near = math.inf, False
+        for stream in self._queues:
+            forecast = self._forecasts.get(stream)
+            if forecast is not None:
+                begin = forecast.begin_looking()
+                is_near |= begin <= now < begin + forecast.LOOKING
+                if begin > now:
+                    due = min(due, begin)
+        return due, is_near
 
     def _settle(self) -> bool:
         """Wake every waiter whose position has been passed; whether there was one."""
@@ -296,6 +255,8 @@ class Reactor:
                 moved = True
                 self._completed += count
                 del queue[:count]
+                if stream in self._forecasts:
+                    self._forecasts[stream].end(time.perf_counter())
                 if not queue:
                     del self._queues[stream]
                     self._asked.pop(stream, None)

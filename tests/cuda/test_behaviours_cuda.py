@@ -167,14 +167,13 @@ async def test_a_ring_says_that_all_went_well_so_the_driver_is_not_asked(
     device: na.Device, stream: na.Stream, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await rung_once(stream)
-    driver: Any = streams.cu
-    query, asked = driver.cuStreamQuery, []
+    query, asked = streams.CudaStream._query, []
 
-    def count(handle: Any) -> Any:
-        asked.append(handle)
-        return query(handle)
+    def count(self: Any) -> int:
+        asked.append(self)
+        return query(self)
 
-    monkeypatch.setattr(driver, "cuStreamQuery", count)
+    monkeypatch.setattr(streams.CudaStream, "_query", count)
     future = na.spawn(na.ones(4).to_host(), stream)
     stream.synchronize()
     await future
@@ -271,7 +270,7 @@ def test_the_status_that_is_asked_for_is_the_drivers(
     assert future.done()
     illegal = streams.cu.CUresult.CUDA_ERROR_ILLEGAL_ADDRESS
     with monkeypatch.context() as patch:
-        patch.setattr(streams.cu, "cuStreamQuery", lambda handle: (illegal,))
+        patch.setattr(streams.CudaStream, "_query", lambda self: int(illegal))
         with pytest.raises(DeviceLostError, match=r"ILLEGAL_ADDRESS.*reported by cuStreamQuery"):
             future.sync()
     device.forget_fault()

@@ -1,0 +1,38 @@
+"""When something long will be done, if it takes as long as it did before."""
+
+from __future__ import annotations
+
+import math
+
+
+class Forecast:
+    """How long the waits for one stream took, in seconds of a clock that the caller reads."""
+
+    __slots__ = ("_before", "_began", "_last")
+
+    EARLY = 0.0015  # event loops sleep whole milliseconds
+    LOOKING = 2 * EARLY
+    # What looking may cost of a processor: no more than 4 % of the time that is waited.
+    SHORTEST = LOOKING / 0.04
+
+    def __init__(self) -> None:
+        self._began = 0.0
+        self._last = 0.0
+        self._before = math.inf
+
+    def begin(self, now: float) -> None:
+        """A wait begins."""
+        self._began = now
+
+    def end(self, now: float) -> None:
+        """What was waited for is done; what is behind it begins."""
+        self._before, self._last = self._last, now - self._began
+        self._began = now
+
+    def begin_looking(self) -> float:
+        """From when on to look, for `LOOKING` seconds; infinity if nobody can know: the last two
+        were short, or not alike.
+        """
+        if self._last < self.SHORTEST or abs(self._last - self._before) > self.EARLY:
+            return math.inf
+        return self._began + self._last - self.EARLY
