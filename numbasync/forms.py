@@ -45,7 +45,7 @@ class Form:
         names: dict[str, Any] = {
             "MOST": MANY_READERS, "leave": _leave, "are_busy": _are_busy, "is_busy": _is_busy
         }  # fmt: skip
-        names |= {f"k{i}": kind for i, kind in enumerate(kinds)}
+        names |= {f"k{i}": k for i, k in enumerate(kinds)}
         arrays = [i for i, k in enumerate(kinds) if k in _ARRAYS]
         outputs = [i for i in arrays if parameters[i].is_output]
         text = _take(kinds, arrays, may_alias) + _enqueue(len(kinds), arrays, outputs)
@@ -58,7 +58,7 @@ class Form:
     @staticmethod
     def of(parameters: tuple[Parameter, ...], kinds: Kinds, may_alias: bool) -> Form | None:
         """The form of calls of these types; None if they need a closer look."""
-        if all(_is_plain(p, kind) for p, kind in zip(parameters, kinds, strict=True)):
+        if all(_is_plain(p, k) for p, k in zip(parameters, kinds, strict=True)):
             return Form(parameters, kinds, may_alias)
         return None
 
@@ -87,8 +87,8 @@ def _take(kinds: Kinds, arrays: list[int], may_alias: bool) -> list[str]:
             f"    if s{i} is None or t{i}.source is not None: return None",
             f"    f{i} = {tiles}.fingerprint",
         ]  # fmt: skip
-    for i, kind in enumerate(kinds):
-        if kind is int:
+    for i, k in enumerate(kinds):
+        if k is int:
             lines.append(f"    if not -(2**63) <= v{i} < 2**63: return None")
     if len(arrays) > 1 and not may_alias:
         marks = [f"s{i}.identity" for i in arrays]

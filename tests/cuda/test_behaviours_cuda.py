@@ -99,9 +99,12 @@ def test_a_ticker_is_undisturbed_while_a_kernel_of_500_ms_runs(
 
 
 # How a loop learns that the device has passed a point, each way made the only one.
-LOOKS = "wakeup.host_function = lambda: 0"
-SLEEPS = "wakeup._begun = True; wakeup._compile(); device.CudaDevice.spin_seconds = 0.0"
+NO_GLANCE = "stream.CudaStream.glance = lambda self: False; "
+LOOKS = NO_GLANCE + "wakeup.host_function = lambda: 0"
+SLEEPS = NO_GLANCE + "wakeup._begun = True; wakeup._compile(); device.CudaDevice.spin_seconds = 0.0"
 PATHS = {
+    "glances": ("word", "native.ready()"),
+    "no compiled calls": ("word", "native.begin = lambda: None"),
     "counter polling": ("word", LOOKS),
     "event polling": ("event", LOOKS),
     "native wake-up": ("word", SLEEPS),
@@ -118,7 +121,7 @@ def test_every_completion_path_passes_the_same_suite(
     env.pop("PYTHONWARNINGS")
     program = f"""
 import sys, pytest
-from numbasync.backend.cuda import device, wakeup
+from numbasync.backend.cuda import device, native, stream, wakeup
 {change}
 sys.exit(pytest.main([
     "-q", "-p", "numbasync.testing.plugin", "--device", "cuda",

@@ -81,7 +81,11 @@ class CudaDevice:
     def versions(self) -> dict[str, str]:
         result, number = cu.cuDriverGetVersion()
         supports = "unknown" if result else f"{number // 1000}.{number % 1000 // 10}"
-        return {"driver": driver_version(), "driver supports CUDA": supports}
+        why_not = native.ready()
+        calls = f"by cuda.bindings: {why_not}" if why_not else "compiled"
+        return {
+            "driver": driver_version(), "driver supports CUDA": supports, "driver calls": calls
+        }  # fmt: skip
 
     @property
     def completion(self) -> CompletionPath:
