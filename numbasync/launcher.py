@@ -44,6 +44,25 @@ class Configured:
         return f"<{self._launcher.name}[{extents}]>"
 
 
+MOST_CONFIGURED = 256  # of one kernel; a program that launches ever new extents starts over
+
+
+def _is_plain(config: Any) -> bool:
+    """Whether it is of whole numbers only: 1.0 and True equal 1 and may be refused, a stream is not
+    to be kept.
+    """
+    if type(config) is not tuple:
+        return False
+    for part in config:
+        if type(part) is tuple:
+            for n in part:
+                if type(n) is not int:
+                    return False
+        elif type(part) is not int:
+            return False
+    return True
+
+
 class CpuEngine(NamedTuple):
     """What runs a kernel on the CPU device.
 
@@ -85,6 +104,7 @@ class Launcher:
         self.names = (self.name,)
         self._names = names
         self._forms: dict[Kinds, Form | None] = {}
+        self._configured: dict[Any, Configured] = {}
         if isinstance(preconditions, str):
             raise LauncherError(
                 f"kernel {self.name}: preconditions= is a list of conditions, not one text; write "
@@ -117,6 +137,16 @@ class Launcher:
 
     def __getitem__(self, config: Any) -> Configured:
         """Numba's form: `kernel[grid, block]`, `[grid, block, stream]`, `[..., shared_bytes]`."""
+        if not _is_plain(config):
+            return self._configure(config)
+        found = self._configured.get(config)
+        if found is None:
+            if len(self._configured) >= MOST_CONFIGURED:
+                self._configured.clear()
+            found = self._configured[config] = self._configure(config)
+        return found
+
+    def _configure(self, config: Any) -> Configured:
         parts: tuple[Any, ...] = config if isinstance(config, tuple) else (config,)
         if not 2 <= len(parts) <= 4:
             raise LaunchError(

@@ -18,7 +18,7 @@ from numbasync.errors import (
     LaunchError,
 )
 from numbasync.testing import counters
-from tests.common import copy_to, saxpy, used, visit
+from tests.common import add_one, copy_to, saxpy, used, visit
 
 
 def host(tensor: Any) -> np.ndarray:
@@ -207,3 +207,17 @@ def test_what_a_launcher_says_of_itself() -> None:
     assert repr(saxpy[1, 8]) == "<saxpy[(1, 1, 1), (8, 1, 1)]>"
     assert repr(saxpy.forall(8)) == "<saxpy[8 threads]>"
     assert visit.__doc__ and "Add one" in visit.__doc__
+
+
+@pytest.mark.parametrize(
+    ("good", "bad"),
+    [((1, 8), (1.0, 8)), ((1, 8), (1, 8.0)), (((1, 1), 8), ((1.0, 1), 8)), ((1, 8), ([1], "8"))],
+)
+def test_what_was_accepted_once_does_not_let_through_what_is_equal_to_it(
+    device: na.Device, good: Any, bad: Any
+) -> None:
+    z = na.zeros(8).sync()
+    add_one[good](z).sync()
+    assert z.to_host().sync().tolist() == [1] * 8
+    with pytest.raises(LaunchError):
+        add_one[bad]

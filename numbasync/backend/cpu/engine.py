@@ -26,7 +26,9 @@ IDLE_SECONDS = 2.0  # a worker that found nothing to do for this long ends
 
 # One lock for all virtual devices, since a stream of one may wait for an event of another.
 # The default condition's lock is reentrant; a finaliser may run inside it.
-changed = threading.Condition()
+# The lock of `changed`, for those who neither wait nor tell: it is in C, a condition is not.
+state = threading.RLock()
+changed = threading.Condition(state)
 
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 _forking = False

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from numbasync.backend.base import Doorbell, Work, counters
-from numbasync.backend.cpu.engine import Blocker, Engine, changed, open_blocker, wait_for
+from numbasync.backend.cpu.engine import Blocker, Engine, changed, open_blocker, state, wait_for
 from numbasync.errors import StateError
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class CpuEvent:
         wait_for(lambda: reached.open)
 
     def notify(self, call: Callable[[], None]) -> None:
-        with changed:
+        with state:
             if not self.reached.open:
                 self.reached.calls.append(call)
                 return
@@ -130,7 +130,7 @@ class CpuStream:
         """Queue it. A short one that nothing comes before is done here and now: to wake a thread,
         and to be woken by it, takes longer.
         """
-        with changed:
+        with state:
             self._pushed += 1
             if self._owned or not is_short or not self.engine.enter():
                 self._queue.append(entry)
@@ -143,7 +143,7 @@ class CpuStream:
         try:
             self._do(entry)
         finally:  # this may be the main thread, which Ctrl-C interrupts
-            with changed:
+            with state:
                 self._working = False
                 self.engine.leave()
                 if self._goes_on():  # others may have come meanwhile
@@ -194,21 +194,23 @@ class CpuStream:
         if self.engine.stepper is not None:
             self.engine.stepper.step()
         # Not `_owned`: the thread that wrote the last word may not have let go yet.
-        with changed:
+        with state:
             return not self._queue and not self._working
 
     def glance(self) -> bool:
-        # To look would take the interpreter from the workers.
-        return False
+        # Once: short work is done when it is submitted. To look on would take the interpreter from
+        # the workers.
+        with state:
+            return not self._queue and not self._working
 
     def synchronize(self) -> None:
         # What is enqueued while we wait is not waited for.
-        with changed:
+        with state:
             last = self._pushed
         wait_for(lambda: self._popped > last or (self._popped == last and not self._working))
 
     def wake(self, sequence: int, doorbell: Doorbell) -> bool:
-        with changed:
+        with state:
             if self._word < sequence:
                 self._doorbells.append((sequence, doorbell))
                 return True
@@ -221,7 +223,7 @@ class CpuStream:
         """Run the next entry. False, and it is not with the engine any more, if nothing is left or
         a blocker is shut.
         """
-        with changed:
+        with state:
             if self.engine.stopping:
                 return False
             if not self._queue:  # given up by a fork's child
@@ -239,7 +241,7 @@ class CpuStream:
             self._working = True
         self._do(entry)
         del entry  # the last reference to the operands may be this one
-        with changed:
+        with state:
             self._working = False
             return self._goes_on()
 
@@ -251,7 +253,7 @@ class CpuStream:
 
     def _do(self, entry: Callable[[], None] | int | Blocker) -> None:
         if isinstance(entry, int):
-            with changed:
+            with state:
                 self._pass(entry)
         elif callable(entry):
             try:
