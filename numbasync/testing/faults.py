@@ -193,11 +193,15 @@ def _device(injected: Injected) -> Iterator[None]:
     def fault(original: Callable[..., Any]) -> Callable[..., Any]:
         return lambda self: injected.lost or original(self)
 
+    def unless_lost(original: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda self: not injected.lost and original(self)
+
     with (
         _launches(injected),
         _on_streams(injected, "write", write),
         _on_streams(injected, "fault", fault),
-        _on_streams(injected, "query", lambda q: lambda self: not injected.lost and q(self)),
+        _on_streams(injected, "query", unless_lost),
+        _on_streams(injected, "glance", unless_lost),
     ):
         try:
             yield
