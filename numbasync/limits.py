@@ -144,6 +144,8 @@ class Room:
         fronts = [(s, s.front) for s in list(self._device.busy)]
         if not any(front for _, front in fronts) or self.is_there():
             return
+        for s, front in fronts:
+            s.have_marked(front)
         waiting = {watcher.wait(s, front): s for s, front in fronts if front}
         try:
             # Look again in any case: the limit may have been lifted.
