@@ -68,6 +68,36 @@ def test_what_has_no_mark_is_let_go_by_a_look(
     assert used(device) == start
 
 
+def test_one_look_is_enough_for_what_the_device_has_done(
+    device: na.Device, stream: na.Stream
+) -> None:
+    """Where marks take the device a while, a mark alone would be seen by the next look only."""
+    start = used(device)
+    z = na.zeros(1000).sync_on(stream)
+    add_one(z).async_on(stream)
+    del z
+    device.backend.quiesce()
+    assert device.memory_stats().used_current == start
+
+
+def test_who_is_awaited_later_does_not_wait_for_what_came_behind(
+    device: na.Device, stream: na.Stream
+) -> None:
+    y, z = na.zeros(4).sync_on(stream), na.zeros(4).sync_on(stream)
+    add_one(y).sync_on(stream)  # compiles
+
+    async def main() -> None:
+        first = na.spawn(add_one(y), stream)
+        with gate(stream):
+            second = na.spawn(add_one(z), stream)
+            task = asyncio.ensure_future(waited(first))
+            await settle(device)
+            assert task.done() and not second.done()
+        await second
+
+    na.run(main())
+
+
 async def test_one_who_awaits_alone_needs_no_mark(
     device: na.Device, stream: na.Stream, written: list[int]
 ) -> None:
