@@ -43,7 +43,7 @@ class CudaArray:
     """An array of one GPU: its address and Numba's parameters for it."""
 
     __slots__ = (
-        "_packed", "_rows", "address", "dtype", "fields", "nbytes", "pointer", "shape", "strides",
+        "_packed", "_rows", "address", "dtype", "fields", "nbytes", "shape", "strides",
     )  # fmt: skip
 
     def __init__(
@@ -53,7 +53,6 @@ class CudaArray:
         for extent in shape:
             size *= extent
         self.address = address
-        self.pointer = cu.CUdeviceptr(address)
         self.shape = shape
         self.strides = strides
         self.dtype = dtype
@@ -61,6 +60,11 @@ class CudaArray:
         self._rows: Rows | None = None
         self._packed: bytes | None = None
         self.fields = (0, 0, size, dtype.itemsize, address, *shape, *strides)
+
+    @property
+    def pointer(self) -> Any:
+        """Its address, as `cuda.bindings` takes it."""
+        return cu.CUdeviceptr(self.address)
 
     @property
     def packed(self) -> bytes:

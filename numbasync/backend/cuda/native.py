@@ -27,6 +27,10 @@ class Calls(NamedTuple):
     mark: Callable[[int, int, int], int]  # a stream, a word's address on the device, a number
     query: Callable[[int], int]  # a stream
     synchronize: Callable[[int], int]  # a stream
+    # An address on the device, bytes of the pattern (1, 2, 4), it, how often, a stream.
+    fill: Callable[[int, int, int, int, int], int]
+    upload: Callable[[int, int, int, int], int]  # to, from, bytes, a stream; page-locked memory
+    download: Callable[[int, int, int, int], int]  # as there
 
 
 _calls: Calls | None = None
@@ -75,9 +79,7 @@ def _compiled() -> Calls:
     llvm.load_library_permanently("libcuda.so.1")
     from numbasync.backend.cuda import compiled
 
-    return Calls(
-        *(_entry(f) for f in (compiled.launch, compiled.mark, compiled.query, compiled.synchronize))
-    )
+    return Calls(*(_entry(getattr(compiled, name)) for name in Calls._fields))
 
 
 def _entry(function: Any) -> Callable[..., int]:
