@@ -24,7 +24,7 @@ from numbasync.submission import Submission
 from numbasync.tensor import Tensor
 from numbasync.together import LARGE
 
-MOST = 1024  # labels, and elements, that are known again
+MOST = 64  # labels, and elements, that are known again; a program has few constants
 
 
 class Made(DeviceOp[Tensor]):

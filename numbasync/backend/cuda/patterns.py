@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-MOST = 1024  # that are known again
+MOST = 64  # that are known again; a program has few constants
 
 _known: dict[bytes, tuple[int, int]] = {}
 
