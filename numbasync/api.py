@@ -8,7 +8,6 @@ same bits on every device.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,17 +15,15 @@ import numpy as np
 from numbasync import layout
 from numbasync.backend import interchange
 from numbasync.context import Context
-from numbasync.copies import HostArray, upload_new
+from numbasync.contiguous import Contiguous, contiguous
+from numbasync.copies import HostArray
 from numbasync.copies import fill as fill_tensor
 from numbasync.errors import DeviceMismatchError, DTypeError, OperationError, ShapeError
 from numbasync.host import HostBuffer, direct
-from numbasync.layout import Layout
-from numbasync.memory import MemoryPool
+from numbasync.making import FromHost, Full, Generated, element
 from numbasync.op import DeviceOp, Steps
 from numbasync.parts import is_op, refusing
 from numbasync.sources import Value
-from numbasync.staging import held
-from numbasync.submission import Submission
 from numbasync.tensor import SharedTensor, Tensor, writable
 from numbasync.tensor import memcpy as memcpy
 from numbasync.transfer import Convert
@@ -36,7 +33,7 @@ PITCH = 512  # bytes; what the driver's own pitched allocations have
 
 def empty(shape: Any, dtype: Any = np.float32) -> DeviceOp[Tensor]:
     """An uninitialised tensor."""
-    return Full(layout.check_shape(shape), layout.check_dtype(dtype, records=True), None, "empty")
+    return Full(contiguous(shape, dtype, records=True), None, "empty")
 
 
 def empty_pitched(shape: Any, dtype: Any = np.float32) -> DeviceOp[Tensor]:
@@ -54,16 +51,16 @@ def empty_pitched(shape: Any, dtype: Any = np.float32) -> DeviceOp[Tensor]:
         raise ShapeError(f"rows at a pitch need two axes or more, not the shape {extents}.")
     *rows, columns = extents
     padded = -(-columns * kind.itemsize // PITCH) * PITCH // kind.itemsize
-    whole = Full((*rows, padded), kind, None, "empty_pitched")
+    whole = Full(Contiguous((*rows, padded), kind), None, "empty_pitched")
     return whole.map(lambda t: t[..., :columns])
 
 
 def zeros(shape: Any, dtype: Any = np.float32) -> DeviceOp[Tensor]:
     """A tensor of zeros, or of structures of zeros."""
-    kind = layout.check_dtype(dtype, records=True)
-    if kind.names:
-        return Full(layout.check_shape(shape), kind, np.zeros(1, kind)[0], "zeros")
-    return _full(shape, 0, dtype, "zeros")
+    kind = contiguous(shape, dtype, records=True)
+    if kind.dtype.names:
+        return Full(kind, np.zeros(1, kind.dtype)[0], "zeros")
+    return Full(kind, element(0, kind.dtype), "zeros")
 
 
 def ones(shape: Any, dtype: Any = np.float32) -> DeviceOp[Tensor]:
@@ -77,8 +74,8 @@ def full(shape: Any, value: Any, dtype: Any = np.float32) -> DeviceOp[Tensor]:
 
 
 def _full(shape: Any, value: Any, dtype: Any, name: str) -> DeviceOp[Tensor]:
-    kind = layout.check_dtype(dtype)
-    return Full(layout.check_shape(shape), kind, _element(value, kind), name)
+    kind = contiguous(shape, dtype)
+    return Full(kind, element(value, kind.dtype), name)
 
 
 def arange(
@@ -110,23 +107,21 @@ def arange(
             first + step * np.arange(count, dtype=np.float64 if kind.kind == "f" else None)
         ).astype(kind)
 
-    return Generated((count,), kind, make, "arange")
+    return Generated(Contiguous((count,), kind), make, "arange")
 
 
 def linspace(start: float, stop: float, count: int, dtype: Any = np.float32) -> DeviceOp[Tensor]:
     """`count` evenly spaced values from `start` to `stop`, both included."""
-    kind = layout.check_dtype(dtype)
-    shape = layout.check_shape(count)
+    kind = contiguous(count, dtype)
     return Generated(
-        shape, kind, lambda: np.linspace(start, stop, shape[0]).astype(kind), "linspace"
+        kind, lambda: np.linspace(start, stop, kind.shape[0]).astype(kind.dtype), "linspace"
     )
 
 
 def eye(rows: int, columns: int | None = None, dtype: Any = np.float32) -> DeviceOp[Tensor]:
     """Ones on the diagonal, zeros elsewhere; shape `(rows, columns or rows)`."""
-    kind = layout.check_dtype(dtype)
-    shape = layout.check_shape((rows, rows if columns is None else columns))
-    return Generated(shape, kind, lambda: np.eye(*shape, dtype=kind), "eye")
+    kind = contiguous((rows, rows if columns is None else columns), dtype)
+    return Generated(kind, lambda: np.eye(*kind.shape, dtype=kind.dtype), "eye")
 
 
 def rand(shape: Any, seed: int | None = None, dtype: Any = np.float32) -> DeviceOp[Tensor]:
@@ -140,7 +135,8 @@ def rand(shape: Any, seed: int | None = None, dtype: Any = np.float32) -> Device
     """
     kind = _float(dtype, "rand")
     extents, generator = layout.check_shape(shape), _generator(seed)
-    return Generated(extents, kind, lambda: generator.random(extents, kind), "rand")
+    made = Contiguous(extents, kind)
+    return Generated(made, lambda: generator.random(extents, kind), "rand")
 
 
 def randn(
@@ -167,7 +163,7 @@ def randn(
         values += kind.type(mean)
         return values
 
-    return Generated(extents, kind, make, "randn")
+    return Generated(Contiguous(extents, kind), make, "randn")
 
 
 def _generator(seed: int | None) -> np.random.Generator:
@@ -187,24 +183,6 @@ def _float(dtype: Any, name: str) -> np.dtype[Any]:
     return kind
 
 
-def _element(value: Any, dtype: np.dtype[Any]) -> np.generic:
-    """`value` as an element; integers must fit, fractions are cut off as NumPy does."""
-    if np.shape(value):
-        raise ShapeError(f"the value must be one number, not an array of shape {np.shape(value)}.")
-    try:
-        if dtype.kind in "iu":
-            element: np.generic = dtype.type(int(value))
-        elif dtype.kind == "f":
-            with np.errstate(all="ignore"):
-                element = dtype.type(float(value))  # of a complex number, a TypeError
-        else:
-            with np.errstate(all="ignore"):
-                element = dtype.type(value)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise DTypeError(f"{value!r:.60} is no element of type {dtype}: {error}") from None
-    return element
-
-
 def from_host(array: Any) -> DeviceOp[Tensor]:
     """A tensor with the elements that `array` has when the operation is enqueued; those of
     `na.pinned` are read when the copy runs, after earlier copies to it.
@@ -214,8 +192,8 @@ def from_host(array: Any) -> DeviceOp[Tensor]:
             memory; shape and dtype are kept.
     """
     source = _host_array(array)
-    layout.check_dtype(source.dtype, records=True)
-    return Generated(source.shape, source.dtype, lambda: source, "from_host")
+    kind = Contiguous(source.shape, layout.check_dtype(source.dtype, records=True))
+    return FromHost(kind, source)
 
 
 def _host_array(array: Any) -> HostArray:
@@ -235,9 +213,8 @@ def _host_array(array: Any) -> HostArray:
 
 def meta(shape: Any, dtype: Any = np.float32) -> DeviceOp[Tensor]:
     """A tensor without memory, to describe an argument to `kernel.compile`."""
-    extents, kind = layout.check_shape(shape), layout.check_dtype(dtype, records=True)
-    at = Layout(0, extents, layout.contiguous_strides(extents, kind.itemsize))
-    return Value(Tensor(None, None, at, kind))
+    kind = contiguous(shape, dtype, records=True)
+    return Value(Tensor(None, None, kind.at, kind.dtype))
 
 
 def dup(t: Tensor | SharedTensor) -> DeviceOp[Tensor]:
@@ -259,7 +236,7 @@ def fill(t: Tensor, value: Any) -> DeviceOp[Tensor]:
             f"fill would write to {t!r}, which is shared; write to a copy: await s.dup()."
         )
     found = writable(_readable(t, "fill"), "fill")
-    return Fill(found, _element(value, layout.check_dtype(found.dtype)))  # a number, no structure
+    return Fill(found, element(value, layout.check_dtype(found.dtype)))  # a number, no structure
 
 
 def _readable(t: Any, what: str) -> Tensor:
@@ -274,82 +251,6 @@ def _readable(t: Any, what: str) -> Tensor:
             else f"{what} takes a tensor, not {type(t).__name__} ({t!r:.60}).\n"
             "Make one of an array: t = await na.from_host(array)"
         )
-
-
-class Made(DeviceOp[Tensor]):
-    """A new tensor."""
-
-    _shape: layout.Shape
-    _dtype: np.dtype[Any]
-    _name: str
-
-    def _describe(self) -> str:
-        return f"{self._name}({self._shape})"
-
-
-class Full(Made):
-    """A new tensor, uninitialised or with one value everywhere."""
-
-    is_quick = True
-    _made: Tensor | None = None
-
-    def __init__(
-        self, shape: layout.Shape, dtype: np.dtype[Any], value: np.generic | None, name: str
-    ) -> None:
-        self._shape = shape
-        self._dtype = dtype
-        self._value = value
-        self._name = name
-
-    def at_once(self, submission: Submission, pool: MemoryPool | None) -> bool:
-        nbytes = math.prod(self._shape) * self._dtype.itemsize
-        stream = submission.stream
-        storage = (pool or stream.device.pool).reuse(nbytes)
-        if storage is None:
-            return False
-        made = self._made = Tensor.of(stream.device, storage, self._shape, self._dtype)
-        if self._value is None or not nbytes:
-            submission.is_empty = True
-            return True
-        submission.nbytes += nbytes
-        submission.kept.append(storage)
-        storage.writer = submission
-        queue = submission.queue = submission.queue or stream.backend.open()
-        queue.fill(made.handle, self._value)
-        return True
-
-    def result(self) -> Tensor:
-        made, self._made = self._made, None
-        assert made is not None  # `at_once` has made it, and it is asked for once
-        return made
-
-    def steps(self, ctx: Context) -> Steps[Tensor]:
-        if ctx.device.limit is not None:
-            yield from ctx.room(math.prod(self._shape) * self._dtype.itemsize)
-        made = Tensor.allocate(ctx, self._shape, self._dtype)
-        if self._value is not None and made.size:
-            ctx.queue.fill(made.handle, self._value)
-        return made
-
-
-class Generated(Made):
-    """A new tensor with elements that the host computes when this is enqueued."""
-
-    def __init__(
-        self, shape: layout.Shape, dtype: np.dtype[Any], make: Callable[[], HostArray], name: str
-    ) -> None:
-        self._shape = shape
-        self._dtype = dtype
-        self._make = make
-        self._name = name
-
-    def steps(self, ctx: Context) -> Steps[Tensor]:
-        if ctx.device.limit is not None:
-            nbytes = math.prod(self._shape) * self._dtype.itemsize
-            yield from ctx.room(nbytes + held(ctx.device, nbytes))
-        made = Tensor.allocate(ctx, self._shape, self._dtype)
-        yield from upload_new(ctx, made, self._make())
-        return made
 
 
 class Fill(DeviceOp[Tensor]):

@@ -35,9 +35,11 @@ class MemoryPool:
         self.device = device
         self.max_bytes = max_bytes
         self._pool = device.new_pool()
-        self._out = 0
+        self._out = 0  # of a pool with `max_bytes`
         # Reentrant: a collection inside `allocate` may run finalisers that call `release`.
         self._lock = threading.RLock()
+        if max_bytes is None:  # the device's own pool counts anyway
+            self.release = self._pool.free  # type: ignore[method-assign]
 
     def allocate(self, nbytes: int, stream: base.Stream) -> Storage:
         """Uninitialised storage for work that is enqueued on `stream` from now on.
@@ -45,40 +47,42 @@ class MemoryPool:
         Raises:
             OutOfDeviceMemoryError: `nbytes` do not fit; nothing has changed.
         """
-        room = max(GRANULE, -(-nbytes // GRANULE) * GRANULE)
-        with self._lock:
-            if self.max_bytes is not None and self._out + room > self.max_bytes:
-                raise OutOfDeviceMemoryError(
-                    f"{nbytes:,} bytes do not fit in {self!r}.\n"
-                    "Drop tensors that are no longer needed, or make the pool larger."
-                )
-            self._out += room
+        room = (nbytes + GRANULE - 1) // GRANULE * GRANULE or GRANULE
+        if not self._admit(room):
+            raise OutOfDeviceMemoryError(
+                f"{nbytes:,} bytes do not fit in {self!r}.\n"
+                "Drop tensors that are no longer needed, or make the pool larger."
+            )
         try:
             return Storage(self, self._pool.allocate(room, stream))
         except BaseException:
-            self._give(room)
+            self._admit(-room)
             raise
 
     def reuse(self, nbytes: int) -> Storage | None:
         """Uninitialised storage for work on any stream, if memory of that size is at hand."""
-        room = max(GRANULE, -(-nbytes // GRANULE) * GRANULE)
-        with self._lock:
-            if self.max_bytes is not None and self._out + room > self.max_bytes:
-                return None
-            memory = self._pool.reuse(room)
-            if memory is None:
-                return None
-            self._out += room
-        return Storage(self, memory)
+        room = (nbytes + GRANULE - 1) // GRANULE * GRANULE or GRANULE
+        if self.max_bytes is not None and not self._admit(room):
+            return None
+        memory = self._pool.reuse(room)
+        if memory is not None:
+            return Storage(self, memory)
+        self._admit(-room)
+        return None
+
+    def _admit(self, room: int) -> bool:
+        """Count so many bytes as handed out, if the pool may have as many."""
+        if self.max_bytes is not None:
+            with self._lock:
+                if self._out + room > self.max_bytes:
+                    return False
+                self._out += room
+        return True
 
     def release(self, memory: base.Memory) -> None:
         """Take back what `allocate` gave; called by the storage's finaliser."""
-        self._give(memory.nbytes)
+        self._admit(-memory.nbytes)
         self._pool.free(memory)
-
-    def _give(self, nbytes: int) -> None:
-        with self._lock:
-            self._out -= nbytes
 
     def stats(self) -> MemoryStats:
         """Bytes that are handed out and that are held, now and at most."""
@@ -95,7 +99,7 @@ class MemoryPool:
     def __repr__(self) -> str:
         label = f"{self.device.kind}:{self.device.ordinal}"
         most = "" if self.max_bytes is None else f" of {self.max_bytes:,}"
-        return f"<MemoryPool {label}, {self._out:,}{most} B in use>"
+        return f"<MemoryPool {label}, {self._pool.used:,}{most} B in use>"
 
 
 class Owner(Protocol):

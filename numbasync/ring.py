@@ -3,6 +3,9 @@
 Locking pages takes longer than copying them, so a chunk is used again as soon as the device has
 passed the copy out of it: an upload of any size needs no more than the ring. An event behind each
 copy tells.
+
+All chunks are cut from one block, which the first large upload makes: to lock pages may wait for
+all that the device is at, and what it is at may wait for whoever locks them.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ class RingStatistics:
     Attributes:
         chunk_bytes: of one chunk.
         most: chunks that there may be.
-        chunks: those that there are; they are made when first needed.
+        chunks: those that there are: none until the first is needed, then all.
         in_use: those that are being filled, or that the device copies from.
         taken: how often a chunk has been handed out.
         waits: how often somebody had to wait for one.
@@ -83,13 +86,15 @@ class Ring:
     """
 
     CHUNK = 2 * 2**20  # 40 us of a PCIe 5 link, 200 us of one thread that fills it
-    MOST = 32
+    MOST = 16
 
     def __init__(self, device: base.Device) -> None:
         self._device = device
         self._idle: list[Chunk] = []
         self._copied: list[Chunk] = []  # the device copies from them
         self._made = 0
+        self._making = threading.RLock()
+        self._is_being_made = False
         self._taken = self._waits = self._refusals = 0
         self._returned = 0.0  # when one came back last
         # Reentrant: a finaliser that runs inside may submit, too.
@@ -107,7 +112,7 @@ class Ring:
             None if there is none; `patience` is at its end then.
 
         Raises:
-            OutOfDeviceMemoryError: the pages of a new chunk cannot be locked.
+            OutOfDeviceMemoryError: it is the first, and the pages of the ring cannot be locked.
         """
         found = self._find()
         if found is None and patience.seconds:
@@ -131,20 +136,31 @@ class Ring:
         return time.monotonic() - max(begin, self._returned)
 
     def _find(self) -> Chunk | None:
+        if not self._made:
+            self._make()
         with self._lock:
             if not self._idle:
                 self._collect()
-            if self._idle:
-                return self._idle.pop()
-            if self._made >= self.MOST:
-                return None
-            self._made += 1
-        try:  # not inside the lock: locking pages takes long
-            memory = self._device.host_buffer(self.CHUNK)[: self.CHUNK]
-            return Chunk(memory, self._device.new_event(timing=False))
-        except BaseException:
-            self.lose()
-            raise
+            return self._idle.pop() if self._idle else None
+
+    def _make(self) -> None:
+        # Not inside the lock of what others look at: locking pages takes long.
+        with self._making:
+            if self._made or self._is_being_made:  # the latter in a finaliser that runs in here
+                return
+            self._is_being_made = True
+            try:
+                size, device = self.CHUNK, self._device
+                block = device.host_buffer(self.nbytes)
+                chunks = [
+                    Chunk(block[i * size : (i + 1) * size], device.new_event(timing=False))
+                    for i in range(self.MOST)
+                ]
+            finally:
+                self._is_being_made = False
+            with self._lock:
+                self._idle = chunks
+                self._made = len(chunks)
 
     def _collect(self) -> None:
         """Take back what the device has passed. The caller holds the lock."""
@@ -167,14 +183,16 @@ class Ring:
         with self._lock:
             self._idle.append(chunk)
 
-    def lose(self) -> None:
-        """One will not come back: nobody can tell when the device has passed it."""
-        with self._lock:
-            self._made -= 1
+    def until_dropped(self, chunk: Chunk) -> object:
+        """What holds it while nobody can tell whether the device has passed it, and gives it back
+        when it goes.
+        """
+        return _Held(self, chunk)
 
     def start_over(self) -> None:
         """In a forked child: what the parent's threads were filling is nobody's."""
-        self._lock = threading.RLock()
+        self._lock, self._making = threading.RLock(), threading.RLock()
+        self._is_being_made = False
         # Kept: to destroy the parent's events may call the driver, which a child must not.
         self._parents = [*self._idle, *self._copied]
         self._idle, self._copied, self._made = [], [], 0
@@ -194,3 +212,14 @@ class Ring:
             f"<Ring of {self._device.kind}:{self._device.ordinal}, {found.in_use} of {found.most} "
             f"chunks of {found.chunk_bytes:,} B in use, {found.chunks} made>"
         )
+
+
+class _Held:
+    """Gives a chunk back in the end."""
+
+    def __init__(self, ring: Ring, chunk: Chunk) -> None:
+        self._ring = ring
+        self._chunk = chunk
+
+    def __del__(self) -> None:
+        self._ring.give(self._chunk)

@@ -156,8 +156,7 @@ class Staging:
             ring.enqueued(chunk, self._ctx.stream.backend)
         except BaseException:
             if told:  # the device may copy from it, and nobody can tell when it has
-                self._ctx.submission.retain(chunk)
-                ring.lose()
+                self._ctx.submission.retain(ring.until_dropped(chunk))
             else:
                 ring.give(chunk)
             raise

@@ -17,6 +17,7 @@ import numpy as np
 from numbasync import layout, line
 from numbasync.backend import base
 from numbasync.context import Context
+from numbasync.contiguous import Contiguous, array_key
 from numbasync.copies import HostArray
 from numbasync.device import Device
 from numbasync.errors import (
@@ -54,7 +55,7 @@ class Tensor:
     """
 
     __slots__ = (
-        "__weakref__", "_fingerprint", "_former", "_key", "_layout", "device", "dtype",
+        "__weakref__", "_fingerprint", "_former", "_key", "_kind", "_layout", "device", "dtype",
         "own_handle", "own_storage", "shape", "source",
     )  # fmt: skip
 
@@ -73,6 +74,7 @@ class Tensor:
         self._layout = at
         self.own_storage = storage
         self.own_handle: base.Array | None = None
+        self._kind: Contiguous | None = None  # of one that fills its storage
         self._key: base.ArrayKey | None = None
         self._fingerprint = -1
         self._former: tuple[weakref.ref[Storage], int] | None = None
@@ -82,14 +84,15 @@ class Tensor:
     @staticmethod
     def allocate(ctx: Context, shape: layout.Shape, dtype: np.dtype[Any]) -> Tensor:
         """An uninitialised tensor for work that is enqueued with `ctx`."""
-        storage = ctx.alloc(math.prod(shape) * dtype.itemsize)
-        return Tensor.of(ctx.device, storage, shape, dtype)
+        kind = Contiguous(shape, dtype)
+        return Tensor.of(ctx.device, ctx.alloc(kind.nbytes), kind)
 
     @staticmethod
-    def of(device: Device, storage: Storage, shape: layout.Shape, dtype: np.dtype[Any]) -> Tensor:
+    def of(device: Device, storage: Storage, kind: Contiguous) -> Tensor:
         """The tensor that fills a new storage."""
-        at = Layout(0, shape, layout.contiguous_strides(shape, dtype.itemsize))
-        return Tensor(device, storage, at, dtype)
+        made = Tensor(device, storage, kind.at, kind.dtype)
+        made._kind = kind
+        return made
 
     # --- what it is ---
 
@@ -165,15 +168,18 @@ class Tensor:
     def key(self) -> base.ArrayKey:
         """This array's part of a compiled kernel's key: nothing of its extents."""
         if self._key is None:
-            order = layout.order(self.shape, self.strides, self.dtype.itemsize)
-            self._key = base.ArrayKey(layout.dtype_key(self.dtype), self.ndim, order)
+            kind = self._kind
+            self._key = array_key(self._layout, self.dtype) if kind is None else kind.key
         return self._key
 
     @property
     def fingerprint(self) -> int:
         """Equal for tensors of equal dtype, layout and shape."""
         if self._fingerprint < 0:
-            self._fingerprint = layout.fingerprint((self.key, self.shape))
+            kind = self._kind
+            self._fingerprint = (
+                layout.fingerprint((self.key, self.shape)) if kind is None else kind.fingerprint
+            )
         return self._fingerprint
 
     # --- views ---
@@ -241,9 +247,9 @@ class Tensor:
             storage.holders -= 1
 
     def __del__(self) -> None:
-        # Absent if the constructor failed.
-        if getattr(self, "own_storage", None) is not None:
-            self._let_go()
+        storage = getattr(self, "own_storage", None)  # absent if the constructor failed
+        if storage is not None:
+            storage.holders -= 1
 
     # --- copies ---
 

@@ -17,6 +17,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from numbasync.backend.base import counters
 from numbasync.backend.cuda.stream import CudaEvent, CudaQueue, CudaStream
 
@@ -189,9 +191,35 @@ def _event_synchronize(self: CudaEvent) -> None:
     self.core.sync()
 
 
+def _through_queue(name: str) -> Callable[..., Any]:
+    """What the stream has a quick way for, by the queue, whose methods keep it."""
+
+    def enqueue(self: CudaStream, *args: Any) -> Any:
+        *operands, queue = args
+        queue = queue or self.open()
+        getattr(queue, name)(*operands)
+        return queue
+
+    return enqueue
+
+
+def _upload(self: CudaStream, dst: Any, block: Any, queue: Any) -> Any:
+    queue = queue or self.open()
+    queue.upload(dst, np.ndarray((dst.nbytes,), np.uint8, block))
+    return queue
+
+
+def _download(self: CudaStream, block: Any, src: Any, queue: Any) -> Any:
+    queue = queue or self.open()
+    queue.download(np.ndarray((src.nbytes,), np.uint8, block), src)
+    return queue
+
+
 _METHODS: dict[str, Callable[..., Any]] = {
     "__init__": _new, "hold": hold, "record": record, "wait": wait, "write": write,
     "query": query, "synchronize": synchronize, "wake": wake,
+    "launch": _through_queue("launch"), "fill": _through_queue("fill"),
+    "upload": _upload, "download": _download,
 }  # fmt: skip
 for _name, _method in _METHODS.items():
     setattr(CudaStream, _name, _method)

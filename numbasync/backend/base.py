@@ -19,46 +19,18 @@ from numbasync.backend.checks import Checks as Checks
 from numbasync.backend.checks import Right as Right
 from numbasync.backend.counters import Counters as Counters
 from numbasync.backend.counters import counters as counters
+from numbasync.backend.facts import CompletionPath as CompletionPath
+from numbasync.backend.facts import Dim3 as Dim3
+from numbasync.backend.facts import Limits as Limits
+from numbasync.backend.facts import MemoryStats as MemoryStats
 from numbasync.backend.interchange import Foreign as Foreign
 from numbasync.backend.interchange import Loan as Loan
-
-Dim3: TypeAlias = tuple[int, int, int]
 
 # File name of kernels that numbasync writes around a user's body. The one barrier in them is
 # behind the body, where every thread is done with its tile.
 GENERATED = "<numbasync tiles>"
 # The attribute in which such a kernel has its source.
 WRITTEN = "__numbasync_source__"
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What one launch may ask of a device."""
-
-    max_threads_per_block: int
-    max_block: Dim3
-    max_grid: Dim3
-    max_shared_bytes: int
-    warp_size: int
-    multiprocessors: int
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryStats:
-    """Bytes of one pool: handed out now and at most, held from the system now and at most."""
-
-    used_current: int
-    used_high: int
-    reserved_current: int
-    reserved_high: int
-
-
-@dataclass(frozen=True, slots=True)
-class CompletionPath:
-    """How a device tells that a stream has passed a point, and why this way was chosen."""
-
-    name: str
-    reason: str
 
 
 class Memory(Protocol):
@@ -177,6 +149,11 @@ class Pool(Protocol):
         """Take back memory whose last use the host has seen complete. Never raises."""
         ...
 
+    @property
+    def used(self) -> int:
+        """Bytes that are handed out. Calls no driver."""
+        ...
+
     def stats(self) -> MemoryStats: ...
     def reset_high(self) -> None: ...
     def trim(self) -> None:
@@ -244,6 +221,18 @@ class Stream(Protocol):
         Returns:
             The submission's queue; None if nothing of it can fail.
         """
+        ...
+
+    def fill(self, dst: Array, value: np.generic, queue: Any) -> Queue | None:
+        """`Queue.fill` of a contiguous array, the quickest way; see `launch`."""
+        ...
+
+    def upload(self, dst: Array, block: Any, queue: Any) -> Queue | None:
+        """`Queue.upload` of the beginning of a `host_block` into a contiguous array; as there."""
+        ...
+
+    def download(self, block: Any, src: Array, queue: Any) -> Queue | None:
+        """`Queue.download` of a contiguous array into the beginning of a `host_block`."""
         ...
 
     def write(self, sequence: int) -> None:
@@ -320,6 +309,12 @@ class Device(Protocol):
 
     def host_buffer(self, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """Uninitialised host bytes that this device copies from and to without blocking."""
+        ...
+
+    def host_block(self, nbytes: int) -> Any:
+        """Such bytes, as an object with a buffer, if there are any that were used before; else
+        None. They are used again when nothing holds it, nor an array on it.
+        """
         ...
 
     def array(

@@ -18,7 +18,7 @@ from numbasync.errors import AccessConflictError, DriverError, OutOfDeviceMemory
 from numbasync.ring import Ring
 from numbasync.testing import Gate, settle
 from tests.common import add_one, fresh, used, waited
-from tests.waiting import in_time
+from tests.waiting import begin, in_time
 
 CHUNK = Ring.CHUNK
 LARGE = together.LARGE
@@ -403,7 +403,7 @@ async def test_page_locked_memory_is_bounded_and_the_loop_turns_while_there_is_n
     assert found.in_use == found.chunks == found.most == Ring.MOST
     assert found.taken - before.taken == Ring.MOST
     assert not task.done()
-    assert "32 of 32 chunks" in repr(device.ring)
+    assert f"{found.most} of {found.most} chunks" in repr(device.ring)
     gate.open()
     np.testing.assert_array_equal(await (await task).to_host(), array)
     await settle(device)
@@ -424,6 +424,54 @@ async def test_a_stream_that_does_not_move_holds_up_nobody_for_long(
     np.testing.assert_array_equal(await other.to_host(), array)
     gate.open()
     np.testing.assert_array_equal(await (await held).to_host(), array)
+
+
+async def test_the_first_large_upload_locks_all_the_pages_that_later_ones_need(
+    device: na.Device, stream: na.Stream, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Ring(device.backend)
+    monkeypatch.setattr(device, "ring", made)
+    assert made.statistics().chunks == 0
+    kind, asked = type(device.backend), list[int]()
+    lock = kind.host_buffer
+
+    def counted(self: Any, nbytes: int) -> Any:
+        asked.append(nbytes)
+        return lock(self, nbytes)
+
+    monkeypatch.setattr(kind, "host_buffer", counted)
+    await na.from_host(numbers(LARGE + 1))
+    assert asked == [made.nbytes] and made.statistics().chunks == Ring.MOST
+    gate.close()
+    array = numbers(made.nbytes - CHUNK)
+    held = na.spawn(na.from_host(array), stream)
+    assert asked == [made.nbytes]
+    gate.open()
+    np.testing.assert_array_equal(await (await held).to_host(), array)
+
+
+def test_threads_that_need_the_ring_at_once_make_one(
+    device: na.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, kind = Ring(device.backend), type(device.backend)
+    lock, at_once, calls = kind.host_buffer, threading.Barrier(4), itertools.count()
+    second = threading.Event()
+
+    def slow(self: Any, nbytes: int) -> Any:
+        if next(calls):
+            second.set()
+        second.wait(0.05)
+        return lock(self, nbytes)
+
+    monkeypatch.setattr(kind, "host_buffer", slow)
+
+    def take() -> Any:
+        at_once.wait()
+        return made.take(ring.Patience())
+
+    taken = [result() for result in [begin(take) for _ in range(4)]]
+    assert next(calls) == 1
+    assert len({chunk.memory.ctypes.data for chunk in taken}) == 4
 
 
 async def test_small_arrays_avoid_the_ring(device: na.Device) -> None:
@@ -483,7 +531,8 @@ async def test_a_copy_that_fails_is_its_operations_error(
     await settle(device)
     gc.collect()
     assert used(device) == start
-    assert device.ring.statistics().in_use == 0
+    found = device.ring.statistics()
+    assert found.in_use == 0 and found.chunks == found.most
     await na.memcpy(t, array)
     np.testing.assert_array_equal(await t.to_host(), array)
 

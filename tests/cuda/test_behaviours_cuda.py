@@ -158,7 +158,6 @@ def test_finalisers_of_the_backend_never_raise(
     raised: list[Any] = []
     gc.collect()
     monkeypatch.setattr(sys, "unraisablehook", raised.append)
-    memory._Pinned.__new__(memory._Pinned)
     lost = device.new_pool().allocate(1000, device.new_stream().backend)
     with monkeypatch.context() as patch:  # as at interpreter exit, when the driver is gone
         patch.setattr(memory.cu, "cuMemFreeAsync", lambda *_: 1 // 0)

@@ -68,6 +68,27 @@ def test_importing_numbasync_is_light() -> None:
     assert result.stdout.strip() == "[]", result.stderr
 
 
+def test_importing_numbasync_and_declaring_kernels_touches_no_driver() -> None:
+    heavy = ("numba.cuda.simulator", "cuda.bindings.driver", "cuda.core")
+    backends = ("numbasync.backend.cuda", "numbasync.backend.cpu")
+    program = (
+        "import sys\n"
+        "import numbasync as na\n"
+        f"print([m for m in {heavy!r} if m in sys.modules])\n"
+        "print([line for line in open('/proc/self/maps') if 'libcuda.so' in line])\n"
+        "from numba import cuda\n"  # which imports all of these itself
+        "@na.launcher\n"
+        "@cuda.jit\n"
+        "def kernel(z: na.KernelOutput): z[0] = 1\n"
+        "na.zeros(3).then(kernel).to_host().silence()\n"
+        f"print([m for m in {backends!r} if m in sys.modules])\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=environment()
+    )
+    assert result.stdout.split() == ["[]"] * 3, result.stderr
+
+
 def code_blocks(path: Path) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", path.read_text(), re.M | re.S)
 

@@ -90,6 +90,9 @@ class CpuDevice:
     def host_buffer(self, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
         return CpuMemory(nbytes).bytes
 
+    def host_block(self, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        return np.empty(nbytes, np.uint8)
+
     def array(
         self,
         memory: CpuMemory | CpuForeign,

@@ -100,6 +100,10 @@ class CpuPool:
         with self._lock:
             self._used -= memory.nbytes
 
+    @property
+    def used(self) -> int:
+        return self._used
+
     def stats(self) -> MemoryStats:
         with self._lock:
             return MemoryStats(self._used, self._high, self._used, self._high)

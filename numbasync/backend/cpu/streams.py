@@ -126,6 +126,21 @@ class CpuStream:
         queue.launch(work, args)
         return queue
 
+    def fill(self, dst: CpuArray, value: np.generic, queue: CpuQueue | None) -> CpuQueue:
+        queue = queue or self.open()
+        queue.fill(dst, value)
+        return queue
+
+    def upload(self, dst: CpuArray, block: Any, queue: CpuQueue | None) -> CpuQueue:
+        queue = queue or self.open()
+        queue.upload(dst, np.ndarray(dst.array.shape, dst.array.dtype, block))
+        return queue
+
+    def download(self, block: Any, src: CpuArray, queue: CpuQueue | None) -> CpuQueue:
+        queue = queue or self.open()
+        queue.download(np.ndarray(src.array.shape, src.array.dtype, block), src)
+        return queue
+
     def push(self, entry: Callable[[], None] | int | Blocker, is_short: bool = False) -> None:
         """Queue it. A short one that nothing comes before is done here and now: to wake a thread,
         and to be woken by it, takes longer.

@@ -20,6 +20,14 @@ _write_value = types.ExternalFunction(
 _query = types.ExternalFunction("cuStreamQuery", types.int32(_address))
 NOT_READY = 600  # CUDA_ERROR_NOT_READY
 _synchronize = types.ExternalFunction("cuStreamSynchronize", types.int32(_address))
+# Patterns of 8 and 16 bits are passed as 32: who calls extends them.
+_memset = types.int32(_address, _number, types.uintp, _address)
+_fill_8 = types.ExternalFunction("cuMemsetD8Async", _memset)
+_fill_16 = types.ExternalFunction("cuMemsetD16Async", _memset)
+_fill_32 = types.ExternalFunction("cuMemsetD32Async", _memset)
+_memcpy = types.int32(_address, _address, types.uintp, _address)
+_upload = types.ExternalFunction("cuMemcpyHtoDAsync_v2", _memcpy)
+_download = types.ExternalFunction("cuMemcpyDtoHAsync_v2", _memcpy)
 
 
 _intrinsic: Any = intrinsic
@@ -71,3 +79,24 @@ def glance(stream: Any) -> Any:
 @njit(types.int32(_address), nogil=True, cache=True)
 def synchronize(stream: Any) -> Any:
     return _synchronize(stream)
+
+
+@njit(
+    types.int32(_address, types.int64, types.int64, types.int64, _address), nogil=True, cache=True
+)
+def fill(dst: Any, unit: Any, number: Any, count: Any, stream: Any) -> Any:
+    if unit == 1:
+        return _fill_8(dst, number & 0xFF, count, stream)
+    if unit == 2:
+        return _fill_16(dst, number & 0xFFFF, count, stream)
+    return _fill_32(dst, number & 0xFFFFFFFF, count, stream)
+
+
+@njit(types.int32(_address, _address, types.int64, _address), nogil=True, cache=True)
+def upload(dst: Any, src: Any, nbytes: Any, stream: Any) -> Any:
+    return _upload(dst, src, nbytes, stream)
+
+
+@njit(types.int32(_address, _address, types.int64, _address), nogil=True, cache=True)
+def download(dst: Any, src: Any, nbytes: Any, stream: Any) -> Any:
+    return _download(dst, src, nbytes, stream)

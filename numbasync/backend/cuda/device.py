@@ -21,7 +21,8 @@ from numbasync.backend.cuda.copies import Copiers, CopyCompilation
 from numbasync.backend.cuda.driver import cu, driver_version, enter, fail, name_of
 from numbasync.backend.cuda.foreign import Bridges, CudaForeign, CudaLoan
 from numbasync.backend.cuda.kernels import CudaArray, CudaExecutable
-from numbasync.backend.cuda.memory import CudaMemory, CudaPool, PinnedPool
+from numbasync.backend.cuda.memory import CudaMemory, CudaPool
+from numbasync.backend.cuda.pinned import PinnedPool
 from numbasync.backend.cuda.pitched import copies_rows
 from numbasync.backend.cuda.stream import CudaEvent, CudaStream
 from numbasync.backend.cuda.words import EventMarks, WordMarks, Words
@@ -151,7 +152,11 @@ class CudaDevice:
         return CudaPool(self)
 
     def host_buffer(self, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        return self._pinned.take(nbytes)
+        block = self._pinned.take(nbytes)
+        return np.ndarray((len(block),), np.uint8, block)
+
+    def host_block(self, nbytes: int) -> Any:
+        return self._pinned.reuse(nbytes)
 
     def array(
         self,

@@ -42,8 +42,10 @@ _SCALARS: dict[type, Any] = {float: types.float64, bool: types.boolean, complex:
 class CudaArray:
     """An array of one GPU: its address and Numba's parameters for it, also as bytes."""
 
+    packed: bytes
+
     __slots__ = (
-        "_rows", "address", "dtype", "fields", "nbytes", "packed", "pointer", "shape", "strides",
+        "_rows", "address", "dtype", "fields", "nbytes", "packed", "shape", "strides",
     )  # fmt: skip
 
     def __init__(
@@ -53,14 +55,24 @@ class CudaArray:
         for extent in shape:
             size *= extent
         self.address = address
-        self.pointer = cu.CUdeviceptr(address)
         self.shape = shape
         self.strides = strides
         self.dtype = dtype
         self.nbytes = size * dtype.itemsize
         self._rows: Rows | None = None
         self.fields = (0, 0, size, dtype.itemsize, address, *shape, *strides)
-        self.packed = struct.pack(array_format(len(shape)), *self.fields)
+
+    def __getattr__(self, name: str) -> Any:
+        # Of most launches; of what is only copied, never.
+        if name != "packed":
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        self.packed = struct.pack(array_format(len(self.shape)), *self.fields)
+        return self.packed
+
+    @property
+    def pointer(self) -> Any:
+        """Its address, as `cuda.bindings` takes it."""
+        return cu.CUdeviceptr(self.address)
 
     def key(self) -> ArrayKey:
         contiguous = self.is_contiguous()

@@ -1,13 +1,11 @@
-"""Device memory from a stream-ordered pool, and pinned host memory that is used again."""
+"""Device memory from a stream-ordered pool."""
 
 from __future__ import annotations
 
 import contextlib
-import queue
 import threading
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from cuda.core import DeviceMemoryResource, DeviceMemoryResourceOptions
 
 from numbasync.backend.base import MemoryStats, counters
@@ -73,7 +71,10 @@ class CudaPool:
                     "Drop tensors that are no longer needed, or work in smaller pieces."
                 )
             raise error
-        self._count(nbytes)
+        counters.allocations += 1
+        with self._lock:
+            self._used += nbytes
+            self._high = max(self._high, self._used)
         return CudaMemory(pointer, nbytes)
 
     def reuse(self, nbytes: int) -> CudaMemory | None:
@@ -81,29 +82,30 @@ class CudaPool:
         if not spare:
             return None
         with self._lock:
-            if not spare:
+            try:
+                found = spare.pop()
+            except IndexError:  # another thread, or a finaliser that has run in between
                 return None
-            found = spare.pop()
             self._spare_bytes -= nbytes
-            self._count(nbytes)
-        return found
-
-    def _count(self, nbytes: int) -> None:
+            self._used = used = self._used + nbytes
+            if used > self._high:
+                self._high = used
         counters.allocations += 1
-        with self._lock:
-            self._used += nbytes
-            if self._used > self._high:
-                self._high = self._used
+        return found
 
     def free(self, memory: CudaMemory) -> None:
         nbytes = memory.nbytes
         with self._lock:
             self._used -= nbytes
-            keeps = nbytes <= LARGEST_SPARE and self._spare_bytes + nbytes <= MOST_SPARE
-            if keeps and not memory.lent:
-                self._spare_bytes += nbytes
-                self._spare.setdefault(nbytes, []).append(memory)
-                return
+            if nbytes <= LARGEST_SPARE and not memory.lent:
+                kept = self._spare_bytes + nbytes
+                if kept <= MOST_SPARE:
+                    self._spare_bytes = kept
+                    spare = self._spare.get(nbytes)
+                    if spare is None:
+                        spare = self._spare[nbytes] = []
+                    spare.append(memory)
+                    return
         self._return(memory)
 
     def _return(self, memory: CudaMemory) -> None:
@@ -115,6 +117,10 @@ class CudaPool:
             device = self._device
             stream = device.stream_behind_default if memory.lent else device.idle_stream
             cu.cuMemFreeAsync(memory.pointer, stream)
+
+    @property
+    def used(self) -> int:
+        return self._used
 
     def stats(self) -> MemoryStats:
         reserved = self._get(_Attribute.CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)
@@ -130,8 +136,10 @@ class CudaPool:
 
     def trim(self) -> None:
         with self._lock:
-            spare = [memory for memories in self._spare.values() for memory in memories]
-            self._spare.clear()
+            spare: list[CudaMemory] = []
+            for memories in self._spare.values():  # the lists stay: `reuse` may hold one
+                spare += memories
+                memories.clear()
             self._spare_bytes = 0
         for memory in spare:
             self._return(memory)
@@ -149,90 +157,3 @@ class CudaPool:
         (result,) = cu.cuMemPoolSetAttribute(self._pool, attribute, cu.cuuint64_t(value))
         if result:
             fail(result, "cuMemPoolSetAttribute")
-
-
-class _Pinned:
-    """One block of page-locked memory; it goes back when the last array on it dies."""
-
-    def __init__(self, pool: PinnedPool, address: int, nbytes: int) -> None:
-        self._pool = pool
-        self._address = address
-        self._nbytes = nbytes
-        self.__array_interface__ = {
-            "version": 3, "shape": (nbytes,), "typestr": "|u1", "data": (address, False),
-        }  # fmt: skip
-
-    def __del__(self) -> None:
-        pool = getattr(self, "_pool", None)  # absent if the constructor failed
-        if pool is not None:
-            pool.give(self._address, self._nbytes)
-
-
-class PinnedPool:
-    """Page-locked host memory in powers of two. Locking pages takes long, so up to
-    `KEPT_BYTES` of unused blocks are kept.
-
-    Unlocking them waits for the device, so a thread does that: a block may go back in a
-    finaliser, on the thread of an event loop.
-    """
-
-    KEPT_BYTES = 256 * 2**20
-    SMALLEST = 4096
-    LARGE = 16 * 2**20  # from here on in steps of `STEP`
-    STEP = 2 * 2**20
-
-    def __init__(self, device: CudaDevice) -> None:
-        self._device = device
-        self._spare: dict[int, list[int]] = {}
-        self._kept = 0
-        # Reentrant: a finaliser may give a block back inside `take`.
-        self._lock = threading.RLock()
-        self._surplus: queue.SimpleQueue[int] = queue.SimpleQueue()
-        self._unlocking: threading.Thread | None = None
-
-    def take(self, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        size = max(self.SMALLEST, 1 << max(nbytes - 1, 1).bit_length())
-        if size > self.LARGE:
-            size = -(-nbytes // self.STEP) * self.STEP
-        with self._lock:
-            spare = self._spare.get(size)
-            address = spare.pop() if spare else 0
-            if address:
-                self._kept -= size
-        if not address:
-            enter(self._device)
-            result, made = cu.cuMemHostAlloc(size, cu.CU_MEMHOSTALLOC_PORTABLE)
-            if result:
-                raise OutOfDeviceMemoryError(
-                    f"{size:,} bytes of page-locked host memory cannot be had: "
-                    f"{error_of(result, 'cuMemHostAlloc')}"
-                )
-            address = int(made)
-            self._start_unlocking()  # not by a finaliser: at exit no thread can be started
-        block: np.ndarray[Any, np.dtype[np.uint8]] = np.asarray(_Pinned(self, address, size))
-        return block
-
-    def give(self, address: int, nbytes: int) -> None:
-        with self._lock:
-            if self._kept + nbytes <= self.KEPT_BYTES:
-                self._spare.setdefault(nbytes, []).append(address)
-                self._kept += nbytes
-                return
-        self._surplus.put(address)  # may be called while the same thread is inside of it
-
-    def _start_unlocking(self) -> None:
-        with self._lock:
-            if self._unlocking is None:
-                self._unlocking = threading.Thread(
-                    target=_unlock, args=(self._surplus, self._device), daemon=True,
-                    name="numbasync-unlock",
-                )  # fmt: skip
-                self._unlocking.start()
-
-
-def _unlock(surplus: queue.SimpleQueue[int], device: CudaDevice) -> None:
-    while True:
-        address = surplus.get()
-        with contextlib.suppress(Exception):  # of a broken device nothing is left to save
-            enter(device)
-            cu.cuMemFreeHost(address)

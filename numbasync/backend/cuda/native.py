@@ -28,6 +28,10 @@ class Calls(NamedTuple):
     query: Callable[[int], int]  # a stream
     glance: Callable[[int], int]  # the same, several times until it is idle
     synchronize: Callable[[int], int]  # a stream
+    # An address on the device, bytes of the pattern (1, 2, 4), it, how often, a stream.
+    fill: Callable[[int, int, int, int, int], int]
+    upload: Callable[[int, int, int, int], int]  # to, from, bytes, a stream; page-locked memory
+    download: Callable[[int, int, int, int], int]  # as there
 
 
 _calls: Calls | None = None

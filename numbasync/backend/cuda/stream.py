@@ -6,6 +6,7 @@ import struct
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from ctypes import addressof
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from numbasync.backend.cuda import native, wakeup
 from numbasync.backend.cuda.copies import THREADS
 from numbasync.backend.cuda.driver import NOT_READY, cu, enter, error_of, fail
 from numbasync.backend.cuda.kernels import CudaArray, CudaExecutable
+from numbasync.backend.cuda.patterns import pattern
 from numbasync.backend.cuda.pitched import copies_rows, copy_rows, download_rows, upload_rows
 from numbasync.backend.cuda.records import MOST, Record, record
 from numbasync.backend.cuda.words import Word
@@ -111,15 +113,13 @@ class CudaQueue:
 
     def fill(self, dst: CudaArray, value: np.generic) -> None:
         enter(self._device)
-        data = value.tobytes()
-        count = dst.fields[2]
-        unit = next(n for n in (1, 2, 4, len(data)) if data == data[:n] * (len(data) // n))
-        number = int.from_bytes(data[: min(unit, 4)], "little")
+        unit, number = pattern(value)
         if unit <= 4:
             call = {1: cu.cuMemsetD8Async, 2: cu.cuMemsetD16Async, 4: cu.cuMemsetD32Async}[unit]
             results = [call(dst.pointer, number, dst.nbytes // unit, self._handle)]
         else:
             # The driver's patterns end at 32 bits: one strided memset for each 32-bit part.
+            data, count = value.tobytes(), dst.fields[2]
             results = [
                 cu.cuMemsetD2D32Async(
                     cu.CUdeviceptr(dst.address + at), len(data),
@@ -191,6 +191,41 @@ class CudaStream:
                 self._records.clear()
             self._records[work] = made
         return made
+
+    def fill(self, dst: CudaArray, value: np.generic, queue: CudaQueue | None) -> CudaQueue | None:
+        calls, (unit, number) = native.calls(), pattern(value)
+        if calls is None or unit > 4:
+            self.open().fill(dst, value)  # of which nothing can fail later: it need not be kept
+            return queue
+        enter(self.device)
+        result = calls.fill(dst.address, unit, number, dst.nbytes // unit, self._number)
+        if result:
+            fail(cu.CUresult(result), "cuMemsetAsync")
+        return queue
+
+    def upload(self, dst: CudaArray, block: Any, queue: CudaQueue | None) -> CudaQueue | None:
+        calls = native.calls()
+        if calls is None:
+            self.open().upload(dst, np.ndarray((dst.nbytes,), np.uint8, block))
+            return queue
+        enter(self.device)
+        result = calls.upload(dst.address, addressof(block), dst.nbytes, self._number)
+        if result:
+            fail(cu.CUresult(result), "cuMemcpyHtoDAsync")
+        counters.copies += 1
+        return queue
+
+    def download(self, block: Any, src: CudaArray, queue: CudaQueue | None) -> CudaQueue | None:
+        calls = native.calls()
+        if calls is None:
+            self.open().download(np.ndarray((src.nbytes,), np.uint8, block), src)
+            return queue
+        enter(self.device)
+        result = calls.download(addressof(block), src.address, src.nbytes, self._number)
+        if result:
+            fail(cu.CUresult(result), "cuMemcpyDtoHAsync")
+        counters.copies += 1
+        return queue
 
     def write(self, sequence: int) -> None:
         enter(self.device)
