@@ -222,4 +222,6 @@ class _Held:
         self._chunk = chunk
 
     def __del__(self) -> None:
-        self._ring.give(self._chunk)
+        chunk = getattr(self, "_chunk", None)  # absent if the constructor failed
+        if chunk is not None:
+            self._ring.give(chunk)
