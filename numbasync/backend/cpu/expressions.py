@@ -16,7 +16,9 @@ from numbasync.backend.cpu.allocate import made_array
 from numbasync.backend.cpu.names import (
     MISSING,
     Scope,
+    Signatures,
     UntranslatableError,
+    declared_types,
     device_function,
 )
 from numbasync.backend.cpu.native import types as numba_types
@@ -55,7 +57,9 @@ class Expressions(ast.NodeTransformer):
     def _own(self, name: str) -> str:
         return f"{name}_{self._number}"
 
-    def _device(self, node: ast.Call, function: types.FunctionType) -> Any:
+    def _device(
+        self, node: ast.Call, function: types.FunctionType, signatures: Signatures = ()
+    ) -> Any:
         """A call of a device function."""
         raise NotImplementedError
 
@@ -177,7 +181,7 @@ class Expressions(ast.NodeTransformer):
             return handler(node)
         inner = device_function(callee)
         if inner is not None:
-            return self._device(node, inner)
+            return self._device(node, inner, declared_types(callee))
         function = self._global(node.func, callee, getattr(callee, "__name__", "f"))
         keywords = [ast.keyword(k.arg, self.visit(k.value)) for k in node.keywords]
         return ast.Call(function, self._in_order(node.args), keywords)

@@ -29,6 +29,7 @@ from numbasync.backend.cpu.constants import (
 from numbasync.backend.cpu.elementary import MATH
 from numbasync.backend.cpu.integers import MASK
 from numbasync.backend.cpu.intrinsics import BARRIERS, INSTANCE_NAMES, NESTED, Intrinsics
+from numbasync.backend.cpu.names import declared_types
 from numbasync.backend.cpu.rewrite import HELPERS, rewritten
 from numbasync.errors import NumbasyncError, UnsupportedKernelError
 
@@ -146,6 +147,11 @@ class Program:
         if isinstance(function, types.FunctionType):
             if function.__module__.split(".")[0] == "numba":
                 raise unsupported(f"{function.__module__}.{function.__name__}")
+            if declared_types(value):
+                raise UnsupportedKernelError(
+                    f"{name} is declared with fixed signatures; the interpreter of the CPU device "
+                    "does not convert what a device function is given."
+                )
             return self._freeze(function)
         if is_numba_type(value):
             return strict(value)

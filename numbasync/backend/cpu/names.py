@@ -6,7 +6,7 @@ import ast
 import builtins
 import importlib
 import types
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numba import cuda
@@ -15,8 +15,12 @@ from numba.core.dispatcher import Dispatcher
 from numba.np.numpy_support import from_dtype
 
 from numbasync.backend.cpu.half import known
+from numbasync.backend.declared import results
 
 MISSING: Any = object()
+
+# Types of arguments, and of a result, of a function for each declared signature.
+Signatures: TypeAlias = tuple[tuple[tuple[Any, ...], Any], ...]
 
 _OPERATORS: dict[type[ast.operator], Any] = {
     ast.Add: lambda a, b: a + b, ast.Sub: lambda a, b: a - b, ast.Mult: lambda a, b: a * b,
@@ -154,3 +158,10 @@ def device_function(value: Any) -> types.FunctionType | None:
     found = getattr(value, "py_func", None)
     is_dispatcher = isinstance(value, cuda.dispatcher.CUDADispatcher | Dispatcher)
     return found if is_dispatcher and isinstance(found, types.FunctionType) else None
+
+
+def declared_types(value: Any) -> Signatures:
+    """What a device function is declared for; nothing if it takes any arguments."""
+    if not isinstance(value, cuda.dispatcher.CUDADispatcher):
+        return ()
+    return tuple(results(value)) if value.targetoptions.get("device") else ()

@@ -12,6 +12,7 @@ import numpy as np
 from numba.core.registry import cpu_target
 
 from numbasync.backend.cpu import arithmetic, atomics, native
+from numbasync.backend.cpu.names import Signatures
 from numbasync.backend.cpu.native import types as numba_types
 
 # What a thread knows of itself, and what it is given.
@@ -74,6 +75,7 @@ class Program:
         parameters: of the kernel, as they are called in `body`.
         body: one thread's statements, with meetings.
         functions: sources of the device functions that it calls.
+        declared: for which types each of those is declared, if it is.
         names: what the generated code's names stand for.
         sites: what the numbers in the code mean.
         fixed_bytes: memory of a block, without dynamic shared memory.
@@ -89,6 +91,7 @@ class Program:
     parameters: list[str] = field(default_factory=list)
     body: list[ast.stmt] = field(default_factory=list)
     functions: list[str] = field(default_factory=list)
+    declared: dict[str, Signatures] = field(default_factory=dict)
     names: dict[str, Any] = field(default_factory=dict)
     sites: list[Site] = field(default_factory=list)
     fixed_bytes: int = RECORD_BYTES

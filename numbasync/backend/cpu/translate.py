@@ -15,19 +15,22 @@ from __future__ import annotations
 import ast
 import copy
 import types
+from collections.abc import Hashable
 from typing import Any
 
 import numpy as np
 
-from numbasync.backend.cpu import native, watch
+from numbasync.backend.cpu import half, native, watch
 from numbasync.backend.cpu.control import single_exit
 from numbasync.backend.cpu.names import (
     MISSING,
     Scope,
+    Signatures,
     UntranslatableError,
     device_function,
     is_reassigned,
 )
+from numbasync.backend.cpu.native import types as numba_types
 from numbasync.backend.cpu.program import ALL, PLACE, Program, parsed
 from numbasync.backend.cpu.recovered import recovered
 from numbasync.backend.cpu.rewrite import definition, of_lambda
@@ -71,7 +74,7 @@ class _Translation:
     def __init__(self, program: Program) -> None:
         self.program = program
         self._meets: dict[types.FunctionType, bool] = {}
-        self._made: dict[types.FunctionType, str] = {}
+        self._made: dict[Hashable, str] = {}
 
     def meets(self, function: types.FunctionType) -> bool:
         """Whether threads meet in a function, or in one that it calls."""
@@ -102,12 +105,14 @@ class _Translation:
             node = recovered(function)
         return node, Scope(function, node)
 
-    def device(self, function: types.FunctionType) -> str:
+    def device(self, function: types.FunctionType, signatures: Signatures = ()) -> str:
         """The name of a device function, which is made when it is first called."""
-        name = self._made.get(function)
+        name = self._made.get((function, signatures))
         if name is None:
             name = f"_{function.__name__.strip('<>')}_{self.program.number()}f"
-            self._made[function] = name
+            self._made[function, signatures] = name
+            if signatures:
+                self.program.declared[name] = signatures
             made = _Function(self, function, in_kernel=False)
             body = made.block(made.node.body)
             head = ast.parse(f"{ALL} = _c").body
@@ -246,10 +251,12 @@ class _Function(Watched):
             return [ast.Return()]
         return [ast.Assign([ast.Name(self._result, ast.Store())], value), ast.Return()]
 
-    def _device(self, node: ast.Call, function: types.FunctionType) -> Any:
+    def _device(
+        self, node: ast.Call, function: types.FunctionType, signatures: Signatures = ()
+    ) -> Any:
         passes_functions = any(_is_function(self._scope.resolve(a)) for a in node.args)
         if not self._translation.meets(function) and not passes_functions:
-            name = self._translation.device(function)
+            name = self._translation.device(function, signatures)
             arguments = self._in_order(node.args)
             if node.keywords:
                 raise UntranslatableError(f"keywords in a call of {function.__name__}", node)
@@ -257,9 +264,11 @@ class _Function(Watched):
             return ast.Call(ast.Name(name, ast.Load()), [first, *arguments], [])
         if not self._in_kernel and self._translation.meets(function):
             raise UntranslatableError("a meeting in a function that is compiled by itself", node)
-        return self._written_out(node, function)
+        return self._written_out(node, function, signatures)
 
-    def _written_out(self, node: ast.Call, function: types.FunctionType) -> Any:
+    def _written_out(
+        self, node: ast.Call, function: types.FunctionType, signatures: Signatures
+    ) -> Any:
         """The function's statements in front, with its parameters as variables; of those that
         are passed constants or functions, these.
         """
@@ -280,6 +289,12 @@ class _Function(Watched):
                 arguments[name] = ast.Name(self._program.bind(value, "default"), ast.Load())
         if set(arguments) | set(bound) != set(names):
             raise UntranslatableError(f"a call of {function.__name__} with other arguments", node)
+        if len(signatures) > 1:
+            raise UntranslatableError("a meeting in a function of several signatures", node)
+        kinds, result = signatures[0] if signatures else ((), None)
+        for name, kind in zip(names, kinds, strict=bool(signatures)):
+            if name in arguments:
+                arguments[name] = self._cast(arguments[name], kind)
         for name, value in arguments.items():
             target = ast.Name(inner._own(name), ast.Store())
             self._before.append(ast.Assign([target], value))
@@ -289,7 +304,13 @@ class _Function(Watched):
         returns = [n for n in ast.walk(inner.node) if isinstance(n, ast.Return)]
         if not any(n.value is not None for n in returns):
             return ast.Constant(None)
-        return ast.Name(inner._result, ast.Load())
+        return self._cast(ast.Name(inner._result, ast.Load()), result)
+
+    def _cast(self, value: ast.expr, kind: Any) -> Any:
+        """`value` as a declared type of number."""
+        if not isinstance(kind, numba_types.Number | numba_types.Boolean):
+            return value
+        return self._call(half.of if kind == numba_types.float16 else kind, [value])
 
 
 def _is_function(value: Any) -> bool:
