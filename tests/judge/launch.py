@@ -23,6 +23,7 @@ from numbasync.layout import dtype_key
 # Engine, and why it is not the other one, of each launch since the last test began.
 launched: list[tuple[str, str]] = []
 attempts: list[str] = []
+refused: list[str] = []  # of these, those that were not compiled, and not interpreted
 
 
 def engine_of(executable: Any) -> tuple[str, str]:
@@ -86,6 +87,7 @@ def _compiled(device: Any, dispatcher: Any, keys: tuple[Hashable, ...]) -> Any:
     try:
         made = device.compile(dispatcher, keys)
     except (KernelCompileError, UnsupportedKernelError) as error:
+        refused.append(dispatcher.py_func.__name__)
         raise _numbas(error) from error
     if dispatcher._can_compile:
         compile(dispatcher, tuple(map(_numba_type, keys)))

@@ -15,6 +15,7 @@ from numba.core.errors import NumbaError
 from numbasync.backend.base import Checks, Dim3, Right
 from numbasync.backend.cpu import native
 from numbasync.backend.cpu.checked import Checked
+from numbasync.backend.cpu.extensions import tell
 from numbasync.backend.cpu.formal import Formal
 from numbasync.backend.cpu.generate import entry_of, type_of
 from numbasync.backend.cpu.limits import LIMITS
@@ -46,6 +47,7 @@ class Compiled:
         self.name = self.function.__name__
         self.max_threads_per_block = max_threads
         kinds = tuple(type_of(k) for k in keys)
+        tell()
         self.program = translate(self.function)
         wishes = dispatcher.targetoptions
         options = {**native.OPTIONS, "fastmath": bool(wishes.get("fastmath"))}
@@ -53,6 +55,8 @@ class Compiled:
             # Divisions by zero raise, so that every thread leaves a note of who it is.
             options["error_model"] = "python"
             self.program.prologue = f"_note(_m, {NO_SITE}, {PLACE})"
+        if self.program.has_inlined:
+            options["boundscheck"] = True
         store = store_of(dispatcher)
         key = None if store is None else key_of(self.program, kinds, options)
         kept = None if store is None or key is None else store.load(key)

@@ -13,6 +13,7 @@ from numba import cuda
 
 from numbasync.backend.cpu import arithmetic, atomics, half, vectors
 from numbasync.backend.cpu.allocate import made_array
+from numbasync.backend.cpu.extensions import Intrinsic, has_typing, intrinsic_of
 from numbasync.backend.cpu.names import (
     MISSING,
     Scope,
@@ -22,7 +23,7 @@ from numbasync.backend.cpu.names import (
     device_function,
 )
 from numbasync.backend.cpu.native import types as numba_types
-from numbasync.backend.cpu.overloads import is_overloaded
+from numbasync.backend.cpu.overloads import is_inlined, is_overloaded
 from numbasync.backend.cpu.program import PLACE, Program, parsed
 from numbasync.backend.cpu.vocabulary import (
     ATOMICS,
@@ -90,12 +91,16 @@ class Expressions(ast.NodeTransformer):
             raise UntranslatableError(f"the name {name}", node)
         if isinstance(value, types.ModuleType) or device_function(value) is not None:
             raise UntranslatableError(f"{name} as a value", node)
+        if isinstance(value, Intrinsic):
+            value = intrinsic_of(value)
         module = getattr(value, "__module__", None) or ""
         if isinstance(module, str) and module.startswith("numba.cuda") and not _is_type(value):
             raise UntranslatableError(f"cuda.{name}", node)
         is_of_users = not module.startswith(("numpy", "numba"))
-        if isinstance(value, types.FunctionType) and is_of_users and not is_overloaded(value):
-            raise UntranslatableError(f"{name}, which is no device function", node)
+        if isinstance(value, types.FunctionType | type) and is_of_users and not has_typing(value):
+            if not (isinstance(value, types.FunctionType) and is_overloaded(value)):
+                raise UntranslatableError(f"{name}, which is no device function", node)
+            self._program.has_inlined |= is_inlined(value)
         if isinstance(value, np.ndarray):
             value = self._program.frozen(value)
         if isinstance(value, np.ndarray | np.generic) and value.dtype == np.float16:

@@ -27,6 +27,7 @@ from numbasync.backend.cpu.constants import (
     unsupported,
 )
 from numbasync.backend.cpu.elementary import MATH
+from numbasync.backend.cpu.extensions import Intrinsic
 from numbasync.backend.cpu.integers import MASK
 from numbasync.backend.cpu.intrinsics import BARRIERS, INSTANCE_NAMES, NESTED, Intrinsics
 from numbasync.backend.cpu.names import declared_types
@@ -153,6 +154,10 @@ class Program:
                     "does not convert what a device function is given."
                 )
             return self._freeze(function)
+        if isinstance(value, Intrinsic):
+            raise UnsupportedKernelError(
+                f"{name} is an @intrinsic, which is made of instructions for a compiler."
+            )
         if is_numba_type(value):
             return strict(value)
         if home.split(".")[0] == "numba" and not isinstance(value, (np.generic, int, float)):

@@ -84,6 +84,7 @@ class Program:
         cooperative: whether the blocks meet, too: each then has memory of its own.
         prologue: a statement that every thread begins with, or a piece of its work.
         checked: whether every access is, and threads take turns in an order that is passed.
+        has_inlined: whether overloads are written out in it, whose indices Numba must check.
         pure: names of functions whose result depends on their arguments alone.
     """
 
@@ -100,6 +101,7 @@ class Program:
     cooperative: bool = False
     prologue: str = "pass"
     checked: bool = False
+    has_inlined: bool = False
     _count: int = 0
     _frozen: dict[int, tuple[Any, Any]] = field(default_factory=dict)
     pure: set[str] = field(default_factory=lambda: {"_i32", "_natural"})
