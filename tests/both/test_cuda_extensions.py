@@ -203,12 +203,12 @@ def test_methods_of_arrays(device: na.Device) -> None:
         z[0] = x.numbasync_second()
 
     z = na.zeros(1).sync()
-    put[1, 1](z, np.array([3.0, 4.0])).sync()
+    put[1, 1](z, na.from_host(np.array([3.0, 4.0]))).sync()
     assert host(z).tolist() == [4]
     is_compiled(put, device)
     if device.kind == "cpu":
         with pytest.raises(KernelError, match="index is out of bounds"):
-            put[1, 1](z, np.array([3.0])).sync()
+            put[1, 1](z, na.from_host(np.array([3.0]))).sync()
 
 
 def norm(x: float, y: float) -> float:
