@@ -138,6 +138,14 @@ class Program:
             atomics.__name__,
         )
 
+    def only_reads(self, function: ast.expr) -> bool:
+        """Whether what is called is known to change nothing."""
+        if not isinstance(function, ast.Name):
+            return False
+        called = self.names.get(function.id)
+        is_atomic = getattr(called, "__module__", "") == atomics.__name__
+        return self._is_step(function) and not is_atomic and called is not native.note
+
     def number(self) -> int:
         """One that no name of the generated code has yet."""
         self._count += 1
