@@ -125,6 +125,7 @@ class Tally(unittest.TestResult):
         super().startTest(test)
         launch.launched.clear()
         launch.attempts.clear()
+        launch.refused.clear()
         self._said = None
         self._began = time.perf_counter()
         _write(self._file, {"begin": _name(test)})
@@ -166,7 +167,7 @@ class Tally(unittest.TestResult):
 
 
 def _passed() -> tuple[str, str]:
-    if not launch.launched:
+    if not launch.launched and not launch.refused:
         return SKIPPED, NO_LAUNCH
     slow = next((why for engine, why in launch.launched if engine != COMPILED), None)
     return (COMPILED, "") if slow is None else (INTERPRETED, slow)

@@ -6,20 +6,24 @@ import copy
 import importlib
 from collections.abc import Callable, Hashable, Sequence
 from enum import Enum
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from numba import typeof
+from numba.core import errors, types
+from numba.np.numpy_support import from_dtype
 
 import numbasync as na
 from numbasync.backend import base
 from numbasync.backend.cpu.device import CpuArray
-from numbasync.errors import KernelError
+from numbasync.errors import KernelCompileError, KernelError, UnsupportedKernelError
 from numbasync.layout import dtype_key
 
 # Engine, and why it is not the other one, of each launch since the last test began.
 launched: list[tuple[str, str]] = []
 attempts: list[str] = []
+refused: list[str] = []  # of these, those that were not compiled, and not interpreted
 
 
 def engine_of(executable: Any) -> tuple[str, str]:
@@ -30,11 +34,15 @@ def engine_of(executable: Any) -> tuple[str, str]:
     )
 
 
-def compile(dispatcher: Any, signature: Any) -> None:
-    """Remember a declared signature: the scalars of a call are converted to its types."""
+def compile(dispatcher: Any, signature: Any, result: Any = None) -> None:
+    """Remember a signature, as the dispatcher does whose code for it has been compiled."""
     sigutils: Any = importlib.import_module("numba.cuda.core.sigutils")
-    types, _ = sigutils.normalize_signature(signature)
-    dispatcher.__dict__.setdefault("declared", []).append(types)
+    types, declared = sigutils.normalize_signature(signature)
+    result = declared or result
+    made = SimpleNamespace(
+        signature=None if result is None else result(*types), objectmode=False, entry_point=None
+    )
+    dispatcher.overloads.setdefault(types, made)
 
 
 def call(dispatcher: Any, args: Sequence[Any], launch: Any) -> None:
@@ -45,9 +53,6 @@ def call(dispatcher: Any, args: Sequence[Any], launch: Any) -> None:
     after: list[Callable[[], object]] = []
     for extension in reversed(dispatcher.extensions or ()):
         args = [extension.prepare_args(None, a, stream=0, retr=after)[1] for a in args]
-    declared = dispatcher.__dict__.get("declared", ())
-    if len(declared) == 1 and len(declared[0]) == len(args):
-        args = [_converted(t, a) for t, a in zip(declared[0], args, strict=True)]
     plain = [_hinted(a) if isinstance(a, ArgHint) else a for a in args]
     _run(dispatcher, plain, launch.griddim, launch.blockdim, int(launch.sharedmem))
     for function in after:
@@ -64,7 +69,7 @@ def _run(dispatcher: Any, args: Sequence[Any], grid: Any, block: Any, shared: in
     variants = dispatcher.__dict__.setdefault("judged", {})
     executable = variants.get(tuple(keys))
     if executable is None:
-        executable = variants[tuple(keys)] = device.compile(dispatcher, tuple(keys))
+        executable = variants[tuple(keys)] = _compiled(device, dispatcher, tuple(keys))
     stream = device.new_stream(0)
     queue = stream.open()
     queue.launch(base.Work(executable, grid, block, shared), values)
@@ -75,6 +80,40 @@ def _run(dispatcher: Any, args: Sequence[Any], grid: Any, block: Any, shared: in
         # Numba's tests expect what the kernel raised, not what it is wrapped in.
         wrapped = isinstance(error, KernelError) and isinstance(error.__cause__, Exception)
         raise (error.__cause__ or error) if wrapped else error
+
+
+def _compiled(device: Any, dispatcher: Any, keys: tuple[Hashable, ...]) -> Any:
+    """The kernel; if it is refused, Numba's reason, which its tests expect as it is."""
+    try:
+        made = device.compile(dispatcher, keys)
+    except (KernelCompileError, UnsupportedKernelError) as error:
+        refused.append(dispatcher.py_func.__name__)
+        raise _numbas(error) from error
+    if dispatcher._can_compile:
+        compile(dispatcher, tuple(map(_numba_type, keys)))
+    return made
+
+
+def _numbas(error: Exception) -> BaseException:
+    """Numba's own error, which its tests catch by its class; `numba.cuda` has a copy of each."""
+    cause: Any = error.__cause__
+    if not isinstance(cause, errors.NumbaError):
+        return cause or error
+    copies: Any = importlib.import_module("numba.cuda.core.errors")
+    ours = type(cause)
+    theirs = getattr(copies, ours.__name__, ours)
+    both: Any = ours if theirs is ours else type(ours.__name__, (ours, theirs), {})
+    made: BaseException = both(str(cause))
+    return made
+
+
+def _numba_type(key: Hashable) -> Any:
+    """Numba's type of an argument, by its part of a variant's key."""
+    if isinstance(key, base.ArrayKey):
+        return types.Array(from_dtype(np.dtype(key.dtype)), key.ndim, key.order)
+    if isinstance(key, tuple):
+        return types.BaseTuple.from_types([_numba_type(k) for k in key])
+    return key
 
 
 def _passed(device: Any, argument: Any) -> tuple[Any, Hashable]:
@@ -109,12 +148,3 @@ def _order(array: np.ndarray[Any, Any]) -> str:
     if array.flags.c_contiguous:
         return "C"
     return "F" if array.flags.f_contiguous else "A"
-
-
-def _converted(kind: Any, argument: Any) -> Any:
-    from numba.cuda import types
-
-    if isinstance(kind, types.Number | types.Boolean) and np.isscalar(argument):
-        dtype = np.dtype(bool if isinstance(kind, types.Boolean) else str(kind))
-        return np.asarray(argument).astype(dtype)[()]
-    return argument

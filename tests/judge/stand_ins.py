@@ -96,8 +96,7 @@ def _dispatcher() -> None:
     kind = home.CUDADispatcher
     kind.call = launch.call
     kind.compile = launch.compile
-    kind.compile_device = _nothing
-    kind.disable_compile = _nothing
+    kind.compile_device = launch.compile
     kind.enable_caching = _nothing
     kind.specialize = _itself
     home.ForAll._compute_thread_per_block = lambda self, found: self.thread_per_block or 128

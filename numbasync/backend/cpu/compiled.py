@@ -15,6 +15,8 @@ from numba.core.errors import NumbaError
 from numbasync.backend.base import Checks, Dim3, Right
 from numbasync.backend.cpu import native
 from numbasync.backend.cpu.checked import Checked
+from numbasync.backend.cpu.extensions import tell
+from numbasync.backend.cpu.formal import Formal
 from numbasync.backend.cpu.generate import entry_of, type_of
 from numbasync.backend.cpu.limits import LIMITS
 from numbasync.backend.cpu.names import UntranslatableError
@@ -22,9 +24,9 @@ from numbasync.backend.cpu.program import PLACE
 from numbasync.backend.cpu.reports import NO_SITE, error_of
 from numbasync.backend.cpu.sharing import PARTS, Costs, helpers, workers
 from numbasync.backend.cpu.slab import Slab, slab_of_thread
-from numbasync.backend.cpu.stored import key_of, store_of
+from numbasync.backend.cpu.stored import Entry, key_of, store_of
 from numbasync.backend.cpu.translate import translate
-from numbasync.errors import KernelError, UnsupportedKernelError
+from numbasync.errors import KernelCompileError, KernelError, UnsupportedKernelError
 
 if TYPE_CHECKING:
     from numbasync.backend.cpu.engine import Engine
@@ -38,12 +40,14 @@ class Compiled:
 
     engine = "compiled"
     why = ""
+    formal: Formal | None = None  # of declared signatures
 
     def __init__(self, dispatcher: Any, keys: tuple[Hashable, ...], max_threads: int) -> None:
         self.function: FunctionType = dispatcher.py_func
         self.name = self.function.__name__
         self.max_threads_per_block = max_threads
         kinds = tuple(type_of(k) for k in keys)
+        tell()
         self.program = translate(self.function)
         wishes = dispatcher.targetoptions
         options = {**native.OPTIONS, "fastmath": bool(wishes.get("fastmath"))}
@@ -51,11 +55,13 @@ class Compiled:
             # Divisions by zero raise, so that every thread leaves a note of who it is.
             options["error_model"] = "python"
             self.program.prologue = f"_note(_m, {NO_SITE}, {PLACE})"
+        if self.program.has_inlined:
+            options["boundscheck"] = True
         store = store_of(dispatcher)
         key = None if store is None else key_of(self.program, kinds, options)
         kept = None if store is None or key is None else store.load(key)
         self.from_disk = kept is not None
-        entry = entry_of(self.program, kinds, options) if kept is None else kept
+        entry = self._compiled(kinds, options) if kept is None else kept
         if store is not None and key is not None and kept is None:
             store.save(key, entry)
         self.source = entry.source
@@ -68,6 +74,18 @@ class Compiled:
         self._made_of = kinds, options
         self._checking = threading.Lock()
         self._costs = Costs(self.program.has_atomics())
+
+    def _compiled(self, kinds: tuple[Any, ...], options: dict[str, Any]) -> Entry:
+        try:
+            return entry_of(self.program, kinds, options)
+        except NumbaError as error:
+            if not self.program.declared:
+                raise
+            # The interpreter converts nothing, so that it would compute something else.
+            given = ", ".join(map(str, kinds))
+            raise KernelCompileError(
+                f"kernel {self.name} cannot be compiled for ({given}): {error}"
+            ) from error
 
     def suggested_threads(self) -> int:
         return 256

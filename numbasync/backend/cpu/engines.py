@@ -9,6 +9,7 @@ from collections.abc import Hashable
 from typing import Any, TypeAlias
 
 from numbasync.backend.cpu.compiled import Compiled
+from numbasync.backend.cpu.formal import formal
 from numbasync.backend.cpu.interpret import Interpreted
 from numbasync.backend.cpu.names import UntranslatableError
 from numbasync.errors import CallerError, UnsupportedKernelError
@@ -31,8 +32,19 @@ def wish() -> str:
 def prepared(dispatcher: Any, keys: tuple[Hashable, ...], max_threads: int, only: str) -> Engine:
     """The kernel for arguments of these types. What cannot be compiled is interpreted, unless
     `only` says which engine it must be.
+
+    Raises:
+        KernelCompileError: it is declared for arguments of other types.
     """
+    becomes = formal(dispatcher, keys)
+    made = _prepared(dispatcher, keys if becomes is None else becomes.keys, max_threads, only)
+    made.formal = becomes
+    return made
+
+
+def _prepared(dispatcher: Any, keys: tuple[Hashable, ...], max_threads: int, only: str) -> Engine:
     why = "NUMBASYNC_CPU_ENGINE=interpreted asks for it"
+    cause: Exception | None = None
     if only != "interpreted":
         try:
             return Compiled(dispatcher, keys, max_threads)
@@ -40,14 +52,17 @@ def prepared(dispatcher: Any, keys: tuple[Hashable, ...], max_threads: int, only
             if only == "compiled":
                 raise
             why = str(reason)
+        except CallerError:  # the kernel is wrong for these arguments, whoever runs it
+            raise
         except Exception as error:  # Numba has many; the interpreter may know more, or say what
             if only == "compiled":
                 raise
             why = f"{type(error).__name__}: {_first_line(error)}"
+            cause = error
     try:
         made = Interpreted(dispatcher, max_threads)
     except UnsupportedKernelError as error:
-        raise UnsupportedKernelError(f"{error}\nNor is it compiled: {why}.") from None
+        raise UnsupportedKernelError(f"{error}\nNor is it compiled: {why}.") from cause
     made.why = why
     if only == "auto":
         _tell(made)

@@ -13,14 +13,19 @@ from numba import cuda
 
 from numbasync.backend.cpu import arithmetic, atomics, half, vectors
 from numbasync.backend.cpu.allocate import made_array
+from numbasync.backend.cpu.extensions import Intrinsic, has_typing, intrinsic_of
 from numbasync.backend.cpu.names import (
     MISSING,
+    Closure,
     Scope,
+    Signatures,
     UntranslatableError,
+    declared_types,
     device_function,
 )
 from numbasync.backend.cpu.native import types as numba_types
-from numbasync.backend.cpu.overloads import is_overloaded
+from numbasync.backend.cpu.overloads import is_inlined, is_overloaded
+from numbasync.backend.cpu.parts import Parts
 from numbasync.backend.cpu.program import PLACE, Program, parsed
 from numbasync.backend.cpu.vocabulary import (
     ATOMICS,
@@ -34,29 +39,40 @@ from numbasync.backend.cpu.vocabulary import (
 
 _REFUSED = (
     ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.Await, ast.Yield,
-    ast.YieldFrom, ast.JoinedStr, ast.List, ast.Dict, ast.Set, ast.Starred, ast.NamedExpr,
+    ast.YieldFrom, ast.JoinedStr, ast.List, ast.Dict, ast.Set, ast.NamedExpr,
 )  # fmt: skip
 
 
-class Expressions(ast.NodeTransformer):
-    """What one function's expressions become; what one needs done first goes to `_before`."""
+class Expressions(Parts):
+    """What one function's expressions become."""
 
     def __init__(
         self, program: Program, function: types.FunctionType, scope: Scope, number: int,
         in_kernel: bool,
     ) -> None:  # fmt: skip
-        self._program = program
+        super().__init__(program)
         self._function = function
         self._scope = scope
         self._number = number
         self._in_kernel = in_kernel
-        self._before: list[ast.stmt] = []
+        scope.owner = self
 
     def _own(self, name: str) -> str:
+        """What a variable is called here; one of the function around an inner one, there."""
+        outer = self._scope.outer
+        if outer is not None and name not in self._scope.own:
+            found: str = outer.owner._own(name)
+            return found
         return f"{name}_{self._number}"
 
-    def _device(self, node: ast.Call, function: types.FunctionType) -> Any:
+    def _device(
+        self, node: ast.Call, function: types.FunctionType, signatures: Signatures = ()
+    ) -> Any:
         """A call of a device function."""
+        raise NotImplementedError
+
+    def _inner(self, node: ast.Call, closure: Closure) -> Any:
+        """A call of a function that is defined in another one."""
         raise NotImplementedError
 
     # --- names ---
@@ -84,14 +100,18 @@ class Expressions(ast.NodeTransformer):
             return parsed("_i32(32)")
         if value is MISSING:
             raise UntranslatableError(f"the name {name}", node)
-        if isinstance(value, types.ModuleType) or device_function(value) is not None:
+        if isinstance(value, types.ModuleType | Closure) or device_function(value) is not None:
             raise UntranslatableError(f"{name} as a value", node)
+        if isinstance(value, Intrinsic):
+            value = intrinsic_of(value)
         module = getattr(value, "__module__", None) or ""
         if isinstance(module, str) and module.startswith("numba.cuda") and not _is_type(value):
             raise UntranslatableError(f"cuda.{name}", node)
-        is_of_users = not module.startswith(("numpy", "numba"))
-        if isinstance(value, types.FunctionType) and is_of_users and not is_overloaded(value):
-            raise UntranslatableError(f"{name}, which is no device function", node)
+        is_of_users = not module.startswith(("numpy", "numba", "builtins"))
+        if isinstance(value, types.FunctionType | type) and is_of_users and not has_typing(value):
+            if isinstance(value, types.FunctionType) and not is_overloaded(value):
+                raise UntranslatableError(f"{name}, which is no device function", node)
+            self._program.has_inlined |= is_inlined(value)
         if isinstance(value, np.ndarray):
             value = self._program.frozen(value)
         if isinstance(value, np.ndarray | np.generic) and value.dtype == np.float16:
@@ -172,12 +192,16 @@ class Expressions(ast.NodeTransformer):
         callee = self._scope.resolve(node.func)
         if callee is MISSING:
             return self._method(node)
+        if isinstance(callee, Closure):
+            return self._inner(node, callee)
         handler = self._special(callee)
         if handler is not None:
+            if any(isinstance(a, ast.Starred) for a in node.args):
+                raise UntranslatableError("a star in a call of a function of cuda or math", node)
             return handler(node)
         inner = device_function(callee)
         if inner is not None:
-            return self._device(node, inner)
+            return self._device(node, inner, declared_types(callee))
         function = self._global(node.func, callee, getattr(callee, "__name__", "f"))
         keywords = [ast.keyword(k.arg, self.visit(k.value)) for k in node.keywords]
         return ast.Call(function, self._in_order(node.args), keywords)
@@ -320,51 +344,7 @@ class Expressions(ast.NodeTransformer):
     def generic_visit(self, node: ast.AST) -> Any:
         if isinstance(node, _REFUSED):
             raise UntranslatableError(f"a {type(node).__name__}", node)
-        if isinstance(node, ast.BinOp):
-            return self._binary(node)
-        if isinstance(node, ast.Compare):
-            node.left, *node.comparators = self._in_order([node.left, *node.comparators])
-            return node
-        if isinstance(node, ast.Tuple) and isinstance(node.ctx, ast.Load):
-            node.elts = self._in_order(node.elts)
-            return node
-        if isinstance(node, ast.BoolOp | ast.IfExp):
-            before = len(self._before)
-            made = super().generic_visit(node)
-            if len(self._before) > before and any(_meets(s) for s in self._before[before:]):
-                raise UntranslatableError(
-                    "a meeting in a part of an expression that may be left out", node
-                )
-            return made
         return super().generic_visit(node)
-
-    def _binary(self, node: ast.BinOp) -> Any:
-        node.left, node.right = self._in_order([node.left, node.right])
-        return node
-
-    def _in_order(self, parts: list[ast.expr]) -> list[ast.expr]:
-        """Parts of an expression: what stands before a meeting is computed before it."""
-        done: list[ast.expr] = []
-        for part in parts:
-            at = len(self._before)
-            new = self.visit(part)
-            if any(_meets(s) for s in self._before[at:]):
-                for i, earlier in enumerate(done):
-                    if not isinstance(earlier, ast.Name | ast.Constant):
-                        name = f"_h{self._program.number()}"
-                        kept = ast.Assign([ast.Name(name, ast.Store())], earlier)
-                        self._before.insert(at, kept)
-                        at += 1
-                        done[i] = ast.Name(name, ast.Load())
-            done.append(new)
-        return done
-
-
-def _meets(statement: ast.stmt) -> bool:
-    return any(
-        isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id.startswith("@")
-        for n in ast.walk(statement)
-    )
 
 
 def _is_type(value: Any) -> bool:

@@ -27,8 +27,10 @@ from numbasync.backend.cpu.constants import (
     unsupported,
 )
 from numbasync.backend.cpu.elementary import MATH
+from numbasync.backend.cpu.extensions import Intrinsic
 from numbasync.backend.cpu.integers import MASK
 from numbasync.backend.cpu.intrinsics import BARRIERS, INSTANCE_NAMES, NESTED, Intrinsics
+from numbasync.backend.cpu.names import declared_types
 from numbasync.backend.cpu.rewrite import HELPERS, rewritten
 from numbasync.errors import NumbasyncError, UnsupportedKernelError
 
@@ -146,7 +148,16 @@ class Program:
         if isinstance(function, types.FunctionType):
             if function.__module__.split(".")[0] == "numba":
                 raise unsupported(f"{function.__module__}.{function.__name__}")
+            if declared_types(value):
+                raise UnsupportedKernelError(
+                    f"{name} is declared with fixed signatures; the interpreter of the CPU device "
+                    "does not convert what a device function is given."
+                )
             return self._freeze(function)
+        if isinstance(value, Intrinsic):
+            raise UnsupportedKernelError(
+                f"{name} is an @intrinsic, which is made of instructions for a compiler."
+            )
         if is_numba_type(value):
             return strict(value)
         if home.split(".")[0] == "numba" and not isinstance(value, (np.generic, int, float)):

@@ -10,6 +10,7 @@ import numpy as np
 from numba import njit
 from numba.core import compiler
 from numba.core.compiler_lock import global_compiler_lock
+from numba.core.errors import NumbaError
 from numba.core.registry import cpu_target
 from numba.core.typed_passes import type_inference_stage
 from numba.np.numpy_support import from_dtype
@@ -28,6 +29,7 @@ from numbasync.backend.cpu.uniform import Uniform
 
 INNER = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}  # called by compiled code only
 
+_KNOWN = types.UniTuple(types.int64, len(HIDDEN))  # what device functions are given first
 _SIZES = "_wx, _wy, _wz, _gx, _gy, _gz, _m, _d"
 _WHERE = """
     _bx = _b % _gx
@@ -40,15 +42,22 @@ def type_of(key: Hashable) -> Any:
     """Numba's type of an argument, by its part of a variant's key."""
     if isinstance(key, ArrayKey):
         return types.Array(known(from_dtype(np.dtype(key.dtype))), key.ndim, key.order)
+    if isinstance(key, types.Array):  # which is declared
+        declared: Any = key
+        return declared.copy(dtype=known(declared.dtype))
     if isinstance(key, tuple):
         return types.BaseTuple.from_types([type_of(k) for k in key])
     return known(key)
 
 
 def entry_of(program: Program, kinds: tuple[Any, ...], options: dict[str, Any]) -> Entry:
-    source, names = _generated(program, kinds, options)
-    signature = types.void(*[types.int64] * 10, *kinds)
-    made = njit(signature, **options, no_cfunc_wrapper=True)(_defined(source, names, "_blocks"))
+    try:
+        source, names = _generated(program, kinds, options)
+        signature = types.void(*[types.int64] * 10, *kinds)
+        made = njit(signature, **options, no_cfunc_wrapper=True)(_defined(source, names, "_blocks"))
+    except NumbaError as error:  # whose text is to name the arguments that the user wrote
+        error.patch_message(str(error).replace(f"{_KNOWN}, ", "").replace(f"{_KNOWN})", ")"))
+        raise
     (result,) = made.overloads.values()
     return Entry(result, source, program.fixed_bytes)
 
@@ -68,7 +77,9 @@ def _generated(
         names[name] = None
     for source in program.functions:
         name = source.split("(", 1)[0].removeprefix("def ").strip()
-        names[name] = njit(**options, **INNER)(_defined(source, names, name))
+        function = _defined(source, names, name)
+        signatures = [_with_hidden(s) for s in program.declared.get(name, ())]
+        names[name] = njit(signatures or None, **options, **INNER)(function)
     parameters = "".join(f", {p}" for p in program.parameters)
     by_itself = None if program.meets else alone(program, program.body)
     if by_itself is not None:
@@ -101,6 +112,13 @@ def _generated(
         f"    for _k in range(_lo, _hi):\n        _b = {turn}\n{where}\n        {begin}\n{body}\n"
     )
     return source, names
+
+
+def _with_hidden(signature: tuple[tuple[Any, ...], Any]) -> Any:
+    """A declared signature of a device function, which is also given what a thread knows."""
+    kinds, result = signature
+    arguments = (_KNOWN, *map(type_of, kinds))
+    return arguments if result is None else type_of(result)(*arguments)
 
 
 def _with_hoisted_checks(

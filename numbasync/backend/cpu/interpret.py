@@ -26,6 +26,7 @@ from numbasync.backend.base import Checks, Dim3, Right
 from numbasync.backend.cpu.arrays import typed
 from numbasync.backend.cpu.bind import Binding
 from numbasync.backend.cpu.constants import strict
+from numbasync.backend.cpu.formal import Formal
 from numbasync.backend.cpu.freeze import Program
 from numbasync.backend.cpu.integers import tag_always
 from numbasync.backend.cpu.intrinsics import Intrinsics
@@ -45,6 +46,7 @@ class Interpreted:
     from_disk = False  # nothing is kept on disk
     engine = "interpreted"
     why = ""  # it is not compiled
+    formal: Formal | None = None  # of declared signatures
 
     def __init__(self, dispatcher: Any, max_threads: int) -> None:
         self.function: types.FunctionType = dispatcher.py_func

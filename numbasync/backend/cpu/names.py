@@ -6,7 +6,9 @@ import ast
 import builtins
 import importlib
 import types
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 from numba import cuda
@@ -15,8 +17,12 @@ from numba.core.dispatcher import Dispatcher
 from numba.np.numpy_support import from_dtype
 
 from numbasync.backend.cpu.half import known
+from numbasync.backend.declared import results
 
 MISSING: Any = object()
+
+# Types of arguments, and of a result, of a function for each declared signature.
+Signatures: TypeAlias = tuple[tuple[tuple[Any, ...], Any], ...]
 
 _OPERATORS: dict[type[ast.operator], Any] = {
     ast.Add: lambda a, b: a + b, ast.Sub: lambda a, b: a - b, ast.Mult: lambda a, b: a * b,
@@ -40,12 +46,33 @@ class UntranslatableError(Exception):
         super().__init__(f"{what}, line {self.line}" if self.line else what)
 
 
+@dataclass(frozen=True, eq=False)
+class Closure:
+    """A function that is defined in another one, which its free variables are of.
+
+    Attributes:
+        scope: the names of the function around it.
+    """
+
+    node: ast.FunctionDef
+    scope: Scope
+
+
 class Scope:
     """The names of one function.
 
     Args:
         bound: parameters that stand for a constant or a function, where it is called.
+
+    Attributes:
+        locals: names of variables, its own and those of a function around it.
+        own: its own among them.
+        outer: the names of the function around it; None if there is none.
+        owner: what writes the function's statements.
     """
+
+    outer: Scope | None = None
+    owner: Any = None
 
     def __init__(
         self,
@@ -56,9 +83,9 @@ class Scope:
         code = function.__code__
         self.function = function
         self._bound = bound or {}
-        stored = {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and _is_stored(n)}
-        own = {*code.co_varnames, *code.co_cellvars, *stored}  # also of recovered statements
-        self.locals = frozenset(own) - set(self._bound)
+        self._closures = {n: Closure(f, self) for n, f in _inner_functions(node).items()}
+        own = {*code.co_varnames, *code.co_cellvars, *_stored(node)}  # also of recovered statements
+        self.own = self.locals = frozenset(own) - set(self._bound) - set(self._closures)
         self._cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
         self._globals = function.__globals__
         self._constants = _constants(node)
@@ -69,6 +96,8 @@ class Scope:
             return MISSING
         if name in self._bound:
             return self._bound[name]
+        if name in self._closures:
+            return self._closures[name]
         if name in self._cells:
             try:
                 return self._cells[name].cell_contents
@@ -80,6 +109,8 @@ class Scope:
         """What an expression of names and attributes stands for; MISSING if it is computed."""
         if isinstance(node, ast.Name):
             return self.find(node.id)
+        if isinstance(node, ast.Lambda):
+            return Closure(_as_definition(node, "lambda"), self)
         if isinstance(node, ast.Attribute):
             owner = self.resolve(node.value)
             if owner is cuda and node.attr == "fp16":
@@ -111,15 +142,83 @@ class Scope:
         return int(found) if isinstance(found, np.integer) else found
 
 
-def _is_stored(node: ast.Name) -> bool:
-    return isinstance(node.ctx, ast.Store)
+class InnerScope(Scope):
+    """The names of a function that is defined in another one, where it is called."""
+
+    def __init__(self, closure: Closure, bound: dict[str, Any]) -> None:
+        node, outer = closure.node, closure.scope
+        self.function = outer.function
+        self.outer = outer
+        self._bound = bound
+        self._closures = {n: Closure(f, self) for n, f in _inner_functions(node).items()}
+        elsewhere = {n for e in own_nodes(node) if isinstance(e, ast.Nonlocal) for n in e.names}
+        self.own = frozenset(
+            (_stored(node) | set(parameters(node))) - elsewhere - set(bound) - set(self._closures)
+        )
+        self._here = self.own | set(bound) | set(self._closures)
+        self.locals = self.own | (outer.locals - self._here)
+        self._constants = {k: v for k, v in _constants(node).items() if k in self._here}
+
+    def find(self, name: str) -> Any:
+        if name in self._here:
+            return self._bound.get(name, self._closures.get(name, MISSING))
+        assert self.outer is not None
+        return self.outer.find(name)
+
+    def constant(self, node: ast.AST | None) -> Any:
+        if isinstance(node, ast.Name) and node.id not in self._here:
+            assert self.outer is not None
+            return self.outer.constant(node)
+        return super().constant(node)
 
 
-def _constants(node: ast.FunctionDef) -> dict[str, ast.expr]:
+def parameters(node: ast.FunctionDef) -> list[str]:
+    """Names of all parameters of a definition."""
+    a = node.args
+    stars = [s for s in (a.vararg, a.kwarg) if s is not None]
+    return [p.arg for p in [*a.posonlyargs, *a.args, *a.kwonlyargs, *stars]]
+
+
+def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
+    """A definition without what functions in it are made of."""
+    for child in ast.iter_child_nodes(node):
+        yield child
+        if not isinstance(child, ast.FunctionDef | ast.Lambda):
+            yield from own_nodes(child)
+
+
+def _stored(node: ast.AST) -> set[str]:
+    names = (n for n in own_nodes(node) if isinstance(n, ast.Name))
+    return {n.id for n in names if isinstance(n.ctx, ast.Store)}
+
+
+def _inner_functions(node: ast.AST) -> dict[str, ast.FunctionDef]:
+    """Functions that are defined in a definition, by names that mean nothing else there."""
+    found: dict[str, ast.FunctionDef] = {}
+    for each in own_nodes(node):
+        if isinstance(each, ast.FunctionDef):
+            if each.name in found or each.name in _stored(node):
+                raise UntranslatableError(f"{each.name}, which is defined twice", each)
+            found[each.name] = each
+    for name, value in _constants(node).items():
+        if isinstance(value, ast.Lambda):
+            found[name] = _as_definition(value, name)
+    return found
+
+
+def _as_definition(node: ast.Lambda, name: str) -> ast.FunctionDef:
+    result = ast.copy_location(ast.Return(node.body), node.body)
+    return ast.copy_location(ast.FunctionDef(name, node.args, [result], [], None, None), node)
+
+
+def _constants(node: ast.AST) -> dict[str, ast.expr]:
     """Variables that are assigned once, by an assignment of their own."""
     stores: dict[str, int] = {}
     assigned: dict[str, ast.expr] = {}
     for each in ast.walk(node):
+        if isinstance(each, ast.Nonlocal):
+            stores |= dict.fromkeys(each.names, 2)
+    for each in own_nodes(node):
         if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store):
             stores[each.id] = stores.get(each.id, 0) + 1
         elif isinstance(each, ast.arg):
@@ -154,3 +253,10 @@ def device_function(value: Any) -> types.FunctionType | None:
     found = getattr(value, "py_func", None)
     is_dispatcher = isinstance(value, cuda.dispatcher.CUDADispatcher | Dispatcher)
     return found if is_dispatcher and isinstance(found, types.FunctionType) else None
+
+
+def declared_types(value: Any) -> Signatures:
+    """What a device function is declared for; nothing if it takes any arguments."""
+    if not isinstance(value, cuda.dispatcher.CUDADispatcher):
+        return ()
+    return tuple(results(value)) if value.targetoptions.get("device") else ()

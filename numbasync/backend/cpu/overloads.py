@@ -9,12 +9,14 @@ from typing import Any
 
 from numba.extending import overload
 
+from numbasync.backend.cpu.extensions import OVERLOAD_OPTIONS
 from numbasync.backend.cpu.native import OPTIONS, types
 
 _templates_of_cuda: Any = importlib.import_module("numba.cuda.typing.templates")
 _overload: Any = overload
-# Its indices are not those that `translate` has checked; Numba's check does not say where.
-_options: Any = {**OPTIONS, "boundscheck": True}
+# Only typed by itself, for which it may give an array that it has not been given; its code is a
+# part of what calls it, where no references are counted.
+_inlined: Any = {**OPTIONS, "_nrt": True}
 _known: dict[FunctionType, bool] = {}
 _lock = threading.Lock()
 
@@ -29,11 +31,24 @@ def is_overloaded(function: FunctionType) -> bool:
             templates = list(_templates(function))
             for template in templates:
                 first = template.prefer_literal
-                say = _overload(function, _options, strict=template._strict, prefer_literal=first)
+                options = _inlined if _is_inlined(template) else OVERLOAD_OPTIONS
+                how = "always" if _is_inlined(template) else "never"
+                say = _overload(
+                    function, options, strict=template._strict, prefer_literal=first, inline=how
+                )
                 say(template._overload_func)
             if templates:
                 _known[function] = True
         return _known.get(function, False)
+
+
+def is_inlined(function: Any) -> bool:
+    """Whether it is written out where it is called, so that its indices are those of the kernel."""
+    return isinstance(function, FunctionType) and any(map(_is_inlined, _templates(function)))
+
+
+def _is_inlined(template: Any) -> bool:
+    return bool(template._inline.is_always_inline)
 
 
 def _templates(function: FunctionType) -> Any:

@@ -12,6 +12,7 @@ import numpy as np
 from numba.core.registry import cpu_target
 
 from numbasync.backend.cpu import arithmetic, atomics, native
+from numbasync.backend.cpu.names import Signatures
 from numbasync.backend.cpu.native import types as numba_types
 
 # What a thread knows of itself, and what it is given.
@@ -74,6 +75,7 @@ class Program:
         parameters: of the kernel, as they are called in `body`.
         body: one thread's statements, with meetings.
         functions: sources of the device functions that it calls.
+        declared: for which types each of those is declared, if it is.
         names: what the generated code's names stand for.
         sites: what the numbers in the code mean.
         fixed_bytes: memory of a block, without dynamic shared memory.
@@ -82,6 +84,7 @@ class Program:
         cooperative: whether the blocks meet, too: each then has memory of its own.
         prologue: a statement that every thread begins with, or a piece of its work.
         checked: whether every access is, and threads take turns in an order that is passed.
+        has_inlined: whether overloads are written out in it, whose indices Numba must check.
         pure: names of functions whose result depends on their arguments alone.
     """
 
@@ -89,6 +92,7 @@ class Program:
     parameters: list[str] = field(default_factory=list)
     body: list[ast.stmt] = field(default_factory=list)
     functions: list[str] = field(default_factory=list)
+    declared: dict[str, Signatures] = field(default_factory=dict)
     names: dict[str, Any] = field(default_factory=dict)
     sites: list[Site] = field(default_factory=list)
     fixed_bytes: int = RECORD_BYTES
@@ -97,6 +101,7 @@ class Program:
     cooperative: bool = False
     prologue: str = "pass"
     checked: bool = False
+    has_inlined: bool = False
     _count: int = 0
     _frozen: dict[int, tuple[Any, Any]] = field(default_factory=dict)
     pure: set[str] = field(default_factory=lambda: {"_i32", "_natural"})
@@ -132,6 +137,14 @@ class Program:
             arithmetic.__name__,
             atomics.__name__,
         )
+
+    def only_reads(self, function: ast.expr) -> bool:
+        """Whether what is called is known to change nothing."""
+        if not isinstance(function, ast.Name):
+            return False
+        called = self.names.get(function.id)
+        is_atomic = getattr(called, "__module__", "") == atomics.__name__
+        return self._is_step(function) and not is_atomic and called is not native.note
 
     def number(self) -> int:
         """One that no name of the generated code has yet."""

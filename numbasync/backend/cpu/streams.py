@@ -62,6 +62,8 @@ class CpuQueue:
     def launch(self, work: Work, args: Sequence[Any]) -> None:
         executable: Any = work.executable
         grid, block, shared_bytes, rights = work.grid, work.block, work.shared_bytes, work.rights
+        if executable.formal is not None:
+            args = executable.formal.passed(args)
         engine = self._stream.engine
         checks = engine.checks
         counters.launches += 1

@@ -15,28 +15,29 @@ from __future__ import annotations
 import ast
 import copy
 import types
+from collections.abc import Hashable
 from typing import Any
 
 import numpy as np
 
 from numbasync.backend.cpu import native, watch
-from numbasync.backend.cpu.control import single_exit
+from numbasync.backend.cpu.calls import Calls
 from numbasync.backend.cpu.names import (
-    MISSING,
+    Closure,
+    InnerScope,
     Scope,
+    Signatures,
     UntranslatableError,
     device_function,
-    is_reassigned,
 )
 from numbasync.backend.cpu.program import ALL, PLACE, Program, parsed
 from numbasync.backend.cpu.recovered import recovered
 from numbasync.backend.cpu.rewrite import definition, of_lambda
 from numbasync.backend.cpu.vocabulary import THIS_GRID, is_meeting
-from numbasync.backend.cpu.watched import Watched
 
 _STATEMENTS = (
     ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr, ast.If, ast.While, ast.For, ast.Return,
-    ast.Pass, ast.Break, ast.Continue, ast.Raise, ast.Assert,
+    ast.Pass, ast.Break, ast.Continue, ast.Raise, ast.Assert, ast.FunctionDef, ast.Nonlocal,
 )  # fmt: skip
 
 
@@ -71,7 +72,8 @@ class _Translation:
     def __init__(self, program: Program) -> None:
         self.program = program
         self._meets: dict[types.FunctionType, bool] = {}
-        self._made: dict[types.FunctionType, str] = {}
+        self._made: dict[Hashable, str] = {}
+        self.writing: list[Hashable] = []  # what is being written out
 
     def meets(self, function: types.FunctionType) -> bool:
         """Whether threads meet in a function, or in one that it calls."""
@@ -102,12 +104,14 @@ class _Translation:
             node = recovered(function)
         return node, Scope(function, node)
 
-    def device(self, function: types.FunctionType) -> str:
+    def device(self, function: types.FunctionType, signatures: Signatures = ()) -> str:
         """The name of a device function, which is made when it is first called."""
-        name = self._made.get(function)
+        name = self._made.get((function, signatures))
         if name is None:
             name = f"_{function.__name__.strip('<>')}_{self.program.number()}f"
-            self._made[function] = name
+            self._made[function, signatures] = name
+            if signatures:
+                self.program.declared[name] = signatures
             made = _Function(self, function, in_kernel=False)
             body = made.block(made.node.body)
             head = ast.parse(f"{ALL} = _c").body
@@ -120,7 +124,7 @@ class _Translation:
         return name
 
 
-class _Function(Watched):
+class _Function(Calls):
     """One function's statements; what an expression needs done before it is put in front."""
 
     def __init__(
@@ -129,18 +133,27 @@ class _Function(Watched):
         function: types.FunctionType,
         in_kernel: bool,
         bound: dict[str, Any] | None = None,
+        closure: Closure | None = None,
+        is_written_out: bool = False,
     ) -> None:
         self._translation = translation
-        self.node, _ = translation.source(function)
-        scope = Scope(function, self.node, bound)
+        scope: Scope
+        if closure is None:
+            self.node, _ = translation.source(function)
+            scope = Scope(function, self.node, bound)
+        else:
+            self.node = closure.node
+            scope = InnerScope(closure, bound or {})
         number = translation.program.number()
         super().__init__(translation.program, function, scope, number, in_kernel)
         arguments = self.node.args
-        if arguments.vararg or arguments.kwarg or arguments.kwonlyargs:
+        is_open = arguments.vararg and not is_written_out
+        if is_open or arguments.kwarg or arguments.kwonlyargs:
             raise UntranslatableError("parameters with a star", self.node)
         self._arguments = [a.arg for a in [*arguments.posonlyargs, *arguments.args]]
         self.parameters = [self._own(a) for a in self._arguments]
         self._result: str | None = None
+        self._tuples: dict[str, int] = {}
 
     def defaults(self) -> list[ast.expr]:
         values = self._function.__defaults__ or ()
@@ -218,6 +231,10 @@ class _Function(Watched):
                     raise UntranslatableError("an annotation without a value", statement)
                 plain = ast.Assign([statement.target], statement.value)
                 return self._lowered(ast.copy_location(plain, statement))
+            case ast.FunctionDef(decorator_list=[_, *_]):
+                raise UntranslatableError("a decorator in a kernel", statement)
+            case ast.FunctionDef() | ast.Nonlocal() | ast.Assign(value=ast.Lambda()):
+                return []  # it is written out where it is called
             case ast.Assign() if self._is_grid(statement.value):
                 return []  # it stands for nothing that there is
             case ast.Assign() if self._program.checked:
@@ -246,55 +263,7 @@ class _Function(Watched):
             return [ast.Return()]
         return [ast.Assign([ast.Name(self._result, ast.Store())], value), ast.Return()]
 
-    def _device(self, node: ast.Call, function: types.FunctionType) -> Any:
-        passes_functions = any(_is_function(self._scope.resolve(a)) for a in node.args)
-        if not self._translation.meets(function) and not passes_functions:
-            name = self._translation.device(function)
-            arguments = self._in_order(node.args)
-            if node.keywords:
-                raise UntranslatableError(f"keywords in a call of {function.__name__}", node)
-            first = parsed(f"({ALL})") if self._in_kernel else ast.Name("_c", ast.Load())
-            return ast.Call(ast.Name(name, ast.Load()), [first, *arguments], [])
-        if not self._in_kernel and self._translation.meets(function):
-            raise UntranslatableError("a meeting in a function that is compiled by itself", node)
-        return self._written_out(node, function)
-
-    def _written_out(self, node: ast.Call, function: types.FunctionType) -> Any:
-        """The function's statements in front, with its parameters as variables; of those that
-        are passed constants or functions, these.
-        """
-        definition, _ = self._translation.source(function)
-        names = [a.arg for a in [*definition.args.posonlyargs, *definition.args.args]]
-        given = dict(zip(names, node.args, strict=False))
-        given |= {k.arg: k.value for k in node.keywords if k.arg is not None}
-        known = {name: self._scope.constant(value) for name, value in given.items()}
-        bound = {
-            name: value
-            for name, value in known.items()
-            if value is not MISSING and not is_reassigned(name, definition)
-        }
-        inner = _Function(self._translation, function, self._in_kernel, bound)
-        arguments = {name: self.visit(v) for name, v in given.items() if name not in bound}
-        for name, value in zip(names[::-1], (function.__defaults__ or ())[::-1], strict=False):
-            if name not in given:
-                arguments[name] = ast.Name(self._program.bind(value, "default"), ast.Load())
-        if set(arguments) | set(bound) != set(names):
-            raise UntranslatableError(f"a call of {function.__name__} with other arguments", node)
-        for name, value in arguments.items():
-            target = ast.Name(inner._own(name), ast.Store())
-            self._before.append(ast.Assign([target], value))
-        number = self._program.number()
-        inner._result = f"_r{number}"
-        self._before += single_exit(inner.block(inner.node.body), f"_left_{number}")
-        returns = [n for n in ast.walk(inner.node) if isinstance(n, ast.Return)]
-        if not any(n.value is not None for n in returns):
-            return ast.Constant(None)
-        return ast.Name(inner._result, ast.Load())
-
-
-def _is_function(value: Any) -> bool:
-    """Whether Numba could not pass it as a value."""
-    if value is MISSING or isinstance(value, (int, float, complex, str, bytes, np.generic)):
-        return False
-    is_number_type = isinstance(value, type) and issubclass(value, np.generic)
-    return callable(value) and not is_number_type
+    def _within(
+        self, function: types.FunctionType, bound: dict[str, Any], closure: Closure | None
+    ) -> Calls:
+        return _Function(self._translation, function, self._in_kernel, bound, closure, True)

@@ -22,6 +22,7 @@ from numbasync.backend.base import ArrayKey, Dim3, counters
 from numbasync.backend.cuda.driver import cu, enter, fail
 from numbasync.backend.cuda.exceptions import ExceptionReport
 from numbasync.backend.cuda.pitched import NARROWEST
+from numbasync.backend.declared import resolved
 from numbasync.backend.rows import NO_ROWS, Rows, rows
 from numbasync.errors import DTypeError, KernelCompileError, KernelError, NumbasyncError
 from numbasync.layout import dtype_key
@@ -173,17 +174,7 @@ def _overload(dispatcher: Any, actual: tuple[Any, ...]) -> Any:
     """Numba's compiled kernel; of one with fixed signatures, the one that fits."""
     if dispatcher._can_compile:
         return dispatcher.compile(actual)
-    exact = dispatcher.overloads.get(actual)
-    if exact is not None:
-        return exact
-    context = dispatcher.typingctx
-    for formal, compiled in dispatcher.overloads.items():
-        if len(formal) == len(actual) and all(
-            context.can_convert(a, f) is not None for a, f in zip(actual, formal, strict=True)
-        ):
-            return compiled
-    have = ", ".join(str(s) for s in dispatcher.overloads)
-    raise TypeError(f"the kernel was declared with fixed signatures, {have}; none of them fits")
+    return dispatcher.overloads[resolved(dispatcher, actual)]
 
 
 class CudaExecutable:

@@ -1,0 +1,55 @@
+"""Code of programs that emit LLVM's instructions themselves, by `@intrinsic` and the like, looked
+at before it is compiled: the processor's compiler crashes at what only a GPU has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import binding, ir
+from numba.core.errors import LoweringError
+
+# How names begin that Numba's own modules are linked with.
+_NUMBAS = ("_ZN", "NRT_", "numba_", "PyErr_", "Py_")
+
+
+def for_the_processor(name: str, emit: Callable[..., Any]) -> Callable[..., Any]:
+    """`emit(context, builder, ...)`, which raises LoweringError if it has emitted something that
+    the processor does not have.
+    """
+
+    def emitting(context: Any, builder: Any, *rest: Any) -> Any:
+        known = set(builder.module.globals)
+        before = {id(i) for i in _instructions(builder)}
+        made = emit(context, builder, *rest)
+        declared = (v for n, v in builder.module.globals.items() if n not in known)
+        new = (i for i in _instructions(builder) if id(i) not in before)
+        for what in (*map(_foreign, declared), *map(_foreign, new)):
+            if what:
+                raise LoweringError(f"{name} emits {what}, which only a GPU has")
+        return made
+
+    return emitting
+
+
+def _instructions(builder: Any) -> list[Any]:
+    return [i for block in builder.function.blocks for i in block.instructions]
+
+
+def _foreign(value: Any) -> str:
+    """What of an instruction, a function or a global variable the processor does not have."""
+    space = getattr(getattr(value, "type", None), "addrspace", 0)
+    if space:
+        return f"a pointer into address space {space}"
+    if isinstance(value, ir.CallInstr) and isinstance(value.callee, ir.InlineAsm):
+        return f"the assembly {value.callee.asm!r:.40}"
+    if isinstance(value, ir.Function) and value.is_declaration and not _is_there(value.name):
+        return f"a call of {value.name}"
+    return ""
+
+
+def _is_there(name: str) -> bool:
+    if name.startswith("llvm."):
+        return not name.startswith(("llvm.nvvm.", "llvm.ptx."))
+    return name.startswith(_NUMBAS) or binding.address_of_symbol(name) is not None
