@@ -114,7 +114,10 @@ def test_a_made_kernel_whose_threads_meet(device: na.Device) -> None:
             top = own[0]
             for i in range(2):
                 top = cuda.shfl_xor_sync(0xFFFFFFFF, top + i, 1) if i < 1 else top
-            if cuda.syncthreads_or(top < 0):
+            below = 0
+            if top < 0:
+                below = 1
+            if cuda.syncthreads_or(below):
                 cuda.atomic.max(z, 1, 1.0)
         """
     x = np.random.default_rng(2).integers(0, 100, 256).astype(np.float64)

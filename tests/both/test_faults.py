@@ -209,8 +209,9 @@ async def test_a_completion_that_is_lost_does_not_hang_its_awaiter(device: na.De
     z = await na.zeros(4)
     before = used(device)
     with inject(device, "completion") as fault:
-        r = await asyncio.wait_for(_awaited(add_one(z)), 10)
+        future = na.spawn(add_one(z))  # which has a mark, whoever waits for it
         assert fault.happened
+        r = await asyncio.wait_for(_awaited(future), 10)
         assert (await r.z.to_host()).tolist() == [1] * 4
         assert used(device) == before
 
