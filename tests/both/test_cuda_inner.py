@@ -219,6 +219,7 @@ def test_overloads_are_given_functions(device: na.Device) -> None:
         k = 3
 
         def scaled(*given):
+            found = 0
             if len(given) == 1:
                 found = given[0]
             elif len(given) == 2:
