@@ -7,9 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 from numba import cuda, float64
+from numba.cuda import extending
 
 import numbasync as na
 from numbasync.errors import OutOfBoundsError
+
+api: Any = extending
 
 
 def host(tensor: Any) -> np.ndarray:
@@ -194,6 +197,40 @@ def test_threads_meet_in_one(device: na.Device) -> None:
     z = na.zeros(64).sync()
     put[1, 64](z, x).sync()
     np.testing.assert_array_equal(host(z), x[::-1] * 201)
+    is_compiled(put, device)
+
+
+def twice(function, *values):  # type: ignore[no-untyped-def]
+    raise NotImplementedError
+
+
+@api.overload(twice)
+def _twice(function, *values):  # type: ignore[no-untyped-def]
+    if len(values) == 1:
+        return lambda function, *values: function(function(*values))
+    return lambda function, *values: function(*values)
+
+
+def test_overloads_are_given_functions(device: na.Device) -> None:
+    @na.launcher
+    @cuda.jit
+    def put(z: na.KernelOutput):
+        i = cuda.grid(1)
+        k = 3
+
+        def scaled(*given):
+            found = 0
+            if len(given) == 1:
+                found = given[0]
+            elif len(given) == 2:
+                found = given[0] * given[1]
+            return found * k
+
+        z[i] = twice(scaled, i) + 1000 * twice(scaled, i, 2)
+
+    z = na.zeros(8).sync()
+    put[1, 8](z).sync()
+    assert host(z).tolist() == [9 * i + 6000 * i for i in range(8)]
     is_compiled(put, device)
 
 

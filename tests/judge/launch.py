@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+import re
 from collections.abc import Callable, Hashable, Sequence
 from enum import Enum
 from types import SimpleNamespace
@@ -76,10 +77,32 @@ def _run(dispatcher: Any, args: Sequence[Any], grid: Any, block: Any, shared: in
     stream.synchronize()
     launched.append(engine_of(executable))
     error = queue.failure()
-    if error is not None:
-        # Numba's tests expect what the kernel raised, not what it is wrapped in.
-        wrapped = isinstance(error, KernelError) and isinstance(error.__cause__, Exception)
-        raise (error.__cause__ or error) if wrapped else error
+    if error is None:
+        return
+    if type(error) is not KernelError:  # nothing that the kernel itself has raised
+        raise error.__cause__ or error if isinstance(error, KernelError) else error
+    raised = error.__cause__ or error
+    if dispatcher.targetoptions.get("debug"):  # else a GPU drops it, and so do Numba's tests
+        raised.args = (_as_on_a_gpu(dispatcher.py_func, str(error), str(raised)),)
+        raise raised
+
+
+def _as_on_a_gpu(function: Any, said: str, text: str) -> str:
+    """Numba's text of an exception in a kernel, with the place that the device has named."""
+    places = re.search(r"block (\(.*?\)), thread (\(.*?\)):", said)
+    line = re.search(r"line (\d+)|:(\d+)\)", said)
+    where = (
+        ""
+        if places is None
+        else (
+            f"tid={list(map(int, places[2].strip('()').split(',')))} "
+            f"ctaid={list(map(int, places[1].strip('()').split(',')))}"
+        )
+    )
+    number = "" if line is None else f", line {line[1] or line[2]}"
+    file = function.__code__.co_filename
+    begin = f"In function '{function.__name__}', file {file}{number}, {where}"
+    return f"{begin}: {text}" if text else begin
 
 
 def _compiled(device: Any, dispatcher: Any, keys: tuple[Hashable, ...]) -> Any:

@@ -88,6 +88,11 @@ def _host() -> None:
     devices.get_context = simulator.current_context
     devices.gpus = simulator.gpus
     driver._have_nvjitlink = decorators._have_nvjitlink = lambda: False
+    declare = cuda.declare_device
+    refused = _refuse("links code that is made for a GPU")
+    cuda.declare_device = lambda *args, link=None, **kws: (
+        declare(*args, **kws) if link is None else refused()
+    )
     driver._to_core_stream = lambda stream: stream
 
 

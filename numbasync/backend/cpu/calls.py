@@ -163,6 +163,29 @@ class Calls(Watched):
             return value
         return self._call(half.of if kind == numba_types.float16 else kind, [value])
 
+    # --- as values ---
+
+    def _global(self, node: ast.expr, value: Any, name: str) -> Any:
+        if isinstance(value, Closure):
+            return ast.Name(self._translation.by_itself(value, self._program), ast.Load())
+        return super()._global(node, value, name)
+
+    def visit_Lambda(self, node: ast.Lambda) -> Any:
+        return self._global(node, self._scope.resolve(node), "a lambda")
+
+    def visit_Subscript(self, node: ast.Subscript) -> Any:
+        star = self.node.args.vararg
+        if (
+            star is not None
+            and star.arg in self._scope.own
+            and isinstance(node.value, ast.Name)
+            and node.value.id == star.arg
+            and isinstance(node.slice, ast.Constant)
+        ):
+            node.value = self.visit(node.value)
+            return node  # of a tuple, which is looked at when it is compiled
+        return super().visit_Subscript(node)
+
     # --- stars ---
 
     def visit_Call(self, node: ast.Call) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from numba import cuda
+from numba.core.errors import TypingError
 
 from numbasync.backend.cpu import arithmetic, atomics, half, vectors
 from numbasync.backend.cpu.allocate import made_array
@@ -36,6 +37,7 @@ from numbasync.backend.cpu.vocabulary import (
     THIS_GRID,
     function,
 )
+from numbasync.errors import KernelCompileError
 
 _REFUSED = (
     ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.Await, ast.Yield,
@@ -100,6 +102,11 @@ class Expressions(Parts):
             return parsed("_i32(32)")
         if value is MISSING:
             raise UntranslatableError(f"the name {name}", node)
+        if isinstance(value, types.MethodDescriptorType):  # such as `float.hex`, and no value's
+            what = f"Unknown attribute '{name}' of type class({value.__objclass__.__name__})"
+            raise KernelCompileError(
+                f"kernel {self._program.name} cannot be compiled: {what}, line {node.lineno}"
+            ) from TypingError(what)
         if isinstance(value, types.ModuleType | Closure) or device_function(value) is not None:
             raise UntranslatableError(f"{name} as a value", node)
         if isinstance(value, Intrinsic):

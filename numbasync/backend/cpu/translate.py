@@ -23,6 +23,7 @@ import numpy as np
 from numbasync.backend.cpu import native, watch
 from numbasync.backend.cpu.calls import Calls
 from numbasync.backend.cpu.names import (
+    MISSING,
     Closure,
     InnerScope,
     Scope,
@@ -30,7 +31,7 @@ from numbasync.backend.cpu.names import (
     UntranslatableError,
     device_function,
 )
-from numbasync.backend.cpu.program import ALL, PLACE, Program, parsed
+from numbasync.backend.cpu.program import ALL, HIDDEN, PLACE, Program, parsed
 from numbasync.backend.cpu.recovered import recovered
 from numbasync.backend.cpu.rewrite import definition, of_lambda
 from numbasync.backend.cpu.vocabulary import THIS_GRID, is_meeting
@@ -122,6 +123,31 @@ class _Translation:
             )  # fmt: skip
             self.program.functions.append(ast.unparse(ast.fix_missing_locations(tree)))
         return name
+
+    def by_itself(self, closure: Closure, program: Program) -> str:
+        """The name of a function that another one defines and passes on as a value: one of its
+        arguments and of constants alone, as Numba has them.
+        """
+        node, outer = closure.node, closure.scope
+        if node.args.defaults or any(isinstance(n, ast.Nonlocal) for n in ast.walk(node)):
+            raise UntranslatableError(f"{node.name} as a value", node)
+        used = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+        free = (used & outer.locals) - InnerScope(closure, {}).own
+        bound = {n: outer.constant(ast.Name(n, ast.Load())) for n in free}
+        made = _Function(self, outer.function, False, bound, closure, True)
+        body = made.block(node.body)
+        star = node.args.vararg
+        tree = ast.FunctionDef(
+            f"_inner_{program.number()}f",
+            ast.arguments([], [*map(ast.arg, made.parameters)],
+                          star and ast.arg(made._own(star.arg)), [], [], None, []),
+            body, [], None, None,
+        )  # fmt: skip
+        hidden = {n.id for s in body for n in ast.walk(s) if isinstance(n, ast.Name)}
+        if MISSING in bound.values() or hidden & {*HIDDEN, "_c"}:
+            raise UntranslatableError(f"{node.name} as a value", node)
+        program.functions.append(ast.unparse(ast.fix_missing_locations(tree)))
+        return tree.name
 
 
 class _Function(Calls):
