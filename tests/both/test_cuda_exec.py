@@ -145,24 +145,29 @@ def test_made_device_functions(device: na.Device) -> None:
 
 def test_parts_of_a_made_expression_keep_their_order(device: na.Device) -> None:
     """Each addition to the counter gives what was there before, and so tells when it was made."""
+
+    @cuda.jit(device=True)
+    def add(n):
+        return cuda.atomic.add(n, 0, 1)
+
     source = """
         def kernel(z: na.KernelOutput, n: na.KernelOutput):
-            z[0] = add(n, 0, 1) * 10 + add(n, 0, 1)
-            z[1] = add(n, 0, 1) - (add(n, 0, 1) - add(n, 0, 1) * 100) * 10
-            z[add(n, 0, 1)] = add(n, 0, 1)
-            a = add(n, 0, 1)
-            b = add(n, 0, 1)
-            z[2] = b * 1000 + a * 100 + (add(n, 0, 1) < add(n, 0, 1)) + n[0]
+            z[0] = add(n) * 10 + add(n)
+            z[1] = add(n) - (add(n) - add(n) * 100) * 10
+            z[add(n)] = add(n)
+            a = add(n)
+            b = add(n)
+            z[2] = b * 1000 + a * 100 + (add(n) < add(n)) + n[0]
             n[0] = 3
             before = n[0]
             n[0] = 5
             z[3] = before * 10 + n[0]
-            x, y = add(n, 0, 1), add(n, 0, 1)
+            x, y = add(n), add(n)
             z[4] = x * 10 + y
-            z[add(n, 0, 1)], z[add(n, 0, 1) - 3] = add(n, 0, 1), add(n, 0, 1)
+            z[add(n)], z[add(n) - 3] = add(n), add(n)
         """
     z, n = na.zeros(10, np.int64).sync(), na.zeros(1, np.int64).sync()
-    kernel = na.launcher(cuda.jit(made(source, add=cuda.atomic.add)))
+    kernel = na.launcher(cuda.jit(made(source, add=add)))
     kernel[1, 1](z, n).sync()
     # Values are computed before indices: 5 is stored at 6, 7 at 9 and 8 at 10 - 3.
     want = [1, 2 - (3 - 4 * 100) * 10, 8 * 1000 + 7 * 100 + 1 + 11, 35, 56, 0, 5, 8, 0, 7]
