@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+import operator
 import re
 from collections.abc import Callable, Hashable, Sequence
 from enum import Enum
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 from numba import typeof
 from numba.core import errors, types
-from numba.np.numpy_support import from_dtype
+from numba.np.numpy_support import as_dtype, from_dtype
 
 import numbasync as na
 from numbasync.backend import base
@@ -55,6 +56,9 @@ def call(dispatcher: Any, args: Sequence[Any], launch: Any) -> None:
     for extension in reversed(dispatcher.extensions or ()):
         args = [extension.prepare_args(None, a, stream=0, retr=after)[1] for a in args]
     plain = [_hinted(a) if isinstance(a, ArgHint) else a for a in args]
+    if dispatcher.specialized:
+        (kinds,) = dispatcher.overloads
+        plain = [_written(k, a) for k, a in zip(kinds, plain, strict=True)]
     _run(dispatcher, plain, launch.griddim, launch.blockdim, int(launch.sharedmem))
     for function in after:
         function()
@@ -159,6 +163,20 @@ def _hinted(hint: Any) -> Any:
     from numba.cuda.args import In
 
     return copy.copy(hint.value) if isinstance(hint, In) else hint.value
+
+
+def _written(kind: Any, argument: Any) -> Any:
+    """An argument of a kernel of one signature: Numba takes its bits, and asks for no type."""
+    if isinstance(kind, types.Integer):
+        dtype = as_dtype(kind)
+        low = operator.index(argument) % (1 << kind.bitwidth)
+        return np.array(low, f"u{dtype.itemsize}").view(dtype)[()]
+    array = _array(argument)
+    if array is not None and isinstance(kind, types.Array):
+        dtype = as_dtype(kind.dtype)
+        same = array.dtype == dtype or array.dtype.itemsize != dtype.itemsize
+        return argument if same else array.view(dtype)
+    return argument
 
 
 def _array(argument: Any) -> np.ndarray[Any, Any] | None:
