@@ -109,11 +109,11 @@ class Expressions(Parts):
             ) from TypingError(what)
         if isinstance(value, types.ModuleType | Closure) or device_function(value) is not None:
             raise UntranslatableError(f"{name} as a value", node)
-        if isinstance(value, Intrinsic):
-            value = intrinsic_of(value)
         module = getattr(value, "__module__", None) or ""
         if isinstance(module, str) and module.startswith("numba.cuda") and not _is_type(value):
             raise UntranslatableError(f"cuda.{name}", node)
+        if isinstance(value, Intrinsic):
+            value = intrinsic_of(value)
         is_of_users = not module.startswith(("numpy", "numba", "builtins"))
         if isinstance(value, types.FunctionType | type) and is_of_users and not has_typing(value):
             if isinstance(value, types.FunctionType) and not is_overloaded(value):

@@ -154,7 +154,7 @@ class Program:
                     "does not convert what a device function is given."
                 )
             return self._freeze(function)
-        if isinstance(value, Intrinsic):
+        if isinstance(value, Intrinsic) and home.split(".")[0] != "numba":
             raise UnsupportedKernelError(
                 f"{name} is an @intrinsic, which is made of instructions for a compiler."
             )

@@ -162,12 +162,12 @@ class InnerScope(Scope):
     def find(self, name: str) -> Any:
         if name in self._here:
             return self._bound.get(name, self._closures.get(name, MISSING))
-        assert self.outer is not None  # what asks has looked
+        assert self.outer is not None  # as of every inner function
         return self.outer.find(name)
 
     def constant(self, node: ast.AST | None) -> Any:
         if isinstance(node, ast.Name) and node.id not in self._here:
-            assert self.outer is not None  # what asks has looked
+            assert self.outer is not None  # as of every inner function
             return self.outer.constant(node)
         return super().constant(node)
 
