@@ -21,6 +21,7 @@ from numbasync.errors import (
     AccessConflictError,
     DeviceLostError,
     DeviceMismatchError,
+    DriverError,
     OutOfDeviceMemoryError,
 )
 from numbasync.limits import Room
@@ -253,6 +254,11 @@ class Context:
             return
         if self._ordered is not None and other in self._ordered:
             return
+        if number and not other.stream.has_mark_behind(number):
+            with suppress(DriverError, DeviceLostError):  # the matter of whoever waits for it
+                other.stream.look()
+            if other.done:
+                return
         if shared is not None and is_strict():
             raise AccessConflictError(
                 f"{me.name} on {self.stream!r} and {other.name} on {other.stream!r} both use "
@@ -350,20 +356,32 @@ def context_for(
 
 
 def at_once(
-    op: Submittable[Any], stream: Stream, pool: MemoryPool | None = None
+    op: Submittable[Any], stream: Stream, mark: bool, pool: MemoryPool | None = None
 ) -> Submission | None:
     """Enqueue all of `op` on `stream`, if that needs neither a preparation nor a look at anything
-    else. Its submission, which has no number yet; None, if it has to be run step by step.
+    else. Its submission; None, if it has to be run step by step.
+
+    Args:
+        mark: see `Stream.commit`.
+        pool: where memory comes from; None: the device's.
     """
     device = stream.device
     if not op.is_quick or stream.is_broken or device.lost is not None or device.limit is not None:
         return None
     submission = Submission(stream, op.label)
     try:
-        return submission if op.at_once(submission, pool) else None
-    except DeviceLostError as error:
-        device.lose(error, submission)
-        raise device.lost or error from None
+        if not op.at_once(submission, pool):
+            return None
+        stream.commit(submission, mark)
+    except BaseException as error:
+        # Also ^C behind the launch: what the device may use is kept until it has passed it.
+        if submission.kept and not submission.sequence:
+            stream.commit(submission, mark=False)
+        if isinstance(error, DeviceLostError):
+            device.lose(error, submission)
+            raise device.lost or error from None
+        raise
+    return submission
 
 
 def admitted(op: Submittable[T], ctx: Context) -> Generator[Preparation, None, T]:

@@ -36,8 +36,10 @@ class Event:
             )
         streams.before_mark()
         stream.check()
-        stream.backend.record(self.backend)
+        # Behind the mark: when the event is passed, the word says so, and what lies before it can
+        # be settled.
         self._stream, self._number = stream, stream.mark("an event")
+        stream.backend.record(self.backend)
         return self
 
     def wait(self, stream: Stream) -> None:

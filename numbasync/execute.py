@@ -11,16 +11,16 @@ import contextlib
 from collections.abc import Awaitable, Generator
 from typing import Any, TypeVar
 
-from numbasync import line
+from numbasync import line, reactor
 from numbasync.backend import interchange
 from numbasync.callsite import CallSite, call_site
 from numbasync.context import Context, Submittable, admitted, at_once, context_for, named
 from numbasync.device import default_device
 from numbasync.errors import DeviceLostError, DriverError, OperationError
 from numbasync.exclusive import exclusive
-from numbasync.future import DeviceFuture
+from numbasync.future import DeviceFuture, warn_if_it_fails
 from numbasync.scheduling import SchedulingPolicy
-from numbasync.stream import Stream
+from numbasync.stream import Steps, Stream
 from numbasync.submission import Submission
 
 T = TypeVar("T")
@@ -97,12 +97,11 @@ def async_on(op: Submittable[T], stream: Stream) -> T:
     op.claim()
     exclusive.check()
     line.finish()
-    submission = at_once(op, stream)
+    submission = at_once(op, stream, mark=False)
     site = call_site(2)  # now: the device is at work meanwhile
     if submission is not None:
         submission.site = site
         submission.orphan = True
-        stream.commit(submission, mark=False)
         return op.result()
     with exclusive:
         ctx = context_for(op, stream, None, site)
@@ -124,11 +123,10 @@ def sync_on(op: Submittable[T], stream: Stream) -> T:
 def _sync(op: Submittable[T], stream: Stream) -> T:
     exclusive.check()
     line.finish()
-    submission = at_once(op, stream)
+    submission = at_once(op, stream, mark=False)
     site = call_site(3)
     if submission is not None:
         submission.site = site
-        stream.commit(submission, mark=False)
         try:
             stream.wait_until_idle()
         except Exception as error:
@@ -195,12 +193,13 @@ def awaiting(op: Submittable[T]) -> Generator[Any, None, T]:
     try:
         if op.is_quick and line.is_empty():
             exclusive.check()
-            submission = at_once(op, stream)
+            submission = at_once(op, stream, mark=False)  # `wait` may do without
         if submission is None:
             return (yield from DeviceFuture(op, stream).__await__())
         submission.site = call_site(1)
-        stream.commit(submission, mark=False)  # `wait` may do without
-        if not submission.done:
+        if submission.done:
+            yield from reactor.need_not_wait()
+        else:
             yield from stream.wait(submission.sequence)
         submission.raise_error()
         stream.verify(submission.sequence)
@@ -241,10 +240,13 @@ async def gather(*ops: Any) -> list[Any]:
                     values.append(await future)
             except Exception as error:
                 errors.append(error)
+        await Steps(reactor.need_not_wait())
     except asyncio.CancelledError:
         for future in started:
             if isinstance(future, asyncio.Future):
                 future.cancel()
+            elif isinstance(future, _Begun):
+                warn_if_it_fails(future.submission)
             elif isinstance(future, DeviceFuture):
                 future.let_go()
         raise
@@ -273,7 +275,9 @@ class _Begun:
     def __await__(self) -> Generator[Any, None, Any]:
         submission = self.submission
         try:
-            if not submission.done:
+            if submission.done:
+                yield from reactor.need_not_wait()
+            else:
                 # Without a mark of its own: of many on one stream, one is enough.
                 yield from submission.stream.wait(submission.sequence)
             submission.raise_error()
@@ -292,10 +296,9 @@ def _start(op: Any, site: CallSite | None) -> Awaitable[Any]:
         op.claim()
         exclusive.check()
         stream = stream_for(op)
-        submission = at_once(op, stream)
+        submission = at_once(op, stream, mark=False)
         if submission is not None:
             submission.site = site
-            stream.commit(submission, mark=False)
             return _Begun(op, submission)
         future = DeviceFuture(op, stream)
         future.start()

@@ -105,7 +105,7 @@ def _enqueue(count: int, arrays: list[int], outputs: list[int]) -> list[str]:
     """`enqueue(plan, values, tensors, submission)`.
 
     First all questions, then the launch, then the records: what the device has to do begins as
-    early as can be, and an error leaves no trace.
+    early as can be, and an error leaves no lease.
     """
     lines = [
         "def enqueue(plan, values, tensors, submission):",
@@ -127,7 +127,9 @@ def _enqueue(count: int, arrays: list[int], outputs: list[int]) -> list[str]:
         if i in outputs:
             lines.append(f"        if s{i}.readers and are_busy(s{i}, stream): return False")
     values = (f"t{i}.own_handle or t{i}.handle" if i in arrays else f"v{i}" for i in range(count))
+    kept = "".join(f"s{i}, " for i in arrays)
     lines += [
+        f"        submission.kept += ({kept})",
         "        submission.queue = stream.backend.launch(",
         f"            plan.work, [{', '.join(values)}], submission.queue",
         "        )",
@@ -137,7 +139,6 @@ def _enqueue(count: int, arrays: list[int], outputs: list[int]) -> list[str]:
             lines += [
                 f"        if s{i}.writer is not submission:",
                 f"            s{i}.writer = submission",
-                f"            submission.kept.append(s{i})",
                 f"        if s{i}.readers: s{i}.readers = {{}}",
             ]
         else:
@@ -146,7 +147,6 @@ def _enqueue(count: int, arrays: list[int], outputs: list[int]) -> list[str]:
                 "        if r.get(stream) is not submission:",
                 f"            if len(r) >= MOST: r = leave(s{i})",
                 "            r[stream] = submission",
-                f"            submission.kept.append(s{i})",
             ]
     return [*lines, "    return True"]
 

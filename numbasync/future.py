@@ -129,15 +129,18 @@ class DeviceFuture(Generic[T]):
 
     def _begins_at_once(self, op: Submittable[T]) -> bool:
         try:
-            submission = at_once(op, self.stream, self._pool)
+            # Who waits for it at once may do without a mark.
+            submission = at_once(op, self.stream, not self._awaited, self._pool)
             if submission is None:
                 return False
             submission.site = self._site
-            # Who waits for it at once may do without a mark.
-            self.stream.commit(submission, mark=not self._awaited)
         except Exception as error:
             self._fail(error)
             return True
+        except BaseException as stop:  # as in `_enqueue`
+            self._fail(StateError(f"whoever submitted {self._name} was stopped: {stop!r}"))
+            self._seen = True
+            raise
         self._value = op.result()
         self._submission = submission
         self._end(_State.SUBMITTED)
@@ -300,6 +303,8 @@ class DeviceFuture(Generic[T]):
         """Whether the value, or the error, is there. Never blocks."""
         if self._state is _State.SUBMITTED and self._submission is not None:
             self._submission.stream.advance()
+            if not self._submission.done:
+                self._submission.stream.look()  # it may have no mark
             return self._submission.done and not any(at.is_open for at in self._landings)
         return self._state is _State.FAILED
 
@@ -349,6 +354,12 @@ class _Unseen:
         submission = getattr(self, "_submission", None)
         if submission is not None and submission.error is not None:
             _warn_of(submission.name, submission.error)
+
+
+def warn_if_it_fails(submission: Submission) -> None:
+    """Nobody waits for it any more, and nobody has said that its error is not wanted."""
+    if not submission.done:
+        submission.retain(_Unseen(submission))
 
 
 def _warn_of(name: str, error: BaseException) -> None:

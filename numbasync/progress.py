@@ -19,6 +19,7 @@ from numbasync.submission import Submission
 if TYPE_CHECKING:
     from numbasync.device import Device
 
+FARTHEST = 2**24  # numbers without a mark: a word has 32 bits, and counts on from its last
 LOOK_EVERY = 16  # submissions; a look and what it settles cost about 2 us
 
 
@@ -74,7 +75,7 @@ class Progress:
                 self.backend.write(number)
         # Keeps a stream short that nobody awaits; now and then, since it is looked at anyway
         # by whoever awaits, synchronises, or asks for memory.
-        if not len(in_flight) % LOOK_EVERY:
+        if not len(in_flight) % LOOK_EVERY or number - self._marked >= FARTHEST:
             try:
                 if not mark:
                     self.have_marked(number)
@@ -141,10 +142,20 @@ class Progress:
         number = self._sequence
         if self._in_flight and self._marked < number:
             if self.backend.query():
-                self._known = max(self._known, number)
+                self._has_passed(number)
                 self.advance()
             else:
                 self.have_marked(number)
+
+    def _has_passed(self, number: int) -> None:
+        """The device has said so, whatever its word says."""
+        with self._lock:
+            if number > self._known:
+                self._known = number
+
+    def has_mark_behind(self, number: int) -> bool:
+        """Whether the device was told to write that number, or a later one."""
+        return self._marked >= number
 
     def advance(self) -> int:
         """Settle what the device has passed; the latest number that it passed."""
@@ -239,7 +250,7 @@ class Progress:
         number = self._sequence
         if not (self._in_flight and self.backend.query()) or self.backend.completed() >= number:
             return False
-        self._known = max(self._known, number)
+        self._has_passed(number)
         return True
 
     def break_with(self, fault: BaseException) -> None:

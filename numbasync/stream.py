@@ -103,7 +103,8 @@ class Stream(Progress):
         return self.device.backend.spin_seconds
 
     def wake(self, sequence: int, doorbell: base.Doorbell) -> bool:
-        return self.backend.wake(sequence, doorbell)
+        # A ring comes behind all that is enqueued. The backend knows of what has a mark.
+        return self.backend.wake(sequence, doorbell) and self._marked >= self._sequence
 
     def wait(self, sequence: int) -> Generator[Any, None, None]:
         """Suspend the running task until the device has passed `sequence`."""
@@ -134,11 +135,18 @@ class Stream(Progress):
             self._unseen -= 1
             return False
         number = self._sequence
-        if not self.backend.glance():
+        try:
+            is_idle = self.backend.glance()
+        except BaseException:
+            self._is_broken()
+            self.check()  # a fault's own message, which says what was at work
+            raise
+        if not is_idle:
             self._in_vain = self._unseen = min(2 * self._in_vain + 1, MOST_UNSEEN)
             return False
         self._in_vain = 0
-        self._known = self.well = max(self._known, number)
+        self._has_passed(number)
+        self.well = max(self.well, number)
         self.advance()
         return True
 
@@ -164,8 +172,7 @@ class Stream(Progress):
             self._is_broken()
             self.check()  # a fault's own message, which says what was at work
             raise
-        if number > self._known:
-            self._known = number
+        self._has_passed(number)
         self.advance()
 
     def query(self) -> bool:
@@ -175,8 +182,8 @@ class Stream(Progress):
             return False
         number = self._sequence
         done = self.backend.query()
-        if done and number > self._known:
-            self._known = number
+        if done:
+            self._has_passed(number)
         self.advance()
         return done
 
@@ -188,7 +195,7 @@ class Stream(Progress):
         """
         await line_is_finished()
         number = self.mark("Stream.done()")
-        await _Awaitable(self.wait(number))
+        await Steps(self.wait(number))
         self.verify(number)
         self.report()
         return self
@@ -215,7 +222,7 @@ class Stream(Progress):
         return f"<Stream {self.number} of {self.device.label}, {state}>"
 
 
-class _Awaitable:
+class Steps:
     """A generator as something that `await` accepts."""
 
     __slots__ = ("_steps",)

@@ -52,13 +52,13 @@ class ToHost(DeviceOp[HostArray]):
                 writer.stream.advance()
                 if not writer.done:
                     return False
+            submission.kept += (storage, block)
             submission.queue = stream.backend.download(block, tensor.handle, submission.queue)
             readers = storage.readers
             if len(readers) >= MANY_READERS:  # each keeps its stream
                 readers = {s: r for s, r in readers.items() if not r.done}
                 storage.readers = readers
             readers[stream] = submission
-            submission.kept += (storage, block)
         submission.nbytes += nbytes
         self._array = np.ndarray(tensor.shape, tensor.dtype, block)
         return True

@@ -6,10 +6,11 @@ import asyncio
 import gc
 from typing import Any
 
+import numpy as np
 import pytest
 
 import numbasync as na
-from numbasync.testing import Gate, gate, settle
+from numbasync.testing import Gate, gate, inject, seeded, settle
 from tests.common import add_one, used, waited
 
 
@@ -138,3 +139,126 @@ async def test_nobody_waits_for_what_others_enqueue_behind(
     held.open()
     await asyncio.gather(one, two)
     assert (await z.to_host()).tolist() == [1] * 4
+
+
+# --- what others conclude from a mark, or from none ---
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_when_an_event_is_passed_what_came_before_it_is_settled(
+    device: na.Device, seed: int
+) -> None:
+    with seeded(device, seed):
+        stream, other = device.new_stream(), device.new_stream()
+        x, y = na.full(3, 7).sync_on(stream), na.zeros(3).sync_on(other)
+        out, event = np.zeros(3, np.float32), device.new_event()
+        add_one(y).async_on(other)  # so that there is something else to step
+        na.memcpy(out, x).async_on(stream)
+        event.record(stream)
+        event.synchronize()
+        assert out.tolist() == [7] * 3
+        device.synchronize()
+
+
+def test_a_future_that_was_gathered_tells_when_it_is_done(
+    device: na.Device, stream: na.Stream
+) -> None:
+    y, z = na.zeros(4).sync_on(stream), na.zeros(4).sync_on(stream)
+    other = device.new_stream()
+    add_one(y).sync_on(stream)  # compiles
+
+    async def main() -> None:
+        first, second = add_one(y).schedule(other), add_one(z).schedule(stream)
+        with gate(other):
+            task = asyncio.ensure_future(na.gather(first, second))
+            await asyncio.sleep(0)
+            device.backend.quiesce()
+            assert second.done() and not first.done()
+        await task
+
+    na.run(main())
+
+
+def test_what_is_done_without_a_mark_is_no_conflict(device: na.Device, stream: na.Stream) -> None:
+    z = na.zeros(4).sync_on(stream)
+    add_one(z).sync_on(stream)
+    add_one(z).async_on(stream)
+    device.backend.quiesce()
+    with na.ordering("strict"):
+        add_one(z).async_on(device.new_stream())
+    device.synchronize()
+    assert z.to_host().sync_on(stream).tolist() == [3] * 4
+
+
+@pytest.mark.parametrize("how", ["await", "gather"])
+async def test_operations_that_need_no_device_let_the_loop_turn(
+    device: na.Device, how: str
+) -> None:
+    turned = []
+    asyncio.get_running_loop().call_soon(turned.append, True)
+    await na.empty(16)
+    for _ in range(40):
+        if how == "await":
+            await na.empty(16)
+        else:
+            await na.gather(na.empty(16), na.empty(16))
+    assert turned
+
+
+@pytest.mark.parametrize("how", ["async_on", "spawn"])
+def test_an_interrupt_behind_a_launch_leaves_its_memory_alone(
+    device: na.Device, stream: na.Stream, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    z = na.zeros(1 << 16).sync_on(stream)
+    add_one(z).sync_on(stream)
+    before, backend = used(device), type(stream.backend)
+    launch = backend.launch
+
+    def interrupted(self: Any, *args: Any) -> Any:
+        launch(self, *args)
+        raise KeyboardInterrupt
+
+    held = gate(stream)
+    held.close()
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(backend, "launch", interrupted)
+        if how == "async_on":
+            add_one(z).async_on(stream)
+        else:
+            na.spawn(add_one(z), stream)
+    del z
+    gc.collect()
+    assert used(device) == before, "the device has yet to use it"
+    held.open()
+    device.backend.quiesce()
+    assert used(device) < before
+
+
+async def test_who_cancels_a_gather_is_told_of_what_fails_later(
+    device: na.Device, stream: na.Stream
+) -> None:
+    z = await na.zeros(4).schedule(stream)
+    await add_one(z).schedule(stream)
+    other = device.new_stream()
+    y = await na.zeros(4).schedule(other)
+    with inject(device, "kernel", after=1), gate(stream), gate(other):
+        ops = [add_one(z), add_one(y)]
+        with na.use_device(device):
+            device_policy, device.policy = device.policy, _InTurn(stream, other)
+            task = asyncio.ensure_future(na.gather(*ops))
+            await settle(device)
+            device.policy = device_policy
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    with pytest.warns(RuntimeWarning, match="failed and was never awaited"):
+        device.synchronize()
+        gc.collect()
+
+
+class _InTurn:
+    def __init__(self, *streams: na.Stream) -> None:
+        self._streams = list(streams)
+
+    def next_stream(self) -> na.Stream:
+        return self._streams.pop(0)
