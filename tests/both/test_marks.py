@@ -182,10 +182,11 @@ def test_a_future_that_was_gathered_tells_when_it_is_done(
 def test_what_is_done_without_a_mark_is_no_conflict(device: na.Device, stream: na.Stream) -> None:
     z = na.zeros(4).sync_on(stream)
     add_one(z).sync_on(stream)
+    other = device.new_stream()  # not later: it looks at all streams
     add_one(z).async_on(stream)
     device.backend.quiesce()
     with na.ordering("strict"):
-        add_one(z).async_on(device.new_stream())
+        add_one(z).async_on(other)
     device.synchronize()
     assert z.to_host().sync_on(stream).tolist() == [3] * 4
 
