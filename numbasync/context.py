@@ -123,10 +123,8 @@ class Context:
         submission = self.submission
         if not op.at_once(submission, self.pool):
             return False
-        if submission.is_empty:  # that part of it
-            submission.is_empty = False
-        else:
-            self._used = True
+        self._used = self._used or not submission.is_empty
+        submission.is_empty = False  # that part of it was
         return True
 
     def touch(self) -> None:
@@ -359,11 +357,7 @@ def at_once(
     op: Submittable[Any], stream: Stream, mark: bool, pool: MemoryPool | None = None
 ) -> Submission | None:
     """Enqueue all of `op` on `stream`, if that needs neither a preparation nor a look at anything
-    else. Its submission; None, if it has to be run step by step.
-
-    Args:
-        mark: see `Stream.commit`.
-        pool: where memory comes from; None: the device's.
+    else, marked or not. Its submission; None, if it has to be run step by step.
     """
     device = stream.device
     if not op.is_quick or stream.is_broken or device.lost is not None or device.limit is not None:

@@ -250,8 +250,9 @@ class DeviceFuture(Generic[T]):
                         yield from submission.stream.wait(submission.sequence)
                     for landing in self._landings:
                         yield from landing.wait()
-                except (asyncio.CancelledError, GeneratorExit):
-                    self._seen = True  # who does not wait any more does not want its error
+                except BaseException:
+                    # Who does not wait any more does not want its error; who gets one has seen it.
+                    self._seen = True
                     self.let_go()
                     raise
             return self._result()
@@ -302,10 +303,11 @@ class DeviceFuture(Generic[T]):
     def done(self) -> bool:
         """Whether the value, or the error, is there. Never blocks."""
         if self._state is _State.SUBMITTED and self._submission is not None:
-            self._submission.stream.advance()
-            if not self._submission.done:
-                self._submission.stream.look()  # it may have no mark
-            return self._submission.done and not any(at.is_open for at in self._landings)
+            submission, stream = self._submission, self._submission.stream
+            stream.advance()
+            if not submission.done and not stream.has_mark_behind(submission.sequence):
+                stream.look()
+            return submission.done and not any(at.is_open for at in self._landings)
         return self._state is _State.FAILED
 
     def __repr__(self) -> str:
