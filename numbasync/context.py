@@ -25,7 +25,7 @@ from numbasync.errors import (
     OutOfDeviceMemoryError,
 )
 from numbasync.limits import Room
-from numbasync.memory import MemoryPool, Storage
+from numbasync.memory import MANY_READERS, MemoryPool, Storage
 from numbasync.ordering import is_strict
 from numbasync.stream import Stream
 from numbasync.submission import Submission
@@ -199,9 +199,8 @@ class Context:
         readers = storage.readers
         if readers.get(self.stream) is not me:
             self._used = True
-            if len(readers) >= 8:
-                # A reader keeps its stream; let those go that are done.
-                readers = storage.readers = {s: r for s, r in readers.items() if not r.done}
+            if len(readers) >= MANY_READERS:
+                readers = storage.forget_readers()
             # Of the readers on one stream the latest says it all.
             readers[self.stream] = me
             me.retain(storage)

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from numbasync.arguments import TYPED
+from numbasync.memory import MANY_READERS
 from numbasync.partition import Partition
 from numbasync.plan import Plan
 from numbasync.signature import Parameter, Role
@@ -25,8 +26,6 @@ Kinds = tuple[type, ...]
 # The tensors of a call, and those of its partitions; and what its plan depends on, equal to
 # `Bound.fingerprint`.
 Taken = tuple[tuple[Tensor, ...], tuple[Any, ...]]
-
-MANY_READERS = 8  # of a storage; then those that are done are forgotten
 
 
 class Form:
@@ -43,7 +42,7 @@ class Form:
 
     def __init__(self, parameters: tuple[Parameter, ...], kinds: Kinds, may_alias: bool) -> None:
         names: dict[str, Any] = {
-            "MOST": MANY_READERS, "leave": _leave, "are_busy": _are_busy, "is_busy": _is_busy
+            "MOST": MANY_READERS, "are_busy": _are_busy, "is_busy": _is_busy
         }  # fmt: skip
         names |= {f"k{i}": k for i, k in enumerate(kinds)}
         arrays = [i for i, k in enumerate(kinds) if k in _ARRAYS]
@@ -145,7 +144,7 @@ def _enqueue(count: int, arrays: list[int], outputs: list[int]) -> list[str]:
             lines += [
                 f"        r = s{i}.readers",
                 "        if r.get(stream) is not submission:",
-                f"            if len(r) >= MOST: r = leave(s{i})",
+                f"            if len(r) >= MOST: r = s{i}.forget_readers()",
                 "            r[stream] = submission",
             ]
     return [*lines, "    return True"]
@@ -167,10 +166,3 @@ def _are_busy(storage: Any, stream: Any) -> bool:
         not reader.done and reader.stream is not stream and _is_busy(reader)
         for reader in list(storage.readers.values())
     )
-
-
-def _leave(storage: Any) -> dict[Any, Submission]:
-    """The readers of a storage, without those that are done: each keeps its stream."""
-    storage.readers = {s: r for s, r in storage.readers.items() if not r.done}
-    readers: dict[Any, Submission] = storage.readers
-    return readers

@@ -16,6 +16,7 @@ from numbasync.backend import base
 from numbasync.backend.base import MemoryStats
 from numbasync.errors import OutOfDeviceMemoryError, ShapeError
 
+MANY_READERS = 8  # of a storage; then those that are done are forgotten
 GRANULE = 256  # bytes; allocations are whole granules, as the driver's pools make them
 
 
@@ -148,6 +149,11 @@ class Storage:
     @property
     def nbytes(self) -> int:
         return self.memory.nbytes
+
+    def forget_readers(self) -> dict[Any, Any]:
+        """Let those go that are done, each of whom keeps its stream; the readers that are left."""
+        self.readers = {s: r for s, r in self.readers.items() if not r.done}
+        return self.readers
 
     def link(self, other: Storage) -> None:
         """They overlap: who uses one uses the other."""

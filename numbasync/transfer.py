@@ -8,16 +8,13 @@ import numpy as np
 
 from numbasync.context import Context
 from numbasync.copies import HostArray, copy, download, upload_any
-from numbasync.memory import MemoryPool
+from numbasync.memory import MANY_READERS, MemoryPool
 from numbasync.op import DeviceOp, Steps
 from numbasync.submission import Submission
 from numbasync.together import LARGE
 
 if TYPE_CHECKING:
     from numbasync.tensor import Tensor
-
-
-MANY_READERS = 8  # of a storage; then those that are done are forgotten
 
 
 class ToHost(DeviceOp[HostArray]):
@@ -45,7 +42,7 @@ class ToHost(DeviceOp[HostArray]):
         block = backend.host_block(nbytes)
         if block is None:
             return False
-        # First all questions, then the copy, then the record of it: an error leaves no trace.
+        # First all questions, then the copy, then the record of it: an error leaves no lease.
         with device.leasing:
             writer = storage.writer
             if writer is not None and not writer.done and writer.stream is not stream:
@@ -55,9 +52,8 @@ class ToHost(DeviceOp[HostArray]):
             submission.kept += (storage, block)
             submission.queue = stream.backend.download(block, tensor.handle, submission.queue)
             readers = storage.readers
-            if len(readers) >= MANY_READERS:  # each keeps its stream
-                readers = {s: r for s, r in readers.items() if not r.done}
-                storage.readers = readers
+            if len(readers) >= MANY_READERS:
+                readers = storage.forget_readers()
             readers[stream] = submission
         submission.nbytes += nbytes
         self._array = np.ndarray(tensor.shape, tensor.dtype, block)
