@@ -17,6 +17,7 @@ import numpy as np
 
 from numbasync.backend.checks import Checks as Checks
 from numbasync.backend.checks import Right as Right
+from numbasync.backend.checks import Writers as Writers
 from numbasync.backend.counters import Counters as Counters
 from numbasync.backend.counters import counters as counters
 from numbasync.backend.facts import CompletionPath as CompletionPath

@@ -19,6 +19,14 @@ from numbasync.backend.checks import ThreadOrder as ThreadOrder
 from numbasync.device import Device
 from numbasync.errors import CallerError, StateError
 from numbasync.stream import Stream
+from numbasync.testing.check import check_kernel as check_kernel
+from numbasync.testing.failures import BarrierDivergence as BarrierDivergence
+from numbasync.testing.failures import InputModified as InputModified
+from numbasync.testing.failures import KernelFailure as KernelFailure
+from numbasync.testing.failures import KernelMismatch as KernelMismatch
+from numbasync.testing.failures import KernelRace as KernelRace
+from numbasync.testing.failures import OutOfBounds as OutOfBounds
+from numbasync.testing.failures import UninitialisedRead as UninitialisedRead
 from numbasync.testing.faults import Fault as Fault
 from numbasync.testing.faults import Injected as Injected
 from numbasync.testing.faults import inject as inject
