@@ -289,3 +289,15 @@ def test_zones_around_arrays_are_seen(device: na.Device) -> None:
     na.fill(na.Tensor(device, other.tensor.storage, at, np.dtype(np.int64)), 1).sync()
     found = other.read()[1]
     assert found is not None and found.elements == -2
+
+
+@na.launcher
+@cuda.jit
+def adds_twice(z: na.KernelOutput, x: na.KernelInput):
+    i = cuda.grid(1)
+    if i < z.shape[0]:
+        z[i] += 2 * x[i]
+
+
+def test_what_is_added_to_is_read(device: na.Device) -> None:
+    check_kernel(adds_twice, [np.ones_like(X), X], lambda z, x: 1 + 2 * x, tile=32)
