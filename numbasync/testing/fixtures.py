@@ -14,6 +14,7 @@ from numbasync.scheduling import SchedulingPolicy, StreamPoolRoundRobin
 from numbasync.stream import Stream
 from numbasync.testing import Gate, checked, needs
 from numbasync.testing import gate as make_gate
+from numbasync.testing.benchmarks import Benchmarks, KernelBenchmark, Replay
 from numbasync.testing.options import of
 
 
@@ -80,3 +81,18 @@ def seeds(request: pytest.FixtureRequest) -> range:
     in every session, so that a failure can be repeated.
     """
     return range(of(request.config).seeds)
+
+
+measured = pytest.StashKey[Benchmarks]()
+clock_of = pytest.StashKey[Replay]()
+
+
+@pytest.fixture
+def benchmark_kernel(request: pytest.FixtureRequest, device: Device) -> KernelBenchmark:
+    """Measures operations on the device; see `KernelBenchmark`. `--kernel-benchmarks=FILE` keeps
+    what it finds; in a test that has pytest-benchmark's `benchmark`, so does that.
+    """
+    kept = request.config.stash[measured]
+    clock = request.node.stash.get(clock_of, None)
+    theirs = None if clock is None else request.getfixturevalue("benchmark")
+    return KernelBenchmark(request.node.nodeid, kept, clock or Replay(), theirs)

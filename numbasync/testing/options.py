@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ class Options:
         coverage: whether kernels are interpreted, where a tracer sees them.
         sanitizer: the tool to run CUDA tests under; "" for none.
         lines: whether kernels are compiled with line numbers for it.
+        benchmarks: where to write what `benchmark_kernel` has measured.
     """
 
     device: str
@@ -33,6 +35,7 @@ class Options:
     coverage: bool
     sanitizer: str
     lines: bool
+    benchmarks: Path | None
 
     def repeated(self) -> list[str]:
         """The options that make another session do the same with a test."""
@@ -53,6 +56,7 @@ def of(config: pytest.Config) -> Options:
         str(said("numbasync_device")), int(said("numbasync_seeds")), int(said("kernel_races")),
         int(said("kernel_seed")), bool(said("strict_leaks")), bool(said("kernel_coverage")),
         str(said("compute_sanitizer") or ""), bool(said("kernel_lines")),
+        said("kernel_benchmarks"),
     )  # fmt: skip
 
 
@@ -87,6 +91,10 @@ def add_options(parser: pytest.Parser) -> None:
         "--compute-sanitizer", choices=TOOLS, metavar="TOOL",
         help=f"run each test on a CUDA device in a process of its own under this tool: "
         f"{', '.join(TOOLS)}",
+    )  # fmt: skip
+    group.addoption(
+        "--kernel-benchmarks", type=Path, metavar="FILE",
+        help="write what `benchmark_kernel` has measured to this JSON file",
     )  # fmt: skip
     group.addoption("--kernel-lines", action="store_true", help="compile kernels with lineinfo")
 

@@ -17,7 +17,9 @@ from numbasync.backend import KINDS, preferred, why_unavailable
 from numbasync.device import devices
 from numbasync.errors import CallerError, DeviceUnavailableError
 from numbasync.testing import isolated, leaks, needs, running, sanitizer, settings
-from numbasync.testing.fixtures import Place, places
+from numbasync.testing.benchmarks import Benchmarks, Replay
+from numbasync.testing.fixtures import Place, clock_of, measured, places
+from numbasync.testing.fixtures import benchmark_kernel as benchmark_kernel
 from numbasync.testing.fixtures import device as device
 from numbasync.testing.fixtures import gate as gate
 from numbasync.testing.fixtures import policy as policy
@@ -65,11 +67,15 @@ def pytest_configure(config: pytest.Config) -> None:
     if options.strict:
         for line in leaks.FILTERS:
             config.addinivalue_line("filterwarnings", line)
+    config.stash[measured] = Benchmarks()
     said = " ".join(o for o in options.repeated() if not o.startswith("--kernel-seed"))
     config.stash[_was] = settings.use(settings.Settings(options.races, options.seed, said))
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
+    path, found = of(config).benchmarks, config.stash.get(measured, None)
+    if path is not None and found is not None and found.found:
+        found.save(path)
     was = config.stash.get(_was, None)
     if was is not None:
         settings.use(was)
@@ -98,7 +104,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("device", found, ids=str, indirect=True)
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-benchmark reads its mark
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    names = getattr(item, "fixturenames", ())
+    if "benchmark_kernel" in names and "benchmark" in names:
+        item.stash[clock_of] = clock = Replay()
+        item.add_marker(pytest.mark.benchmark(timer=clock))
     mark = item.get_closest_marker("cuda")
     if mark is None:
         return
