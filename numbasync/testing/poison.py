@@ -8,13 +8,12 @@ as its source says so: what it reads is part of its arguments.
 from __future__ import annotations
 
 import ast
-import inspect
-import textwrap
 from types import FunctionType
 
 import numpy as np
 
 from numbasync.testing.closeness import Array
+from numbasync.testing.usage import definition_of
 
 # What of an array may be asked without reading its elements.
 _OF_THE_ARRAY = frozenset({"shape", "size", "ndim", "dtype", "strides", "itemsize", "nbytes"})
@@ -22,11 +21,8 @@ _OF_THE_ARRAY = frozenset({"shape", "size", "ndim", "dtype", "strides", "itemsiz
 
 def only_stored_to(function: FunctionType) -> frozenset[str]:
     """The parameters whose elements `function` stores to and certainly never reads."""
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
-    except (OSError, TypeError, SyntaxError, IndexError):
-        return frozenset()  # made by exec, or edited since
-    if not isinstance(tree, ast.FunctionDef):
+    tree = definition_of(function)
+    if tree is None:
         return frozenset()
     found = {a.arg for a in tree.args.posonlyargs + tree.args.args}
     stored: set[str] = set()
