@@ -265,22 +265,18 @@ def _compile(launcher: Launcher, args: tuple[Any, ...]) -> None:
     if (here, kinds) in seen:
         return
     seen.add((here, kinds))
-    small = tuple(np.ones_like(a, shape=(1,) * a.ndim) if isinstance(a, np.ndarray) else a
-                  for a in args)  # fmt: skip
-    tiles = {
-        p.name: (1,) * a.ndim
-        for p, a in zip(launcher.parameters, small, strict=True)
-        if p.role is Role.TILE
-    }
+    # One thread; of a tile, the whole of its array.
+    parameters = zip(launcher.parameters, args, strict=True)
+    tiles = {p.name: a.shape for p, a in parameters if p.role is Role.TILE}
     extents = Extents(tiles or None, 1, 1)
     cpus = devices("cpu")
     cpu = here if here in cpus else cpus[0]
     for checks in (Checks(), None):
         with suppress(Exception):
-            Subject(launcher, small).run(cpu, extents, checks)
+            Subject(launcher, args).run(cpu, extents, checks)
     if here is not cpu:
         with suppress(Exception):
-            launcher.compile(*(_described(a) for a in small)).sync()
+            launcher.compile(*(_described(a) for a in args)).sync()
 
 
 def _described(argument: Any) -> Any:
