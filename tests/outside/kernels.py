@@ -6,6 +6,7 @@ They import nothing of numbasync: a kernel is tested as it is.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from numba import cuda, float32, int32
@@ -23,7 +24,7 @@ def floats(*shape):
     return RNG.random(shape, np.float32)
 
 
-def zeros(*shape, dtype=np.float32):
+def zeros(*shape: int, dtype: Any = np.float32) -> Any:
     return np.zeros(shape, dtype)
 
 
@@ -360,7 +361,7 @@ CASES = [
     Case(reverse, [floats(50)], lambda z: z[::-1], grid=1, block=50, shared_bytes=200),
     Case(warp_sums, [zeros(4), floats(128)], lambda out, x: x.reshape(4, 32).sum(1), grid=2,
          block=64),
-    Case(warps_with_any, [zeros(4, dtype=np.int32), np.repeat(np.float32([0, 1, 0, 1]), 32), 0.5],
+    Case(warps_with_any, [zeros(4, dtype=np.int32), np.repeat([0.1, 0.9, 0.2, 0.8], 32), 0.5],
          lambda out, x, limit: (x.reshape(4, 32) > limit).any(1), grid=2, block=64),
     Case(histogram, [zeros(16, dtype=np.int32), RNG.integers(0, 16, 500)],
          lambda bins, x: bins + np.bincount(x, minlength=16), grid=3, block=32),
