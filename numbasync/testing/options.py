@@ -10,6 +10,8 @@ import pytest
 
 from numbasync.testing.sanitizer import TOOLS
 
+SEEDS = 20
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -39,7 +41,8 @@ class Options:
 
     def repeated(self) -> list[str]:
         """The options that make another session do the same with a test."""
-        found = [f"--numbasync-device={self.device}", f"--numbasync-seeds={self.seeds}"]
+        found = [f"--numbasync-device={self.device}"]
+        found += [f"--numbasync-seeds={self.seeds}"] if self.seeds != SEEDS else []
         found += [f"--kernel-races={self.races}"] if self.races else []
         found += [f"--kernel-seed={self.seed}"] if self.seed else []
         found += ["--strict-leaks"] if self.strict else []
@@ -65,8 +68,8 @@ def add_options(parser: pytest.Parser) -> None:
     add_device_option(parser, "--numbasync-device")
     group = parser.getgroup("numbasync")
     group.addoption(
-        "--numbasync-seeds", type=int, default=20, metavar="N",
-        help="how many seeds the `seeds` fixture gives (default: 20)",
+        "--numbasync-seeds", type=int, default=SEEDS, metavar="N",
+        help=f"how many seeds the `seeds` fixture gives (default: {SEEDS})",
     )  # fmt: skip
     group.addoption(
         "--kernel-races", type=int, default=0, metavar="N",
