@@ -209,6 +209,11 @@ class Device:
                     self._pool = self.new_pool()
         return self._pool
 
+    @property
+    def has_pool(self) -> bool:
+        """Whether anybody has asked for it; else nothing of the device is in use."""
+        return self._pool is not None
+
     @pool.setter
     def pool(self, pool: MemoryPool) -> None:
         if not isinstance(pool, MemoryPool):

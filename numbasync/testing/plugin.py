@@ -162,12 +162,15 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     yield
 
 
-@pytest.hookimpl(wrapper=True)
+# Around all others, so that what pytest itself keeps of a test, such as log records with their
+# tracebacks, is gone.
+@pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
     yield
     before = item.stash.get(_before, None)
     if before is not None:
         del item.stash[_before]
+        getattr(item, "funcargs", {}).clear()  # as pytest does next
         left = before.left()
         if left:
             pytest.fail(leaks.report(left), pytrace=False)
