@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar, cast
 
 import numpy as np
 
@@ -295,7 +295,7 @@ class _Proxy(Stream):
     """What closures see as their stream."""
 
     def __init__(self, home: Stream) -> None:
-        super().__init__(home.device, _Nothing(home.device.backend))
+        super().__init__(home.device, cast(base.Stream, _Nothing(home.device.backend)))
         self._home = home
 
     @property

@@ -12,7 +12,7 @@ from numbasync.callsite import call_site
 from numbasync.errors import CallerError, StateError
 from numbasync.exclusive import exclusive
 from numbasync.op import DeviceOp
-from numbasync.parts import check_op
+from numbasync.parts import check_op, is_op
 from numbasync.recorded import Recorded
 from numbasync.recording import Branch, Recorder, prepared
 from numbasync.stream import Stream, check_stream
@@ -44,7 +44,12 @@ class ScopeBranch:
             AlreadySubmittedError: it was used before.
             StateError: the block has ended, or it is another thread's.
         """
-        recorder = self._scope.check(self)
+        try:
+            recorder = self._scope.check(self)
+        except StateError:
+            if is_op(op):
+                op.silence()  # it is refused, which is warning enough
+            raise
         check_op(op, "what record takes")
         op.claim()
         return prepared(recorder.record(op, self._branch, call_site(1)))

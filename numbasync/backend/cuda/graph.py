@@ -83,11 +83,14 @@ class CudaGraph:
         enter(self._device)
         handle = self._captured.handle
         result, _, number = cu.cuGraphGetNodes(handle, 0)
-        if not result and number:
-            result, nodes, _ = cu.cuGraphGetNodes(handle, number)
         if result:
             fail(result, "cuGraphGetNodes")
-        return Counter(_type_of(node) for node in (nodes if number else ()))
+        if not number:
+            return {}
+        result, nodes, _ = cu.cuGraphGetNodes(handle, number)
+        if result:
+            fail(result, "cuGraphGetNodes")
+        return Counter(_type_of(node) for node in nodes)
 
     def launch(self, handle: Any) -> None:
         """Replay it on a stream."""
