@@ -72,12 +72,25 @@ def test_fewer_than_three_rounds_are_refused() -> None:
         measured(case("a"), rounds=2)
 
 
-async def test_a_queue_is_drained_now_and_then_outside_of_the_timed_part() -> None:
+async def test_a_queue_is_drained_now_and_then_outside_of_the_timed_part(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     LOG.clear()
-    run = timed(lambda: LOG.append("call"), lambda: LOG.append("drain"), every=3)
-    await run(7)
+    now = 0.0
+
+    def takes(seconds: float, what: str) -> None:
+        nonlocal now
+        now += seconds
+        LOG.append(what)
+
+    monkeypatch.setattr("time.perf_counter", lambda: now)
+    run = timed(lambda: takes(1, "call"), lambda: takes(50, "drain"), every=3)
+    assert await run(7) == 7
     call, drain = "call", "drain"
     assert [*[call] * 3, drain, *[call] * 3, drain, call, drain] == LOG
+    LOG.clear()
+    assert await timed(lambda: takes(1, "call"), lambda: takes(50, "drain"))(7) == 7
+    assert [*[call] * 7, drain] == LOG
 
 
 def test_calls_are_counted_by_their_parts() -> None:
