@@ -271,7 +271,7 @@ async def test_frees_during_captures_go_nowhere_near_them(
     class Collecting(np.float32):
         """A value whose bits are asked for in the middle of a capture."""
 
-        def tobytes(self, *args: Any) -> bytes:  # pyright: ignore
+        def tobytes(self, *args: Any) -> bytes:  # pyright: ignore[reportIncompatibleMethodOverride]
             gc.collect()
             return super().tobytes(*args)
 
