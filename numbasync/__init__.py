@@ -32,6 +32,7 @@ from numbasync.execute import spawn as spawn
 from numbasync.foreign import as_tensor as as_tensor
 from numbasync.foreign import from_dlpack as from_dlpack
 from numbasync.future import DeviceFuture as DeviceFuture
+from numbasync.graph import CudaGraph as CudaGraph
 from numbasync.host import HostBuffer as HostBuffer
 from numbasync.host import pinned as pinned
 from numbasync.kernel import compile_count as compile_count
@@ -52,6 +53,8 @@ from numbasync.scheduling import Priority as Priority
 from numbasync.scheduling import SchedulingPolicy as SchedulingPolicy
 from numbasync.scheduling import SingleStream as SingleStream
 from numbasync.scheduling import StreamPoolRoundRobin as StreamPoolRoundRobin
+from numbasync.scope import Scope as Scope
+from numbasync.scope import ScopeBranch as ScopeBranch
 from numbasync.signature import KernelInput as KernelInput
 from numbasync.signature import KernelOutput as KernelOutput
 from numbasync.signature import Tile as Tile
@@ -63,5 +66,8 @@ from numbasync.sources import zip as zip
 from numbasync.stream import Stream as Stream
 from numbasync.tensor import SharedTensor as SharedTensor
 from numbasync.tensor import Tensor as Tensor
+from numbasync.topology import GraphStatistics as GraphStatistics
+from numbasync.topology import Node as Node
+from numbasync.topology import Topology as Topology
 
 __version__ = "0.1.0"

@@ -37,7 +37,7 @@ def order(ctx: Context, *tensors: Tensor) -> None:
     for tensor in tensors:
         # One of another device is refused when it is leased.
         if tensor.source is not None and tensor.device is ctx.device:
-            tensor.source.order(ctx.stream.backend)
+            ctx.order(tensor.source)
 
 
 def upload(ctx: Context, dst: Tensor, array: HostArray) -> None:
@@ -57,7 +57,7 @@ def upload(ctx: Context, dst: Tensor, array: HostArray) -> None:
 
 def upload_new(ctx: Context, dst: Tensor, array: HostArray) -> Steps[None]:
     """`upload` into a new, contiguous tensor, which nobody else has."""
-    if not is_large(array) or direct(array) is not None:
+    if not is_large(array) or direct(array) is not None or ctx.records:
         upload(ctx, dst, array)
     else:
         yield from read(ctx, Staging(ctx, dst.storage, array).reading)
@@ -97,7 +97,7 @@ def upload_any(ctx: Context, dst: Tensor, array: HostArray) -> Steps[None]:
     """`upload` into a tensor of any layout."""
     if dst.size == 0:
         return
-    large = is_large(array) and direct(array) is None
+    large = is_large(array) and direct(array) is None and not ctx.records
     reached = ctx.device.backend.reaches(dst.handle)
     if reached and not (large and dst.is_contiguous):
         if direct(array) is None:

@@ -17,6 +17,7 @@ import numpy as np
 
 from numbasync.backend.checks import Checks as Checks
 from numbasync.backend.checks import Right as Right
+from numbasync.backend.commands import Command as Command
 from numbasync.backend.counters import Counters as Counters
 from numbasync.backend.counters import counters as counters
 from numbasync.backend.facts import CompletionPath as CompletionPath
@@ -192,8 +193,46 @@ class Queue(Protocol):
         """Set every element; `value` has the array's dtype."""
         ...
 
+    def replay(self, graph: Any) -> None:
+        """Run the commands of a graph of this device."""
+        ...
+
     def failure(self) -> BaseException | None:
         """Why the work of this queue failed, or None; known once the stream has passed it."""
+        ...
+
+
+class Graph(Protocol):
+    """Commands made ready to be run again and again, by one call.
+
+    What it refers to is kept alive by whoever holds it. Its methods, and its replays, come one
+    after the other: the caller sees to that.
+    """
+
+    @property
+    def commands(self) -> Sequence[Command]:
+        """What it runs."""
+        ...
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """How many nodes of each kind the device has made of it."""
+        ...
+
+    def change(self, position: int, command: Command) -> None:
+        """Replace a launch by another one; replays that are enqueued already are as they were.
+
+        Raises:
+            GraphUpdateError: the device cannot; nothing has changed.
+        """
+        ...
+
+    def replace(self, commands: Sequence[Command]) -> None:
+        """Replace all commands by others of the same kinds and order.
+
+        Raises:
+            GraphUpdateError: the device cannot; nothing has changed.
+        """
         ...
 
 
@@ -233,6 +272,10 @@ class Stream(Protocol):
 
     def download(self, block: Any, src: Array, queue: Any) -> Queue | None:
         """`Queue.download` of a contiguous array into the beginning of a `host_block`."""
+        ...
+
+    def replay(self, graph: Any, queue: Any) -> Queue | None:
+        """`Queue.replay`, the quickest way; see `launch`."""
         ...
 
     def write(self, sequence: int) -> None:
@@ -370,6 +413,10 @@ class Device(Protocol):
 
     def copy_needs(self, dst: Array, src: Array) -> Preparation | None:
         """What `Stream.copy` between such arrays needs first; None if it needs nothing."""
+        ...
+
+    def graph(self, commands: Sequence[Command]) -> Graph:
+        """Make a graph of commands. Each starts after those that it names, which come before it."""
         ...
 
     def synchronize(self) -> None: ...
