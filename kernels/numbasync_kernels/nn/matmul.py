@@ -10,43 +10,66 @@ from numba import cuda, float32
 import numbasync as na
 from numbasync_kernels.nn.gelu import gelu_of, gelu_reference
 
-SIDE = 16  # threads along each side of a block, and the depth of a step
+SIDE = 8  # threads along each side of a block
 EACH = 4  # elements along each side that a thread computes
-MATMUL_TILE = (SIDE * EACH, SIDE * EACH)
-WIDE = SIDE * EACH
-PADDED = SIDE + 1
+WIDE = SIDE * EACH  # of a tile, also of those that are read
+PADDED = WIDE + 1
+HELD = WIDE * WIDE // (SIDE * SIDE)  # elements of a tile that a thread brings
+ROWS_APART = SIDE * SIDE // WIDE
+MATMUL_TILE = (WIDE, WIDE)
 
 FITS = ("a.shape[1] == b.shape[0]", "out.shape[0] == a.shape[0]", "out.shape[1] == b.shape[1]")
 FITS_BIAS = (*FITS, "bias.shape[0] == b.shape[1]")
 
 
 @cuda.jit(device=True)
-def _accumulate(totals: Any, a: Any, b: Any, row: Any, column: Any) -> None:
-    """Make `totals` 4 x 4 elements of ``a @ b``, at rows ``row + 16 i``, columns ``column + 16 j``.
+def _fetch(held: Any, matrix: Any, top: Any, first: Any) -> None:
+    """The thread's elements of the tile of `matrix` with its corner at ``(top, first)``; 0 outside.
 
-    Neighbouring threads compute neighbouring columns: what they read of `right` and write in the
-    end lies side by side, and what they read of `left` is one element for all.
+    All loads are under way before the first of them is used. A warp reads a row of the tile.
     """
-    left = cuda.shared.array((WIDE, PADDED), float32)  # padded: two rows share no bank
-    right = cuda.shared.array((SIDE, WIDE), float32)
+    thread = cuda.threadIdx.y * SIDE + cuda.threadIdx.x
+    x = first + thread % WIDE
+    for i in range(HELD):
+        y = top + thread // WIDE + i * ROWS_APART
+        held[i] = matrix[y, x] if y < matrix.shape[0] and x < matrix.shape[1] else float32(0.0)
+
+
+@cuda.jit(device=True)
+def _put(tile: Any, held: Any) -> None:
+    """What `_fetch` has brought, into shared memory."""
+    thread = cuda.threadIdx.y * SIDE + cuda.threadIdx.x
+    for i in range(HELD):
+        tile[thread // WIDE + i * ROWS_APART, thread % WIDE] = held[i]
+
+
+@cuda.jit(device=True)
+def _accumulate(totals: Any, a: Any, b: Any, top: Any, first: Any) -> None:
+    """Make `totals` the thread's elements of ``a @ b``: of the tile with its corner at
+    ``(top, first)``, those at ``(threadIdx.y + 8 i, threadIdx.x + 8 j)``.
+
+    While a step is computed, the next one's tiles are on their way into registers. Each element
+    that is read from shared memory serves 4 sums.
+    """
+    left = cuda.shared.array((WIDE, PADDED), float32)  # padded: rows begin in other banks
+    right = cuda.shared.array((WIDE, PADDED), float32)
+    for_left = cuda.local.array(HELD, float32)
+    for_right = cuda.local.array(HELD, float32)
     tx = cuda.threadIdx.x
     ty = cuda.threadIdx.y
-    depth = a.shape[1]
-    zero = float32(0.0)
 
     for i in range(EACH):
         for j in range(EACH):
-            totals[i, j] = zero
-    for start in range(0, depth, SIDE):
-        for i in range(EACH):
-            y = row + i * SIDE
-            k = start + tx
-            left[ty + i * SIDE, tx] = a[y, k] if y < a.shape[0] and k < depth else zero
-            x = column + i * SIDE
-            k = start + ty
-            right[ty, tx + i * SIDE] = b[k, x] if x < b.shape[1] and k < depth else zero
+            totals[i, j] = float32(0.0)
+    _fetch(for_left, a, top, 0)
+    _fetch(for_right, b, 0, first)
+    for start in range(WIDE, a.shape[1] + WIDE, WIDE):
+        _put(left, for_left)
+        _put(right, for_right)
         cuda.syncthreads()
-        for k in range(SIDE):
+        _fetch(for_left, a, top, start)
+        _fetch(for_right, b, start, first)
+        for k in range(WIDE):
             for i in range(EACH):
                 factor = left[ty + i * SIDE, k]
                 for j in range(EACH):
@@ -64,9 +87,9 @@ def matmul(out: na.KernelOutput, a: na.KernelInput, b: na.KernelInput) -> None:
         a: shape ``(m, k)``, float32.
         b: shape ``(k, n)``, float32.
 
-    Blocks of 16 by 16 threads make 64 by 64 elements, each thread 4 by 4 of them, 16 steps of
-    k at a time: two barriers a step. Reads ``mk ceil(n / 64) + kn ceil(m / 64)`` elements and
-    writes mn.
+    Blocks of 8 by 8 threads make 32 by 32 elements, each thread 4 by 4 of them, 32 products of
+    each at a time, between two barriers. Small blocks, so that products of some dozens of rows
+    keep a device busy, too. Reads ``mk ceil(n / 32) + kn ceil(m / 32)`` elements and writes mn.
 
     Raises:
         LaunchError: the shapes do not fit, before anything is enqueued.
@@ -76,13 +99,13 @@ def matmul(out: na.KernelOutput, a: na.KernelInput, b: na.KernelInput) -> None:
     Source: N. J. Higham, Accuracy and Stability of Numerical Algorithms, SIAM, 2002, section 3.1.
     """
     totals = cuda.local.array((EACH, EACH), float32)
-    row = cuda.blockIdx.y * WIDE + cuda.threadIdx.y
-    column = cuda.blockIdx.x * WIDE + cuda.threadIdx.x
-    _accumulate(totals, a, b, row, column)
+    top = cuda.blockIdx.y * WIDE
+    first = cuda.blockIdx.x * WIDE
+    _accumulate(totals, a, b, top, first)
     for i in range(EACH):
         for j in range(EACH):
-            y = row + i * SIDE
-            x = column + j * SIDE
+            y = top + cuda.threadIdx.y + i * SIDE
+            x = first + cuda.threadIdx.x + j * SIDE
             if y < out.shape[0] and x < out.shape[1]:
                 out[y, x] = totals[i, j]
 
@@ -100,13 +123,13 @@ def linear(
     Error bound: ``(k + 1) u (abs(a) @ abs(b) + abs(bias))``, to first order.
     """
     totals = cuda.local.array((EACH, EACH), float32)
-    row = cuda.blockIdx.y * WIDE + cuda.threadIdx.y
-    column = cuda.blockIdx.x * WIDE + cuda.threadIdx.x
-    _accumulate(totals, a, b, row, column)
+    top = cuda.blockIdx.y * WIDE
+    first = cuda.blockIdx.x * WIDE
+    _accumulate(totals, a, b, top, first)
     for i in range(EACH):
         for j in range(EACH):
-            y = row + i * SIDE
-            x = column + j * SIDE
+            y = top + cuda.threadIdx.y + i * SIDE
+            x = first + cuda.threadIdx.x + j * SIDE
             if y < out.shape[0] and x < out.shape[1]:
                 out[y, x] = totals[i, j] + bias[x]
 
@@ -122,13 +145,13 @@ def linear_gelu(
     `gelu` at the result.
     """
     totals = cuda.local.array((EACH, EACH), float32)
-    row = cuda.blockIdx.y * WIDE + cuda.threadIdx.y
-    column = cuda.blockIdx.x * WIDE + cuda.threadIdx.x
-    _accumulate(totals, a, b, row, column)
+    top = cuda.blockIdx.y * WIDE
+    first = cuda.blockIdx.x * WIDE
+    _accumulate(totals, a, b, top, first)
     for i in range(EACH):
         for j in range(EACH):
-            y = row + i * SIDE
-            x = column + j * SIDE
+            y = top + cuda.threadIdx.y + i * SIDE
+            x = first + cuda.threadIdx.x + j * SIDE
             if y < out.shape[0] and x < out.shape[1]:
                 out[y, x] = gelu_of(totals[i, j] + bias[x])
 
