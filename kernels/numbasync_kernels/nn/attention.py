@@ -15,6 +15,7 @@ QUERIES = 8  # of a block, a warp each
 MAX_KEYS = 512  # a row of scores lies in shared memory
 MAX_WIDTH = 128  # of a head
 PADDED = MAX_WIDTH + 1
+PARTS = MAX_WIDTH // WARP  # features of a thread
 NEVER = float32(-math.inf)
 
 
@@ -53,10 +54,10 @@ def attention(
         mask: shape ``(sentences, keys)``, integers.
         heads: how many; d is at most 128.
 
-    A warp takes a query. Keys come through shared memory, 32 at a time, and serve all 8 queries;
-    the scores of up to 512 keys stay there until they are weights. Values are read where they
-    have a weight. A query whose keys are all masked gives zeros. For each 8 queries of a head,
-    reads their d features, and d of each key and value.
+    A warp takes a query. Keys, and then values, come through shared memory, 32 at a time, and
+    serve all 8 queries; the scores of up to 512 keys stay there until they are weights. Values
+    that are masked are not read. A query whose keys are all masked gives zeros. For each 8 queries
+    of a head, reads their d features, and d of each key and value.
 
     Raises:
         LaunchError: the shapes do not fit, there are more than 512 keys, or d is above 128;
@@ -70,8 +71,9 @@ def attention(
     score is taken off before exp, so nothing overflows.
     """
     asked = cuda.shared.array((QUERIES, MAX_WIDTH), float32)
-    keys = cuda.shared.array((WARP, PADDED), float32)  # padded: a column touches every bank
+    tile = cuda.shared.array((WARP, PADDED), float32)  # padded: a column touches every bank
     weights = cuda.shared.array((QUERIES, MAX_KEYS), float32)
+    mixed = cuda.local.array(PARTS, float32)
     lane = cuda.threadIdx.x
     warp = cuda.threadIdx.y
     width = q.shape[2] // heads
@@ -90,38 +92,50 @@ def attention(
         for row in range(warp, WARP, QUERIES):
             key = start + row
             for i in range(lane, width, WARP):
-                keys[row, i] = k[sentence, key, first + i] if key < count else zero
+                tile[row, i] = k[sentence, key, first + i] if key < count else zero
         cuda.syncthreads()
         key = start + lane
-        if key < count:
+        score = NEVER
+        if key < count and mask[sentence, key] != 0:
             score = zero
             for i in range(width):
-                score += asked[warp, i] * keys[lane, i]
-            if mask[sentence, key] == 0:
-                score = NEVER
-            weights[warp, key] = score
-            highest = max(highest, score)
+                score += asked[warp, i] * tile[lane, i]
+        weights[warp, key] = score
+        highest = max(highest, score)
         cuda.syncthreads()
 
     highest = warp_max(highest)
     total = zero
-    for key in range(lane, count, WARP):
-        score = weights[warp, key]
+    for start in range(0, count, WARP):
+        score = weights[warp, start + lane]
         weight = math.exp(score - highest) if score > NEVER else zero
-        weights[warp, key] = weight
+        weights[warp, start + lane] = weight
         total += weight
     total = warp_sum(total)
-    cuda.syncwarp()  # a shuffle orders no memory
+
+    for part in range(PARTS):
+        mixed[part] = zero
+    for start in range(0, count, WARP):
+        for row in range(warp, WARP, QUERIES):
+            key = start + row
+            counts = key < count and mask[sentence, key] != 0
+            for i in range(lane, width, WARP):
+                tile[row, i] = v[sentence, key, first + i] if counts else zero
+        cuda.syncthreads()  # the weights, too, are everyone's from here on
+        for row in range(WARP):
+            weight = weights[warp, start + row]
+            for part in range(PARTS):
+                i = part * WARP + lane
+                if i < width:
+                    mixed[part] += weight * tile[row, i]
+        cuda.syncthreads()
 
     if query < q.shape[1]:
         share = float32(1.0) / total if total > zero else zero
-        for i in range(lane, width, WARP):
-            mixed = zero
-            for key in range(count):
-                weight = weights[warp, key]
-                if weight > zero:
-                    mixed += weight * v[sentence, key, first + i]
-            out[sentence, query, first + i] = mixed * share
+        for part in range(PARTS):
+            i = part * WARP + lane
+            if i < width:
+                out[sentence, query, first + i] = mixed[part] * share
 
 
 def attention_tile(features: int, heads: int) -> tuple[int, int, int]:
