@@ -33,6 +33,7 @@ from numbasync.foreign import as_tensor as as_tensor
 from numbasync.foreign import from_dlpack as from_dlpack
 from numbasync.future import DeviceFuture as DeviceFuture
 from numbasync.graph import CudaGraph as CudaGraph
+from numbasync.graphed import graphed as graphed
 from numbasync.host import HostBuffer as HostBuffer
 from numbasync.host import pinned as pinned
 from numbasync.kernel import compile_count as compile_count
@@ -42,6 +43,7 @@ from numbasync.launcher import Launcher as Launcher
 from numbasync.launcher import launcher as launcher
 from numbasync.limits import limit as limit
 from numbasync.memory import MemoryPool as MemoryPool
+from numbasync.module import Module as Module
 from numbasync.op import DeviceOp as DeviceOp
 from numbasync.ordering import ordering as ordering
 from numbasync.ordering import set_ordering as set_ordering
