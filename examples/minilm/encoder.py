@@ -165,6 +165,19 @@ class Encoder:
         steps = na.zip(*self.inputs(batch), *self.launches())
         return steps.then(lambda _: self.embeddings.to_host())
 
+    def recorded(self, stream: na.Stream) -> na.CudaGraph[None]:
+        """The launches as a graph, at home on `stream`; nothing is computed yet."""
+        with na.CudaGraph.scope(stream) as scope:
+            for launch in self.launches():
+                scope.record(launch)
+        return scope.graph
+
+    def replayed(self, graph: na.CudaGraph[None], batch: Batch) -> na.DeviceOp[Array]:
+        """All launches by one call of the driver, behind the copies of a new batch."""
+        for copy in self.inputs(batch):
+            graph.update(copy)
+        return graph.launch().then(lambda _: self.embeddings.to_host())
+
 
 def _dense(kernel: na.Launcher, out: na.Tensor, x: na.Tensor, dense: Dense) -> na.Launch:
     return kernel(out.partition(nn.MATMUL_TILE), x, dense.matrix, dense.bias)
