@@ -85,9 +85,7 @@ class Tensor:
     def allocate(
         ctx: Context, shape: layout.Shape, dtype: np.dtype[Any], scratch: bool = False
     ) -> Tensor:
-        """An uninitialised tensor for work that is enqueued with `ctx`; `scratch`: that sees it
-        alone, as a copy between layouts does.
-        """
+        """An uninitialised tensor for work enqueued with `ctx`; `scratch`: nobody else sees it."""
         kind = Contiguous(shape, dtype)
         return Tensor.of(ctx.device, (ctx.scratch if scratch else ctx.alloc)(kind.nbytes), kind)
 
