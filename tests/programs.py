@@ -379,6 +379,19 @@ class Programs(RuleBasedStateMachine):
         for change in changes:
             change()
 
+    @precondition(lambda self: self.graphs and self.tensors)
+    @rule(i=index, j=index, k=index, s=index, kind=st.integers(0, 4))
+    def between(self, i: int, j: int, k: int, s: int, kind: int) -> None:
+        """Between two launches on one stream, another one uses a buffer, of the graph perhaps."""
+        graph, changes = self.graphs[i % len(self.graphs)]
+        op, change = self.part(kind, j, k)
+        for submitted, after, where in (
+            (graph.launch(), changes, s), (op, [change], s + 1), (graph.launch(), changes, s),
+        ):  # fmt: skip
+            self.submit(submitted, "enqueue", where)
+            for each in after:
+                each()
+
     @precondition(lambda self: self.graphs)
     @rule(i=index)
     def drop_graph(self, i: int) -> None:

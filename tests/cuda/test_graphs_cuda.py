@@ -140,14 +140,14 @@ def test_the_users_stream_is_never_captured(device: na.Device, stream: na.Stream
 
 def test_what_the_driver_holds(device: na.Device, stream: na.Stream) -> None:
     z, wide = na.zeros(8).sync(), na.zeros(8, np.float64).sync()
-    grid = na.zeros((8, 8)).sync()
+    grid, other = na.zeros((8, 8)).sync(), na.zeros((8, 8)).sync()
     locked = na.pinned(8)
     graph = na.zip(
         add_one(z),
         na.fill(wide, 1.5),  # two halves
         na.memcpy(z, locked),
         na.memcpy(locked, z),
-        na.memcpy(grid[:, 1], grid[:, 0]),  # a kernel of ours
+        na.memcpy(grid[:, 1], other[:, 0]),  # a kernel of ours
     ).graph_on(stream)
     shape = graph.topology()
     assert shape.counts == {"kernel": 1, "memcpy": 3, "memset": 1}
