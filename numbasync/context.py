@@ -176,6 +176,10 @@ class Context:
         self.submission.retain(storage)
         return storage
 
+    def scratch(self, nbytes: int) -> Storage:
+        """`alloc` for what an operation needs in between, and nobody sees."""
+        return self.alloc(nbytes)
+
     def host_buffer(self, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """Host bytes that the device copies from and to without blocking, retained."""
         buffer = self.device.backend.host_buffer(nbytes)[:nbytes]

@@ -60,8 +60,6 @@ class CudaGraph(Generic[T]):
         self._launches = self._updates = 0
         self._updated: Submission | None = None
         self._backend: base.Graph = self.device.backend.graph(recorded.commands)
-        if recorded.nbytes:  # for work on the stream; now it is anyone's
-            stream.wait_until_idle()
         self._hold(recorded)
 
     def _hold(self, recorded: Recorded) -> None:
@@ -209,8 +207,6 @@ class CudaGraph(Generic[T]):
                 f"{op} is of another topology ({described(topology_of(made.commands, {}).counts)}) "
                 f"than the graph ({described(self.topology().counts)}): capture a new graph."
             )
-        if made.nbytes:
-            self.stream.wait_until_idle()
         with self.device.leasing:
             self._backend.replace(made.commands)
             self._replace(made)

@@ -176,7 +176,6 @@ class _Capture(DeviceOp[_Captured]):
         graphed, arguments = self._graphed, self._arguments
         inputs = tuple(Tensor.allocate(ctx, a.shape, a.dtype) for a in arguments.arrays)
         args, kwargs = arguments.with_arrays(inputs)
-        # A stream of its own, on which nothing is to be waited for.
         recorder = Recorder(ctx.device.new_stream(), allocates=True)
         op = graphed.run(*args, **kwargs)
         op.claim()

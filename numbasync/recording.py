@@ -19,7 +19,7 @@ from numbasync.backend.commands import Call
 from numbasync.callsite import CallSite
 from numbasync.context import Context, Submittable
 from numbasync.errors import NotAGraphNodeError
-from numbasync.memory import Storage
+from numbasync.memory import MemoryPool, Storage
 from numbasync.recorded import Order, Recorded, Step
 from numbasync.stream import Stream
 from numbasync.submission import Submission
@@ -42,8 +42,9 @@ class Recorder:
     """One recording.
 
     Attributes:
-        stream: where the graph will be at home; memory that is allocated is for work there.
-        allocates: whether operations may allocate memory, which is then the graph's.
+        stream: where the graph will be at home.
+        allocates: whether operations may allocate memory, which is then the graph's. What copies
+            between layouts need in between, they may always.
     """
 
     def __init__(self, stream: Stream, allocates: bool) -> None:
@@ -53,6 +54,7 @@ class Recorder:
         self.sources: list[base.Foreign] = []
         self.priors: list[Submission] = []
         self.nbytes = 0
+        self._memory: Stream | None = None
         self._steps: list[Step] = []
         self._order = Order()
         self._reads: set[Storage] = set()  # of the command to come
@@ -119,12 +121,24 @@ class Recorder:
             self.add_source(source)
         self.priors += other.priors
 
+    def allocate(self, pool: MemoryPool, nbytes: int) -> Storage:
+        """Memory that is the graph's, for the command to come."""
+        self.nbytes += nbytes
+        if self._memory is None:  # not the user's, which may be busy, and wait for a gate
+            self._memory = self.stream.device.new_stream()
+        storage = pool.allocate(nbytes, self._memory.backend)
+        self.kept.append(storage)
+        self.lease(storage, writes=True)
+        return storage
+
     def add_source(self, source: base.Foreign) -> None:
         if not any(source is s for s in self.sources):
             self.sources.append(source)
 
     def finish(self) -> Recorded:
-        """What was recorded."""
+        """What was recorded. Its memory may be used on any stream from now on."""
+        if self._memory is not None:
+            self._memory.wait_until_idle()
         return Recorded(
             tuple(self._steps), tuple(self.kept), tuple(self.sources), tuple(self.priors),
             self.nbytes,
@@ -186,19 +200,16 @@ class Recording(Context):
         self._recorder.kept.append(thing)
 
     def alloc(self, nbytes: int) -> Storage:
-        recorder = self._recorder
-        if not recorder.allocates:
+        if not self._recorder.allocates:
             raise NotAGraphNodeError(
                 f"{self.submission.name} allocates {nbytes:,} bytes, which a graph cannot repeat.\n"
                 "Allocate before, t = na.empty(...).sync(), and record what writes to it: a "
                 "launch, na.memcpy, na.fill. op.graph_on(stream) allocates once, for the graph."
             )
-        recorder.nbytes += nbytes
-        # On the graph's own stream, which is synchronised before anyone launches it.
-        storage = self.pool.allocate(nbytes, recorder.stream.backend)
-        recorder.kept.append(storage)
-        recorder.lease(storage, writes=True)
-        return storage
+        return self._recorder.allocate(self.pool, nbytes)
+
+    def scratch(self, nbytes: int) -> Storage:
+        return self._recorder.allocate(self.pool, nbytes)
 
     def host_buffer(self, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
         buffer = self.device.backend.host_buffer(nbytes)[:nbytes]

@@ -75,7 +75,7 @@ class ScopeBranch:
                     f"join takes branches of this scope, made by fork(), not {other!r:.60}."
                 )
             if other is self or other is self._scope:
-                raise CallerError("a branch joins others that were forked from it, not itself.")
+                raise CallerError(f"{self!r} joins branches that fork() made, not {other!r}.")
         last = dict.fromkeys(self._branch.last)
         for other in branches:
             last |= dict.fromkeys(other._branch.last)

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -20,6 +19,10 @@ from numbasync.backend.checks import Right as Right
 from numbasync.backend.commands import Command as Command
 from numbasync.backend.counters import Counters as Counters
 from numbasync.backend.counters import counters as counters
+from numbasync.backend.executables import Array as Array
+from numbasync.backend.executables import ArrayKey as ArrayKey
+from numbasync.backend.executables import Executable as Executable
+from numbasync.backend.executables import Work as Work
 from numbasync.backend.facts import CompletionPath as CompletionPath
 from numbasync.backend.facts import Dim3 as Dim3
 from numbasync.backend.facts import Limits as Limits
@@ -41,61 +44,6 @@ class Memory(Protocol):
     def address(self) -> int: ...
     @property
     def nbytes(self) -> int: ...
-
-
-class ArrayKey(NamedTuple):
-    """An array's part of a compiled kernel's key: never its extents."""
-
-    # NumPy's array-protocol string, such as "<f4"; of a structure, the np.dtype itself.
-    dtype: str | np.dtype[Any]
-    ndim: int
-    order: str  # "C", "F" or "A", as in Numba's array types
-
-
-# One array in device memory, in the form that launches and copies of a device want. Made
-# once a tensor by `Device.array` and kept by it; opaque to everyone but its backend.
-Array: TypeAlias = Any
-
-
-class Executable(Protocol):
-    """A kernel compiled for one device and one list of argument types."""
-
-    @property
-    def max_threads_per_block(self) -> int: ...
-    @property
-    def from_disk(self) -> bool:
-        """Whether it was found in a disk cache instead of compiled."""
-        ...
-
-    @property
-    def engine(self) -> str:
-        """What runs it, on a device that has several ways: "compiled" or "interpreted"; else ""."""
-        ...
-
-    @property
-    def why(self) -> str:
-        """Why it is not compiled, or ""."""
-        ...
-
-    def suggested_threads(self) -> int:
-        """Threads per block that keep the device busy, at most `max_threads_per_block`."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Work:
-    """A launch without its arguments. One object for all launches of a kind, so that a backend
-    may know again what it has made ready for it.
-
-    Attributes:
-        rights: what it may do with each of its arguments, for a device that checks.
-    """
-
-    executable: Executable
-    grid: Dim3
-    block: Dim3
-    shared_bytes: int
-    rights: tuple[Right | None, ...] = ()
 
 
 class Preparation(Protocol):

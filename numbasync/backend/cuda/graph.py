@@ -8,9 +8,9 @@ branches need no streams and events of their own.
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from numbasync.backend.base import Command
@@ -42,7 +42,7 @@ class _Captured(NamedTuple):
     checks: tuple[Found, ...]
 
     def destroy(self) -> None:
-        cu.cuGraphDestroy(self.handle)
+        _destroy(self.handle)
 
 
 class _Capturing(CudaQueue):
@@ -143,13 +143,12 @@ class CudaGraph:
 
     def __del__(self) -> None:
         # Absent if the constructor failed; at the interpreter's end the driver may be gone.
-        with suppress(Exception):
+        with contextlib.suppress(Exception):
             exec_, captured = getattr(self, "_exec", None), getattr(self, "_captured", None)
             enter(self._device)
-            if exec_ is not None:
+            if exec_ is not None and captured is not None:
                 cu.cuGraphExecDestroy(exec_)
-                if captured is not None:
-                    captured.destroy()
+                captured.destroy()
 
 
 class CaptureStreams:
@@ -199,7 +198,7 @@ def _capture(device: CudaDevice, commands: Sequence[Command]) -> _Captured:
         if result:
             error.add_note(f"Ending the capture failed as well: {error_of(result, 'EndCapture')}")
         elif graph is not None and int(graph):
-            cu.cuGraphDestroy(graph)
+            _destroy(graph)
         device.capture_streams.give(stream)
         raise
     result, graph = cu.cuStreamEndCapture(stream.handle)
@@ -221,6 +220,12 @@ def _latest(stream: CudaStream) -> list[Any]:
     if result:
         fail(result, "cuStreamGetCaptureInfo")
     return list(nodes or ())
+
+
+def _destroy(graph: Any) -> None:
+    """Give a graph back that nobody needs, whatever the driver says of it."""
+    with contextlib.suppress(Exception):
+        cu.cuGraphDestroy(graph)
 
 
 def _type_of(node: Any) -> str:
