@@ -209,11 +209,6 @@ class Device:
                     self._pool = self.new_pool()
         return self._pool
 
-    @property
-    def has_pool(self) -> bool:
-        """Whether anybody has asked for it; else nothing of the device is in use."""
-        return self._pool is not None
-
     @pool.setter
     def pool(self, pool: MemoryPool) -> None:
         if not isinstance(pool, MemoryPool):
@@ -228,6 +223,11 @@ class Device:
                 f"Write: device.pool = device.new_pool()"
             )
         self._pool = pool
+
+    @property
+    def has_pool(self) -> bool:
+        """Whether anybody has asked for it; else nothing of the device is in use."""
+        return self._pool is not None
 
     def new_pool(self, max_bytes: int | None = None) -> MemoryPool:
         """A pool of this device's memory, which hands out at most `max_bytes` at once."""

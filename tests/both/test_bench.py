@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,10 @@ import pytest
 
 import numbasync as na
 from numbasync import cli
-from numbasync.bench import copying, long_wait, peers, report
+from numbasync.bench import chains, copying, host_work, long_wait, peers, replayed, report
+from numbasync.bench.replayed import Replayed
+from numbasync.testing import Gate, settle
+from tests.common import waited
 
 TABLES = {
     "one small kernel": ("launch", 6),
@@ -20,6 +24,16 @@ TABLES = {
     "a new array": ("alloc", 3),
     "copies of 64 MiB": ("copy", 6),
     "round trip of 4 KiB": ("trip", 3),
+    "graph launch, host": ("graph", 6),
+    "100-node chain, launch to synchronise, per node": ("node", 2),
+    "a chain of 1": ("chain", 4),
+    "a chain of 10": ("chain", 4),
+    "a chain of 100": ("chain", 4),
+    "a chain of 1,000": ("chain", 4),
+    "a step with 0 us of host work": ("step", 3),
+    "a step with 100 us of host work": ("step", 3),
+    "a step with 300 us of host work": ("step", 3),
+    "a step with 1,000 us of host work": ("step", 3),
 }
 
 
@@ -101,6 +115,54 @@ def test_one_suite_alone(device: na.Device, tmp_path: Path) -> None:
     found = bench(device, "alloc", tmp_path / "alloc.json")
     assert [one["what"] for one in found["tables"]] == ["a new array"]
     assert found["what"] == "bench alloc"
+
+
+@pytest.mark.parametrize(("module", "launches"), [("replayed", 99), ("chains", 101)])
+def test_a_graph_that_loses_a_launch_ends_the_run(
+    device: na.Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, launches: int
+) -> None:
+    zipped = replayed.zipped
+    owner = {"replayed": replayed, "chains": chains}[module]
+    # Only chains of 100 are wrong, so tables before them are there.
+    monkeypatch.setattr(owner, "zipped", lambda z, x, n: zipped(z, x, launches if n == 100 else n))
+    with pytest.raises(AssertionError, match="Mismatched"):
+        bench(device, "graph", tmp_path / "graph.json")
+
+
+async def test_a_step_enqueues_its_launch_computes_and_ends_behind_both(
+    device: na.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = await Replayed.on(device.new_stream(), 3)
+    computed = list[tuple[int, int]]()
+
+    def compute(work: int) -> None:
+        computed.append((work, graph.graph.statistics().launches))
+
+    monkeypatch.setattr(host_work, "compute", compute)
+    for case in host_work.cases(graph, 300):
+        await case.check()
+        computed.clear()
+        before = graph.graph.statistics().launches
+        await case.run(2)
+        assert computed == [(300, before + 1), (300, before + 2)], case.name
+
+
+async def test_an_async_step_computes_while_the_device_does(
+    device: na.Device, stream: na.Stream, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = await Replayed.on(stream, 3)
+    sync, *others = host_work.cases(graph, 300)
+    await sync.check()
+    monkeypatch.setattr(host_work, "compute", lambda work: gate.open())
+    assert len(others) == 2
+    for case in others:
+        gate.close()
+        step = asyncio.ensure_future(waited(case.run(1)))
+        await settle(device)
+        is_open = gate.is_open  # else it waits before it computes, or does not compute at all
+        gate.open()
+        await step
+        assert is_open, case.name
 
 
 def test_a_wrong_answer_ends_the_run(

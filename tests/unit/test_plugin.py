@@ -23,7 +23,8 @@ class Project:
         return subprocess.run(
             [self.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p",
              "numbasync.testing.plugin", *args],
-            capture_output=True, text=True, timeout=seconds, env={**self.env, **env}, cwd=self.folder,
+            capture_output=True, text=True, timeout=seconds, env={**self.env, **env},
+            cwd=self.folder,
         )  # fmt: skip
 
 
