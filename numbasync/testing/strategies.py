@@ -70,15 +70,18 @@ _BY_KIND = {"f": "fd", "i": "iqbh", "u": "IQBH", "b": "?", "c": "FD"}
 
 def elements(dtype: Any) -> SearchStrategy[Any]:
     """Moderate numbers of a type: what a sum of some hundred neither overflows nor cancels."""
-    kind = np.dtype(dtype)
-    width: Any = 8 * kind.itemsize
-    if kind.kind == "f":
+    letter, width = np.dtype(dtype).kind, _width(dtype)
+    if letter == "f":
         return st.floats(-100, 100, width=width, allow_subnormal=False)
-    if kind.kind == "c":
+    if letter == "c":
         return st.complex_numbers(max_magnitude=100, width=width)
-    if kind.kind == "b":
+    if letter == "b":
         return st.booleans()
-    return st.integers(-100 if kind.kind == "i" else 0, 100)
+    return st.integers(-100 if letter == "i" else 0, 100)
+
+
+def _width(dtype: Any) -> Any:
+    return 8 * np.dtype(dtype).itemsize
 
 
 def arrays(
