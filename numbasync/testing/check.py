@@ -76,6 +76,7 @@ def check_kernel(
     """
     __tracebackhide__ = True
     subject = Subject(launcher_of(kernel), tuple(args))
+    subject.check_tile(tile)
     options = settings.current()
     orders = settings.DEFAULT_RACES if races is True else int(races)
     plan = Plan(
@@ -120,7 +121,7 @@ def _with_poison(subject: Subject, poison: bool | Collection[str], seed: int) ->
             )
     generator = np.random.default_rng(seed)
     arrays = subject.arrays
-    return subject.with_values({n: poisoned(arrays[n], generator) for n in sorted(names)})
+    return subject.filled_with({n: poisoned(arrays[n], generator) for n in sorted(names)})
 
 
 def _expected(subject: Subject, reference: Callable[..., Any] | None) -> dict[str, Array] | None:

@@ -138,6 +138,8 @@ class Judge:
         before = self._subject.arrays[name]
         if str(before[found.index]) != str(found.got):
             return []
+        if name not in self._subject.filled:
+            return ["  that is what was there before"]
         return [
             "  that is what was there before: outputs that are only stored to are filled. If it",
             "  is meant to stay, let the reference keep it, or pass poison=False",

@@ -92,10 +92,12 @@ class Subject:
     Attributes:
         kernel: its launcher.
         values: the arguments, in signature order.
+        filled: outputs whose values were put there to be overwritten.
     """
 
     kernel: Launcher
     values: tuple[Any, ...]
+    filled: frozenset[str] = frozenset()
     names: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -120,9 +122,20 @@ class Subject:
         given = zip(self.names, self.values, strict=True)
         return {name: value for name, value in given if isinstance(value, np.ndarray)}
 
-    def with_values(self, changed: Mapping[str, Any]) -> Subject:
+    def filled_with(self, changed: Mapping[str, Any]) -> Subject:
+        """With other values in some outputs."""
         given = zip(self.names, self.values, strict=True)
-        return Subject(self.kernel, tuple(changed.get(name, value) for name, value in given))
+        values = tuple(changed.get(name, value) for name, value in given)
+        return Subject(self.kernel, values, frozenset(changed))
+
+    def check_tile(self, tile: Tile | None) -> None:
+        """Refuse tiles of what is no output."""
+        unknown = sorted(set(tile) - set(self.outputs)) if isinstance(tile, Mapping) else []
+        if unknown:
+            raise CallerError(
+                f"check_kernel: tile={tile!r}: {unknown[0]} is no output of {self.kernel.label}; "
+                f"its outputs are {', '.join(self.outputs) or 'none'}."
+            )
 
     def run(self, device: Device, extents: Extents, checks: Checks | None = None) -> Result:
         """Launch it once, on copies.

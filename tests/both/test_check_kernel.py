@@ -142,7 +142,11 @@ def test_an_element_that_is_not_written_is_missed(device: na.Device) -> None:
         check_kernel(only_positive, args, relu, tile=32)
     assert "of which no thread changed it" in str(error.value)
     assert "what was there before" in str(error.value)
+    assert "pass poison=False" in str(error.value)
     check_kernel(only_positive, args, relu, tile=32, poison=False)
+    with pytest.raises(testing.KernelMismatch) as error:
+        check_kernel(only_positive, args, lambda z, x: x, tile=32, poison=False)
+    assert "what was there before\n" in str(error.value)
     check_kernel(only_positive, args, lambda z, x: np.where(x > 0.5, x, z), tile=32)
     with pytest.raises(CallerError, match="x is no output of only_positive"):
         check_kernel(only_positive, args, relu, poison=["x"])
@@ -270,6 +274,8 @@ def test_tolerances(device: na.Device) -> None:
 def test_calls_that_do_not_fit(device: na.Device) -> None:
     with pytest.raises(CallerError, match="takes 3 arguments, and 2 came"):
         check_kernel(saxpy, [X, 1.0], _anything)
+    with pytest.raises(CallerError, match=r"x is no output of saxpy\(z, a, x\); its outputs are z"):
+        check_kernel(saxpy, [X.copy(), 1.0, X], _anything, tile={"x": 32})
     with pytest.raises(CallerError, match=r"shape \(64,\) for z, which has shape \(100,\)"):
         check_kernel(saxpy, [X.copy(), 1.0, X], lambda z, a, x: np.ones(64))
 
