@@ -307,3 +307,13 @@ def adds_twice(z: na.KernelOutput, x: na.KernelInput):
 
 def test_what_is_added_to_is_read(device: na.Device) -> None:
     check_kernel(adds_twice, [np.ones_like(X), X], lambda z, x: 1 + 2 * x, tile=32)
+
+
+def test_inputs_are_compared_where_nobody_watches(device: na.Device) -> None:
+    args = [np.zeros(64), np.ones(64)]
+    with pytest.raises(testing.InputModified) as error:
+        check_kernel(writes_its_input, args, _anything, tile=32, races=0)
+    said = (
+        "64 of 64 elements of x, which is an input, were changed\n  first at (0,): was 1.0, is 2.0"
+    )
+    assert said in str(error.value)
