@@ -67,7 +67,7 @@ class Standing:
 
     def stands_on(self, stream: Stream) -> bool:
         """Whether a launch on `stream` needs no lease."""
-        return not self.dirty and (stream is self._stream or not self.storages)
+        return not self.dirty and stream is self._stream
 
     def take(self, ctx: Context) -> list[Storage]:
         """The leases that a launch needs, taken for its submission; their storages.
@@ -81,6 +81,8 @@ class Standing:
                 ctx.write(storage)
             else:
                 ctx.read(storage)
+        if self._latest is not None:  # who only reads is in no order with itself
+            ctx.after(self._latest.latest)
         return todo
 
     def launched(self, submission: Submission, taken: Iterable[Storage] = ()) -> None:
