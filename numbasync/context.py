@@ -17,6 +17,7 @@ import numpy as np
 from numbasync.backend import base
 from numbasync.backend.base import Preparation
 from numbasync.callsite import CallSite
+from numbasync.device import Device
 from numbasync.errors import (
     AccessConflictError,
     DeviceLostError,
@@ -75,6 +76,21 @@ class Submittable(Protocol[T_co]):
     def result(self) -> T_co:
         """The value of what was enqueued so."""
         ...
+
+
+def allocated(device: Device, pool: MemoryPool, nbytes: int, stream: Stream) -> Storage:
+    """Memory for work on `stream`; what nobody uses any more is looked for first, if need be.
+
+    Raises:
+        OutOfDeviceMemoryError: they do not fit, even after that.
+    """
+    try:
+        return pool.allocate(nbytes, stream.backend)
+    except OutOfDeviceMemoryError:
+        gc.collect()
+        device.ask()
+        pool.trim()
+        return pool.allocate(nbytes, stream.backend)
 
 
 # --- one submission ------------------------------------------------------------------
@@ -163,15 +179,8 @@ class Context:
             OutOfDeviceMemoryError: they do not fit, even after unused memory was returned.
         """
         self._used = True
-        stream = self.stream.backend
         self.submission.nbytes += nbytes
-        try:
-            storage = self.pool.allocate(nbytes, stream)
-        except OutOfDeviceMemoryError:
-            gc.collect()
-            self.device.ask()
-            self.pool.trim()
-            storage = self.pool.allocate(nbytes, stream)
+        storage = allocated(self.device, self.pool, nbytes, self.stream)
         storage.writer = self.submission
         self.submission.retain(storage)
         return storage

@@ -17,7 +17,7 @@ from numbasync.backend import base
 from numbasync.backend.base import Command, Preparation
 from numbasync.backend.commands import Call
 from numbasync.callsite import CallSite
-from numbasync.context import Context, Submittable
+from numbasync.context import Context, Submittable, allocated
 from numbasync.errors import NotAGraphNodeError
 from numbasync.memory import MemoryPool, Storage
 from numbasync.recorded import Order, Recorded, Step
@@ -64,22 +64,20 @@ class Recorder:
     def record(self, op: Submittable[T], branch: Branch, site: CallSite | None) -> _Steps[T]:
         """Steps: record all of `op`, or, if it fails, nothing of it."""
         ctx = Recording(self, branch, op.label, site)
-        count, last = len(self._steps), branch.last
+        lists: tuple[list[Any], ...] = (self._steps, self.kept, self.sources, self.priors)
+        counts, nbytes, last = [len(one) for one in lists], self.nbytes, branch.last
         try:
             return (yield from op.steps(ctx))
         except BaseException:
-            self._cut(count)
-            branch.last = last
+            for one, count in zip(lists, counts, strict=True):
+                del one[count:]
+            self._order = Order()
+            for step in self._steps:
+                self._order.add(step)
+            self.nbytes, branch.last = nbytes, last
             raise
         finally:
             self._reads, self._writes = set(), set()
-
-    def _cut(self, count: int) -> None:
-        """Forget all but the first `count` commands."""
-        kept, self._steps, self._order = self._steps[:count], [], Order()
-        for step in kept:
-            self._steps.append(step)
-            self._order.add(step)
 
     def lease(self, storage: Storage, writes: bool) -> None:
         """The command to come uses it."""
@@ -126,7 +124,7 @@ class Recorder:
         self.nbytes += nbytes
         if self._memory is None:  # not the user's, which may be busy, and wait for a gate
             self._memory = self.stream.device.new_stream()
-        storage = pool.allocate(nbytes, self._memory.backend)
+        storage = allocated(self.stream.device, pool, nbytes, self._memory)
         self.kept.append(storage)
         self.lease(storage, writes=True)
         return storage
