@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 import numbasync as na
+from numbasync.errors import KernelError
 from numbasync.testing import Gate, gate, inject, settle
-from tests.common import add_one, saxpy
+from tests.common import add_one, saxpy, used
 
 
 def host(tensor: na.Tensor) -> Any:
