@@ -275,6 +275,10 @@ class CudaGraph(Generic[T]):
             self._launches += 1
         return True
 
+    def follow(self, ctx: Context) -> None:
+        """Start what is enqueued from now on after the latest launch."""
+        self._standing.follow(ctx)
+
     def launch_in(self, ctx: Context) -> None:
         """Enqueue a replay, in order with everyone who uses its buffers."""
         if ctx.device is not self.device:

@@ -58,7 +58,11 @@ class Graphed(Generic[T]):
         self._graphs: dict[Hashable, CudaGraph[Any]] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> DeviceOp[T]:
-        return _Replayed(self, _Arguments(self.name, args, kwargs))
+        return self.replay(*args, **kwargs)
+
+    def replay(self, *args: Any, **kwargs: Any) -> Replayed:
+        """A call, which knows afterwards what it has replayed."""
+        return Replayed(self, _Arguments(self.name, args, kwargs))
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         if instance is None:
@@ -96,6 +100,7 @@ class Graphed(Generic[T]):
             with self._lock:
                 if self._captures.get(key) is found:
                     del self._captures[key]  # so that the next call tries again
+                    self._graphs.pop(key, None)
             raise
 
     def keep(self, key: Hashable, graph: CudaGraph[Any]) -> None:
@@ -220,8 +225,14 @@ class _Capture(DeviceOp[_Captured]):
         return f"capture of {self._graphed.name}"
 
 
-class _Replayed(DeviceOp[Any]):
-    """One call: arguments in, replay, results out."""
+class Replayed(DeviceOp[Any]):
+    """One call: arguments in, replay, results out.
+
+    Attributes:
+        graph_used: what was replayed; None before.
+    """
+
+    graph_used: CudaGraph[Any] | None = None
 
     def __init__(self, graphed: Graphed[Any], arguments: _Arguments) -> None:
         self._graphed = graphed
@@ -240,10 +251,13 @@ class _Replayed(DeviceOp[Any]):
             given.append((yield from _on_device(ctx, array)))
         # From here on at once: another thread's call uses the same places.
         with ctx.device.leasing:
+            # Calls follow each other, in strict ordering too: the caller sees nothing shared.
+            found.graph.follow(ctx)
             for place, tensor in zip(found.inputs, given, strict=True):
                 if not place.same_elements(tensor):
                     prepared(copy(ctx, place, tensor))
             found.graph.launch_in(ctx)
+            self.graph_used = found.graph
             return prepared(graphed.out(ctx, found.output))
 
     def _describe(self) -> str:

@@ -81,9 +81,13 @@ class Standing:
                 ctx.write(storage)
             else:
                 ctx.read(storage)
-        if self._latest is not None:  # who only reads is in no order with itself
-            ctx.after(self._latest.latest)
+        self.follow(ctx)  # who only reads is in no order with itself
         return todo
+
+    def follow(self, ctx: Context) -> None:
+        """Start what is enqueued from now on after the latest launch."""
+        if self._latest is not None:
+            ctx.after(self._latest.latest)
 
     def launched(self, submission: Submission, taken: Iterable[Storage] = ()) -> None:
         """The launch is enqueued; until now `taken` were leased to it alone."""

@@ -9,7 +9,8 @@ import pytest
 from numba import cuda
 
 import numbasync as na
-from numbasync.errors import DTypeError, NotAGraphNodeError
+from numbasync.errors import DTypeError, NotAGraphNodeError, OperationError
+from numbasync.testing import Gate
 from tests.common import saxpy
 
 
@@ -77,3 +78,65 @@ async def test_elements_that_no_tensor_can_have(device: na.Device) -> None:
     replayed = na.graphed(lambda x: na.value(x))
     with pytest.raises(DTypeError, match="object"):
         replayed(np.array([1, "a"], dtype=object))
+
+
+async def test_strict_ordering_does_not_see_the_places_that_calls_share(
+    device: na.Device, stream: na.Stream, gate: Gate
+) -> None:
+    replayed: Any = na.graphed(step)
+    a, b = await na.full(8, 1), await na.full(8, 10)
+    await replayed(a)
+    other = device.new_stream()
+    with na.ordering("strict"):
+        gate.close()
+        first, second = na.spawn(replayed(a), stream), na.spawn(replayed(b), other)
+        gate.open()
+        assert (await (await first).to_host()).tolist() == [3] * 8
+        assert (await (await second).to_host()).tolist() == [21] * 8
+
+
+# --- modules ---
+
+
+async def test_a_pass_that_cannot_be_captured_runs_on_as_it_is(device: na.Device) -> None:
+    array = np.zeros(4, np.float32)
+
+    class Reads(na.Module):
+        def forward(self, x: na.Tensor) -> na.DeviceOp[Any]:
+            return na.memcpy(array, x)
+
+    net, x = Reads(), await na.full(4, 7)
+    with pytest.raises(NotAGraphNodeError):
+        await net.warm_up(x)
+    assert net.graph is None
+    await net(x)
+    assert array.tolist() == [7] * 4
+
+
+async def test_a_module_replays_from_the_end_of_its_warming_up(device: na.Device) -> None:
+    class Step(na.Module):
+        passes = 0
+
+        def forward(self, x: na.Tensor) -> na.DeviceOp[na.Tensor]:
+            self.passes += 1
+            return step(x)
+
+    net, x, y = Step(), await na.ones(4), await na.ones(8)
+    warming = net.warm_up(x), net.warm_up(y)
+    await net(x)
+    await net(x)
+    assert net.passes == 2
+    graphs = await na.gather(*warming)
+    assert graphs[0] is not graphs[1]
+    for argument in (x, y):
+        await net(argument)
+    assert net.passes == 4
+
+
+async def test_a_pass_that_is_a_coroutine_function_is_refused(device: na.Device) -> None:
+    class Awaits(na.Module):
+        async def forward(self, x: na.Tensor) -> na.Tensor:
+            return await step(x)
+
+    with pytest.raises(OperationError, match="async def"):
+        Awaits()(await na.ones(4))
