@@ -8,7 +8,7 @@ for that one. A thread enqueues one operation at a time.
 from __future__ import annotations
 
 import gc
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
@@ -139,6 +139,14 @@ class Context:
         if submission.queue is None:
             submission.queue = self.stream.backend.open()
         return submission.queue
+
+    @property
+    def asked(self) -> Stream:
+        """The stream that the operation was to go to, which its parts may name."""
+        return self.stream
+
+    def if_forgotten(self, call: Callable[[], None]) -> None:
+        """Call if what was enqueued will never run: never, but for what is only recorded."""
 
     def takes(self, op: Submittable[Any]) -> bool:
         """Enqueue a part of the operation at once, if that can be; whether it was."""

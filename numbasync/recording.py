@@ -7,7 +7,7 @@ fails has changed nothing, and no event, mark or free of numbasync's own can get
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar, cast
 
@@ -53,6 +53,7 @@ class Recorder:
         self.kept: list[object] = []
         self.sources: list[base.Foreign] = []
         self.priors: list[Submission] = []
+        self.forgotten: list[Callable[[], None]] = []  # to be called if it is
         self.nbytes = 0
         self._memory: Stream | None = None
         self._steps: list[Step] = []
@@ -64,7 +65,8 @@ class Recorder:
     def record(self, op: Submittable[T], branch: Branch, site: CallSite | None) -> _Steps[T]:
         """Steps: record all of `op`, or, if it fails, nothing of it."""
         ctx = Recording(self, branch, op.label, site)
-        lists: tuple[list[Any], ...] = (self._steps, self.kept, self.sources, self.priors)
+        lists: list[list[Any]] = [self._steps, self.kept, self.sources, self.priors]
+        forgotten, self.forgotten = self.forgotten, []
         counts, nbytes, last = [len(one) for one in lists], self.nbytes, branch.last
         try:
             return (yield from op.steps(ctx))
@@ -75,9 +77,17 @@ class Recorder:
             for step in self._steps:
                 self._order.add(step)
             self.nbytes, branch.last = nbytes, last
+            self.forget()
             raise
         finally:
+            self.forgotten = forgotten + self.forgotten
             self._reads, self._writes = set(), set()
+
+    def forget(self) -> None:
+        """Nothing of what was recorded will run: tell those who have handed out its values."""
+        calls, self.forgotten = self.forgotten, []
+        for call in calls:
+            call()
 
     def lease(self, storage: Storage, writes: bool) -> None:
         """The command to come uses it."""
@@ -180,11 +190,18 @@ class Recording(Context):
         self._branch = branch
 
     @property
+    def asked(self) -> Stream:
+        return self._recorder.stream
+
+    @property
     def queue(self) -> Any:
         return _Queue(self._recorder, self._branch)
 
     def takes(self, op: Submittable[Any]) -> bool:
         return False
+
+    def if_forgotten(self, call: Callable[[], None]) -> None:
+        self._recorder.forgotten.append(call)
 
     def order(self, source: base.Foreign) -> None:
         self._recorder.add_source(source)

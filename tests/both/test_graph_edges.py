@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import numbasync as na
-from numbasync.errors import KernelError
+from numbasync.errors import CallerError, KernelError, OperationError, StateError
 from numbasync.testing import Gate, gate, inject, settle
 from tests.common import add_one, saxpy, used
 
@@ -112,3 +112,87 @@ def test_a_capture_collects_garbage_before_memory_is_out(
         del graph
     finally:
         device.pool = before
+
+
+def test_a_shared_operation_of_a_failed_capture_has_not_given_memory_that_nobody_wrote(
+    device: na.Device, stream: na.Stream
+) -> None:
+    def fail(_: object) -> na.DeviceOp[Any]:
+        raise KeyError("mine")
+
+    shared = na.full(8, 7).shared()
+    with pytest.raises(KeyError, match="mine"):
+        shared.then(fail).graph_on(stream)
+    with pytest.raises(StateError, match="was not captured"):
+        shared.sync()
+    second, third = na.full(8, 7).shared(), add_one(na.zeros(8).sync()).shared()
+    with pytest.raises(KeyError), na.CudaGraph.scope(stream) as s:
+        s.record(third)
+        raise KeyError
+    with pytest.raises(StateError, match="was not captured"):
+        third.sync()
+    graph = second.graph_on(stream)
+    graph.launch().sync()
+    assert host(second.sync()) == [7] * 8
+    ran = na.full(8, 7).shared()
+    x = ran.sync()
+    with pytest.raises(KeyError, match="mine"):
+        ran.then(fail).graph_on(stream)
+    assert ran.sync() is x
+
+
+# --- wrong arguments ---
+
+
+def test_what_a_scope_is_given_that_would_record_nothing(
+    device: na.Device, stream: na.Stream
+) -> None:
+    z = na.zeros(8).sync()
+
+    async def awaits(s: Any) -> None:
+        s.record(add_one(z))
+
+    def yields(s: Any) -> Any:
+        yield s.record(add_one(z))
+
+    for wrong in (awaits, yields):
+        with pytest.raises(CallerError, match="records nothing"):
+            na.CudaGraph.scope(stream, wrong)
+    with pytest.raises(OperationError, match="takes a function"):
+        na.CudaGraph.scope(stream, 3)  # type: ignore[call-overload]
+    add_one(z).sync()
+
+
+def test_streams_in_brackets(device: na.Device, stream: na.Stream) -> None:
+    z, other = na.zeros(8).sync(), device.new_stream()
+
+    def here(_: object) -> na.DeviceOp[Any]:
+        return add_one[1, 8, stream](z)
+
+    def there(_: object) -> na.DeviceOp[Any]:
+        return add_one[1, 8, other](z)
+
+    graph = add_one(z).then(here).graph_on(stream)
+    graph.launch().sync()
+    assert host(z) == [2] * 8
+    with pytest.raises(OperationError, match="in its brackets"):
+        add_one(z).then(there).graph_on(stream)
+    with na.CudaGraph.scope(stream) as s:
+        s.record(here(None))
+        with pytest.raises(OperationError, match="in its brackets"):
+            s.record(there(None))
+    assert len(s.graph.nodes) == 1
+    with pytest.raises(OperationError, match="in its brackets"):
+        s.graph.recapture(there(None))
+    with pytest.raises(OperationError, match="in its brackets"):
+        s.graph.update(there(None).map(lambda r: r))
+
+
+def test_a_node_of_another_graph(device: na.Device, stream: na.Stream) -> None:
+    z, x = na.zeros(8).sync(), na.ones(8).sync()
+    one, two = add_one(z).graph_on(stream), saxpy(z, 1.0, x).graph_on(stream)
+    with pytest.raises(CallerError, match="another graph"):
+        two.set_args(one.nodes[0], z, 2.0, x)
+    two.set_args(two.nodes[0], z, 2.0, x)
+    two.launch().sync()
+    assert host(z) == [2] * 8
