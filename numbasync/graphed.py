@@ -185,14 +185,14 @@ def _kind(value: Any) -> Hashable:
     """What a value is known by. 1, 1.0 and True are equal, and so are 0.0 and -0.0, but other
     arguments of kernels; and what is no number is not equal to itself.
     """
-    kind = type(value)
+    made_of = type(value)
     if isinstance(value, tuple):
-        return kind, tuple(_kind(part) for part in value)
+        return made_of, tuple(_kind(part) for part in value)
     if isinstance(value, np.generic):
-        return kind, value.dtype, value.tobytes()
-    if kind in (float, complex):
-        return kind, np.array(value).tobytes()
-    return kind, value
+        return made_of, value.dtype, value.tobytes()
+    if made_of in (float, complex):
+        return made_of, np.array(value).tobytes()
+    return made_of, value
 
 
 class _Array:
