@@ -110,3 +110,17 @@ def test_many_branches_that_meet(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def command(after: tuple[int, ...]) -> Command:
     return Command("fill", (), "fill", after)
+
+
+def test_the_seed_draws_the_order_of_many_commands() -> None:
+    """Of 5,000 beside each other, and 5,000 in a row: by as many looks, or it would not end."""
+    device = na.devices("cpu")[0]
+    with na.use_device(device):
+        graph = na.fill(na.ones(8).sync(), 1).graph()
+        beside = [command(()) for _ in range(5000)]
+        row = [command((i,)) for i in range(4999, 9999)]
+        backend: Any = device.backend.graph(graph._backend.commands)
+        backend._commands = (*beside, *row)
+        drawn = backend._drawn(lambda n: n - 1)
+    assert sorted(drawn) == list(range(10000))
+    assert drawn[:3] == [4999, 5000, 5001], "the last that is ready, which frees the next"
