@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any, Generic, TypeVar, overload
 
 from numbasync import capturable, line
@@ -67,16 +68,20 @@ class CudaGraph(Generic[T]):
         self._launches = self._updates = 0
         self._updated: Submission | None = None
         self._backend: base.Graph = self.device.backend.graph(recorded.commands)
-        self._hold(recorded)
+        with self.device.leasing:
+            self._hold(recorded)
 
     def _hold(self, recorded: Recorded) -> None:
+        """Stand at what was recorded. Whoever calls it holds the device's leasing lock."""
         self._recorded = recorded
-        self._standing = Standing(recorded.reads, recorded.writes)
+        with sharing:
+            self._standing = Standing(recorded.reads, recorded.writes)
         self._priors = recorded.priors
         names = (s.command.name for s in recorded.steps if s.origin is not None)
         self._names = tuple(dict.fromkeys(names))
         # Of a page-locked array two devices may know: see `sharing`.
-        self._shares = any(s.pool.device is None for s in self._standing.storages)
+        shares = any(s.pool.device is None for s in self._standing.storages)
+        self._sharing: AbstractContextManager[Any] = sharing if shares else nullcontext()
 
     # --- capturing ---
 
@@ -199,15 +204,13 @@ class CudaGraph(Generic[T]):
         (new,) = made.steps
         command = Command("launch", new.command.operands, new.command.name, old.command.after)
         changed = list(steps)
-        changed[position] = Step(command, new.reads, new.writes, new.origin)
+        changed[position] = replace(new, command=command)
         self._check_edges(changed)
         with self.device.leasing:
             self._backend.change(position, command)
             self._replace(Recorded(
                 tuple(changed), (*self._recorded.kept, *made.kept),
-                tuple({id(x): x for x in (*self._recorded.sources, *made.sources)}.values()),
-                (*self._priors, *made.priors),
-                self._recorded.nbytes,
+                (*self._priors, *made.priors), self._recorded.nbytes,
             ))  # fmt: skip
 
     def recapture(self, op: DeviceOp[T]) -> None:
@@ -279,7 +282,7 @@ class CudaGraph(Generic[T]):
     def launch_at_once(self, submission: Submission) -> bool:
         """Enqueue a replay, if nothing has to be ordered for it; whether it was."""
         stream = submission.stream
-        with self.device.leasing:
+        with self.device.leasing, self._sharing:
             if (
                 not self._standing.stands_on(stream)
                 or self._priors
@@ -313,10 +316,7 @@ class CudaGraph(Generic[T]):
             ctx.order(source)
         if self._updated is not None:
             ctx.after(self._updated)
-        with ExitStack() as locks:
-            locks.enter_context(self.device.leasing)
-            if self._shares:
-                locks.enter_context(sharing)
+        with self.device.leasing, self._sharing:
             for prior in self._priors:
                 ctx.depend(prior)
             taken = self._standing.take(ctx)

@@ -137,7 +137,9 @@ class Storage:
     `writer` and `readers` (the latest one of each stream) are kept by the stage that
     submits, `holders` by the tensors. `links` are the storages that overlap this one, which
     happens to memory of other libraries only; None if there are none. `identity`: if it
-    differs between two storages, they do not overlap. `plain_device` is the owner's device,
+    differs between two storages, they do not overlap. `standing`: the graphs that use it; None
+    if none does. `plain_device` is the owner's device, None of one that has links, or that graphs
+    use: what a launch asks of most storages is one question.
     """
 
     __slots__ = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from numbasync.backend import base
@@ -21,12 +22,14 @@ class Step:
     Attributes:
         reads, writes: the storages that it uses.
         origin: the launch that it is of; None of other commands.
+        sources: other libraries' arrays that it uses.
     """
 
     command: Command
     reads: frozenset[Storage]
     writes: frozenset[Storage]
     origin: Any = None
+    sources: tuple[base.Foreign, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -35,16 +38,19 @@ class Recorded:
 
     Attributes:
         kept: what must live as long as the commands may run.
-        sources: other libraries' arrays, whose own work comes before each run.
         priors: submissions that the first run comes after.
         nbytes: of memory that was allocated for it.
     """
 
     steps: tuple[Step, ...] = ()
     kept: tuple[object, ...] = ()
-    sources: tuple[base.Foreign, ...] = ()
     priors: tuple[Submission, ...] = ()
     nbytes: int = 0
+
+    @cached_property
+    def sources(self) -> tuple[base.Foreign, ...]:
+        """Other libraries' arrays, whose own work comes before each run."""
+        return tuple({id(s): s for step in self.steps for s in step.sources}.values())
 
     @property
     def commands(self) -> list[Command]:
@@ -89,7 +95,12 @@ class Order:
                         "na.set_ordering('auto') does it for you."
                     )
                 wanted[i] = None
-        return tuple(i for i in wanted if not self._all([j for j in wanted if j != i]) >> i & 1)
+        covered = 0
+        for i in sorted(wanted, reverse=True):  # what one starts after was recorded before it
+            if covered >> i & 1:
+                del wanted[i]
+            covered |= self._all((i,))
+        return tuple(wanted)
 
     def unordered(self, step: Step) -> int | None:
         """A command that it conflicts with and does not start after, if there is one."""

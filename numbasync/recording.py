@@ -8,7 +8,7 @@ fails has changed nothing, and no event, mark or free of numbasync's own can get
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn, TypeVar, cast
 
 import numpy as np
@@ -51,7 +51,6 @@ class Recorder:
         self.stream = stream
         self.allocates = allocates
         self.kept: list[object] = []
-        self.sources: list[base.Foreign] = []
         self.priors: list[Submission] = []
         self.forgotten: list[Callable[[], None]] = []  # to be called if it is
         self.nbytes = 0
@@ -60,12 +59,13 @@ class Recorder:
         self._order = Order()
         self._reads: set[Storage] = set()  # of the command to come
         self._writes: set[Storage] = set()
+        self._sources: dict[int, base.Foreign] = {}
         self.proxy = _Proxy(stream)
 
     def record(self, op: Submittable[T], branch: Branch, site: CallSite | None) -> _Steps[T]:
         """Steps: record all of `op`, or, if it fails, nothing of it."""
         ctx = Recording(self, branch, op.label, site)
-        lists: list[list[Any]] = [self._steps, self.kept, self.sources, self.priors]
+        lists: list[list[Any]] = [self._steps, self.kept, self.priors]
         forgotten, self.forgotten = self.forgotten, []
         counts, nbytes, last = [len(one) for one in lists], self.nbytes, branch.last
         try:
@@ -81,7 +81,7 @@ class Recorder:
             raise
         finally:
             self.forgotten = forgotten + self.forgotten
-            self._reads, self._writes = set(), set()
+            self._reads, self._writes, self._sources = set(), set(), {}
 
     def forget(self) -> None:
         """Nothing of what was recorded will run: tell those who have handed out its values."""
@@ -96,9 +96,11 @@ class Recorder:
     def add(self, branch: Branch, call: Call, operands: tuple[Any, ...]) -> None:
         """A command, which uses what was leased for it."""
         reads, writes = frozenset(self._reads), frozenset(self._writes)
-        self._reads, self._writes = set(), set()
+        sources = tuple(self._sources.values())
+        self._reads, self._writes, self._sources = set(), set(), {}
         after = self._order.after(branch.last, reads, writes)
-        self._append(Step(Command(call, operands, _CALLED[call], after), reads, writes))
+        command = Command(call, operands, _CALLED[call], after)
+        self._append(Step(command, reads, writes, sources=sources))
         branch.last = (len(self._steps) - 1,)
 
     def _append(self, step: Step) -> None:
@@ -110,7 +112,7 @@ class Recorder:
         step = self._steps[-1]
         old = step.command
         command = Command(old.call, old.operands, name, old.after)
-        self._steps[-1] = Step(command, step.reads, step.writes, origin)
+        self._steps[-1] = Step(command, step.reads, step.writes, origin, step.sources)
 
     def inline(self, branch: Branch, other: Recorded) -> None:
         """All of another recording, in its own order."""
@@ -121,12 +123,10 @@ class Recorder:
             after = self._order.after(last, step.reads, step.writes)
             ends = (ends - set(after)) | {len(self._steps)}
             command = Command(c.call, c.operands, c.name, after)
-            self._append(Step(command, step.reads, step.writes, step.origin))
+            self._append(replace(step, command=command))
         if other.steps:
             branch.last = tuple(sorted(ends))
         self.kept += other.kept
-        for source in other.sources:
-            self.add_source(source)
         self.priors += other.priors
 
     def allocate(self, pool: MemoryPool, nbytes: int) -> Storage:
@@ -140,16 +140,15 @@ class Recorder:
         return storage
 
     def add_source(self, source: base.Foreign) -> None:
-        if not any(source is s for s in self.sources):
-            self.sources.append(source)
+        """Of another library, which the command to come uses."""
+        self._sources[id(source)] = source
 
     def finish(self) -> Recorded:
         """What was recorded. Its memory may be used on any stream from now on."""
         if self._memory is not None:
             self._memory.wait_until_idle()
         return Recorded(
-            tuple(self._steps), tuple(self.kept), tuple(self.sources), tuple(self.priors),
-            self.nbytes,
+            tuple(self._steps), tuple(self.kept), tuple(self.priors), self.nbytes
         )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ orders, and other streams go on in between.
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -75,10 +76,17 @@ class CpuGraph:
 
     def _drawn(self, draw: Callable[[int], int]) -> list[int]:
         """The positions in an order that the commands allow."""
-        waits = [set(c.after) for c in self._commands]
-        left, order = list(range(len(waits))), list[int]()
-        while left:
-            ready = [i for i in left if waits[i] <= set(order)]
-            order.append(ready[draw(len(ready))])
-            left.remove(order[-1])
+        waits = [len(c.after) for c in self._commands]
+        behind: list[list[int]] = [[] for _ in waits]
+        for i, command in enumerate(self._commands):
+            for before in command.after:
+                behind[before].append(i)
+        ready, order = [i for i, n in enumerate(waits) if n == 0], list[int]()
+        while ready:
+            drawn = ready.pop(draw(len(ready)))
+            order.append(drawn)
+            for i in behind[drawn]:
+                waits[i] -= 1
+                if waits[i] == 0:
+                    insort(ready, i)
         return order
