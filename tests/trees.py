@@ -1,10 +1,10 @@
 """Random expressions of batches, computed by NumPy beside, with a bound on every element.
 
-A bound is carried along: what the operands may differ by, and what the operation itself may round
-differently. Arithmetic is rounded alike on every device, so it adds nothing where its operands are
-equal; functions of a mathematics library may differ by some units in the last place. Where a
-decision (a comparison, a maximum, a cast to an integer) hangs on less than the bound, the element is
-not compared: its bound is infinite.
+A bound is carried along: what the operands may differ by, and what the operation itself may
+round differently. Arithmetic is rounded alike on every device, so it adds nothing where its
+operands are equal; functions of a mathematics library may differ by some units in the last
+place. Where a decision (a comparison, a maximum, a cast to an integer) hangs on less than the
+bound, the element is not compared: its bound is infinite.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ DTYPES = [np.float16, np.float32, np.float64, np.int32, np.int64, np.bool_]
 Array = np.ndarray[Any, Any]
 
 # Units in the last place by which a function of two libraries may differ. CUDA's tables bound
-# those of float32 at 2 (exp), 1 (log), 2 (tanh), 9 (pow) and of float64 at 1, 1, 2 and 2; NumPy's own
-# are within 4.
+# those of float32 at 2 (exp), 1 (log), 2 (tanh), 9 (pow) and of float64 at 1, 1, 2 and 2; NumPy's
+# own are within 4.
 ULPS = {"exp": 6, "log": 6, "tanh": 6, "sigmoid": 10, "swish": 10, "gelu": 16, "gelu_tanh": 16,
         "pow": 14}  # fmt: skip
 

@@ -118,6 +118,6 @@ def reduced_space(shape: Shape, axis: int | None) -> Space:
     """The space of a reduction. Axes of one element around the axis do not count: where nothing
     else is there, all of it is reduced.
     """
-    if axis is None or math.prod(shape) == shape[axis]:
+    if axis is None or math.prod(shape[:axis]) * math.prod(shape[axis + 1 :]) == 1:
         return Space(shape, None, True)
     return Space(shape, axis)
