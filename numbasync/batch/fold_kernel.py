@@ -50,10 +50,7 @@ def write(nodes: Nodes, group: Group, written: Iterable[int], tuning: Tuning) ->
     if elements > 1:
         body.append(f"for k in range(j, {width}, {threads}):  # of the last tile, which is cut off")
         body += indented(["i = begin + k", *each("i", "", "load"), *each("i", "", "k")])
-    for r in own.values():
-        lines, room = reducing.rooms(r, threads // WARP)
-        head += lines
-        body += reducing.across_block(made, r, room, threads)
+    body += _across(made, own, head, threads)
     partials: tuple[Scratch, ...] = ()
     end = _end(made, own, "row")
     if splits == 1:
@@ -102,11 +99,20 @@ def _together(
         names = tuple(f"{name}_part" for name in r.names)
         inner += [f"    {x} = {other}" for x, other in zip(names, others, strict=True)]
         inner += indented(reducing.merge(made, r, names))
-    for r in own.values():
-        room_lines, room = reducing.rooms(r, threads // WARP, "_all")
-        head += room_lines
-        inner += reducing.across_block(made, r, room, threads)
+    inner += _across(made, own, head, threads, "_all")
     return [*lines, *indented(inner)], tuple(partials)
+
+
+def _across(
+    made: Emitter, own: dict[int, reducing.Reduction], head: list[str], threads: int,
+    suffix: str = "",
+) -> list[str]:  # fmt: skip
+    """Every thread gets what the block has, through shared memory of its own."""
+    places: dict[int, tuple[str, ...]] = {}
+    for n, r in own.items():
+        lines, places[n] = reducing.rooms(r, threads // WARP, suffix)
+        head += lines
+    return reducing.across_block(made, own, places, threads)
 
 
 def _end(made: Emitter, own: dict[int, reducing.Reduction], at: str) -> list[str]:

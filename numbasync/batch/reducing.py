@@ -8,12 +8,13 @@ that does not depend on when who comes: the same input gives the same bits.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
 
 from numbasync.batch import ops
-from numbasync.batch.emit import Emitter
+from numbasync.batch.emit import Emitter, indented
 from numbasync.batch.formulas import carried, combined, identity, register, typed
 from numbasync.batch.graph import Nodes
 from numbasync.batch.ops import BOOL, I64, DType
@@ -88,19 +89,19 @@ def merge(made: Emitter, r: Reduction, others: tuple[str, ...]) -> list[str]:
     return [f"{r.names[0]} = {combined(made.formulas, r.op, r.names[0], others[0])}"]
 
 
-def across_warp(made: Emitter, r: Reduction) -> list[str]:
-    """Every thread of a warp gets what all have."""
+def across_warp(made: Emitter, own: Iterable[Reduction]) -> list[str]:
+    """Every thread of a warp gets what all have. One loop for all reductions: each place where
+    threads meet costs the CPU device's compiler much.
+    """
     lines = []
-    step = WARP // 2
-    while step:
+    for r in own:
         others = tuple(f"{name}_there" for name in r.names)
         lines += [
-            f"{other} = cuda.shfl_xor_sync(0xFFFFFFFF, {name}, {step})"
+            f"{other} = cuda.shfl_xor_sync(0xFFFFFFFF, {name}, step)"
             for other, name in zip(others, r.names, strict=True)
         ]
         lines += merge(made, r, others)
-        step //= 2
-    return lines
+    return [f"step = {WARP // 2}", "while step > 0:", *indented(lines), "    step = step // 2"]
 
 
 def rooms(r: Reduction, count: int, suffix: str = "") -> tuple[list[str], tuple[str, ...]]:
@@ -112,20 +113,21 @@ def rooms(r: Reduction, count: int, suffix: str = "") -> tuple[list[str], tuple[
     ], names
 
 
-def across_block(made: Emitter, r: Reduction, room: tuple[str, ...], threads: int) -> list[str]:
-    """Every thread of a block gets what all have; `room` has an element a warp."""
-    lines = across_warp(made, r)
+def across_block(
+    made: Emitter, own: Mapping[int, Reduction], room: Mapping[int, tuple[str, ...]], threads: int
+) -> list[str]:
+    """Every thread of a block gets what all have; a `room` has an element a warp."""
+    lines = across_warp(made, own.values())
     if threads == WARP:
         return lines
+    pairs = [pair for n, r in own.items() for pair in zip(room[n], r.names, strict=True)]
     lines.append(f"if cuda.threadIdx.x % {WARP} == 0:")
-    lines += [
-        f"    {place}[cuda.threadIdx.x // {WARP}] = {name}"
-        for place, name in zip(room, r.names, strict=True)
-    ]
+    lines += [f"    {place}[cuda.threadIdx.x // {WARP}] = {name}" for place, name in pairs]
     lines.append("cuda.syncthreads()")
-    lines += [f"{name} = {place}[0]" for place, name in zip(room, r.names, strict=True)]
+    lines += [f"{name} = {place}[0]" for place, name in pairs]
     lines.append(f"for w in range(1, {threads // WARP}):")
-    lines += [f"    {x}" for x in merge(made, r, tuple(f"{place}[w]" for place in room))]
+    for n, r in own.items():
+        lines += indented(merge(made, r, tuple(f"{place}[w]" for place in room[n])))
     return lines
 
 

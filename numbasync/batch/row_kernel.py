@@ -188,11 +188,12 @@ class _Row:
                 lines += reducing.begin(r)
             lines.append(f"for j in range(lane, {cols}, {stride}):")
             lines += indented(self._pass(at, own, dict(names), indices))
-            for r in own:
+            if own:
                 lines += (
-                    reducing.across_warp(made, r) if self.by_warp
-                    else reducing.across_block(made, r, rooms[r.node], self.threads)
+                    reducing.across_warp(made, own) if self.by_warp
+                    else reducing.across_block(made, {r.node: r for r in own}, rooms, self.threads)
                 )  # fmt: skip
+            for r in own:
                 names[r.node] = common[r.node] = made.name()
                 lines.append(f"{names[r.node]} = {reducing.result(made, r, cols)}")
             self._results(at + 1, shape, names, lines)

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import numbasync as na
-from numbasync.bench import alloc, awaiting, copying, flight, launch, report
+from numbasync.bench import alloc, awaiting, batches, copying, flight, launch, report
 from numbasync.device import Device
 from numbasync.errors import CallerError
 
@@ -18,6 +18,7 @@ SUITES: dict[str, Suite] = {
     "flight": flight.tables,
     "alloc": alloc.tables,
     "copy": copying.tables,
+    "batch": batches.tables,
 }
 METHOD = (
     "One process and one run; each table has its own method. Ratios, and targets, are of medians "

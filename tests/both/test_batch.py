@@ -253,7 +253,9 @@ async def test_tensors_of_the_program_are_used_in_place(device: na.Device) -> No
     z = b.use(t[:, ::2]) + 1
     await b.execute()
     assert b.transfers.uploads == 0
-    np.testing.assert_allclose(await b.read(y), (X.reshape(20, 50) * 2).sum(1), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(
+        await b.read(y), (X.reshape(20, 50) * 2).sum(1), rtol=1e-5, atol=1e-5
+    )
     np.testing.assert_array_equal(await b.read(z), X.reshape(20, 50)[:, ::2] + 1)
 
 

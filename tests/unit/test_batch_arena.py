@@ -18,7 +18,7 @@ def test_buffers_that_live_together_do_not_overlap(lives: list[Life]) -> None:
     for k, a in enumerate(lives):
         begin, end = arena.offsets[a.key], arena.offsets[a.key] + rounded(a.nbytes)
         assert begin % ALIGNMENT == 0
-        assert 0 <= begin and end <= arena.nbytes
+        assert begin >= 0 and end <= arena.nbytes
         for b in lives[k + 1 :]:
             if a.first <= b.last and b.first <= a.last:
                 other = arena.offsets[b.key]

@@ -165,6 +165,8 @@ def test_groups_can_run_in_their_order(seed: int, fused: bool) -> None:
         compile(write(nodes, group, found.written).source, "<kernel>", "exec")
     computed = {w.number for w in wanted if not nodes[w.number].is_source}
     assert computed <= there
-    assert sum(len(g.roots) for g in found.groups) == len({n for g in found.groups for n in g.roots})
+    assert sum(len(g.roots) for g in found.groups) == len(
+        {n for g in found.groups for n in g.roots}
+    )
     alive = live(nodes, computed)
     assert {n for g in found.groups for n in g.inside} <= alive
