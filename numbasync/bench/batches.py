@@ -36,8 +36,8 @@ RAW_TRIP = "cuda.bindings: two copies and a packed launch"
 
 METHOD = (
     "{what}. {calls} calls a round, one stream, with the wait for the device behind the last one "
-    "in the timed part. The cases take turns; medians and quartiles of {rounds} rounds after one that "
-    "does not count; garbage collection off. Recording is part of every call of a batch."
+    "in the timed part. The cases take turns; medians and quartiles of {rounds} rounds after one "
+    "that does not count; garbage collection off. Recording is part of every call of a batch."
 )
 HOST_TARGETS = (
     Target("batch end to end / three Numba calls", HOST, NUMBA_HOST, 1 / 3, 1 / 5),

@@ -185,8 +185,8 @@ def measured(make: Callable[[int], list[Case]]) -> Measured:
 
 SUITES = [
     (floor.of_launch, 1), (raw.of_launch, 3), (raw.of_await, 2), (raw.of_flight, 1),
-    (raw.of_alloc, 1), (raw.of_batch_small, 1), (host_callback.of_await, 1), (host_callback.of_flight, 1),
-    (core_peer.of_launch, 1),
+    (raw.of_alloc, 1), (raw.of_batch_small, 1), (host_callback.of_await, 1),
+    (host_callback.of_flight, 1), (core_peer.of_launch, 1),
 ]  # fmt: skip
 SAXPYS = [s for s in SUITES if s[0] is not raw.of_alloc]
 
