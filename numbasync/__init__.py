@@ -37,6 +37,8 @@ from numbasync.execute import spawn as spawn
 from numbasync.foreign import as_tensor as as_tensor
 from numbasync.foreign import from_dlpack as from_dlpack
 from numbasync.future import DeviceFuture as DeviceFuture
+from numbasync.graph import CudaGraph as CudaGraph
+from numbasync.graphed import graphed as graphed
 from numbasync.host import HostBuffer as HostBuffer
 from numbasync.host import pinned as pinned
 from numbasync.kernel import compile_count as compile_count
@@ -46,6 +48,7 @@ from numbasync.launcher import Launcher as Launcher
 from numbasync.launcher import launcher as launcher
 from numbasync.limits import limit as limit
 from numbasync.memory import MemoryPool as MemoryPool
+from numbasync.module import Module as Module
 from numbasync.op import DeviceOp as DeviceOp
 from numbasync.ordering import ordering as ordering
 from numbasync.ordering import set_ordering as set_ordering
@@ -57,6 +60,8 @@ from numbasync.scheduling import Priority as Priority
 from numbasync.scheduling import SchedulingPolicy as SchedulingPolicy
 from numbasync.scheduling import SingleStream as SingleStream
 from numbasync.scheduling import StreamPoolRoundRobin as StreamPoolRoundRobin
+from numbasync.scope import Scope as Scope
+from numbasync.scope import ScopeBranch as ScopeBranch
 from numbasync.signature import KernelInput as KernelInput
 from numbasync.signature import KernelOutput as KernelOutput
 from numbasync.signature import Tile as Tile
@@ -68,5 +73,8 @@ from numbasync.sources import zip as zip
 from numbasync.stream import Stream as Stream
 from numbasync.tensor import SharedTensor as SharedTensor
 from numbasync.tensor import Tensor as Tensor
+from numbasync.topology import GraphStatistics as GraphStatistics
+from numbasync.topology import Node as Node
+from numbasync.topology import Topology as Topology
 
 __version__ = "0.1.0"

@@ -260,6 +260,10 @@ class Fill(DeviceOp[Tensor]):
         self._tensor = tensor
         self._value = value
 
+    @property
+    def is_node(self) -> bool:  # type: ignore[override]
+        return self._tensor.is_contiguous
+
     def steps(self, ctx: Context) -> Steps[Tensor]:
         yield from fill_tensor(ctx, self._tensor, self._value)
         return self._tensor

@@ -54,6 +54,11 @@ class Submittable(Protocol[T_co]):
         ...
 
     @property
+    def home(self) -> Stream | None:
+        """The stream where it runs if nobody asks for any; None: the policy's."""
+        ...
+
+    @property
     def label(self) -> str:
         """What messages call it."""
         ...
@@ -91,6 +96,7 @@ class Context:
     reading: Preparation | None = None  # of host memory, while others go on
     landings: tuple[Any, ...] = ()  # what the caller's thread need not copy at the end
     waits_for: Any = None  # a shared operation that another one runs
+    records = False  # what is enqueued is noted, not done
     # Something was enqueued, leased or waited for: the submission needs a number.
     _used = False
     _ordered: set[Submission] | None = None
@@ -127,6 +133,20 @@ class Context:
         submission.is_empty = False  # that part of it was
         return True
 
+    def order(self, source: base.Foreign) -> None:
+        """Start what is enqueued from now on after what another library has enqueued for its
+        array.
+        """
+        source.order(self.stream.backend)
+
+    def launched(self, names: tuple[str, ...], by: object) -> None:
+        """The kernel that was just enqueued.
+
+        Args:
+            by: the operation.
+        """
+        self.submission.launched += names
+
     def touch(self) -> None:
         """The caller may enqueue work of its own on `stream`, which is to be waited for."""
         self._used = True
@@ -155,6 +175,10 @@ class Context:
         storage.writer = self.submission
         self.submission.retain(storage)
         return storage
+
+    def scratch(self, nbytes: int) -> Storage:
+        """`alloc` for what an operation needs in between, and nobody sees."""
+        return self.alloc(nbytes)
 
     def host_buffer(self, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """Host bytes that the device copies from and to without blocking, retained."""
@@ -196,6 +220,8 @@ class Context:
             self.after(writer, storage if name is None else name)
         if storage.links is not None:
             self._after_linked(storage, readers=False)
+        if storage.standing is not None:
+            storage.tell_graphs()
         readers = storage.readers
         if readers.get(self.stream) is not me:
             self._used = True
@@ -225,11 +251,15 @@ class Context:
             storage.readers = {}
         if storage.links is not None:
             self._after_linked(storage, readers=True)
+        if storage.standing is not None:
+            storage.tell_graphs()
         storage.writer = me
 
     def _after_linked(self, storage: Storage, readers: bool) -> None:
         """After those who use what overlaps `storage`. Each storage keeps its own record."""
         for other in storage.linked():
+            if other.standing is not None:
+                other.tell_graphs()
             self.after(other.writer, other)
             if readers:
                 for reader in list(other.readers.values()):
@@ -242,6 +272,8 @@ class Context:
             shared: what both use, if that is why: strict ordering refuses it.
         """
         me = self.submission
+        if other is not None:
+            other = other.latest  # of a graph, what it launched last
         if other is None or other is me or other.done or other.stream is self.stream:
             return
         number = other.sequence
@@ -334,66 +366,3 @@ class Context:
         # Its operation was dropped half-way, with its event loop: the device may be at work.
         if getattr(self, "_suspended", False) and not self._closed:
             self.stream.abandon(self.submission)
-
-
-def context_for(
-    op: Submittable[Any], stream: Stream, pool: MemoryPool | None, site: CallSite | None
-) -> Context:
-    """A context for running `op` on `stream`, which `site` asked for.
-
-    Raises:
-        DeviceMismatchError: the pool is another device's.
-        DeviceLostError: a fault has broken the device.
-    """
-    stream.check()
-    pool = pool or stream.device.pool
-    if pool.device is not stream.device.backend:
-        raise DeviceMismatchError(f"{pool!r} cannot serve {stream!r}, which is another device's.")
-    return Context(stream, pool, op.label, site)
-
-
-def at_once(
-    op: Submittable[Any], stream: Stream, mark: bool, pool: MemoryPool | None = None
-) -> Submission | None:
-    """Enqueue all of `op` on `stream`, if that needs neither a preparation nor a look at anything
-    else, marked or not. Its submission; None, if it has to be run step by step.
-    """
-    device = stream.device
-    if not op.is_quick or stream.is_broken or device.lost is not None or device.limit is not None:
-        return None
-    submission = Submission(stream, op.label)
-    try:
-        if not op.at_once(submission, pool):
-            return None
-        stream.commit(submission, mark)
-    except BaseException as error:
-        # Also ^C behind the launch: what the device may use is kept until it has passed it.
-        if submission.kept and not submission.sequence:
-            stream.commit(submission, mark=False)
-        if isinstance(error, DeviceLostError):
-            device.lose(error, submission)
-            raise device.lost or error from None
-        raise
-    return submission
-
-
-def admitted(op: Submittable[T], ctx: Context) -> Generator[Preparation, None, T]:
-    """The steps of `op`; before them, those that wait until there is room for it."""
-    if ctx.device.limit is None or op.unordered:
-        return op.steps(ctx)
-    return _admitted(op, ctx)
-
-
-def _admitted(op: Submittable[T], ctx: Context) -> Generator[Preparation, None, T]:
-    yield from ctx.room()
-    return (yield from op.steps(ctx))
-
-
-def named(error: Exception, ctx: Context) -> Exception:
-    """What enqueuing failed with. If it is a fault of the device, which comes of something
-    enqueued earlier, the error that says of what.
-    """
-    if isinstance(error, DeviceLostError):
-        ctx.device.lose(error, ctx.submission)
-        return ctx.device.lost or error
-    return error

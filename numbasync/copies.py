@@ -37,7 +37,7 @@ def order(ctx: Context, *tensors: Tensor) -> None:
     for tensor in tensors:
         # One of another device is refused when it is leased.
         if tensor.source is not None and tensor.device is ctx.device:
-            tensor.source.order(ctx.stream.backend)
+            ctx.order(tensor.source)
 
 
 def upload(ctx: Context, dst: Tensor, array: HostArray) -> None:
@@ -57,7 +57,7 @@ def upload(ctx: Context, dst: Tensor, array: HostArray) -> None:
 
 def upload_new(ctx: Context, dst: Tensor, array: HostArray) -> Steps[None]:
     """`upload` into a new, contiguous tensor, which nobody else has."""
-    if not is_large(array) or direct(array) is not None:
+    if not is_large(array) or direct(array) is not None or ctx.records:
         upload(ctx, dst, array)
     else:
         yield from read(ctx, Staging(ctx, dst.storage, array).reading)
@@ -83,7 +83,7 @@ def copy(ctx: Context, dst: Tensor, src: Tensor) -> Steps[None]:
     if src.storage.meets(dst.storage) and not src.same_elements(dst):
         # They may overlap, and elements are copied in no order: through a copy.
         yield from ctx.room(src.nbytes)
-        packed = type(src).allocate(ctx, src.shape, src.dtype)
+        packed = type(src).allocate(ctx, src.shape, src.dtype, scratch=True)
         yield from copy(ctx, packed, src)
         src = packed
     order(ctx, dst, src)
@@ -97,7 +97,7 @@ def upload_any(ctx: Context, dst: Tensor, array: HostArray) -> Steps[None]:
     """`upload` into a tensor of any layout."""
     if dst.size == 0:
         return
-    large = is_large(array) and direct(array) is None
+    large = is_large(array) and direct(array) is None and not ctx.records
     reached = ctx.device.backend.reaches(dst.handle)
     if reached and not (large and dst.is_contiguous):
         if direct(array) is None:
@@ -111,7 +111,7 @@ def upload_any(ctx: Context, dst: Tensor, array: HostArray) -> Steps[None]:
     # memory a large array can be on its way while it is still being staged.
     yield from ctx.room(dst.nbytes + held(ctx.device, array.nbytes))
     try:
-        packed = type(dst).allocate(ctx, dst.shape, dst.dtype)
+        packed = type(dst).allocate(ctx, dst.shape, dst.dtype, scratch=True)
     except OutOfDeviceMemoryError:
         if not reached:
             raise
@@ -131,7 +131,7 @@ def fill(ctx: Context, dst: Tensor, value: np.generic) -> Steps[None]:
             ctx.write(dst.storage, dst)
             ctx.queue.fill(dst.handle, value)
         return
-    one = type(dst).allocate(ctx, (), dst.dtype)
+    one = type(dst).allocate(ctx, (), dst.dtype, scratch=True)
     upload(ctx, one, np.asarray(value))
     # One element, seen in the destination's shape: strides of 0.
     yield from copy(ctx, dst, one.spread(dst.shape))
@@ -146,7 +146,7 @@ def download(ctx: Context, src: Tensor, out: HostArray | None = None) -> Steps[H
         return np.empty(src.shape, src.dtype) if out is None else out
     if not ctx.device.backend.reaches(src.handle):
         yield from ctx.room(src.nbytes)
-        packed = type(src).allocate(ctx, src.shape, src.dtype)
+        packed = type(src).allocate(ctx, src.shape, src.dtype, scratch=True)
         yield from copy(ctx, packed, src)
         src = packed
     order(ctx, src)

@@ -38,6 +38,10 @@ class OperationError(CallerError, TypeError):
     """Something that is not an operation, or not of the right kind, stands where one must."""
 
 
+class NotAGraphNodeError(OperationError):
+    """An operation that a graph cannot replay, because it allocates or waits for the host."""
+
+
 class LauncherError(CallerError, TypeError):
     """A kernel is declared, or called, in a way that its own code contradicts."""
 
@@ -95,6 +99,10 @@ class SharedStorageError(StateError):
 
 class AccessConflictError(StateError):
     """Strict ordering: two streams would touch one storage with no edge between them."""
+
+
+class GraphUpdateError(StateError):
+    """A graph cannot be changed so where it stands; it is as it was. Capture a new one."""
 
 
 # --- the device ------------------------------------------------------------------

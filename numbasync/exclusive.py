@@ -25,10 +25,12 @@ class _Exclusive:
         """Raise ReentrancyError if this thread is enqueuing an operation."""
         if _thread.busy:
             raise ReentrancyError(
-                "an operation was run inside a closure of another one, on the same thread.\n"
+                "an operation was run inside a closure of another one, or inside a graph's scope, "
+                "on the same thread.\n"
                 "Return it instead, and it will run next on the same stream:\n\n"
                 "    op.then(lambda x: kernel(x))       # not: kernel(x).sync()\n\n"
-                "or use then_unchecked if the closure must wait for a result."
+                "or use then_unchecked if the closure must wait for a result. In a scope, write "
+                "s.record(op)."
             )
 
     def __enter__(self) -> None:

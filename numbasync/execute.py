@@ -13,8 +13,9 @@ from typing import Any, TypeVar
 
 from numbasync import line, reactor
 from numbasync.backend import interchange
+from numbasync.begin import admitted, at_once, context_for, named
 from numbasync.callsite import CallSite, call_site
-from numbasync.context import Context, Submittable, admitted, at_once, context_for, named
+from numbasync.context import Context, Submittable
 from numbasync.device import default_device
 from numbasync.errors import DeviceLostError, DriverError, OperationError
 from numbasync.exclusive import exclusive
@@ -59,6 +60,8 @@ def stream_for(op: Submittable[Any], policy: SchedulingPolicy | None = None) -> 
     """
     named = op.stream
     if policy is None:
+        if named is None:
+            named = op.home
         return named if named is not None else default_device().policy.next_stream()
     if not hasattr(policy, "next_stream") or isinstance(policy, type):
         raise OperationError(
@@ -66,12 +69,16 @@ def stream_for(op: Submittable[Any], policy: SchedulingPolicy | None = None) -> 
             "is one, and so is na.StreamPoolRoundRobin(device)."
         )
     if named is not None:
-        return _agreed(op, named, policy if isinstance(policy, Stream) else None)
+        return agreed(op, named, policy if isinstance(policy, Stream) else None)
     return policy.next_stream()
 
 
-def _agreed(op: Submittable[Any], named: Stream | None, wish: Any) -> Stream:
-    """The stream that `op` names in brackets, or the caller's; they must not differ."""
+def agreed(op: Submittable[Any], named: Stream | None, wish: Any) -> Stream:
+    """The stream that `op` names in brackets, or the caller's.
+
+    Raises:
+        OperationError: they differ, or the caller's is none.
+    """
     if isinstance(wish, Stream) and named in (None, wish):
         return wish
     if wish is None and named is not None:
@@ -93,20 +100,25 @@ def _claimed(op: Any) -> Any:
 
 def async_on(op: Submittable[T], stream: Stream) -> T:
     """Enqueue `op`; its value, whose device data is valid in the order of `stream`."""
-    stream = _agreed(op, op.stream, stream)
+    return enqueued(op, stream)[1]
+
+
+def enqueued(op: Submittable[T], stream: Stream) -> tuple[Submission, T]:
+    """`async_on`, and its submission, whose error the stream reports."""
+    stream = agreed(op, op.stream, stream)
     op.claim()
     exclusive.check()
     line.finish()
     submission = at_once(op, stream, mark=False)
-    site = call_site(2)  # now: the device is at work meanwhile
+    site = call_site(3)  # now: the device is at work meanwhile
     if submission is not None:
         submission.site = site
         submission.orphan = True
-        return op.result()
+        return submission, op.result()
     with exclusive:
         ctx = context_for(op, stream, None, site)
         ctx.submission.orphan = True
-        return _run(op, ctx)
+        return ctx.submission, _run(op, ctx)
 
 
 def sync_on(op: Submittable[T], stream: Stream) -> T:
@@ -115,7 +127,7 @@ def sync_on(op: Submittable[T], stream: Stream) -> T:
     An error of enqueuing comes first, then one of synchronising, then one of the work; those
     that come later are notes of the first.
     """
-    stream = _agreed(op, op.stream, stream)
+    stream = agreed(op, op.stream, stream)
     op.claim()
     return _sync(op, stream)
 

@@ -18,8 +18,9 @@ from typing import Any, Generic, TypeVar
 
 from numbasync import line, reactor
 from numbasync.backend.base import Preparation
+from numbasync.begin import admitted, at_once, context_for, named
 from numbasync.callsite import CallSite, call_site
-from numbasync.context import Context, Submittable, admitted, at_once, context_for, named
+from numbasync.context import Context, Submittable
 from numbasync.errors import ReentrancyError, StateError
 from numbasync.exclusive import Turn, exclusive
 from numbasync.staging import Landing

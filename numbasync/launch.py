@@ -63,6 +63,14 @@ class Launch(DeviceOp[Any]):
     def label(self) -> str:
         return self._launcher.label
 
+    @property
+    def is_node(self) -> bool:  # type: ignore[override]
+        return self._form is not None or (self._bound is not None and not self._bound.host)
+
+    def again(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Launch:
+        """Another call of the kernel, with what this one had in brackets."""
+        return Launch(self._launcher, self._launcher.arrange(args, kwargs), self._config)
+
     def at_once(self, submission: Submission, pool: MemoryPool | None) -> bool:
         launcher = self._launcher
         backend = submission.stream.device.backend
@@ -106,7 +114,7 @@ class Launch(DeviceOp[Any]):
             with device.leasing:
                 args = _lease(launcher, bound, ctx)
                 ctx.queue.launch(plan.work, args)
-            ctx.submission.launched += launcher.names
+            ctx.launched(launcher.names, self)
         return launcher.result(given)
 
     def _width(self) -> int:

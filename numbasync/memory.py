@@ -121,6 +121,16 @@ class Lender:
         """Nothing: the memory itself holds what keeps it, and goes with its storage."""
 
 
+class Standing(Protocol):
+    """Whose record of use stays on a storage from launch to launch: a graph's.
+
+    Attributes:
+        dirty: the storages whose record others have changed since.
+    """
+
+    dirty: dict[Storage, None]
+
+
 class Storage:
     """One allocation, and the submissions that last wrote and read it.
 
@@ -128,12 +138,11 @@ class Storage:
     submits, `holders` by the tensors. `links` are the storages that overlap this one, which
     happens to memory of other libraries only; None if there are none. `identity`: if it
     differs between two storages, they do not overlap. `plain_device` is the owner's device,
-    None of one that has links: what a launch asks of most storages is one question.
     """
 
     __slots__ = (
         "__weakref__", "holders", "identity", "links", "memory", "plain_device", "pool",
-        "readers", "writer",
+        "readers", "standing", "writer",
     )  # fmt: skip
 
     def __init__(self, pool: Owner, memory: base.Memory) -> None:
@@ -143,6 +152,7 @@ class Storage:
         self.readers: dict[Any, Any] = {}
         self.holders = 0
         self.links: tuple[weakref.ref[Storage], ...] | None = None
+        self.standing: tuple[weakref.ref[Standing], ...] | None = None
         self.identity = id(self)
         self.plain_device: base.Device | None = pool.device
 
@@ -163,6 +173,7 @@ class Storage:
             one.links = (*alive, weakref.ref(two))
             one.identity = 0
             one.plain_device = None
+            one.tell_graphs()
 
     def linked(self) -> Iterator[Storage]:
         """The live storages that overlap it."""
@@ -170,6 +181,24 @@ class Storage:
             found = ref()
             if found is not None:
                 yield found
+
+    def stand(self, standing: Standing) -> None:
+        """A graph uses it, and is told when others do, as long as it is alive."""
+        alive = (ref for ref in self.standing or () if ref() is not None)
+        self.standing = (*alive, weakref.ref(standing))
+        self.plain_device = None
+
+    def tell_graphs(self) -> None:
+        """Somebody uses it, or what overlaps it. Forgets graphs that have gone."""
+        alive = False
+        for ref in self.standing or ():
+            found = ref()
+            if found is not None:
+                found.dirty[self] = None
+                alive = True
+        if not alive:
+            self.standing = None
+            self.plain_device = None if self.links is not None else self.pool.device
 
     def meets(self, other: Storage) -> bool:
         """Whether they have memory in common."""

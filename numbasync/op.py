@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator
 from typing import Any, Generic, TypeVar
 
 from numbasync import execute
+from numbasync.capturable import Capturable
 from numbasync.context import Context
 from numbasync.errors import AlreadySubmittedError, OperationError
 from numbasync.exclusive import unlocked
@@ -19,7 +20,7 @@ from numbasync.future import DeviceFuture
 from numbasync.memory import MemoryPool
 from numbasync.once import Once
 from numbasync.once import Steps as Steps
-from numbasync.parts import check_closure, name_of, part_of, refusing
+from numbasync.parts import check_closure, name_of, part_of, refusing, shortened
 from numbasync.scheduling import SchedulingPolicy
 from numbasync.stream import Stream
 from numbasync.submission import Submission
@@ -29,7 +30,7 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 
-class DeviceOp(ValueMethods, Generic[T]):
+class DeviceOp(ValueMethods, Capturable[T], Generic[T]):
     """A lazy operation that gives a `T`. It runs once.
 
     | to run it | stream chosen by | blocks the thread |
@@ -42,14 +43,16 @@ class DeviceOp(ValueMethods, Generic[T]):
     | `na.spawn(op)` | the policy, now; starts now | no |
     """
 
-    # It has no order with anything else, so nothing that is submitted later waits for it.
-    unordered = False
+    unordered = False  # nothing that is submitted later has to wait for it
 
-    # It may be enqueued at once: see `at_once`.
-    is_quick = False
+    is_quick = False  # it may be enqueued at once: see `at_once`
 
     # The stream that it asks for, as `kernel[grid, block, stream]` does; None: none.
     stream: Stream | None = None
+
+    home: Stream | None = None  # where it runs if nobody asks for a stream; None: the policy's
+
+    is_node = False  # a graph can repeat it, which shows without running it
 
     _free = True  # neither run nor part of another operation
 
@@ -101,7 +104,7 @@ class DeviceOp(ValueMethods, Generic[T]):
         self._free = False
 
     def silence(self) -> None:
-        """It will not be run, and that needs no warning."""
+        """It will not be run: no warning."""
         self._free = False
 
     def __del__(self) -> None:
@@ -217,6 +220,8 @@ class Link(DeviceOp[U], Generic[T, U]):
         self._first: DeviceOp[T] = first
         if first.stream is not None:
             self.stream = first.stream
+        if first.home is not None:
+            self.home = first.home
 
     def follow(self, ctx: Context, value: T) -> Any:
         """What comes of the value before it."""
@@ -336,7 +341,7 @@ class Shared(DeviceOp[T]):
         self._free = False
         parent.claim()
         self._free = True
-        self._label = _shortened(f"{parent}.shared()")
+        self._label = shortened(f"{parent}.shared()")
         self._count = parent._width()
         self._stream = parent.stream
         self._once = Once(parent.steps, self._label)
@@ -393,8 +398,3 @@ class Select(DeviceOp[Any]):
 
     def _describe(self) -> str:
         return f"{self._parent}[{self._index}]"
-
-
-def _shortened(label: str, most: int = 160) -> str:
-    """A label that is kept, and may become part of the next one."""
-    return label if len(label) <= most else f"{label[: most // 2]} ... {label[-most // 2 :]}"

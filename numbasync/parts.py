@@ -94,3 +94,8 @@ def part_of(ctx: Context, value: object, whole: DeviceOp[Any]) -> DeviceOp[Any]:
 def name_of(function: Callable[..., Any]) -> str:
     """A closure's name, for descriptions."""
     return str(getattr(function, "__name__", type(function).__name__))
+
+
+def shortened(label: str, most: int = 160) -> str:
+    """A label that is kept, and may become part of the next one."""
+    return label if len(label) <= most else f"{label[: most // 2]} ... {label[-most // 2 :]}"

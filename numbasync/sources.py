@@ -31,6 +31,8 @@ class Leaf(DeviceOp[T]):
 class Value(Leaf[T]):
     """A value that is there already. No device work."""
 
+    is_node = True
+
     def __init__(self, value: T) -> None:
         self._value = value
 

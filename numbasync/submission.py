@@ -59,6 +59,11 @@ class Submission:
         self.site = site
         self.kept: list[object] = []
 
+    @property
+    def latest(self) -> Submission:
+        """Itself. See `standing.Latest`."""
+        return self
+
     def retain(self, thing: object) -> None:
         """Keep `thing` alive until the device has passed this submission."""
         self.kept.append(thing)

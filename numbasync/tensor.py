@@ -82,10 +82,12 @@ class Tensor:
             storage.holders += 1
 
     @staticmethod
-    def allocate(ctx: Context, shape: layout.Shape, dtype: np.dtype[Any]) -> Tensor:
-        """An uninitialised tensor for work that is enqueued with `ctx`."""
+    def allocate(
+        ctx: Context, shape: layout.Shape, dtype: np.dtype[Any], scratch: bool = False
+    ) -> Tensor:
+        """An uninitialised tensor for work enqueued with `ctx`; `scratch`: nobody else sees it."""
         kind = Contiguous(shape, dtype)
-        return Tensor.of(ctx.device, ctx.alloc(kind.nbytes), kind)
+        return Tensor.of(ctx.device, (ctx.scratch if scratch else ctx.alloc)(kind.nbytes), kind)
 
     @staticmethod
     def of(device: Device, storage: Storage, kind: Contiguous) -> Tensor:

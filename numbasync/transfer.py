@@ -95,6 +95,15 @@ class Memcpy(DeviceOp[Any]):
         self._dst = dst
         self._src = src
 
+    @property
+    def is_node(self) -> bool:  # type: ignore[override]
+        dst, src = self._dst, self._src
+        if isinstance(dst, np.ndarray) or not dst.is_contiguous:
+            return False
+        if isinstance(src, np.ndarray):
+            return True
+        return src.is_contiguous and src.storage_id != dst.storage_id
+
     def steps(self, ctx: Context) -> Steps[Any]:
         dst, src = self._dst, self._src
         if isinstance(src, np.ndarray):

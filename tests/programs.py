@@ -97,6 +97,8 @@ class Programs(RuleBasedStateMachine):
         self.tensors: list[tuple[na.Tensor, np.ndarray[Any, Any]]] = []
         self.pending: list[tuple[Any, np.ndarray[Any, Any] | None]] = []
         self.gates: list[Gate] = []
+        # Each with what a launch of it does to the arrays.
+        self.graphs: list[tuple[na.CudaGraph[Any], list[Any]]] = []
 
     @initialize(seed=st.integers(0, 2**32 - 1))
     def begin(self, seed: int) -> None:
@@ -319,6 +321,82 @@ class Programs(RuleBasedStateMachine):
         self.submit(na.fill(tensor, value), "enqueue", s + 2)
         array[:] = value
 
+    # --- graphs ---
+
+    def part(self, kind: int, i: int, j: int) -> tuple[na.DeviceOp[Any], Any]:
+        """An operation that a graph can hold, and what it does to the arrays."""
+        z, out, x, values = self.pair(i, j)
+        if kind == 0:
+            return na.fill(z, j - 30), lambda: out.fill(j - 30)
+        if kind == 1:
+            return bump(z), lambda: np.add(out, 1, out=out)
+        if kind == 2:
+            n = len(out)
+            return z.copy_from(self.pinned[:n]), lambda: np.copyto(out, self.held[:n])
+        if z.storage is x.storage:
+            return na.value(1), lambda: None
+        if kind == 3:
+            return axpy(z, i - 30, x), lambda: np.add(out, (i - 30) * values, out=out)
+        return na.memcpy(z, x), lambda: np.copyto(out, values)
+
+    @precondition(lambda self: self.tensors)
+    @rule(
+        parts=st.lists(st.tuples(st.integers(0, 4), index, index, st.integers(0, 2)), max_size=4),
+        s=index, scope=st.booleans(),
+    )  # fmt: skip
+    def capture(self, parts: list[tuple[int, int, int, int]], s: int, scope: bool) -> None:
+        stream = self.streams[s % STREAMS]
+        made = [self.part(kind, i, j) for kind, i, j, _ in parts]
+        if scope:
+            with na.CudaGraph.scope(stream) as recorder:
+                branches = [recorder, recorder.fork(), recorder.fork()]
+                for (op, _), (*_, branch) in zip(made, parts, strict=True):
+                    branches[branch].record(op)
+            graph: na.CudaGraph[Any] = recorder.graph
+        else:
+            graph = na.zip(*(op for op, _ in made)).graph_on(stream)
+        if len(self.graphs) >= 3:
+            del self.graphs[0]
+        self.graphs.append((graph, [change for _, change in made]))
+
+    @precondition(lambda self: self.graphs)
+    @rule(i=index, way=way, s=index, times=st.integers(1, 2))
+    def launch(self, i: int, way: str, s: int, times: int) -> None:
+        graph, changes = self.graphs[i % len(self.graphs)]
+        for _ in range(times):
+            self.submit(graph.launch(), way, s)
+            for change in changes:
+                change()
+
+    @precondition(lambda self: self.graphs and self.tensors)
+    @rule(i=index, j=index, k=index, s=index, kind=st.integers(0, 4))
+    def update(self, i: int, j: int, k: int, s: int, kind: int) -> None:
+        graph, changes = self.graphs[i % len(self.graphs)]
+        op, change = self.part(kind, j, k)
+        graph.update(op)
+        change()
+        self.submit(graph.launch(), "enqueue", s)
+        for change in changes:
+            change()
+
+    @precondition(lambda self: self.graphs and self.tensors)
+    @rule(i=index, j=index, k=index, s=index, kind=st.integers(0, 4))
+    def between(self, i: int, j: int, k: int, s: int, kind: int) -> None:
+        """Between two launches on one stream, another one uses a buffer, of the graph perhaps."""
+        graph, changes = self.graphs[i % len(self.graphs)]
+        op, change = self.part(kind, j, k)
+        for submitted, after, where in (
+            (graph.launch(), changes, s), (op, [change], s + 1), (graph.launch(), changes, s),
+        ):  # fmt: skip
+            self.submit(submitted, "enqueue", where)
+            for each in after:
+                each()
+
+    @precondition(lambda self: self.graphs)
+    @rule(i=index)
+    def drop_graph(self, i: int) -> None:
+        del self.graphs[i % len(self.graphs)]
+
     @rule(n=st.integers(1, 6))
     def turns(self, n: int) -> None:
         self.turn(n)
@@ -372,12 +450,14 @@ class Programs(RuleBasedStateMachine):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # after a failure, of what is left
                 self.pending.clear()
+                self.graphs.clear()
                 self.tensors.clear()
                 self.loop.close()
 
     def finish(self) -> None:
         self.settle()
         self.device.synchronize()  # also streams that nobody holds any more
+        self.graphs.clear()
         while self.tensors:
             tensor, array = self.tensors.pop()
             np.testing.assert_array_equal(tensor.to_host().sync(), array)

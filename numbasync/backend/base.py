@@ -10,15 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import numpy as np
 
 from numbasync.backend.checks import Checks as Checks
 from numbasync.backend.checks import Right as Right
+from numbasync.backend.commands import Command as Command
 from numbasync.backend.counters import Counters as Counters
 from numbasync.backend.counters import counters as counters
+from numbasync.backend.executables import Array as Array
+from numbasync.backend.executables import ArrayKey as ArrayKey
+from numbasync.backend.executables import Executable as Executable
+from numbasync.backend.executables import Work as Work
 from numbasync.backend.facts import CompletionPath as CompletionPath
 from numbasync.backend.facts import Dim3 as Dim3
 from numbasync.backend.facts import Limits as Limits
@@ -40,61 +44,6 @@ class Memory(Protocol):
     def address(self) -> int: ...
     @property
     def nbytes(self) -> int: ...
-
-
-class ArrayKey(NamedTuple):
-    """An array's part of a compiled kernel's key: never its extents."""
-
-    # NumPy's array-protocol string, such as "<f4"; of a structure, the np.dtype itself.
-    dtype: str | np.dtype[Any]
-    ndim: int
-    order: str  # "C", "F" or "A", as in Numba's array types
-
-
-# One array in device memory, in the form that launches and copies of a device want. Made
-# once a tensor by `Device.array` and kept by it; opaque to everyone but its backend.
-Array: TypeAlias = Any
-
-
-class Executable(Protocol):
-    """A kernel compiled for one device and one list of argument types."""
-
-    @property
-    def max_threads_per_block(self) -> int: ...
-    @property
-    def from_disk(self) -> bool:
-        """Whether it was found in a disk cache instead of compiled."""
-        ...
-
-    @property
-    def engine(self) -> str:
-        """What runs it, on a device that has several ways: "compiled" or "interpreted"; else ""."""
-        ...
-
-    @property
-    def why(self) -> str:
-        """Why it is not compiled, or ""."""
-        ...
-
-    def suggested_threads(self) -> int:
-        """Threads per block that keep the device busy, at most `max_threads_per_block`."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Work:
-    """A launch without its arguments. One object for all launches of a kind, so that a backend
-    may know again what it has made ready for it.
-
-    Attributes:
-        rights: what it may do with each of its arguments, for a device that checks.
-    """
-
-    executable: Executable
-    grid: Dim3
-    block: Dim3
-    shared_bytes: int
-    rights: tuple[Right | None, ...] = ()
 
 
 class Preparation(Protocol):
@@ -192,8 +141,46 @@ class Queue(Protocol):
         """Set every element; `value` has the array's dtype."""
         ...
 
+    def replay(self, graph: Any) -> None:
+        """Run the commands of a graph of this device."""
+        ...
+
     def failure(self) -> BaseException | None:
         """Why the work of this queue failed, or None; known once the stream has passed it."""
+        ...
+
+
+class Graph(Protocol):
+    """Commands made ready to be run again and again, by one call.
+
+    What it refers to is kept alive by whoever holds it. Its methods, and its replays, come one
+    after the other: the caller sees to that.
+    """
+
+    @property
+    def commands(self) -> Sequence[Command]:
+        """What it runs."""
+        ...
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """How many nodes of each kind the device has made of it."""
+        ...
+
+    def change(self, position: int, command: Command) -> None:
+        """Replace a launch by another one; replays that are enqueued already are as they were.
+
+        Raises:
+            GraphUpdateError: the device cannot; nothing has changed.
+        """
+        ...
+
+    def replace(self, commands: Sequence[Command]) -> None:
+        """Replace all commands by others of the same kinds and order.
+
+        Raises:
+            GraphUpdateError: the device cannot; nothing has changed.
+        """
         ...
 
 
@@ -233,6 +220,10 @@ class Stream(Protocol):
 
     def download(self, block: Any, src: Array, queue: Any) -> Queue | None:
         """`Queue.download` of a contiguous array into the beginning of a `host_block`."""
+        ...
+
+    def replay(self, graph: Any, queue: Any) -> Queue | None:
+        """`Queue.replay`, the quickest way; see `launch`."""
         ...
 
     def write(self, sequence: int) -> None:
@@ -370,6 +361,10 @@ class Device(Protocol):
 
     def copy_needs(self, dst: Array, src: Array) -> Preparation | None:
         """What `Stream.copy` between such arrays needs first; None if it needs nothing."""
+        ...
+
+    def graph(self, commands: Sequence[Command]) -> Graph:
+        """Make a graph of commands. Each starts after those that it names, which come before it."""
         ...
 
     def synchronize(self) -> None: ...

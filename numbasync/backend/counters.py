@@ -18,6 +18,7 @@ class Counters:
     compiles: int = 0
     copies: int = 0
     callbacks: int = 0
+    replays: int = 0
 
     def __sub__(self, earlier: Counters) -> Counters:
         return Counters(*(getattr(self, f.name) - getattr(earlier, f.name) for f in fields(self)))

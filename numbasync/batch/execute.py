@@ -19,7 +19,7 @@ from numbasync.batch.prepared import Prepared, partial_key
 from numbasync.context import Context
 from numbasync.contiguous import contiguous
 from numbasync.copies import HostArray, copy, fill, upload_new
-from numbasync.errors import InternalError
+from numbasync.errors import InternalError, KernelCompileError
 from numbasync.launch import Compile, Launch
 from numbasync.launcher import Launcher
 from numbasync.layout import Layout
@@ -183,6 +183,11 @@ def _compile(prepared: Prepared, text: KernelText, kernel: Launcher, ctx: Contex
     compiling = Compile(kernel, tuple(given))
     compiling.claim()
     yield from compiling.steps(ctx)
+    engine = kernel.cpu_engine()
+    if text.functions and engine.name == "interpreted" and "NUMBASYNC_CPU_ENGINE" not in engine.why:
+        # A kernel of ours compiles; so what does not is one of the program's functions.
+        names = ", ".join(name for name, _ in text.functions)
+        raise KernelCompileError(f"kernel {kernel.name}, with {names}: {engine.why}.")
 
 
 def _meta(dtype: np.dtype[Any]) -> Tensor:

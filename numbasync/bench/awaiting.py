@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
 
 import numbasync as na
 from numbasync.bench import launch, long_wait, peers, report
-from numbasync.bench.measure import Case, measure, timed
+from numbasync.bench.measure import Case, awaited, measure, timed
 from numbasync.bench.targets import Target
 from numbasync.bench.work import THREADS, N, check, saxpy
 from numbasync.device import Device
@@ -80,19 +79,9 @@ def _ours(stream: na.Stream, z: na.Tensor, x: na.Tensor) -> list[Case]:
         return time.perf_counter() - began
 
     return [
-        Case(AWAIT, _each(plain), right),
-        Case("numbasync: build + await on one stream", _each(scheduled), right),
-        Case("numbasync: build + submit, await stream.done()", _each(marked), right),
+        Case(AWAIT, awaited(plain), right),
+        Case("numbasync: build + await on one stream", awaited(scheduled), right),
+        Case("numbasync: build + submit, await stream.done()", awaited(marked), right),
         Case(launch.SYNC, timed(build_and_sync, stream.synchronize), right),
         Case("run_in_executor: our submit, stream.synchronize", executor, right, calls=100),
     ]
-
-
-def _each(call: Callable[[], Awaitable[None]]) -> Callable[[int], Awaitable[float]]:
-    async def run(calls: int) -> float:
-        began = time.perf_counter()
-        for _ in range(calls):
-            await call()
-        return time.perf_counter() - began
-
-    return run

@@ -126,20 +126,52 @@ def timed(
     call: Callable[[], object],
     drain: Callable[[], object],
     inside: AbstractContextManager[Any] | None = None,
+    every: int | None = None,
 ) -> Callable[[int], Awaitable[float]]:
     """A case's `run`: call it, then wait for the device outside of the timed part.
 
     Args:
         inside: entered once a round; for libraries that have a current stream.
+        every: wait after so many calls, too, where more of them would fill the queue.
     """
 
     async def run(calls: int) -> float:
+        seconds = 0.0
         with nullcontext() if inside is None else inside:
-            began = time.perf_counter()
-            for _ in range(calls):
-                call()
-            seconds = time.perf_counter() - began
-            drain()
+            while calls > 0:
+                batch = calls if every is None else min(calls, every)
+                began = time.perf_counter()
+                for _ in range(batch):
+                    call()
+                seconds += time.perf_counter() - began
+                drain()
+                calls -= batch
         return seconds
 
     return run
+
+
+def awaited(call: Callable[[], Awaitable[object]]) -> Callable[[int], Awaitable[float]]:
+    """A case's `run`: await it, again and again."""
+
+    async def run(calls: int) -> float:
+        began = time.perf_counter()
+        for _ in range(calls):
+            await call()
+        return time.perf_counter() - began
+
+    return run
+
+
+def per_part(
+    run: Callable[[int], Awaitable[float]], parts: int
+) -> Callable[[int], Awaitable[float]]:
+    """A case's `run` whose calls have so many parts each, and are counted by those."""
+
+    async def by_parts(calls: int) -> float:
+        whole, left = divmod(calls, parts)
+        if left or not whole:
+            raise ValueError(f"{calls} parts are not a number of calls of {parts}.")
+        return await run(whole)
+
+    return by_parts

@@ -63,6 +63,27 @@ def of_flight(ordinal: int) -> list[Case]:
     return [Case("Numba: launches, drained outside", run, right, WIDTH)]
 
 
+def of_chain(ordinal: int, length: int) -> list[Case]:
+    """So many launches, and one wait."""
+    stream = _stream(ordinal)
+    kernel = _configured(stream)
+    z, x = cuda.to_device(np.zeros(N, np.float32)), cuda.to_device(np.ones(N, np.float32))
+    cuda.synchronize()
+
+    def chain() -> None:
+        for _ in range(length):
+            kernel(z, 2.0, x)
+        stream.synchronize()
+
+    async def right() -> None:
+        z.copy_to_device(np.zeros(N, np.float32))
+        cuda.synchronize()  # the stream does not wait for the copy
+        chain()
+        check(z.copy_to_host(), length)
+
+    return [Case("Numba: launches + one synchronize", timed(chain, stream.synchronize), right)]
+
+
 def of_alloc(ordinal: int) -> list[Case]:
     """Numba has no pool; memory is given back now and then."""
     stream = _stream(ordinal)

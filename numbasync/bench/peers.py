@@ -16,9 +16,10 @@ from numbasync.device import Device
 PEERS = (
     ("driver", "floor", ("launch",)),
     ("cuda.bindings", "raw", ("launch", "await", "flight", "alloc", "batch_small")),
+    ("cuda.bindings", "raw_graph", ("graph", "node", "chain", "step")),
     ("Python host callback", "host_callback", ("await", "flight")),
     ("cuda.core", "core_peer", ("launch",)),
-    ("Numba", "numba_peer", ("launch", "await", "flight", "alloc", "trip", "batch_host")),
+    ("Numba", "numba_peer", ("launch", "await", "flight", "alloc", "trip", "chain", "batch_host")),
     ("CuPy", "cupy_peer", ("alloc", "copy", "trip", "batch_chain")),
     ("CuPy RawKernel", "cupy_peer", ("launch", "await", "flight")),
     ("PyTorch", "torch_peer", ("launch", "alloc", "copy", "trip")),
@@ -35,8 +36,12 @@ class Peers:
     missing: list[Missing] = field(default_factory=list)
 
 
-def of(suite: str, device: Device) -> Peers:
-    """The cases of one suite by everybody who can use `device`."""
+def of(suite: str, device: Device, *sizes: int) -> Peers:
+    """The cases of one suite by everybody who can use `device`.
+
+    Args:
+        sizes: what they are about, where a suite has a table for each.
+    """
     found = Peers()
     for name, module, suites in PEERS:
         if suite not in suites:
@@ -46,7 +51,7 @@ def of(suite: str, device: Device) -> Peers:
             continue
         try:
             make = getattr(importlib.import_module(f"numbasync.bench.{module}"), f"of_{suite}")
-            found.cases += excusable(make(device.ordinal))
+            found.cases += excusable(make(device.ordinal, *sizes))
         except Exception as error:
             found.missing.append(Missing(name, said(error)))
     return found

@@ -62,11 +62,17 @@ class _Queue:
         self._error: KernelError | None = None
 
     def launch(self, work: base.Work, args: list[Any]) -> None:
+        self._begin(lambda: self._queue.launch(work, args))
+
+    def replay(self, graph: base.Graph) -> None:
+        self._begin(lambda: self._queue.replay(graph))
+
+    def _begin(self, work: Callable[[], None]) -> None:
         injected = self._injected
         if self._error is not None or injected.lost is not None:
             return  # as on the device: nothing runs behind it
         if not injected.now():
-            self._queue.launch(work, args)
+            work()
         elif injected.fault == "kernel":
             self._error = KernelError("a kernel raised an injected fault")
         else:
@@ -89,7 +95,7 @@ def inject(device: Device, fault: Fault, after: int = 0) -> Iterator[Injected]:
     | fault | counts | what happens |
     |---|---|---|
     | `"allocation"` | requests to the device's current pool | OutOfDeviceMemoryError |
-    | `"kernel"` | launches | the kernel does not run, its operation fails with KernelError |
+    | `"kernel"` | launches | it, or the graph, does not run; its operation fails: KernelError |
     | `"device"` | launches | nothing runs any more, and everything fails with DeviceLostError |
     | `"completion"` | marks behind submissions | the mark is never seen |
     | `"query"` | looks at the streams' positions | the look raises DriverError |
@@ -178,9 +184,15 @@ def _launches(injected: Injected) -> Iterator[None]:
         queue.launch(work, args)
         return queue
 
+    def replayed(self: base.Stream, graph: base.Graph, queue: Any) -> Any:
+        queue = queue or self.open()
+        queue.replay(graph)
+        return queue
+
     with (
         _on_streams(injected, "open", make),
         _on_streams(injected, "launch", lambda _: through_a_queue),
+        _on_streams(injected, "replay", lambda _: replayed),
     ):
         yield
 

@@ -20,6 +20,16 @@ TABLES = {
     "a new array": ("alloc", 3),
     "copies of 64 MiB": ("copy", 6),
     "round trip of 4 KiB": ("trip", 3),
+    "graph launch, host": ("graph", 6),
+    "100-node chain, launch to synchronise, per node": ("node", 2),
+    "a chain of 1": ("chain", 4),
+    "a chain of 10": ("chain", 4),
+    "a chain of 100": ("chain", 4),
+    "a chain of 1,000": ("chain", 4),
+    "a step with 0 us of host work": ("step", 3),
+    "a step with 100 us of host work": ("step", 3),
+    "a step with 300 us of host work": ("step", 3),
+    "a step with 1,000 us of host work": ("step", 3),
     "relu, scale, add of 4,096 float32 of the host": ("batch_host", 3),
     "relu, scale, add of 4,096 float32 of the device": ("batch_chain", 3),
     "sums of 4,096 float32; softmax of 4 x 256": ("batch_reduce", 3),
@@ -110,6 +120,28 @@ def test_one_suite_alone(device: na.Device, tmp_path: Path) -> None:
     found = bench(device, "alloc", tmp_path / "alloc.json")
     assert [one["what"] for one in found["tables"]] == ["a new array"]
     assert found["what"] == "bench alloc"
+
+
+@pytest.mark.parametrize(("module", "launches"), [("replayed", 99), ("chains", 101)])
+def test_a_graph_that_loses_a_launch_ends_the_run(
+    device: na.Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, launches: int
+) -> None:
+    from numbasync.bench import chains, replayed
+
+    zipped = replayed.zipped
+    owner = {"replayed": replayed, "chains": chains}[module]
+    # Only chains of 100 are wrong, so tables before them are there.
+    monkeypatch.setattr(owner, "zipped", lambda z, x, n: zipped(z, x, launches if n == 100 else n))
+    with pytest.raises(AssertionError, match="Mismatched"):
+        bench(device, "graph", tmp_path / "graph.json")
+
+
+async def test_work_of_the_host_is_a_part_of_its_step(device: na.Device) -> None:
+    from numbasync.bench import host_work
+
+    for work, table in zip(host_work.WORK, await host_work.tables(device, 3), strict=True):
+        assert f"{work:,} us" in table["what"] and f"{work} us" in table["method"]
+        assert all(timing["low"] >= work for timing in table["timings"]), table
 
 
 def test_a_wrong_answer_ends_the_run(

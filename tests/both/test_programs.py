@@ -6,6 +6,7 @@ import gc
 import traceback
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,6 +18,9 @@ from numbasync import copies
 from numbasync.context import Context
 from numbasync.memory import Storage
 from numbasync.once import Once
+from numbasync.recorded import Order, Recorded
+from numbasync.recording import Recorder
+from numbasync.standing import Standing
 from numbasync.stream import Stream
 from numbasync.submission import Submission
 from numbasync.tensor import Tensor
@@ -79,7 +83,7 @@ def _own_record(view: Callable[..., Tensor]) -> Callable[..., Tensor]:
         record.pool, record.memory, record.readers = mine.pool, mine.memory, {}
         record.writer, record.holders = None, 1
         record.links, record.identity = None, id(record)
-        record.plain_device = mine.plain_device
+        record.plain_device, record.standing = mine.plain_device, None
         KEPT.append((mine, record))  # its finaliser would free the memory
         made.own_storage = record
         return made
@@ -106,6 +110,27 @@ def _alone(self: Once[Any], ctx: Context) -> Any:
     return self._value
 
 
+def _is_not_told(tell_graphs: Callable[..., None]) -> Callable[..., None]:
+    def planted(self: Storage) -> None:
+        graphs = [graph for ref in self.standing or () if (graph := ref()) is not None]
+        before = [dict(graph.dirty) for graph in graphs]
+        tell_graphs(self)
+        for graph, dirty in zip(graphs, before, strict=True):
+            graph.dirty = dirty
+
+    return planted
+
+
+def _keeps_nothing(finish: Callable[..., Recorded]) -> Callable[..., Recorded]:
+    def planted(self: Recorder) -> Recorded:
+        made = finish(self)
+        none = frozenset[Storage]()
+        steps = tuple(replace(step, reads=none, writes=none) for step in made.steps)
+        return replace(made, steps=steps, kept=())
+
+    return planted
+
+
 PLANTED: dict[str, tuple[Any, str, Callable[[Any], Any]]] = {
     "a reader does not wait for the writer": (Context, "read", lambda _: _read),
     "a writer does not wait for the writer": (
@@ -122,6 +147,13 @@ PLANTED: dict[str, tuple[Any, str, Callable[[Any], Any]]] = {
     "done as soon as it is submitted": (
         Stream, "advance", lambda advance: lambda self: advance(self) and self._sequence,
     ),
+    "a graph is not told who uses its buffers": (Storage, "tell_graphs", _is_not_told),
+    "a buffer of a graph is an ordinary one": (Storage, "stand", lambda _: lambda self, _: None),
+    "a launch of a graph takes no lease": (
+        Standing, "take", lambda _: lambda self, ctx: [],
+    ),
+    "a graph does not keep its buffers": (Recorder, "finish", _keeps_nothing),
+    "branches are in no order": (Order, "_conflicts", lambda _: lambda self, r, w: iter(())),
     "the sources of uploads are not copied": (
         copies, "stage", lambda _: lambda ctx, array: array,
     ),

@@ -124,14 +124,14 @@ import sys, pytest
 from numbasync.backend.cuda import device, native, stream, wakeup
 {change}
 sys.exit(pytest.main([
-    "-q", "-p", "numbasync.testing.plugin", "--device", "cuda",
+    "-q", "-x", "-p", "numbasync.testing.plugin", "--device", "cuda",
     "tests/both/test_awaiting.py", "tests/both/test_behaviours_awaiting.py",
 ]))
 """
     result = subprocess.run(
         [python, "-c", program], env=env, capture_output=True, text=True, timeout=300, cwd=ROOT
     )
-    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-1000:]
+    assert result.returncode == 0, result.stdout[-6000:] + result.stderr[-1000:]
 
 
 def test_a_free_does_not_wait_for_other_streams(device: na.Device, stream: na.Stream) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from numbasync.bench import chart, page, report, targets
-from numbasync.bench.measure import Case, Measured, Missing, measure, said, timing
+from numbasync.bench.measure import Case, Measured, Missing, measure, per_part, said, timed, timing
 from numbasync.bench.targets import Target
 from numbasync.errors import CallerError
 
@@ -70,6 +70,34 @@ def test_a_case_of_our_own_that_fails_ends_the_run() -> None:
 def test_fewer_than_three_rounds_are_refused() -> None:
     with pytest.raises(ValueError, match="3 or more"):
         measured(case("a"), rounds=2)
+
+
+async def test_a_queue_is_drained_now_and_then_outside_of_the_timed_part(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    LOG.clear()
+    now = 0.0
+
+    def takes(seconds: float, what: str) -> None:
+        nonlocal now
+        now += seconds
+        LOG.append(what)
+
+    monkeypatch.setattr("time.perf_counter", lambda: now)
+    run = timed(lambda: takes(1, "call"), lambda: takes(50, "drain"), every=3)
+    assert await run(7) == 7
+    call, drain = "call", "drain"
+    assert [*[call] * 3, drain, *[call] * 3, drain, call, drain] == LOG
+    LOG.clear()
+    assert await timed(lambda: takes(1, "call"), lambda: takes(50, "drain"))(7) == 7
+    assert [*[call] * 7, drain] == LOG
+
+
+def test_calls_are_counted_by_their_parts() -> None:
+    found = measured(Case("a", per_part(case("aaaa").run, 5), case("aaaa").check))
+    assert found.timings[0].median == pytest.approx(4 / 5) and "aaaa 1" in LOG
+    with pytest.raises(ValueError, match="5 parts are not a number of calls of 4"):
+        measured(Case("a", per_part(case("a").run, 4), case("a").check))
 
 
 def test_a_reason_is_one_line() -> None:

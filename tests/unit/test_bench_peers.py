@@ -7,6 +7,7 @@ import importlib
 import struct
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 
 import numbasync as na
-from numbasync.bench import core_peer, driver, floor, host_callback, peers, raw
+from numbasync.bench import core_peer, driver, floor, host_callback, peers, raw, raw_graph
 from numbasync.bench.measure import Case, Measured, Missing, measure
 from numbasync.bench.work import BLOCKS, THREADS, N
 
@@ -26,6 +27,7 @@ class FakeDriver:
 
     CU_MEMHOSTALLOC_PORTABLE, CU_MEMHOSTALLOC_DEVICEMAP = 1, 2
     CUstream_flags = SimpleNamespace(CU_STREAM_NON_BLOCKING=1)
+    CUstreamCaptureMode = SimpleNamespace(CU_STREAM_CAPTURE_MODE_RELAXED=2)
     CUdeviceptr = int
 
     def __init__(self) -> None:
@@ -35,6 +37,8 @@ class FakeDriver:
         self.result = 0
         self.factor = 1.0  # what the kernel multiplies its result by: 1 is right
         self.callers: set[int] = set()
+        self.capturing: dict[int, list[tuple[Any, ...]]] = {}  # launches, by stream
+        self.graphs: list[list[tuple[Any, ...]]] = []
 
     def cuCtxGetCurrent(self) -> tuple[int, str]:
         return 0, "context"
@@ -55,7 +59,7 @@ class FakeDriver:
         return 0, self.streams[-1]
 
     def cuStreamSynchronize(self, stream: int) -> tuple[int]:
-        assert stream in self.streams
+        assert stream in self.streams and stream not in self.capturing
         return (self.result,)
 
     def cuMemAlloc(self, nbytes: int) -> tuple[int, int]:
@@ -105,7 +109,34 @@ class FakeDriver:
         kind, data, size_kind, size, end = (ctypes.c_void_p * 5).from_address(extra)
         assert (kind, size_kind, end) == (1, 2, None)
         assert ctypes.c_size_t.from_address(size).value == 28
-        self.saxpy(*struct.unpack("@QdQi", ctypes.string_at(data, 28)))
+        work = struct.unpack("@QdQi", ctypes.string_at(data, 28))
+        if stream in self.capturing:
+            self.capturing[stream].append(work)
+        else:
+            self.saxpy(*work)
+        return (self.result,)
+
+    def cuStreamBeginCapture(self, stream: int, mode: int) -> tuple[int]:
+        assert mode == 2 and self.launches, "what a first launch loads is loaded by a capture"
+        self.capturing[stream] = []
+        return (0,)
+
+    def cuStreamEndCapture(self, stream: int) -> tuple[int, list[tuple[Any, ...]]]:
+        return 0, self.capturing.pop(stream)
+
+    def cuGraphInstantiate(self, graph: list[tuple[Any, ...]], flags: int) -> tuple[int, int]:
+        assert flags == 0
+        self.graphs.append(graph)
+        return 0, len(self.graphs) - 1
+
+    def cuGraphUpload(self, graph: int, stream: int) -> tuple[int]:
+        assert stream in self.streams and self.graphs[graph]
+        return (0,)
+
+    def cuGraphLaunch(self, graph: int, stream: int) -> tuple[int]:
+        assert stream in self.streams
+        for work in self.graphs[graph]:
+            self.saxpy(*work)
         return (self.result,)
 
     def cuLaunchHostFunc(self, stream: int, function: int, argument: int) -> tuple[int]:
@@ -183,10 +214,23 @@ def measured(make: Callable[[int], list[Case]]) -> Measured:
     return na.run(run())
 
 
+def of_node(ordinal: int) -> list[Case]:
+    return [replace(case, calls=200) for case in raw_graph.of_node(ordinal)]
+
+
+def of_chain(ordinal: int) -> list[Case]:
+    return raw_graph.of_chain(ordinal, 10)
+
+
+def of_step(ordinal: int) -> list[Case]:
+    return raw_graph.of_step(ordinal, 30, 1)
+
+
 SUITES = [
     (floor.of_launch, 1), (raw.of_launch, 3), (raw.of_await, 2), (raw.of_flight, 1),
     (raw.of_alloc, 1), (raw.of_batch_small, 1), (host_callback.of_await, 1),
-    (host_callback.of_flight, 1), (core_peer.of_launch, 1),
+    (host_callback.of_flight, 1),
+    (core_peer.of_launch, 1), (raw_graph.of_graph, 4), (of_node, 2), (of_chain, 2), (of_step, 2),
 ]  # fmt: skip
 SAXPYS = [s for s in SUITES if s[0] is not raw.of_alloc]
 
@@ -234,6 +278,20 @@ def test_a_launch_that_fails_in_the_compiled_loop_is_a_reason(cu: FakeDriver) ->
 def test_host_callbacks_come_from_another_thread(cu: FakeDriver) -> None:
     assert measured(host_callback.of_await).missing == []
     assert cu.callers and threading.get_ident() not in cu.callers
+
+
+def test_a_raw_graph_has_its_nodes_and_a_launch_of_it_launches_them(cu: FakeDriver) -> None:
+    raw_graph.of_chain(0, 10)
+    assert [len(graph) for graph in cu.graphs] == [10]
+    raw_graph.of_graph(0)
+    assert [len(graph) for graph in cu.graphs] == [10, 1, 100]
+
+
+def test_a_graph_that_the_driver_refuses_is_a_reason(cu: FakeDriver) -> None:
+    cases = raw_graph.of_graph(0)
+    cu.result = 700
+    found = measured(lambda _: cases)
+    assert found.timings == [] and all("700" in m.why for m in found.missing)
 
 
 def test_flights_use_all_streams_and_a_row_each(cu: FakeDriver) -> None:

@@ -1,15 +1,20 @@
-"""The soak's verdict, on figures that are made up; and that it runs."""
+"""The soaks' verdict, on figures that are made up; and that they run."""
 
 from __future__ import annotations
 
+from types import ModuleType
+
 import pytest
 
-from tests import soak
+import numbasync as na
+from tests import soak, soak_graphs
 from tests.soak import Step, complaints
 
 
-def steps(*medians: float, memory: float = 100.0, pool: int = 1024) -> list[Step]:
-    return [Step(m, memory, pool) for m in medians]
+def steps(
+    *medians: float, memory: float = 100.0, pool: int = 1024, yardstick: float = 10.0
+) -> list[Step]:
+    return [Step(m, memory, pool, yardstick) for m in medians]
 
 
 def test_what_stays_where_it_is_is_well() -> None:
@@ -25,6 +30,17 @@ def test_a_median_that_drifts_is_found() -> None:
     assert complaints(slower[::-1], 1.1, 8) == []  # getting quicker is allowed
 
 
+def test_a_machine_that_slows_down_is_no_drift() -> None:
+    slower = [*steps(10, 10, 10, 10), *steps(14, yardstick=14.0)]
+    assert complaints(slower, 1.1, 8) == []
+
+
+def test_a_drift_on_a_machine_that_speeds_up_is_found() -> None:
+    hidden = [*steps(10, 10, 10, 10), *steps(10, yardstick=5.0)]
+    (said,) = complaints(hidden, 1.1, 8)
+    assert "drifted by 2.000" in said
+
+
 def test_memory_that_grows_is_found() -> None:
     first, last = steps(10, 10, 10, 10), steps(10, memory=109.0, pool=2048)
     found = complaints([*first, *last], 1.1, 8)
@@ -32,8 +48,26 @@ def test_memory_that_grows_is_found() -> None:
     assert len(complaints([*first, *last], 1.1, 10)) == 1
 
 
-def test_a_short_soak(capsys: pytest.CaptureFixture[str]) -> None:
-    assert soak.main(["70", "cpu", "--steps", "5", "--drift", "1000", "--growth", "1000"]) == 0
+async def test_a_step_has_a_round_and_a_yardstick_however_few_operations() -> None:
+    rounds = 0
+
+    async def round_of() -> int:
+        nonlocal rounds
+        rounds += 1
+        return 14
+
+    (device, *_) = na.devices("cpu")
+    found = await soak.walk(device, 1, 5, round_of)
+    assert rounds == len(found) == 5
+    assert all(step.median > 0 and step.yardstick > 0 for step in found)
+    rounds = 0
+    await soak.walk(device, 1400, 5, round_of)
+    assert rounds == 100
+
+
+@pytest.mark.parametrize("module", [soak, soak_graphs])
+def test_a_short_soak(module: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    assert module.main(["70", "cpu", "--steps", "5", "--drift", "1000", "--growth", "1000"]) == 0
     said = capsys.readouterr().out
     assert said.count("us an op") == 5 and "of the first fifth" in said
 
@@ -43,7 +77,17 @@ def test_a_soak_that_drifts_fails(capsys: pytest.CaptureFixture[str]) -> None:
     assert "drifted by" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("lost", ["launch", "update"])
+def test_a_soak_notices_what_is_lost(lost: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a launch that does nothing, or data that is not passed, the sums are wrong."""
+    instead = {"launch": lambda graph: na.value(None), "update": lambda graph, op: op.silence()}
+    monkeypatch.setattr(na.CudaGraph, lost, instead[lost])
+    with pytest.raises(AssertionError):
+        soak_graphs.main(["14", "cpu", "--steps", "5"])
+
+
+@pytest.mark.parametrize("module", [soak, soak_graphs])
 @pytest.mark.parametrize("wrong", [["0"], ["10", "--steps", "4"], ["10", "abacus"]])
-def test_wrong_arguments(wrong: list[str]) -> None:
+def test_wrong_arguments(module: ModuleType, wrong: list[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
-        soak.main(wrong)
+        module.main(wrong)

@@ -129,9 +129,14 @@ class Compiled:
             return
         blocks = grid[0] * grid[1] * grid[2]
         threads = blocks * block[0] * block[1] * block[2]
-        # What is stepped does the same each time.
-        may_share = blocks > 1 and workers() > 1 and engine.stepper is None
-        shared = may_share and self._costs.are_shared(threads, blocks)
+        # What is stepped does the same each time. The number of processors is asked for last: it
+        # takes longer than a short launch.
+        shared = (
+            blocks > 1
+            and engine.stepper is None
+            and self._costs.are_shared(threads, blocks)
+            and workers() > 1
+        )
         began = time.perf_counter()
         if shared:
             self._spread(blocks, grid, block, shared_bytes, values, engine)

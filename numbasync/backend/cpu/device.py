@@ -6,7 +6,7 @@ import atexit
 import math
 import os
 import platform
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -14,9 +14,10 @@ import numpy as np
 from numba import typeof
 
 from numbasync.backend import interchange
-from numbasync.backend.base import Checks, CompletionPath, counters
+from numbasync.backend.base import Checks, Command, CompletionPath, counters
 from numbasync.backend.cpu import engine, engines, sharing
 from numbasync.backend.cpu.engine import Engine
+from numbasync.backend.cpu.graph import CpuGraph
 from numbasync.backend.cpu.limits import LIMITS
 from numbasync.backend.cpu.memory import CpuForeign, CpuMemory, CpuPool
 from numbasync.backend.cpu.native import types
@@ -140,6 +141,9 @@ class CpuDevice:
 
     def copy_needs(self, dst: CpuArray, src: CpuArray) -> None:
         """Nothing: NumPy copies between all layouts and types."""
+
+    def graph(self, commands: Sequence[Command]) -> CpuGraph:
+        return CpuGraph(self._engine, commands)
 
     def synchronize(self) -> None:
         """Streams are synchronised one by one by the stage above, which knows them all."""

@@ -35,6 +35,10 @@ class Stepper:
     def now_ns(self) -> int:
         return self.steps * STEP_NS
 
+    def draw(self, n: int) -> int:
+        """One of `n` ways."""
+        return self._random.randrange(n)
+
     def step(self) -> bool:
         """Run one entry of a stream that can go on; whether there was one."""
         if self._thread == threading.get_ident():

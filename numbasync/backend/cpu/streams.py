@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from numbasync.backend.base import Doorbell, Work, counters
+from numbasync.backend.cpu import tasks
 from numbasync.backend.cpu.engine import Blocker, Engine, changed, open_blocker, state, wait_for
 from numbasync.errors import StateError
 
 if TYPE_CHECKING:
     from numbasync.backend.cpu.device import CpuArray, CpuDevice
-
-
-SHORT_BYTES = 1 << 15
+    from numbasync.backend.cpu.graph import CpuGraph
 
 
 class CpuEvent:
@@ -60,32 +59,28 @@ class CpuQueue:
         self.error: BaseException | None = None
 
     def launch(self, work: Work, args: Sequence[Any]) -> None:
-        executable: Any = work.executable
-        grid, block, shared_bytes, rights = work.grid, work.block, work.shared_bytes, work.rights
-        if executable.formal is not None:
-            args = executable.formal.passed(args)
-        engine = self._stream.engine
-        checks = engine.checks
         counters.launches += 1
-        self._push(
-            lambda: executable.run(grid, block, shared_bytes, args, engine, checks, rights),
-            checks is None and executable.is_short(grid, block),
-        )
+        self._push(*tasks.launch(self._stream.engine, work, args))
 
     def upload(self, dst: CpuArray, src: np.ndarray[Any, Any]) -> None:
         counters.copies += 1
-        self._push(lambda: np.copyto(dst.array, src.reshape(dst.array.shape)), _is_short(src))
+        self._push(*tasks.upload(self._stream.engine, dst, src))
 
     def download(self, dst: np.ndarray[Any, Any], src: CpuArray) -> None:
         counters.copies += 1
-        self._push(lambda: np.copyto(dst.reshape(src.array.shape), src.array), _is_short(dst))
+        self._push(*tasks.download(self._stream.engine, dst, src))
 
     def copy(self, dst: CpuArray, src: CpuArray) -> None:
         counters.copies += 1
-        self._push(lambda: _convert(dst.array, src.array), _is_short(src.array))
+        self._push(*tasks.copy(self._stream.engine, dst, src))
 
     def fill(self, dst: CpuArray, value: np.generic) -> None:
-        self._push(lambda: dst.array.fill(value), _is_short(dst.array))
+        self._push(*tasks.fill(self._stream.engine, dst, value))
+
+    def replay(self, graph: CpuGraph) -> None:
+        counters.replays += 1
+        for task in graph.entries():
+            self._push(*task)
 
     def failure(self) -> BaseException | None:
         return self.error
@@ -141,6 +136,11 @@ class CpuStream:
     def download(self, block: Any, src: CpuArray, queue: CpuQueue | None) -> CpuQueue:
         queue = queue or self.open()
         queue.download(np.ndarray(src.array.shape, src.array.dtype, block), src)
+        return queue
+
+    def replay(self, graph: CpuGraph, queue: CpuQueue | None) -> CpuQueue:
+        queue = queue or self.open()
+        queue.replay(graph)
         return queue
 
     def push(self, entry: Callable[[], None] | int | Blocker, is_short: bool = False) -> None:
@@ -297,15 +297,3 @@ class CpuStream:
             self._owned = bool(self._queue)
             if self._owned:
                 self.engine.schedule(self)
-
-
-def _is_short(array: np.ndarray[Any, Any]) -> bool:
-    """Whether to copy it takes less than to wake a thread does."""
-    return array.nbytes <= SHORT_BYTES
-
-
-def _convert(dst: np.ndarray[Any, Any], src: np.ndarray[Any, Any]) -> None:
-    if src.dtype.kind == "c" and dst.dtype.kind not in "cb":
-        src = src.real  # as the conversion does, but without NumPy's warning
-    with np.errstate(all="ignore"):
-        np.copyto(dst, src, casting="unsafe")

@@ -29,6 +29,8 @@ _memcpy = types.int32(_address, _address, types.uintp, _address)
 _upload = types.ExternalFunction("cuMemcpyHtoDAsync_v2", _memcpy)
 _download = types.ExternalFunction("cuMemcpyDtoHAsync_v2", _memcpy)
 
+_graph_launch = types.ExternalFunction("cuGraphLaunch", types.int32(_address, _address))
+
 
 _intrinsic: Any = intrinsic
 
@@ -100,3 +102,8 @@ def upload(dst: Any, src: Any, nbytes: Any, stream: Any) -> Any:
 @njit(types.int32(_address, _address, types.int64, _address), nogil=True, cache=True)
 def download(dst: Any, src: Any, nbytes: Any, stream: Any) -> Any:
     return _download(dst, src, nbytes, stream)
+
+
+@njit(types.int32(_address, _address), nogil=True, cache=True)
+def replay(graph: Any, stream: Any) -> Any:
+    return _graph_launch(graph, stream)

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import Any
@@ -15,11 +15,12 @@ import numpy as np
 from cuda.core import Device as CoreDevice
 from cuda.core import StreamOptions
 
-from numbasync.backend.base import Checks, CompletionPath, Limits
+from numbasync.backend.base import Checks, Command, CompletionPath, Limits
 from numbasync.backend.cuda import foreign, kernels, native
 from numbasync.backend.cuda.copies import Copiers, CopyCompilation
 from numbasync.backend.cuda.driver import cu, driver_version, enter, fail, name_of
 from numbasync.backend.cuda.foreign import Bridges, CudaForeign, CudaLoan
+from numbasync.backend.cuda.graph import CaptureStreams, CudaGraph
 from numbasync.backend.cuda.kernels import CudaArray, CudaExecutable
 from numbasync.backend.cuda.memory import CudaMemory, CudaPool
 from numbasync.backend.cuda.pinned import PinnedPool
@@ -72,6 +73,7 @@ class CudaDevice:
         self.words = Words()
         self.copiers = Copiers(self)
         self.bridges = Bridges(self)
+        self.capture_streams = CaptureStreams(self)
         self._pinned = PinnedPool(self)
         self._streams: weakref.WeakSet[CudaStream] = weakref.WeakSet()
         self._lock = threading.RLock()
@@ -186,6 +188,9 @@ class CudaDevice:
 
     def copy_needs(self, dst: CudaArray, src: CudaArray) -> CopyCompilation | None:
         return None if copies_rows(dst, src) else self.copiers.needs(dst.key(), src.key())
+
+    def graph(self, commands: Sequence[Command]) -> CudaGraph:
+        return CudaGraph(self, commands)
 
     def synchronize(self) -> None:
         enter(self)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -19,6 +19,8 @@ from numbasync.errors import KernelError
 if TYPE_CHECKING:
     from numbasync.backend.cuda.device import CudaDevice
     from numbasync.backend.cuda.stream import CudaEvent, CudaStream
+
+Numbers: TypeAlias = "np.ndarray[Any, np.dtype[np.int32]]"
 
 # In the order in which messages name them.
 _PLACES = ("ctaidx", "ctaidy", "ctaidz", "tidx", "tidy", "tidz")
@@ -39,30 +41,48 @@ class ExceptionReport:
         self._lock = threading.Lock()
         self._last: tuple[CudaStream, CudaEvent] | None = None
 
-    def around(
-        self, stream: CudaStream, launch: Callable[[], None]
-    ) -> Callable[[], BaseException | None]:
+    def around(self, stream: CudaStream, launch: Callable[[], None]) -> Found:
         """Launch between clearing the variables and copying them; what reads the copy."""
-        nbytes = 4 * len(self._addresses)
-        found = self._device.host_buffer(nbytes)[:nbytes].view(np.int32)
+        found = Found(self, self._copy())
         with self._lock:
+            if stream.captures:
+                # In a graph it is in no order with launches outside of it.
+                self._enqueue(stream, launch, found.numbers)
+                return found
             if self._last is not None and self._last[0] is not stream:
                 stream.wait(self._last[1])
-            (result,) = cu.cuMemsetD32Async(self._addresses[0], 0, 1, stream.handle)
-            if result:
-                fail(result, "cuMemsetD32Async")
-            launch()
-            for i, address in enumerate(self._addresses):
-                to = found.ctypes.data + 4 * i
-                (result,) = cu.cuMemcpyDtoHAsync(to, address, 4, stream.handle)
-                if result:
-                    fail(result, "cuMemcpyDtoHAsync")
+            self._enqueue(stream, launch, found.numbers)
             event = self._device.new_event(timing=False)
             stream.record(event)
             self._last = stream, event
-        return lambda: self._exception(found)
+        return found
 
-    def _exception(self, found: np.ndarray[Any, np.dtype[np.int32]]) -> BaseException | None:
+    def _copy(self) -> Numbers:
+        nbytes = 4 * len(self._addresses)
+        return self._device.host_buffer(nbytes)[:nbytes].view(np.int32)
+
+    def _enqueue(self, stream: CudaStream, launch: Callable[[], None], to: Numbers) -> None:
+        (result,) = cu.cuMemsetD32Async(self._addresses[0], 0, 1, stream.handle)
+        if result:
+            fail(result, "cuMemsetD32Async")
+        launch()
+        for i, address in enumerate(self._addresses):
+            (result,) = cu.cuMemcpyDtoHAsync(to.ctypes.data + 4 * i, address, 4, stream.handle)
+            if result:
+                fail(result, "cuMemcpyDtoHAsync")
+
+    def copied(self, numbers: Numbers, stream: CudaStream) -> Found:
+        """The same of a replay, whose numbers the next replay overwrites."""
+        found = Found(self, self._copy())
+        (result,) = cu.cuMemcpyAsync(
+            found.numbers.ctypes.data, numbers.ctypes.data, numbers.nbytes, stream.handle
+        )
+        if result:
+            fail(result, "cuMemcpyAsync")
+        return found
+
+    def exception(self, found: Numbers) -> BaseException | None:
+        """What the kernel raised, if it did."""
         code, *at = (int(v) for v in found)
         if code == 0:
             return None
@@ -75,3 +95,18 @@ class ExceptionReport:
         )
         error.__cause__ = kind(*args) if args else kind()
         return error
+
+
+class Found:
+    """Where the variables are copied to behind one launch."""
+
+    def __init__(self, report: ExceptionReport, numbers: Numbers) -> None:
+        self.numbers = numbers
+        self._report = report
+
+    def __call__(self) -> BaseException | None:
+        return self._report.exception(self.numbers)
+
+    def again(self, stream: CudaStream) -> Found:
+        """Of a launch in a graph that has just been replayed on `stream`: of that replay alone."""
+        return self._report.copied(self.numbers, stream)

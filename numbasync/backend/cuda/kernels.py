@@ -20,7 +20,7 @@ from numba.cuda.np.numpy_support import from_dtype
 
 from numbasync.backend.base import ArrayKey, Dim3, counters
 from numbasync.backend.cuda.driver import cu, enter, fail
-from numbasync.backend.cuda.exceptions import ExceptionReport
+from numbasync.backend.cuda.exceptions import ExceptionReport, Found
 from numbasync.backend.cuda.pitched import NARROWEST
 from numbasync.backend.declared import resolved
 from numbasync.backend.rows import NO_ROWS, Rows, rows
@@ -297,7 +297,7 @@ class CudaExecutable:
 
     def launch(
         self, stream: CudaStream, grid: Dim3, block: Dim3, shared_bytes: int, args: Sequence[Any]
-    ) -> Callable[[], BaseException | None] | None:
+    ) -> Found | None:
         """Launch it. Of a debug kernel, what tells afterwards which exception it raised."""
         if self._report is not None:
             return self._report.around(

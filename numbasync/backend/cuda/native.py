@@ -32,6 +32,7 @@ class Calls(NamedTuple):
     fill: Callable[[int, int, int, int, int], int]
     upload: Callable[[int, int, int, int], int]  # to, from, bytes, a stream; page-locked memory
     download: Callable[[int, int, int, int], int]  # as there
+    replay: Callable[[int, int], int]  # an executable graph, a stream
 
 
 _calls: Calls | None = None

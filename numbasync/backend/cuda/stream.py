@@ -25,6 +25,8 @@ from numbasync.errors import DTypeError, InternalError, StateError
 
 if TYPE_CHECKING:
     from numbasync.backend.cuda.device import CudaDevice
+    from numbasync.backend.cuda.exceptions import Found
+    from numbasync.backend.cuda.graph import CudaGraph
 
 
 class CudaEvent:
@@ -59,12 +61,13 @@ class CudaQueue:
     """The work of one submission, on its stream."""
 
     __slots__ = ("_checks", "_device", "_handle", "_stream")
+    counted = 1  # whether what it enqueues is done now
 
     def __init__(self, stream: CudaStream) -> None:
         self._stream = stream
         self._device = stream.device
         self._handle = stream.handle
-        self._checks: list[Callable[[], BaseException | None]] | None = None
+        self._checks: list[Found] | None = None
 
     def launch(self, work: Work, args: Sequence[Any]) -> None:
         enter(self._device)
@@ -72,33 +75,33 @@ class CudaQueue:
         check = executable.launch(self._stream, work.grid, work.block, work.shared_bytes, args)
         if check is not None:
             self._checks = [*(self._checks or ()), check]
-        counters.launches += 1
+        counters.launches += self.counted
 
     def upload(self, dst: CudaArray, src: np.ndarray[Any, Any]) -> None:
         enter(self._device)
         if dst.rows.height > 1:
             upload_rows(dst, src.ctypes.data, self._handle)
-            counters.copies += 1
+            counters.copies += self.counted
             return
         (result,) = cu.cuMemcpyHtoDAsync(dst.pointer, src.ctypes.data, src.nbytes, self._handle)
         if result:
             fail(result, "cuMemcpyHtoDAsync")
-        counters.copies += 1
+        counters.copies += self.counted
 
     def download(self, dst: np.ndarray[Any, Any], src: CudaArray) -> None:
         enter(self._device)
         if src.rows.height > 1:
             download_rows(dst.ctypes.data, src, self._handle)
-            counters.copies += 1
+            counters.copies += self.counted
             return
         (result,) = cu.cuMemcpyDtoHAsync(dst.ctypes.data, src.pointer, dst.nbytes, self._handle)
         if result:
             fail(result, "cuMemcpyDtoHAsync")
-        counters.copies += 1
+        counters.copies += self.counted
 
     def copy(self, dst: CudaArray, src: CudaArray) -> None:
         enter(self._device)
-        counters.copies += 1
+        counters.copies += self.counted
         if dst.dtype == src.dtype and dst.is_contiguous() and src.is_contiguous():
             (result,) = cu.cuMemcpyDtoDAsync(dst.pointer, src.pointer, dst.nbytes, self._handle)
             if result:
@@ -131,6 +134,18 @@ class CudaQueue:
             if result:
                 fail(result, "cuMemsetAsync")
 
+    def replay(self, graph: CudaGraph) -> None:
+        enter(self._device)
+        graph.launch(self._handle)
+        counters.replays += 1
+        if graph.checks:
+            self._checks = [*(self._checks or ()), *(c.again(self._stream) for c in graph.checks)]
+
+    @property
+    def checks(self) -> Sequence[Found]:
+        """What tells afterwards which exceptions debug kernels raised."""
+        return self._checks or ()
+
     @property
     def may_fail(self) -> bool:
         """Whether `failure` has anything to look at."""
@@ -145,6 +160,8 @@ class CudaQueue:
 
 class CudaStream:
     """A CUDA stream that does not wait for the legacy default stream."""
+
+    captures = False  # it is one that graphs are captured on
 
     def __init__(self, device: CudaDevice, priority: int) -> None:
         enter(device)
@@ -225,6 +242,19 @@ class CudaStream:
         if result:
             fail(cu.CUresult(result), "cuMemcpyDtoHAsync")
         counters.copies += 1
+        return queue
+
+    def replay(self, graph: CudaGraph, queue: CudaQueue | None) -> CudaQueue | None:
+        calls = native.calls()
+        if calls is None or graph.checks:
+            queue = queue or CudaQueue(self)
+            queue.replay(graph)
+            return queue if queue.may_fail else None
+        enter(self.device)
+        result = calls.replay(graph.number, self._number)
+        if result:
+            fail(cu.CUresult(result), "cuGraphLaunch")
+        counters.replays += 1
         return queue
 
     def write(self, sequence: int) -> None:

@@ -1,0 +1,206 @@
+"""The network on a device: memory that is taken once, and the launches of a forward pass.
+
+`launches` is the only place that knows the network. Each of them writes memory that is there
+already, so they can be awaited one by one, chained to one operation, or recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import numbasync as na
+from numbasync_kernels import nn
+
+from .text import Batch
+from .weights import Config, Weights
+
+Array = np.ndarray[Any, Any]
+TABLES = ("word", "position", "token_type")
+
+
+@dataclass(frozen=True)
+class Dense:
+    """A product and what is added to it; `matrix` is ``(in, out)``, so that rows are read."""
+
+    matrix: na.Tensor
+    bias: na.Tensor
+
+
+@dataclass(frozen=True)
+class Norm:
+    """Scale and shift of a layer normalisation."""
+
+    scale: na.Tensor
+    shift: na.Tensor
+
+
+@dataclass(frozen=True)
+class Tables:
+    """What numbers become vectors by."""
+
+    words: na.Tensor
+    positions: na.Tensor
+    types: na.Tensor
+    norm: Norm
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer's weights. `attend` makes queries, keys and values in one product."""
+
+    attend: Dense
+    mix: Dense
+    mixed: Norm
+    widen: Dense
+    narrow: Dense
+    narrowed: Norm
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What launches read and write; a row a token, but for the last two, which have one a sentence.
+
+    `tokens_of` is the same memory with sentences and tokens apart.
+    """
+
+    ids: na.Tensor
+    mask: na.Tensor
+    kinds: na.Tensor
+    hidden: na.Tensor
+    between: na.Tensor
+    attended: na.Tensor
+    mixed: na.Tensor
+    narrow: na.Tensor
+    wide: na.Tensor
+    pooled: na.Tensor
+    embeddings: na.Tensor
+
+    @classmethod
+    async def take(cls, config: Config, sentences: int, tokens: int) -> Memory:
+        """Allocate it, for batches of one shape."""
+        rows, width = sentences * tokens, config.width
+        numbers = [na.zeros((sentences, tokens), np.int32) for _ in range(3)]
+        widths = (width, width, 3 * width, width, width, config.inner)
+        vectors = [na.empty((sentences, width)) for _ in range(2)]
+        return cls(*await na.gather(*numbers, *(na.empty((rows, w)) for w in widths), *vectors))
+
+    def tokens_of(self, rows: na.Tensor) -> na.Tensor:
+        """A view of shape ``(sentences, tokens, features)``."""
+        return rows.reshape((*self.ids.shape, rows.shape[1]))
+
+
+class Encoder:
+    """Sentences of one shape, ``(sentences, tokens)``, to unit vectors of ``width`` features."""
+
+    def __init__(self, config: Config, tables: Tables, layers: list[Layer], memory: Memory) -> None:
+        self.config = config
+        self._tables = tables
+        self._layers = layers
+        self._memory = memory
+
+    @classmethod
+    async def create(cls, weights: Weights, sentences: int, tokens: int) -> Encoder:
+        """Upload the weights, and take all memory that a forward pass needs."""
+        config = weights.config
+        parts = [weights[f"embeddings.{part}_embeddings.weight"] for part in TABLES]
+        norm = await _norm(weights, "embeddings.LayerNorm")
+        tables = Tables(*await na.gather(*map(na.from_host, parts)), norm=norm)
+        layers = [await _layer(weights, f"encoder.layer.{i}") for i in range(config.layers)]
+        return cls(config, tables, layers, await Memory.take(config, sentences, tokens))
+
+    @property
+    def embeddings(self) -> na.Tensor:
+        """Where a pass puts its vectors; shape ``(sentences, width)``."""
+        return self._memory.embeddings
+
+    def launches(self) -> Iterator[na.DeviceOp[Any]]:
+        """The launches of a forward pass, in order: 2, 7 a layer, and 2. None allocates."""
+        config, m, tables = self.config, self._memory, self._tables
+        rows = (nn.NORM_ROWS, config.width)
+        heads = nn.attention_tile(config.width, config.heads)
+        attended = m.tokens_of(m.attended)
+        parts = [attended[:, :, i * config.width : (i + 1) * config.width] for i in range(3)]
+
+        yield nn.embedding(
+            m.tokens_of(m.narrow).partition(nn.EMBEDDING_TILE),
+            m.ids, m.kinds, tables.words, tables.positions, tables.types,
+        )  # fmt: skip
+        norm = tables.norm
+        yield nn.layer_norm(m.hidden.partition(rows), m.narrow, norm.scale, norm.shift, config.eps)
+        for layer in self._layers:
+            yield _dense(nn.linear, m.attended, m.hidden, layer.attend)
+            yield nn.attention(m.tokens_of(m.mixed).partition(heads), *parts, m.mask, config.heads)
+            yield _dense(nn.linear, m.narrow, m.mixed, layer.mix)
+            yield nn.add_layer_norm(
+                m.between.partition(rows), m.narrow, m.hidden,
+                layer.mixed.scale, layer.mixed.shift, config.eps,
+            )  # fmt: skip
+            yield _dense(nn.linear_gelu, m.wide, m.between, layer.widen)
+            yield _dense(nn.linear, m.narrow, m.wide, layer.narrow)
+            yield nn.add_layer_norm(
+                m.hidden.partition(rows), m.narrow, m.between,
+                layer.narrowed.scale, layer.narrowed.shift, config.eps,
+            )  # fmt: skip
+        yield nn.mean_pool(m.pooled.partition(nn.POOL_TILE), m.tokens_of(m.hidden), m.mask)
+        yield nn.unit_rows(m.embeddings.partition((nn.UNIT_ROWS, config.width)), m.pooled)
+
+    def inputs(self, batch: Batch) -> list[na.DeviceOp[Any]]:
+        """The copies that put a batch of this shape where `launches` reads it."""
+        return [na.memcpy(self._memory.ids, batch.ids), na.memcpy(self._memory.mask, batch.mask)]
+
+    async def eager(self, batch: Batch) -> Array:
+        """Every step awaited before the next is built."""
+        for copy in self.inputs(batch):
+            await copy
+        for launch in self.launches():
+            await launch
+        return await self.embeddings.to_host()
+
+    def chained(self, batch: Batch) -> na.DeviceOp[Array]:
+        """All steps as one operation: one stream, one await."""
+        steps = na.zip(*self.inputs(batch), *self.launches())
+        return steps.then(lambda _: self.embeddings.to_host())
+
+    def recorded(self, stream: na.Stream) -> na.CudaGraph[None]:
+        """The launches as a graph, at home on `stream`; nothing is computed yet."""
+        with na.CudaGraph.scope(stream) as scope:
+            for launch in self.launches():
+                scope.record(launch)
+        return scope.graph
+
+    def replayed(self, graph: na.CudaGraph[None], batch: Batch) -> na.DeviceOp[Array]:
+        """All launches by one call of the driver, behind the copies of a new batch."""
+        for copy in self.inputs(batch):
+            graph.update(copy)
+        return graph.launch().then(lambda _: self.embeddings.to_host())
+
+
+def _dense(kernel: na.Launcher, out: na.Tensor, x: na.Tensor, dense: Dense) -> na.Launch:
+    return kernel(out.partition(nn.MATMUL_TILE), x, dense.matrix, dense.bias)
+
+
+async def _norm(weights: Weights, name: str) -> Norm:
+    return Norm(*[await na.from_host(weights[f"{name}.{part}"]) for part in ("weight", "bias")])
+
+
+async def _upload(weights: Weights, *names: str) -> Dense:
+    # Side by side, products of one input are one product.
+    matrix = np.concatenate([weights[f"{name}.weight"] for name in names]).T
+    bias = np.concatenate([weights[f"{name}.bias"] for name in names])
+    return Dense(await na.from_host(np.ascontiguousarray(matrix)), await na.from_host(bias))
+
+
+async def _layer(weights: Weights, name: str) -> Layer:
+    parts = [f"{name}.attention.self.{part}" for part in ("query", "key", "value")]
+    return Layer(
+        attend=await _upload(weights, *parts),
+        mix=await _upload(weights, f"{name}.attention.output.dense"),
+        mixed=await _norm(weights, f"{name}.attention.output.LayerNorm"),
+        widen=await _upload(weights, f"{name}.intermediate.dense"),
+        narrow=await _upload(weights, f"{name}.output.dense"),
+        narrowed=await _norm(weights, f"{name}.output.LayerNorm"),
+    )

@@ -1,0 +1,168 @@
+"""Softmax attention of many heads: scores, weights and their sum in one kernel."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numba import cuda, float32
+
+import numbasync as na
+from numbasync_kernels.nn.warp import WARP, warp_max, warp_sum
+
+QUERIES = 8  # of a block, a warp each
+MAX_KEYS = 512  # a row of scores lies in shared memory
+MAX_WIDTH = 128  # of a head
+PADDED = MAX_WIDTH + 1
+PARTS = MAX_WIDTH // WARP  # features of a thread
+NEVER = float32(-math.inf)
+
+
+@na.launcher(
+    axes=(2, 1, 0),
+    threads=(WARP, QUERIES),
+    preconditions=[
+        "heads >= 1",
+        "q.shape == out.shape",
+        "k.shape == v.shape",
+        "k.shape[0] == q.shape[0]",
+        "k.shape[2] == q.shape[2]",
+        "mask.shape == (k.shape[0], k.shape[1])",
+        "k.shape[1] <= 512",
+        "q.shape[2] % heads == 0",
+        "q.shape[2] // heads <= 128",
+    ],
+)
+@cuda.jit
+def attention(
+    out: na.KernelOutput,
+    q: na.KernelInput,
+    k: na.KernelInput,
+    v: na.KernelInput,
+    mask: na.KernelInput,
+    heads: int,
+) -> None:
+    """``softmax(q k^T / sqrt(d)) v`` of every head; keys whose mask is 0 have no weight.
+
+    Args:
+        out: shape ``(sentences, queries, heads * d)``, float32; cut it by
+            `attention_tile`: a block makes 8 queries of one head.
+        q: shape of `out`, float32; head i is features ``i d`` to ``(i + 1) d``.
+        k, v: shape ``(sentences, keys, heads * d)``, float32. Views will do, so all three may be
+            parts of one product.
+        mask: shape ``(sentences, keys)``, integers.
+        heads: how many; d is at most 128.
+
+    A warp takes a query. Keys, and then values, come through shared memory, 32 at a time, and
+    serve all 8 queries; the scores of up to 512 keys stay there until they are weights. Values
+    that are masked are not read. A query whose keys are all masked gives zeros. For each 8 queries
+    of a head, reads their d features, and d of each key and value.
+
+    Raises:
+        LaunchError: the shapes do not fit, there are more than 512 keys, or d is above 128;
+            before anything is enqueued.
+
+    Error bound, to first order, in the weighted sum of ``abs(v)``: with u = 2**-24, s the largest
+    ``sum(abs(q) abs(k)) / sqrt(d)`` of the query and r the range of its scores,
+    ``2 ((d + 5) s + r + 4) u`` for weights (a score's own error, that of the difference, and 2
+    ulps of exp, in one weight and in their total), and ``(2 keys + 3) u`` for the two sums.
+    Source: A. Vaswani et al., Attention Is All You Need, arXiv:1706.03762, 2017. The greatest
+    score is taken off before exp, so nothing overflows.
+    """
+    asked = cuda.shared.array((QUERIES, MAX_WIDTH), float32)
+    tile = cuda.shared.array((WARP, PADDED), float32)  # padded: a column touches every bank
+    weights = cuda.shared.array((QUERIES, MAX_KEYS), float32)
+    mixed = cuda.local.array(PARTS, float32)
+    lane = cuda.threadIdx.x
+    warp = cuda.threadIdx.y
+    width = q.shape[2] // heads
+    first = cuda.blockIdx.x * width
+    query = cuda.blockIdx.y * QUERIES + warp
+    sentence = cuda.blockIdx.z
+    count = k.shape[1]
+    zero = float32(0.0)
+
+    shrink = float32(1.0) / math.sqrt(float32(width))
+    for i in range(lane, width, WARP):
+        asked[warp, i] = q[sentence, query, first + i] * shrink if query < q.shape[1] else zero
+
+    highest = NEVER
+    for start in range(0, count, WARP):
+        for row in range(warp, WARP, QUERIES):
+            key = start + row
+            for i in range(lane, width, WARP):
+                tile[row, i] = k[sentence, key, first + i] if key < count else zero
+        cuda.syncthreads()
+        key = start + lane
+        score = NEVER
+        if key < count and mask[sentence, key] != 0:
+            score = zero
+            for i in range(width):
+                score += asked[warp, i] * tile[lane, i]
+        weights[warp, key] = score
+        highest = max(highest, score)
+        cuda.syncthreads()
+
+    highest = warp_max(highest)
+    total = zero
+    for start in range(0, count, WARP):
+        score = weights[warp, start + lane]
+        weight = math.exp(score - highest) if score > NEVER else zero
+        weights[warp, start + lane] = weight
+        total += weight
+    total = warp_sum(total)
+
+    for part in range(PARTS):
+        mixed[part] = zero
+    for start in range(0, count, WARP):
+        for row in range(warp, WARP, QUERIES):
+            key = start + row
+            counts = key < count and mask[sentence, key] != 0
+            for i in range(lane, width, WARP):
+                tile[row, i] = v[sentence, key, first + i] if counts else zero
+        cuda.syncthreads()  # the weights, too, are everyone's from here on
+        for row in range(WARP):
+            weight = weights[warp, start + row]
+            for part in range(PARTS):
+                i = part * WARP + lane
+                if i < width:
+                    mixed[part] += weight * tile[row, i]
+        cuda.syncthreads()
+
+    if query < q.shape[1]:
+        share = float32(1.0) / total if total > zero else zero
+        for part in range(PARTS):
+            i = part * WARP + lane
+            if i < width:
+                out[sentence, query, first + i] = mixed[part] * share
+
+
+def attention_tile(features: int, heads: int) -> tuple[int, int, int]:
+    """How to cut the output of `attention`: one sentence, 8 queries, one head."""
+    return 1, QUERIES, features // heads
+
+
+def attention_reference(
+    q: np.ndarray[Any, Any],
+    k: np.ndarray[Any, Any],
+    v: np.ndarray[Any, Any],
+    mask: np.ndarray[Any, Any],
+    heads: int,
+) -> np.ndarray[Any, Any]:
+    """What `attention` approximates, in float64; shape of `q`."""
+
+    def split(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        sentences, tokens, features = x.shape
+        parts = x.astype(np.float64).reshape(sentences, tokens, heads, features // heads)
+        return parts.transpose(0, 2, 1, 3)
+
+    scores = split(q) @ split(k).transpose(0, 1, 3, 2) / math.sqrt(q.shape[2] // heads)
+    counts = (mask != 0)[:, None, None, :]
+    highest = np.where(counts, scores, -np.inf).max(axis=-1, keepdims=True)
+    highest = np.where(np.isfinite(highest), highest, 0)
+    weights = np.exp(np.where(counts, scores, -np.inf) - highest)
+    total = weights.sum(axis=-1, keepdims=True)
+    mixed = weights / np.where(total == 0, 1, total) @ split(v)
+    result: np.ndarray[Any, Any] = mixed.transpose(0, 2, 1, 3).reshape(q.shape)
+    return result

@@ -1,0 +1,378 @@
+"""Graphs: an operation captured once, and replayed by one call of the driver.
+
+Capturing runs the operation's closures and compiles its kernels, but computes nothing: the
+first launch does. A graph owns what it captured: every buffer lives as long as the graph, or as
+long as a launch of it is in flight, and each launch is ordered like any operation that uses
+those buffers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any, Generic, TypeVar, overload
+
+from numbasync import capturable, line
+from numbasync.backend import base
+from numbasync.backend.base import Command
+from numbasync.callsite import call_site
+from numbasync.context import Context
+from numbasync.device import Device
+from numbasync.errors import (
+    CallerError,
+    DeviceMismatchError,
+    GraphUpdateError,
+)
+from numbasync.exclusive import exclusive
+from numbasync.execute import agreed, enqueued, stream_for
+from numbasync.host import sharing
+from numbasync.launch import Launch
+from numbasync.memory import MemoryPool
+from numbasync.op import DeviceOp
+from numbasync.parts import check_op
+from numbasync.recorded import Recorded, Step, missing_edge
+from numbasync.recording import Branch, Recorder, Recording, prepared
+from numbasync.scope import Scope
+from numbasync.sources import Leaf
+from numbasync.standing import Standing
+from numbasync.stream import Stream, check_stream
+from numbasync.submission import Submission
+from numbasync.topology import GraphStatistics, Node, Topology, described, topology_of
+
+T = TypeVar("T")
+
+
+class CudaGraph(Generic[T]):
+    """Work of an operation, captured, to be launched any number of times.
+
+    Made by `op.graph_on(stream)`, `CudaGraph.capture(stream, op)`, or a scope. On the CPU device
+    it is a list of commands, with the same rules.
+
+    Attributes:
+        stream: where it is at home: `update` goes there, and `launch` if nobody chooses another.
+        device: the stream's device.
+    """
+
+    def __init__(self, stream: Stream, recorded: Recorded, output: T | None = None) -> None:
+        self.stream = stream
+        self.device: Device = stream.device
+        self._output = output
+        self._launches = self._updates = 0
+        self._updated: Submission | None = None
+        self._backend: base.Graph = self.device.backend.graph(recorded.commands)
+        self._hold(recorded)
+
+    def _hold(self, recorded: Recorded) -> None:
+        self._recorded = recorded
+        self._standing = Standing(recorded.reads, recorded.writes)
+        self._priors = recorded.priors
+        names = (s.command.name for s in recorded.steps if s.origin is not None)
+        self._names = tuple(dict.fromkeys(names))
+        # Of a page-locked array two devices may know: see `sharing`.
+        self._shares = any(s.pool.device is None for s in self._standing.storages)
+
+    # --- capturing ---
+
+    @staticmethod
+    def capture(stream: Stream, op: DeviceOp[T]) -> CudaGraph[T]:
+        """Capture `op` for replays on `stream`; blocks until that is done.
+
+        The operation may allocate: what it allocates is the graph's, at the same place in each
+        launch. Host arrays that it uploads are read now, those of `na.pinned` at each launch.
+
+        Raises:
+            NotAGraphNodeError: it holds something that no graph can repeat.
+            ReentrancyError: called inside a closure, or a scope.
+            What the operation itself raises. The stream works on as before.
+        """
+        check_stream(stream, "capture")
+        check_op(op, "what capture takes")
+        recorded, value = _recorded(op, agreed(op, op.stream, stream), allocates=True)
+        return CudaGraph(stream, recorded, value)
+
+    @overload
+    @staticmethod
+    def scope(stream: Stream) -> Scope: ...
+    @overload
+    @staticmethod
+    def scope(stream: Stream, f: Callable[[Scope], object]) -> CudaGraph[None]: ...
+    @staticmethod
+    def scope(
+        stream: Stream, f: Callable[[Scope], object] | None = None
+    ) -> Scope | CudaGraph[None]:
+        """Record operations one by one: inside `with CudaGraph.scope(stream) as s:`, or in
+        `f(s)`, which gives the graph at once. See `Scope`.
+        """
+        found = Scope(stream, CudaGraph)
+        if f is None:
+            return found
+        with found:
+            f(found)
+        return found.graph
+
+    # --- what it gives ---
+
+    def take_output(self) -> T | None:
+        """What the captured operation gave: tensors that each launch writes anew, and that hold
+        nothing of use before the first one. Once; None afterwards.
+        """
+        output, self._output = self._output, None
+        return output
+
+    def launch(self) -> DeviceOp[None]:
+        """An operation that replays everything that was captured.
+
+        It runs on the graph's own stream unless the caller chooses another one. Launches of one
+        graph run one after the other.
+        """
+        return GraphLaunch(self)
+
+    def update(self, op: DeviceOp[Any]) -> None:
+        """Enqueue `op` on the graph's stream, before the next launch: new input, most often.
+
+        Args:
+            op: of graph nodes alone, such as `na.memcpy(buffer, array)`.
+
+        Raises:
+            NotAGraphNodeError: it allocates, or waits for the host; nothing is enqueued.
+        """
+        check_op(op, "what update takes")
+        if not op.is_node:  # by a look at it; so look at what it does
+            label = op.label
+            op = _Replay(_recorded(op, self.stream, allocates=False)[0], label)
+        self._updated, _ = enqueued(op, self.stream)
+        self._updates += 1
+
+    # --- changing what was captured ---
+
+    def set_args(self, node: Node | int, *args: Any, **kwargs: Any) -> None:
+        """Give a kernel of the graph other arguments; launches that are enqueued keep the old.
+
+        Args:
+            node: which one: a node of `graph.nodes`, or its position.
+            args, kwargs: all arguments of the kernel, as in a call of it. A grid and a block that
+                were given in brackets stay.
+
+        Raises:
+            GraphUpdateError: it is no kernel, or the driver cannot; nothing has changed.
+            What the call itself would raise.
+        """
+        position = node.position if isinstance(node, Node) else node
+        steps = self._recorded.steps
+        if not isinstance(position, int) or not 0 <= position < len(steps):
+            raise CallerError(
+                f"set_args({node!r:.60}): the graph has nodes 0 to {len(steps) - 1}; write one of "
+                "graph.nodes, or its position."
+            )
+        old = steps[position]
+        if not isinstance(old.origin, Launch):
+            raise GraphUpdateError(
+                f"node {position} is a {old.command.kind} ({old.command.name}); only a kernel has "
+                "arguments. Copy other data with update(), or capture again: recapture(op)."
+            )
+        call = old.origin.again(args, kwargs)
+        made, _ = _recorded(call, self.stream, allocates=False)
+        if len(made.steps) != 1:
+            raise GraphUpdateError(
+                f"{call} is {len(made.steps)} nodes, and not one: its arguments must be tensors "
+                "and numbers, and its grid not empty."
+            )
+        (new,) = made.steps
+        command = Command("launch", new.command.operands, new.command.name, old.command.after)
+        changed = list(steps)
+        changed[position] = Step(command, new.reads, new.writes, new.origin)
+        self._check_edges(changed)
+        with self.device.leasing:
+            self._backend.change(position, command)
+            self._replace(Recorded(
+                tuple(changed), (*self._recorded.kept, *made.kept),
+                (*self._recorded.sources, *made.sources), (*self._priors, *made.priors),
+                self._recorded.nbytes,
+            ))  # fmt: skip
+
+    def recapture(self, op: DeviceOp[T]) -> None:
+        """Capture `op` in the place of what the graph holds: the same kernels and copies in the
+        same order, with other arguments. Much cheaper than a new graph, and the graph stays the
+        object that others launch. Its output is the new one.
+
+        Raises:
+            GraphUpdateError: it has another topology, or the driver cannot; nothing has changed.
+            What `capture` raises.
+        """
+        check_op(op, "what recapture takes")
+        made, value = _recorded(op, self.stream, allocates=True)
+        old, new = ([(c.kind, c.after) for c in r.commands] for r in (self._recorded, made))
+        if old != new:
+            raise GraphUpdateError(
+                f"{op} is of another topology ({described(topology_of(made.commands, {}).counts)}) "
+                f"than the graph ({described(self.topology().counts)}): capture a new graph."
+            )
+        with self.device.leasing:
+            self._backend.replace(made.commands)
+            self._replace(made)
+        self._output = value
+
+    def _replace(self, recorded: Recorded) -> None:
+        """Launches that are in flight hold what they use; the next one takes all leases."""
+        self._hold(recorded)
+        self._updates += 1
+
+    def _check_edges(self, steps: list[Step]) -> None:
+        """Refuse arguments by which branches would conflict that nothing orders."""
+        missing = missing_edge(steps)
+        if missing is not None:
+            raise GraphUpdateError(
+                "with these arguments node {1} must start after node {0}, since both use a buffer "
+                "and one writes it, and the graph does not say so: capture it again.".format(
+                    *missing
+                )
+            )
+
+    # --- looking ---
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """What it holds, in the order in which it was recorded."""
+        return self.topology().nodes
+
+    def topology(self) -> Topology:
+        """Its nodes and edges, and how many of each kind there are."""
+        return topology_of(self._backend.commands, self._backend.counts)
+
+    def to_dot(self) -> str:
+        """It in Graphviz's language; `topology().to_png(path)` draws it."""
+        return self.topology().to_dot()
+
+    def statistics(self) -> GraphStatistics:
+        """How large it is, and how often it was used."""
+        return GraphStatistics(
+            len(self._recorded.steps), self._launches, self._updates,
+            len(self._standing.storages), self._recorded.nbytes,
+        )  # fmt: skip
+
+    def __repr__(self) -> str:
+        counts = described(topology_of(self._recorded.commands, {}).counts)
+        return f"<CudaGraph {counts}, {self._launches} launches, at home on {self.stream!r}>"
+
+    # --- launching ---
+
+    def launch_at_once(self, submission: Submission) -> bool:
+        """Enqueue a replay, if nothing has to be ordered for it; whether it was."""
+        stream = submission.stream
+        with self.device.leasing:
+            if (
+                not self._standing.stands_on(stream)
+                or self._priors
+                or self._recorded.sources
+                or stream.device is not self.device
+                or (self._updated is not None and self._updated.stream is not stream)
+            ):
+                return False
+            submission.launched += self._names
+            submission.kept += (self, self._recorded)
+            submission.queue = stream.backend.replay(self._backend, submission.queue)
+            self._standing.launched(submission)
+            self._launches += 1
+        return True
+
+    def launch_in(self, ctx: Context) -> None:
+        """Enqueue a replay, in order with everyone who uses its buffers."""
+        if ctx.device is not self.device:
+            raise DeviceMismatchError(
+                f"{self!r} cannot be launched on {ctx.stream!r}, which is another device's."
+            )
+        if isinstance(ctx, Recording):
+            ctx.inline(self._recorded)
+            ctx.retain(self)
+            return
+        for source in self._recorded.sources:
+            ctx.order(source)
+        if self._updated is not None:
+            ctx.after(self._updated)
+        with ExitStack() as locks:
+            locks.enter_context(self.device.leasing)
+            if self._shares:
+                locks.enter_context(sharing)
+            for prior in self._priors:
+                ctx.depend(prior)
+            taken = self._standing.take(ctx)
+            ctx.submission.launched += self._names
+            ctx.retain((self, self._recorded))
+            ctx.queue.replay(self._backend)
+            self._standing.launched(ctx.submission, taken)
+            self._priors = ()
+            self._updated = None
+            self._launches += 1
+
+
+def _recorded(op: DeviceOp[T], stream: Stream, allocates: bool) -> tuple[Recorded, T]:
+    """What `op` would enqueue, and its value."""
+    stream.check()
+    op.claim()
+    exclusive.check()
+    line.finish()
+    recorder, site = Recorder(stream, allocates), call_site(2)
+    with exclusive:
+        value = prepared(recorder.record(op, Branch(), site))
+    return recorder.finish(), value
+
+
+def _captured(op: DeviceOp[Any], stream: Stream | None) -> CudaGraph[Any]:
+    return CudaGraph.capture(stream_for(op) if stream is None else stream, op)
+
+
+capturable.capture = _captured
+
+
+class GraphLaunch(DeviceOp[None]):
+    """One replay of a graph, which it keeps alive."""
+
+    is_quick = True
+
+    def __init__(self, graph: CudaGraph[Any]) -> None:
+        self._graph = graph
+        self.home = graph.stream
+
+    @property
+    def label(self) -> str:
+        return "graph.launch()"
+
+    def at_once(self, submission: Submission, pool: MemoryPool | None) -> bool:
+        return self._graph.launch_at_once(submission)
+
+    def result(self) -> None:
+        return None
+
+    def steps(self, ctx: Context) -> Any:
+        self._graph.launch_in(ctx)
+        return None
+        yield  # it is a generator
+
+    def _describe(self) -> str:
+        return "graph.launch()"
+
+
+class _Replay(Leaf[None]):
+    """Recorded commands, enqueued one by one, once."""
+
+    def __init__(self, recorded: Recorded, label: str) -> None:
+        self._recorded = recorded
+        self._label = label
+
+    def enqueue(self, ctx: Context) -> None:
+        recorded = self._recorded
+        for source in recorded.sources:
+            ctx.order(source)
+        with ctx.device.leasing, sharing:
+            for prior in recorded.priors:
+                ctx.depend(prior)
+            for storage in recorded.reads:
+                ctx.read(storage)
+            for storage in recorded.writes:
+                ctx.write(storage)
+            ctx.retain(recorded)
+            for command in recorded.commands:
+                command.enqueue(ctx.queue)
+
+    def _describe(self) -> str:
+        return self._label

@@ -1,0 +1,295 @@
+"""Functions that replay: captured once for each kind of arguments, fed with each call's own.
+
+A graph has its inputs and outputs at fixed places. A call copies its arguments there, replays,
+and copies what comes out, in one operation, so that calls may overlap as if there were no places
+to share.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Generator, Hashable
+from typing import Any, Generic, NamedTuple, TypeVar, overload
+
+import numpy as np
+
+from numbasync.context import Context
+from numbasync.contiguous import Contiguous
+from numbasync.copies import copy, upload_new
+from numbasync.errors import CallerError, NotAGraphNodeError, OperationError
+from numbasync.graph import CudaGraph
+from numbasync.op import DeviceOp, Shared, Steps
+from numbasync.partition import Partition
+from numbasync.parts import check_op, is_op, name_of, refusing
+from numbasync.recording import Branch, Recorder, Recording, prepared
+from numbasync.tensor import SharedTensor, Tensor
+
+T = TypeVar("T")
+
+MOST = 16  # captures of one function that are kept
+
+
+class _Captured(NamedTuple):
+    """One capture: the graph, where its inputs are, and what came out."""
+
+    graph: CudaGraph[Any]
+    inputs: tuple[Tensor, ...]
+    output: Any
+
+
+class Graphed(Generic[T]):
+    """A function of tensors that gives an operation, replayed as a graph.
+
+    Made by `na.graphed`. Called like the function, it gives an operation of the same value.
+    """
+
+    def __init__(self, function: Callable[..., DeviceOp[Any]], copies: bool, most: int) -> None:
+        functools.update_wrapper(self, function)
+        self._function = function
+        self._copies = copies
+        self._most = most
+        self._lock = threading.Lock()
+        self._captures: OrderedDict[Hashable, Shared[_Captured]] = OrderedDict()
+        self._graphs: dict[Hashable, CudaGraph[Any]] = {}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> DeviceOp[T]:
+        return _Replayed(self, _Arguments(self.name, args, kwargs))
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        if instance is None:
+            return self
+        raise OperationError(
+            f"{self.name} is a method: a capture would hold one object's state for all of them.\n"
+            "Graph a bound method, na.graphed(obj.method), or derive the class from na.Module."
+        )
+
+    @property
+    def name(self) -> str:
+        return name_of(self._function)
+
+    @property
+    def graphs(self) -> tuple[CudaGraph[Any], ...]:
+        """What has been captured, the one that was used last at the end."""
+        with self._lock:
+            return tuple(self._graphs[key] for key in self._captures if key in self._graphs)
+
+    def captured(self, ctx: Context, arguments: _Arguments) -> Steps[_Captured]:
+        """The capture for such arguments; made now, if there is none."""
+        key = ctx.device, arguments.key
+        with self._lock:
+            found = self._captures.get(key)
+            if found is None:
+                found = self._captures[key] = _Capture(self, arguments, key).shared()
+                found.silence()
+                while len(self._captures) > self._most:
+                    old, _ = self._captures.popitem(last=False)
+                    self._graphs.pop(old, None)
+            self._captures.move_to_end(key)
+        try:
+            return (yield from found.steps(ctx))
+        except BaseException:
+            with self._lock:
+                if self._captures.get(key) is found:
+                    del self._captures[key]  # so that the next call tries again
+            raise
+
+    def keep(self, key: Hashable, graph: CudaGraph[Any]) -> None:
+        with self._lock:
+            if key in self._captures:
+                self._graphs[key] = graph
+
+    def run(self, *args: Any, **kwargs: Any) -> DeviceOp[Any]:
+        """What the function itself gives."""
+        made = self._function(*args, **kwargs)
+        return check_op(made, f"what {self.name} returns, for na.graphed,")
+
+    def out(self, ctx: Context, value: Any) -> Steps[Any]:
+        """What a call hands out of what came out."""
+        if self._copies:
+            return (yield from _copied(ctx, value))
+        return value
+
+    def __repr__(self) -> str:
+        return f"<graphed {self.name}, {len(self._graphs)} captures>"
+
+
+class _Arguments:
+    """The arguments of one call, by position and by name; arrays apart from the rest."""
+
+    def __init__(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._name = name
+        self.arrays: list[Tensor | np.ndarray[Any, Any]] = []
+        kinds = list[Hashable]()
+        with refusing((*args, *kwargs.values())):
+            self._args = [self._sorted(i, v, kinds) for i, v in enumerate(args)]
+            self._kwargs = {k: self._sorted(k, v, kinds) for k, v in sorted(kwargs.items())}
+        self.key: Hashable = (len(args), tuple(self._kwargs), tuple(kinds))
+
+    def _sorted(self, where: int | str, value: Any, kinds: list[Hashable]) -> Any:
+        if is_op(value):
+            raise OperationError(
+                f"argument {where!r} of {self._name} is an operation, {value}: run it first, or go "
+                f"on with its value: op.then({self._name})."
+            )
+        if isinstance(value, SharedTensor):
+            value = value.tensor
+        if isinstance(value, Tensor | np.ndarray):
+            kinds.append((value.shape, value.dtype))
+            self.arrays.append(value)
+            return _Array
+        try:
+            hash(value)
+            # 0.0 and -0.0 are equal, and other kernels' arguments.
+            kinds.append((type(value), value.hex() if type(value) is float else value))
+        except TypeError:
+            raise CallerError(
+                f"argument {where!r} of {self._name} is a {type(value).__name__}, which a capture "
+                "cannot remember: pass tensors, NumPy arrays, and values that are hashable."
+            ) from None
+        return value
+
+    def with_arrays(self, arrays: tuple[Tensor, ...]) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments, with these arrays in the places of its own."""
+        left = iter(arrays)
+
+        def put(value: Any) -> Any:
+            return next(left) if value is _Array else value
+
+        return [put(v) for v in self._args], {k: put(v) for k, v in self._kwargs.items()}
+
+
+class _Array:
+    """Stands where an array was."""
+
+
+class _Capture(DeviceOp[_Captured]):
+    """Captures a function for such arguments."""
+
+    def __init__(self, graphed: Graphed[Any], arguments: _Arguments, key: Hashable) -> None:
+        self._graphed = graphed
+        self._arguments = arguments
+        self._key = key
+
+    def steps(self, ctx: Context) -> Steps[_Captured]:
+        graphed, arguments = self._graphed, self._arguments
+        inputs = tuple(Tensor.allocate(ctx, a.shape, a.dtype) for a in arguments.arrays)
+        args, kwargs = arguments.with_arrays(inputs)
+        recorder = Recorder(ctx.device.new_stream(), allocates=True)
+        op = graphed.run(*args, **kwargs)
+        op.claim()
+        value = yield from recorder.record(op, Branch(), ctx.submission.site)
+        graph: CudaGraph[Any] = CudaGraph(recorder.stream, recorder.finish())
+        graphed.keep(self._key, graph)
+        return _Captured(graph, inputs, value)
+
+    def _describe(self) -> str:
+        return f"capture of {self._graphed.name}"
+
+
+class _Replayed(DeviceOp[Any]):
+    """One call: arguments in, replay, results out."""
+
+    def __init__(self, graphed: Graphed[Any], arguments: _Arguments) -> None:
+        self._graphed = graphed
+        self._arguments = arguments
+
+    def steps(self, ctx: Context) -> Steps[Any]:
+        graphed, arguments = self._graphed, self._arguments
+        if isinstance(ctx, Recording):
+            raise NotAGraphNodeError(
+                f"{graphed.name} is replayed as a graph of its own; in another graph, use the "
+                "function itself."
+            )
+        found = yield from graphed.captured(ctx, arguments)
+        given = list[Tensor]()
+        for array in arguments.arrays:
+            given.append((yield from _on_device(ctx, array)))
+        # From here on at once: another thread's call uses the same places.
+        with ctx.device.leasing:
+            for place, tensor in zip(found.inputs, given, strict=True):
+                if not place.same_elements(tensor):
+                    prepared(copy(ctx, place, tensor))
+            found.graph.launch_in(ctx)
+            return prepared(graphed.out(ctx, found.output))
+
+    def _describe(self) -> str:
+        return f"{self._graphed.name}()"
+
+
+def _on_device(ctx: Context, array: Tensor | np.ndarray[Any, Any]) -> Steps[Tensor]:
+    """The array as one that is copied without further preparation."""
+    if isinstance(array, Tensor):
+        if array.is_contiguous:
+            return array
+        made = Tensor.allocate(ctx, array.shape, array.dtype)
+        yield from copy(ctx, made, array)
+        return made
+    made = Tensor.of(ctx.device, ctx.alloc(array.nbytes), Contiguous(array.shape, array.dtype))
+    yield from upload_new(ctx, made, array)
+    return made
+
+
+def _copied(ctx: Context, value: Any) -> Generator[Any, None, Any]:
+    """The same, with copies of all tensors in it."""
+    if isinstance(value, Tensor):
+        made = Tensor.allocate(ctx, value.shape, value.dtype)
+        yield from copy(ctx, made, value)
+        return made
+    if isinstance(value, SharedTensor):
+        return SharedTensor((yield from _copied(ctx, value.tensor)))
+    if isinstance(value, Partition):
+        made = yield from _copied(ctx, value.tensor)
+        return made.partition(value.tile)
+    if isinstance(value, tuple | list):
+        parts = list[Any]()
+        for part in value:
+            parts.append((yield from _copied(ctx, part)))
+        made_of: Any = type(value)
+        return made_of(*parts) if hasattr(value, "_fields") else made_of(parts)
+    if isinstance(value, dict):
+        items = {}
+        for key, part in value.items():
+            items[key] = yield from _copied(ctx, part)
+        return items
+    return value
+
+
+@overload
+def graphed(function: Callable[..., DeviceOp[T]], /) -> Graphed[T]: ...
+@overload
+def graphed(
+    *, copies: bool = True, most: int = MOST
+) -> Callable[[Callable[..., DeviceOp[T]]], Graphed[T]]: ...
+def graphed(function: Any = None, /, *, copies: bool = True, most: int = MOST) -> Any:
+    """Turn a function that gives an operation into one that replays it as a graph.
+
+    The first call with arguments of some shapes and dtypes captures; that and every later such
+    call copies its arguments to where the graph reads them, replays it, and copies the results.
+    Arguments that are no arrays are part of what is captured, as are tensors that the function
+    uses without being passed: new values of those in place are seen, new tensors are not.
+
+        @na.graphed
+        def step(x):
+            return layer(hidden, x, weights).then(lambda _: head(out, hidden)).output()
+
+        y = await step(x)
+
+    Args:
+        copies: hand out copies of the results; else the graph's own tensors, which the next call
+            overwrites.
+        most: captures that are kept; of more, the one that was not used for longest goes.
+
+    Raises:
+        OperationError: it is no function, or, when called, gives no operation.
+        NotAGraphNodeError: when run, of what no graph can repeat.
+    """
+    if function is None:
+        return functools.partial(graphed, copies=copies, most=most)
+    run: Callable[..., DeviceOp[Any]] = function
+    if not callable(run):
+        raise OperationError(f"na.graphed takes a function, not {function!r:.60}.")
+    if not isinstance(most, int) or most < 1:
+        raise CallerError(f"most={most!r}: keep 1 capture, or more.")
+    return Graphed(run, copies, most)

@@ -1,0 +1,73 @@
+"""Modules: objects with buffers and a forward pass, run as it is or replayed as a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from numbasync.errors import OperationError
+from numbasync.graph import CudaGraph
+from numbasync.graphed import Graphed
+from numbasync.op import DeviceOp
+from numbasync.parts import is_op
+from numbasync.sources import Value
+
+
+class Module:
+    """Base class of what has a forward pass.
+
+        class Layer(na.Module):
+            def __init__(self, weights: na.Tensor) -> None:
+                self.weights = weights
+
+            def forward(self, x: na.Tensor) -> na.DeviceOp[na.Tensor]:
+                return na.zeros(x.shape).then(lambda y: dense(y, x, self.weights)).output()
+
+        layer = Layer(weights)
+        y = await layer(x)                # kernel by kernel
+        await layer.warm_up(x)
+        y = await layer(x)                # one replay
+
+    Attributes:
+        graph: what `warm_up` has captured last, or what a subclass that captures for itself keeps
+            here; None before.
+    """
+
+    graph: CudaGraph[Any] | None = None
+    _replayed: Graphed[Any] | None = None
+
+    def _no_pass(self, *inputs: Any) -> Any:
+        raise OperationError(
+            f"{type(self).__name__} has no forward pass: write def forward(self, x): ... that "
+            "gives an operation."
+        )
+
+    # The operation of one pass, or its value. A variable, so that subclasses choose the inputs.
+    forward: Callable[..., Any] = _no_pass
+
+    def __call__(self, *inputs: Any) -> DeviceOp[Any]:
+        """An operation of one pass: a replay where `warm_up` has captured one for the shapes and
+        dtypes of `inputs`, or for others, else `forward`.
+        """
+        return self._forward(*inputs) if self._replayed is None else self._replayed(*inputs)
+
+    def warm_up(self, *inputs: Any) -> DeviceOp[CudaGraph[Any]]:
+        """An operation that compiles and captures the pass for such inputs, and from then on has
+        every call replayed; it runs once with them. It gives the graph.
+        """
+        if self._replayed is None:
+            self._replayed = Graphed(self._forward, copies=True, most=16)
+        replayed = self._replayed
+
+        def keep(_: object) -> CudaGraph[Any]:
+            self.graph = graph = replayed.graphs[-1]
+            return graph
+
+        return replayed(*inputs).map(keep)
+
+    def _forward(self, *inputs: Any) -> DeviceOp[Any]:
+        made = self.forward(*inputs)
+        return made if is_op(made) else Value(made)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}, {'not captured' if self.graph is None else self.graph!r}>"
