@@ -19,6 +19,7 @@ from numbasync.api import randn as randn
 from numbasync.api import zeros as zeros
 from numbasync.backend.base import Limits as Limits
 from numbasync.backend.base import MemoryStats as MemoryStats
+from numbasync.batch import BatchGraph as BatchGraph
 from numbasync.batch import BatchPlan as BatchPlan
 from numbasync.batch import BufferId as BufferId
 from numbasync.batch import CommandBatch as CommandBatch

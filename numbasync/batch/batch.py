@@ -16,6 +16,7 @@ from numbasync.batch.ids import BufferId
 from numbasync.batch.plan import BatchPlan
 from numbasync.batch.prepared import Prepared, prepare
 from numbasync.batch.record import Recorder
+from numbasync.batch.replay import BatchGraph
 from numbasync.batch.vocabulary import Vocabulary
 from numbasync.copies import HostArray
 from numbasync.device import Device, default_device
@@ -27,6 +28,7 @@ from numbasync.errors import (
 )
 from numbasync.op import DeviceOp
 from numbasync.sources import Value
+from numbasync.stream import Stream
 from numbasync.tensor import SharedTensor, Tensor
 
 
@@ -136,11 +138,11 @@ class CommandBatch(Vocabulary):
 
         Before the batch is executed, of what would be computed now.
         """
-        return BatchPlan(self._planned if self._planned is not None else self._prepared())
+        return BatchPlan(self.planned())
 
     _planned: Prepared | None = None
 
-    def op(self) -> DeviceOp[Results]:
+    def op(self) -> DeviceOp[Results[Tensor]]:
         """The batch as one operation, which gives its results: `results[id]` is a tensor. To be
         chained, scheduled and awaited like any other; reading is possible once it was run.
 
@@ -157,16 +159,32 @@ class CommandBatch(Vocabulary):
         self._state = "not executed yet"
         return BatchOp(self, self._planned)
 
-    def execute(self) -> Awaitable[Results]:
+    def graph(self, stream: Stream | None = None) -> BatchGraph:
+        """The batch as a graph, which runs as often as wanted, with new uploads:
+        `await b.graph().replay({x: array})`. Blocks until it is captured.
+
+        Args:
+            stream: where it is replayed; None: a new one.
+
+        Raises:
+            AlreadySubmittedError: it was executed before.
+        """
+        return BatchGraph(self, self.device.new_stream() if stream is None else stream)
+
+    def planned(self) -> Prepared:
+        """What `op` has planned, or what would be planned now."""
+        return self._prepared() if self._planned is None else self._planned
+
+    def execute(self) -> Awaitable[Results[Tensor]]:
         """Run it: `await b.execute()`.
 
         Raises:
             AlreadySubmittedError: now, if it was executed before.
         """
-        found: Awaitable[Results] = self._awaitable(self.op())
+        found: Awaitable[Results[Tensor]] = self._awaitable(self.op())
         return found
 
-    def execute_sync(self) -> Results:
+    def execute_sync(self) -> Results[Tensor]:
         """Run it, and block until it is done."""
         return self.op().sync_on(self.device.policy.next_stream())
 

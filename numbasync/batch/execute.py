@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from numbasync.submission import Submission
 
 _COUNTER = np.dtype(np.uint32)
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -45,30 +46,34 @@ class Transfers:
     downloads: int = 0
 
 
-class Results(Mapping[BufferId, Tensor]):
-    """What a batch's operation gives: the tensors of its results, by id."""
+class Results(Mapping[BufferId, T]):
+    """What a batch's operation gives: its results, by id. Of a batch tensors, of a replay arrays.
 
-    def __init__(self, ids: Mapping[int, Tensor], batch: CommandBatch) -> None:
-        self._tensors = ids
+    Attributes:
+        by_number: the same by the ids' numbers.
+    """
+
+    def __init__(self, found: Mapping[int, T], batch: CommandBatch) -> None:
+        self.by_number = found
         self._batch = batch
 
-    def __getitem__(self, key: BufferId) -> Tensor:
+    def __getitem__(self, key: BufferId) -> T:
         number = self._batch.recorder.check(key, "results").number
-        return self._tensors[number]
+        return self.by_number[number]
 
     def __iter__(self) -> Iterator[BufferId]:
-        return (self._batch.recorder.again(n) for n in self._tensors)
+        return (self._batch.recorder.again(n) for n in self.by_number)
 
     def __len__(self) -> int:
-        return len(self._tensors)
+        return len(self.by_number)
 
     @property
-    def tensors(self) -> tuple[Tensor, ...]:
+    def all(self) -> tuple[T, ...]:
         """In the order in which they were recorded."""
-        return tuple(self._tensors.values())
+        return tuple(self.by_number.values())
 
     def __repr__(self) -> str:
-        return f"<Results of {self._batch.recorder.label}: {list(self._tensors.values())}>"
+        return f"<Results of {self._batch.recorder.label}: {list(self.by_number.values())}>"
 
 
 # --- memory -------------------------------------------------------------------------
@@ -199,14 +204,14 @@ def _meta(dtype: np.dtype[Any]) -> Tensor:
 # --- operations -----------------------------------------------------------------------
 
 
-class BatchOp(DeviceOp[Results]):
+class BatchOp(DeviceOp[Results[Tensor]]):
     """A batch, run once. Gives its results."""
 
     def __init__(self, batch: CommandBatch, prepared: Prepared) -> None:
         self._batch = batch
         self._prepared = prepared
 
-    def steps(self, ctx: Context) -> Steps[Results]:
+    def steps(self, ctx: Context) -> Steps[Results[Tensor]]:
         batch = self._batch
         try:
             batch.check_device(ctx.device)

@@ -32,6 +32,7 @@ SUM, TORCH_DOT = "numbasync: batch of sum(a * b + c)", "PyTorch: dot"
 SOFTMAX = "numbasync: batch of softmax"
 TORCH_SOFTMAX, COMPILED_SOFTMAX = "PyTorch: softmax", "PyTorch: torch.compile of softmax"
 TRIP = "numbasync: record, execute, read"
+REPLAY = "numbasync: replay of a batch as a graph, new upload"
 RAW_TRIP = "cuda.bindings: two copies and a packed launch"
 
 METHOD = (
@@ -53,7 +54,10 @@ REDUCE_TARGETS = (
     Target("softmax / PyTorch", SOFTMAX, TORCH_SOFTMAX, 1 / 1.4, 1 / 1.5),
     Target("softmax / torch.compile", SOFTMAX, COMPILED_SOFTMAX, 1 / 1.1, 1 / 1.2),
 )
-SMALL_TARGETS = (Target("record, execute, read / raw round trip", TRIP, RAW_TRIP, 3.0, 2.0),)
+SMALL_TARGETS = (
+    Target("record, execute, read / raw round trip", TRIP, RAW_TRIP, 3.0, 2.0),
+    Target("replay as a graph / raw round trip", REPLAY, RAW_TRIP, 1.5, 1.2),
+)
 
 
 async def tables(device: Device, rounds: int) -> list[report.Record]:
@@ -270,7 +274,19 @@ def _small(device: Device) -> list[Case]:
     async def check() -> None:
         np.testing.assert_array_equal(call(), wanted(a))
 
+    again = na.CommandBatch(device)
+    x = again.upload(a)
+    y = again.add(again.scale(again.relu(x), 2.0), x)
+    graph = again.graph(stream)
+
+    def replay() -> Any:
+        return graph.replay_sync({x: a})[y]
+
+    async def check_replay() -> None:
+        np.testing.assert_array_equal(replay(), wanted(a))
+
     return [
         case(TRIP, call, lambda: None, check),
+        case(REPLAY, replay, lambda: None, check_replay),
         case("numbasync: record only", lambda: recorded()[0].plan(), lambda: None, check),
     ]
