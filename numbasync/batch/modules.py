@@ -8,10 +8,12 @@ those functions do.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import hashlib
 import os
+import shutil
 import sys
 import tempfile
 import threading
@@ -124,9 +126,13 @@ def folder() -> Path:
 
 
 @functools.cache
-def _kept() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="numbasync-batch-", ignore_cleanup_errors=True)
-
-
 def _private() -> Path:
-    return Path(_kept().name)
+    """A folder that goes when this process ends, and not with a child of it."""
+    made, owner = tempfile.mkdtemp(prefix="numbasync-batch-"), os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == owner:
+            shutil.rmtree(made, ignore_errors=True)
+
+    atexit.register(remove)
+    return Path(made)
