@@ -23,6 +23,7 @@ from numbasync.errors import InternalError, KernelCompileError
 from numbasync.launch import Compile, Launch
 from numbasync.launcher import Launcher
 from numbasync.layout import Layout
+from numbasync.making import FromHost
 from numbasync.memory import Storage
 from numbasync.op import DeviceOp, Steps
 from numbasync.staging import held
@@ -100,8 +101,7 @@ class Memory:
         for n in plan.inputs:
             tensor = held.get(n)
             if tensor is None:
-                self._own(ctx, n)
-                continue
+                continue  # `upload` makes it
             self.tensors[n] = tensor
             if not tensor.is_contiguous:
                 packed = Tensor.allocate(ctx, tensor.shape, tensor.dtype)
@@ -120,12 +120,29 @@ class Memory:
             self.counters = Tensor.allocate(ctx, (plan.counters,), _COUNTER)
             yield from fill(ctx, self.counters, np.uint32(0))
 
+    def upload(self, ctx: Context, n: int, array: HostArray) -> Steps[None]:
+        """An input with the elements of a host array; at once, if it is small."""
+        node = self.prepared.nodes[n]
+        made = FromHost(contiguous(node.shape, node.dtype.type), array)
+        made.claim()
+        if made.is_quick and ctx.takes(made):
+            self._keep(n, made.result())
+            return
+        self._own(ctx, n)
+        if array.size:
+            yield from upload_new(ctx, self.tensors[n], array)
+
     def _own(self, ctx: Context, n: int) -> None:
         node = self.prepared.nodes[n]
         kind = contiguous(node.shape, node.dtype.type)
-        storage = ctx.alloc(kind.nbytes)
-        self.tensors[n] = Tensor.of(ctx.device, storage, kind)
-        self.flat[n] = Tensor.of(ctx.device, storage, contiguous((node.size,), node.dtype.type))
+        self._keep(n, Tensor.of(ctx.device, ctx.alloc(kind.nbytes), kind))
+
+    def _keep(self, n: int, tensor: Tensor) -> None:
+        node, device = self.prepared.nodes[n], tensor.device
+        assert device is not None  # it has memory
+        flat = contiguous((node.size,), node.dtype.type)
+        self.tensors[n] = tensor
+        self.flat[n] = Tensor.of(device, tensor.storage, flat)
 
     def _at(self, ctx: Context, offset: int, count: int, dtype: np.dtype[Any]) -> Tensor:
         at = Layout(offset, (count,), (dtype.itemsize,))
@@ -238,9 +255,8 @@ def run(ctx: Context, batch: CommandBatch, plan: Prepared) -> Steps[Memory]:
     memory = Memory(plan)
     yield from memory.allocate(ctx, there)
     for n, array in arrays.items():
-        if array.size:
-            yield from upload_new(ctx, memory.tensors[n], array)
-            batch.transfers.uploads += 1
+        yield from memory.upload(ctx, n, array)
+        batch.transfers.uploads += bool(array.size)
     for at, kernel in enumerate(found):
         if plan.texts[at].grid == 0:
             continue

@@ -22,6 +22,7 @@ Kind = DType | type
 F16, F32, F64 = np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)
 I32, I64, BOOL = np.dtype(np.int32), np.dtype(np.int64), np.dtype(np.bool_)
 DTYPES = (F16, F32, F64, I32, I64, BOOL)
+_KNOWN = {dtype: dtype for dtype in DTYPES}
 
 
 def is_float(dtype: DType) -> bool:
@@ -191,13 +192,14 @@ def check_dtype(dtype: Any, what: str) -> DType:
     Raises:
         DTypeError: it is another one.
     """
+    if isinstance(dtype, np.dtype) and dtype in _KNOWN:
+        return _KNOWN[dtype]  # one object a type, quick to compare
     try:
         found: DType = np.dtype("None" if dtype is None else dtype)
     except TypeError:
         raise DTypeError(f"{what}: {dtype!r:.60} is not a NumPy dtype; write np.float32.") from None
-    for known in DTYPES:
-        if found == known:  # one object a type, quick to compare and to hash
-            return known
+    if found in _KNOWN:
+        return _KNOWN[found]
     raise DTypeError(
         f"{what}: a batch has float16, float32, float64, int32, int64 and bool, not {found}.\n"
         "Convert it: array.astype(np.float32)"
