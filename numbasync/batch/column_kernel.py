@@ -16,7 +16,7 @@ from numbasync.batch.graph import Nodes
 from numbasync.batch.reducing import WARP
 
 FEW_BLOCKS = 1024  # with fewer, each has as many threads as it can
-MOST_THREADS = 1024
+MOST_THREADS = 512  # each may then have 128 registers
 
 
 def write(nodes: Nodes, group: Group, written: Iterable[int], tuning: Tuning) -> KernelText:

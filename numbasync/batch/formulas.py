@@ -175,7 +175,7 @@ class Formulas:
         if is_integer(ty):
             call = f"{self.use('whole_power')}({typed(I64, a)}, {typed(I64, b)})"
             return self.rounded(ty, call)
-        return self.rounded(ty, f"math.pow({a}, {b})")
+        return self.rounded(ty, typed(ty, f"math.pow({a}, {b})"))
 
     def _maximum(self, ty: DType, a: str, b: str) -> str:
         return f"{self.use('larger')}({a}, {b})"

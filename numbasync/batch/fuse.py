@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 
 from numbasync.batch.graph import CONSTANT, Nodes, live
 from numbasync.batch.space import Space, reduced_space
+from numbasync.errors import InternalError
 
 MOST_ARRAYS = 24  # of one kernel: each is 56 bytes of the 4 KiB of arguments
 MOST_NODES = 160  # of one kernel: registers, and time to compile
@@ -107,6 +108,8 @@ def _ordered(groups: list[Group]) -> tuple[list[Group], dict[int, int]]:
     order: list[int] = []
     placed: set[int] = set()
     while len(order) < len(groups):
+        if not any(g.before <= placed for at, g in enumerate(groups) if at not in placed):
+            raise InternalError(f"kernels of a batch wait for each other: {groups}")
         for at, group in enumerate(groups):
             if at not in placed and group.before <= placed:
                 order.append(at)

@@ -191,6 +191,31 @@ def test_integers_wrap_and_divide_as_in_numpy(device: na.Device) -> None:
                 assert have.dtype == want.dtype
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_powers_and_dot_products(device: na.Device, dtype: Any) -> None:
+    x = np.abs(X).astype(dtype)[:200] / dtype(2) + dtype(0.25)
+    y = Y.astype(dtype)[:200] / dtype(2)
+    # CUDA bounds pow of float32 at 9 units, of float64 at 2; NumPy's own is within 4.
+    for record, want in [
+        (lambda b, p, q: p**q, x**y),
+        (lambda b, p, q: p**0.5, np.power(x, dtype(0.5))),
+        (lambda b, p, q: p**3 - 1, x ** dtype(3) - dtype(1)),
+        (lambda b, p, q: 2.0**q, dtype(2) ** y),
+    ]:
+        have = computed(record, x, y)
+        assert have.dtype == want.dtype
+        ulps = 14 * np.spacing(np.maximum(np.abs(want), np.power(x, dtype(3)))).astype(np.float64)
+        assert (np.abs(have.astype(np.float64) - want) <= ulps).all()
+    np.testing.assert_array_equal(computed(lambda b, p, q: q**2, x, y), y * y)
+    wide = x.astype(np.float64) * y.astype(np.float64)
+    have = computed(lambda b, p, q: b.dot(p, q), x, y)
+    assert have.dtype == dtype and have.shape == ()
+    # A product is rounded to its type (of float16, to float32), then the sum.
+    eps = float(np.finfo(np.float32 if dtype == np.float16 else dtype).eps)
+    bound = (200 * eps) * np.abs(wide).sum() + np.spacing(np.abs(dtype(wide.sum())))
+    assert abs(float(have) - wide.sum()) <= bound
+
+
 def test_numbers_of_python_take_the_other_operands_type(device: na.Device) -> None:
     half = X.astype(np.float16)
     for record, want in [
@@ -218,8 +243,8 @@ def test_random_expressions_are_what_numpy_computes(device: na.Device, record: A
         values = record(b)
         b.execute_sync()
         found.append([b.read_sync(v.id) for v in values])
-        for value, have in zip(values, found[-1], strict=True):
-            check(value, have)
+        parts = [check(value, have) for value, have in zip(values, found[-1], strict=True)]
+        assert np.mean(parts) > 0.5, "most elements can be compared"
     for fused, apart in zip(*found, strict=True):
         np.testing.assert_array_equal(fused, apart)
 

@@ -26,7 +26,7 @@ def test_a_replay_computes_with_new_uploads(device: na.Device) -> None:
     for k in range(3):
         again = g.replay_sync({x: X - k})
         np.testing.assert_array_equal(again[y], np.maximum(X - k, 0) * 2 + (X + 1))
-        assert again[total] == 40_000  # its counter is 0 again each time
+        assert again[total] == 40_000  # the blocks are counted anew each time
     np.testing.assert_array_equal(first[y], np.maximum(X, 0) * 2 + (X + 1))  # an array of its own
     assert counters().allocations == before.allocations
     assert (b.transfers.uploads, b.transfers.downloads, b.kernels_launched) == (12, 8, 8)
