@@ -186,7 +186,8 @@ class CudaGraph(Generic[T]):
             self._backend.change(position, command)
             self._replace(Recorded(
                 tuple(changed), (*self._recorded.kept, *made.kept),
-                (*self._recorded.sources, *made.sources), (*self._priors, *made.priors),
+                tuple({id(x): x for x in (*self._recorded.sources, *made.sources)}.values()),
+                (*self._priors, *made.priors),
                 self._recorded.nbytes,
             ))  # fmt: skip
 

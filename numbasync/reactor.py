@@ -205,7 +205,7 @@ class Reactor:
             self._moved_at = now
         still = now - self._moved_at
         due, looks_on = self._due(now)
-        looks_on = looks_on or any(still < stream.spin_seconds for stream in self._queues)
+        looks_on = looks_on or any(still < self._patience(stream) for stream in self._queues)
         if looks_on and still <= WATCHDOG_SECONDS:
             self._turn_soon(loop)
             return
@@ -219,6 +219,12 @@ class Reactor:
         self._sleeps += 1
         seconds = min(due - now, WATCHDOG_SECONDS) if rings else POLL_SECONDS
         self._next = loop.call_later(seconds, self._turn)
+
+    def _patience(self, stream: Watched) -> float:
+        """How long to look for it before sleeping."""
+        forecast = self._forecasts.get(stream)
+        patience = stream.spin_seconds
+        return patience if forecast is None else max(patience, forecast.patience())
 
     def _due(self, now: float) -> tuple[float, bool]:
         """When the next of the streams is to be looked at, as they went before; whether one is to

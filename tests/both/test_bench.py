@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,10 @@ import pytest
 
 import numbasync as na
 from numbasync import cli
-from numbasync.bench import batches, copying, long_wait, peers, report
+from numbasync.bench import batches, chains, copying, host_work, long_wait, peers, replayed, report
+from numbasync.bench.replayed import Replayed
+from numbasync.testing import Gate, settle
+from tests.common import waited
 
 TABLES = {
     "one small kernel": ("launch", 6),
@@ -126,8 +130,6 @@ def test_one_suite_alone(device: na.Device, tmp_path: Path) -> None:
 def test_a_graph_that_loses_a_launch_ends_the_run(
     device: na.Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, launches: int
 ) -> None:
-    from numbasync.bench import chains, replayed
-
     zipped = replayed.zipped
     owner = {"replayed": replayed, "chains": chains}[module]
     # Only chains of 100 are wrong, so tables before them are there.
@@ -136,12 +138,40 @@ def test_a_graph_that_loses_a_launch_ends_the_run(
         bench(device, "graph", tmp_path / "graph.json")
 
 
-async def test_work_of_the_host_is_a_part_of_its_step(device: na.Device) -> None:
-    from numbasync.bench import host_work
+async def test_a_step_enqueues_its_launch_computes_and_ends_behind_both(
+    device: na.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = await Replayed.on(device.new_stream(), 3)
+    computed = list[tuple[int, int]]()
 
-    for work, table in zip(host_work.WORK, await host_work.tables(device, 3), strict=True):
-        assert f"{work:,} us" in table["what"] and f"{work} us" in table["method"]
-        assert all(timing["low"] >= work for timing in table["timings"]), table
+    def compute(work: int) -> None:
+        computed.append((work, graph.graph.statistics().launches))
+
+    monkeypatch.setattr(host_work, "compute", compute)
+    for case in host_work.cases(graph, 300):
+        await case.check()
+        computed.clear()
+        before = graph.graph.statistics().launches
+        await case.run(2)
+        assert computed == [(300, before + 1), (300, before + 2)], case.name
+
+
+async def test_an_async_step_computes_while_the_device_does(
+    device: na.Device, stream: na.Stream, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = await Replayed.on(stream, 3)
+    sync, *others = host_work.cases(graph, 300)
+    await sync.check()
+    monkeypatch.setattr(host_work, "compute", lambda work: gate.open())
+    assert len(others) == 2
+    for case in others:
+        gate.close()
+        step = asyncio.ensure_future(waited(case.run(1)))
+        await settle(device)
+        is_open = gate.is_open  # else it waits before it computes, or does not compute at all
+        gate.open()
+        await step
+        assert is_open, case.name
 
 
 def test_a_wrong_answer_ends_the_run(

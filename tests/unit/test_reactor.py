@@ -208,6 +208,44 @@ class Clock:
         return self.now
 
 
+@pytest.mark.parametrize(
+    ("took", "patient"),
+    [((0.0004, 0.0004), True), ((0.0004, 0.003), False), ((0.003, 0.0004), False),
+     ((0.002, 0.002), False)],
+    ids=str,
+)  # fmt: skip
+def test_what_was_short_twice_is_looked_through(
+    loop_factory: Any, monkeypatch: pytest.MonkeyPatch, took: tuple[float, ...], patient: bool
+) -> None:
+    """To sleep and to be woken would take a third as long again."""
+    clock = Clock()
+    monkeypatch.setattr(reactor, "time", clock)
+
+    async def main() -> None:
+        stream, watcher = FakeStream(spin_seconds=1e-6), reactor.current()
+        for number, seconds in enumerate(took, 1):
+            clock.now = float(number)
+            future = watcher.wait(stream, number)
+            await turns()
+            clock.now += seconds
+            stream.reach(number)
+            await future
+        clock.now = 10.0
+        future = watcher.wait(stream, 3)
+        looked = []
+        for at in (0.0003, 0.00049, 0.00051):
+            clock.now = 10.0 + at
+            await turns()
+            before = stream.looks
+            await turns(20)
+            looked.append(stream.looks >= before + 15)
+        assert looked == [patient, patient, False]
+        stream.reach(3)
+        await future
+
+    run(loop_factory, main())
+
+
 def test_what_takes_as_long_every_time_is_looked_for_when_it_is_due(
     loop_factory: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
