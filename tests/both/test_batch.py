@@ -121,7 +121,7 @@ def test_reductions(device: na.Device, name: str, axis: int | None, dtype: Any) 
     have = computed(lambda b, x: getattr(b, name)(x, axis), a)
     assert (have.dtype, have.shape) == (want.dtype, want.shape)
     if name == "mean" and dtype in (np.float32, np.float16):
-        np.testing.assert_allclose(have, want, rtol=2 * np.finfo(dtype).eps, atol=1e-7)
+        np.testing.assert_allclose(have, want, rtol=2 * float(np.finfo(dtype).eps), atol=1e-7)
     else:
         np.testing.assert_array_equal(have, want)
 
