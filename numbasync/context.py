@@ -8,7 +8,7 @@ for that one. A thread enqueues one operation at a time.
 from __future__ import annotations
 
 import gc
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
@@ -17,6 +17,7 @@ import numpy as np
 from numbasync.backend import base
 from numbasync.backend.base import Preparation
 from numbasync.callsite import CallSite
+from numbasync.device import Device
 from numbasync.errors import (
     AccessConflictError,
     DeviceLostError,
@@ -77,6 +78,21 @@ class Submittable(Protocol[T_co]):
         ...
 
 
+def allocated(device: Device, pool: MemoryPool, nbytes: int, stream: Stream) -> Storage:
+    """Memory for work on `stream`; what nobody uses any more is looked for first, if need be.
+
+    Raises:
+        OutOfDeviceMemoryError: they do not fit, even after that.
+    """
+    try:
+        return pool.allocate(nbytes, stream.backend)
+    except OutOfDeviceMemoryError:
+        gc.collect()
+        device.ask()
+        pool.trim()
+        return pool.allocate(nbytes, stream.backend)
+
+
 # --- one submission ------------------------------------------------------------------
 
 
@@ -124,6 +140,14 @@ class Context:
             submission.queue = self.stream.backend.open()
         return submission.queue
 
+    @property
+    def asked(self) -> Stream:
+        """The stream that the operation was to go to, which its parts may name."""
+        return self.stream
+
+    def if_forgotten(self, call: Callable[[], None]) -> None:
+        """Call if what was enqueued will never run: never, but for what is only recorded."""
+
     def takes(self, op: Submittable[Any]) -> bool:
         """Enqueue a part of the operation at once, if that can be; whether it was."""
         submission = self.submission
@@ -163,15 +187,8 @@ class Context:
             OutOfDeviceMemoryError: they do not fit, even after unused memory was returned.
         """
         self._used = True
-        stream = self.stream.backend
         self.submission.nbytes += nbytes
-        try:
-            storage = self.pool.allocate(nbytes, stream)
-        except OutOfDeviceMemoryError:
-            gc.collect()
-            self.device.ask()
-            self.pool.trim()
-            storage = self.pool.allocate(nbytes, stream)
+        storage = allocated(self.device, self.pool, nbytes, self.stream)
         storage.writer = self.submission
         self.submission.retain(storage)
         return storage

@@ -8,6 +8,7 @@ those buffers.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, Generic, TypeVar, overload
@@ -27,17 +28,23 @@ from numbasync.exclusive import exclusive
 from numbasync.execute import agreed, enqueued, stream_for
 from numbasync.host import sharing
 from numbasync.launch import Launch
-from numbasync.memory import MemoryPool
 from numbasync.op import DeviceOp
-from numbasync.parts import check_op
+from numbasync.parts import check_closure, check_op, name_of, refusing
 from numbasync.recorded import Recorded, Step, missing_edge
 from numbasync.recording import Branch, Recorder, Recording, prepared
+from numbasync.replays import GraphLaunch, Replay
 from numbasync.scope import Scope
-from numbasync.sources import Leaf
 from numbasync.standing import Standing
 from numbasync.stream import Stream, check_stream
 from numbasync.submission import Submission
-from numbasync.topology import GraphStatistics, Node, Topology, described, topology_of
+from numbasync.topology import (
+    GraphStatistics,
+    Node,
+    Topology,
+    described,
+    node_of,
+    topology_of,
+)
 
 T = TypeVar("T")
 
@@ -87,7 +94,7 @@ class CudaGraph(Generic[T]):
         """
         check_stream(stream, "capture")
         check_op(op, "what capture takes")
-        recorded, value = _recorded(op, agreed(op, op.stream, stream), allocates=True)
+        recorded, value = _recorded(op, stream, allocates=True)
         return CudaGraph(stream, recorded, value)
 
     @overload
@@ -106,8 +113,15 @@ class CudaGraph(Generic[T]):
         found = Scope(stream, CudaGraph)
         if f is None:
             return found
+        check_closure(f, "scope")
         with found:
-            f(found)
+            made = f(found)
+            if inspect.isgenerator(made) or inspect.iscoroutine(made):
+                made.close()
+                raise CallerError(
+                    f"{name_of(f)} gives a {type(made).__name__}, which records nothing: a scope "
+                    "is recorded at once. Write a plain function, without await and yield."
+                )
         return found.graph
 
     # --- what it gives ---
@@ -139,7 +153,7 @@ class CudaGraph(Generic[T]):
         check_op(op, "what update takes")
         if not op.is_node:  # by a look at it; so look at what it does
             label = op.label
-            op = _Replay(_recorded(op, self.stream, allocates=False)[0], label)
+            op = Replay(_recorded(op, self.stream, allocates=False)[0], label)
         self._updated, _ = enqueued(op, self.stream)
         self._updates += 1
 
@@ -159,12 +173,17 @@ class CudaGraph(Generic[T]):
         """
         position = node.position if isinstance(node, Node) else node
         steps = self._recorded.steps
-        if not isinstance(position, int) or not 0 <= position < len(steps):
+        if type(position) is not int or not 0 <= position < len(steps):
             raise CallerError(
                 f"set_args({node!r:.60}): the graph has nodes 0 to {len(steps) - 1}; write one of "
                 "graph.nodes, or its position."
             )
         old = steps[position]
+        if isinstance(node, Node) and node != node_of(position, old.command):
+            raise CallerError(
+                f"set_args: {node!r} is of another graph, or was here before a recapture; here "
+                f"node {position} is {old.command.name}. Write one of graph.nodes."
+            )
         if not isinstance(old.origin, Launch):
             raise GraphUpdateError(
                 f"node {position} is a {old.command.kind} ({old.command.name}); only a kernel has "
@@ -276,6 +295,10 @@ class CudaGraph(Generic[T]):
             self._launches += 1
         return True
 
+    def follow(self, ctx: Context) -> None:
+        """Start what is enqueued from now on after the latest launch."""
+        self._standing.follow(ctx)
+
     def launch_in(self, ctx: Context) -> None:
         """Enqueue a replay, in order with everyone who uses its buffers."""
         if ctx.device is not self.device:
@@ -308,6 +331,8 @@ class CudaGraph(Generic[T]):
 
 def _recorded(op: DeviceOp[T], stream: Stream, allocates: bool) -> tuple[Recorded, T]:
     """What `op` would enqueue, and its value."""
+    with refusing((op,)):
+        agreed(op, op.stream, stream)
     stream.check()
     op.claim()
     exclusive.check()
@@ -323,57 +348,3 @@ def _captured(op: DeviceOp[Any], stream: Stream | None) -> CudaGraph[Any]:
 
 
 capturable.capture = _captured
-
-
-class GraphLaunch(DeviceOp[None]):
-    """One replay of a graph, which it keeps alive."""
-
-    is_quick = True
-
-    def __init__(self, graph: CudaGraph[Any]) -> None:
-        self._graph = graph
-        self.home = graph.stream
-
-    @property
-    def label(self) -> str:
-        return "graph.launch()"
-
-    def at_once(self, submission: Submission, pool: MemoryPool | None) -> bool:
-        return self._graph.launch_at_once(submission)
-
-    def result(self) -> None:
-        return None
-
-    def steps(self, ctx: Context) -> Any:
-        self._graph.launch_in(ctx)
-        return None
-        yield  # it is a generator
-
-    def _describe(self) -> str:
-        return "graph.launch()"
-
-
-class _Replay(Leaf[None]):
-    """Recorded commands, enqueued one by one, once."""
-
-    def __init__(self, recorded: Recorded, label: str) -> None:
-        self._recorded = recorded
-        self._label = label
-
-    def enqueue(self, ctx: Context) -> None:
-        recorded = self._recorded
-        for source in recorded.sources:
-            ctx.order(source)
-        with ctx.device.leasing, sharing:
-            for prior in recorded.priors:
-                ctx.depend(prior)
-            for storage in recorded.reads:
-                ctx.read(storage)
-            for storage in recorded.writes:
-                ctx.write(storage)
-            ctx.retain(recorded)
-            for command in recorded.commands:
-                command.enqueue(ctx.queue)
-
-    def _describe(self) -> str:
-        return self._label

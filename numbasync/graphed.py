@@ -10,19 +10,22 @@ from __future__ import annotations
 import functools
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Generator, Hashable
+from collections.abc import Callable, Generator, Hashable, Iterator
 from typing import Any, Generic, NamedTuple, TypeVar, overload
 
 import numpy as np
 
+from numbasync import layout
 from numbasync.context import Context
 from numbasync.contiguous import Contiguous
 from numbasync.copies import copy, upload_new
 from numbasync.errors import CallerError, NotAGraphNodeError, OperationError
 from numbasync.graph import CudaGraph
+from numbasync.host import HostBuffer
 from numbasync.op import DeviceOp, Shared, Steps
 from numbasync.partition import Partition
 from numbasync.parts import check_op, is_op, name_of, refusing
+from numbasync.recorded import Recorded
 from numbasync.recording import Branch, Recorder, Recording, prepared
 from numbasync.tensor import SharedTensor, Tensor
 
@@ -55,7 +58,11 @@ class Graphed(Generic[T]):
         self._graphs: dict[Hashable, CudaGraph[Any]] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> DeviceOp[T]:
-        return _Replayed(self, _Arguments(self.name, args, kwargs))
+        return self.replay(*args, **kwargs)
+
+    def replay(self, *args: Any, **kwargs: Any) -> Replayed:
+        """A call, which knows afterwards what it has replayed."""
+        return Replayed(self, _Arguments(self.name, args, kwargs))
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         if instance is None:
@@ -93,6 +100,7 @@ class Graphed(Generic[T]):
             with self._lock:
                 if self._captures.get(key) is found:
                     del self._captures[key]  # so that the next call tries again
+                    self._graphs.pop(key, None)
             raise
 
     def keep(self, key: Hashable, graph: CudaGraph[Any]) -> None:
@@ -104,6 +112,19 @@ class Graphed(Generic[T]):
         """What the function itself gives."""
         made = self._function(*args, **kwargs)
         return check_op(made, f"what {self.name} returns, for na.graphed,")
+
+    def check(self, value: Any, recorded: Recorded) -> None:
+        """Refuse to hand out what the next call overwrites, and what no device can copy."""
+        if not self._copies:
+            return
+        written = [c.operands[0] for c in recorded.commands if c.call == "download"]
+        for array in _host_arrays(value):
+            if any(np.may_share_memory(array, host) for host in written):
+                raise NotAGraphNodeError(
+                    f"{self.name} gives an array in the host's memory, {array.dtype}"
+                    f"{list(array.shape)}, which each replay overwrites.\nGive the tensor, and "
+                    f"read it behind the call: await {self.name}(...).to_host()."
+                )
 
     def out(self, ctx: Context, value: Any) -> Steps[Any]:
         """What a call hands out of what came out."""
@@ -136,13 +157,13 @@ class _Arguments:
         if isinstance(value, SharedTensor):
             value = value.tensor
         if isinstance(value, Tensor | np.ndarray):
-            kinds.append((value.shape, value.dtype))
+            kinds.append((value.shape, layout.check_dtype(value.dtype, records=True)))
             self.arrays.append(value)
             return _Array
+        kind = _kind(value)
         try:
-            hash(value)
-            # 0.0 and -0.0 are equal, and other kernels' arguments.
-            kinds.append((type(value), value.hex() if type(value) is float else value))
+            hash(kind)
+            kinds.append(kind)
         except TypeError:
             raise CallerError(
                 f"argument {where!r} of {self._name} is a {type(value).__name__}, which a capture "
@@ -158,6 +179,20 @@ class _Arguments:
             return next(left) if value is _Array else value
 
         return [put(v) for v in self._args], {k: put(v) for k, v in self._kwargs.items()}
+
+
+def _kind(value: Any) -> Hashable:
+    """What a value is known by. 1, 1.0 and True are equal, and so are 0.0 and -0.0, but other
+    arguments of kernels; and what is no number is not equal to itself.
+    """
+    kind = type(value)
+    if isinstance(value, tuple):
+        return kind, tuple(_kind(part) for part in value)
+    if isinstance(value, np.generic):
+        return kind, value.dtype, value.tobytes()
+    if kind in (float, complex):
+        return kind, np.array(value).tobytes()
+    return kind, value
 
 
 class _Array:
@@ -180,7 +215,9 @@ class _Capture(DeviceOp[_Captured]):
         op = graphed.run(*args, **kwargs)
         op.claim()
         value = yield from recorder.record(op, Branch(), ctx.submission.site)
-        graph: CudaGraph[Any] = CudaGraph(recorder.stream, recorder.finish())
+        recorded = recorder.finish()
+        graphed.check(value, recorded)
+        graph: CudaGraph[Any] = CudaGraph(recorder.stream, recorded)
         graphed.keep(self._key, graph)
         return _Captured(graph, inputs, value)
 
@@ -188,8 +225,14 @@ class _Capture(DeviceOp[_Captured]):
         return f"capture of {self._graphed.name}"
 
 
-class _Replayed(DeviceOp[Any]):
-    """One call: arguments in, replay, results out."""
+class Replayed(DeviceOp[Any]):
+    """One call: arguments in, replay, results out.
+
+    Attributes:
+        graph_used: what was replayed; None before.
+    """
+
+    graph_used: CudaGraph[Any] | None = None
 
     def __init__(self, graphed: Graphed[Any], arguments: _Arguments) -> None:
         self._graphed = graphed
@@ -208,10 +251,13 @@ class _Replayed(DeviceOp[Any]):
             given.append((yield from _on_device(ctx, array)))
         # From here on at once: another thread's call uses the same places.
         with ctx.device.leasing:
+            # Calls follow each other, in strict ordering too: the caller sees nothing shared.
+            found.graph.follow(ctx)
             for place, tensor in zip(found.inputs, given, strict=True):
                 if not place.same_elements(tensor):
                     prepared(copy(ctx, place, tensor))
             found.graph.launch_in(ctx)
+            self.graph_used = found.graph
             return prepared(graphed.out(ctx, found.output))
 
     def _describe(self) -> str:
@@ -229,6 +275,16 @@ def _on_device(ctx: Context, array: Tensor | np.ndarray[Any, Any]) -> Steps[Tens
     made = Tensor.of(ctx.device, ctx.alloc(array.nbytes), Contiguous(array.shape, array.dtype))
     yield from upload_new(ctx, made, array)
     return made
+
+
+def _host_arrays(value: Any) -> Iterator[np.ndarray[Any, Any]]:
+    """Those in a result, where `_copied` looks for tensors; none that the user has made."""
+    if isinstance(value, np.ndarray):
+        if not isinstance(value, HostBuffer):
+            yield value
+    elif isinstance(value, tuple | list | dict):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _host_arrays(part)
 
 
 def _copied(ctx: Context, value: Any) -> Generator[Any, None, Any]:

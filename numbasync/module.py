@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -35,6 +36,7 @@ class Module:
 
     graph: CudaGraph[Any] | None = None
     _replayed: Graphed[Any] | None = None
+    _warming: Graphed[Any] | None = None  # the same, from the first `warm_up` on
 
     def _no_pass(self, *inputs: Any) -> Any:
         raise OperationError(
@@ -52,21 +54,33 @@ class Module:
         return self._forward(*inputs) if self._replayed is None else self._replayed(*inputs)
 
     def warm_up(self, *inputs: Any) -> DeviceOp[CudaGraph[Any]]:
-        """An operation that compiles and captures the pass for such inputs, and from then on has
-        every call replayed; it runs once with them. It gives the graph.
+        """An operation that compiles and captures the pass for such inputs, and once it has run
+        has every call replayed; it runs the pass once with them. It gives the graph.
+
+        Raises:
+            NotAGraphNodeError: when run, of what no graph can repeat; calls run on as they did.
         """
-        if self._replayed is None:
-            self._replayed = Graphed(self._forward, copies=True, most=16)
-        replayed = self._replayed
+        if self._warming is None:
+            self._warming = Graphed(self._forward, copies=True, most=16)
+        warming = self._warming
+        first = warming.replay(*inputs)
 
         def keep(_: object) -> CudaGraph[Any]:
-            self.graph = graph = replayed.graphs[-1]
+            self._replayed = warming
+            self.graph = graph = first.graph_used
+            assert graph is not None  # it has just been replayed
             return graph
 
-        return replayed(*inputs).map(keep)
+        return first.map(keep)
 
     def _forward(self, *inputs: Any) -> DeviceOp[Any]:
         made = self.forward(*inputs)
+        if inspect.iscoroutine(made):
+            made.close()
+            raise OperationError(
+                f"{type(self).__name__}.forward is an async def, and a pass gives an operation.\n"
+                "Write def forward, and chain instead of awaiting: op.then(lambda y: ...)."
+            )
         return made if is_op(made) else Value(made)
 
     def __repr__(self) -> str:

@@ -72,6 +72,14 @@ class Once(Generic[T]):
         value: T = self._value
         return value
 
+    def _forget(self) -> None:
+        """It was recorded, and will never run: nobody writes what its value holds."""
+        self._value = None
+        self._error = StateError(
+            f"{self._label} was part of a graph that was not captured, and has not run.\n"
+            "Make it anew, or run it before it is captured."
+        )
+
     def _check_cycle(self, ctx: Context) -> None:
         """Refuse to wait for something that waits for `ctx`, on whatever threads they are.
 
@@ -97,6 +105,7 @@ class Once(Generic[T]):
         try:
             self._value = yield from steps(inner)
             self._producer = inner.close()
+            inner.if_forgotten(self._forget)
         except Exception as error:
             # Without this frame, which would hold us, who hold the error.
             trace = error.__traceback__

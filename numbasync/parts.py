@@ -86,7 +86,7 @@ def part_of(ctx: Context, value: object, whole: DeviceOp[Any]) -> DeviceOp[Any]:
     op = value if is_op(value) else check_op(value, f"what the closure of {whole} returns")
     if op.stream is not None:
         with refusing((op,)):
-            common_stream((op,), ctx.stream)
+            common_stream((op,), ctx.asked)
     op.claim()
     return op
 

@@ -7,7 +7,7 @@ fails has changed nothing, and no event, mark or free of numbasync's own can get
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar, cast
 
@@ -17,7 +17,7 @@ from numbasync.backend import base
 from numbasync.backend.base import Command, Preparation
 from numbasync.backend.commands import Call
 from numbasync.callsite import CallSite
-from numbasync.context import Context, Submittable
+from numbasync.context import Context, Submittable, allocated
 from numbasync.errors import NotAGraphNodeError
 from numbasync.memory import MemoryPool, Storage
 from numbasync.recorded import Order, Recorded, Step
@@ -53,6 +53,7 @@ class Recorder:
         self.kept: list[object] = []
         self.sources: list[base.Foreign] = []
         self.priors: list[Submission] = []
+        self.forgotten: list[Callable[[], None]] = []  # to be called if it is
         self.nbytes = 0
         self._memory: Stream | None = None
         self._steps: list[Step] = []
@@ -64,22 +65,29 @@ class Recorder:
     def record(self, op: Submittable[T], branch: Branch, site: CallSite | None) -> _Steps[T]:
         """Steps: record all of `op`, or, if it fails, nothing of it."""
         ctx = Recording(self, branch, op.label, site)
-        count, last = len(self._steps), branch.last
+        lists: list[list[Any]] = [self._steps, self.kept, self.sources, self.priors]
+        forgotten, self.forgotten = self.forgotten, []
+        counts, nbytes, last = [len(one) for one in lists], self.nbytes, branch.last
         try:
             return (yield from op.steps(ctx))
         except BaseException:
-            self._cut(count)
-            branch.last = last
+            for one, count in zip(lists, counts, strict=True):
+                del one[count:]
+            self._order = Order()
+            for step in self._steps:
+                self._order.add(step)
+            self.nbytes, branch.last = nbytes, last
+            self.forget()
             raise
         finally:
+            self.forgotten = forgotten + self.forgotten
             self._reads, self._writes = set(), set()
 
-    def _cut(self, count: int) -> None:
-        """Forget all but the first `count` commands."""
-        kept, self._steps, self._order = self._steps[:count], [], Order()
-        for step in kept:
-            self._steps.append(step)
-            self._order.add(step)
+    def forget(self) -> None:
+        """Nothing of what was recorded will run: tell those who have handed out its values."""
+        calls, self.forgotten = self.forgotten, []
+        for call in calls:
+            call()
 
     def lease(self, storage: Storage, writes: bool) -> None:
         """The command to come uses it."""
@@ -126,7 +134,7 @@ class Recorder:
         self.nbytes += nbytes
         if self._memory is None:  # not the user's, which may be busy, and wait for a gate
             self._memory = self.stream.device.new_stream()
-        storage = pool.allocate(nbytes, self._memory.backend)
+        storage = allocated(self.stream.device, pool, nbytes, self._memory)
         self.kept.append(storage)
         self.lease(storage, writes=True)
         return storage
@@ -182,11 +190,18 @@ class Recording(Context):
         self._branch = branch
 
     @property
+    def asked(self) -> Stream:
+        return self._recorder.stream
+
+    @property
     def queue(self) -> Any:
         return _Queue(self._recorder, self._branch)
 
     def takes(self, op: Submittable[Any]) -> bool:
         return False
+
+    def if_forgotten(self, call: Callable[[], None]) -> None:
+        self._recorder.forgotten.append(call)
 
     def order(self, source: base.Foreign) -> None:
         self._recorder.add_source(source)

@@ -11,8 +11,9 @@ from numbasync import line
 from numbasync.callsite import call_site
 from numbasync.errors import CallerError, StateError
 from numbasync.exclusive import exclusive
+from numbasync.execute import agreed
 from numbasync.op import DeviceOp
-from numbasync.parts import check_op, is_op
+from numbasync.parts import check_op, is_op, refusing
 from numbasync.recorded import Recorded
 from numbasync.recording import Branch, Recorder, prepared
 from numbasync.stream import Stream, check_stream
@@ -51,6 +52,8 @@ class ScopeBranch:
                 op.silence()  # it is refused, which is warning enough
             raise
         check_op(op, "what record takes")
+        with refusing((op,)):
+            agreed(op, op.stream, recorder.stream)
         op.claim()
         return prepared(recorder.record(op, self._branch, call_site(1)))
 
@@ -141,9 +144,10 @@ class Scope(ScopeBranch):
         exclusive.check()
         line.finish()
         self._stream.check()
+        recorder = Recorder(self._stream, allocates=False)
         exclusive.__enter__()
         self._thread = threading.get_ident()
-        self._recorder = Recorder(self._stream, allocates=False)
+        self._recorder = recorder
         return self
 
     def __exit__(
@@ -152,5 +156,9 @@ class Scope(ScopeBranch):
     ) -> None:  # fmt: skip
         recorder, self._recorder = self._recorder, None
         exclusive.__exit__()
-        if kind is None and recorder is not None:
+        if recorder is None:
+            return
+        if kind is not None:
+            recorder.forget()
+        else:
             self._graph = self._make(self._stream, recorder.finish())

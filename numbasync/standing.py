@@ -67,7 +67,7 @@ class Standing:
 
     def stands_on(self, stream: Stream) -> bool:
         """Whether a launch on `stream` needs no lease."""
-        return not self.dirty and (stream is self._stream or not self.storages)
+        return not self.dirty and stream is self._stream
 
     def take(self, ctx: Context) -> list[Storage]:
         """The leases that a launch needs, taken for its submission; their storages.
@@ -81,7 +81,13 @@ class Standing:
                 ctx.write(storage)
             else:
                 ctx.read(storage)
+        self.follow(ctx)  # who only reads is in no order with itself
         return todo
+
+    def follow(self, ctx: Context) -> None:
+        """Start what is enqueued from now on after the latest launch."""
+        if self._latest is not None:
+            ctx.after(self._latest.latest)
 
     def launched(self, submission: Submission, taken: Iterable[Storage] = ()) -> None:
         """The launch is enqueued; until now `taken` were leased to it alone."""

@@ -110,9 +110,14 @@ class GraphStatistics:
     nbytes: int
 
 
+def node_of(position: int, command: Command) -> Node:
+    """A command, as it is looked at."""
+    return Node(position, command.kind, command.name, command.after)
+
+
 def topology_of(commands: Sequence[Command], on_device: Mapping[str, int]) -> Topology:
     """The shape of a graph of these commands."""
-    nodes = tuple(Node(i, c.kind, c.name, c.after) for i, c in enumerate(commands))
+    nodes = tuple(node_of(i, command) for i, command in enumerate(commands))
     counts = Counter(node.kind for node in nodes)
     return Topology(nodes, dict(sorted(counts.items())), dict(sorted(on_device.items())))
 

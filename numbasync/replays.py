@@ -1,0 +1,70 @@
+"""Replays as operations: of a graph, and of what was recorded for one time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from numbasync.context import Context
+from numbasync.host import sharing
+from numbasync.memory import MemoryPool
+from numbasync.op import DeviceOp
+from numbasync.recorded import Recorded
+from numbasync.sources import Leaf
+from numbasync.submission import Submission
+
+if TYPE_CHECKING:
+    from numbasync.graph import CudaGraph
+
+
+class GraphLaunch(DeviceOp[None]):
+    """One replay of a graph, which it keeps alive."""
+
+    is_quick = True
+
+    def __init__(self, graph: CudaGraph[Any]) -> None:
+        self._graph = graph
+        self.home = graph.stream
+
+    @property
+    def label(self) -> str:
+        return "graph.launch()"
+
+    def at_once(self, submission: Submission, pool: MemoryPool | None) -> bool:
+        return self._graph.launch_at_once(submission)
+
+    def result(self) -> None:
+        return None
+
+    def steps(self, ctx: Context) -> Any:
+        self._graph.launch_in(ctx)
+        return None
+        yield  # it is a generator
+
+    def _describe(self) -> str:
+        return "graph.launch()"
+
+
+class Replay(Leaf[None]):
+    """Recorded commands, enqueued one by one, once."""
+
+    def __init__(self, recorded: Recorded, label: str) -> None:
+        self._recorded = recorded
+        self._label = label
+
+    def enqueue(self, ctx: Context) -> None:
+        recorded = self._recorded
+        for source in recorded.sources:
+            ctx.order(source)
+        with ctx.device.leasing, sharing:
+            for prior in recorded.priors:
+                ctx.depend(prior)
+            for storage in recorded.reads:
+                ctx.read(storage)
+            for storage in recorded.writes:
+                ctx.write(storage)
+            ctx.retain(recorded)
+            for command in recorded.commands:
+                command.enqueue(ctx.queue)
+
+    def _describe(self) -> str:
+        return self._label

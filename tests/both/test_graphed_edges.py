@@ -1,0 +1,142 @@
+"""Functions that replay, given what is not a plain tensor, and giving what is none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numba import cuda
+
+import numbasync as na
+from numbasync.errors import DTypeError, NotAGraphNodeError, OperationError
+from numbasync.testing import Gate
+from tests.common import saxpy
+
+
+@na.launcher
+@cuda.jit
+def inverse(z: na.KernelOutput, c):
+    i = cuda.grid(1)
+    if i < z.shape[0]:
+        z[i] = 1.0 / c
+
+
+def step(x: na.Tensor, factor: float = 2.0) -> na.DeviceOp[na.Tensor]:
+    """Factor * x + 1"""
+    return na.ones(x.shape).then(lambda z: saxpy(z, factor, x)).output()
+
+
+async def test_numbers_that_are_equal_and_differ(device: na.Device) -> None:
+    @na.graphed
+    def filled(x: na.Tensor, c: Any) -> na.DeviceOp[na.Tensor]:
+        c, *_ = c if isinstance(c, tuple) else (c,)
+        return na.zeros(x.shape).then(lambda z: inverse(z, c)).output()
+
+    x = await na.ones(4)
+    for kind in (float, np.float32, np.float64, lambda c: (c,), lambda c: (np.float32(c), 1)):
+        for c in (0.0, -0.0):
+            out = await filled(x, kind(c))
+            assert (await out.to_host()).tolist() == [np.copysign(np.inf, c)] * 4
+    assert len(filled.graphs) == 10
+
+    replayed: Any = na.graphed(lambda x, c: na.full(x.shape, *c))
+    for c, want in (((2, np.float32), "f4"), ((2.0, np.float64), "f8"), ((True, bool), "?")):
+        assert (await replayed(x, c)).dtype == want
+    assert len(replayed.graphs) == 3
+
+
+async def test_a_number_that_is_none_is_known_again(device: na.Device) -> None:
+    x = await na.ones(4)
+    for kind in (float, np.float32, complex, lambda c: (float(c),)):
+        replayed: Any = na.graphed(lambda x, c: step(x))
+        for _ in range(3):
+            await replayed(x, kind("nan"))
+        assert len(replayed.graphs) == 1
+
+
+async def test_an_array_that_each_replay_overwrites_is_not_handed_out(device: na.Device) -> None:
+    x = await na.ones(4)
+    for change in (lambda array: array, lambda array: {"a": [array[1:]]}):
+        replayed = na.graphed(lambda x, change=change: step(x).to_host().map(change))
+        with pytest.raises(NotAGraphNodeError, match=r"\.to_host\(\)"):
+            await replayed(x)
+    overwritten = na.graphed(copies=False)(lambda x: step(x).to_host())
+    first = await overwritten(x)
+    assert first.tolist() == [3] * 4
+    assert await overwritten(await na.full(4, 2)) is first
+    constant = np.arange(3)
+    given = na.graphed(lambda x: step(x).map(lambda t: (t, constant)))
+    assert (await given(x))[1] is constant
+    locked = na.pinned(4)
+    into = na.graphed(lambda x: step(x).then(lambda t: na.memcpy(locked, t)))
+    await into(x)
+    assert locked.tolist() == [3] * 4, "whose overwriting the caller has asked for"
+
+
+async def test_elements_that_no_tensor_can_have(device: na.Device) -> None:
+    replayed = na.graphed(lambda x: na.value(x))
+    with pytest.raises(DTypeError, match="object"):
+        replayed(np.array([1, "a"], dtype=object))
+
+
+async def test_strict_ordering_does_not_see_the_places_that_calls_share(
+    device: na.Device, stream: na.Stream, gate: Gate
+) -> None:
+    replayed: Any = na.graphed(step)
+    a, b = await na.full(8, 1), await na.full(8, 10)
+    await replayed(a)
+    other = device.new_stream()
+    with na.ordering("strict"):
+        gate.close()
+        first, second = na.spawn(replayed(a), stream), na.spawn(replayed(b), other)
+        gate.open()
+        assert (await (await first).to_host()).tolist() == [3] * 8
+        assert (await (await second).to_host()).tolist() == [21] * 8
+
+
+# --- modules ---
+
+
+async def test_a_pass_that_cannot_be_captured_runs_on_as_it_is(device: na.Device) -> None:
+    array = np.zeros(4, np.float32)
+
+    class Reads(na.Module):
+        def forward(self, x: na.Tensor) -> na.DeviceOp[Any]:
+            return na.memcpy(array, x)
+
+    net, x = Reads(), await na.full(4, 7)
+    with pytest.raises(NotAGraphNodeError):
+        await net.warm_up(x)
+    assert net.graph is None
+    await net(x)
+    assert array.tolist() == [7] * 4
+
+
+async def test_a_module_replays_from_the_end_of_its_warming_up(device: na.Device) -> None:
+    class Step(na.Module):
+        passes = 0
+
+        def forward(self, x: na.Tensor) -> na.DeviceOp[na.Tensor]:
+            self.passes += 1
+            return step(x)
+
+    net, x, y = Step(), await na.ones(4), await na.ones(8)
+    warming = net.warm_up(x), net.warm_up(y)
+    await net(x)
+    await net(x)
+    assert net.passes == 2
+    graphs = await na.gather(*warming)
+    assert graphs[0] is not graphs[1]
+    for argument in (x, y):
+        await net(argument)
+    assert net.passes == 4
+
+
+async def test_a_pass_that_is_a_coroutine_function_is_refused(device: na.Device) -> None:
+    class Awaits(na.Module):
+        async def forward(self, x: na.Tensor) -> na.Tensor:
+            return await step(x)
+
+    with pytest.raises(OperationError, match="async def"):
+        Awaits()(await na.ones(4))
