@@ -11,7 +11,7 @@ import pytest
 
 import numbasync as na
 from numbasync import cli
-from numbasync.bench import chains, copying, host_work, long_wait, peers, replayed, report
+from numbasync.bench import batches, chains, copying, host_work, long_wait, peers, replayed, report
 from numbasync.bench.replayed import Replayed
 from numbasync.testing import Gate, settle
 from tests.common import waited
@@ -34,6 +34,10 @@ TABLES = {
     "a step with 100 us of host work": ("step", 3),
     "a step with 300 us of host work": ("step", 3),
     "a step with 1,000 us of host work": ("step", 3),
+    "relu, scale, add of 4,096 float32 of the host": ("batch_host", 3),
+    "relu, scale, add of 4,096 float32 of the device": ("batch_chain", 3),
+    "sums of 4,096 float32; softmax of 4 x 256": ("batch_reduce", 3),
+    "a batch of 1,024 float32": ("batch_small", 2),
 }
 
 
@@ -42,6 +46,11 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(long_wait, "SECONDS", 0.02)
     monkeypatch.setattr(copying, "LARGE", 1 << 12)
     monkeypatch.setattr(copying, "SMALL_CALLS", 5)
+    monkeypatch.setattr(batches, "SMALL_CALLS", 5)
+    for name, value in (("LARGE", 4096), ("ROWS", 4)):
+        monkeypatch.setattr(batches, name, value)
+        monkeypatch.setattr(batches, f"{name}_CPU", value)
+    monkeypatch.setattr(batches, "COLUMNS", 256)
 
 
 def bench(device: na.Device, what: str, path: Path, *more: str) -> dict[str, Any]:

@@ -93,7 +93,7 @@ def code_blocks(path: Path) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", path.read_text(), re.M | re.S)
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/guide.md"])
+@pytest.mark.parametrize("name", ["README.md", "docs/guide.md", "docs/batches.md"])
 def test_the_programs_in_the_documents_run(name: str, tmp_path: Path) -> None:
     blocks = code_blocks(ROOT / name)
     assert blocks
