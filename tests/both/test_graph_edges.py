@@ -196,3 +196,21 @@ def test_a_node_of_another_graph(device: na.Device, stream: na.Stream) -> None:
     two.set_args(two.nodes[0], z, 2.0, x)
     two.launch().sync()
     assert host(z) == [2] * 8
+
+
+def test_operations_made_of_a_launch_are_at_home_on_the_graphs_stream(
+    device: na.Device, stream: na.Stream
+) -> None:
+    z = na.zeros(8).sync()
+    graph = add_one(z).graph_on(stream)
+    launched = graph.launch().shared()
+    for op in (
+        graph.launch().map(lambda _: 3),
+        na.zip(na.fill(z, 0), graph.launch()),
+        na.zip(graph.launch(), na.value(3)).unzip()[0],
+        launched,
+    ):
+        future = na.spawn(op)
+        assert future.stream is stream
+        future.sync()
+    assert host(z) == [3] * 8
