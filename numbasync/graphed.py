@@ -15,7 +15,8 @@ from typing import Any, Generic, NamedTuple, TypeVar, overload
 
 import numpy as np
 
-from numbasync import layout
+from numbasync import foreign, layout
+from numbasync.backend import interchange
 from numbasync.context import Context
 from numbasync.contiguous import Contiguous
 from numbasync.copies import copy, upload_new
@@ -156,6 +157,9 @@ class _Arguments:
             )
         if isinstance(value, SharedTensor):
             value = value.tensor
+        if not isinstance(value, Tensor) and interchange.is_foreign(value):
+            found = foreign.argument(value)
+            value = value if found is None else found
         if isinstance(value, Tensor | np.ndarray):
             kinds.append((value.shape, layout.check_dtype(value.dtype, records=True)))
             self.arrays.append(value)
