@@ -298,8 +298,8 @@ class CudaGraph(Generic[T]):
                 return False
             submission.launched += self._names
             submission.kept += (self, self._recorded)
+            self._standing.launched(submission)  # before: ^C may come right behind the launch
             submission.queue = stream.backend.replay(self._backend, submission.queue)
-            self._standing.launched(submission)
             self._launches += 1
         return True
 
