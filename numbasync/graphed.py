@@ -328,7 +328,8 @@ def graphed(function: Any = None, /, *, copies: bool = True, most: int = MOST) -
     The first call with arguments of some shapes and dtypes captures; that and every later such
     call copies its arguments to where the graph reads them, replays it, and copies the results.
     Arguments that are no arrays are part of what is captured, as are tensors that the function
-    uses without being passed: new values of those in place are seen, new tensors are not.
+    uses without being passed: new values of those in place are seen, new tensors are not. What
+    the function writes to an argument, it writes to the graph's copy: give it back as a result.
 
         @na.graphed
         def step(x):
@@ -343,7 +344,8 @@ def graphed(function: Any = None, /, *, copies: bool = True, most: int = MOST) -
 
     Raises:
         OperationError: it is no function, or, when called, gives no operation.
-        NotAGraphNodeError: when run, of what no graph can repeat.
+        NotAGraphNodeError: when run, of what no graph can repeat; also, unless `copies` is False,
+            of a result in the host's memory.
     """
     if function is None:
         return functools.partial(graphed, copies=copies, most=most)
