@@ -19,6 +19,12 @@ from numbasync.api import randn as randn
 from numbasync.api import zeros as zeros
 from numbasync.backend.base import Limits as Limits
 from numbasync.backend.base import MemoryStats as MemoryStats
+from numbasync.batch import BatchGraph as BatchGraph
+from numbasync.batch import BatchPlan as BatchPlan
+from numbasync.batch import BufferId as BufferId
+from numbasync.batch import CommandBatch as CommandBatch
+from numbasync.batch import Elementwise as Elementwise
+from numbasync.batch import elementwise as elementwise
 from numbasync.context import Context as Context
 from numbasync.device import Device as Device
 from numbasync.device import InFlight as InFlight

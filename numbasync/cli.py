@@ -1,4 +1,4 @@
-"""The command `numbasync`, also `python -m numbasync`: demo, doctor, bench."""
+"""The command `numbasync`, also `python -m numbasync`: demo, doctor, bench, new."""
 
 from __future__ import annotations
 
@@ -68,10 +68,10 @@ def _parser() -> argparse.ArgumentParser:
     bench = commands.add_parser("bench", help="measure, beside other libraries, in one run")
     bench.add_argument(
         "what",
-        choices=["launch", "await", "flight", "alloc", "copy", "graph", "all", "cpu"],
+        choices=["launch", "await", "flight", "alloc", "copy", "graph", "batch", "all", "cpu"],
         help="launch: submit one kernel; await: wait for one, short or long; flight: 1,000 at "
-        "once; alloc: new arrays; copy: uploads and downloads; graph: replays; all: these six, in "
-        "one process; cpu: what kernels cost without a GPU",
+        "once; alloc: new arrays; copy: uploads and downloads; graph: replays; batch: "
+        "command batches; all: these seven, in one process; cpu: what kernels cost without a GPU",
     )
     _add_device(bench)
     bench.add_argument("--json", type=Path, help="also write the figures to this file")
@@ -80,6 +80,11 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--limit", type=float, help="cpu: seconds for one case; default: 60")
     bench.add_argument("--only", help="cpu: cases with this in their name")
     bench.set_defaults(run=_bench)
+
+    new = commands.add_parser("new", help="write a kernel, its test and a pyproject to a folder")
+    new.add_argument("name", help="of the project, and of the folder, such as my-kernels")
+    new.add_argument("--in", dest="where", type=Path, default=Path(), help="default: here")
+    new.set_defaults(run=_new)
     return parser
 
 
@@ -100,6 +105,12 @@ def _doctor(args: argparse.Namespace) -> int:
     from numbasync import doctor
 
     return doctor.run(args.device)
+
+
+def _new(args: argparse.Namespace) -> int:
+    from numbasync import scaffold
+
+    return scaffold.run(args.name, args.where)
 
 
 def _bench(args: argparse.Namespace) -> int:

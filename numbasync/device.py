@@ -224,6 +224,11 @@ class Device:
             )
         self._pool = pool
 
+    @property
+    def has_pool(self) -> bool:
+        """Whether anybody has asked for it; else nothing of the device is in use."""
+        return self._pool is not None
+
     def new_pool(self, max_bytes: int | None = None) -> MemoryPool:
         """A pool of this device's memory, which hands out at most `max_bytes` at once."""
         return MemoryPool(self.backend, max_bytes)

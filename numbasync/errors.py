@@ -58,6 +58,10 @@ class DeviceMismatchError(CallerError, ValueError):
     """A tensor, stream or pool belongs to another device."""
 
 
+class ForeignBufferError(CallerError, ValueError):
+    """A buffer of one batch was used in another one."""
+
+
 class KernelCompileError(CallerError, TypeError):
     """Numba could not compile the kernel for these argument types. `__cause__` says why."""
 
@@ -75,6 +79,10 @@ class StateError(NumbasyncError, RuntimeError):
 
 class AlreadySubmittedError(StateError):
     """An operation that runs once was run a second time."""
+
+
+class BatchStateError(StateError):
+    """A batch was read before it ran, or recorded to after it."""
 
 
 class ReentrancyError(StateError):

@@ -19,6 +19,7 @@ from numbasync.backend import base
 Keys = tuple[Hashable, ...]
 
 _count = 0
+_with_lines = False
 _kernels: weakref.WeakSet[Kernel] = weakref.WeakSet()
 
 
@@ -75,6 +76,14 @@ class Compilation:
             self._settled.set()
 
 
+def compile_with_lines() -> None:
+    """From now on, compile kernels with line numbers, for tools that report them. Costs nothing
+    at run time.
+    """
+    global _with_lines
+    _with_lines = True
+
+
 class Kernel:
     """A Numba dispatcher and what has been compiled of it.
 
@@ -85,6 +94,8 @@ class Kernel:
 
     def __init__(self, dispatcher: Any) -> None:
         self.dispatcher = dispatcher
+        if _with_lines and not dispatcher.targetoptions.get("debug"):  # Numba takes one of them
+            dispatcher.targetoptions["lineinfo"] = True
         self.name: str = dispatcher.py_func.__name__
         self._variants: dict[tuple[base.Device, Keys], base.Executable] = {}
         self._running: dict[tuple[base.Device, Keys], Compilation] = {}

@@ -69,7 +69,7 @@ class Planner:
         self.kernel = Kernel(dispatcher)
         self._parameters = parameters
         self._threads = threads
-        self._axes = axes
+        self.axes = axes
         self._has_tiles = any(p.role is Role.TILE for p in parameters)
         self._on_tiles: dict[tuple[tuple[int, ...], bool], Kernel] = {}
         # By device, what the arguments are, and what the call says about extents.
@@ -147,7 +147,7 @@ class Planner:
             if partition is None or partition.blocks is not None or is_tile:
                 rights.append(base.Right(parameter.is_output))
             else:
-                axes = self._axes or tuple(range(len(partition.tile)))
+                axes = self.axes or tuple(range(len(partition.tile)))
                 rights.append(base.Right(parameter.is_output, partition.tile, axes))
             if partition is not None and is_tile:
                 rights += [None] * len(partition.tile)  # its extents are arguments, too
@@ -161,13 +161,13 @@ class Planner:
         threads = config.block if config.elements is not None and config.block else self._threads
         return grids.Request(
             self.kernel.name, partitions, shape, config.grid, config.block,
-            threads, self._axes, config.elements,
+            threads, self.axes, config.elements,
         )  # fmt: skip
 
     def _with_tiles(self, ranks: tuple[int, ...], mapped: bool) -> Any:
         dispatcher = self.kernel.dispatcher
         body, options = as_device_function(dispatcher), jit_options(dispatcher)
-        return with_tiles(body, self._parameters, ranks, self._axes, mapped, options)
+        return with_tiles(body, self._parameters, ranks, self.axes, mapped, options)
 
 
 DEFAULT = Config()

@@ -16,6 +16,7 @@ import numpy as np
 
 from numbasync.backend.checks import Checks as Checks
 from numbasync.backend.checks import Right as Right
+from numbasync.backend.checks import Writers as Writers
 from numbasync.backend.commands import Command as Command
 from numbasync.backend.counters import Counters as Counters
 from numbasync.backend.counters import counters as counters

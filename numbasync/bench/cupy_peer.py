@@ -101,6 +101,33 @@ def of_alloc(ordinal: int) -> list[Case]:
     ]
 
 
+def of_batch_chain(ordinal: int) -> list[Case]:
+    """relu, scale, add by `cupy.fuse`."""
+    from numbasync.bench import batches
+
+    cupy = _on(ordinal)
+    a = batches.numbers(batches.LARGE)
+    x = cupy.asarray(a)
+    cupy.cuda.Device().synchronize()
+    stream = _stream(cupy)
+    two, zero = np.float32(2), np.float32(0)
+
+    @cupy.fuse()
+    def fused(x: Any) -> Any:
+        return cupy.maximum(x, zero) * two + x
+
+    def call() -> Any:
+        with stream:
+            return fused(x)
+
+    async def right() -> None:
+        y = call()
+        stream.synchronize()
+        np.testing.assert_array_equal(cupy.asnumpy(y), batches.wanted(a))
+
+    return [batches.case(batches.CUPY_CHAIN, call, stream.synchronize, right)]
+
+
 def of_copy(ordinal: int) -> list[Case]:
     """Uploads and downloads, waited for."""
     cupy = _on(ordinal)

@@ -38,7 +38,7 @@ async def tables(device: Device, rounds: int) -> list[report.Record]:
 
 async def _table(device: Device, graph: Replayed, rounds: int, work: int) -> report.Record:
     others = peers.of("step", device, NODES, work)
-    found = await measure([*_ours(graph, work), *others.cases], calls=STEPS, rounds=rounds)
+    found = await measure([*cases(graph, work), *others.cases], calls=STEPS, rounds=rounds)
     found.missing += others.missing
     method = METHOD.format(nodes=NODES, work=work, steps=STEPS, rounds=rounds, loop=loop_name())
     what = f"a step with {work:,} us of host work"
@@ -52,7 +52,9 @@ def compute(work: int) -> None:
         pass
 
 
-def _ours(graph: Replayed, work: int) -> list[Case]:
+def cases(graph: Replayed, work: int) -> list[Case]:
+    """The ways to do a step."""
+
     async def sync() -> None:
         graph.sync()
         compute(work)

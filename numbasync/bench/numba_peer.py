@@ -114,6 +114,29 @@ def of_trip(ordinal: int) -> list[Case]:
     ]
 
 
+def of_batch_host(ordinal: int) -> list[Case]:
+    """Three kernels, each called with arrays of the host, which Numba copies there and back."""
+    from numbasync.bench import batches
+
+    cuda.select_device(ordinal)
+    a = batches.numbers(batches.LARGE)
+    one, two, three = (np.empty_like(a) for _ in range(3))
+    grid = -(-batches.LARGE // 256)
+    kernels = [cuda.jit(k.py_func) for k in (batches.relu, batches.scale, batches.add)]
+
+    def eager() -> Any:
+        relu, scale, add = kernels
+        relu[grid, 256](one, a)
+        scale[grid, 256](two, one, np.float32(2))
+        add[grid, 256](three, two, a)
+        return three
+
+    async def right() -> None:
+        np.testing.assert_array_equal(eager(), batches.wanted(a))
+
+    return [Case(batches.NUMBA_HOST, timed(eager, cuda.synchronize), right)]
+
+
 def _stream(ordinal: int) -> Any:
     """Numba's own streams wait for the legacy default stream; this one does not."""
     cuda.select_device(ordinal)

@@ -15,14 +15,15 @@ from numbasync.device import Device
 # Library, its module here, and the suites that it takes part in.
 PEERS = (
     ("driver", "floor", ("launch",)),
-    ("cuda.bindings", "raw", ("launch", "await", "flight", "alloc")),
+    ("cuda.bindings", "raw", ("launch", "await", "flight", "alloc", "batch_small")),
     ("cuda.bindings", "raw_graph", ("graph", "node", "chain", "step")),
     ("Python host callback", "host_callback", ("await", "flight")),
     ("cuda.core", "core_peer", ("launch",)),
-    ("Numba", "numba_peer", ("launch", "await", "flight", "alloc", "trip", "chain")),
-    ("CuPy", "cupy_peer", ("alloc", "copy", "trip")),
+    ("Numba", "numba_peer", ("launch", "await", "flight", "alloc", "trip", "chain", "batch_host")),
+    ("CuPy", "cupy_peer", ("alloc", "copy", "trip", "batch_chain")),
     ("CuPy RawKernel", "cupy_peer", ("launch", "await", "flight")),
     ("PyTorch", "torch_peer", ("launch", "alloc", "copy", "trip")),
+    ("PyTorch", "torch_batches", ("batch_chain", "batch_reduce")),
     ("Triton", "triton_peer", ("launch",)),
 )
 

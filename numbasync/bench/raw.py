@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -90,6 +91,31 @@ def of_alloc(ordinal: int) -> list[Case]:
             timed(allocate, lambda: raw.synchronize(stream)), right,
         ),
     ]  # fmt: skip
+
+
+def of_batch_small(ordinal: int) -> list[Case]:
+    """A round trip: a row there, one launch, and back, in page-locked memory, waited for."""
+    import numpy as np
+
+    from numbasync.bench.batches import RAW_TRIP
+
+    raw = driver.of(ordinal)
+    cu, stream, z, x, call = raw.cu, raw.stream(), raw.row(0), raw.row(1), raw.packed()
+    address = raw.ok(cu.cuMemHostAlloc(4 * N, 3))
+    host = np.ctypeslib.as_array((ctypes.c_float * N).from_address(int(address)))
+
+    def trip() -> None:
+        raw.ok(cu.cuMemcpyHtoDAsync(z, int(address), 4 * N, stream))
+        call(z, x, stream)
+        raw.ok(cu.cuMemcpyDtoHAsync(int(address), z, 4 * N, stream))
+        raw.synchronize(stream)
+
+    async def right() -> None:
+        host[:] = 0
+        trip()
+        check(host)
+
+    return [Case(RAW_TRIP, timed(trip, lambda: raw.synchronize(stream)), right)]
 
 
 class _One:

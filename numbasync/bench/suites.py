@@ -6,7 +6,16 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import numbasync as na
-from numbasync.bench import alloc, awaiting, copying, flight, graphs, launch, report
+from numbasync.bench import (
+    alloc,
+    awaiting,
+    batches,
+    copying,
+    flight,
+    graphs,
+    launch,
+    report,
+)
 from numbasync.device import Device
 from numbasync.errors import CallerError
 
@@ -19,6 +28,7 @@ SUITES: dict[str, Suite] = {
     "alloc": alloc.tables,
     "copy": copying.tables,
     "graph": graphs.tables,
+    "batch": batches.tables,
 }
 METHOD = (
     "One process and one run; each table has its own method. Ratios, and targets, are of medians "

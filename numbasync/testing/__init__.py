@@ -19,12 +19,26 @@ from numbasync.backend.checks import ThreadOrder as ThreadOrder
 from numbasync.device import Device
 from numbasync.errors import CallerError, StateError
 from numbasync.stream import Stream
+from numbasync.testing.benchmarks import KernelSlow as KernelSlow
+from numbasync.testing.check import check_kernel as check_kernel
+from numbasync.testing.failures import BarrierDivergence as BarrierDivergence
+from numbasync.testing.failures import InputModified as InputModified
+from numbasync.testing.failures import KernelFailure as KernelFailure
+from numbasync.testing.failures import KernelMismatch as KernelMismatch
+from numbasync.testing.failures import KernelRace as KernelRace
+from numbasync.testing.failures import OutOfBounds as OutOfBounds
+from numbasync.testing.failures import UninitialisedRead as UninitialisedRead
 from numbasync.testing.faults import Fault as Fault
 from numbasync.testing.faults import Injected as Injected
 from numbasync.testing.faults import inject as inject
 from numbasync.testing.races import Difference as Difference
 from numbasync.testing.races import Race as Race
 from numbasync.testing.races import find_race as find_race
+from numbasync.testing.timing import Paired as Paired
+from numbasync.testing.timing import Timing as Timing
+from numbasync.testing.timing import device_ms as device_ms
+from numbasync.testing.timing import do_bench as do_bench
+from numbasync.testing.timing import do_bench_paired as do_bench_paired
 
 
 class Gate:

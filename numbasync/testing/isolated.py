@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 
 import pytest
 
@@ -18,15 +19,24 @@ _INSIDE = "NUMBASYNC_ISOLATED"
 
 def is_wanted(item: pytest.Function) -> bool:
     """Whether `item` is to run in a process of its own, and this is not that one."""
-    return item.get_closest_marker("isolated") is not None and _INSIDE not in os.environ
+    return item.get_closest_marker("isolated") is not None and is_outside()
 
 
-def run(item: pytest.Function, options: list[str]) -> None:
-    """Run `item` alone in a new process; fails, with what that says, if it does not pass."""
+def is_outside() -> bool:
+    """Whether this is not a process that was made for one test."""
+    return _INSIDE not in os.environ
+
+
+def run(item: pytest.Function, options: list[str], under: Sequence[str] = ()) -> None:
+    """Run `item` alone in a new process; fails, with what that says, if it does not pass.
+
+    Args:
+        under: a command to run that process with.
+    """
     __tracebackhide__ = True
     root = item.config.rootpath
     command = [
-        sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "-p",
+        *under, sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "-p",
         "numbasync.testing.plugin", *options, item.nodeid,
     ]  # fmt: skip
     try:

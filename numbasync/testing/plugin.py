@@ -1,35 +1,43 @@
-"""The pytest plugin: the device that tests run on, and async tests.
+"""The pytest plugin: the device that tests run on, async tests, and what is looked for in them.
 
-Installed with numbasync, it is active in every test session of the environment; it adds
-the option `--device` (and the same as `--numbasync-device`, for projects with a `--device` of
-their own), fixtures and a mark, and changes nothing else.
+Installed with numbasync, it is active in every test session of the environment; it adds options,
+fixtures and marks, and without these changes nothing but that async tests run.
 """
 
 from __future__ import annotations
 
 import contextlib
-import inspect
+import os
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
-from numbasync import runtime
+from numbasync import kernel
 from numbasync.backend import KINDS, preferred, why_unavailable
-from numbasync.device import Device, devices, use_device
-from numbasync.errors import DeviceUnavailableError
-from numbasync.scheduling import SchedulingPolicy, StreamPoolRoundRobin
-from numbasync.stream import Stream
-from numbasync.testing import Gate, isolated
-from numbasync.testing import gate as make_gate
+from numbasync.device import devices
+from numbasync.errors import CallerError, DeviceUnavailableError
+from numbasync.testing import isolated, leaks, needs, running, sanitizer, settings
+from numbasync.testing.benchmarks import Benchmarks, Replay
+from numbasync.testing.fixtures import Place, clock_of, measured, places
+from numbasync.testing.fixtures import benchmark_kernel as benchmark_kernel
+from numbasync.testing.fixtures import device as device
+from numbasync.testing.fixtures import gate as gate
+from numbasync.testing.fixtures import policy as policy
+from numbasync.testing.fixtures import seeds as seeds
+from numbasync.testing.fixtures import stream as stream
+from numbasync.testing.options import Options, add_device_option, add_options, of
+
+MARKS = (
+    "cuda(min_cc=..., min_memory=..., devices=...): needs CUDA, and says of what kind, or skips",
+    "isolated: runs in a process of its own",
+    "may_leave(why): may leave something behind, also with --strict-leaks",
+)
+_before = pytest.StashKey[leaks.Before]()
+_was = pytest.StashKey[settings.Settings]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    _add_option(parser, "--numbasync-device")
-    parser.getgroup("numbasync").addoption(
-        "--numbasync-seeds", type=int, default=20, metavar="N",
-        help="how many seeds the `seeds` fixture gives (default: 20)",
-    )  # fmt: skip
+    add_options(parser)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -41,113 +49,128 @@ def pytest_load_initial_conftests(parser: pytest.Parser) -> Iterator[None]:
     with contextlib.suppress(pytest.UsageError):  # there is one, which does not take "auto"
         _, unknown = parser.parse_known_and_unknown_args([wish])
         if wish in unknown:
-            _add_option(parser, "--device")
-
-
-def _add_option(parser: pytest.Parser, name: str) -> None:
-    parser.getgroup("numbasync").addoption(
-        name,
-        dest="numbasync_device",
-        choices=["auto", "cpu", "cuda", "all"],
-        default="auto",
-        help="devices for the `device` fixture: one kind, all that are usable, or auto: the one "
-        "of NUMBASYNC_DEVICE, else a GPU if there is one, else the CPU device",
-    )
+            add_device_option(parser, "--device")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "cuda: needs a usable CUDA device; skipped where none is")
-    config.addinivalue_line("markers", "isolated: runs in a process of its own")
-    if _wish(config) == "cuda" and not devices("cuda"):
+    for mark in MARKS:
+        config.addinivalue_line("markers", mark)
+    options = of(config)
+    if options.device == "cuda" and not devices("cuda"):
         raise pytest.UsageError(f"--device cuda: {why_unavailable('cuda')}")
+    if options.sanitizer:
+        sanitizer.command(options.sanitizer)  # is there one?
+    if options.coverage:
+        os.environ["NUMBASYNC_CPU_ENGINE"] = "interpreted"  # read when devices are first listed
+    if options.lines:
+        kernel.compile_with_lines()
+    if options.strict:
+        for line in leaks.FILTERS:
+            config.addinivalue_line("filterwarnings", line)
+    config.stash[measured] = Benchmarks()
+    said = " ".join(o for o in options.repeated() if not o.startswith("--kernel-seed"))
+    config.stash[_was] = settings.use(settings.Settings(options.races, options.seed, said))
 
 
-def _wish(config: pytest.Config) -> str:
-    return str(config.getoption("numbasync_device"))
+def pytest_unconfigure(config: pytest.Config) -> None:
+    path, found = of(config).benchmarks, config.stash.get(measured, None)
+    if path is not None and found is not None and found.found:
+        found.save(path)
+    was = config.stash.get(_was, None)
+    if was is not None:
+        settings.use(was)
 
 
-def _seeds(config: pytest.Config) -> int:
-    count: Any = config.getoption("--numbasync-seeds")
-    return int(count)
-
-
-def _kinds(config: pytest.Config) -> list[str]:
-    wish = _wish(config)
-    if wish == "all":
+def _kinds(options: Options) -> list[str]:
+    if options.device == "all":
         return [kind for kind in KINDS if devices(kind)]
-    if wish == "auto":
+    if options.device == "auto":
         try:
             return [preferred().kind]
         except DeviceUnavailableError as error:
             raise pytest.UsageError(str(error)) from None
-    return [wish]
+    return [options.device]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "device" in metafunc.fixturenames:
+        options = of(metafunc.config)
         needs_cuda = metafunc.definition.get_closest_marker("cuda") is not None
-        kinds = ["cuda"] if needs_cuda else _kinds(metafunc.config)
-        metafunc.parametrize("device", kinds, indirect=True)
+        kinds = ["cuda"] if needs_cuda else _kinds(options)
+        found: list[Place] = []
+        for kind in kinds:
+            is_host = kind == "cpu"  # where threads have an order
+            found += places(kind, is_host, options.races if is_host else 0)
+        metafunc.parametrize("device", found, ids=str, indirect=True)
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-benchmark reads its mark
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    if item.get_closest_marker("cuda") is None:
+    names = getattr(item, "fixturenames", ())
+    if "benchmark_kernel" in names and "benchmark" in names:
+        item.stash[clock_of] = clock = Replay()
+        item.add_marker(pytest.mark.benchmark(timer=clock))
+    mark = item.get_closest_marker("cuda")
+    if mark is None:
         return
-    if _wish(item.config) == "cpu":
+    if of(item.config).device == "cpu":
         pytest.skip("needs CUDA, and --device is cpu")
-    if not devices("cuda"):
-        pytest.skip(f"needs CUDA: {why_unavailable('cuda')}")
+    found = devices("cuda")
+    try:
+        why = needs.lacking(mark.kwargs, found) if found else why_unavailable("cuda")
+    except CallerError as error:
+        pytest.fail(str(error), pytrace=False)
+    if why:
+        pytest.skip(f"needs CUDA: {why}" if not found else f"needs {why}")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """Run `async def` tests on uvloop, unless they are marked for another plugin; and isolated
-    ones in a process of their own.
+    ones, and those that are to be looked at by a tool, in a process of their own.
     """
-    if isolated.is_wanted(pyfuncitem):
-        wish, count = _wish(pyfuncitem.config), _seeds(pyfuncitem.config)
-        isolated.run(pyfuncitem, [f"--numbasync-device={wish}", f"--numbasync-seeds={count}"])
+    options = of(pyfuncitem.config)
+    if options.sanitizer and _is_on_cuda(pyfuncitem) and isolated.is_outside():
+        sanitizer.run(pyfuncitem, options.sanitizer, options.repeated())
         return True
-    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+    if isolated.is_wanted(pyfuncitem):
+        isolated.run(pyfuncitem, options.repeated())
+        return True
+    if not running.is_ours(pyfuncitem):
         return None
-    if any(pyfuncitem.get_closest_marker(name) for name in ("asyncio", "anyio", "trio")):
-        return None
-    names = pyfuncitem._fixtureinfo.argnames
-    arguments: dict[str, Any] = {name: pyfuncitem.funcargs[name] for name in names}
-    runtime.run(pyfuncitem.obj(**arguments))
-    return True
+    return running.run(pyfuncitem, options.strict and not _may_leave(pyfuncitem)) or None
 
 
-@pytest.fixture
-def device(request: pytest.FixtureRequest) -> Iterator[Device]:
-    """The device under test, current for the test; one test for each kind of `--device`."""
-    with use_device(devices(request.param)[0]) as chosen:
-        yield chosen
+def _is_on_cuda(item: pytest.Function) -> bool:
+    place = item.callspec.params.get("device") if hasattr(item, "callspec") else None
+    on_device = isinstance(place, Place) and place.kind == "cuda"
+    return on_device or item.get_closest_marker("cuda") is not None
 
 
-@pytest.fixture
-def stream(device: Device) -> Stream:
-    """A stream of the device that nothing else uses."""
-    return device.new_stream()
+# --- what a test leaves behind ----------------------------------------------------------
 
 
-@pytest.fixture
-def policy(device: Device) -> SchedulingPolicy:
-    """A round robin over four streams of the device that nothing else uses."""
-    return StreamPoolRoundRobin(device, 4)
+def _may_leave(item: pytest.Item) -> bool:
+    return item.get_closest_marker("may_leave") is not None
 
 
-@pytest.fixture
-def gate(stream: Stream) -> Iterator[Gate]:
-    """An open gate on the `stream` fixture; opened again at the end of the test."""
-    held = make_gate(stream)
-    yield held
-    held.open()
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    strict = of(item.config).strict and not _may_leave(item)
+    if strict:
+        item.stash[_before] = leaks.Before.now()  # fixtures have what they have
+    yield
 
 
-@pytest.fixture
-def seeds(request: pytest.FixtureRequest) -> range:
-    """Seeds for `numbasync.testing.seeded`, as many as `--numbasync-seeds` says; the same ones
-    in every session, so that a failure can be repeated.
-    """
-    return range(_seeds(request.config))
+# Around all others, so that what pytest itself keeps of a test, such as log records with their
+# tracebacks, is gone.
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    yield
+    before = item.stash.get(_before, None)
+    if before is not None:
+        del item.stash[_before]
+        getattr(item, "funcargs", {}).clear()  # as pytest does next
+        left = before.left()
+        if left:
+            pytest.fail(leaks.report(left), pytrace=False)

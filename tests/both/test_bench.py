@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,10 @@ import pytest
 
 import numbasync as na
 from numbasync import cli
-from numbasync.bench import copying, long_wait, peers, report
+from numbasync.bench import batches, chains, copying, host_work, long_wait, peers, replayed, report
+from numbasync.bench.replayed import Replayed
+from numbasync.testing import Gate, settle
+from tests.common import waited
 
 TABLES = {
     "one small kernel": ("launch", 6),
@@ -30,6 +34,10 @@ TABLES = {
     "a step with 100 us of host work": ("step", 3),
     "a step with 300 us of host work": ("step", 3),
     "a step with 1,000 us of host work": ("step", 3),
+    "relu, scale, add of 4,096 float32 of the host": ("batch_host", 3),
+    "relu, scale, add of 4,096 float32 of the device": ("batch_chain", 3),
+    "sums of 4,096 float32; softmax of 4 x 256": ("batch_reduce", 3),
+    "a batch of 1,024 float32": ("batch_small", 2),
 }
 
 
@@ -38,6 +46,11 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(long_wait, "SECONDS", 0.02)
     monkeypatch.setattr(copying, "LARGE", 1 << 12)
     monkeypatch.setattr(copying, "SMALL_CALLS", 5)
+    monkeypatch.setattr(batches, "SMALL_CALLS", 5)
+    for name, value in (("LARGE", 4096), ("ROWS", 4)):
+        monkeypatch.setattr(batches, name, value)
+        monkeypatch.setattr(batches, f"{name}_CPU", value)
+    monkeypatch.setattr(batches, "COLUMNS", 256)
 
 
 def bench(device: na.Device, what: str, path: Path, *more: str) -> dict[str, Any]:
@@ -117,8 +130,6 @@ def test_one_suite_alone(device: na.Device, tmp_path: Path) -> None:
 def test_a_graph_that_loses_a_launch_ends_the_run(
     device: na.Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, launches: int
 ) -> None:
-    from numbasync.bench import chains, replayed
-
     zipped = replayed.zipped
     owner = {"replayed": replayed, "chains": chains}[module]
     # Only chains of 100 are wrong, so tables before them are there.
@@ -127,12 +138,40 @@ def test_a_graph_that_loses_a_launch_ends_the_run(
         bench(device, "graph", tmp_path / "graph.json")
 
 
-async def test_work_of_the_host_is_a_part_of_its_step(device: na.Device) -> None:
-    from numbasync.bench import host_work
+async def test_a_step_enqueues_its_launch_computes_and_ends_behind_both(
+    device: na.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = await Replayed.on(device.new_stream(), 3)
+    computed = list[tuple[int, int]]()
 
-    for work, table in zip(host_work.WORK, await host_work.tables(device, 3), strict=True):
-        assert f"{work:,} us" in table["what"] and f"{work} us" in table["method"]
-        assert all(timing["low"] >= work for timing in table["timings"]), table
+    def compute(work: int) -> None:
+        computed.append((work, graph.graph.statistics().launches))
+
+    monkeypatch.setattr(host_work, "compute", compute)
+    for case in host_work.cases(graph, 300):
+        await case.check()
+        computed.clear()
+        before = graph.graph.statistics().launches
+        await case.run(2)
+        assert computed == [(300, before + 1), (300, before + 2)], case.name
+
+
+async def test_an_async_step_computes_while_the_device_does(
+    device: na.Device, stream: na.Stream, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = await Replayed.on(stream, 3)
+    sync, *others = host_work.cases(graph, 300)
+    await sync.check()
+    monkeypatch.setattr(host_work, "compute", lambda work: gate.open())
+    assert len(others) == 2
+    for case in others:
+        gate.close()
+        step = asyncio.ensure_future(waited(case.run(1)))
+        await settle(device)
+        is_open = gate.is_open  # else it waits before it computes, or does not compute at all
+        gate.open()
+        await step
+        assert is_open, case.name
 
 
 def test_a_wrong_answer_ends_the_run(

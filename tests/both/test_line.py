@@ -209,6 +209,7 @@ def test_what_was_spawned_runs_although_the_loop_ends(
     assert used(device) == before
 
 
+@pytest.mark.may_leave("a thread keeps the line of a loop that was never ended until its next loop")
 @pytest.mark.parametrize("where", ["the same thread", "another thread", "another loop"])
 @pytest.mark.filterwarnings("ignore:coroutine 'Line._work_off' was never awaited")
 def test_a_loop_that_is_closed_without_ceremony_strands_nobody(

@@ -160,6 +160,7 @@ PLANTED: dict[str, tuple[Any, str, Callable[[Any], Any]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.may_leave("ordering is broken on purpose, and what was in flight is lost with it")
 @pytest.mark.parametrize("bug", PLANTED)
 def test_a_planted_bug_is_caught(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """On the CPU device, where seeds choose the interleavings."""

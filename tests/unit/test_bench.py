@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from numbasync.bench import chart, page, report, targets
+from numbasync.bench import chart, host_work, page, report, targets
 from numbasync.bench.measure import Case, Measured, Missing, measure, per_part, said, timed, timing
 from numbasync.bench.targets import Target
 from numbasync.errors import CallerError
@@ -98,6 +98,13 @@ def test_calls_are_counted_by_their_parts() -> None:
     assert found.timings[0].median == pytest.approx(4 / 5) and "aaaa 1" in LOG
     with pytest.raises(ValueError, match="5 parts are not a number of calls of 4"):
         measured(Case("a", per_part(case("a").run, 4), case("a").check))
+
+
+def test_the_hosts_work_takes_as_long_as_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(10_000))
+    monkeypatch.setattr("time.perf_counter", lambda: next(clock) * 1e-5)
+    host_work.compute(300)
+    assert 30 <= next(clock) <= 32
 
 
 def test_a_reason_is_one_line() -> None:

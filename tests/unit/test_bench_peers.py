@@ -82,6 +82,14 @@ class FakeDriver:
         del self.memory[pointer]
         return (0,)
 
+    def cuMemcpyHtoDAsync(self, pointer: int, host: int, nbytes: int, stream: int) -> tuple[int]:
+        assert stream in self.streams
+        ctypes.memmove(pointer, host, nbytes)
+        return (0,)
+
+    def cuMemcpyDtoHAsync(self, host: int, pointer: int, nbytes: int, stream: int) -> tuple[int]:
+        return self.cuMemcpyHtoDAsync(host, pointer, nbytes, stream)
+
     def cuMemsetD32(self, pointer: int, bits: int, count: int) -> tuple[int]:
         self.of(pointer, count).view(np.uint32)[:] = bits
         return (0,)
@@ -220,7 +228,8 @@ def of_step(ordinal: int) -> list[Case]:
 
 SUITES = [
     (floor.of_launch, 1), (raw.of_launch, 3), (raw.of_await, 2), (raw.of_flight, 1),
-    (raw.of_alloc, 1), (host_callback.of_await, 1), (host_callback.of_flight, 1),
+    (raw.of_alloc, 1), (raw.of_batch_small, 1), (host_callback.of_await, 1),
+    (host_callback.of_flight, 1),
     (core_peer.of_launch, 1), (raw_graph.of_graph, 4), (of_node, 2), (of_chain, 2), (of_step, 2),
 ]  # fmt: skip
 SAXPYS = [s for s in SUITES if s[0] is not raw.of_alloc]

@@ -19,11 +19,12 @@ class Project:
         # Warnings are errors in ours, not in theirs.
         self.env = {**env, "PYTHONWARNINGS": "", "PYTEST_ADDOPTS": ""}
 
-    def run(self, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
+    def run(self, *args: str, seconds: float = 100, **env: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [self.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p",
              "numbasync.testing.plugin", *args],
-            capture_output=True, text=True, timeout=100, env={**self.env, **env}, cwd=self.folder,
+            capture_output=True, text=True, timeout=seconds, env={**self.env, **env},
+            cwd=self.folder,
         )  # fmt: skip
 
 

@@ -93,7 +93,7 @@ def code_blocks(path: Path) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", path.read_text(), re.M | re.S)
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/guide.md"])
+@pytest.mark.parametrize("name", ["README.md", "docs/guide.md", "docs/batches.md"])
 def test_the_programs_in_the_documents_run(name: str, tmp_path: Path) -> None:
     blocks = code_blocks(ROOT / name)
     assert blocks
@@ -108,15 +108,25 @@ def test_the_programs_in_the_documents_run(name: str, tmp_path: Path) -> None:
     assert (result.returncode, result.stderr) == (0, "")
 
 
-def test_the_tests_in_the_documents_pass(tmp_path: Path) -> None:
+def test_the_tests_in_the_documents_pass_and_say_what_they_say(tmp_path: Path) -> None:
+    page = ROOT / "docs/testing.md"
     program = tmp_path / "test_documents.py"
-    program.write_text("\n\n".join(code_blocks(ROOT / "docs/testing.md")))
+    program.write_text("\n\n".join(code_blocks(page)))
     result = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "numbasync.testing.plugin", "--device", "cpu",
-         str(program)],
-        capture_output=True, text=True, timeout=120, env=environment(), cwd=tmp_path,
+        [sys.executable, "-m", "pytest", "-s", "-q", "-p", "numbasync.testing.plugin", "--device",
+         "cpu", str(program)],
+        capture_output=True, text=True, timeout=300, env=environment(), cwd=tmp_path,
     )  # fmt: skip
-    assert "9 passed" in result.stdout, result.stdout
+    assert "14 passed" in result.stdout, result.stdout
+    printed = _without_places(result.stdout)
+    for text in re.findall(r"^```text\n(.*?)^```", page.read_text(), re.M | re.S):
+        if text.startswith("kernel "):  # others are of sessions of their own
+            assert _without_places(text) in printed, text
+
+
+def _without_places(text: str) -> str:
+    """Without folders and numbers of lines."""
+    return re.sub(r"[\w/-]*(test_documents\.py)((?::|\", line )\d+)?", r"\1", text)
 
 
 def environment() -> dict[str, str]:

@@ -65,3 +65,5 @@ class Checked:
             record = slab.record()
             cause = error if record[0] == RAISED else None
             raise error_of(program, record, error, shadow) from cause
+        if checks.writers is not None and checks.watches:
+            checks.writers.append(shadow.writers())

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from numbasync.backend.base import Checks, Dim3, Right
+from numbasync.backend.base import Checks, Dim3, Right, Writers
 from numbasync.backend.cpu import watch
 
 # Larger arrays are checked for what is written where, but not for races.
@@ -59,7 +59,8 @@ class Shadow:
         self._put(watch.ATOMIC_TIMES, np.zeros(blocks, np.int64))
         words = self._put(watch.REGIONS, np.zeros(len(args) * watch.REGION_WORDS, np.int64))
         self._regions = words.reshape(-1, watch.REGION_WORDS)
-        self._seen: dict[tuple[int, int, int], int] = {}
+        self._seen: dict[tuple[int, int, int], Words] = {}
+        self._cells: list[Words] = []
         for argument, right in zip(args, rights, strict=False):
             array = getattr(argument, "array", None)
             if array is not None and right is not None:
@@ -75,6 +76,11 @@ class Shadow:
         b, t = divmod(thread, wx * wy * wz)
         return (b % gx, b // gx % gy, b // gx // gy, t % wx, t // wx % wy, t // wx // wy)
 
+    def writers(self) -> Writers:
+        """Who changed what, of the launch that is over."""
+        last = [c[:: watch.CELL_WORDS].copy() for c in self._cells]
+        return Writers(self.grid, self.block, [c if c.size else None for c in last])
+
     def _put(self, word: int, values: Words) -> Words:
         self._arrays.append(values)
         self.state[word] = values.ctypes.data
@@ -82,6 +88,7 @@ class Shadow:
 
     def _region(self, array: np.ndarray[Any, Any], right: Right) -> None:
         if array.size == 0:
+            self._cells.append(np.zeros(0, np.int64))
             return
         n = int(self.state[watch.N_REGIONS])
         self.state[watch.N_REGIONS] = n + 1
@@ -93,9 +100,10 @@ class Shadow:
             elements = (hi - lo) // array.itemsize
             small = elements <= MOST_ELEMENTS
             cells = np.zeros(elements * watch.CELL_WORDS if small else 0, np.int64)
-            self._arrays.append(cells)
-            self._seen[place] = cells.ctypes.data if small else 0
-        words[watch.CELLS] = self._seen[place]
+            self._seen[place] = cells
+        cells = self._seen[place]
+        self._cells.append(cells)
+        words[watch.CELLS] = cells.ctypes.data if cells.size else 0
         if not right.tile or array.ndim > watch.MOST_AXES or min(array.strides) < 0:
             return
         along = sorted(range(array.ndim), key=lambda axis: -array.strides[axis])

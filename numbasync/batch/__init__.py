@@ -1,0 +1,18 @@
+"""Command batches: operations are recorded, fused into few kernels, and run as one operation.
+
+In the order of the data: `ids` and `vocabulary` (what a program writes), `record` and `ops` (nodes,
+shapes, types), `graph` (nodes as data), `fuse` and `space` (what becomes one kernel), `emit`,
+`formulas`, `reducing` and the kernels' forms, `codegen`, `arena`, `prepared` (all of a plan),
+`modules` (texts as kernels), `execute`, `replay` (as graphs), `batch`, `plan` (for people),
+`functions` (users').
+"""
+
+from numbasync.batch.batch import CommandBatch as CommandBatch
+from numbasync.batch.emit import Tuning as Tuning
+from numbasync.batch.execute import Results as Results
+from numbasync.batch.execute import Transfers as Transfers
+from numbasync.batch.functions import Elementwise as Elementwise
+from numbasync.batch.functions import elementwise as elementwise
+from numbasync.batch.ids import BufferId as BufferId
+from numbasync.batch.plan import BatchPlan as BatchPlan
+from numbasync.batch.replay import BatchGraph as BatchGraph

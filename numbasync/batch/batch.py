@@ -1,0 +1,296 @@
+"""`CommandBatch`: record operations, run them as one, read what is wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Any
+
+import numpy as np
+
+from numbasync.batch import ops
+from numbasync.batch.codegen import DEFAULT
+from numbasync.batch.emit import Tuning
+from numbasync.batch.execute import BatchOp, Late, Read, Results, Transfers
+from numbasync.batch.graph import INPUT, Node, live
+from numbasync.batch.ids import BufferId
+from numbasync.batch.plan import BatchPlan
+from numbasync.batch.prepared import Prepared, prepare
+from numbasync.batch.record import Recorder
+from numbasync.batch.replay import BatchGraph
+from numbasync.batch.vocabulary import Vocabulary
+from numbasync.copies import HostArray
+from numbasync.device import Device, default_device
+from numbasync.errors import (
+    AlreadySubmittedError,
+    BatchStateError,
+    DeviceMismatchError,
+    OperationError,
+)
+from numbasync.op import DeviceOp
+from numbasync.sources import Value
+from numbasync.stream import Stream
+from numbasync.tensor import SharedTensor, Tensor
+
+
+class CommandBatch(Vocabulary):
+    """Operations that are recorded first, and run together.
+
+    ```py
+    b = na.CommandBatch()
+    x = b.upload(array)
+    y = b.scale(b.relu(x), 2.0) + x
+    await b.execute()  # one upload, one kernel
+    result = await b.read(y)  # one download
+    ```
+
+    Shapes and types follow NumPy's rules, and are known when an operation is recorded; so is
+    everything that can be wrong with it. What is computed in the end are the ids that somebody
+    still holds and that nothing else in the batch is computed from. Others can be read, too:
+    what was not written is computed when it is read, by one more kernel; `keep(id)` has it
+    written at once.
+
+    Attributes:
+        device: where it runs.
+        transfers: copies that have been enqueued: `uploads` and `downloads`.
+        kernels_launched: how many kernels have been launched.
+        num_operations: how many operations were recorded.
+    """
+
+    def __init__(
+        self, device: Device | None = None, *, fuse: bool = True, tuning: Tuning = DEFAULT
+    ) -> None:
+        """An empty batch.
+
+        Args:
+            device: where it runs; None: the current one.
+            fuse: False: a kernel for each operation. The results are the same.
+            tuning: extents of its kernels.
+        """
+        self.device = default_device() if device is None else device
+        self.recorder = Recorder("this batch")
+        self.recorder.label = f"batch {id(self):#x}"
+        self.transfers = Transfers()
+        self.kernels_launched = 0
+        self.there: dict[int, Tensor] = {}
+        self._fuse = fuse
+        self._tuning = tuning
+        self._kept: list[BufferId] = []
+        self._state = "recording"
+        self._error: BaseException | None = None
+
+    # --- recording ---
+
+    def upload(self, array: Any) -> BufferId:
+        """An input with the elements of `array` when the batch is executed.
+
+        Args:
+            array: a NumPy array of any layout, or what `np.asarray` takes; float16, float32,
+                float64, int32, int64 or bool.
+
+        Raises:
+            DTypeError: batches do not have its element type.
+        """
+        self.recorder.check_open("upload")
+        if isinstance(array, Tensor | SharedTensor):
+            raise OperationError(f"{array!r} is on a device; write b.use(tensor), without a copy.")
+        source = array if isinstance(array, np.ndarray) else np.asarray(array)
+        return self.recorder.source(source.shape, ops.check_dtype(source.dtype, "upload"), source)
+
+    def use(self, tensor: Tensor | SharedTensor) -> BufferId:
+        """An input that is on the device; no copy. Its elements are those that it has when the
+        batch runs, in order of submission.
+
+        Raises:
+            OperationError: it is no tensor.
+            DeviceMismatchError: it is on another device.
+            DTypeError: batches do not have its element type.
+        """
+        self.recorder.check_open("use")
+        found = tensor.tensor if isinstance(tensor, SharedTensor) else tensor
+        if not isinstance(found, Tensor):
+            raise OperationError(
+                f"use takes a tensor, not {type(tensor).__name__}; for an array, b.upload(array)."
+            )
+        if found.device is not self.device:
+            raise DeviceMismatchError(f"{found!r} cannot be used on {self.device.label}.")
+        made = self.recorder.source(found.shape, ops.check_dtype(found.dtype, "use"), found)
+        self.there[made.number] = found
+        return made
+
+    def keep(self, *ids: BufferId) -> None:
+        """Have these written when the batch runs, also if others are computed from them."""
+        self.recorder.check_open("keep")
+        self._kept += [self.recorder.check(each, "keep") for each in ids]
+
+    @property
+    def num_operations(self) -> int:
+        return self.recorder.operations
+
+    @property
+    def num_buffers(self) -> int:
+        """Ids that were given: uploads and results."""
+        return self.recorder.ids
+
+    # --- running ---
+
+    def plan(self) -> BatchPlan:
+        """What is fused with what, and why not more; the kernels' sources. Runs nothing.
+
+        Before the batch is executed, of what would be computed now.
+        """
+        return BatchPlan(self.planned())
+
+    _planned: Prepared | None = None
+
+    def op(self) -> DeviceOp[Results[Tensor]]:
+        """The batch as one operation, which gives its results: `results[id]` is a tensor. To be
+        chained, scheduled and awaited like any other; reading is possible once it was run.
+
+        Raises:
+            AlreadySubmittedError: there is one already.
+        """
+        if self._planned is not None:
+            raise AlreadySubmittedError(
+                f"{self.recorder.label} was executed, or made an operation: a batch runs once.\n"
+                "Record another one. b.graph() makes one that runs many times."
+            )
+        self._planned = self._prepared()
+        self.recorder.is_closed = True
+        self._state = "not executed yet"
+        return BatchOp(self, self._planned)
+
+    def graph(self, stream: Stream | None = None) -> BatchGraph:
+        """The batch as a graph, which runs as often as wanted, with new uploads:
+        `await b.graph().replay({x: array})`. Blocks until it is captured.
+
+        Args:
+            stream: where it is replayed; None: a new one.
+
+        Raises:
+            AlreadySubmittedError: it was executed before.
+        """
+        return BatchGraph(self, self.device.new_stream() if stream is None else stream)
+
+    def planned(self) -> Prepared:
+        """What `op` has planned, or what would be planned now."""
+        return self._prepared() if self._planned is None else self._planned
+
+    def execute(self) -> Awaitable[Results[Tensor]]:
+        """Run it: `await b.execute()`.
+
+        Raises:
+            AlreadySubmittedError: now, if it was executed before.
+        """
+        found: Awaitable[Results[Tensor]] = self._awaitable(self.op())
+        return found
+
+    def execute_sync(self) -> Results[Tensor]:
+        """Run it, and block until it is done."""
+        return self.op().sync_on(self.device.policy.next_stream())
+
+    def read(self, id: BufferId) -> Awaitable[HostArray]:
+        """A value of the batch as a new NumPy array: `await b.read(id)`.
+
+        Raises:
+            ForeignBufferError: now, if it is another batch's.
+            BatchStateError: now, if the batch has not been executed.
+        """
+        found: Awaitable[HostArray] = self._awaitable(self.read_op(id))
+        return found
+
+    def read_sync(self, id: BufferId) -> HostArray:
+        """`read`, and block until it is there."""
+        return self.read_op(id).sync_on(self.device.policy.next_stream())
+
+    def read_op(self, id: BufferId) -> DeviceOp[HostArray]:
+        """The operation that reads a value."""
+        number = self.recorder.check(id, "read").number
+        if self._state != "executed":
+            because = f": {self._error}" if self._error is not None else ""
+            raise BatchStateError(
+                f"read of {id!r}, but {self.recorder.label} is {self._state}{because}.\n"
+                "Write: await b.execute()        # or b.execute_sync()"
+            ) from self._error
+        values = self.recorder.values
+        if number in self.there:
+            return Read(self, self.there[number])
+        if self.recorder.nodes[number].is_source:
+            return Value(np.array(values[number]))  # never uploaded, or a number
+        return Late(self, self._late(id), number)
+
+    def tensor(self, id: BufferId) -> Tensor:
+        """The tensor of a result, on the device; its data is there in order of submission.
+
+        Raises:
+            BatchStateError: the batch has not been executed, or did not write it: see `keep`.
+        """
+        number = self.recorder.check(id, "tensor").number
+        if self._state != "executed" or number not in self.there:
+            done = self._state == "executed"
+            raise BatchStateError(
+                f"{id!r} has no tensor: {self.recorder.label} "
+                + ("did not write it; write b.keep(id) before it is executed."
+                   if done else f"is {self._state}.")
+            )  # fmt: skip
+        return self.there[number]
+
+    # --- how ---
+
+    def _awaitable(self, op: DeviceOp[Any]) -> Any:
+        if self.device is default_device():
+            return op
+        return op.schedule(self.device.policy)
+
+    def _wanted(self) -> list[int]:
+        """What is to be written: what is held and nothing held needs, and what is kept."""
+        nodes = self.recorder.nodes
+        covered: set[int] = set()
+        wanted = {each.number for each in self._kept}
+        for n in reversed(self.recorder.held()):
+            if n not in covered and not nodes[n].is_source:
+                wanted.add(n)
+                covered |= live(nodes, [n])
+        return sorted(wanted)
+
+    def _prepared(self) -> Prepared:
+        return prepare(self.recorder.nodes, self._wanted(), self._fuse, self._tuning)
+
+    def _late(self, id: BufferId) -> Prepared:
+        """A plan for one value, in which what is on the device is an input."""
+        nodes = [
+            Node(INPUT, (), node.shape, node.dtype) if n in self.there else node
+            for n, node in enumerate(self.recorder.nodes)
+        ]
+        lent = [n for n in live(nodes, [id.number]) if n in self._lent]
+        if lent:
+            raise BatchStateError(
+                f"{id!r} was not written, and is computed from a tensor of the program, which may "
+                "have changed since.\nWrite b.keep(id) before the batch is executed."
+            )
+        return prepare(nodes, [id.number], self._fuse, self._tuning)
+
+    @property
+    def _lent(self) -> set[int]:
+        """Inputs that are tensors of the program."""
+        return {n for n, value in self.recorder.values.items() if isinstance(value, Tensor)}
+
+    def check_device(self, device: Device) -> None:
+        """Raises DeviceMismatchError if it is not the batch's."""
+        if device is not self.device:
+            raise DeviceMismatchError(
+                f"{self.recorder.label} is for {self.device.label}, but runs on {device.label}.\n"
+                "Write b.execute(), or run b.op() on a stream of that device."
+            )
+
+    def ran(self, tensors: dict[int, Tensor]) -> None:
+        """Its work is enqueued; the tensors of its inputs and results."""
+        self.there |= tensors
+        self._state = "executed"
+
+    def failed(self, error: BaseException) -> None:
+        """It could not be enqueued."""
+        self._state, self._error = "failed", error
+
+    def __repr__(self) -> str:
+        counts = f"{self.num_operations} operations, {self.num_buffers} buffers"
+        return f"<CommandBatch {counts}, {self._state}, on {self.device.label}>"

@@ -1,0 +1,279 @@
+"""What all kernels of batches are written with: parameters, loads, indices and values.
+
+The text depends on the structure of a group alone: values are numbered as they come, and numbers
+(constants, extents) are arguments. So equal structures are equal texts, and one compilation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from numbasync.batch.formulas import HELPERS, Formulas, register, typed
+from numbasync.batch.fuse import Group
+from numbasync.batch.graph import CONSTANT, Nodes
+from numbasync.batch.ops import BOOL, F16, DType
+from numbasync.batch.space import Space, Step, steps
+from numbasync.layout import Shape
+
+WIDE = 2**31  # elements from which on an index is computed in 64 bits
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """Extents of kernels. What else a text depends on is the structure of what it computes.
+
+    Attributes:
+        threads: of a block.
+        elements: that a thread has in flight: loads first, then the rest.
+        warp_most: columns up to which a warp has a row; a block has those of more.
+        splits: blocks at most of a reduction that many blocks share.
+        shared_bytes: of a block, in which it may keep a row.
+    """
+
+    threads: int = 256
+    elements: int = 4
+    warp_most: int = 512
+    splits: int = 1024
+    shared_bytes: int = 48 * 1024
+
+
+class Argument(NamedTuple):
+    """What is passed for a parameter of a kernel.
+
+    Attributes:
+        role: `"read"`, `"write"`, `"constant"` (of a node), `"number"`, `"partial"`, `"counter"`.
+        value: the node, the number as a NumPy scalar or an int, or which of the partials.
+    """
+
+    role: str
+    value: Any
+
+
+class Scratch(NamedTuple):
+    """Memory that a kernel needs for itself."""
+
+    extent: int
+    dtype: DType
+
+
+@dataclass(frozen=True)
+class KernelText:
+    """A kernel, written, and how it is called.
+
+    Attributes:
+        name: of the kernel.
+        source: of its module.
+        functions: users' functions, by their names in the source.
+        arguments: in the order of its parameters.
+        partials: of a reduction that many blocks share.
+        counters: how many of those count blocks; they begin with zeros.
+    """
+
+    name: str
+    source: str
+    functions: tuple[tuple[str, Any], ...]
+    arguments: tuple[Argument, ...]
+    grid: int
+    block: int
+    partials: tuple[Scratch, ...] = ()
+    counters: int = 0
+
+
+class Emitter:
+    """Writes one kernel's text.
+
+    Attributes:
+        arguments: name and argument of each parameter, in order.
+    """
+
+    def __init__(self, nodes: Nodes, group: Group, written: Iterable[int], tuning: Tuning) -> None:
+        self.nodes = nodes
+        self.group = group
+        self.space: Space = group.space
+        self.tuning = tuning
+        self.formulas = Formulas()
+        self.arguments: dict[str, Argument] = {}
+        self.outputs: dict[int, str] = {}
+        self._arrays: dict[int, str] = {}
+        self._constants: dict[int, str] = {}
+        self._count = 0
+        wanted = set(written)
+        for n in group.roots:
+            if n in wanted:
+                self.outputs[n] = self.parameter(f"y{len(self.outputs)}", "write", n)
+        for n in group.reads:
+            self._arrays[n] = self.parameter(f"x{len(self._arrays)}", "read", n)
+        constants = {i for n in sorted(group.inside) for i in nodes[n].inputs}
+        for n in sorted(c for c in constants if nodes[c].op == CONSTANT):
+            self._constants[n] = self.parameter(f"c{len(self._constants)}", "constant", n)
+
+    # --- parameters ---
+
+    def parameter(self, name: str, kind: str, value: Any) -> str:
+        self.arguments[name] = Argument(kind, value)
+        return name
+
+    def number(self, value: Any) -> str:
+        """A parameter for a number."""
+        return self.parameter(f"n{len(self.arguments)}", "number", value)
+
+    @property
+    def reads(self) -> dict[int, str]:
+        return self._arrays
+
+    def constants(self) -> dict[int, str]:
+        return dict(self._constants)
+
+    def name(self) -> str:
+        """A new name for a value."""
+        self._count += 1
+        return f"v{self._count - 1}"
+
+    # --- memory ---
+
+    def load(self, n: int, index: str) -> str:
+        text = f"{self._arrays[n]}[{index}]"
+        return typed(F16, text) if self.nodes[n].dtype == F16 else text
+
+    def store(self, n: int, index: str, value: str) -> str:
+        kept = f"np.float16({value})" if self.nodes[n].dtype == F16 else value
+        return f"{self.outputs[n]}[{index}] = {kept}"
+
+    def steps(self, n: int, whole: Shape) -> tuple[Step, ...] | None:
+        return steps(self.nodes[n].shape, whole)
+
+    def index(self, found: tuple[Step, ...], numbers: Sequence[str], flat: str) -> str:
+        """The index of a broadcast value's element, at element `flat` of the whole."""
+        left = list(numbers)
+        wide = self.space.size >= WIDE
+        terms = []
+        for step in found:
+            text = flat if wide else f"np.uint32({flat})"
+            if step.below != 1:
+                text = f"{text} // {left.pop(0)}"
+            if step.extent:
+                text = f"{text} % {left.pop(0)}"
+            if step.stride != 1:
+                text = f"{text} * {left.pop(0)}"
+            terms.append(text)
+        return " + ".join(terms)
+
+    def numbers(self, found: tuple[Step, ...]) -> list[str]:
+        """Parameters for the numbers of an index."""
+        kind: Callable[[int], Any] = int if self.space.size >= WIDE else np.uint32
+        absent = (1, 0, 1)
+        values = [v for step in found for v, a in zip(step, absent, strict=True) if v != a]
+        return [self.number(kind(v)) for v in values]
+
+    # --- values ---
+
+    def expression(self, n: int, names: dict[int, str]) -> str:
+        """An elementwise node, of operands that have names."""
+        node = self.nodes[n]
+        args = [
+            self.formulas.cast(names[i], self.nodes[i].dtype, dtype)
+            for i, dtype in zip(node.inputs, node.loops, strict=True)
+        ]
+        if node.op.startswith("call "):
+            return self.formulas.call(node.extra, node.op[5:], node.dtype, args)
+        return self.formulas.of(node.op, node.loops, node.dtype, args)
+
+    def compute(self, targets: Iterable[int], names: dict[int, str], lines: list[str]) -> None:
+        """Statements for `targets`, from what has names; what they compute gets names, too."""
+        for n in self.order(targets, names):
+            name = self.name()
+            lines.append(f"{name} = {self.expression(n, names)}")
+            names[n] = name
+
+    def order(self, targets: Iterable[int], known: Iterable[int]) -> list[int]:
+        """What has to be computed for `targets`, operands first."""
+        found: set[int] = set()
+        have = set(known)
+        waiting = list(targets)
+        while waiting:
+            n = waiting.pop()
+            if n not in found and n not in have:
+                found.add(n)
+                if n not in self._arrays:
+                    waiting += self.nodes[n].inputs
+        return sorted(found)
+
+    def at_results(
+        self, targets: Iterable[int], whole: Shape, flat: str, names: dict[int, str],
+        lines: list[str],
+    ) -> None:  # fmt: skip
+        """`compute` where there is one element of `whole` for each result of a reduction."""
+        for n in self.order(targets, names):
+            if n in self._arrays:
+                found = self.steps(n, whole)
+                index = flat if found is None else "0"
+                if found:
+                    index = self.index(found, self.numbers(found), flat)
+                names[n] = self.name()
+                lines.append(f"{names[n]} = {self.load(n, index)}")
+        self.compute(targets, names, lines)
+
+    # --- the module ---
+
+    def finish(
+        self, body: list[str], grid: int, block: int, device: Iterable[str] = (), *,
+        partials: tuple[Scratch, ...] = (), counters: int = 0,
+    ) -> KernelText:  # fmt: skip
+        """The text of the module.
+
+        Args:
+            body: the kernel's lines.
+            device: texts of functions that it calls.
+        """
+        name = self.title()
+        parts = [f'"""{self._said()}"""', _IMPORTS]
+        cached = not self.formulas.functions
+        given = "{}: Any = None  # a function of the program\n"
+        parts += [given.format(function) for function in self.formulas.functions]
+        for helper, text in HELPERS.items():
+            if helper in self.formulas.helpers:
+                parts.append(f"@cuda.jit(device=True){text}")
+        parts += [f"@cuda.jit(device=True)\n{text}" for text in device]
+        option = "cache=True" if cached else ""
+        head = f"@cuda.jit({option})\ndef {name}({', '.join(self.arguments)}):"
+        parts.append("\n".join([head, *(f"    {line}" for line in body)]) + "\n")
+        return KernelText(
+            name, "\n\n".join(parts), tuple(self.formulas.functions.items()),
+            tuple(self.arguments.values()), grid, block, partials, counters,
+        )  # fmt: skip
+
+    def title(self) -> str:
+        """A name that says what it computes, as far as that is short."""
+        names = [self.nodes[n].op.removeprefix("call ") for n in sorted(self.group.inside)]
+        if len(names) > 4:
+            names = [*names[:3], f"{len(names) - 3}_more"]
+        return "_".join(["batch", *names])
+
+    def _said(self) -> str:
+        count = len(self.group.inside)
+        operations = "operation" if count == 1 else "operations"
+        arrays = "array" if len(self._arrays) == 1 else "arrays"
+        return f"{count} {operations} on {len(self._arrays)} {arrays}, written by numbasync."
+
+
+_IMPORTS = """\
+import math
+from typing import Any
+
+import numpy as np
+from numba import cuda
+from numba.cuda.libdevice import dmul_rn, fmul_rn
+"""
+
+
+def argument_value(value: Any, dtype: DType) -> Any:
+    """A constant as it is passed: in the register of its type."""
+    return np.bool_(value) if dtype == BOOL else register(dtype).type(value)
+
+
+def indented(lines: Iterable[str]) -> list[str]:
+    return [f"    {line}" for line in lines]

@@ -1,0 +1,308 @@
+"""Running a batch: one operation that compiles, allocates, uploads and launches, in this order.
+
+Nothing is enqueued before every kernel is compiled, so what cannot be compiled changes nothing. All
+memory is allocated at once (`Memory`), and every launch is an operation on memory that is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from numbasync.batch import modules
+from numbasync.batch.emit import KernelText, argument_value
+from numbasync.batch.ids import BufferId
+from numbasync.batch.prepared import Prepared, partial_key
+from numbasync.context import Context
+from numbasync.contiguous import contiguous
+from numbasync.copies import HostArray, copy, fill, upload_new
+from numbasync.errors import InternalError, KernelCompileError
+from numbasync.launch import Compile, Launch
+from numbasync.launcher import Launcher
+from numbasync.layout import Layout
+from numbasync.making import FromHost
+from numbasync.memory import Storage
+from numbasync.op import DeviceOp, Steps
+from numbasync.staging import held
+from numbasync.tensor import Tensor
+from numbasync.transfer import ToHost
+
+if TYPE_CHECKING:
+    from numbasync.batch.batch import CommandBatch
+    from numbasync.memory import MemoryPool
+    from numbasync.submission import Submission
+
+_COUNTER = np.dtype(np.uint32)
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Transfers:
+    """Copies between the host and the device that a batch has enqueued, an array each."""
+
+    uploads: int = 0
+    downloads: int = 0
+
+
+class Results(Mapping[BufferId, T]):
+    """What a batch's operation gives: its results, by id. Of a batch tensors, of a replay arrays.
+
+    Attributes:
+        by_number: the same by the ids' numbers.
+    """
+
+    def __init__(self, found: Mapping[int, T], batch: CommandBatch) -> None:
+        self.by_number = found
+        self._batch = batch
+
+    def __getitem__(self, key: BufferId) -> T:
+        number = self._batch.recorder.check(key, "results").number
+        return self.by_number[number]
+
+    def __iter__(self) -> Iterator[BufferId]:
+        return (self._batch.recorder.again(n) for n in self.by_number)
+
+    def __len__(self) -> int:
+        return len(self.by_number)
+
+    @property
+    def all(self) -> tuple[T, ...]:
+        """In the order in which they were recorded."""
+        return tuple(self.by_number.values())
+
+    def __repr__(self) -> str:
+        return f"<Results of {self._batch.recorder.label}: {list(self.by_number.values())}>"
+
+
+# --- memory -------------------------------------------------------------------------
+
+
+class Memory:
+    """All device memory of one run.
+
+    Attributes:
+        tensors: of inputs and results, as they were recorded.
+        flat: of every node that is in memory, with one axis, as kernels take them.
+    """
+
+    def __init__(self, prepared: Prepared) -> None:
+        self.prepared = prepared
+        self.tensors: dict[int, Tensor] = {}
+        self.flat: dict[int, Tensor] = {}
+        self._scratch: Storage | None = None
+        self.counters: Tensor | None = None
+
+    def allocate(self, ctx: Context, held: Mapping[int, Tensor]) -> Steps[None]:
+        """Take what is needed, but for the tensors of `held`, which are there."""
+        plan = self.prepared
+        for n in plan.inputs:
+            tensor = held.get(n)
+            if tensor is None:
+                continue  # `upload` makes it
+            self.tensors[n] = tensor
+            if not tensor.is_contiguous:
+                packed = Tensor.allocate(ctx, tensor.shape, tensor.dtype)
+                yield from copy(ctx, packed, tensor)
+                tensor = packed
+            self.flat[n] = tensor.reshape(tensor.size)
+        for n in plan.outputs:
+            self._own(ctx, n)
+        if plan.arena.nbytes:
+            self._scratch = ctx.alloc(plan.arena.nbytes)
+        for n, offset in plan.arena.offsets.items():
+            if n >= 0:
+                node = plan.nodes[n]
+                self.flat[n] = self._at(ctx, offset, node.size, node.dtype)
+        if plan.counters:
+            self.counters = Tensor.allocate(ctx, (plan.counters,), _COUNTER)
+            yield from fill(ctx, self.counters, np.uint32(0))
+
+    def upload(self, ctx: Context, n: int, array: HostArray) -> Steps[None]:
+        """An input with the elements of a host array; at once, if it is small."""
+        node = self.prepared.nodes[n]
+        made = FromHost(contiguous(node.shape, node.dtype.type), array)
+        made.claim()
+        if made.is_quick and ctx.takes(made):
+            self._keep(n, made.result())
+            return
+        self._own(ctx, n)
+        if array.size:
+            yield from upload_new(ctx, self.tensors[n], array)
+
+    def _own(self, ctx: Context, n: int) -> None:
+        node = self.prepared.nodes[n]
+        kind = contiguous(node.shape, node.dtype.type)
+        self._keep(n, Tensor.of(ctx.device, ctx.alloc(kind.nbytes), kind))
+
+    def _keep(self, n: int, tensor: Tensor) -> None:
+        node, device = self.prepared.nodes[n], tensor.device
+        assert device is not None  # it has memory
+        flat = contiguous((node.size,), node.dtype.type)
+        self.tensors[n] = tensor
+        self.flat[n] = Tensor.of(device, tensor.storage, flat)
+
+    def _at(self, ctx: Context, offset: int, count: int, dtype: np.dtype[Any]) -> Tensor:
+        at = Layout(offset, (count,), (dtype.itemsize,))
+        return Tensor(ctx.device, self._scratch, at, dtype)
+
+    def launch(
+        self, ctx: Context, group: int, kernel: Launcher, values: Mapping[int, Any]
+    ) -> Launch:
+        """One kernel of the batch as an operation on this memory."""
+        plan = self.prepared
+        text = plan.texts[group]
+        given: list[Any] = []
+        for role, value in text.arguments:
+            if role in ("read", "write"):
+                given.append(self.flat[value])
+            elif role == "constant":
+                given.append(argument_value(values[value], plan.nodes[value].dtype))
+            elif role == "partial":
+                part = text.partials[value]
+                offset = plan.arena.offsets[partial_key(group, value)]
+                given.append(self._at(ctx, offset, part.extent, part.dtype))
+            else:
+                given.append(self.counters if role == "counter" else value)
+        return kernel[text.grid, text.block](*given)
+
+
+# --- kernels ------------------------------------------------------------------------
+
+
+def kernels(prepared: Prepared, ctx: Context) -> Steps[list[Launcher]]:
+    """Every kernel of the plan, compiled for the device."""
+    found: list[Launcher] = []
+    for text in prepared.texts:
+        kernel = modules.find(text)
+        if kernel is None:
+            yield modules.loading(text)
+            kernel = modules.find(text)
+            if kernel is None:
+                raise InternalError(f"kernel {text.name} was loaded and is not there")
+        found.append(kernel)
+    if ctx.device not in prepared.compiled:
+        for text, kernel in zip(prepared.texts, found, strict=True):
+            yield from _compile(prepared, text, kernel, ctx)
+        prepared.compiled.add(ctx.device)
+    return found
+
+
+def _compile(prepared: Prepared, text: KernelText, kernel: Launcher, ctx: Context) -> Steps[None]:
+    """Compile for arguments as they will come."""
+    given: list[Any] = []
+    for role, value in text.arguments:
+        if role in ("read", "write"):
+            given.append(_meta(prepared.nodes[value].dtype))
+        elif role == "constant":
+            given.append(argument_value(0, prepared.nodes[value].dtype))
+        elif role == "partial":
+            given.append(_meta(text.partials[value].dtype))
+        else:
+            given.append(_meta(_COUNTER) if role == "counter" else value)
+    compiling = Compile(kernel, tuple(given))
+    compiling.claim()
+    yield from compiling.steps(ctx)
+    engine = kernel.cpu_engine()
+    if text.functions and engine.name == "interpreted" and "NUMBASYNC_CPU_ENGINE" not in engine.why:
+        # A kernel of ours compiles; so what does not is one of the program's functions.
+        names = ", ".join(name for name, _ in text.functions)
+        raise KernelCompileError(f"kernel {kernel.name}, with {names}: {engine.why}.")
+
+
+def _meta(dtype: np.dtype[Any]) -> Tensor:
+    """A tensor without memory, that describes an argument."""
+    kind = contiguous((2,), dtype.type)  # of 1 element, every order is one
+    return Tensor(None, None, kind.at, kind.dtype)
+
+
+# --- operations -----------------------------------------------------------------------
+
+
+class BatchOp(DeviceOp[Results[Tensor]]):
+    """A batch, run once. Gives its results."""
+
+    def __init__(self, batch: CommandBatch, prepared: Prepared) -> None:
+        self._batch = batch
+        self._prepared = prepared
+
+    def steps(self, ctx: Context) -> Steps[Results[Tensor]]:
+        batch = self._batch
+        try:
+            batch.check_device(ctx.device)
+            memory = yield from run(ctx, batch, self._prepared)
+        except BaseException as error:
+            batch.failed(error)
+            raise
+        batch.ran(memory.tensors)
+        wanted = self._prepared.wanted
+        return Results({n: memory.tensors[n] for n in wanted if n in memory.tensors}, batch)
+
+    def _describe(self) -> str:
+        return f"batch of {self._batch.num_operations} operations"
+
+
+def run(ctx: Context, batch: CommandBatch, plan: Prepared) -> Steps[Memory]:
+    """Enqueue what is planned: uploads of what is not on the device yet, and the kernels."""
+    found = yield from kernels(plan, ctx)
+    values, there = batch.recorder.values, batch.there
+    arrays: dict[int, HostArray] = {n: values[n] for n in plan.inputs if n not in there}
+    if ctx.device.limit is not None:
+        staged = sum(held(ctx.device, a.nbytes) for a in arrays.values())
+        yield from ctx.room(plan.peak_bytes + staged)
+    memory = Memory(plan)
+    yield from memory.allocate(ctx, there)
+    for n, array in arrays.items():
+        yield from memory.upload(ctx, n, array)
+        batch.transfers.uploads += bool(array.size)
+    for at, kernel in enumerate(found):
+        if plan.texts[at].grid == 0:
+            continue
+        launch = memory.launch(ctx, at, kernel, values)
+        launch.claim()
+        if not ctx.takes(launch):
+            yield from launch.steps(ctx)
+        batch.kernels_launched += 1
+    return memory
+
+
+class Read(ToHost):
+    """A result as a new NumPy array; the batch counts it."""
+
+    def __init__(self, batch: CommandBatch, tensor: Tensor) -> None:
+        super().__init__(tensor)
+        self._batch = batch
+
+    def at_once(self, submission: Submission, pool: MemoryPool | None) -> bool:
+        done = super().at_once(submission, pool)
+        self._batch.transfers.downloads += done
+        return done
+
+    def steps(self, ctx: Context) -> Steps[HostArray]:
+        found = yield from super().steps(ctx)
+        self._batch.transfers.downloads += bool(found.size)
+        return found
+
+
+class Late(DeviceOp[HostArray]):
+    """A value that was not written when the batch ran: computed from what is there, and read."""
+
+    def __init__(self, batch: CommandBatch, prepared: Prepared, number: int) -> None:
+        self._batch = batch
+        self._prepared = prepared
+        self._number = number
+
+    def steps(self, ctx: Context) -> Steps[HostArray]:
+        batch = self._batch
+        batch.check_device(ctx.device)
+        memory = yield from run(ctx, batch, self._prepared)
+        for n, tensor in memory.tensors.items():
+            batch.there.setdefault(n, tensor)
+        read = Read(batch, memory.tensors[self._number])
+        read.claim()
+        return (yield from read.steps(ctx))
+
+    def _describe(self) -> str:
+        return f"read of buffer {self._number}"

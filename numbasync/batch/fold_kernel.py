@@ -1,0 +1,179 @@
+"""Kernels of reductions that no single block goes through: along the last axis, or of everything.
+
+Several blocks share a result. Each adds up its part and writes it down; the block that comes last
+adds up the parts, always in the same order, and computes what is made of the results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from numbasync.batch import reducing
+from numbasync.batch.emit import Emitter, KernelText, Scratch, Tuning, indented
+from numbasync.batch.fuse import Group
+from numbasync.batch.graph import Nodes
+from numbasync.batch.reducing import WARP
+
+Each = Callable[[str, str, str], list[str]]
+
+
+def write(nodes: Nodes, group: Group, written: Iterable[int], tuning: Tuning) -> KernelText:
+    """The kernel of a group with a reduction along the last axis, or of everything."""
+    made = Emitter(nodes, group, written, tuning)
+    space, threads, elements = group.space, tuning.threads, tuning.elements
+    cols, rows = space.extent, space.outer
+    tile = threads * elements
+    splits = max(1, min(-(-cols // tile), -(-tuning.splits // rows)))
+    width, shares = made.parameter("cols", "number", cols), "shares"
+    made.parameter(shares, "number", splits)
+    own = reducing.reductions(nodes, [n for n in group.roots if nodes[n].is_reduction])
+    each = elements_of(made, own)
+    head: list[str] = []
+    body = [
+        f"row = cuda.blockIdx.x // {shares}",
+        f"share = cuda.blockIdx.x % {shares}",
+        f"begin = row * {width}",
+        *each("", "", "once"),
+    ]
+    for r in own.values():
+        body += reducing.begin(r)
+    last = f"j + {(elements - 1) * threads}" if elements > 1 else "j"
+    body += [f"j = share * {tile} + cuda.threadIdx.x", f"while {last} < {width}:"]
+    lines: list[str] = []
+    for k in range(elements):
+        at = f"j{k}"
+        lines += [f"{at} = j + {k * threads}" if k else f"{at} = j", f"i{k} = begin + {at}"]
+        lines += each(f"i{k}", f"_{k}", "load")
+    for k in range(elements):
+        lines += each(f"i{k}", f"_{k}", f"j{k}")
+    body += indented([*lines, f"j += {shares} * {tile}"])
+    if elements > 1:
+        body.append(f"for k in range(j, {width}, {threads}):  # of the last tile, which is cut off")
+        body += indented(["i = begin + k", *each("i", "", "load"), *each("i", "", "k")])
+    body += _across(made, own, head, threads)
+    partials: tuple[Scratch, ...] = ()
+    end = _end(made, own, "row")
+    if splits == 1:
+        body += ["if cuda.threadIdx.x == 0:", *indented(end)]
+    else:
+        lines, partials = _together(made, own, head, rows * splits, threads)
+        body += [*lines, *indented(["if cuda.threadIdx.x == 0:", *indented(end)])]
+    return made.finish(
+        [*head, *body], rows * splits, threads,
+        partials=partials, counters=rows if splits > 1 else 0,
+    )  # fmt: skip
+
+
+def _together(
+    made: Emitter, own: dict[int, reducing.Reduction], head: list[str], count: int, threads: int
+) -> tuple[list[str], tuple[Scratch, ...]]:
+    """Write down the block's part; the lines behind are the last block's."""
+    partials: list[Scratch] = []
+    parts: dict[int, list[str]] = {}
+    writes: list[str] = []
+    for n, r in own.items():
+        parts[n] = []
+        for name, dtype in zip(r.names, r.dtypes, strict=True):
+            part = made.parameter(f"parts{len(partials)}", "partial", len(partials))
+            partials.append(Scratch(count, dtype))
+            parts[n].append(part)
+            writes.append(f"{part}[cuda.blockIdx.x] = {name}")
+    counter = made.parameter("arrived", "counter", None)
+    head.append("is_last = cuda.shared.array(1, np.int32)")
+    lines = [
+        "if cuda.threadIdx.x == 0:",
+        *indented(writes),
+        "    cuda.threadfence()  # before anyone sees that this block has arrived",
+        f"    before = cuda.atomic.inc({counter}, row, np.uint32(shares - 1))",
+        "    is_last[0] = np.int32(1) if before == shares - 1 else np.int32(0)",
+        "cuda.syncthreads()",
+        "if is_last[0] == 1:  # the counter is 0 again",
+        "    cuda.threadfence()",
+    ]
+    inner: list[str] = []
+    for r in own.values():
+        inner += reducing.begin(r)
+    inner.append(f"for k in range(cuda.threadIdx.x, shares, {threads}):")
+    for n, r in own.items():
+        others = tuple(f"{part}[row * shares + k]" for part in parts[n])
+        names = tuple(f"{name}_part" for name in r.names)
+        inner += [f"    {x} = {other}" for x, other in zip(names, others, strict=True)]
+        inner += indented(reducing.merge(made, r, names))
+    inner += _across(made, own, head, threads, "_all")
+    return [*lines, *indented(inner)], tuple(partials)
+
+
+def _across(
+    made: Emitter, own: dict[int, reducing.Reduction], head: list[str], threads: int,
+    suffix: str = "",
+) -> list[str]:  # fmt: skip
+    """Every thread gets what the block has, through shared memory of its own."""
+    places: dict[int, tuple[str, ...]] = {}
+    for n, r in own.items():
+        lines, places[n] = reducing.rooms(r, threads // WARP, suffix)
+        head += lines
+    return reducing.across_block(made, own, places, threads)
+
+
+def _end(made: Emitter, own: dict[int, reducing.Reduction], at: str) -> list[str]:
+    """Results, and what is computed of them, by one thread."""
+    lines: list[str] = []
+    names = made.constants()
+    for n, r in own.items():
+        names[n] = made.name()
+        lines.append(f"{names[n]} = {reducing.result(made, r, 'cols')}")
+    for n in made.outputs:
+        if depends(made, own, n):
+            scope = dict(names)
+            made.at_results([n], made.nodes[n].shape, at, scope, lines)
+            lines.append(made.store(n, at, scope[n]))
+    return lines or ["pass"]
+
+
+def depends(made: Emitter, own: dict[int, reducing.Reduction], root: int) -> bool:
+    """Whether a root is one of the reductions, or is computed of them."""
+    inside = set(made.order([root], ()))
+    return any(n in own for n in inside)
+
+
+def elements_of(made: Emitter, own: dict[int, reducing.Reduction]) -> Each:
+    """What writes the lines of one element: `each(index, suffix, what)`, where `what` is `"once"`
+    (loads that all elements share), `"load"`, or the name of the element's place in its row.
+    """
+    nodes, shape = made.nodes, made.space.shape
+    targets = [nodes[n].inputs[0] for n in own]
+    wide = [n for n in made.outputs if not depends(made, own, n)]
+    needed = [n for n in made.order([*targets, *wide], made.constants()) if n in made.reads]
+    shared: dict[int, str] = made.constants()
+    loaded: dict[str, dict[int, str]] = {}
+    numbers = {
+        found: made.numbers(found)
+        for found in dict.fromkeys(made.steps(n, shape) for n in needed)
+        if found
+    }
+
+    def each(at: str, suffix: str, what: str) -> list[str]:
+        lines: list[str] = []
+        if what == "once":
+            for n in needed:
+                if made.steps(n, shape) == ():
+                    shared[n] = made.name()
+                    lines.append(f"{shared[n]} = {made.load(n, '0')}")
+            return lines
+        if what == "load":
+            names = loaded[suffix] = dict(shared)
+            for n in needed:
+                found = made.steps(n, shape)
+                if n not in names:
+                    index = at if not found else made.index(found, numbers[found], at)
+                    names[n] = made.name()
+                    lines.append(f"{names[n]} = {made.load(n, index)}")
+            return lines
+        names = loaded[suffix]
+        made.compute([*targets, *wide], names, lines)
+        lines += [made.store(n, at, names[n]) for n in wide]
+        for r in own.values():
+            lines += reducing.take(made, r, names[nodes[r.node].inputs[0]], what)
+        return lines
+
+    return each

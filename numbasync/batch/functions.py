@@ -1,0 +1,112 @@
+"""Users' scalar functions as operations of batches, which fuse like the built-in ones."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import cached_property
+from types import FunctionType
+from typing import Any, overload
+
+import numpy as np
+
+from numbasync.batch import ops
+from numbasync.batch.ids import BufferId, Operand
+from numbasync.batch.ops import DType
+from numbasync.errors import LauncherError, OperationError
+
+MOST_PARAMETERS = 16
+
+
+class Elementwise:
+    """A scalar function of a program, as an operation. Made by `@elementwise`.
+
+    Attributes:
+        py_func: the function.
+        name: its name.
+        arity: how many operands it takes.
+        dtype: of its results; None: NumPy's common type of the operands.
+    """
+
+    def __init__(self, function: Any, dtype: DType | None) -> None:
+        self._given = function
+        self.py_func: FunctionType = getattr(function, "py_func", function)
+        if not isinstance(self.py_func, FunctionType):
+            raise LauncherError(
+                f"na.elementwise takes a function of scalars, not {type(function).__name__}."
+            )
+        self.name = self.py_func.__name__
+        parameters = inspect.signature(self.py_func).parameters.values()
+        plain = {"POSITIONAL_ONLY", "POSITIONAL_OR_KEYWORD"}
+        if {p.kind.name for p in parameters} - plain:
+            raise LauncherError(f"elementwise {self.name}: kernels pass operands by position only.")
+        self.arity = len(parameters)
+        if not 1 <= self.arity <= MOST_PARAMETERS:
+            raise LauncherError(
+                f"elementwise {self.name} has {self.arity} parameters; 1 to {MOST_PARAMETERS} "
+                "are possible."
+            )
+        self.dtype = dtype
+        self.__doc__ = self.py_func.__doc__
+        self.__name__ = self.name
+
+    @cached_property
+    def device(self) -> Any:
+        """The device function that kernels call."""
+        from numba import cuda
+
+        if self._given is not self.py_func and self._given.targetoptions.get("device"):
+            return self._given
+        return cuda.jit(device=True)(self.py_func)
+
+    def __call__(self, /, *operands: Operand) -> BufferId:
+        """Record it. At least one operand is an id; the others may be numbers.
+
+        Raises:
+            OperationError: too few or too many operands, or none is an id.
+        """
+        first = next((x for x in operands if isinstance(x, BufferId)), None)
+        if first is None:
+            raise OperationError(
+                f"{self.name} is an operation of batches: pass at least one of their ids. To "
+                f"compute with numbers, call {self.name}.py_func."
+            )
+        if len(operands) != self.arity:
+            raise OperationError(f"{self.name} takes {self.arity} operands, not {len(operands)}.")
+        return first.recorder.apply(self, operands)
+
+    def result(self, dtypes: tuple[DType, ...]) -> DType:
+        """The type of its result."""
+        if self.dtype is not None:
+            return self.dtype
+        return ops.check_dtype(np.result_type(*dtypes), self.name)
+
+    def __repr__(self) -> str:
+        return f"<elementwise {self.name}, {self.arity} operands>"
+
+
+@overload
+def elementwise(function: Callable[..., Any], /) -> Elementwise: ...
+@overload
+def elementwise(*, dtype: Any = None) -> Callable[[Callable[..., Any]], Elementwise]: ...
+def elementwise(function: Any = None, /, *, dtype: Any = None) -> Any:
+    """Make a batch operation of a scalar function that Numba can compile.
+
+    It is called with ids, `f(a, 2.0)`, broadcasts and fuses like the built-in operations. In the
+    kernel it is called with scalars of the operands' types; a float16 comes as the float32 that
+    has its value. It may call `math` and other device functions. It is compiled when the batch is
+    first executed; what Numba refuses is `KernelCompileError`, and nothing is enqueued.
+
+    Args:
+        dtype: of the results; default: NumPy's common type of the operands.
+
+    Raises:
+        LauncherError: it is no function of 1 to 16 positional parameters.
+        DTypeError: batches do not have that dtype.
+    """
+    kind = None if dtype is None else ops.check_dtype(dtype, "elementwise")
+
+    def decorate(function: Any) -> Elementwise:
+        return Elementwise(function, kind)
+
+    return decorate if function is None else decorate(function)

@@ -1,0 +1,86 @@
+"""What a batch is made of, as plain data: nodes in the order in which they were recorded.
+
+A node's operands have smaller numbers than the node. Everything behind recording (fusing, placing,
+writing kernels) works on these alone and needs no device.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from numbasync.layout import Shape
+
+INPUT, CONSTANT = "input", "constant"
+REDUCTIONS = frozenset({"sum", "mean", "max", "min", "argmax"})
+
+
+class Node(NamedTuple):
+    """One value of a batch.
+
+    Attributes:
+        op: `"input"`, `"constant"`, one of `REDUCTIONS`, or the name of an elementwise operation.
+        inputs: the numbers of its operands.
+        shape: of the value.
+        dtype: of the value.
+        loops: the types that an elementwise operation converts its operands to.
+        axis: of a reduction: the axis, counted from 0, or None for all.
+        extra: what else the operation depends on, such as a user's function.
+    """
+
+    op: str
+    inputs: tuple[int, ...]
+    shape: Shape
+    dtype: np.dtype[np.generic]
+    loops: tuple[np.dtype[np.generic], ...] = ()
+    axis: int | None = None
+    extra: Hashable = None
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.dtype.itemsize
+
+    @property
+    def is_reduction(self) -> bool:
+        return self.op in REDUCTIONS
+
+    @property
+    def is_source(self) -> bool:
+        """Whether there is nothing to compute."""
+        return self.op in (INPUT, CONSTANT)
+
+
+Nodes = Sequence[Node]
+
+
+def live(nodes: Nodes, wanted: Iterable[int]) -> set[int]:
+    """The nodes that `wanted` need, and they themselves."""
+    found: set[int] = set()
+    waiting = list(wanted)
+    while waiting:
+        n = waiting.pop()
+        if n not in found:
+            found.add(n)
+            waiting += nodes[n].inputs
+    return found
+
+
+def broadcast(shapes: Sequence[Shape]) -> Shape | None:
+    """The shape that they have together, by NumPy's rules; None if they do not fit."""
+    first = shapes[0]
+    for shape in shapes:
+        if shape != first:
+            break
+    else:
+        return first
+    try:
+        return np.broadcast_shapes(*shapes)
+    except ValueError:
+        return None

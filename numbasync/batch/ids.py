@@ -1,0 +1,111 @@
+"""Buffer ids: what stands for a value of a batch before there is one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from numbasync.errors import DTypeError
+from numbasync.layout import Shape
+
+if TYPE_CHECKING:
+    from numbasync.batch.record import Recorder
+
+Operand = Any  # a BufferId, or a number
+
+
+class BufferId:
+    """One value of a batch: an upload, or the result of an operation.
+
+    Operators record operations: `a + b`, `2 * a`, `-a`, `abs(a)`, `a ** 2`, `a < b`. Comparisons
+    give ids too, so `a == b` is no truth; ids are told apart by `is`.
+
+    Attributes:
+        number: its place in the batch.
+        shape: of the value.
+        dtype: of the value.
+    """
+
+    __slots__ = ("__weakref__", "_recorder", "dtype", "number", "shape")
+
+    __array_ufunc__ = None  # so that `np.float32(2) * a` asks here
+    __hash__ = object.__hash__
+
+    def __init__(self, recorder: Recorder, number: int, shape: Shape, dtype: np.dtype[Any]) -> None:
+        self._recorder = recorder
+        self.number = number
+        self.shape = shape
+        self.dtype = dtype
+
+    @property
+    def recorder(self) -> Recorder:
+        """Where it was recorded."""
+        return self._recorder
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    def __add__(self, other: Operand) -> BufferId:
+        return self._recorder.elementwise("add", self, other)
+
+    def __radd__(self, other: Operand) -> BufferId:
+        return self._recorder.elementwise("add", other, self)
+
+    def __sub__(self, other: Operand) -> BufferId:
+        return self._recorder.elementwise("sub", self, other)
+
+    def __rsub__(self, other: Operand) -> BufferId:
+        return self._recorder.elementwise("sub", other, self)
+
+    def __mul__(self, other: Operand) -> BufferId:
+        return self._recorder.elementwise("mul", self, other)
+
+    def __rmul__(self, other: Operand) -> BufferId:
+        return self._recorder.elementwise("mul", other, self)
+
+    def __truediv__(self, other: Operand) -> BufferId:
+        return self._recorder.elementwise("div", self, other)
+
+    def __rtruediv__(self, other: Operand) -> BufferId:
+        return self._recorder.elementwise("div", other, self)
+
+    def __pow__(self, other: Operand) -> BufferId:
+        return self._recorder.elementwise("pow", self, other)
+
+    def __rpow__(self, other: Operand) -> BufferId:
+        return self._recorder.elementwise("pow", other, self)
+
+    def __neg__(self) -> BufferId:
+        return self._recorder.elementwise("neg", self)
+
+    def __abs__(self) -> BufferId:
+        return self._recorder.elementwise("abs", self)
+
+    def __lt__(self, other: Operand) -> BufferId:
+        return self._recorder.elementwise("less", self, other)
+
+    def __le__(self, other: Operand) -> BufferId:
+        return self._recorder.elementwise("less_equal", self, other)
+
+    def __gt__(self, other: Operand) -> BufferId:
+        return self._recorder.elementwise("greater", self, other)
+
+    def __ge__(self, other: Operand) -> BufferId:
+        return self._recorder.elementwise("greater_equal", self, other)
+
+    def __eq__(self, other: Operand) -> BufferId:  # type: ignore[override]
+        return self._recorder.elementwise("equal", self, other)
+
+    def __ne__(self, other: Operand) -> BufferId:  # type: ignore[override]
+        return self._recorder.elementwise("not_equal", self, other)
+
+    def __bool__(self) -> bool:
+        raise DTypeError(
+            f"{self!r} has no truth yet: it is computed when the batch is executed.\n"
+            "Choose between values with b.where(condition, x, y)."
+        )
+
+    def __repr__(self) -> str:
+        return f"<BufferId {self.number} {self.shape} {self.dtype}>"

@@ -1,0 +1,116 @@
+"""A batch, planned: what is fused, where buffers lie, the kernels' texts. Kept by structure.
+
+Two batches that record the same operations on the same shapes and types share all of this, whatever
+their arrays and constants are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from numbasync.batch import codegen
+from numbasync.batch.arena import Arena, Life, place, rounded
+from numbasync.batch.emit import KernelText, Tuning
+from numbasync.batch.fuse import Fusion, fuse
+from numbasync.batch.graph import INPUT, Node, live
+
+MOST_KEPT = 256  # a program with ever new shapes starts over
+
+
+@dataclass
+class Prepared:
+    """What can be known of a batch without a device.
+
+    Attributes:
+        nodes: of the batch.
+        wanted: results that are to be there in the end, in order.
+        inputs: what has to be uploaded, or is used where it lies.
+        fusion: what is computed together.
+        texts: a kernel for each group.
+        arena: where buffers between kernels lie: of nodes, by number; of partial results of a
+            kernel, by `partial_key`.
+        counters: how many counters its kernels need at most.
+        compiled: devices on which every kernel is known to be compiled.
+    """
+
+    nodes: tuple[Node, ...]
+    wanted: tuple[int, ...]
+    inputs: tuple[int, ...]
+    fusion: Fusion
+    texts: tuple[KernelText, ...]
+    arena: Arena
+    counters: int
+    compiled: set[Any] = field(default_factory=set)
+
+    @property
+    def outputs(self) -> tuple[int, ...]:
+        """Results in memory of their own."""
+        return tuple(n for n in self.wanted if not self.nodes[n].is_source)
+
+    @property
+    def peak_bytes(self) -> int:
+        """Device memory of the run: inputs, results, and what lies between kernels."""
+        return self.arena.nbytes + self._bytes((*self.inputs, *self.outputs))
+
+    @property
+    def naive_bytes(self) -> int:
+        """The same with a buffer for every operation."""
+        alive = live(self.nodes, self.wanted)
+        computed = (n for n in alive if not self.nodes[n].is_source)
+        return self._bytes((*self.inputs, *computed))
+
+    def _bytes(self, numbers: Iterable[int]) -> int:
+        return sum(rounded(self.nodes[n].nbytes) for n in numbers)
+
+
+def partial_key(group: int, number: int) -> int:
+    """The arena's key of a kernel's partial results; those of nodes are not negative."""
+    return -1 - (group * 64 + number)
+
+
+_kept: dict[Any, Prepared] = {}
+
+
+def prepare(nodes: Sequence[Node], wanted: Sequence[int], fused: bool, tuning: Tuning) -> Prepared:
+    """The plan; the one that was made before for the same structure, if there is one."""
+    key = tuple(nodes), tuple(wanted), fused, tuning
+    found = _kept.get(key)
+    if found is None:
+        if len(_kept) >= MOST_KEPT:
+            _kept.clear()
+        found = _kept[key] = _prepare(tuple(nodes), tuple(wanted), fused, tuning)
+    return found
+
+
+def _prepare(
+    nodes: tuple[Node, ...], wanted: tuple[int, ...], fused: bool, tuning: Tuning
+) -> Prepared:
+    fusion = fuse(nodes, wanted, fused)
+    texts = tuple(codegen.write(nodes, g, fusion.written, tuning) for g in fusion.groups)
+    alive = live(nodes, wanted)
+    inputs = tuple(sorted(n for n in alive if nodes[n].op == INPUT))
+    lives = _lives(nodes, wanted, fusion, texts)
+    counters = max((t.counters for t in texts), default=0)
+    return Prepared(nodes, wanted, inputs, fusion, texts, place(lives), counters)
+
+
+def _lives(
+    nodes: tuple[Node, ...], wanted: tuple[int, ...], fusion: Fusion, texts: tuple[KernelText, ...]
+) -> list[Life]:
+    found: list[Life] = []
+    last: dict[int, int] = {}
+    for at, group in enumerate(fusion.groups):
+        last |= dict.fromkeys(group.reads, at)
+    for at, (group, text) in enumerate(zip(fusion.groups, texts, strict=True)):
+        found += [
+            Life(n, nodes[n].nbytes, at, last[n])
+            for n in group.roots
+            if n in fusion.written and n not in wanted
+        ]
+        found += [
+            Life(partial_key(at, k), part.extent * part.dtype.itemsize, at, at)
+            for k, part in enumerate(text.partials)
+        ]
+    return found

@@ -1,0 +1,318 @@
+"""Recording: calls become nodes, whose shapes and types are known at once.
+
+Types and broadcasting follow NumPy. Equal operations on equal operands are one node, and what
+constants alone decide is computed here. Everything that can be wrong with a call is found here.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import numpy as np
+
+from numbasync.batch import ops
+from numbasync.batch.graph import CONSTANT, INPUT, Node, broadcast
+from numbasync.batch.ids import BufferId, Operand
+from numbasync.batch.ops import DType, Kind
+from numbasync.errors import (
+    BatchStateError,
+    DTypeError,
+    ForeignBufferError,
+    OperationError,
+    ShapeError,
+)
+from numbasync.layout import Shape
+
+_NUMBERS = (bool, int, float, np.bool_, np.number)
+
+
+class Recorder:
+    """The nodes of one batch, and the values of those that are not computed.
+
+    Attributes:
+        nodes: in the order in which they were recorded.
+        values: of inputs (host arrays and tensors) and constants (NumPy scalars), by node.
+        operations: how many calls have recorded something.
+        is_closed: the batch has run, or runs.
+    """
+
+    def __init__(self, label: str) -> None:
+        self.label = label
+        self.nodes: list[Node] = []
+        self.values: dict[int, Any] = {}
+        self.operations = 0
+        self.is_closed = False
+        self._known: dict[Any, int] = {}
+        self._held: list[tuple[int, weakref.ref[BufferId]]] = []
+
+    # --- ids ---
+
+    def _id(self, number: int) -> BufferId:
+        node = self.nodes[number]
+        made = BufferId(self, number, node.shape, node.dtype)
+        self._held.append((number, weakref.ref(made)))
+        return made
+
+    def give(self, number: int) -> BufferId:
+        """The id of one more recorded operation."""
+        self.operations += 1
+        return self._id(number)
+
+    def again(self, number: int) -> BufferId:
+        """Another id of a node, which does not count."""
+        node = self.nodes[number]
+        return BufferId(self, number, node.shape, node.dtype)
+
+    def held(self) -> list[int]:
+        """The nodes that somebody can still ask for, in order."""
+        return sorted({number for number, ref in self._held if ref() is not None})
+
+    @property
+    def ids(self) -> int:
+        """How many ids were given."""
+        return len(self._held)
+
+    def check(self, value: Any, what: str) -> BufferId:
+        """`value`, if it is an id of this batch.
+
+        Raises:
+            ForeignBufferError: it is another batch's.
+            OperationError: it is no id.
+        """
+        if not isinstance(value, BufferId):
+            hint = "upload it first: b.upload(array)" if hasattr(value, "shape") else "pass an id"
+            raise OperationError(
+                f"{what} takes ids of this batch, not {type(value).__name__} ({value!r:.60}); "
+                f"{hint}."
+            )
+        if value.recorder is not self:
+            raise ForeignBufferError(
+                f"{what}: {value!r} is of {value.recorder.label}, not of {self.label}.\n"
+                "Read it there and upload it here, or hand its tensor over: b.use(other.tensor(id))"
+            )
+        return value
+
+    # --- nodes ---
+
+    def add(self, node: Node) -> int:
+        """The node's number; the earlier one, if the same has been recorded."""
+        found = self._known.get(node)
+        if found is None:
+            found = self._known[node] = len(self.nodes)
+            self.nodes.append(node)
+        return found
+
+    def check_open(self, what: str) -> None:
+        """Raises BatchStateError if the batch has run."""
+        if self.is_closed:
+            raise BatchStateError(
+                f"{what} on {self.label}, which has been executed: a batch runs once.\n"
+                "Make another na.CommandBatch(); b.graph() makes one that runs many times."
+            )
+
+    def source(self, shape: Shape, dtype: DType, value: Any) -> BufferId:
+        """An input: a host array, or a tensor."""
+        number = len(self.nodes)
+        self.nodes.append(Node(INPUT, (), shape, dtype))
+        self.values[number] = value
+        return self._id(number)
+
+    def constant(self, value: Any, dtype: DType) -> int:
+        """The node of a number in a type.
+
+        Raises:
+            DTypeError: it does not fit.
+        """
+        try:
+            if dtype.kind == "i" and isinstance(value, float | np.floating):
+                raise OverflowError(f"{value!r} is no integer")  # noqa: TRY301
+            with np.errstate(all="ignore"):
+                element = dtype.type(value)
+        except (OverflowError, TypeError, ValueError) as error:
+            raise DTypeError(
+                f"{value!r:.60} is no {dtype}: {error}.\n"
+                "NumPy's rule: a Python number takes the other operand's type. Write "
+                f"np.float64({value!r:.20}), or cast the operand."
+            ) from None
+        key = dtype, element.tobytes()
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = len(self.nodes)
+            self.nodes.append(Node(CONSTANT, (), (), dtype))
+            self.values[found] = element
+        return found
+
+    # --- operations ---
+
+    def elementwise(self, name: str, *operands: Operand) -> BufferId:
+        """Record an operation of `ops.OPS`.
+
+        Raises:
+            ShapeError: the operands' shapes do not broadcast.
+            DTypeError: NumPy has no such operation for these types.
+        """
+        self.check_open(name)
+        return self.give(self.compute(name, *operands))
+
+    def compute(self, name: str, *operands: Operand) -> int:
+        """The node of an operation, for ids, nodes' numbers (`Of`) and Python's numbers."""
+        kinds = tuple([self._kind(x, name) for x in operands])
+        loops, out = ops.resolve(name, kinds)
+        if name == "pow":
+            name, operands, loops = self._power(operands, loops)
+        inputs = tuple([self._place(x, dtype) for x, dtype in zip(operands, loops, strict=True)])
+        return self._record(name, inputs, loops, out)
+
+    def cast(self, number: int, dtype: DType) -> int:
+        """The node of a value in another type."""
+        if self.nodes[number].dtype == dtype:
+            return number
+        return self._record("cast", (number,), (self.nodes[number].dtype,), dtype)
+
+    def apply(self, function: Any, operands: tuple[Operand, ...]) -> BufferId:
+        """Record a user's function, an `Elementwise`."""
+        name = function.name
+        self.check_open(name)
+        kinds = [self._kind(x, name) for x in operands]
+        loops = tuple([_strong(k) if isinstance(k, type) else k for k in kinds])
+        inputs = tuple([self._place(x, dtype) for x, dtype in zip(operands, loops, strict=True)])
+        node = Node(
+            f"call {name}", inputs, self._shape(name, inputs), function.result(loops), loops, None,
+            function,
+        )  # fmt: skip
+        return self.give(self.add(node))
+
+    def reduce(self, name: str, number: int, axis: int | None, keepdims: bool) -> int:
+        """The node of a reduction along `axis`, or of all.
+
+        Raises:
+            ShapeError: there is no such axis, or nothing to find a maximum of.
+        """
+        node = self.nodes[number]
+        shape, rank = node.shape, len(node.shape)
+        if axis is not None:
+            if not isinstance(axis, int | np.integer) or isinstance(axis, bool):
+                raise ShapeError(
+                    f"{name}: axis={axis!r:.40} of shape {shape}; write one whole number, or None "
+                    "for all elements."
+                )
+            if not -rank <= axis < rank:
+                raise ShapeError(f"{name}: shape {shape} has no axis {axis}.")
+            axis = int(axis) % rank
+        count = node.size if axis is None else shape[axis]
+        if count == 0 and name in ("max", "min", "argmax"):
+            raise ShapeError(f"{name} of no elements, of shape {shape}: there is none.")
+        if axis is None:
+            out: Shape = (1,) * rank if keepdims else ()
+        else:
+            kept = (1,) if keepdims else ()
+            out = shape[:axis] + kept + shape[axis + 1 :]
+        # Of one axis, it is all there is.
+        dtype = ops.reduced(name, node.dtype)
+        return self.add(
+            Node(name, (number,), out, dtype, (node.dtype,), None if rank <= 1 else axis)
+        )
+
+    # --- how ---
+
+    def _record(
+        self, name: str, inputs: tuple[int, ...], loops: tuple[DType, ...], dtype: DType
+    ) -> int:
+        simpler = self._simpler(name, inputs, loops, dtype)
+        if simpler is not None:
+            return simpler
+        return self.add(Node(name, inputs, self._shape(name, inputs), dtype, loops))
+
+    def _shape(self, name: str, inputs: tuple[int, ...]) -> Shape:
+        shapes = [self.nodes[n].shape for n in inputs]
+        found = broadcast(shapes)
+        if found is None:
+            raise ShapeError(
+                f"{name} of shapes {', '.join(map(str, shapes))}: they do not broadcast.\n"
+                "NumPy's rule: aligned at the last axis, extents are equal, or one of them is 1."
+            )
+        return found
+
+    def _kind(self, x: Operand, name: str) -> Kind:
+        if isinstance(x, BufferId):
+            return self.check(x, name).dtype
+        if isinstance(x, Of):
+            return self.nodes[x.number].dtype
+        if type(x) is bool:
+            return ops.BOOL
+        if type(x) in (int, float):
+            return type(x)
+        if isinstance(x, np.bool_ | np.number):
+            return ops.check_dtype(x.dtype, name)
+        if isinstance(x, int | float):
+            return int if isinstance(x, int) else float
+        self.check(x, name)
+        raise AssertionError  # `check` has raised
+
+    def _place(self, x: Operand, kind: DType) -> int:
+        if isinstance(x, BufferId | Of):
+            return x.number
+        return self.constant(x, kind)
+
+    def _power(
+        self, operands: tuple[Operand, ...], loops: tuple[DType, ...]
+    ) -> tuple[str, tuple[Operand, ...], tuple[DType, ...]]:
+        """Powers of integers have no fractions; the square is one multiplication."""
+        exponent = operands[1]
+        if isinstance(exponent, BufferId | Of):
+            return "pow", operands, loops
+        if ops.is_integer(loops[1]) and exponent < 0:
+            raise DTypeError(
+                f"pow: an integer to the power of {exponent} has a fraction; cast it to a float."
+            )
+        if exponent == 2 and (ops.is_integer(loops[0]) or ops.is_float(loops[0])):
+            return "square", operands[:1], loops[:1]
+        return "pow", operands, loops
+
+    def _simpler(
+        self, name: str, inputs: tuple[int, ...], loops: tuple[DType, ...], dtype: DType
+    ) -> int | None:
+        """The node that gives the same, where constants decide; None if there is none."""
+        nodes, values = self.nodes, self.values
+        constants = [values[n] if nodes[n].op == CONSTANT else None for n in inputs]
+        if all(c is None for c in constants):
+            return None
+        if all(c is not None for c in constants):
+            with np.errstate(all="ignore"):
+                if name == "cast":
+                    return self.constant(values[inputs[0]].astype(dtype), dtype)
+                cast = [values[n].astype(t) for n, t in zip(inputs, loops, strict=True)]
+                return self.constant(dtype.type(ops.OPS[name].numpy(*cast)), dtype)
+        kept = None
+        if name == "mul" and dtype.kind in "if" and 1 in (constants[0], constants[1]):
+            kept = inputs[0] if constants[1] is not None else inputs[1]
+        elif (name == "div" and constants[1] == 1) or (name == "sub" and _is_plain_zero(constants)):
+            kept = inputs[0]
+        elif name == "where" and constants[0] is not None:
+            chosen, other = (inputs[1], inputs[2]) if constants[0] else (inputs[2], inputs[1])
+            if nodes[other].size == 1:
+                kept = chosen
+        if kept is None or nodes[kept].shape != self._shape(name, inputs):
+            return None
+        return kept if nodes[kept].dtype == dtype else self.cast(kept, dtype)
+
+
+def _strong(kind: type) -> DType:
+    """What a Python number is where no operand says it."""
+    return ops.F64 if kind is float else ops.I64
+
+
+def _is_plain_zero(constants: list[Any]) -> bool:
+    """Whether to subtract it changes nothing: 0.0, and not -0.0."""
+    zero = constants[1]
+    return zero is not None and zero == 0 and not np.signbit(np.float64(zero))
+
+
+class Of:
+    """A node that has no id: a step of a composite."""
+
+    __slots__ = ("number",)
+
+    def __init__(self, number: int) -> None:
+        self.number = number

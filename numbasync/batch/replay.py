@@ -1,0 +1,149 @@
+"""Batches as graphs: recorded and allocated once, replayed with new uploads.
+
+A replay is one graph: copies from page-locked memory, the kernels, and copies of the results back
+to page-locked memory. The host copies elements in before, and out afterwards; so a replay waits
+until the one before it is through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from numbasync.batch.execute import Results, Transfers
+from numbasync.batch.ids import BufferId
+from numbasync.context import Context
+from numbasync.copies import HostArray
+from numbasync.errors import BatchStateError, DTypeError, ShapeError
+from numbasync.graph import CudaGraph
+from numbasync.host import pinned
+from numbasync.op import DeviceOp, Steps
+from numbasync.sources import zip as zip_ops
+from numbasync.stream import Stream
+from numbasync.submission import Submission
+from numbasync.tensor import Tensor, memcpy
+
+if TYPE_CHECKING:
+    from numbasync.batch.batch import CommandBatch
+
+
+class BatchGraph:
+    """A batch that runs many times. Made by `CommandBatch.graph`.
+
+    Attributes:
+        graph: what is replayed.
+    """
+
+    def __init__(self, batch: CommandBatch, stream: Stream) -> None:
+        self._batch = batch
+        op = batch.op()
+        plan = batch.planned()
+        values = batch.recorder.values
+        self._inputs: dict[int, HostArray] = {}
+        for n in plan.inputs:
+            if n not in batch.there and values[n].size:
+                self._inputs[n] = pinned(values[n].shape, values[n].dtype)
+                self._inputs[n][...] = values[n]
+                values[n] = self._inputs[n]
+        outputs = {n: plan.nodes[n] for n in plan.outputs}
+        self._outputs = {n: pinned(v.shape, v.dtype) for n, v in outputs.items()}
+
+        def read(results: Results[Tensor]) -> DeviceOp[Any]:
+            found = results.by_number
+            return zip_ops(*(memcpy(self._outputs[n], found[n]) for n in outputs if found[n].size))
+
+        self.graph: CudaGraph[Any] = CudaGraph.capture(stream, op.then(read))
+        self._kernels = batch.kernels_launched
+        batch.transfers, batch.kernels_launched = Transfers(), 0
+        self._last: Submission | None = None
+
+    @property
+    def stream(self) -> Stream:
+        """Where it is replayed."""
+        return self.graph.stream
+
+    def replay(self, uploads: Mapping[BufferId, Any] | None = None) -> DeviceOp[Results[HostArray]]:
+        """An operation that runs the batch again and gives its results as new NumPy arrays:
+        `results[id]`. To be enqueued by one thread at a time.
+
+        Args:
+            uploads: new elements of inputs, by their ids; the others keep theirs. They are read
+                when the operation is enqueued.
+
+        Raises:
+            ShapeError, DTypeError: now, if an array is not like the one that was recorded.
+            BatchStateError: now, if an id is no upload of this batch.
+        """
+        given: list[tuple[HostArray, HostArray]] = []
+        for id, array in (uploads or {}).items():
+            number = self._batch.recorder.check(id, "replay").number
+            source = np.asarray(array)
+            target = self._inputs.get(number)
+            if target is None:
+                raise BatchStateError(
+                    f"replay: {id!r} is no upload that the graph copies; tensors that are used in "
+                    "place are written to by na.memcpy(tensor, array)."
+                )
+            if source.shape != target.shape:
+                raise ShapeError(f"replay: {id!r} came as an array of shape {source.shape}.")
+            if source.dtype != target.dtype:
+                raise DTypeError(f"replay: {id!r} came as an array of {source.dtype}.")
+            given.append((target, source))
+        return _Replay(self, given)
+
+    def replay_sync(self, uploads: Mapping[BufferId, Any] | None = None) -> Results[HostArray]:
+        """`replay`, and block until it is done."""
+        return self.replay(uploads).sync_on(self.stream)
+
+    def enqueue(self, ctx: Context, given: list[tuple[HostArray, HostArray]]) -> Steps[Any]:
+        """Put new elements where the graph copies them from, and launch it."""
+        while self._last is not None and not self._last.done:
+            yield _Through(self.stream)
+        for target, source in given:
+            np.copyto(target, source)
+        launch = self.graph.launch()
+        launch.claim()
+        if not ctx.takes(launch):
+            yield from launch.steps(ctx)
+        self._last = ctx.submission
+        transfers = self._batch.transfers
+        transfers.uploads += len(self._inputs)
+        transfers.downloads += sum(a.size > 0 for a in self._outputs.values())
+        self._batch.kernels_launched += self._kernels
+        made = {n: np.empty(a.shape, a.dtype) for n, a in self._outputs.items()}
+
+        def copy_out() -> None:
+            for n, array in made.items():
+                np.copyto(array, self._outputs[n])
+
+        ctx.submission.afterwards(copy_out)
+        return Results(made, self._batch)
+
+    def __repr__(self) -> str:
+        return f"<BatchGraph of {self._batch!r}>"
+
+
+class _Through:
+    """A preparation: the replay before this one is through."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+
+    def run(self) -> None:
+        self._stream.synchronize()
+
+
+class _Replay(DeviceOp[Results[HostArray]]):
+    def __init__(self, graph: BatchGraph, given: list[tuple[HostArray, HostArray]]) -> None:
+        self._graph = graph
+        self._given = given
+        self.stream = graph.stream
+
+    def steps(self, ctx: Context) -> Steps[Results[HostArray]]:
+        found: Results[HostArray] = yield from self._graph.enqueue(ctx, self._given)
+        return found
+
+    def _describe(self) -> str:
+        return "replay of a batch"

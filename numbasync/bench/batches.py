@@ -1,0 +1,292 @@
+"""`numbasync bench batch`: command batches beside eager calls and others' fused kernels."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import numpy as np
+from numba import cuda
+
+import numbasync as na
+from numbasync.bench import peers, report
+from numbasync.bench.measure import Case, measure
+from numbasync.bench.targets import Target
+from numbasync.device import Device
+
+LARGE = 1 << 28  # float32 elements on a GPU: 1 GiB
+LARGE_CPU = 1 << 16
+ROWS, COLUMNS = 65_536, 4_096
+ROWS_CPU = 64
+SMALL = 1024
+CALLS, SMALL_CALLS = 4, 100
+
+HOST = "numbasync: batch of relu, scale, add"
+NUMBA_HOST = "Numba: three calls with host arrays"
+ONE, TEN = "numbasync: batch of one operation", "numbasync: batch of ten operations"
+CHAIN = "numbasync: batch of relu, scale, add"
+TORCH_CHAIN = "PyTorch: torch.compile of relu, scale, add"
+CUPY_CHAIN = "CuPy: fuse of relu, scale, add"
+SUM, TORCH_DOT = "numbasync: batch of sum(a * b + c)", "PyTorch: dot"
+SOFTMAX = "numbasync: batch of softmax"
+TORCH_SOFTMAX, COMPILED_SOFTMAX = "PyTorch: softmax", "PyTorch: torch.compile of softmax"
+TRIP = "numbasync: record, execute, read"
+REPLAY = "numbasync: replay of a batch as a graph, new upload"
+RAW_TRIP = "cuda.bindings: two copies and a packed launch"
+
+METHOD = (
+    "{what}. {calls} calls a round, one stream, with the wait for the device behind the last one "
+    "in the timed part. The cases take turns; medians and quartiles of {rounds} rounds after one "
+    "that does not count; garbage collection off. Recording is part of every call of a batch."
+)
+HOST_TARGETS = (
+    Target("batch end to end / three Numba calls", HOST, NUMBA_HOST, 1 / 3, 1 / 5),
+)  # fmt: skip
+CHAIN_TARGETS = (
+    Target("batch of three / torch.compile", CHAIN, TORCH_CHAIN, 1 / 0.97, 0.99),
+    Target("batch of three / cupy.fuse", CHAIN, CUPY_CHAIN, 1 / 1.5, 0.6),
+    Target("ten operations / one operation", TEN, ONE, 1.05, 1.02),
+)
+# Three arrays are read where dot reads two.
+REDUCE_TARGETS = (
+    Target("sum(a * b + c) / dot, for 1.5 times the bytes", SUM, TORCH_DOT, 1.5 / 0.95, 1.5),
+    Target("softmax / PyTorch", SOFTMAX, TORCH_SOFTMAX, 1 / 1.4, 1 / 1.5),
+    Target("softmax / torch.compile", SOFTMAX, COMPILED_SOFTMAX, 1 / 1.1, 1 / 1.2),
+)
+SMALL_TARGETS = (
+    Target("record, execute, read / raw round trip", TRIP, RAW_TRIP, 3.0, 2.0),
+    Target("replay as a graph / raw round trip", REPLAY, RAW_TRIP, 1.5, 1.2),
+)
+
+
+async def tables(device: Device, rounds: int) -> list[report.Record]:
+    """What is reported."""
+    own = peers.has_own_processor(device)
+    n, rows = (LARGE, ROWS) if own else (LARGE_CPU, ROWS_CPU)
+    return [
+        await _table(
+            device, rounds, f"relu, scale, add of {n:,} float32 of the host", "batch_host",
+            _host(device, n), CALLS, HOST, HOST_TARGETS,
+        ),
+        await _table(
+            device, rounds, f"relu, scale, add of {n:,} float32 of the device", "batch_chain",
+            _chain(device, n), CALLS, CHAIN, CHAIN_TARGETS,
+        ),
+        await _table(
+            device, rounds, f"sums of {n:,} float32; softmax of {rows:,} x {COLUMNS:,}",
+            "batch_reduce", _reduce(device, n, rows), CALLS, SUM, REDUCE_TARGETS,
+        ),
+        await _table(
+            device, rounds, f"a batch of {SMALL:,} float32", "batch_small", _small(device),
+            SMALL_CALLS, TRIP, SMALL_TARGETS,
+        ),
+    ]  # fmt: skip
+
+
+async def _table(
+    device: Device, rounds: int, what: str, suite: str, ours: list[Case], calls: int, base: str,
+    targets: tuple[Target, ...],
+) -> report.Record:  # fmt: skip
+    others = peers.of(suite, device)
+    found = await measure([*ours, *others.cases], calls=calls, rounds=rounds)
+    found.missing += others.missing
+    method = METHOD.format(what=what.capitalize(), calls=calls, rounds=rounds)
+    return report.table(what, method, found, base, targets)
+
+
+def numbers(count: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """What is computed with: both signs."""
+    return np.random.default_rng(1).random(count, np.float32) - np.float32(0.5)
+
+
+def wanted(x: Any) -> Any:
+    """relu, scale, add by NumPy."""
+    return np.maximum(x, 0) * np.float32(2) + x
+
+
+def case(
+    name: str, call: Callable[[], Any], drain: Callable[[], object],
+    check: Callable[[], Awaitable[None]],
+) -> Case:  # fmt: skip
+    async def run(calls: int) -> float:
+        began = time.perf_counter()
+        for _ in range(calls):
+            call()
+        drain()
+        return time.perf_counter() - began
+
+    return Case(name, run, check)
+
+
+# --- arrays of the host ---
+
+
+@na.launcher
+@cuda.jit
+def relu(y: na.KernelOutput, x: na.KernelInput) -> None:
+    i = cuda.grid(1)
+    if i < y.shape[0]:
+        y[i] = max(x[i], np.float32(0))
+
+
+@na.launcher
+@cuda.jit
+def scale(y: na.KernelOutput, x: na.KernelInput, factor: Any) -> None:
+    i = cuda.grid(1)
+    if i < y.shape[0]:
+        y[i] = x[i] * factor
+
+
+@na.launcher
+@cuda.jit
+def add(y: na.KernelOutput, a: na.KernelInput, b: na.KernelInput) -> None:
+    i = cuda.grid(1)
+    if i < y.shape[0]:
+        y[i] = a[i] + b[i]
+
+
+def _host(device: Device, n: int) -> list[Case]:
+    stream = device.new_stream()
+    a = numbers(n)
+
+    def batch(fuse: bool) -> Any:
+        b = na.CommandBatch(device, fuse=fuse)
+        x = b.upload(a)
+        y = b.add(b.scale(b.relu(x), 2.0), x)
+        b.op().sync_on(stream)
+        return b.read_op(y).sync_on(stream)
+
+    def eager() -> Any:
+        def run(kernel: na.Launcher, *args: Any) -> Any:
+            op = na.empty(n).then(lambda y: kernel(y.partition(256), *args))
+            return op.output().unpartition().to_host().sync_on(stream)
+
+        two = run(scale, run(relu, a), np.float32(2))
+        return run(add, two, a)
+
+    def right(name: str, call: Callable[[], Any]) -> Case:
+        async def check() -> None:
+            np.testing.assert_array_equal(call(), wanted(a))
+
+        return case(name, call, lambda: None, check)
+
+    return [
+        right(HOST, lambda: batch(True)),
+        right("numbasync: batch, not fused", lambda: batch(False)),
+        right("numbasync: three launches with host arrays", eager),
+    ]
+
+
+# --- tensors of the device ---
+
+
+def _resident(
+    device: Device, name: str, record: Callable[..., Any], tensors: list[na.Tensor],
+    right: Callable[[Any], None],
+) -> Case:  # fmt: skip
+    stream = device.new_stream()
+
+    def recorded() -> tuple[na.CommandBatch, Any]:
+        b = na.CommandBatch(device)
+        return b, record(b, *map(b.use, tensors))
+
+    def call() -> None:
+        b, _y = recorded()
+        b.op().async_on(stream)
+
+    async def check() -> None:
+        b, y = recorded()
+        await b.op().schedule(stream)
+        assert b.kernels_launched == 1
+        right(await b.read_op(y).schedule(stream))
+
+    return case(name, call, stream.synchronize, check)
+
+
+def _chain(device: Device, n: int) -> list[Case]:
+    a = numbers(n)
+    x = na.from_host(a).sync_on(device.new_stream())
+
+    def ten(b: na.CommandBatch, x: Any) -> Any:
+        y = x
+        for k in range(5):
+            y = b.relu(y) * (1.0 + k / 8)
+        return y
+
+    def ten_wanted(a: Any) -> Any:
+        for k in range(5):
+            a = np.maximum(a, 0) * np.float32(1.0 + k / 8)
+        return a
+
+    def chain(name: str, record: Callable[..., Any], want: Callable[[Any], Any]) -> Case:
+        def right(found: Any) -> None:
+            np.testing.assert_array_equal(found, want(a))
+
+        return _resident(device, name, record, [x], right)
+
+    return [
+        chain(CHAIN, lambda b, x: b.relu(x) * 2 + x, wanted),
+        chain(ONE, lambda b, x: b.relu(x), lambda a: np.maximum(a, 0)),
+        chain(TEN, ten, ten_wanted),
+    ]
+
+
+def _reduce(device: Device, n: int, rows: int) -> list[Case]:
+    a = numbers(n)
+    stream = device.new_stream()
+    x = na.from_host(a).sync_on(stream)
+    m = na.from_host(numbers(rows * COLUMNS).reshape(rows, COLUMNS)).sync_on(stream)
+    total = float(np.sum(np.square(a, dtype=np.float32) + a, dtype=np.float64))
+
+    def near(found: Any) -> None:
+        assert abs(float(found) - total) <= n * 2.0**-53 * n + 2.0**-23 * abs(total)
+
+    def shares(found: Any) -> None:
+        np.testing.assert_allclose(found[:64].sum(axis=1), 1, rtol=1e-5)
+
+    y, z = x.dup().sync_on(stream), x.dup().sync_on(stream)
+    return [
+        _resident(device, SUM, lambda b, a, c, d: b.sum(a * c + d), [x, y, z], near),
+        _resident(device, SOFTMAX, lambda b, m: b.softmax(m), [m], shares),
+        _resident(device, "numbasync: batch of layer_norm", lambda b, m: b.layer_norm(m), [m],
+                  lambda found: np.testing.assert_allclose(found[:64].mean(axis=1), 0, atol=1e-5)),
+    ]  # fmt: skip
+
+
+# --- few elements ---
+
+
+def _small(device: Device) -> list[Case]:
+    stream = device.new_stream()
+    a = numbers(SMALL)
+
+    def recorded() -> tuple[na.CommandBatch, Any]:
+        b = na.CommandBatch(device)
+        x = b.upload(a)
+        return b, b.add(b.scale(b.relu(x), 2.0), x)
+
+    def call() -> Any:
+        b, y = recorded()
+        b.op().async_on(stream)
+        return b.read_op(y).sync_on(stream)
+
+    async def check() -> None:
+        np.testing.assert_array_equal(call(), wanted(a))
+
+    again = na.CommandBatch(device)
+    x = again.upload(a)
+    y = again.add(again.scale(again.relu(x), 2.0), x)
+    graph = again.graph(stream)
+
+    def replay() -> Any:
+        return graph.replay_sync({x: a})[y]
+
+    async def check_replay() -> None:
+        np.testing.assert_array_equal(replay(), wanted(a))
+
+    return [
+        case(TRIP, call, lambda: None, check),
+        case(REPLAY, replay, lambda: None, check_replay),
+        case("numbasync: record only", lambda: recorded()[0].plan(), lambda: None, check),
+    ]

@@ -1,0 +1,141 @@
+"""`numbasync new NAME`: a folder with a kernel, its test and a pyproject, which passes at once."""
+
+from __future__ import annotations
+
+import keyword
+import re
+import sys
+from pathlib import Path
+
+from numbasync.errors import CallerError
+
+# Packages that the new one would hide from itself.
+_TAKEN = frozenset(
+    {"cuda", "numba", "numba_cuda", "numbasync", "numbasync_kernels", "numpy", "test", "tests"}
+)
+
+PYPROJECT = """\
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "{project}"
+version = "0.1.0"
+description = "CUDA kernels"
+requires-python = ">=3.11"
+dependencies = ["numbasync"]
+
+[project.optional-dependencies]
+cuda = ["numbasync[cuda]"]
+test = ["pytest>=8"]
+
+[tool.hatch.build.targets.wheel]
+packages = ["src/{module}"]
+
+[tool.pytest.ini_options]
+pythonpath = ["src"]
+testpaths = ["tests"]
+addopts = "-ra --strict-markers"
+"""
+
+INIT = '''\
+"""CUDA kernels."""
+
+from {module}.scale_add import scale_add as scale_add
+'''
+
+KERNEL = '''\
+"""A kernel, and what it is to give."""
+
+import numbasync as na
+from numba import cuda
+
+
+@na.launcher
+@cuda.jit
+def scale_add(out: na.KernelOutput, a, x: na.KernelInput, y: na.KernelInput):
+    """Compute out = a * x + y, one thread an element."""
+    i = cuda.grid(1)
+    if i < out.shape[0]:
+        out[i] = a * x[i] + y[i]
+
+
+def reference(out, a, x, y):
+    """The same with NumPy; `check_kernel` calls it with float64."""
+    return a * x + y
+'''
+
+TEST = '''\
+"""Run with `pytest`: on a GPU if there is one, else on the CPU device; `--device all`: on both."""
+
+import numbasync as na
+import numpy as np
+import pytest
+from numbasync.testing import check_kernel
+
+from {module} import scale_add
+from {module}.scale_add import reference
+
+
+@pytest.mark.parametrize("n", [1, 31, 32, 33, 1000])
+def test_scale_add(device, n):
+    rng = np.random.default_rng(0)
+    x, y = rng.random((2, n), np.float32)
+    check_kernel(scale_add, [np.zeros(n, np.float32), 2.5, x, y], reference, tile=32)
+
+
+async def test_it_can_be_awaited(device):
+    out = await na.empty(100)
+    x, y = await na.gather(na.arange(100), na.ones(100))
+    await scale_add(out.partition(32), 2.0, x, y)
+    np.testing.assert_array_equal(await out.to_host(), 2 * np.arange(100) + 1)
+'''
+
+FILES = {
+    "pyproject.toml": PYPROJECT,
+    "src/{module}/__init__.py": INIT,
+    "src/{module}/scale_add.py": KERNEL,
+    "tests/test_scale_add.py": TEST,
+}
+
+
+def create(name: str, where: Path) -> list[Path]:
+    """Write the files below `where / name`.
+
+    Args:
+        name: of the project; as a module, with `_` for `-`.
+
+    Returns:
+        What was written.
+
+    Raises:
+        CallerError: there is such a folder already, or a module cannot have that name.
+    """
+    module = name.replace("-", "_")
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", module) or keyword.iskeyword(module):
+        raise CallerError(
+            f"{name!r} cannot be a package: write small letters, digits, - and _, as in my-kernels."
+        )
+    if module in _TAKEN or module in sys.stdlib_module_names:
+        raise CallerError(f"{name!r} would hide the package {module}; choose another name.")
+    root = where / name
+    if root.exists():
+        raise CallerError(
+            f"{root} exists already, and nothing is overwritten; choose another name."
+        )
+    written = []
+    for path, text in FILES.items():
+        target = root / path.format(module=module)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text.replace("{module}", module).replace("{project}", name))
+        written.append(target)
+    return written
+
+
+def run(name: str, where: Path) -> int:
+    """The command; says what was written and what to do next."""
+    for path in create(name, where):
+        print(path)  # noqa: T201 - a command's output
+    print(f"\nNow: cd {where / name} && python -m pytest")  # noqa: T201
+    return 0

@@ -1,0 +1,89 @@
+"""What a kernel's source says of its parameters: which are arrays, of how many axes, and whether
+its threads stride over the grid. A guess, as good as what is written down.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Iterable
+from dataclasses import dataclass
+from types import FunctionType
+
+_OF_ARRAYS = frozenset({"shape", "size", "ndim", "strides", "dtype", "itemsize", "nbytes"})
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """How a kernel uses what it is given.
+
+    Attributes:
+        axes: of each parameter that is used as an array.
+        grid_axes: how many numbers `cuda.grid` gives it, 1 if it does not say.
+        strides: its threads do more than one element, whatever the grid is.
+    """
+
+    axes: dict[str, int]
+    grid_axes: int = 1
+    strides: bool = False
+
+
+def definition_of(function: FunctionType) -> ast.FunctionDef | None:
+    """The function's syntax; None if its source is not at hand, as of one made by `exec`."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
+    except (OSError, TypeError, SyntaxError, IndexError):
+        return None
+    return tree if isinstance(tree, ast.FunctionDef) else None
+
+
+def usage_of(function: FunctionType) -> Usage:
+    """How `function` uses its parameters."""
+    tree = definition_of(function)
+    if tree is None:
+        return Usage({})
+    names = {a.arg for a in tree.args.posonlyargs + tree.args.args}
+    axes: dict[str, int] = {}
+    for node in ast.walk(tree):
+        for name, count in _seen(node):
+            if name in names:
+                axes[name] = max(axes.get(name, 1), count)
+    calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call)]
+    grids = [_number(c.args[:1]) for c in calls if _last_name(c.func) in ("grid", "gridsize")]
+    words = {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
+    return Usage(axes, max([1, *grids]), bool(words & {"gridsize", "gridDim"}))
+
+
+def _seen(node: ast.AST) -> Iterable[tuple[str, int]]:
+    """Names that this expression shows to be arrays, and of how many axes at least."""
+    if isinstance(node, ast.Subscript):
+        base, index = node.value, node.slice
+        if isinstance(base, ast.Name):
+            yield base.id, _indices(index)
+        elif isinstance(base, ast.Attribute) and base.attr in ("shape", "strides"):
+            yield _last_name(base.value), _number([index], 0) + 1
+    elif isinstance(node, ast.Attribute) and node.attr in _OF_ARRAYS:
+        yield _last_name(node.value), 1
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
+        array = node.args[0]
+        is_atomic = _last_name(node.func.value) == "atomic" and len(node.args) > 1
+        if is_atomic and isinstance(array, ast.Name):
+            yield array.id, _indices(node.args[1])
+    elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Attribute):
+        target, value = node.targets[0], node.value
+        if value.attr == "shape" and isinstance(target, ast.Tuple):
+            yield _last_name(value.value), len(target.elts)  # rows, columns = x.shape
+
+
+def _indices(index: ast.expr) -> int:
+    return len(index.elts) if isinstance(index, ast.Tuple) else 1
+
+
+def _number(args: list[ast.expr], otherwise: int = 1) -> int:
+    value = getattr(args[0], "value", None) if args else None
+    return value if type(value) is int and value >= 0 else otherwise
+
+
+def _last_name(node: ast.expr) -> str:
+    return str(getattr(node, "attr", getattr(node, "id", "")))

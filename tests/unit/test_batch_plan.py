@@ -1,0 +1,151 @@
+"""Plans for people; and kernels as modules: readable, kept on disk, made once."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import numbasync as na
+from numbasync.batch import modules
+from numbasync.batch.codegen import write
+from numbasync.batch.emit import Tuning
+from numbasync.batch.fuse import fuse
+from numbasync.batch.record import Recorder
+from numbasync.errors import DTypeError
+
+ROOT = Path(__file__).parent.parent.parent
+CPU = na.devices("cpu")[0]
+
+
+def documented() -> na.BatchPlan:
+    """The plan of docs/batches.md."""
+    b = na.CommandBatch(CPU)
+    x, w = b.upload(np.ones((64, 1000), np.float32)), b.upload(np.ones(1000, np.float32))
+    odds = b.softmax(b.gelu(x * w))
+    columns = b.sum(odds, axis=0)
+    b.keep(odds, columns)
+    return b.plan()
+
+
+def test_the_page_shows_the_table_and_the_picture() -> None:
+    page = (ROOT / "docs/batches.md").read_text()
+    plan = documented()
+    assert plan.table() in page
+    assert f"```dot\n{plan.to_dot()}\n```" in page
+
+
+def test_a_plan_says_what_it_is_and_runs_nothing() -> None:
+    plan = documented()
+    assert repr(plan) == "<BatchPlan of 2 kernels>"
+    assert str(plan) == plan.table()
+    assert plan.kernels[1].startswith("batch_sum")
+    assert plan.peak_bytes < plan.naive_bytes
+    assert plan.source(0) in plan.source()
+
+
+def test_a_source_is_short_and_says_what_it_computes() -> None:
+    b = na.CommandBatch(CPU)
+    x = b.upload(np.zeros(10, np.float32))
+    y = b.relu(x) * 2 + x
+    source = b.plan().source()
+    assert y.number == 4
+    assert "def batch_relu_mul_add(y0, x0, c0, n):" in source
+    assert "fmul_rn" in source and "larger" in source
+    assert len(source.splitlines()) < 60
+    compile(source, "<source>", "exec")
+
+
+@pytest.mark.parametrize("elements", [1, 2, 4, 8])
+def test_tuning_changes_the_text_and_not_the_result(elements: int) -> None:
+    x = np.arange(5000, dtype=np.float32)
+    b = na.CommandBatch(CPU, tuning=Tuning(threads=128, elements=elements))
+    y = b.upload(x) + 1
+    assert f"* {128 * elements} +" in b.plan().source()
+    b.execute_sync()
+    np.testing.assert_array_equal(b.read_sync(y), x + 1)
+
+
+def test_a_row_that_does_not_fit_into_shared_memory_is_computed_again() -> None:
+    a = np.random.default_rng(1).normal(0, 1, (3, 700)).astype(np.float32)
+    found = []
+    for shared in (48 * 1024, 64):
+        b = na.CommandBatch(CPU, tuning=Tuning(shared_bytes=shared))
+        y = b.softmax(b.upload(a))
+        assert ("kept0" in b.plan().source()) == (shared > 64)
+        b.execute_sync()
+        assert b.kernels_launched == 1
+        found.append(b.read_sync(y))
+    np.testing.assert_array_equal(*found)
+
+
+def test_threads_that_ask_at_once_get_one_kernel() -> None:
+    r = Recorder("a batch")
+    x = r.source((77,), np.dtype(np.float32), None)
+    y = r.elementwise("tanh", r.elementwise("square", x)) - 0.5
+    fusion = fuse(r.nodes, [y.number])
+    text = write(r.nodes, fusion.groups[0], fusion.written, Tuning(threads=96))
+    found: list[object] = []
+    start = threading.Barrier(6)
+
+    def ask() -> None:
+        start.wait()
+        modules.loading(text).run()
+        found.append(modules.find(text))
+
+    threads = [threading.Thread(target=ask) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 6 and len(set(map(id, found))) == 1 and found[0] is not None
+
+
+PROGRAM = """
+import numpy as np
+import numbasync as na
+
+with na.use_device(na.devices("cpu")[0]):
+    b = na.CommandBatch()
+    y = b.softmax(b.upload(np.arange(12, dtype=np.float32).reshape(3, 4)))
+    b.execute_sync()
+    assert abs(b.read_sync(y).sum() - 3) < 1e-6
+    print(na.compile_count())
+"""
+
+
+def test_the_next_process_compiles_nothing(tmp_path: Path) -> None:
+    env = {**os.environ, modules.FOLDER: str(tmp_path), "PYTHONPATH": str(ROOT)}
+    counts = []
+    for _ in range(2):
+        result = subprocess.run(
+            [sys.executable, "-W", "error", "-c", PROGRAM],
+            env=env, capture_output=True, text=True, timeout=120,
+        )  # fmt: skip
+        assert result.returncode == 0, result.stderr
+        counts.append(int(result.stdout))
+    assert counts == [1, 0]
+    assert len(list(tmp_path.glob("batch/*.py"))) == 1
+
+
+def test_a_folder_that_cannot_be_written_to_is_no_error(tmp_path: Path) -> None:
+    blocked = tmp_path / "a file"
+    blocked.write_text("")
+    env = {**os.environ, modules.FOLDER: str(blocked), "PYTHONPATH": str(ROOT)}
+    result = subprocess.run(
+        [sys.executable, "-W", "error", "-c", PROGRAM],
+        env=env, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_operations_that_numpy_does_not_have_are_refused_with_the_types() -> None:
+    b = na.CommandBatch(CPU)
+    x = b.upload(np.zeros(3, bool))
+    with pytest.raises(DTypeError, match="neg of bool"):
+        abs(-x)

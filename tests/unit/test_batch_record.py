@@ -1,0 +1,117 @@
+"""Recording: shapes and types as NumPy's, equal operations once, constants folded."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from numbasync.batch import ops
+from numbasync.batch.graph import CONSTANT
+from numbasync.batch.ids import BufferId
+from numbasync.batch.record import Recorder
+from numbasync.errors import DTypeError
+
+OPERATORS = [operator.add, operator.sub, operator.mul, operator.truediv, operator.pow,
+             operator.lt, operator.eq]  # fmt: skip
+
+
+@pytest.fixture
+def r() -> Recorder:
+    return Recorder("a batch")
+
+
+def input_of(r: Recorder, shape: tuple[int, ...] = (3,), dtype: Any = np.float32) -> BufferId:
+    return r.source(shape, ops.check_dtype(dtype, "a test"), None)
+
+
+@pytest.mark.parametrize("apply", OPERATORS, ids=lambda f: f.__name__)
+def test_types_are_those_of_numpy(r: Recorder, apply: Any) -> None:
+    compared = 0
+    operands: list[tuple[Any, Any]] = [(input_of(r, (3,), t), np.ones(3, t)) for t in ops.DTYPES]
+    operands += [(v, v) for v in (2, 2.5, True, np.float64(2), np.int32(3), np.float16(1))]
+    for (a, x), (b, y) in itertools.product(operands, operands):
+        if not isinstance(a, BufferId) and not isinstance(b, BufferId):
+            continue
+        try:
+            # bool ** 2 is an int8 as an operator, and an int64 as a function
+            want = np.power(x, y) if apply is operator.pow else apply(x, y)
+        except TypeError:
+            want = None
+        if want is None or want.dtype not in ops.DTYPES:
+            with pytest.raises(DTypeError):
+                apply(a, b)
+            continue
+        have = apply(a, b)
+        assert have.dtype == want.dtype, (a, b)
+        compared += 1
+    assert compared > 80
+
+
+def test_shapes_are_those_of_numpy(r: Recorder) -> None:
+    shapes: list[tuple[int, ...]] = [(), (1,), (3,), (2, 3), (2, 1), (4, 1, 3), (0,), (1, 0)]
+    for one, two in itertools.product(shapes, shapes):
+        try:
+            want = np.broadcast_shapes(one, two)
+        except ValueError:
+            continue
+        assert (input_of(r, one) + input_of(r, two)).shape == want
+
+
+@pytest.mark.parametrize("name", ["sum", "mean", "max", "argmax"])
+@pytest.mark.parametrize("keepdims", [False, True])
+def test_reductions_have_the_shape_and_type_of_numpys(
+    r: Recorder, name: str, keepdims: bool
+) -> None:
+    for dtype, axis in itertools.product(ops.DTYPES, [None, 0, 1, -1]):
+        want = np.asarray(getattr(np, name)(np.ones((2, 3), dtype), axis=axis, keepdims=keepdims))
+        x = input_of(r, (2, 3), dtype)
+        node = r.nodes[r.reduce(name, x.number, axis, keepdims)]
+        assert (node.shape, node.dtype) == (want.shape, want.dtype)
+
+
+def test_equal_operations_are_one_node(r: Recorder) -> None:
+    x = input_of(r)
+    one, two = x * 2.0 + 1, x * 2 + 1.0
+    assert one is not two
+    assert one.number == two.number
+    assert (x + 1).number != (x + 2).number
+    assert r.operations == 6
+
+
+def test_what_constants_decide_is_computed_at_once(r: Recorder) -> None:
+    x = input_of(r)
+    assert (x * 1).number == x.number
+    assert (x / 1.0).number == x.number
+    assert (x - 0).number == x.number
+    assert (x + 0).number != x.number  # -0.0 + 0 is 0.0
+    assert r.elementwise("where", True, x, 3).number == x.number
+    assert r.cast(x.number, ops.F32) == x.number
+    two = r.elementwise("exp", r.again(r.constant(0.0, ops.F64))) + np.float64(1)
+    assert r.nodes[two.number].op == CONSTANT
+    assert r.values[two.number] == 2.0
+
+
+def test_a_factor_of_one_keeps_shape_and_type(r: Recorder) -> None:
+    x = input_of(r, (3,), np.int32)
+    assert (x * np.float64(1)).dtype == np.float64
+    wide = r.elementwise("where", True, input_of(r, (1,)), input_of(r, (3,)))
+    assert wide.shape == (3,)
+
+
+def test_constants_are_told_apart_by_their_bits(r: Recorder) -> None:
+    x = input_of(r)
+    assert (x + 0.0).number != (x + -0.0).number
+    assert (x + 1).number == (x + 1.0).number
+
+
+def test_ids_that_nobody_holds_are_known(r: Recorder) -> None:
+    x = input_of(r)
+    y = x + 1
+    _ = x + 2
+    assert r.held() == sorted({x.number, y.number, _.number})
+    del _
+    assert r.held() == [x.number, y.number]

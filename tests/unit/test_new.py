@@ -1,0 +1,74 @@
+"""`numbasync new`: what it writes passes at once, and it overwrites nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from numbasync import cli
+
+
+def test_a_new_project_passes_at_once(
+    tmp_path: Path, python: str, python_env: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["new", "my-kernels", "--in", str(tmp_path)]) == 0
+    root = tmp_path / "my-kernels"
+    said = capsys.readouterr().out
+    written = {str(p.relative_to(root)) for p in root.rglob("*") if p.is_file()}
+    assert written == {
+        "pyproject.toml", "src/my_kernels/__init__.py", "src/my_kernels/scale_add.py",
+        "tests/test_scale_add.py",
+    }  # fmt: skip
+    assert all(str(root / name) in said for name in written)
+    assert f"cd {root} && python -m pytest" in said
+    assert tomllib.loads((root / "pyproject.toml").read_text())["project"]["name"] == "my-kernels"
+    result = subprocess.run(
+        [python, "-m", "pytest", "-q", "-p", "numbasync.testing.plugin", "--device", "cpu"],
+        cwd=root, env=python_env, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert "6 passed" in result.stdout, result.stdout + result.stderr
+
+    # The test can fail.
+    kernel = root / "src/my_kernels/scale_add.py"
+    kernel.write_text(kernel.read_text().replace("i < out", "i <= out"))
+    result = subprocess.run(
+        [python, "-m", "pytest", "-q", "-p", "numbasync.testing.plugin", "--device", "cpu"],
+        cwd=root, env=python_env, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert "OutOfBounds" in result.stdout
+
+
+def test_what_is_written_is_tidy(tmp_path: Path) -> None:
+    cli.main(["new", "tidy", "--in", str(tmp_path)])
+    result = subprocess.run(
+        [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "E,F,I,D2,D4,UP",
+         "--ignore", "D203,D212,D213,D401,D406,D407,D413,D404", "--line-length", "100", "."],
+        capture_output=True, text=True, cwd=tmp_path / "tidy",
+    )  # fmt: skip
+    if "No module named ruff" in result.stderr:
+        pytest.skip("ruff is not installed")
+    assert result.returncode == 0, result.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("My Kernels", "'My Kernels' cannot be a package"),
+        ("class", "'class' cannot be a package"),
+        ("../up", "cannot be a package"),
+        ("numpy", "would hide the package numpy"),
+        ("test", "would hide the package test"),
+        ("there", "there exists already, and nothing is overwritten"),
+    ],
+)
+def test_names_that_cannot_be(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, said: str
+) -> None:
+    (tmp_path / "there").mkdir()
+    assert cli.main(["new", name, "--in", str(tmp_path)]) == 1
+    assert said in capsys.readouterr().err
+    assert [p.name for p in tmp_path.iterdir()] == ["there"]
