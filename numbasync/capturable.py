@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def _no_graphs(op: Any, stream: Stream | None) -> Any:
+def _no_graphs(op: Any, *where: Stream) -> Any:
     raise NotImplementedError  # set when numbasync is imported
 
 
-# Capture an operation, on a stream or on one of the default device's policy.
-capture: Callable[[Any, Stream | None], Any] = _no_graphs
+# Capture an operation, on a stream or, without one, on one of the default device's policy.
+capture: Callable[..., Any] = _no_graphs
 
 
 class Capturable(Generic[T]):
@@ -25,7 +25,7 @@ class Capturable(Generic[T]):
 
     def graph(self) -> CudaGraph[T]:
         """Capture it for replays on a stream of the default device's policy; see `graph_on`."""
-        graph: CudaGraph[T] = capture(self, None)
+        graph: CudaGraph[T] = capture(self)
         return graph
 
     def graph_on(self, stream: Stream) -> CudaGraph[T]:

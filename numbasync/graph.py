@@ -14,6 +14,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, Generic, TypeVar, overload
 
+import numpy as np
+
 from numbasync import capturable, line
 from numbasync.backend import base
 from numbasync.backend.base import Command
@@ -97,7 +99,8 @@ class CudaGraph(Generic[T]):
             ReentrancyError: called inside a closure, or a scope.
             What the operation itself raises. The stream works on as before.
         """
-        check_stream(stream, "capture")
+        with refusing((op,)):
+            check_stream(stream, "capture")
         check_op(op, "what capture takes")
         recorded, value = _recorded(op, stream, allocates=True)
         return CudaGraph(stream, recorded, value)
@@ -178,11 +181,13 @@ class CudaGraph(Generic[T]):
         """
         position = node.position if isinstance(node, Node) else node
         steps = self._recorded.steps
-        if type(position) is not int or not 0 <= position < len(steps):
+        counted = isinstance(position, int | np.integer) and not isinstance(position, bool)
+        if not counted or not 0 <= position < len(steps):
             raise CallerError(
-                f"set_args({node!r:.60}): the graph has nodes 0 to {len(steps) - 1}; write one of "
+                f"set_args({node!r:.60}): the graph has {len(steps)} nodes, 0 and on; write one of "
                 "graph.nodes, or its position."
             )
+        position = int(position)
         old = steps[position]
         if isinstance(node, Node) and node != node_of(position, old.command):
             raise CallerError(
@@ -293,8 +298,8 @@ class CudaGraph(Generic[T]):
                 return False
             submission.launched += self._names
             submission.kept += (self, self._recorded)
+            self._standing.launched(submission)  # before: ^C may come right behind the launch
             submission.queue = stream.backend.replay(self._backend, submission.queue)
-            self._standing.launched(submission)
             self._launches += 1
         return True
 
@@ -343,8 +348,9 @@ def _recorded(op: DeviceOp[T], stream: Stream, allocates: bool) -> tuple[Recorde
     return recorder.finish(), value
 
 
-def _captured(op: DeviceOp[Any], stream: Stream | None) -> CudaGraph[Any]:
-    return CudaGraph.capture(stream_for(op) if stream is None else stream, op)
+def _captured(op: DeviceOp[Any], *where: Stream) -> CudaGraph[Any]:
+    (stream,) = where or (stream_for(op),)
+    return CudaGraph.capture(stream, op)
 
 
 capturable.capture = _captured

@@ -15,7 +15,8 @@ from typing import Any, Generic, NamedTuple, TypeVar, overload
 
 import numpy as np
 
-from numbasync import layout
+from numbasync import foreign, layout
+from numbasync.backend import interchange
 from numbasync.context import Context
 from numbasync.contiguous import Contiguous
 from numbasync.copies import copy, upload_new
@@ -156,6 +157,9 @@ class _Arguments:
             )
         if isinstance(value, SharedTensor):
             value = value.tensor
+        if not isinstance(value, Tensor) and interchange.is_foreign(value):
+            found = foreign.argument(value)
+            value = value if found is None else found
         if isinstance(value, Tensor | np.ndarray):
             kinds.append((value.shape, layout.check_dtype(value.dtype, records=True)))
             self.arrays.append(value)
@@ -324,7 +328,8 @@ def graphed(function: Any = None, /, *, copies: bool = True, most: int = MOST) -
     The first call with arguments of some shapes and dtypes captures; that and every later such
     call copies its arguments to where the graph reads them, replays it, and copies the results.
     Arguments that are no arrays are part of what is captured, as are tensors that the function
-    uses without being passed: new values of those in place are seen, new tensors are not.
+    uses without being passed: new values of those in place are seen, new tensors are not. What
+    the function writes to an argument, it writes to the graph's copy: give it back as a result.
 
         @na.graphed
         def step(x):
@@ -339,7 +344,8 @@ def graphed(function: Any = None, /, *, copies: bool = True, most: int = MOST) -
 
     Raises:
         OperationError: it is no function, or, when called, gives no operation.
-        NotAGraphNodeError: when run, of what no graph can repeat.
+        NotAGraphNodeError: when run, of what no graph can repeat; also, unless `copies` is False,
+            of a result in the host's memory.
     """
     if function is None:
         return functools.partial(graphed, copies=copies, most=most)

@@ -44,7 +44,6 @@ class DeviceOp(ValueMethods, Capturable[T], Generic[T]):
     """
 
     unordered = False  # nothing that is submitted later has to wait for it
-
     is_quick = False  # it may be enqueued at once: see `at_once`
 
     # The stream that it asks for, as `kernel[grid, block, stream]` does; None: none.
@@ -220,8 +219,7 @@ class Link(DeviceOp[U], Generic[T, U]):
         self._first: DeviceOp[T] = first
         if first.stream is not None:
             self.stream = first.stream
-        if first.home is not None:
-            self.home = first.home
+        self.home = first.home
 
     def follow(self, ctx: Context, value: T) -> Any:
         """What comes of the value before it."""
@@ -344,6 +342,7 @@ class Shared(DeviceOp[T]):
         self._label = shortened(f"{parent}.shared()")
         self._count = parent._width()
         self._stream = parent.stream
+        self.home = parent.home
         self._once = Once(parent.steps, self._label)
 
     @property
@@ -370,6 +369,7 @@ class Select(DeviceOp[Any]):
 
     def __init__(self, parent: Shared[Any], index: int, count: int) -> None:
         self._parent = parent
+        self.home = parent.home
         self._index = index
         self._count = count
 

@@ -58,6 +58,7 @@ class Zip(DeviceOp[tuple[Any, ...]]):
         self._ops = ops
         if stream is not None:
             self.stream = stream
+        self.home = next((op.home for op in ops if op.home is not None), None)
 
     def steps(self, ctx: Context) -> Steps[tuple[Any, ...]]:
         values = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 import numbasync as na
@@ -196,3 +197,38 @@ def test_a_node_of_another_graph(device: na.Device, stream: na.Stream) -> None:
     two.set_args(two.nodes[0], z, 2.0, x)
     two.launch().sync()
     assert host(z) == [2] * 8
+
+
+def test_operations_made_of_a_launch_are_at_home_on_the_graphs_stream(
+    device: na.Device, stream: na.Stream
+) -> None:
+    z = na.zeros(8).sync()
+    graph = add_one(z).graph_on(stream)
+    launched = graph.launch().shared()
+    for op in (
+        graph.launch().map(lambda _: 3),
+        na.zip(na.fill(z, 0), graph.launch()),
+        na.zip(graph.launch(), na.value(3)).unzip()[0],
+        launched,
+    ):
+        future = na.spawn(op)
+        assert future.stream is stream
+        future.sync()
+    assert host(z) == [3] * 8
+
+
+def test_positions_of_nodes(device: na.Device, stream: na.Stream) -> None:
+    z, x = na.zeros(8).sync(), na.ones(8).sync()
+    graph = na.zip(saxpy(z, 1.0, x), saxpy(z, 1.0, x)).graph_on(stream)
+    for i in np.arange(2):
+        graph.set_args(i, z, 3.0, x)  # type: ignore[arg-type]  # what NumPy counts with
+    graph.launch().sync()
+    assert host(z) == [6] * 8
+    for wrong in (2, -1, True, "0", None):
+        with pytest.raises(CallerError, match="has 2 nodes"):
+            graph.set_args(wrong, z, 1.0, x)  # type: ignore[arg-type]
+    with pytest.raises(CallerError, match="has 0 nodes"):
+        na.value(1).graph_on(stream).set_args(0, z)
+    # Refused with what it was to be made of, which needs no warning beside the error.
+    with pytest.raises(CallerError, match="takes a stream"):
+        add_one(z).graph_on(None)  # type: ignore[arg-type]

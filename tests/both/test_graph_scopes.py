@@ -377,7 +377,7 @@ def test_arguments_that_do_not_fit_change_nothing(device: na.Device, stream: na.
     with pytest.raises(GraphUpdateError, match=r"memset \(fill\)"):
         graph.set_args(0, z, 1.0, x)
     for position in (2, -1, "saxpy"):
-        with pytest.raises(CallerError, match="nodes 0 to 1"):
+        with pytest.raises(CallerError, match="has 2 nodes"):
             graph.set_args(position, z, 1.0, x)  # type: ignore[arg-type]
     with pytest.raises(LauncherError, match="missing"):
         graph.set_args(1, z)

@@ -140,3 +140,24 @@ async def test_a_pass_that_is_a_coroutine_function_is_refused(device: na.Device)
 
     with pytest.raises(OperationError, match="async def"):
         Awaits()(await na.ones(4))
+
+
+class Lent:
+    """An array of another library."""
+
+    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        self._array = array
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self._array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._array.__dlpack_device__()
+
+
+async def test_arrays_of_other_libraries_are_arrays(device: na.Device) -> None:
+    replayed: Any = na.graphed(step)
+    for value in range(4):
+        out = await replayed(Lent(np.full(8, value, np.float32)))
+        assert (await out.to_host()).tolist() == [2 * value + 1] * 8
+    assert len(replayed.graphs) == 1

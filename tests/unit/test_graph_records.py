@@ -13,6 +13,7 @@ from numbasync.backend.base import Command
 from numbasync.host import sharing
 from numbasync.memory import Storage
 from numbasync.recorded import Order, Step
+from numbasync.testing import gate
 from tests.common import add_one, saxpy
 
 
@@ -124,3 +125,30 @@ def test_the_seed_draws_the_order_of_many_commands() -> None:
         drawn = backend._drawn(lambda n: n - 1)
     assert sorted(drawn) == list(range(10000))
     assert drawn[:3] == [4999, 5000, 5001], "the last that is ready, which frees the next"
+
+
+def test_who_comes_after_a_quick_launch_that_was_interrupted_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    device = na.devices("cpu")[0]
+    with na.use_device(device):
+        z, stream, other = na.zeros(8).sync(), device.new_stream(), device.new_stream()
+        graph = add_one(z).graph_on(stream)
+        graph.launch().sync()
+        kind = type(stream.backend)
+        replay = kind.replay
+
+        def interrupted(self: Any, graph: Any, queue: Any) -> Any:
+            replay(self, graph, queue)
+            raise KeyboardInterrupt
+
+        with gate(stream) as shut:
+            with monkeypatch.context() as m:
+                m.setattr(kind, "replay", interrupted)
+                with pytest.raises(KeyboardInterrupt):
+                    graph.launch().async_on(stream)
+            na.fill(z, 10).async_on(other)
+            assert not other.query(), "it writes what the launch is yet to use"
+            shut.open()
+        device.synchronize()
+        assert z.to_host().sync().tolist() == [10] * 8
