@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from numbasync import cli
+from tests.unit.test_plugin import Project
 
 
 def test_a_new_project_passes_at_once(
@@ -26,19 +27,14 @@ def test_a_new_project_passes_at_once(
     assert all(str(root / name) in said for name in written)
     assert f"cd {root} && python -m pytest" in said
     assert tomllib.loads((root / "pyproject.toml").read_text())["project"]["name"] == "my-kernels"
-    result = subprocess.run(
-        [python, "-m", "pytest", "-q", "-p", "numbasync.testing.plugin", "--device", "cpu"],
-        cwd=root, env=python_env, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
+    project = Project(root, python, python_env)
+    result = project.run("--device", "cpu", seconds=120)
     assert "6 passed" in result.stdout, result.stdout + result.stderr
 
     # The test can fail.
     kernel = root / "src/my_kernels/scale_add.py"
     kernel.write_text(kernel.read_text().replace("i < out", "i <= out"))
-    result = subprocess.run(
-        [python, "-m", "pytest", "-q", "-p", "numbasync.testing.plugin", "--device", "cpu"],
-        cwd=root, env=python_env, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
+    result = project.run("--device", "cpu", seconds=120)
     assert "OutOfBounds" in result.stdout
 
 

@@ -16,8 +16,9 @@ class Project:
     def __init__(self, folder: Path, python: str, env: dict[str, str]) -> None:
         self.folder = folder
         self.python = python
-        # Warnings are errors in ours, not in theirs.
-        self.env = {**env, "PYTHONWARNINGS": "", "PYTEST_ADDOPTS": ""}
+        # Warnings are errors in ours, not in theirs; and they are no worker of our run.
+        others = {k: v for k, v in env.items() if not k.startswith("PYTEST_XDIST")}
+        self.env = {**others, "PYTHONWARNINGS": "", "PYTEST_ADDOPTS": ""}
 
     def run(self, *args: str, seconds: float = 100, **env: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
