@@ -57,9 +57,10 @@ class Finding:
         return "\n".join(lines)
 
 
-# "at kernel(int*)+0x50 in file.py:7", and before 2022 "at 0x50 in file.py:7:kernel(int*)".
+# "at kernel(int*)+0x50 in file.py:7", and before 2022 "at 0x50 in file.py:7:kernel(int*)". Types of
+# Numba's parameters have parentheses of their own: "kernel(Array<float, (int)1, C>)".
 _AT = re.compile(
-    r"\bat (?P<name>[^\s(+]+)?(?:\(.*?\))?(?:\+?0x[0-9a-f]+)?"
+    r"\bat (?P<name>[^\s(+]+)?(?:\((?:[^()]|\([^()]*\))*\))?(?:\+?0x[0-9a-f]+)?"
     r"(?: in (?P<file>[^:\s]+):(?P<line>\d+)(?::(?P<old>[^\s(]+))?)?"
 )
 _BY = re.compile(r"by thread (\(\d+,\d+,\d+\)) in block (\(\d+,\d+,\d+\))")

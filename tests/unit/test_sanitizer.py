@@ -117,6 +117,19 @@ def test_mangled_names() -> None:
     assert found.kernel == "shift"
 
 
+def test_names_as_numba_has_them() -> None:
+    """Their parameters' types have parentheses of their own."""
+    name = "cudapy::test_kernels::too_far[abi:v1][abi:cw51cXTL]"
+    types = "Array<float, (int)1, C, mutable, aligned>, Array<float, (int)1, C, readonly>"
+    (found,) = parse(
+        "========= Invalid __global__ read of size 4 bytes\n"
+        f"=========     at {name}({types})+0x1b0 in test_kernels.py:10\n"
+        "=========     by thread (3,0,0) in block (1,0,0)\n"
+    )
+    assert (found.kernel, found.places) == ("too_far", (("test_kernels.py", 10),))
+    assert (found.thread, found.block) == ("(3,0,0)", "(1,0,0)")
+
+
 def test_findings_are_told_with_lines_of_source(tmp_path: Path) -> None:
     (tmp_path / "deep").mkdir()
     (tmp_path / "deep" / "kernels.py").write_text(KERNEL)
