@@ -184,8 +184,8 @@ class CudaGraph(Generic[T]):
         counted = isinstance(position, int | np.integer) and not isinstance(position, bool)
         if not counted or not 0 <= position < len(steps):
             raise CallerError(
-                f"set_args({node!r:.60}): the graph has {len(steps)} nodes, 0 and on; write one of "
-                "graph.nodes, or its position."
+                f"set_args({node!r:.60}): the graph has {len(steps)} nodes, numbered from 0; write "
+                "one of graph.nodes, or its position."
             )
         position = int(position)
         old = steps[position]
