@@ -208,21 +208,21 @@ def _device(injected: Injected) -> Iterator[None]:
     def unless_lost(original: Callable[..., Any]) -> Callable[..., Any]:
         return lambda self: not injected.lost and original(self)
 
-    def glance(original: Callable[..., Any]) -> Callable[..., Any]:
-        def look(self: base.Stream) -> bool:
+    def raising(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(self: base.Stream) -> Any:
             if injected.lost:
                 raise injected.lost
-            found: bool = original(self)
-            return found
+            return original(self)
 
-        return look
+        return call
 
     with (
         _launches(injected),
         _on_streams(injected, "write", write),
         _on_streams(injected, "fault", fault),
         _on_streams(injected, "query", unless_lost),
-        _on_streams(injected, "glance", glance),
+        _on_streams(injected, "glance", raising),
+        _on_streams(injected, "synchronize", raising),
     ):
         try:
             yield

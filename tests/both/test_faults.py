@@ -176,6 +176,21 @@ async def test_a_lost_device_says_what_was_at_work_and_fails_all_later_operation
     assert (await add_one(y).output().to_host()).tolist() == [1] * 4
 
 
+@pytest.mark.parametrize("replayed", [False, True], ids=["a launch", "a graph"])
+def test_who_blocks_is_told_of_a_lost_device(
+    device: na.Device, stream: na.Stream, replayed: bool
+) -> None:
+    z = na.zeros(8).sync()
+    add_one(z).sync()
+    graph = add_one(z).graph_on(stream)
+    with inject(device, "device"):
+        with pytest.raises(DeviceLostError, match="an injected fault"):
+            (graph.launch() if replayed else add_one(z)).sync_on(stream)
+        with pytest.raises(DeviceLostError):
+            na.fill(z, 3).sync()
+    assert (na.ones(8).to_host().sync() == 1).all()
+
+
 async def test_everybody_who_waits_is_told_of_a_lost_device_and_nobody_hangs(
     device: na.Device,
 ) -> None:

@@ -301,3 +301,25 @@ def test_bit_functions() -> None:
     i = Intrinsics()
     assert (i.popc(255), i.ffs(8), i.ffs(-8)) == (8, 4, 4)
     assert i.fma(np.float32(2), np.float32(3), np.float32(4)) == 10
+
+
+def test_arrays_that_a_kernel_makes_if_numba_is_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    from numba.cuda import config
+
+    fixed = np.array([1, 2, 3])[::-1]
+
+    def sums(out, x):
+        i = cuda.threadIdx.x
+        own, others = x.copy(), fixed.copy()
+        own[i] += others[i]
+        others[i] = 100
+        out[i] = own[i]
+
+    out, x = np.zeros(3, np.int64), np.full(3, 10, np.int64)
+    with pytest.raises(KernelError, match="NUMBA_CUDA_ENABLE_NRT=1"):
+        run(sums, out, x, block=(3, 1, 1))
+    monkeypatch.setattr(config, "CUDA_ENABLE_NRT", True)
+    for _ in range(2):
+        run(sums, out, x, block=(3, 1, 1))
+        assert out.tolist() == [13, 12, 11]
+    assert x.tolist() == [10] * 3

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from numba.cuda import config
 
 from numbasync.backend.cpu.integers import SMALL, Int64, maker
 
@@ -92,6 +93,12 @@ class IntArray:
 
     def ravel(self) -> IntArray:
         return self._part(self.raw.ravel())
+
+    def copy(self) -> IntArray:
+        """A new array, which kernels make only where Numba is told to manage their memory."""
+        if not config.CUDA_ENABLE_NRT:
+            raise AttributeError("copy() of an array in a kernel needs NUMBA_CUDA_ENABLE_NRT=1.")
+        return self._part(self.raw.copy())
 
     def view(self, dtype: Any) -> Any:
         return typed(self.raw.view(dtype), self.tags)
