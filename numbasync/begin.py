@@ -77,3 +77,19 @@ def named(error: Exception, ctx: Context) -> Exception:
         ctx.device.lose(error, ctx.submission)
         return ctx.device.lost or error
     return error
+
+
+def prepared(steps: Generator[Preparation, None, T]) -> T:
+    """Take steps to their end, doing on this thread what they need."""
+    try:
+        need = next(steps)
+        while True:
+            try:
+                need.run()
+            except BaseException as error:
+                need = steps.throw(error)
+            else:
+                need = next(steps)
+    except StopIteration as end:
+        value: T = end.value
+        return value

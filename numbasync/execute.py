@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from numbasync import line, reactor
 from numbasync.backend import interchange
-from numbasync.begin import admitted, at_once, context_for, named
+from numbasync.begin import admitted, at_once, context_for, named, prepared
 from numbasync.callsite import CallSite, call_site
 from numbasync.context import Context, Submittable
 from numbasync.device import default_device
@@ -29,19 +29,8 @@ T = TypeVar("T")
 
 def _run(op: Submittable[T], ctx: Context) -> T:
     """Enqueue all of `op`, preparing what it needs on this thread."""
-    steps = admitted(op, ctx)
     try:
-        need = next(steps)
-        while True:
-            try:
-                need.run()
-            except BaseException as error:
-                need = steps.throw(error)
-            else:
-                need = next(steps)
-    except StopIteration as end:
-        value: T = end.value
-        return value
+        return prepared(admitted(op, ctx))
     except DeviceLostError as error:
         raise named(error, ctx) from None
     finally:

@@ -19,6 +19,7 @@ import numpy as np
 from numbasync import capturable, line
 from numbasync.backend import base
 from numbasync.backend.base import Command
+from numbasync.begin import prepared
 from numbasync.callsite import call_site
 from numbasync.context import Context
 from numbasync.device import Device
@@ -34,7 +35,7 @@ from numbasync.launch import Launch
 from numbasync.op import DeviceOp
 from numbasync.parts import check_closure, check_op, name_of, refusing
 from numbasync.recorded import Recorded, Step, missing_edge
-from numbasync.recording import Branch, Recorder, Recording, prepared
+from numbasync.recording import Branch, Recorder, Recording
 from numbasync.replays import GraphLaunch, Replay
 from numbasync.scope import Scope
 from numbasync.standing import Standing

@@ -17,6 +17,7 @@ import numpy as np
 
 from numbasync import foreign, layout
 from numbasync.backend import interchange
+from numbasync.begin import prepared
 from numbasync.context import Context
 from numbasync.contiguous import Contiguous
 from numbasync.copies import copy, upload_new
@@ -27,7 +28,7 @@ from numbasync.op import DeviceOp, Shared, Steps
 from numbasync.partition import Partition
 from numbasync.parts import check_op, is_op, name_of, refusing
 from numbasync.recorded import Recorded
-from numbasync.recording import Branch, Recorder, Recording, prepared
+from numbasync.recording import Branch, Recorder, Recording
 from numbasync.tensor import SharedTensor, Tensor
 
 T = TypeVar("T")

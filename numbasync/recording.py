@@ -155,22 +155,6 @@ class Recorder:
 _Steps = Generator[Preparation, None, T]
 
 
-def prepared(steps: _Steps[T]) -> T:
-    """Take steps to their end, doing on this thread what they need."""
-    try:
-        need = next(steps)
-        while True:
-            try:
-                need.run()
-            except BaseException as error:
-                need = steps.throw(error)
-            else:
-                need = next(steps)
-    except StopIteration as end:
-        value: T = end.value
-        return value
-
-
 # --- where recorded operations are run ---------------------------------------------------
 
 

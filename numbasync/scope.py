@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from numbasync import line
+from numbasync.begin import prepared
 from numbasync.callsite import call_site
 from numbasync.errors import CallerError, StateError
 from numbasync.exclusive import exclusive
@@ -15,7 +16,7 @@ from numbasync.execute import agreed
 from numbasync.op import DeviceOp
 from numbasync.parts import check_op, is_op, refusing
 from numbasync.recorded import Recorded
-from numbasync.recording import Branch, Recorder, prepared
+from numbasync.recording import Branch, Recorder
 from numbasync.stream import Stream, check_stream
 
 if TYPE_CHECKING:

@@ -91,3 +91,13 @@ def used(device: na.Device) -> int:
 async def waited(awaitable: Any) -> Any:
     """An awaitable as a coroutine, for those who take no other."""
     return await awaitable
+
+
+def compiled() -> None:
+    """Compile what a gated test launches: loading a module may wait for a held stream."""
+    z = na.zeros(8).sync()
+    add_one(z).sync()
+    copy_to(z, na.ones(8)).sync()
+    saxpy(z, 1.0, na.ones(8)).sync()
+    na.fill(z, 1).sync()
+    z.to_host().sync()

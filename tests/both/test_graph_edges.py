@@ -10,20 +10,11 @@ import pytest
 import numbasync as na
 from numbasync.errors import CallerError, KernelError, OperationError, StateError
 from numbasync.testing import Gate, gate, inject, settle
-from tests.common import add_one, saxpy, used
+from tests.common import add_one, compiled, saxpy, used
 
 
 def host(tensor: na.Tensor) -> Any:
     return tensor.to_host().sync().tolist()
-
-
-def compiled() -> None:
-    """Compile what a gated test launches: loading a module may wait for a held stream."""
-    z = na.zeros(8).sync()
-    add_one(z).sync()
-    saxpy(z, 1.0, na.ones(8)).sync()
-    na.fill(z, 1).sync()
-    z.to_host().sync()
 
 
 # --- whose order ---

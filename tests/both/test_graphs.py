@@ -24,21 +24,11 @@ from numbasync.errors import (
     SharedStorageError,
 )
 from numbasync.testing import Gate, counters, settle
-from tests.common import add_one, copy_to, fresh, saxpy, used
+from tests.common import add_one, compiled, copy_to, fresh, saxpy, used
 
 
 def host(tensor: na.Tensor) -> Any:
     return tensor.to_host().sync().tolist()
-
-
-def compiled() -> None:
-    """Compile what a gated test launches: loading a module may wait for a held stream."""
-    z = na.zeros(8).sync()
-    add_one(z).sync()
-    copy_to(z, na.ones(8)).sync()
-    saxpy(z, 1.0, na.ones(8)).sync()
-    na.fill(z, 1).sync()
-    z.to_host().sync()
 
 
 # --- capturing ---

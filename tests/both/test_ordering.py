@@ -13,17 +13,7 @@ from hypothesis import strategies as st
 import numbasync as na
 from numbasync.errors import AccessConflictError, CallerError
 from numbasync.testing import Gate, settle
-from tests.common import add_one, copy_to, saxpy
-
-
-def compiled() -> None:
-    """Compile what a gated test launches: loading a module may wait for a held stream."""
-    z = na.zeros(8).sync()
-    add_one(z).sync()
-    copy_to(z, na.ones(8)).sync()
-    saxpy(z, 1.0, na.ones(8)).sync()
-    na.fill(z, 1).sync()
-    z.to_host().sync()
+from tests.common import add_one, compiled, copy_to, saxpy
 
 
 async def test_a_reader_waits_for_the_writer(
