@@ -11,7 +11,7 @@ from numba import cuda
 
 import numbasync as na
 from numbasync.bench import peers, report
-from numbasync.bench.measure import Case, measure
+from numbasync.bench.measure import Case
 from numbasync.bench.targets import Target
 from numbasync.device import Device
 
@@ -65,34 +65,27 @@ async def tables(device: Device, rounds: int) -> list[report.Record]:
     own = peers.has_own_processor(device)
     n, rows = (LARGE, ROWS) if own else (LARGE_CPU, ROWS_CPU)
     return [
-        await _table(
+        await peers.table(
+            METHOD,
             device, rounds, f"relu, scale, add of {n:,} float32 of the host", "batch_host",
             _host(device, n), CALLS, HOST, HOST_TARGETS,
         ),
-        await _table(
+        await peers.table(
+            METHOD,
             device, rounds, f"relu, scale, add of {n:,} float32 of the device", "batch_chain",
             _chain(device, n), CALLS, CHAIN, CHAIN_TARGETS,
         ),
-        await _table(
+        await peers.table(
+            METHOD,
             device, rounds, f"sums of {n:,} float32; softmax of {rows:,} x {COLUMNS:,}",
             "batch_reduce", _reduce(device, n, rows), CALLS, SUM, REDUCE_TARGETS,
         ),
-        await _table(
+        await peers.table(
+            METHOD,
             device, rounds, f"a batch of {SMALL:,} float32", "batch_small", _small(device),
             SMALL_CALLS, TRIP, SMALL_TARGETS,
         ),
     ]  # fmt: skip
-
-
-async def _table(
-    device: Device, rounds: int, what: str, suite: str, ours: list[Case], calls: int, base: str,
-    targets: tuple[Target, ...],
-) -> report.Record:  # fmt: skip
-    others = peers.of(suite, device)
-    found = await measure([*ours, *others.cases], calls=calls, rounds=rounds)
-    found.missing += others.missing
-    method = METHOD.format(what=what.capitalize(), calls=calls, rounds=rounds)
-    return report.table(what, method, found, base, targets)
 
 
 def numbers(count: int) -> np.ndarray[Any, np.dtype[np.float32]]:

@@ -10,7 +10,7 @@ import numpy as np
 
 import numbasync as na
 from numbasync.bench import peers, report
-from numbasync.bench.measure import Case, measure
+from numbasync.bench.measure import Case
 from numbasync.bench.targets import Target
 from numbasync.device import Device
 
@@ -35,25 +35,16 @@ LARGE_TARGETS = (
 async def tables(device: Device, rounds: int) -> list[report.Record]:
     """What is reported."""
     return [
-        await _table(
+        await peers.table(
+            METHOD,
             device, rounds, "copies of 64 MiB", "copy", _large(device), LARGE_CALLS, CUPY_NEW,
             LARGE_TARGETS,
         ),
-        await _table(
+        await peers.table(
+            METHOD,
             device, rounds, "round trip of 4 KiB", "trip", _small(device), SMALL_CALLS, TRIP, (),
         ),
     ]  # fmt: skip
-
-
-async def _table(
-    device: Device, rounds: int, what: str, suite: str, ours: list[Case], calls: int, base: str,
-    targets: tuple[Target, ...],
-) -> report.Record:  # fmt: skip
-    others = peers.of(suite, device)
-    found = await measure([*ours, *others.cases], calls=calls, rounds=rounds)
-    found.missing += others.missing
-    method = METHOD.format(what=what.capitalize(), calls=calls, rounds=rounds)
-    return report.table(what, method, found, base, targets)
 
 
 def numbers(count: int) -> np.ndarray[Any, np.dtype[np.float32]]:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import importlib
 from dataclasses import dataclass, field, replace
 
-from numbasync.bench.measure import Case, Missing, said
+from numbasync.bench import report
+from numbasync.bench.measure import Case, Missing, measure, said
+from numbasync.bench.targets import Target
 from numbasync.device import Device
 
 # Library, its module here, and the suites that it takes part in.
@@ -65,3 +67,19 @@ def excusable(cases: list[Case]) -> list[Case]:
 def has_own_processor(device: Device) -> bool:
     """Whether kernels run elsewhere than in this process; the peers' kernels only do that."""
     return device.kind == "cuda"
+
+
+async def table(
+    method: str, device: Device, rounds: int, what: str, suite: str, ours: list[Case], calls: int,
+    base: str, targets: tuple[Target, ...],
+) -> report.Record:  # fmt: skip
+    """Our cases and theirs, measured together.
+
+    Args:
+        method: how, in words, with places for `what`, `calls` and `rounds`.
+    """
+    others = of(suite, device)
+    found = await measure([*ours, *others.cases], calls=calls, rounds=rounds)
+    found.missing += others.missing
+    said_how = method.format(what=what.capitalize(), calls=calls, rounds=rounds)
+    return report.table(what, said_how, found, base, targets)

@@ -41,7 +41,7 @@ def run(device: na.Device, examples: int, *phases: Phase, numbers_only: bool = F
 
 
 def test_programs_give_what_numpy_gives(device: na.Device) -> None:
-    run(device, 1200 if device.kind == "cpu" else 300)
+    run(device, 2000 if device.kind == "cpu" else 300)
 
 
 # --- planted bugs: each must be caught -----------------------------------------------
