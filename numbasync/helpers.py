@@ -6,6 +6,7 @@ inside of it, may submit an operation that copies. Nothing that takes long is gi
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import threading
@@ -29,6 +30,7 @@ THREADS = max(1, min(8, _processors() // 2))
 _calls: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
 _started = 0
 _starting = threading.RLock()
+_settling = threading.Lock()
 
 
 def _work(calls: queue.SimpleQueue[Callable[[], object] | None]) -> None:
@@ -76,12 +78,28 @@ def background(call: Callable[[], T]) -> Future[T]:
     return future
 
 
+def settle(seconds: float = 10.0) -> None:
+    """Wait until the threads are through with what they have been given, for so long at most."""
+    with _settling:  # two of them would wait for each other's threads
+        there = threading.Barrier(_started + 1)
+        for _ in range(_started):
+            _calls.put(lambda: _meet(there, seconds))
+        if _started:
+            _meet(there, seconds)
+
+
+def _meet(there: threading.Barrier, seconds: float) -> None:
+    with contextlib.suppress(threading.BrokenBarrierError):
+        there.wait(seconds)
+
+
 def start_over() -> None:
     """In a forked child, which has none of the threads; or with another number of them."""
-    global _calls, _started, _starting
+    global _calls, _started, _starting, _settling
     for _ in range(_started):
         _calls.put(None)
     _calls, _started, _starting = queue.SimpleQueue(), 0, threading.RLock()
+    _settling = threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):

@@ -134,18 +134,22 @@ async def _in_executor(kernel: _Kernel, end: na.Event) -> None:
 async def _gap(device: Device, kernel: _Kernel, wait: _Wait) -> float:
     """Milliseconds between two turns of the ticker, at most."""
     worst = 0.0
+    last = time.perf_counter()
+
+    def look() -> None:
+        nonlocal worst, last
+        now = time.perf_counter()
+        worst, last = max(worst, now - last), now
 
     async def tick() -> None:
-        nonlocal worst
-        last = time.perf_counter()
         while True:
             await asyncio.sleep(TICK)
-            now = time.perf_counter()
-            worst, last = max(worst, now - last), now
+            look()
 
     ticker = asyncio.ensure_future(tick())
     await asyncio.sleep(0)
     await wait(kernel, device.new_event())
+    look()  # a wait that holds up the loop ends before the ticker's next turn
     ticker.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await ticker

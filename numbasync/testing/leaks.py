@@ -9,6 +9,7 @@ import gc
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from numbasync import helpers
 from numbasync.device import Device, devices
 from numbasync.errors import DeviceLostError, DriverError
 from numbasync.memory import MemoryPool
@@ -66,6 +67,7 @@ def _in_use() -> list[Device]:
 
 
 def _settle() -> None:
+    helpers.settle()  # they hold what they have copied a moment longer than anyone waits
     for device in _in_use():
         # What is broken is told by whoever uses it.
         with suppress(DeviceLostError, DriverError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,19 @@ def test_one_suite_alone(device: na.Device, tmp_path: Path) -> None:
     found = bench(device, "alloc", tmp_path / "alloc.json")
     assert [one["what"] for one in found["tables"]] == ["a new array"]
     assert found["what"] == "bench alloc"
+
+
+async def test_a_wait_that_holds_up_the_loop_is_a_gap(device: na.Device) -> None:
+    held = 0.0
+
+    async def holds(kernel: Any, end: na.Event) -> None:
+        nonlocal held
+        began = time.perf_counter()
+        while (held := time.perf_counter() - began) < long_wait.TICK:
+            pass
+
+    gap = await long_wait._gap(device, None, holds)  # type: ignore[arg-type]
+    assert gap >= held * 1e3
 
 
 @pytest.mark.parametrize(("module", "launches"), [("replayed", 99), ("chains", 101)])

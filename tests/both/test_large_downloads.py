@@ -31,6 +31,7 @@ def several_threads(device: na.Device, monkeypatch: pytest.MonkeyPatch) -> Itera
     blocks = [device.backend.host_buffer(n * CHUNK) for n in (3, 3, 4, 4)]
     del blocks
     yield
+    helpers.settle()
     helpers.start_over()
 
 

@@ -37,6 +37,7 @@ def several_threads(device: na.Device, monkeypatch: pytest.MonkeyPatch) -> Itera
     blocks.append(device.backend.host_buffer(device.ring.nbytes + 3 * CHUNK + 512))
     del blocks
     yield
+    helpers.settle()
     helpers.start_over()
 
 
