@@ -19,7 +19,10 @@ from numba.np.arrayobj import make_array, populate_array
 types: Any = numba_types
 
 # Of every function: no interpreter lock, no exceptions for divisions, no reference counts.
-OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "_nrt": False}
+OPTIONS: dict[str, Any] = {
+    "nogil": True, "error_model": "numpy", "_nrt": False,
+    "forceinline": False,  # what an inlined function calls would be, too
+}  # fmt: skip
 INLINED: Any = {**OPTIONS, "forceinline": True}
 
 # What a kernel leaves in its record when it stops: 64-bit integers, in this order.
