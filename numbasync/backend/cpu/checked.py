@@ -7,7 +7,7 @@ from types import FunctionType
 from typing import Any
 
 from numbasync.backend.base import Checks, Dim3, Right
-from numbasync.backend.cpu import watch
+from numbasync.backend.cpu import accesses
 from numbasync.backend.cpu.generate import entry_of
 from numbasync.backend.cpu.native import RAISED
 from numbasync.backend.cpu.program import RECORD_BYTES
@@ -26,6 +26,7 @@ class Checked:
     def __init__(
         self, function: FunctionType, kinds: tuple[Any, ...], options: dict[str, Any], prologue: str
     ) -> None:
+        accesses.ready()
         self.program = translate(function, checked=True)
         self.program.prologue = prologue
         entry = entry_of(self.program, kinds, options)
@@ -57,7 +58,7 @@ class Checked:
         shadow = Shadow(
             checks, grid, block, nbytes, program.fixed_bytes, program.shared, args, rights
         )
-        slab.put(watch.STATE, shadow.address)
+        slab.put(accesses.STATE, shadow.address)
         blocks = grid[0] * grid[1] * grid[2]
         try:
             self._entry(0, blocks, *block, *grid, slab.address, shared_bytes, *values)

@@ -166,16 +166,15 @@ def at_literal(tyctx: Any, array: Any, index: Any, record: Any, site: Any, place
     return sig, codegen
 
 
-@_literal
+@any_intrinsic
 def stop(tyctx: Any, kind: Any, record: Any, site: Any, some: Any, all_: Any, place: Any):  # type: ignore[no-untyped-def]
     """Leave a note of where the kernel stops, and of two numbers, and stop it."""
-    number = kind.literal_value
-    sig = types.void(kind, types.int64, types.int64, types.int64, types.int64, place)
+    sig = types.void(types.int64, types.int64, types.int64, types.int64, types.int64, place)
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         zero = ir.Constant(_I64, 0)
         with builder.if_then(cgutils.true_bit, likely=False):
-            what = [ir.Constant(_I64, number), args[2], zero, args[3], args[4]]
+            what = [args[0], args[2], zero, args[3], args[4]]
             _stop(context, builder, args[1], what, args[5])
         return context.get_dummy_value()
 

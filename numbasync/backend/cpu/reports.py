@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from numbasync.backend.cpu import native, watch
+from numbasync.backend.cpu import accesses, native
 from numbasync.backend.cpu.program import Program, Site
 from numbasync.backend.cpu.shadow import Shadow
 from numbasync.errors import (
@@ -103,10 +103,10 @@ _FOUND: dict[int, Callable[[str, Site, str, int], Exception]] = {
 def _race(
     program: Program, where: str, site: Site, mode: int, place: _Place | list[int], shadow: Shadow
 ) -> Exception:
-    other = program.sites[int(shadow.state[watch.OTHER_SITE])]
-    wrote = bool(shadow.state[watch.OTHER_WROTE])
-    other_place = shadow.place(int(shadow.state[watch.OTHER]))
-    does = {watch.READ: "reads", watch.ATOMIC: "atomically updates"}.get(mode, "writes")
+    other = program.sites[int(shadow.state[accesses.OTHER_SITE])]
+    wrote = bool(shadow.state[accesses.OTHER_WROTE])
+    other_place = shadow.place(int(shadow.state[accesses.OTHER]))
+    does = {accesses.READ: "reads", accesses.ATOMIC: "atomically updates"}.get(mode, "writes")
     same_block = list(place[:3]) == list(other_place[:3])
     remedy = (
         "Let the threads meet in between, cuda.syncthreads(); or use cuda.atomic."

@@ -1,4 +1,4 @@
-"""What a checked launch keeps about memory, beside the memory: see `watch`."""
+"""What a checked launch keeps about memory, beside the memory: see `accesses`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from numbasync.backend.base import Checks, Dim3, Right, Writers
-from numbasync.backend.cpu import watch
+from numbasync.backend.cpu import accesses
 
 # Larger arrays are checked for what is written where, but not for races.
 MOST_ELEMENTS = 1 << 24
@@ -17,7 +17,7 @@ Words: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class Shadow:
-    """The state of one launch, as `watch` wants it.
+    """The state of one launch, as `accesses` wants it.
 
     Args:
         slab_bytes: memory of a block.
@@ -40,25 +40,25 @@ class Shadow:
     ) -> None:
         blocks, threads = grid[0] * grid[1] * grid[2], block[0] * block[1] * block[2]
         self.grid, self.block = grid, block
-        self.state: Words = np.zeros(watch.WORDS, np.int64)
+        self.state: Words = np.zeros(accesses.WORDS, np.int64)
         self._arrays: list[np.ndarray[Any, Any]] = []  # which the state has addresses of
         # Memory that is never touched costs nothing: the system hands out zeros when it is.
-        self.state[watch.THREADS] = threads
-        self.state[watch.WATCHES] = checks.watches
-        self.state[[watch.WX, watch.WY]] = block[:2]
-        self.state[[watch.GX, watch.GY]] = grid[:2]
-        self._put(watch.THREAD_ORDER, turns(checks, threads))
-        self._put(watch.BLOCK_ORDER, turns(checks, blocks))
+        self.state[accesses.THREADS] = threads
+        self.state[accesses.WATCHES] = checks.watches
+        self.state[[accesses.WX, accesses.WY]] = block[:2]
+        self.state[[accesses.GX, accesses.GY]] = grid[:2]
+        self._put(accesses.THREAD_ORDER, turns(checks, threads))
+        self._put(accesses.BLOCK_ORDER, turns(checks, blocks))
         ranges = [bound for at, nbytes in shared for bound in (at, at + nbytes)]
-        self._put(watch.RANGES, np.array(ranges, np.int64))
-        self.state[watch.N_RANGES] = len(shared)
-        self.state[watch.DYNAMIC] = dynamic
-        self.state[watch.SLAB_BYTES] = slab_bytes
-        self._put(watch.STAMPS, np.zeros(slab_bytes, np.int64))
-        self._put(watch.SLAB_CELLS, np.zeros(slab_bytes * watch.CELL_WORDS, np.int64))
-        self._put(watch.ATOMIC_TIMES, np.zeros(blocks, np.int64))
-        words = self._put(watch.REGIONS, np.zeros(len(args) * watch.REGION_WORDS, np.int64))
-        self._regions = words.reshape(-1, watch.REGION_WORDS)
+        self._put(accesses.RANGES, np.array(ranges, np.int64))
+        self.state[accesses.N_RANGES] = len(shared)
+        self.state[accesses.DYNAMIC] = dynamic
+        self.state[accesses.SLAB_BYTES] = slab_bytes
+        self._put(accesses.STAMPS, np.zeros(slab_bytes, np.int64))
+        self._put(accesses.SLAB_CELLS, np.zeros(slab_bytes * accesses.CELL_WORDS, np.int64))
+        self._put(accesses.ATOMIC_TIMES, np.zeros(blocks, np.int64))
+        words = self._put(accesses.REGIONS, np.zeros(len(args) * accesses.REGION_WORDS, np.int64))
+        self._regions = words.reshape(-1, accesses.REGION_WORDS)
         self._seen: dict[tuple[int, int, int], Words] = {}
         self._cells: list[Words] = []
         for argument, right in zip(args, rights, strict=False):
@@ -78,7 +78,7 @@ class Shadow:
 
     def writers(self) -> Writers:
         """Who changed what, of the launch that is over."""
-        last = [c[:: watch.CELL_WORDS].copy() for c in self._cells]
+        last = [c[:: accesses.CELL_WORDS].copy() for c in self._cells]
         return Writers(self.grid, self.block, [c if c.size else None for c in last])
 
     def _put(self, word: int, values: Words) -> Words:
@@ -90,25 +90,25 @@ class Shadow:
         if array.size == 0:
             self._cells.append(np.zeros(0, np.int64))
             return
-        n = int(self.state[watch.N_REGIONS])
-        self.state[watch.N_REGIONS] = n + 1
+        n = int(self.state[accesses.N_REGIONS])
+        self.state[accesses.N_REGIONS] = n + 1
         words = self._regions[n]
         lo, hi = np.lib.array_utils.byte_bounds(array)
-        words[: watch.CELLS] = lo, hi, array.itemsize, right.writable
+        words[: accesses.CELLS] = lo, hi, array.itemsize, right.writable
         place = lo, hi, array.itemsize
         if place not in self._seen:  # the same memory has the same cells
             elements = (hi - lo) // array.itemsize
             small = elements <= MOST_ELEMENTS
-            cells = np.zeros(elements * watch.CELL_WORDS if small else 0, np.int64)
+            cells = np.zeros(elements * accesses.CELL_WORDS if small else 0, np.int64)
             self._seen[place] = cells
         cells = self._seen[place]
         self._cells.append(cells)
-        words[watch.CELLS] = cells.ctypes.data if cells.size else 0
-        if not right.tile or array.ndim > watch.MOST_AXES or min(array.strides) < 0:
+        words[accesses.CELLS] = cells.ctypes.data if cells.size else 0
+        if not right.tile or array.ndim > accesses.MOST_AXES or min(array.strides) < 0:
             return
         along = sorted(range(array.ndim), key=lambda axis: -array.strides[axis])
         for k, axis in enumerate(along):
-            at = watch.AXES_FROM + 3 * k
+            at = accesses.AXES_FROM + 3 * k
             words[at : at + 3] = array.strides[axis], right.tile[axis], right.axes[axis]
 
 
