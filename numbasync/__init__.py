@@ -1,5 +1,7 @@
 """Write GPU kernels with Numba, compose them lazily, and await them from asyncio."""
 
+from typing import TYPE_CHECKING
+
 from numbasync import errors as errors
 from numbasync.api import arange as arange
 from numbasync.api import convert as convert
@@ -19,12 +21,6 @@ from numbasync.api import randn as randn
 from numbasync.api import zeros as zeros
 from numbasync.backend.base import Limits as Limits
 from numbasync.backend.base import MemoryStats as MemoryStats
-from numbasync.batch import BatchGraph as BatchGraph
-from numbasync.batch import BatchPlan as BatchPlan
-from numbasync.batch import BufferId as BufferId
-from numbasync.batch import CommandBatch as CommandBatch
-from numbasync.batch import Elementwise as Elementwise
-from numbasync.batch import elementwise as elementwise
 from numbasync.context import Context as Context
 from numbasync.device import Device as Device
 from numbasync.device import InFlight as InFlight
@@ -78,4 +74,31 @@ from numbasync.topology import GraphStatistics as GraphStatistics
 from numbasync.topology import Node as Node
 from numbasync.topology import Topology as Topology
 
+if TYPE_CHECKING:
+    from numbasync.batch import BatchGraph as BatchGraph
+    from numbasync.batch import BatchPlan as BatchPlan
+    from numbasync.batch import BufferId as BufferId
+    from numbasync.batch import CommandBatch as CommandBatch
+    from numbasync.batch import Elementwise as Elementwise
+    from numbasync.batch import elementwise as elementwise
+
 __version__ = "0.1.0"
+
+# A third of the time that importing all of this takes, and not every program has batches.
+_OF_BATCHES = frozenset(
+    ("BatchGraph", "BatchPlan", "BufferId", "CommandBatch", "Elementwise", "elementwise")
+)
+
+
+def __getattr__(name: str) -> object:
+    if name not in _OF_BATCHES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from numbasync import batch
+
+    found: object = getattr(batch, name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_OF_BATCHES})
