@@ -312,6 +312,10 @@ def _start(op: Any, site: CallSite | None) -> Awaitable[Any]:
         raise OperationError(
             f"gather takes operations, not a {type(op).__name__} of {len(op)}: write gather(*ops)."
         )
+    if not isinstance(op, Awaitable):
+        raise OperationError(
+            f"gather takes operations and what can be awaited, not {describe(op)}."
+        )
     found: Awaitable[Any] = asyncio.ensure_future(op)
     return found
 

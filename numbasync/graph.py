@@ -65,6 +65,8 @@ class CudaGraph(Generic[T]):
     """
 
     def __init__(self, stream: Stream, recorded: Recorded, output: T | None = None) -> None:
+        if not isinstance(recorded, Recorded):
+            raise CallerError("CudaGraph is not called: write CudaGraph.capture(stream, op).")
         self.stream = stream
         self.device: Device = stream.device
         self._output = output

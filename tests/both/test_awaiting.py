@@ -142,6 +142,12 @@ async def test_gather_starts_coroutines_too(device: na.Device) -> None:
     assert await na.gather(meet(1), na.value(2), meet(3), meet(4)) == [1, 2, 3, 4]
 
 
+async def test_gather_says_what_cannot_be_awaited(device: na.Device) -> None:
+    for wrong in (3, [3]):
+        with pytest.raises(na.errors.OperationError, match="gather takes operations"):
+            await na.gather(na.value(2), wrong)
+
+
 async def test_a_cancelled_gather_cancels_what_it_started(device: na.Device) -> None:
     ended: list[str] = []
 

@@ -16,6 +16,7 @@ import numbasync as na
 from numbasync.errors import (
     AccessConflictError,
     AlreadySubmittedError,
+    CallerError,
     DeviceMismatchError,
     KernelError,
     NotAGraphNodeError,
@@ -162,6 +163,8 @@ def test_what_no_graph_can_repeat_is_refused(device: na.Device, stream: na.Strea
         na.with_context(lambda ctx: ctx.stream.__cuda_stream__()).graph_on(stream)
     with pytest.raises(OperationError, match="what capture takes"):
         na.CudaGraph.capture(stream, z)  # type: ignore[arg-type]
+    with pytest.raises(CallerError, match=r"write CudaGraph\.capture\(stream, op\)"):
+        na.CudaGraph(stream, 3)  # type: ignore[arg-type]
     assert host(z) == [0] * 8
 
 
