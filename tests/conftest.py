@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -12,13 +13,18 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 
-@pytest.fixture(autouse=True, scope="module")
-def what_earlier_modules_made_is_not_looked_at() -> None:
-    """Numba keeps what it compiled. Tests collect garbage by the thousand, and each collection
-    would look at all of it again.
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown() -> Generator[None, None, None]:
+    """What tests have made is not looked at again.
+
+    Numba keeps what it compiled, and tests collect garbage by the thousand: each collection would
+    look at all of it.
     """
-    gc.collect()
-    gc.freeze()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.fixture
