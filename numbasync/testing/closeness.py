@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, TypeAlias
 
 import numpy as np
+
+from numbasync.errors import CallerError
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -25,6 +28,14 @@ class Tolerance:
     atol: float | None = None
     ulp: float | None = None
 
+    def __post_init__(self) -> None:
+        for name, value in self._named():
+            is_number = isinstance(value, Real) and not isinstance(value, bool)
+            if not is_number or not value >= 0:
+                raise CallerError(
+                    f"check_kernel: {name}={value!r}: a number of at least 0, or None."
+                )
+
     @property
     def is_default(self) -> bool:
         return self.rtol is None and self.atol is None and self.ulp is None
@@ -41,8 +52,11 @@ class Tolerance:
     def __str__(self) -> str:
         if self.is_default:
             return "default tolerance"
+        return ", ".join(f"{name}={value:g}" for name, value in self._named())
+
+    def _named(self) -> list[tuple[str, float]]:
         named = (("rtol", self.rtol), ("atol", self.atol), ("ulp", self.ulp))
-        return ", ".join(f"{name}={value:g}" for name, value in named if value is not None)
+        return [(name, value) for name, value in named if value is not None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,21 +94,58 @@ def compare(got: Array, want: Array, tolerance: Tolerance) -> Mismatch | None:
     Args:
         want: of the same shape; numbers are of a type with at least as many digits.
     """
-    if got.dtype.names is not None or (got.dtype.kind in "biu" and tolerance.is_default):
-        bad = np.asarray(got != want)
-        return None if not bad.any() else _mismatch(bad, got, want, None)
-    if got.dtype.kind in "biu":
-        difference = np.abs(got.astype(np.float64) - want)
-        bad = ~(difference <= tolerance.allowed(np.dtype(np.float64), want))
-        return None if not bad.any() else _mismatch(bad, got, want, None)
     with np.errstate(all="ignore"):
-        rounded = want.astype(got.dtype)
-        same = (got == rounded) | (np.isnan(got) & np.isnan(rounded))
-        difference = np.abs(got - want)
-        bad = ~(same | (difference <= tolerance.allowed(got.dtype, want)))
+        bad, off = _judged(got, want, tolerance)
         if not bad.any():
             return None
-        return _mismatch(bad, got, want, (difference, difference / _spacing(got.dtype, want)))
+        told = None if off is None else (off, off / _spacing(got.dtype, want))
+        return _mismatch(bad, got, want, told)
+
+
+def _judged(got: Array, want: Array, tolerance: Tolerance) -> tuple[Array, Array | None]:
+    """Which elements are wrong, and by how much they are off; None where that is no number."""
+    if got.dtype.names is not None:
+        bad = np.zeros(got.shape, np.bool_)
+        for name in got.dtype.names:
+            of_field, _ = _judged(got[name], want[name], tolerance)
+            bad |= of_field.any(axis=tuple(range(got.ndim, of_field.ndim)))
+        return bad, None
+    if got.dtype.kind in "biu":
+        exact = tolerance.is_default
+        return (_not_equal(got, want) if exact else _too_far(got, want, tolerance)), None
+    return _far(got, want, tolerance)
+
+
+def _not_equal(got: Array, want: Array) -> Array:
+    """Of integers, or bools."""
+    if want.dtype.kind != "f":
+        return np.asarray(got != want)
+    whole = want.astype(got.dtype)  # float64 has fewer digits than int64
+    return np.asarray((got != whole) | (whole.astype(want.dtype) != want))
+
+
+def _too_far(got: Array, want: Array, tolerance: Tolerance) -> Array:
+    """Of integers, or bools."""
+    if want.dtype.kind == "f":
+        difference = np.abs(got.astype(np.float64) - want)
+    else:  # the larger less the smaller, which fits
+        one, other = got.astype(np.uint64), want.astype(np.uint64)
+        difference = np.where(got > want, one - other, other - one)
+    return np.asarray(~(difference <= tolerance.allowed(np.dtype(np.float64), want)))
+
+
+def _far(got: Array, want: Array, tolerance: Tolerance) -> tuple[Array, Array]:
+    """Of floats, or complex numbers."""
+    allowed = tolerance.allowed(got.dtype, want)
+    rounded = want.astype(got.dtype)
+    difference = np.abs(np.subtract(got, want, dtype=np.result_type(want, got, np.float64)))
+    same = (got == rounded) | (np.isnan(got) & np.isnan(rounded))
+    far = ~(same | (difference <= allowed))
+    if got.dtype.kind == "c":  # of infinities there is no difference, and the other part has one
+        real, _ = _far(got.real, want.real, tolerance)
+        imag, _ = _far(got.imag, want.imag, tolerance)
+        far = np.where(np.isfinite(want), far, real | imag)
+    return np.asarray(far), np.asarray(difference)
 
 
 def _mismatch(bad: Array, got: Array, want: Array, off: tuple[Array, Array] | None) -> Mismatch:
