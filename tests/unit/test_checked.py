@@ -515,3 +515,29 @@ def test_interpreted_kernels_keep_the_order() -> None:
     assert last.cpu_engine().name == "interpreted"
     assert race is not None and race.difference is not None
     assert race.difference.values == (3.0, 0.0)
+
+
+@na.launcher
+@cuda.jit
+def neighbours_that_change(z: na.KernelOutput, arrived: na.KernelOutput):
+    grid = cuda.cg.this_grid()
+    i = cuda.grid(1)
+    z[i] = i
+    arrived[i] = cuda.atomic.add(arrived, z.shape[0], 1)
+    grid.sync()
+    z[i] += z[(i + 1) % z.shape[0]]
+
+
+def test_blocks_that_meet_go_on_in_the_order_that_is_asked_for() -> None:
+    with testing.checked(DEVICE):  # which is not watched, as the documents say
+        op = neighbours_that_change[2, 3](na.zeros(6), na.zeros(7)).sync()
+        z, arrived = (each.to_host().sync().tolist() for each in op)
+    assert z == [1, 3, 5, 7, 9, 6] and arrived == [0, 1, 2, 3, 4, 5, 6]
+    with testing.checked(DEVICE, "reverse"):
+        op = neighbours_that_change[2, 3](na.zeros(6), na.zeros(7)).sync()
+        z, arrived = (each.to_host().sync().tolist() for each in op)
+    assert z == [15, 15, 14, 12, 9, 5] and arrived == [5, 4, 3, 2, 1, 0, 6]
+    with testing.checked(DEVICE, "shuffled", 1):
+        op = neighbours_that_change[2, 3](na.zeros(6), na.zeros(7)).sync()
+    assert sorted(op[1].to_host().sync().tolist()) == [0, 1, 2, 3, 4, 5, 6]
+    assert testing.find_race(neighbours_that_change[2, 3], [np.zeros(6), np.zeros(7)])

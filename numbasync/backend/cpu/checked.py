@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from types import FunctionType
 from typing import Any
 
@@ -13,14 +14,16 @@ from numbasync.backend.cpu.native import RAISED
 from numbasync.backend.cpu.program import RECORD_BYTES
 from numbasync.backend.cpu.reports import error_of
 from numbasync.backend.cpu.shadow import Shadow
-from numbasync.backend.cpu.slab import Slab
+from numbasync.backend.cpu.slab import Slab, slab_of_blocks
 from numbasync.backend.cpu.translate import translate
 
 
 class Checked:
     """One variant of a kernel, every access of which is checked.
 
-    Blocks run one after the other, in the order that is asked for.
+    Blocks run one after the other, in the order that is asked for. If they meet, each goes on to
+    the next meeting, and accesses are not checked: what a block has written is known for one block
+    at a time.
     """
 
     def __init__(
@@ -53,15 +56,20 @@ class Checked:
         """
         program = self.program
         nbytes = program.fixed_bytes + shared_bytes
-        slab = Slab(nbytes)
+        blocks = grid[0] * grid[1] * grid[2]
+        end = blocks
+        if program.cooperative:
+            checks = replace(checks, watches=False)
+            slab, end = slab_of_blocks(program.name, nbytes, blocks), 1
+        else:
+            slab = Slab(nbytes)
         slab.clear([(RECORD_BYTES, nbytes - RECORD_BYTES)])
         shadow = Shadow(
             checks, grid, block, nbytes, program.fixed_bytes, program.shared, args, rights
         )
         slab.put(accesses.STATE, shadow.address)
-        blocks = grid[0] * grid[1] * grid[2]
         try:
-            self._entry(0, blocks, *block, *grid, slab.address, shared_bytes, *values)
+            self._entry(0, end, *block, *grid, slab.address, shared_bytes, *values)
         except Exception as error:
             record = slab.record()
             cause = error if record[0] == RAISED else None

@@ -23,7 +23,7 @@ from numbasync.backend.cpu.names import UntranslatableError
 from numbasync.backend.cpu.program import PLACE
 from numbasync.backend.cpu.reports import NO_SITE, error_of
 from numbasync.backend.cpu.sharing import PARTS, Costs, helpers, workers
-from numbasync.backend.cpu.slab import Slab, slab_of_thread
+from numbasync.backend.cpu.slab import slab_of_blocks, slab_of_thread
 from numbasync.backend.cpu.stored import Entry, key_of, store_of
 from numbasync.backend.cpu.translate import translate
 from numbasync.errors import KernelCompileError, KernelError, UnsupportedKernelError
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from numbasync.backend.cpu.engine import Engine
 
 SHORT_THREADS = 1024
-MOST_COOPERATIVE_BYTES = 2**30  # of the blocks of a launch that meet
 
 
 class Compiled:
@@ -120,14 +119,14 @@ class Compiled:
                 f"static together; the device has {LIMITS.max_shared_bytes}."
             )
         values = [_value(a) for a in args]
-        if self.program.cooperative:
-            # Its blocks go on together, in an order and with memory of their own.
-            self._run(0, 1, grid, block, shared_bytes, values, blocks=grid[0] * grid[1] * grid[2])
-            return
         if checks is not None:
             self._with_checks().run(checks, grid, block, shared_bytes, args, values, rights)
             return
         blocks = grid[0] * grid[1] * grid[2]
+        if self.program.cooperative:
+            # Its blocks go on together, with memory of their own.
+            self._run(0, 1, grid, block, shared_bytes, values, blocks)
+            return
         threads = blocks * block[0] * block[1] * block[2]
         # What is stepped does the same each time. The number of processors is asked for last: it
         # takes longer than a short launch.
@@ -175,13 +174,8 @@ class Compiled:
     ) -> None:  # fmt: skip
         """Run the blocks `first` to `end`; `blocks`: how many have memory at the same time."""
         nbytes = self._bytes + shared_bytes
-        if blocks > 1 and nbytes * blocks > MOST_COOPERATIVE_BYTES:
-            raise KernelError(
-                f"kernel {self.name}: {blocks:,} blocks that meet need {nbytes:,} bytes each; at "
-                f"most {MOST_COOPERATIVE_BYTES:,} are lent to them.\n"
-                "A GPU holds some hundred blocks at a time. Launch fewer, and loop in them."
-            )
-        slab = slab_of_thread(nbytes) if blocks == 1 else Slab(nbytes, blocks)
+        alone = blocks == 1
+        slab = slab_of_thread(nbytes) if alone else slab_of_blocks(self.name, nbytes, blocks)
         shared = self.program.shared
         slab.clear([*shared, (self._bytes, shared_bytes)] if shared_bytes else shared)
         try:

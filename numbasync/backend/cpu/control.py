@@ -32,10 +32,11 @@ _ty = _t // _wx % _wy
 _tz = _t // _wx // _wy
 """
 _EACH_BLOCK = """
-_m = _base + _k * _slab
-_bx = _k % _gx
-_by = _k // _gx % _gy
-_bz = _k // _gx // _gy
+_b = {turn}
+_m = _base + _b * _slab
+_bx = _b % _gx
+_by = _b // _gx % _gy
+_bz = _b // _gx // _gy
 """
 
 
@@ -55,7 +56,8 @@ def blocks(body: list[ast.stmt], program: Program) -> list[ast.stmt]:
     """What is done once a block, where blocks meet: the loop over them; elsewhere, as it is."""
     if not program.cooperative:
         return body
-    body = [*ast.parse(_EACH_BLOCK).body, *body]
+    turn = "_turn_of_block(_base, _k)" if program.checked else "_k"
+    body = [*ast.parse(_EACH_BLOCK.format(turn=turn)).body, *body]
     return [ast.For(ast.Name("_k", ast.Store()), parsed("range(_gx * _gy * _gz)"), body, [])]
 
 

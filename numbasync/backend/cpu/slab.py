@@ -9,10 +9,14 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from numbasync.backend.cpu.native import FIELDS
+from numbasync.errors import KernelError
 
 _own = threading.local()
 
 Bytes: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+MOST_BYTES = 2**30  # of the blocks of a launch that meet
 
 
 class Slab:
@@ -40,14 +44,29 @@ class Slab:
             self._bytes[:, at : at + nbytes].fill(0xFF)
 
     def put(self, word: int, value: int) -> None:
-        """Write a 64-bit word of the first block's memory."""
-        self._bytes[0, 8 * word : 8 * word + 8].view(np.int64)[0] = value
+        """Write a 64-bit word of each block's memory."""
+        self._bytes[:, 8 * word : 8 * word + 8].view(np.int64)[:] = value
 
     def record(self) -> list[int]:
         """What the first block that stopped has left; see `native.FIELDS`."""
         (stopped,) = np.nonzero(self._kinds)
         found: list[int] = self._records[stopped[0] if len(stopped) else 0].tolist()
         return found
+
+
+def slab_of_blocks(name: str, nbytes: int, blocks: int) -> Slab:
+    """Memory of all blocks of a launch of kernel `name`, which meet.
+
+    Raises:
+        KernelError: they are too many.
+    """
+    if nbytes * blocks > MOST_BYTES:
+        raise KernelError(
+            f"kernel {name}: {blocks:,} blocks that meet need {nbytes:,} bytes each; at most "
+            f"{MOST_BYTES:,} are lent to them.\n"
+            "A GPU holds some hundred blocks at a time. Launch fewer, and loop in them."
+        )
+    return Slab(nbytes, blocks)
 
 
 def slab_of_thread(nbytes: int) -> Slab:
