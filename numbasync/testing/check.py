@@ -21,7 +21,7 @@ from numbasync.testing import settings
 from numbasync.testing.closeness import Array, Tolerance, wider
 from numbasync.testing.failures import KernelFailure, kind_of
 from numbasync.testing.judging import Judge
-from numbasync.testing.poison import only_stored_to, poisoned
+from numbasync.testing.poison import only_stored_to, poisoned, told_apart
 from numbasync.testing.runs import Extents, Result, Subject, Tile, launcher_of
 
 
@@ -75,21 +75,33 @@ def check_kernel(
         CallerError: the arguments do not fit the kernel, or the reference does not fit them.
     """
     __tracebackhide__ = True
+    if reference is not None and not callable(reference):
+        raise CallerError(
+            f"check_kernel: the reference is a function of the arguments, not {reference!r:.60}; "
+            "write lambda *args: ... for what is known already."
+        )
     subject = Subject(launcher_of(kernel), tuple(args))
     subject.check_tile(tile)
-    options = settings.current()
-    orders = settings.DEFAULT_RACES if races is True else int(races)
-    plan = Plan(
-        max(orders, options.races) if orders else 0,
-        options.seed if seed is None else seed,
-        Tolerance(rtol, atol, ulp),
-    )
+    plan = Plan.of(races, seed, Tolerance(rtol, atol, ulp))
+    launches = [Extents(tile, grid, block, shared_bytes)]
+    launches += [Extents(None, *_pair(each), shared_bytes) for each in grids]
     subject = _with_poison(subject, poison, plan.seed)
     wants = _expected(subject, reference)
-    launches = [Extents(tile, grid, block, shared_bytes)]
-    launches += [Extents(None, g, b, shared_bytes) for g, b in grids]
+    chances = {n: told_apart(subject.arrays[n], w) for n, w in wants.items() if n in subject.filled}
+    if any(other is not None for other in chances.values()):
+        subject = subject.filled_with({n: a for n, a in chances.items() if a is not None})
+        wants = _expected(subject, reference)  # which may keep what it finds
     for extents in launches:
-        Check(subject, extents, plan, wants).run()
+        Check(subject, extents, plan, None if reference is None else wants).run()
+
+
+def _pair(launch: Any) -> tuple[Any, Any]:
+    if not isinstance(launch, Sequence) or len(launch) != 2:
+        raise CallerError(
+            f"check_kernel: grids= has {launch!r:.60}; write (grid, block) for each launch, as in "
+            "grids=[(1, 1), (7, 64)]."
+        )
+    return launch[0], launch[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,15 +116,30 @@ class Plan:
     seed: int
     tolerance: Tolerance
 
+    @staticmethod
+    def of(races: int | bool, seed: int | None, tolerance: Tolerance) -> Plan:
+        """What `check_kernel` was asked for, and the session."""
+        options = settings.current()
+        for name, value in (("races", races), ("seed", 0 if seed is None else seed)):
+            if not isinstance(value, int | np.integer) or value < 0:
+                raise CallerError(f"check_kernel: {name}={value!r}: a whole number of at least 0.")
+        orders = settings.DEFAULT_RACES if races is True else int(races)
+        orders = max(orders, options.races) if orders else 0
+        return Plan(orders, options.seed if seed is None else int(seed), tolerance)
+
 
 def _with_poison(subject: Subject, poison: bool | Collection[str], seed: int) -> Subject:
     if poison is False:
         return subject
     names: Collection[str]
     if poison is True:
-        names = only_stored_to(subject.kernel.py_func) & set(subject.outputs)
+        names = only_stored_to(subject.kernel.py_func) & set(subject.outputs) - subject.shared
     else:
         names = [poison] if isinstance(poison, str) else poison
+        if not isinstance(names, Collection):
+            raise CallerError(
+                f"check_kernel: poison={poison!r:.60}: True, False, or names of outputs."
+            )
         unknown = sorted(set(names) - set(subject.outputs))
         if unknown:
             raise CallerError(
@@ -124,10 +151,10 @@ def _with_poison(subject: Subject, poison: bool | Collection[str], seed: int) ->
     return subject.filled_with({n: poisoned(arrays[n], generator) for n in sorted(names)})
 
 
-def _expected(subject: Subject, reference: Callable[..., Any] | None) -> dict[str, Array] | None:
+def _expected(subject: Subject, reference: Callable[..., Any] | None) -> dict[str, Array]:
     """What each output is to be; of those that are to be something."""
     if reference is None:
-        return None
+        return {}
     outputs = subject.outputs
     given = [wider(value) for value in subject.values]
     with np.errstate(all="ignore"):
@@ -139,17 +166,31 @@ def _expected(subject: Subject, reference: Callable[..., Any] | None) -> dict[st
     if len(parts) != len(outputs):
         raise CallerError(
             f"check_kernel: the reference gave {len(parts)} arrays, and {subject.kernel.label} has "
-            f"{len(outputs)} outputs: {', '.join(outputs) or 'none'}. Return one array each, in "
-            "this order; None for one that may be anything."
+            f"{len(outputs)} outputs: {', '.join(outputs) or 'none'}. Return a tuple of one array "
+            "each, in this order; None for one that may be anything."
         )
     arrays, wants = subject.arrays, {}
     for name, part in zip(outputs, parts, strict=True):
         if part is not None:
-            wants[name] = _fitting(name, np.asarray(part), arrays[name])
+            wants[name] = _fitting(name, part, arrays[name])
     return wants
 
 
-def _fitting(name: str, want: Array, array: Array) -> Array:
+def _fitting(name: str, part: Any, array: Array) -> Array:
+    try:
+        want = np.asarray(part)
+    except ValueError:  # lists of different lengths
+        raise CallerError(
+            f"check_kernel: the reference gave {part!r:.60} for {name}, which is no array."
+        ) from None
+    kind = array.dtype.kind
+    fits = want.dtype.kind in ("biufc" if kind == "c" else "biuf")
+    if not (want.dtype.names == array.dtype.names if kind == "V" else fits):
+        more = "; return its .real" if want.dtype.kind == "c" else ""
+        raise CallerError(
+            f"check_kernel: the reference gave {want.dtype} for {name}, which is {array.dtype}"
+            f"{more}."
+        )
     try:
         return np.broadcast_to(want, array.shape)
     except ValueError:

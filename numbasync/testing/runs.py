@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -13,9 +14,12 @@ import numpy as np
 from numbasync import grid as grids
 from numbasync.backend.base import Checks, Writers
 from numbasync.device import Device, use_device
-from numbasync.errors import CallerError
+from numbasync.errors import CallerError, DTypeError
 from numbasync.launcher import Configured, Launcher, launcher
+from numbasync.layout import check_dtype
+from numbasync.partition import Partition
 from numbasync.plan import Config
+from numbasync.tensor import Tensor
 from numbasync.testing.blockmap import Owners, tiles_of
 from numbasync.testing.closeness import Array
 from numbasync.testing.guarded import Guarded, Stray
@@ -25,10 +29,19 @@ Tile: TypeAlias = int | tuple[int, ...] | Mapping[str, int | tuple[int, ...]]
 _launchers: weakref.WeakKeyDictionary[Any, Launcher] = weakref.WeakKeyDictionary()
 
 
+def _check_array(name: str, array: Array) -> None:
+    try:
+        check_dtype(array.dtype, records=True)
+    except DTypeError as error:
+        raise DTypeError(f"check_kernel: {name}: {error}") from None
+
+
 def launcher_of(kernel: Any) -> Launcher:
     """The launcher of a kernel, which may be a Numba dispatcher."""
     if isinstance(kernel, Launcher):
         return kernel
+    if not callable(kernel):
+        raise CallerError(f"{kernel!r:.60} is no kernel; pass what @na.launcher or @cuda.jit made.")
     found = _launchers.get(kernel)
     if found is None:
         found = _launchers[kernel] = launcher(kernel)
@@ -109,6 +122,14 @@ class Subject:
                 "with what they hold before."
             )
         object.__setattr__(self, "names", names)
+        for name, value in zip(names, self.values, strict=True):
+            if isinstance(value, np.ndarray):
+                _check_array(name, value)
+            elif isinstance(value, Tensor | Partition):
+                raise CallerError(
+                    f"check_kernel: {name} is {value!r}; pass NumPy arrays, of which every device "
+                    "gets copies. Tiles are said by tile=."
+                )
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -122,11 +143,17 @@ class Subject:
         given = zip(self.names, self.values, strict=True)
         return {name: value for name, value in given if isinstance(value, np.ndarray)}
 
+    @property
+    def shared(self) -> frozenset[str]:
+        """Parameters that were given an array which another one was given, too."""
+        times = Counter(id(a) for a in self.arrays.values())
+        return frozenset(name for name, a in self.arrays.items() if times[id(a)] > 1)
+
     def filled_with(self, changed: Mapping[str, Any]) -> Subject:
         """With other values in some outputs."""
         given = zip(self.names, self.values, strict=True)
         values = tuple(changed.get(name, value) for name, value in given)
-        return Subject(self.kernel, values, frozenset(changed))
+        return Subject(self.kernel, values, self.filled | frozenset(changed))
 
     def check_tile(self, tile: Tile | None) -> None:
         """Refuse tiles of what is no output."""
@@ -182,6 +209,8 @@ class Subject:
         shape = self.arrays[name].shape
         if last is None or last.size != self.arrays[name].size:
             return None
+        if self.arrays[name].dtype.names is not None:
+            return None  # fields are not watched
         tile = extents.tile_of(name)
         tiles = None
         if tile is not None:

@@ -10,7 +10,7 @@ from numba import cuda, float32
 
 import numbasync as na
 from numbasync import testing
-from numbasync.errors import CallerError
+from numbasync.errors import CallerError, DTypeError
 from numbasync.layout import Layout
 from numbasync.testing import check_kernel
 from numbasync.testing.guarded import ZONE, Guarded
@@ -98,6 +98,9 @@ def test_records_and_empty_arrays_and_no_reference(device: na.Device) -> None:
         return out
 
     check_kernel(record_to_row, [np.zeros(3, kind), x], swapped, block=4)
+    with pytest.raises(testing.KernelMismatch) as error:  # nobody writes b
+        check_kernel(record_to_row, [x.copy(), x], lambda out, x: swapped(x.copy(), x), block=4)
+    assert "no thread" not in str(error.value)  # fields are not watched
     check_kernel(saxpy, [X[:0].copy(), 2.0, X[:0]], lambda z, a, x: z)
     check_kernel(saxpy, [X.copy(), 2.0, X], None, tile=32)
 
@@ -150,6 +153,22 @@ def test_an_element_that_is_not_written_is_missed(device: na.Device) -> None:
     check_kernel(only_positive, args, lambda z, x: np.where(x > 0.5, x, z), tile=32)
     with pytest.raises(CallerError, match="x is no output of only_positive"):
         check_kernel(only_positive, args, relu, poison=["x"])
+
+
+@na.launcher
+@cuda.jit
+def all_but_the_last(z: na.KernelOutput, x: na.KernelInput):
+    i = cuda.grid(1)
+    if i < z.shape[0] - 1:
+        z[i] = x[i]
+
+
+def test_a_result_that_was_there_by_chance(device: na.Device) -> None:
+    for x in (np.ones(8, np.bool_), np.zeros(8, np.bool_), np.full(8, np.nan)):
+        args = [np.zeros_like(x), x]
+        with pytest.raises(testing.KernelMismatch, match=r"1 of 8 .*\n  first at \(7,\)"):
+            check_kernel(all_but_the_last, args, _x_of, tile=4, races=0)
+        check_kernel(all_but_the_last, args, lambda z, x: np.append(x[:-1], z[-1]), tile=4, races=0)
 
 
 def test_what_a_kernel_reads_is_left_as_it_is(device: na.Device) -> None:
@@ -271,6 +290,44 @@ def test_tolerances(device: na.Device) -> None:
         check_kernel(saxpy, args, off(3 * eps), ulp=2)
 
 
+def _x_of(z: Any, x: Any) -> Any:
+    return x
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "said"),
+    [
+        ({"kernel": 3}, CallerError, "3 is no kernel"),
+        ({"reference": X}, CallerError, "the reference is a function of the arguments, not array"),
+        ({"reference": lambda *_: "abc"}, CallerError, "gave <U3 for z, which is float32"),
+        ({"reference": lambda *_: [[1], [1, 2]]}, CallerError, "which is no array"),
+        ({"reference": lambda z, x: x + 1j}, CallerError, "gave complex128 .* return its .real"),
+        ({"races": -1}, CallerError, "races=-1: a whole number of at least 0"),
+        ({"races": "many"}, CallerError, "races='many': a whole number"),
+        ({"seed": -1}, CallerError, "seed=-1: a whole number"),
+        ({"rtol": -1e-3}, CallerError, "rtol=-0.001: a number of at least 0"),
+        ({"grids": [1, 32]}, CallerError, r"grids= has 1; write \(grid, block\)"),
+        ({"grids": (1, 32)}, CallerError, r"grids= has 1; write \(grid, block\)"),
+        ({"poison": None}, CallerError, "poison=None: True, False, or names of outputs"),
+        ({"args": [X.astype("O"), X]}, DTypeError, "check_kernel: z: .* cannot hold object"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_calls_that_cannot_be_meant(
+    device: na.Device, change: dict[str, Any], error: Any, said: str
+) -> None:
+    call = {"kernel": only_positive, "args": [X, X], "reference": _x_of, **change}
+    with pytest.raises(error, match=said):
+        check_kernel(**call)
+
+
+def test_tensors_are_no_arguments(device: na.Device) -> None:
+    z = na.zeros(4).sync()
+    for given in (z, z.partition(2)):
+        with pytest.raises(CallerError, match="x is <.*>; pass NumPy arrays"):
+            check_kernel(saxpy, [X, 1.0, given], _anything)
+
+
 def test_calls_that_do_not_fit(device: na.Device) -> None:
     with pytest.raises(CallerError, match="takes 3 arguments, and 2 came"):
         check_kernel(saxpy, [X, 1.0], _anything)
@@ -317,3 +374,17 @@ def test_inputs_are_compared_where_nobody_watches(device: na.Device) -> None:
         "64 of 64 elements of x, which is an input, were changed\n  first at (0,): was 1.0, is 2.0"
     )
     assert said in str(error.value)
+
+
+@na.launcher
+@cuda.jit
+def neighbours(z: na.KernelOutput):
+    i = cuda.grid(1)
+    z[i] = i
+    cuda.cg.this_grid().sync()
+    z[i] += z[(i + 1) % z.shape[0]]
+
+
+def test_blocks_that_meet_are_tried_in_other_orders(device: na.Device) -> None:
+    with pytest.raises(testing.KernelRace, match="threads in reverse order"):
+        check_kernel(neighbours, [np.zeros(6)], None, grid=2, block=3)
