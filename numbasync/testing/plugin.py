@@ -106,6 +106,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-benchmark reads its mark
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    isolated.check(item)
     names = getattr(item, "fixturenames", ())
     if "benchmark_kernel" in names and "benchmark" in names:
         item.stash[clock_of] = clock = Replay()
@@ -139,6 +140,10 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     if not running.is_ours(pyfuncitem):
         return None
     return running.run(pyfuncitem, options.strict and not _may_leave(pyfuncitem)) or None
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    isolated.tell(report)
 
 
 def _is_on_cuda(item: pytest.Function) -> bool:

@@ -22,7 +22,7 @@ class Project:
 
     def run(self, *args: str, seconds: float = 100, **env: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [self.python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p",
+            [self.python, "-m", "pytest", "-q", "-p",
              "numbasync.testing.plugin", *args],
             capture_output=True, text=True, timeout=seconds, env={**self.env, **env},
             cwd=self.folder,
@@ -109,3 +109,29 @@ def test_isolated_tests_have_a_process_of_their_own(project: Project) -> None:
     assert "assert 1 == 2" in result.stdout and "no reason" in result.stdout
     (line,) = (project.folder / "pids").read_text().splitlines()
     assert line.split()[1:] == ["cpu", "7"]
+
+
+def test_isolated_tests_end_as_they_would_here(project: Project) -> None:
+    # The last option says nothing of passed tests, the one before is of a plugin.
+    (project.folder / "pytest.ini").write_text("[pytest]\naddopts = --lf -q\n")
+    (project.folder / "test_alone.py").write_text(
+        "import os, unittest, pytest\n"
+        "pytestmark = pytest.mark.isolated\n"
+        "@pytest.mark.xfail(raises=ZeroDivisionError)\n"
+        "def test_known(): 1 / 0\n"
+        "@pytest.mark.xfail(strict=True)\n"
+        "def test_too_good(): pass\n"
+        "def test_leaves(): os._exit(0)\n"
+        "class TestTheirs(unittest.TestCase):\n"
+        "    def test_in_a_case(self): pass\n"
+    )
+    result = project.run("-rA", "-p", "no:asyncio", "-p", "no:hypothesispytest", "test_alone.py")
+    for line in (
+        "XFAIL test_alone.py::test_known",
+        "FAILED test_alone.py::test_too_good - [XPASS(strict)]",
+        "FAILED test_alone.py::test_leaves",
+        "in a process of its own, which ended: 0",
+        "ERROR test_alone.py::TestTheirs::test_in_a_case",
+        "TestTheirs is a unittest.TestCase",
+    ):
+        assert line in result.stdout, (line, result)
