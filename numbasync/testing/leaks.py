@@ -30,11 +30,15 @@ class Before:
     """
 
     pools: dict[Device, tuple[MemoryPool, int]] = field(default_factory=dict)
+    waiting: dict[Device, int] = field(default_factory=dict)
 
     @staticmethod
     def now() -> Before:
         _settle()
-        return Before({d: (d.pool, d.pool.stats().used_current) for d in _in_use()})
+        return Before(
+            {d: (d.pool, d.pool.stats().used_current) for d in _in_use()},
+            {d: d.in_flight.ops for d in _in_use()},
+        )
 
     def left(self) -> list[str]:
         """What is there now that was not, in words."""
@@ -50,8 +54,8 @@ class Before:
         found: list[str] = []
         for device in _in_use():
             pool, before = self.pools.get(device, (device.pool, 0))
-            waiting = device.in_flight.ops
-            if waiting:
+            waiting = device.in_flight.ops - self.waiting.get(device, 0)
+            if waiting > 0:
                 found.append(f"{device.label}: {waiting} operations in flight, behind a shut gate")
             if device.pool is not pool:
                 found.append(f"{device.label}: device.pool is another one, {device.pool!r}")

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from typing import Any
 
 import pytest
 
@@ -160,11 +161,16 @@ def _may_leave(item: pytest.Item) -> bool:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     strict = of(item.config).strict and not _may_leave(item)
     if strict:
         item.stash[_before] = leaks.Before.now()  # fixtures have what they have
-    yield
+    try:
+        return (yield)
+    except BaseException:
+        if strict:
+            del item.stash[_before]  # what it held is held by the traceback
+        raise
 
 
 # Around all others, so that what pytest itself keeps of a test, such as log records with their
