@@ -47,7 +47,6 @@ class Benchmarks:
     found: list[dict[str, Any]] = field(default_factory=list)
 
     def save(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps({"benchmarks": self.found}, indent=1) + "\n")
 
 

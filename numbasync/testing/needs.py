@@ -7,8 +7,10 @@ share the machine says the second.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+import pytest
 
 from numbasync.device import Device, devices
 from numbasync.errors import CallerError
@@ -17,21 +19,42 @@ _KEYS = ("min_cc", "min_memory", "devices")
 FREE = 0.9  # of a device's memory, for those who share it: contexts and modules take some, too
 
 
+def wished(marks: Iterable[pytest.Mark]) -> dict[str, Any]:
+    """What a test's marks wish for, the nearest one first.
+
+    Raises:
+        CallerError: they wish for something that there is not.
+    """
+    found: dict[str, Any] = {}
+    for mark in marks:
+        if mark.args:
+            raise CallerError(
+                f"@pytest.mark.cuda({mark.args[0]!r}): say what it is, as in "
+                f"min_cc={mark.args[0]!r}."
+            )
+        found = {**mark.kwargs, **found}
+    unknown = sorted(set(found) - set(_KEYS))
+    if unknown:
+        raise CallerError(
+            f"@pytest.mark.cuda({unknown[0]}=...): it takes {', '.join(_KEYS)} and nothing else."
+        )
+    _capability(found.get("min_cc", 0))
+    for name, least in (("min_memory", 0), ("devices", 1)):
+        wish = found.get(name, least)
+        if not isinstance(wish, int) or wish < least:
+            raise CallerError(
+                f"@pytest.mark.cuda({name}={wish!r}): a whole number of at least {least}."
+            )
+    return found
+
+
 def lacking(wishes: Mapping[str, Any], found: Sequence[Device]) -> str:
     """Why the devices in `found` do not do for a test with such a mark; "" if they do.
 
     Args:
         wishes: `min_cc`, a pair such as (8, 0) or a number such as 8.0; `min_memory`, bytes of
-            one device; `devices`, how many.
-
-    Raises:
-        CallerError: it wishes for something else.
+            one device; `devices`, how many. See `wished`.
     """
-    unknown = sorted(set(wishes) - set(_KEYS))
-    if unknown:
-        raise CallerError(
-            f"@pytest.mark.cuda({unknown[0]}=...): it takes {', '.join(_KEYS)} and nothing else."
-        )
     few = wishes.get("devices", 1)
     if len(found) < few:
         return f"{few} CUDA devices, and there are {len(found)}"
@@ -47,8 +70,8 @@ def lacking(wishes: Mapping[str, Any], found: Sequence[Device]) -> str:
 
 
 def _capability(wish: Any) -> tuple[int, int]:
-    if isinstance(wish, tuple) and len(wish) == 2:
-        return int(wish[0]), int(wish[1])
+    if isinstance(wish, tuple) and len(wish) == 2 and all(isinstance(w, int) for w in wish):
+        return wish
     if isinstance(wish, int | float):
         major, _, minor = str(float(wish)).partition(".")
         return int(major), int(minor)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,17 +70,17 @@ def add_options(parser: pytest.Parser) -> None:
     add_device_option(parser, "--numbasync-device")
     group = parser.getgroup("numbasync")
     group.addoption(
-        "--numbasync-seeds", type=int, default=SEEDS, metavar="N",
+        "--numbasync-seeds", type=_at_least(1), default=SEEDS, metavar="N",
         help=f"how many seeds the `seeds` fixture gives (default: {SEEDS})",
     )  # fmt: skip
     group.addoption(
-        "--kernel-races", type=int, default=0, metavar="N",
+        "--kernel-races", type=_at_least(0), default=0, metavar="N",
         help="run tests of the `device` fixture on the CPU device N times, every access of their "
         "kernels watched: threads in forward, reverse and shuffled orders; check_kernel tries at "
         "least N shuffled orders",
     )  # fmt: skip
     group.addoption(
-        "--kernel-seed", type=int, default=0, metavar="S",
+        "--kernel-seed", type=_at_least(0), default=0, metavar="S",
         help="seed of check_kernel's orders and fillings, as its reports say it",
     )  # fmt: skip
     group.addoption(
@@ -100,6 +102,15 @@ def add_options(parser: pytest.Parser) -> None:
         help="write what `benchmark_kernel` has measured to this JSON file",
     )  # fmt: skip
     group.addoption("--kernel-lines", action="store_true", help="compile kernels with lineinfo")
+
+
+def _at_least(least: int) -> Callable[[str], int]:
+    def number(said: str) -> int:
+        if not said.isdecimal() or int(said) < least:
+            raise argparse.ArgumentTypeError(f"{said!r}: a whole number of at least {least}")
+        return int(said)
+
+    return number
 
 
 def add_device_option(parser: pytest.Parser, name: str) -> None:

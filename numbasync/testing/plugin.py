@@ -33,6 +33,7 @@ MARKS = (
     "isolated: runs in a process of its own",
     "may_leave(why): may leave something behind, also with --strict-leaks",
 )
+_SENT = "numbasync_benchmarks"  # by workers
 _before = pytest.StashKey[leaks.Before]()
 _was = pytest.StashKey[settings.Settings]()
 
@@ -69,13 +70,31 @@ def pytest_configure(config: pytest.Config) -> None:
         for line in leaks.FILTERS:
             config.addinivalue_line("filterwarnings", line)
     config.stash[measured] = Benchmarks()
+    if options.benchmarks is not None:
+        try:
+            options.benchmarks.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise pytest.UsageError(f"--kernel-benchmarks: {error}") from None
     said = " ".join(o for o in options.repeated() if not o.startswith("--kernel-seed"))
     config.stash[_was] = settings.use(settings.Settings(options.races, options.seed, said))
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    output = getattr(session.config, "workeroutput", None)  # of a worker of pytest-xdist
+    if output is not None:
+        output[_SENT] = session.config.stash[measured].found
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """A worker of pytest-xdist has ended, or has died."""
+    node.config.stash[measured].found += getattr(node, "workeroutput", {}).get(_SENT, [])
+
+
 def pytest_unconfigure(config: pytest.Config) -> None:
     path, found = of(config).benchmarks, config.stash.get(measured, None)
-    if path is not None and found is not None and found.found:
+    is_whole = not hasattr(config, "workerinput") and isolated.is_outside()
+    if path is not None and found is not None and found.found and is_whole:
         found.save(path)
     was = config.stash.get(_was, None)
     if was is not None:
@@ -111,17 +130,19 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     names = getattr(item, "fixturenames", ())
     if "benchmark_kernel" in names and "benchmark" in names:
         item.stash[clock_of] = clock = Replay()
-        item.add_marker(pytest.mark.benchmark(timer=clock))
-    mark = item.get_closest_marker("cuda")
-    if mark is None:
+        theirs = item.get_closest_marker("benchmark")
+        said = {} if theirs is None else theirs.kwargs
+        item.add_marker(pytest.mark.benchmark(**{**said, "timer": clock}), append=False)
+    if item.get_closest_marker("cuda") is None:
         return
+    try:
+        wishes = needs.wished(item.iter_markers("cuda"))
+    except CallerError as error:
+        pytest.fail(str(error), pytrace=False)
     if of(item.config).device == "cpu":
         pytest.skip("needs CUDA, and --device is cpu")
     found = devices("cuda")
-    try:
-        why = needs.lacking(mark.kwargs, found) if found else why_unavailable("cuda")
-    except CallerError as error:
-        pytest.fail(str(error), pytrace=False)
+    why = needs.lacking(wishes, found) if found else why_unavailable("cuda")
     if why:
         pytest.skip(f"needs CUDA: {why}" if not found else f"needs {why}")
 

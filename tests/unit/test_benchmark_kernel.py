@@ -59,15 +59,28 @@ def test_ratios_are_kept_and_compared(project: Project) -> None:
     assert "gbps" in quick and "gbps" not in slow and "ratio" not in alone
 
 
+def test_workers_keep_theirs_together(project: Project) -> None:
+    (project.folder / "test_speed.py").write_text(
+        TESTS.split("def test_quick")[0] + "@pytest.mark.parametrize('n', range(4))\n"
+        "def test_each(device, benchmark_kernel, n):\n"
+        "    benchmark_kernel(lambda: na.value(n), repeats=2, flush=0)\n"
+    )
+    options = ("-n", "2", "--kernel-benchmarks", "speed.json")
+    assert "4 passed" in project.run("--device", "cpu", *options).stdout
+    kept = json.loads((project.folder / "speed.json").read_text())["benchmarks"]
+    assert {k["test"] for k in kept} == {f"test_speed.py::test_each[cpu-{n}]" for n in range(4)}
+
+
 def test_pytest_benchmark_gets_the_times_of_the_device(project: Project) -> None:
     if importlib.util.find_spec("pytest_benchmark") is None:
         pytest.skip("pytest_benchmark is not installed")
     (project.folder / "test_speed.py").write_text(
-        TESTS.split("def test_quick")[0] + "def test_theirs(device, benchmark, benchmark_kernel):\n"
+        TESTS.split("def test_quick")[0] + "@pytest.mark.benchmark(group='theirs')\n"
+        "def test_theirs(device, benchmark, benchmark_kernel):\n"
         "    small, _ = both(device)\n"
         "    found = benchmark_kernel(lambda: na.fill(small, 1), repeats=5, flush=0)\n"
         "    print('said', found.ms / 1e3, benchmark.stats.stats.median)\n"
-        "    assert len(benchmark.stats.stats.data) == 5\n"
+        "    assert len(benchmark.stats.stats.data) == 5 and benchmark.group == 'theirs'\n"
     )
     result = project.run("--device", "cpu", "-s")
     assert "1 passed" in result.stdout, result.stdout

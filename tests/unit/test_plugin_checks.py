@@ -252,11 +252,39 @@ def test_what_a_mark_asks_for(wishes: dict[str, Any], why: str) -> None:
     assert bool(needs.lacking(wishes, [device((9, 0), 2**31)])) == bool(why)
 
 
-def test_marks_that_ask_for_something_else() -> None:
-    with pytest.raises(CallerError, match=r"cuda\(cc=...\): it takes min_cc, min_memory, devices"):
-        needs.lacking({"cc": 9}, [device((9, 0), 1)])
-    with pytest.raises(CallerError, match="min_cc='9'"):
-        needs.lacking({"min_cc": "9"}, [device((9, 0), 1)])
+@pytest.mark.parametrize(
+    ("mark", "said"),
+    [
+        (pytest.mark.cuda(cc=9), r"cuda\(cc=...\): it takes min_cc, min_memory, devices"),
+        (pytest.mark.cuda(9.0), r"cuda\(9.0\): say what it is, as in min_cc=9.0"),
+        (pytest.mark.cuda(min_cc="9"), "min_cc='9'"),
+        (pytest.mark.cuda(min_cc=(9, "0")), r"min_cc=\(9, '0'\)"),
+        (pytest.mark.cuda(min_memory="2GB"), "min_memory='2GB'.: a whole number"),
+        (pytest.mark.cuda(devices=0), "devices=0.: a whole number of at least 1"),
+    ],
+    ids=str,
+)
+def test_marks_that_ask_for_something_else(mark: Any, said: str) -> None:
+    with pytest.raises(CallerError, match=said):
+        needs.wished([mark.mark])
+
+
+def test_marks_of_a_class_and_of_its_tests() -> None:
+    near, far = pytest.mark.cuda(devices=2), pytest.mark.cuda(min_cc=8.0, devices=1)
+    assert needs.wished([near.mark, far.mark]) == {"devices": 2, "min_cc": 8.0}
+
+
+def test_what_a_session_cannot_be_asked_for(project: Project) -> None:
+    write(
+        project,
+        "@pytest.mark.cuda(min_mem=3)\n"  # also where nothing is asked of the mark
+        "def test_mark(device):\n"
+        "    pass\n",
+    )
+    said = project.run("--device", "cpu").stdout
+    assert "1 error" in said and "cuda(min_mem=...): it takes min_cc" in said, said
+    for option in ("--kernel-races=-1", "--kernel-seed=-1", "--numbasync-seeds=0"):
+        assert "a whole number of at least" in project.run(option).stderr
 
 
 def test_the_sanitizer_must_be_there(project: Project) -> None:
