@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import keyword
 import re
 import sys
@@ -9,10 +10,8 @@ from pathlib import Path
 
 from numbasync.errors import CallerError
 
-# Packages that the new one would hide from itself.
-_TAKEN = frozenset(
-    {"cuda", "numba", "numba_cuda", "numbasync", "numbasync_kernels", "numpy", "test", "tests"}
-)
+# Packages that the new one would hide from itself, also where they are not installed yet.
+_TAKEN = frozenset({"cuda", "numba_cuda", "numbasync_kernels", "test", "tests"})
 
 PYPROJECT = """\
 [build-system]
@@ -113,11 +112,11 @@ def create(name: str, where: Path) -> list[Path]:
         CallerError: there is such a folder already, or a module cannot have that name.
     """
     module = name.replace("-", "_")
-    if not re.fullmatch(r"[a-z][a-z0-9_]*", module) or keyword.iskeyword(module):
+    if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", module) or keyword.iskeyword(module):
         raise CallerError(
             f"{name!r} cannot be a package: write small letters, digits, - and _, as in my-kernels."
         )
-    if module in _TAKEN or module in sys.stdlib_module_names:
+    if module in _TAKEN or _is_installed(module):
         raise CallerError(f"{name!r} would hide the package {module}; choose another name.")
     root = where / name
     if root.exists():
@@ -131,6 +130,14 @@ def create(name: str, where: Path) -> list[Path]:
         target.write_text(text.replace("{module}", module).replace("{project}", name))
         written.append(target)
     return written
+
+
+def _is_installed(module: str) -> bool:
+    """Also what is part of Python; a folder that lies here without being a package is not."""
+    if module in sys.stdlib_module_names:
+        return True
+    found = importlib.util.find_spec(module)
+    return found is not None and found.origin is not None
 
 
 def run(name: str, where: Path) -> int:

@@ -58,6 +58,9 @@ def test_what_is_written_is_tidy(tmp_path: Path) -> None:
         ("../up", "cannot be a package"),
         ("numpy", "would hide the package numpy"),
         ("test", "would hide the package test"),
+        ("pytest", "would hide the package pytest"),
+        ("my-kernels-", "'my-kernels-' cannot be a package"),
+        ("my--kernels", "'my--kernels' cannot be a package"),
         ("there", "there exists already, and nothing is overwritten"),
     ],
 )
