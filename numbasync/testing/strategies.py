@@ -50,9 +50,14 @@ def shapes(ndim: int = 1, longest: int | None = None, shortest: int = 1) -> Sear
 
     Args:
         longest: the largest extent; None: `LONGEST`.
+
+    Raises:
+        CallerError: there are no such shapes.
     """
-    most = LONGEST.get(ndim, 6) if longest is None else longest
-    return st.tuples(*[st.integers(shortest, max(most, shortest))] * ndim)
+    most = max(LONGEST.get(ndim, 6), shortest) if longest is None else longest
+    if ndim < 0 or not 0 <= shortest <= most:
+        raise CallerError(f"shapes({ndim}, {longest}, {shortest}): there are none.")
+    return st.tuples(*[st.integers(shortest, most)] * ndim)
 
 
 def dtypes(kinds: str = "fiu") -> SearchStrategy[np.dtype[Any]]:
@@ -117,8 +122,13 @@ def tiles_for(
 ) -> SearchStrategy[tuple[int, ...]]:
     """Tiles for a partition of such a tensor, with at most `most_threads` elements; some are
     larger than the tensor, most do not divide it. They shrink to one element.
+
+    Raises:
+        CallerError: no tensor has such a shape, or no block so few threads.
     """
     extents = (shape,) if isinstance(shape, int) else tuple(shape)
+    if min(extents, default=0) < 0 or most_threads < 1:
+        raise CallerError(f"tiles_for({shape}, {most_threads}): there are none.")
 
     @st.composite
     def drawn(draw: Any) -> tuple[int, ...]:
@@ -178,14 +188,20 @@ def kernel_args(
             that come before it in the signature.
 
     Raises:
-        CallerError: a name is of no parameter.
+        CallerError: a name is of no parameter, or axes are no tuple.
     """
     launcher = launcher_of(kernel)
     usage = usage_of(launcher.py_func)
     names = [p.name for p in launcher.parameters]
-    unknown = [n for n in [*given, *(extents or {})] if n not in names]
+    by_name = [*given, *(extents or {}), *(dtype if isinstance(dtype, Mapping) else ())]
+    unknown = [n for n in by_name if n not in names]
     if unknown:
         raise CallerError(f"kernel_args: {unknown[0]} is no parameter of {launcher.label}.")
+    for name, axes_of in (extents or {}).items():
+        if isinstance(axes_of, str):
+            raise CallerError(
+                f"kernel_args: extents of {name}: a tuple of its axes, as in ({axes_of!r},)."
+            )
     axes = {
         p.name: (extents or {}).get(p.name) or _alike(usage.axes.get(p.name, 1))
         for p in launcher.parameters

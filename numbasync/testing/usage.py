@@ -38,15 +38,15 @@ def definition_of(function: FunctionType) -> ast.FunctionDef | None:
     return tree if isinstance(tree, ast.FunctionDef) else None
 
 
-def usage_of(function: FunctionType) -> Usage:
-    """How `function` uses its parameters."""
-    tree = definition_of(function)
+def usage_of(function: FunctionType, callers: tuple[FunctionType, ...] = ()) -> Usage:
+    """How `function`, which `callers` have called, uses its parameters."""
+    tree = None if function in callers else definition_of(function)
     if tree is None:
         return Usage({})
     names = {a.arg for a in tree.args.posonlyargs + tree.args.args}
     axes: dict[str, int] = {}
     for node in ast.walk(tree):
-        for name, count in _seen(node):
+        for name, count in [*_seen(node), *_passed(node, function, callers)]:
             if name in names:
                 axes[name] = max(axes.get(name, 1), count)
     calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call)]
@@ -74,6 +74,23 @@ def _seen(node: ast.AST) -> Iterable[tuple[str, int]]:
         target, value = node.targets[0], node.value
         if value.attr == "shape" and isinstance(target, ast.Tuple):
             yield _last_name(value.value), len(target.elts)  # rows, columns = x.shape
+
+
+def _passed(
+    node: ast.AST, function: FunctionType, callers: tuple[FunctionType, ...]
+) -> Iterable[tuple[str, int]]:
+    """As `_seen`, by what a device function does with what it is passed."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+        return
+    known = inspect.getclosurevars(function)
+    callee = {**known.globals, **known.nonlocals}.get(node.func.id)
+    inner = getattr(callee, "py_func", None)
+    if isinstance(inner, FunctionType):
+        axes = usage_of(inner, (*callers, function)).axes
+        given = [*zip(inner.__code__.co_varnames, node.args, strict=False)]
+        for parameter, value in [*given, *((k.arg, k.value) for k in node.keywords)]:
+            if isinstance(value, ast.Name) and parameter in axes:
+                yield value.id, axes[parameter]
 
 
 def _indices(index: ast.expr) -> int:

@@ -15,6 +15,7 @@ import numbasync as na
 from numbasync.errors import CallerError
 from numbasync.testing import KernelMismatch, check_kernel, strategies
 from numbasync.testing.strategies import kernel_args, launch_configs, tiles_for
+from numbasync.testing.usage import usage_of
 from tests.common import saxpy, saxpy2d, visit_tile
 
 few = settings(
@@ -108,8 +109,35 @@ def test_names_of_parameters(device: na.Device) -> None:
     check()
     with pytest.raises(CallerError, match="q is no parameter of saxpy2d"):
         kernel_args(saxpy2d, q=1)
+    with pytest.raises(CallerError, match="q is no parameter of saxpy2d"):
+        kernel_args(saxpy2d, dtype={"q": np.float64})
+    with pytest.raises(CallerError, match=r"extents of x: a tuple of its axes, as in \('n',\)"):
+        kernel_args(saxpy2d, extents={"x": "n"})
+    with pytest.raises(CallerError, match=r"shapes\(1, 2, 5\): there are none"):
+        strategies.shapes(1, 2, 5)
+    with pytest.raises(CallerError, match=r"tiles_for\(-1, 256\): there are none"):
+        tiles_for(-1)
     with pytest.raises(CallerError, match="dtypes.'x'.: write some of f, i, u, b, c"):
         strategies.dtypes("x")
+
+
+@cuda.jit(device=True)
+def element(rows: Any, i: Any, j: Any) -> Any:
+    return rows[i, j]
+
+
+@cuda.jit(device=True)
+def through(given: Any, i: Any) -> Any:
+    return element(given, j=0, i=i) if i else through(given, i - 1)
+
+
+@cuda.jit
+def hands_on(z, x, y):
+    z[0] = through(x, 0) + element(rows=y, i=0, j=0)
+
+
+def test_what_device_functions_index_is_an_array() -> None:
+    assert usage_of(hands_on.py_func).axes == {"z": 1, "x": 2, "y": 2}
 
 
 def test_what_fails_becomes_small(device: na.Device) -> None:
