@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from numba import complex64, cuda, float32, int32, int64
 
 import numbasync as na
 from numbasync import testing
+from numbasync.backend.cpu import checked, compiled, generate
 from numbasync.errors import (
     CallerError,
     DataRaceError,
@@ -541,3 +543,29 @@ def test_blocks_that_meet_go_on_in_the_order_that_is_asked_for() -> None:
         op = neighbours_that_change[2, 3](na.zeros(6), na.zeros(7)).sync()
     assert sorted(op[1].to_host().sync().tolist()) == [0, 1, 2, 3, 4, 5, 6]
     assert testing.find_race(neighbours_that_change[2, 3], [np.zeros(6), np.zeros(7)])
+
+
+@na.launcher
+@cuda.jit
+def minus_one(z: na.KernelOutput):
+    held = cuda.shared.array(4, float32)
+    held[cuda.threadIdx.x] = z[cuda.grid(1)]
+    z[cuda.grid(1)] = held[cuda.threadIdx.x] - 1
+
+
+def test_who_watches_a_kernel_pays_for_that_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+
+    def entry_of(program: Any, *more: Any) -> Any:
+        made.append(program.checked)
+        return generate.entry_of(program, *more)
+
+    for module in (checked, compiled):
+        monkeypatch.setattr(module, "entry_of", entry_of)
+    before = testing.counters()
+    for watches in (True, True, False, False):
+        with testing.checked(DEVICE) if watches else nullcontext():
+            z = minus_one[1, 4](na.ones(4)).output().to_host().sync()
+        assert z.tolist() == [0] * 4
+    assert made == [True, False]
+    assert (testing.counters() - before).compiles == 1

@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import threading
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +41,9 @@ class Compiled:
     why = ""
     formal: Formal | None = None  # of declared signatures
 
-    def __init__(self, dispatcher: Any, keys: tuple[Hashable, ...], max_threads: int) -> None:
+    def __init__(
+        self, dispatcher: Any, keys: tuple[Hashable, ...], max_threads: int, watched: bool = False
+    ) -> None:
         self.function: FunctionType = dispatcher.py_func
         self.name = self.function.__name__
         self.max_threads_per_block = max_threads
@@ -56,23 +58,40 @@ class Compiled:
             self.program.prologue = f"_note(_m, {NO_SITE}, {PLACE})"
         if self.program.has_inlined:
             options["boundscheck"] = True
+        self._is_straight = self.program.is_straight()
+        self._plain: Entry | None = None
+        self._shared_bytes = 0  # of the plain entry
+        self._checked: Checked | None = None
+        self._made_of = kinds, options
+        self._making = threading.Lock()
+        self._costs = Costs(self.program.has_atomics())
+        self.from_disk = False
         store = store_of(dispatcher)
         key = None if store is None else key_of(self.program, kinds, options)
         kept = None if store is None or key is None else store.load(key)
         self.from_disk = kept is not None
-        entry = self._compiled(kinds, options) if kept is None else kept
+        if kept is not None:
+            self._plain = self._with_shared_bytes(kept)
+        elif watched and self._can_be_checked():
+            return  # who watches a kernel may never run it otherwise
+        entry = self._entry()
         if store is not None and key is not None and kept is None:
             store.save(key, entry)
-        self.source = entry.source
-        self._result = entry.result  # which the code's memory belongs to
-        self._entry: Callable[..., None] = entry.result.entry_point
-        self._bytes = entry.fixed_bytes
+
+    @property
+    def source(self) -> str:
+        return self._entry().source
+
+    def _entry(self) -> Entry:
+        """The code that checks nothing; compiled now, if so far it was watched only."""
+        with self._making:
+            if self._plain is None:
+                self._plain = self._with_shared_bytes(self._compiled(*self._made_of))
+            return self._plain
+
+    def _with_shared_bytes(self, entry: Entry) -> Entry:
         self._shared_bytes = sum(nbytes for _, nbytes in self.program.shared)
-        self._is_straight = self.program.is_straight()
-        self._checked: Checked | None = None
-        self._made_of = kinds, options
-        self._checking = threading.Lock()
-        self._costs = Costs(self.program.has_atomics())
+        return entry
 
     def _compiled(self, kinds: tuple[Any, ...], options: dict[str, Any]) -> Entry:
         try:
@@ -112,16 +131,15 @@ class Compiled:
             checks: how to check every access; None: run as fast as it can.
             rights: what may be written, for the checks.
         """
-        used = self._shared_bytes + shared_bytes
-        if used > LIMITS.max_shared_bytes:
-            raise KernelError(
-                f"kernel {self.name}: a block needs {used} bytes of shared memory, dynamic and "
-                f"static together; the device has {LIMITS.max_shared_bytes}."
-            )
         values = [_value(a) for a in args]
         if checks is not None:
-            self._with_checks().run(checks, grid, block, shared_bytes, args, values, rights)
+            checked = self._with_checks()
+            self._check_shared(checked.shared_bytes + shared_bytes)
+            checked.run(checks, grid, block, shared_bytes, args, values, rights)
             return
+        if self._plain is None:
+            self._entry()
+        self._check_shared(self._shared_bytes + shared_bytes)
         blocks = grid[0] * grid[1] * grid[2]
         if self.program.cooperative:
             # Its blocks go on together, with memory of their own.
@@ -142,6 +160,13 @@ class Compiled:
         else:
             self._run(0, blocks, grid, block, shared_bytes, values)
         self._costs.took(shared, (time.perf_counter() - began) / blocks)
+
+    def _check_shared(self, used: int) -> None:
+        if used > LIMITS.max_shared_bytes:
+            raise KernelError(
+                f"kernel {self.name}: a block needs {used} bytes of shared memory, dynamic and "
+                f"static together; the device has {LIMITS.max_shared_bytes}."
+            )
 
     def _spread(
         self, blocks: int, grid: Dim3, block: Dim3, shared_bytes: int, values: list[Any],
@@ -173,25 +198,32 @@ class Compiled:
         blocks: int = 1,
     ) -> None:  # fmt: skip
         """Run the blocks `first` to `end`; `blocks`: how many have memory at the same time."""
-        nbytes = self._bytes + shared_bytes
+        entry = self._plain or self._entry()
+        nbytes = entry.fixed_bytes + shared_bytes
         alone = blocks == 1
         slab = slab_of_thread(nbytes) if alone else slab_of_blocks(self.name, nbytes, blocks)
         shared = self.program.shared
-        slab.clear([*shared, (self._bytes, shared_bytes)] if shared_bytes else shared)
+        slab.clear([*shared, (entry.fixed_bytes, shared_bytes)] if shared_bytes else shared)
         try:
-            self._entry(first, end, *block, *grid, slab.address, shared_bytes, *values)
+            entry.run(first, end, *block, *grid, slab.address, shared_bytes, *values)
         except Exception as error:
             record = slab.record()
             raise error_of(self.program, record, error) from (
                 None if record[0] != native.RAISED else error
             )
 
+    def _can_be_checked(self) -> bool:
+        try:
+            self._with_checks()
+        except Exception:  # Numba has many, and who runs it is told
+            return False
+        return True
+
     def _with_checks(self) -> Checked:
-        with self._checking:
+        with self._making:
             if self._checked is None:
-                made_of = *self._made_of, self.program.prologue
                 try:
-                    self._checked = Checked(self.function, *made_of)
+                    self._checked = Checked(self.function, *self._made_of, self.program.prologue)
                 except (UntranslatableError, NumbaError) as why:
                     raise UnsupportedKernelError(
                         f"kernel {self.name} cannot be checked: {why}"

@@ -132,7 +132,8 @@ class CpuDevice:
 
     def compile(self, dispatcher: Any, keys: tuple[Hashable, ...]) -> engines.Engine:
         most = self.limits.max_threads_per_block
-        made = engines.prepared(dispatcher, keys, most, self._engines)
+        watched = self._engine.checks is not None
+        made = engines.prepared(dispatcher, keys, most, self._engines, watched)
         counters.compiles += not made.from_disk
         return made
 

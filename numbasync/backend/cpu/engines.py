@@ -29,25 +29,33 @@ def wish() -> str:
     return found
 
 
-def prepared(dispatcher: Any, keys: tuple[Hashable, ...], max_threads: int, only: str) -> Engine:
+def prepared(
+    dispatcher: Any, keys: tuple[Hashable, ...], max_threads: int, only: str, watched: bool = False
+) -> Engine:
     """The kernel for arguments of these types. What cannot be compiled is interpreted, unless
     `only` says which engine it must be.
+
+    Args:
+        watched: it is going to be checked.
 
     Raises:
         KernelCompileError: it is declared for arguments of other types.
     """
     becomes = formal(dispatcher, keys)
-    made = _prepared(dispatcher, keys if becomes is None else becomes.keys, max_threads, only)
+    given = keys if becomes is None else becomes.keys
+    made = _prepared(dispatcher, given, max_threads, only, watched)
     made.formal = becomes
     return made
 
 
-def _prepared(dispatcher: Any, keys: tuple[Hashable, ...], max_threads: int, only: str) -> Engine:
+def _prepared(
+    dispatcher: Any, keys: tuple[Hashable, ...], max_threads: int, only: str, watched: bool
+) -> Engine:
     why = "NUMBASYNC_CPU_ENGINE=interpreted asks for it"
     cause: Exception | None = None
     if only != "interpreted":
         try:
-            return Compiled(dispatcher, keys, max_threads)
+            return Compiled(dispatcher, keys, max_threads, watched)
         except UntranslatableError as reason:
             if only == "compiled":
                 raise

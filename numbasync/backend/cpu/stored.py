@@ -11,7 +11,7 @@ import ast
 import contextlib
 import functools
 import hashlib
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from pathlib import Path
 from types import FunctionType
 from typing import Any, NamedTuple
@@ -28,9 +28,14 @@ from numbasync.backend.cpu.program import Program
 class Entry(NamedTuple):
     """What is kept of a kernel: Numba's result, and what a launch needs to know."""
 
-    result: Any
+    result: Any  # which the code's memory belongs to
     source: str
     fixed_bytes: int
+
+    @property
+    def run(self) -> Callable[..., None]:
+        found: Callable[..., None] = self.result.entry_point
+        return found
 
 
 class Store:
