@@ -76,7 +76,10 @@ def pytest_configure(config: pytest.Config) -> None:
         except OSError as error:
             raise pytest.UsageError(f"--kernel-benchmarks: {error}") from None
     said = " ".join(o for o in options.repeated() if not o.startswith("--kernel-seed"))
-    config.stash[_was] = settings.use(settings.Settings(options.races, options.seed, said))
+    root = str(config.rootpath)
+    with contextlib.suppress(ValueError):  # another drive
+        root = os.path.relpath(root, config.invocation_params.dir)
+    config.stash[_was] = settings.use(settings.Settings(options.races, options.seed, said, root))
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

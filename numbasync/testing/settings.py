@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from dataclasses import dataclass
 
 DEFAULT_RACES = 4
@@ -16,11 +17,13 @@ class Settings:
         races: fewest shuffled orders to try, where any are tried.
         seed: of whoever names none.
         options: how to give a session the same ones, on its command line.
+        root: the folder that names of tests begin at, seen from where the session was started.
     """
 
     races: int = 0
     seed: int = 0
     options: str = ""
+    root: str = "."
 
 
 _current = Settings()
@@ -42,6 +45,9 @@ def command(call: str, seed: int) -> str:
     running = os.environ.get("PYTEST_CURRENT_TEST")
     if running is None:
         return call
-    node = running.rsplit(" ", 1)[0]
+    path, *within = running.rsplit(" ", 1)[0].split("::")
+    node = "::".join([os.path.normpath(os.path.join(_current.root, path)), *within])
+    # Quoted always, so that it looks the same: most names have brackets.
+    quoted = shlex.quote(node) if "'" in node else f"'{node}'"
     options = f" {_current.options}" if _current.options else ""
-    return f"pytest '{node}'{options} --kernel-seed {seed}"
+    return f"pytest {quoted}{options} --kernel-seed {seed}"

@@ -65,18 +65,23 @@ def test_races_are_looked_for_in_every_test(project: Project) -> None:
 def test_a_report_has_the_line_that_repeats_it(project: Project) -> None:
     write(
         project,
-        "def test_wrong(device):\n    check_kernel(double, [np.ones(8)], lambda z: 3 * z)\n",
+        "@pytest.mark.parametrize('n', [1], ids=[\"it's\"])\n"
+        "def test_wrong(device, n):\n    check_kernel(double, [np.ones(8)], lambda z: 3 * z)\n",
     )
-    said = project.run("--device", "cpu", "--kernel-seed", "7", "--kernel-races", "1").stdout
+    (project.folder / "pytest.ini").write_text("[pytest]\n")
+    project.folder = project.folder / "inner"
+    project.folder.mkdir()
+    options = ("--device", "cpu", "--kernel-seed", "7", "--kernel-races", "1")
+    said = project.run(*options, "../test_theirs.py").stdout
     assert "KernelMismatch: kernel double on cpu:0" in said
     (line,) = {s.split("again: ")[1] for s in said.splitlines() if "again: " in s}
-    assert line == (
-        "pytest 'test_theirs.py::test_wrong[cpu-forward]' --numbasync-device=cpu "
-        "--kernel-races=1 --kernel-seed 7"
-    )
-    assert "check.py" not in said  # whose frames are of no use to them
     import shlex
 
+    name = "../test_theirs.py::test_wrong[cpu-forward-it's]"
+    assert line == (
+        f"pytest {shlex.quote(name)} --numbasync-device=cpu --kernel-races=1 --kernel-seed 7"
+    )
+    assert "check.py" not in said  # whose frames are of no use to them
     again = project.run(*shlex.split(line)[1:])
     assert "1 failed" in again.stdout and "8 of 8 elements" in again.stdout
 
