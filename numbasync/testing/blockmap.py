@@ -51,18 +51,20 @@ class Owners:
         return "no thread changed it"
 
     def drawn(self, bad: Array) -> str:
-        """A map of the grid: `#` a block all of whose elements are wrong, `+` some, `.` none."""
+        """A map of the grid: `#` a block all of whose elements are wrong, `+` some, `.` none; ""
+        if not all that are wrong have a block.
+        """
         blocks = self.blocks
         count = math.prod(self.grid)
         owned = blocks >= 0
         wrong = np.bincount(blocks[bad & owned].reshape(-1), minlength=count)
         total = np.bincount(blocks[owned].reshape(-1), minlength=count)
-        if not wrong.any():
+        if (bad & ~owned).any():
             return ""
         gx, gy, gz = self.grid
         shape = (gz * gy, gx)
         rows = _drawn(wrong.reshape(shape), total.reshape(shape))
-        along = f"{gx} blocks along x" + (f", {gy} along y, down" if gy > 1 else "")
+        along = f"{gx} block{'s' * (gx > 1)} along x" + (f", {gy} along y, down" if gy > 1 else "")
         along += f", {gz} along z, one after the other" if gz > 1 else ""
         return _lines(f"blocks ({along}; {_KEY})", rows)
 

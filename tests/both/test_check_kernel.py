@@ -163,6 +163,23 @@ def all_but_the_last(z: na.KernelOutput, x: na.KernelInput):
         z[i] = x[i]
 
 
+def test_a_map_shows_all_that_is_wrong(device: na.Device) -> None:
+    args, here = [np.zeros_like(X), X, 1.0], {"grid": 1, "block": 100}
+    with pytest.raises(testing.KernelMismatch) as error:
+        check_kernel(scaled, args, lambda z, x, a: x + (x < 0.5), races=1, **here)
+    assert "blocks (1 block along x; # all wrong, + some, . none):\n    +\n" in str(error.value)
+    with pytest.raises(testing.KernelMismatch) as error:
+        check_kernel(
+            only_positive, args[:2], lambda z, x: np.where(np.arange(100) < 90, x, 0), races=1,
+            poison=False, **here,
+        )  # fmt: skip
+    report = str(error.value)
+    assert "elements of shape (100,)" in report
+    row = report.split("none):\n    ")[1].split("\n")[0]
+    wrong = np.where(X > 0.5, np.arange(100) >= 90, np.arange(100) < 90)
+    assert row == "".join(".+#"[a + b] for a, b in wrong.reshape(-1, 2).tolist())
+
+
 def test_a_result_that_was_there_by_chance(device: na.Device) -> None:
     for x in (np.ones(8, np.bool_), np.zeros(8, np.bool_), np.full(8, np.nan)):
         args = [np.zeros_like(x), x]
