@@ -14,6 +14,7 @@ from numbasync.errors import CallerError, DTypeError
 from numbasync.layout import Layout
 from numbasync.testing import check_kernel
 from numbasync.testing.guarded import ZONE, Guarded
+from numbasync.testing.judging import bits_differ
 
 pytestmark = pytest.mark.filterwarnings("ignore::numba.cuda.core.errors.NumbaPerformanceWarning")
 X = np.random.default_rng(0).random(100).astype(np.float32)
@@ -103,6 +104,16 @@ def test_records_and_empty_arrays_and_no_reference(device: na.Device) -> None:
     assert "no thread" not in str(error.value)  # fields are not watched
     check_kernel(saxpy, [X[:0].copy(), 2.0, X[:0]], lambda z, a, x: z)
     check_kernel(saxpy, [X.copy(), 2.0, X], None, tile=32)
+
+
+def test_bytes_between_fields_are_nobodys(device: na.Device) -> None:
+    kind = np.dtype([("a", np.int8), ("b", np.int32), ("c", np.int16, (3,))], align=True)
+    x = np.full(4 * kind.itemsize, 0x5A, np.uint8).view(kind)
+    check_kernel(record_to_row, [np.zeros(4, kind), x], None, block=4)
+    before, after = x.copy(), x.copy()
+    after["b"][1] += 1
+    after["c"][3, 2] = 0
+    assert bits_differ(before, after).tolist() == [False, True, False, True]
 
 
 def test_a_report_says_what_a_person_needs(device: na.Device) -> None:
