@@ -245,6 +245,15 @@ class Check:
         except UnsupportedKernelError:
             return None  # it cannot be watched; if it cannot be run either, that is said next
         self._judge.first(result, device, result.writers)
+        engine = self._subject.kernel.cpu_engine()
+        is_wish = engine.why.startswith("NUMBASYNC_CPU_ENGINE=")  # also of --kernel-coverage
+        if result.writers is None and engine.name == "interpreted" and not is_wish:
+            warnings.warn(
+                f"{self._subject.kernel.label} is interpreted on {device.label}, where nobody "
+                f"looks for races: {engine.why}",
+                RuntimeWarning,
+                stacklevel=5,
+            )
         return result.writers
 
     def _launch(self, device: Device, checks: Checks | None) -> Result:

@@ -177,8 +177,8 @@ def _samples(
     factories: list[Factory], seconds: float, repeats: int | None, flush: int
 ) -> list[list[float]]:
     """Device milliseconds of each factory's operations, as many of each."""
-    if repeats is not None and repeats < 2:
-        raise CallerError(f"repeats={repeats}: there is no median of it; write 2 or more.")
+    if repeats is not None and (not isinstance(repeats, int) or repeats < 2):
+        raise CallerError(f"repeats={repeats!r}: a whole number of at least 2, for a median.")
     device = default_device()
     stream = device.new_stream()
     waste = api.empty(flush, np.uint8).sync_on(stream) if flush else None

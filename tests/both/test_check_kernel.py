@@ -175,7 +175,8 @@ def all_but_the_last(z: na.KernelOutput, x: na.KernelInput):
 
 
 def test_a_map_shows_all_that_is_wrong(device: na.Device) -> None:
-    args, here = [np.zeros_like(X), X, 1.0], {"grid": 1, "block": 100}
+    args: list[Any] = [np.zeros_like(X), X, 1.0]
+    here: dict[str, Any] = {"grid": 1, "block": 100}
     with pytest.raises(testing.KernelMismatch) as error:
         check_kernel(scaled, args, lambda z, x, a: x + (x < 0.5), races=1, **here)
     assert "blocks (1 block along x; # all wrong, + some, . none):\n    +\n" in str(error.value)
@@ -344,7 +345,7 @@ def _x_of(z: Any, x: Any) -> Any:
 def test_calls_that_cannot_be_meant(
     device: na.Device, change: dict[str, Any], error: Any, said: str
 ) -> None:
-    call = {"kernel": only_positive, "args": [X, X], "reference": _x_of, **change}
+    call: dict[str, Any] = {"kernel": only_positive, "args": [X, X], "reference": _x_of, **change}
     with pytest.raises(error, match=said):
         check_kernel(**call)
 
@@ -416,3 +417,15 @@ def neighbours(z: na.KernelOutput):
 def test_blocks_that_meet_are_tried_in_other_orders(device: na.Device) -> None:
     with pytest.raises(testing.KernelRace, match="threads in reverse order"):
         check_kernel(neighbours, [np.zeros(6)], None, grid=2, block=3)
+
+
+def test_what_cannot_be_watched_is_told(device: na.Device) -> None:
+    @cuda.jit
+    def by_name(z, x):
+        i = cuda.grid(1)
+        if i < z.shape[0]:
+            z[i] = {1: x[i]}[1]  # no dictionaries in compiled kernels
+
+    with pytest.warns(RuntimeWarning, match="by_name.* is interpreted .* nobody looks for races"):
+        check_kernel(by_name, [np.zeros(4), np.ones(4)], lambda z, x: x, block=4, races=1)
+    check_kernel(by_name, [np.zeros(4), np.ones(4)], lambda z, x: x, block=4, races=0)

@@ -36,8 +36,9 @@ def test_what_is_measured_runs_as_often_as_it_says(device: na.Device) -> None:
     assert timing.low <= timing.ms <= timing.high
     assert timing.ms == np.median(timing.samples)
     assert timing.gbps(3e6) == pytest.approx(3 / timing.ms)
-    with pytest.raises(CallerError, match="repeats=1"):
-        do_bench(lambda: add_one(z), repeats=1)
+    for repeats in (1, 2.5):
+        with pytest.raises(CallerError, match=f"repeats={repeats}: a whole number"):
+            do_bench(lambda: add_one(z), repeats=repeats)  # type: ignore[arg-type]
 
 
 def test_what_is_compiled_first_is_not_counted(device: na.Device) -> None:
