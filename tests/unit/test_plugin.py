@@ -115,13 +115,14 @@ def test_isolated_tests_end_as_they_would_here(project: Project) -> None:
     # The last option says nothing of passed tests, the one before is of a plugin.
     (project.folder / "pytest.ini").write_text("[pytest]\naddopts = --lf -q\n")
     (project.folder / "test_alone.py").write_text(
-        "import os, unittest, pytest\n"
+        "import atexit, os, unittest, pytest\n"
         "pytestmark = pytest.mark.isolated\n"
         "@pytest.mark.xfail(raises=ZeroDivisionError)\n"
         "def test_known(): 1 / 0\n"
         "@pytest.mark.xfail(strict=True)\n"
         "def test_too_good(): pass\n"
         "def test_leaves(): os._exit(0)\n"
+        "def test_dies_later(): atexit.register(os.abort)\n"
         "class TestTheirs(unittest.TestCase):\n"
         "    def test_in_a_case(self): pass\n"
     )
@@ -131,6 +132,8 @@ def test_isolated_tests_end_as_they_would_here(project: Project) -> None:
         "FAILED test_alone.py::test_too_good - [XPASS(strict)]",
         "FAILED test_alone.py::test_leaves",
         "in a process of its own, which ended: 0",
+        "FAILED test_alone.py::test_dies_later",
+        "in a process of its own, which signal 6 ended",
         "ERROR test_alone.py::TestTheirs::test_in_a_case",
         "TestTheirs is a unittest.TestCase",
     ):
