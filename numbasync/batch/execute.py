@@ -110,7 +110,7 @@ class Memory:
             self.flat[n] = tensor.reshape(tensor.size)
         for n in plan.outputs:
             self._own(ctx, n)
-        if plan.arena.nbytes:
+        if plan.arena.offsets:  # also of buffers without elements: they are passed to kernels
             self._scratch = ctx.alloc(plan.arena.nbytes)
         for n, offset in plan.arena.offsets.items():
             if n >= 0:
@@ -262,7 +262,7 @@ def run(ctx: Context, batch: CommandBatch, plan: Prepared) -> Steps[Memory]:
             continue
         launch = memory.launch(ctx, at, kernel, values)
         launch.claim()
-        if not ctx.takes(launch):
+        if not (launch.is_quick and ctx.takes(launch)):
             yield from launch.steps(ctx)
         batch.kernels_launched += 1
     return memory

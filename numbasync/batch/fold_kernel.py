@@ -23,7 +23,7 @@ def write(nodes: Nodes, group: Group, written: Iterable[int], tuning: Tuning) ->
     space, threads, elements = group.space, tuning.threads, tuning.elements
     cols, rows = space.extent, space.outer
     tile = threads * elements
-    splits = max(1, min(-(-cols // tile), -(-tuning.splits // rows)))
+    splits = max(1, min(-(-cols // tile), -(-tuning.splits // max(rows, 1))))
     width, shares = made.parameter("cols", "number", cols), "shares"
     made.parameter(shares, "number", splits)
     own = reducing.reductions(nodes, [n for n in group.roots if nodes[n].is_reduction])

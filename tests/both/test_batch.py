@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 
 import numbasync as na
 from numbasync.testing import counters
+from tests.lenders import lend
 from tests.trees import check, expressions
 
 F32 = np.float32
@@ -282,6 +283,15 @@ async def test_tensors_of_the_program_are_used_in_place(device: na.Device) -> No
         await b.read(y), (X.reshape(20, 50) * 2).sum(1), rtol=1e-5, atol=1e-5
     )
     np.testing.assert_array_equal(await b.read(z), X.reshape(20, 50)[:, ::2] + 1)
+
+
+def test_arrays_of_other_libraries_are_used_in_place(device: na.Device) -> None:
+    t = na.as_tensor(lend(device, X))
+    b = na.CommandBatch()
+    y = b.use(t) + 1
+    b.execute_sync()
+    assert b.transfers.uploads == 0
+    np.testing.assert_array_equal(b.read_sync(y), X + 1)
 
 
 async def test_what_was_not_written_is_computed_when_it_is_read(device: na.Device) -> None:

@@ -145,6 +145,15 @@ def test_empty_arrays_are_what_numpy_makes_of_them(device: na.Device) -> None:
     assert b.transfers.uploads == 0
 
 
+def test_kernels_pass_on_what_has_no_elements(device: na.Device) -> None:
+    b = na.CommandBatch(fuse=False)
+    y = b.sum(b.upload(np.zeros((0, 3), np.float32)) + 1, axis=0)
+    rows = b.sum(b.upload(np.zeros((0, 20_000), np.float32)), axis=1)
+    b.execute_sync()
+    np.testing.assert_array_equal(b.read_sync(y), np.zeros(3, np.float32))
+    assert b.read_sync(rows).shape == (0,)
+
+
 def test_uploads_of_any_layout(device: na.Device) -> None:
     a = np.arange(24, dtype=np.float32).reshape(4, 6)
     for array in (a.T, a[::2, ::-1], np.broadcast_to(a[0], (3, 6)), np.float32(3), [[1.0, 2.0]]):
