@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from numbasync.batch.formulas import HELPERS, Formulas, register, typed
+from numbasync.batch.formulas import HELPERS, Formulas, identifier, register, typed
 from numbasync.batch.fuse import Group
 from numbasync.batch.graph import CONSTANT, Nodes
 from numbasync.batch.ops import BOOL, F16, DType
@@ -248,7 +248,8 @@ class Emitter:
 
     def title(self) -> str:
         """A name that says what it computes, as far as that is short."""
-        names = [self.nodes[n].op.removeprefix("call ") for n in sorted(self.group.inside)]
+        names = [identifier(self.nodes[n].op.removeprefix("call "))
+                 for n in sorted(self.group.inside)]  # fmt: skip
         if len(names) > 4:
             names = [*names[:3], f"{len(names) - 3}_more"]
         return "_".join(["batch", *names])

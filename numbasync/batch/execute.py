@@ -208,7 +208,7 @@ def _compile(prepared: Prepared, text: KernelText, kernel: Launcher, ctx: Contex
     engine = kernel.cpu_engine()
     if text.functions and engine.name == "interpreted" and "NUMBASYNC_CPU_ENGINE" not in engine.why:
         # A kernel of ours compiles; so what does not is one of the program's functions.
-        names = ", ".join(name for name, _ in text.functions)
+        names = ", ".join(function.name for _, function in text.functions)
         raise KernelCompileError(f"kernel {kernel.name}, with {names}: {engine.why}.")
 
 

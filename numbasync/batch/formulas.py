@@ -9,6 +9,7 @@ the same whichever kernel computes it.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
@@ -70,6 +71,11 @@ _INFIX = {
     "less_equal": "<=", "greater": ">", "greater_equal": ">=",
 }  # fmt: skip
 _MATH = {"exp": "math.exp", "log": "math.log", "sqrt": "math.sqrt", "tanh": "math.tanh"}
+
+
+def identifier(name: str) -> str:
+    """What of a program's name can stand in the names of a text, and of its file."""
+    return re.sub(r"\W", "", name, flags=re.ASCII)[:40]
 
 
 def register(dtype: DType) -> DType:
@@ -218,7 +224,8 @@ class Formulas:
         """A user's function."""
         known = next((n for n, f in self.functions.items() if f is function), None)
         if known is None:
-            known = name if name not in self.functions else f"{name}_{len(self.functions)}"
+            # A name that nothing else in a module has, whatever the program calls its functions.
+            known = f"fn{len(self.functions)}_{identifier(name)}"
             self.functions[known] = function
         text = f"{known}({', '.join(args)})"
         if dtype == BOOL:

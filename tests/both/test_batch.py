@@ -387,6 +387,30 @@ def test_functions_of_a_program_fuse_like_the_others(device: na.Device) -> None:
     assert b.read_sync(total) == (np.abs(X - Y) < 0.5).sum()
 
 
+def named(name: str, number: float) -> na.batch.Elementwise:
+    def function(x: Any) -> Any:
+        return x + number
+
+    function.__name__ = name
+    return na.elementwise(function)
+
+
+def test_functions_may_have_any_names(device: na.Device) -> None:
+    # Of other functions, of what kernels are written with, and none; f_2 is no second f.
+    names = ["f_2", "f", "f", "larger", "element", "a0", "a0_0", "v0", "n", "np", "x0", "i", "fn0",
+             "<lambda>", "f" * 300]  # fmt: skip
+    b = na.CommandBatch()
+    x = b.upload(X)
+    ids = [named(name, k)(b.maximum(x, 0)) for k, name in enumerate(names)]
+    b.execute_sync()
+    for k, id in enumerate(ids):
+        np.testing.assert_array_equal(b.read_sync(id), np.maximum(X, 0) + F32(k), names[k])
+    sums = na.CommandBatch()
+    total = sums.sum(named("j", 1)(sums.upload(np.zeros(9, F32))))
+    sums.execute_sync()
+    assert sums.read_sync(total) == 9
+
+
 async def test_a_function_that_does_not_compile_changes_nothing(device: na.Device) -> None:
     b = na.CommandBatch()
     y = no_such_thing(b.upload(X))
