@@ -47,7 +47,7 @@ async def learning(features: np.ndarray[Any, Any], weights: np.ndarray[Any, Any]
     """Normalised features, gated by weights; the odds of each class, and how sure they are."""
     b = na.CommandBatch()
     x, w = b.upload(features), b.upload(weights)
-    hidden = leaky(b.layer_norm(x) * w, np.float32(0.01)) + b.gelu(x)
+    hidden = leaky(b.layer_norm(x) * w, 0.01) + b.gelu(x)
     odds = b.softmax(hidden)
     best, sure = b.argmax(odds, axis=1), b.max(odds, axis=1)
     await b.execute()

@@ -8,8 +8,6 @@ from functools import cached_property
 from types import FunctionType
 from typing import Any, overload
 
-import numpy as np
-
 from numbasync.batch import ops
 from numbasync.batch.ids import BufferId, Operand
 from numbasync.batch.ops import DType
@@ -75,12 +73,6 @@ class Elementwise:
             raise OperationError(f"{self.name} takes {self.arity} operands, not {len(operands)}.")
         return first.recorder.apply(self, operands)
 
-    def result(self, dtypes: tuple[DType, ...]) -> DType:
-        """The type of its result."""
-        if self.dtype is not None:
-            return self.dtype
-        return ops.check_dtype(np.result_type(*dtypes), self.name)
-
     def __repr__(self) -> str:
         return f"<elementwise {self.name}, {self.arity} operands>"
 
@@ -94,8 +86,10 @@ def elementwise(function: Any = None, /, *, dtype: Any = None) -> Any:
 
     It is called with ids, `f(a, 2.0)`, broadcasts and fuses like the built-in operations. In the
     kernel it is called with scalars of the operands' types; a float16 comes as the float32 that
-    has its value. It may call `math` and other device functions. It is compiled when the batch is
-    first executed; what Numba refuses is `KernelCompileError`, and nothing is enqueued.
+    has its value, a Python float in the type that all operands have together, a Python int as an
+    int64. It may call `math` and other device functions. It is compiled when the batch is first
+    executed, with globals and enclosing variables as they are then; what Numba refuses is
+    `KernelCompileError`, and nothing is enqueued.
 
     Args:
         dtype: of the results; default: NumPy's common type of the operands.

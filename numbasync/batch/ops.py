@@ -59,8 +59,8 @@ def _of_ufunc(ufunc: Any) -> Op:
     return Op(ufunc.nin, resolve, ufunc)
 
 
-def _common(kinds: Sequence[Kind]) -> DType:
-    """What NumPy's `result_type` gives."""
+def common(kinds: Sequence[Kind]) -> DType:
+    """The type that they have together, as NumPy's `result_type`."""
     found: DType = np.result_type(*(k(0) if isinstance(k, type) else k for k in kinds))
     return found
 
@@ -69,7 +69,7 @@ def _promoted(arity: int, numpy: Callable[..., Any]) -> Op:
     """All operands become one type, which the result has, too."""
 
     def resolve(kinds: tuple[Kind, ...]) -> Resolved:
-        kind = _common(kinds)
+        kind = common(kinds)
         return (kind,) * arity, kind
 
     return Op(arity, resolve, numpy)
@@ -81,12 +81,12 @@ def _like_exp(numpy: Callable[..., Any]) -> Op:
 
 
 def _where(kinds: tuple[Kind, ...]) -> Resolved:
-    kind = _common(kinds[1:])
+    kind = common(kinds[1:])
     return (BOOL, kind, kind), kind
 
 
 def _relu(kinds: tuple[Kind, ...]) -> Resolved:
-    kind = _common((*kinds, int))
+    kind = common((*kinds, int))
     return (kind,), kind
 
 

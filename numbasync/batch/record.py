@@ -174,13 +174,14 @@ class Recorder:
         """Record a user's function, an `Elementwise`."""
         name = function.name
         self.check_open(name)
-        kinds = [self._kind(x, name) for x in operands]
-        loops = tuple([_strong(k) if isinstance(k, type) else k for k in kinds])
+        kinds = tuple([self._kind(x, name) for x in operands])
+        common = ops.common(kinds)
+        # A Python float is as precise as the others; an int stays one, it may be a count.
+        weak = {float: common, int: ops.I64}
+        loops = tuple([weak[k] if isinstance(k, type) else k for k in kinds])
         inputs = tuple([self._place(x, dtype) for x, dtype in zip(operands, loops, strict=True)])
-        node = Node(
-            f"call {name}", inputs, self._shape(name, inputs), function.result(loops), loops, None,
-            function,
-        )  # fmt: skip
+        dtype = common if function.dtype is None else function.dtype
+        node = Node(f"call {name}", inputs, self._shape(name, inputs), dtype, loops, None, function)
         return self.give(self.add(node))
 
     def reduce(self, name: str, number: int, axis: int | None, keepdims: bool) -> int:
@@ -296,11 +297,6 @@ class Recorder:
         if kept is None or nodes[kept].shape != self._shape(name, inputs):
             return None
         return kept if nodes[kept].dtype == dtype else self.cast(kept, dtype)
-
-
-def _strong(kind: type) -> DType:
-    """What a Python number is where no operand says it."""
-    return ops.F64 if kind is float else ops.I64
 
 
 def _is_plain_zero(constants: list[Any]) -> bool:

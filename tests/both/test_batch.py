@@ -382,6 +382,7 @@ def test_functions_of_a_program_fuse_like_the_others(device: na.Device) -> None:
     b.execute_sync()
     assert b.kernels_launched == 1
     want = F32(3) * np.tanh(X * 2 / F32(3)) + Y
+    assert z.dtype == F32
     np.testing.assert_allclose(b.read_sync(z), want, rtol=1e-6, atol=1e-6)
     np.testing.assert_array_equal(b.read_sync(near), np.abs(X - Y) < 0.5)
     assert b.read_sync(total) == (np.abs(X - Y) < 0.5).sum()

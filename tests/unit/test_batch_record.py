@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import numbasync as na
 from numbasync.batch import ops
 from numbasync.batch.graph import CONSTANT
 from numbasync.batch.ids import BufferId
@@ -49,6 +50,16 @@ def test_types_are_those_of_numpy(r: Recorder, apply: Any) -> None:
         assert have.dtype == want.dtype, (a, b)
         compared += 1
     assert compared > 80
+
+
+def test_numbers_do_not_widen_the_results_of_a_programs_functions(r: Recorder) -> None:
+    f = na.elementwise(lambda x, y: x * y)
+    numbers = (2, 2.5, True, np.float64(2), np.int32(3), np.float16(1))
+    for dtype, number in itertools.product(ops.DTYPES, numbers):
+        have = f(input_of(r, (3,), dtype), number)
+        assert have.dtype == np.result_type(dtype, number), (dtype, number)
+    passed = [r.nodes[f(input_of(r), k).number].loops[1] for k in (2.5, 2)]
+    assert passed == [ops.F32, ops.I64]  # an int may be a count
 
 
 def test_shapes_are_those_of_numpy(r: Recorder) -> None:
