@@ -31,6 +31,8 @@ from numbasync.sources import Value
 from numbasync.stream import Stream
 from numbasync.tensor import SharedTensor, Tensor
 
+CAPTURED = "a graph that was not replayed yet"
+
 
 class CommandBatch(Vocabulary):
     """Operations that are recorded first, and run together.
@@ -207,9 +209,12 @@ class CommandBatch(Vocabulary):
         number = self.recorder.check(id, "read").number
         if self._state != "executed":
             because = f": {self._error}" if self._error is not None else ""
+            how = "await b.execute()        # or b.execute_sync()"
+            if self._state == CAPTURED:
+                how = "await graph.replay()     # or graph.replay_sync()"
             raise BatchStateError(
                 f"read of {id!r}, but {self.recorder.label} is {self._state}{because}.\n"
-                "Write: await b.execute()        # or b.execute_sync()"
+                f"Write: {how}"
             ) from self._error
         values = self.recorder.values
         if number in self.there:
@@ -286,6 +291,11 @@ class CommandBatch(Vocabulary):
         """Its work is enqueued; the tensors of its inputs and results."""
         self.there |= tensors
         self._state = "executed"
+
+    def captured(self) -> None:
+        """It was recorded as a graph: nothing has been computed yet, and nothing counts."""
+        self._state = CAPTURED
+        self.transfers, self.kernels_launched = Transfers(), 0
 
     def failed(self, error: BaseException) -> None:
         """It could not be enqueued."""

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from numbasync.batch.execute import Results, Transfers
+from numbasync.batch.execute import Results
 from numbasync.batch.ids import BufferId
 from numbasync.context import Context
 from numbasync.copies import HostArray
-from numbasync.errors import BatchStateError, DTypeError, ShapeError
+from numbasync.errors import BatchStateError, DTypeError, OperationError, ShapeError
 from numbasync.graph import CudaGraph
 from numbasync.host import pinned
 from numbasync.op import DeviceOp, Steps
@@ -56,7 +56,7 @@ class BatchGraph:
 
         self.graph: CudaGraph[Any] = CudaGraph.capture(stream, op.then(read))
         self._kernels = batch.kernels_launched
-        batch.transfers, batch.kernels_launched = Transfers(), 0
+        batch.captured()
         self._last: Submission | None = None
 
     @property
@@ -74,7 +74,8 @@ class BatchGraph:
 
         Raises:
             ShapeError, DTypeError: now, if an array is not like the one that was recorded.
-            BatchStateError: now, if an id is no upload of this batch.
+            BatchStateError: now, if an id is no upload of this batch that a result needs.
+            OperationError: when it is enqueued, if the same operation has replayed it before.
         """
         given: list[tuple[HostArray, HostArray]] = []
         for id, array in (uploads or {}).items():
@@ -83,8 +84,9 @@ class BatchGraph:
             target = self._inputs.get(number)
             if target is None:
                 raise BatchStateError(
-                    f"replay: {id!r} is no upload that the graph copies; tensors that are used in "
-                    "place are written to by na.memcpy(tensor, array)."
+                    f"replay: {id!r} is no upload that a result needs, so the graph copies nothing "
+                    "there. Tensors that are used in place are written to by "
+                    "na.memcpy(tensor, array)."
                 )
             if source.shape != target.shape:
                 raise ShapeError(f"replay: {id!r} came as an array of shape {source.shape}.")
@@ -99,8 +101,21 @@ class BatchGraph:
 
     def enqueue(self, ctx: Context, given: list[tuple[HostArray, HostArray]]) -> Steps[Any]:
         """Put new elements where the graph copies them from, and launch it."""
+        if self._last is ctx.submission:
+            raise OperationError(
+                f"{self!r} is replayed twice by one operation: the second replay would wait for "
+                "the first, whose elements lie in the same memory of the host.\n"
+                "Await one after the other."
+            )
         while self._last is not None and not self._last.done:
             yield _Through(self.stream)
+        made = {n: np.empty(a.shape, a.dtype) for n, a in self._outputs.items()}
+
+        def copy_out() -> None:
+            for n, array in made.items():
+                np.copyto(array, self._outputs[n])
+
+        ctx.submission.afterwards(copy_out)  # a recording refuses that: before anything is done
         for target, source in given:
             np.copyto(target, source)
         launch = self.graph.launch()
@@ -108,17 +123,11 @@ class BatchGraph:
         if not ctx.takes(launch):
             yield from launch.steps(ctx)
         self._last = ctx.submission
+        self._batch.ran({})
         transfers = self._batch.transfers
         transfers.uploads += len(self._inputs)
         transfers.downloads += sum(a.size > 0 for a in self._outputs.values())
         self._batch.kernels_launched += self._kernels
-        made = {n: np.empty(a.shape, a.dtype) for n, a in self._outputs.items()}
-
-        def copy_out() -> None:
-            for n, array in made.items():
-                np.copyto(array, self._outputs[n])
-
-        ctx.submission.afterwards(copy_out)
         return Results(made, self._batch)
 
     def __repr__(self) -> str:

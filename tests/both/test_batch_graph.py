@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 
 import numbasync as na
-from numbasync.errors import AlreadySubmittedError, BatchStateError, DTypeError, ShapeError
+from numbasync.errors import (
+    AlreadySubmittedError,
+    BatchStateError,
+    DTypeError,
+    NotAGraphNodeError,
+    OperationError,
+    ShapeError,
+)
 from numbasync.testing import counters
 
 X = np.random.default_rng(1).normal(0, 2, 1000).astype(np.float32)
@@ -65,6 +72,30 @@ async def test_a_replay_reads_tensors_of_the_program_as_they_are(device: na.Devi
     await na.fill(t, 7)
     assert (await g.replay())[y].tolist() == [8] * 5
     assert (await b.read(y)).tolist() == [8] * 5
+
+
+def test_nothing_is_read_before_the_first_replay(device: na.Device) -> None:
+    b = na.CommandBatch()
+    y = b.upload(X) + 1
+    g = b.graph()
+    with pytest.raises(BatchStateError, match=r"not replayed yet.*\n.*replay\(\)"):
+        b.read(y)
+    with pytest.raises(BatchStateError, match="not replayed yet"):
+        b.tensor(y)
+    g.replay_sync()
+    np.testing.assert_array_equal(b.read_sync(y), X + 1)
+
+
+def test_one_operation_replays_a_batch_once(device: na.Device) -> None:
+    b = na.CommandBatch()
+    x = b.upload(X)
+    y = x + 1
+    g = b.graph()
+    with pytest.raises(OperationError, match=r"twice by one operation[^$]*one after the other"):
+        na.zip(g.replay({x: X}), g.replay({x: X + 1})).sync()
+    with pytest.raises(NotAGraphNodeError):
+        na.CudaGraph.capture(g.stream, g.replay({x: X - 1}))
+    np.testing.assert_array_equal(g.replay_sync({x: X * 2})[y], X * 2 + 1)
 
 
 def test_wrong_replays_are_refused(device: na.Device) -> None:
