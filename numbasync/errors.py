@@ -85,6 +85,12 @@ class BatchStateError(StateError):
     """A batch was read before it ran, or recorded to after it."""
 
 
+class NoResultError(BatchStateError, KeyError):
+    """What was asked for in a batch's results is none of them."""
+
+    __str__ = Exception.__str__  # a KeyError shows its message quoted
+
+
 class ReentrancyError(StateError):
     """An operation was run from inside another one's closure, on the same thread."""
 

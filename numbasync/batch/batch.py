@@ -11,7 +11,7 @@ from numbasync.batch import ops
 from numbasync.batch.codegen import DEFAULT
 from numbasync.batch.emit import Tuning
 from numbasync.batch.execute import BatchOp, Late, Read, Results, Transfers
-from numbasync.batch.graph import INPUT, Node, live
+from numbasync.batch.graph import CONSTANT, INPUT, Node, live
 from numbasync.batch.ids import BufferId
 from numbasync.batch.plan import BatchPlan
 from numbasync.batch.prepared import Prepared, prepare
@@ -230,14 +230,21 @@ class CommandBatch(Vocabulary):
             BatchStateError: the batch has not been executed, or did not write it: see `keep`.
         """
         number = self.recorder.check(id, "tensor").number
-        if self._state != "executed" or number not in self.there:
-            done = self._state == "executed"
-            raise BatchStateError(
-                f"{id!r} has no tensor: {self.recorder.label} "
-                + ("did not write it; write b.keep(id) before it is executed."
-                   if done else f"is {self._state}.")
-            )  # fmt: skip
+        if self._state != "executed":
+            raise BatchStateError(f"{id!r} has no tensor: {self.recorder.label} is {self._state}.")
+        if number not in self.there:
+            raise BatchStateError(f"{id!r} has no tensor in {self.absent(number)}")
         return self.there[number]
+
+    def absent(self, number: int) -> str:
+        """Why a value of the batch was not written, and what to write instead."""
+        if self.recorder.nodes[number].op == CONSTANT:
+            return f"{self.recorder.label}: it is a number.\nWrite: await b.read(id)"
+        return (
+            f"{self.recorder.label}, which did not write it.\n"
+            "Write: b.keep(id)        # before it is executed\n"
+            "or:    await b.read(id)  # afterwards"
+        )
 
     # --- how ---
 

@@ -19,7 +19,7 @@ from numbasync.batch.prepared import Prepared, partial_key
 from numbasync.context import Context
 from numbasync.contiguous import contiguous
 from numbasync.copies import HostArray, copy, fill, upload_new
-from numbasync.errors import InternalError, KernelCompileError
+from numbasync.errors import InternalError, KernelCompileError, NoResultError
 from numbasync.launch import Compile, Launch
 from numbasync.launcher import Launcher
 from numbasync.layout import Layout
@@ -60,6 +60,8 @@ class Results(Mapping[BufferId, T]):
 
     def __getitem__(self, key: BufferId) -> T:
         number = self._batch.recorder.check(key, "results").number
+        if number not in self.by_number:
+            raise NoResultError(f"{key!r} is no result of {self._batch.absent(number)}")
         return self.by_number[number]
 
     def __iter__(self) -> Iterator[BufferId]:

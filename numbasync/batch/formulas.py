@@ -138,7 +138,7 @@ class Formulas:
             args: the operands.
         """
         ty = loops[-1]
-        if op == "cast":
+        if op in ("cast", "copy"):
             return self.cast(args[0], loops[0], dtype)
         if op == "where":
             return f"({args[1]} if {args[0]} else {args[2]})"

@@ -55,8 +55,13 @@ class Recorder:
         return made
 
     def give(self, number: int) -> BufferId:
-        """The id of one more recorded operation."""
+        """The id of one more recorded operation. What an operation leaves as it was (`x * 1`) is a
+        copy: a result has memory of its own, whatever its numbers are.
+        """
         self.operations += 1
+        node = self.nodes[number]
+        if node.op == INPUT:
+            number = self.add(Node("copy", (number,), node.shape, node.dtype, (node.dtype,)))
         return self._id(number)
 
     def again(self, number: int) -> BufferId:

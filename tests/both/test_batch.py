@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 import numbasync as na
+from numbasync.errors import NoResultError
 from numbasync.testing import counters
 from tests.lenders import lend
 from tests.trees import check, expressions
@@ -260,6 +261,23 @@ async def test_a_batch_is_an_operation(device: na.Device) -> None:
     np.testing.assert_array_equal(host, X * 2)
     np.testing.assert_array_equal(await b.read(y), X * 2)
     assert b.tensor(y).shape == X.shape
+
+
+async def test_a_result_is_a_result_whatever_its_numbers_are(device: na.Device) -> None:
+    t = await na.from_host(X)
+    for factor in (1.0, 2.0):
+        b = na.CommandBatch()
+        x = b.upload(X)
+        y, z = b.scale(x, factor), b.scale(b.use(t), factor)
+        three = b.add(1, 2)
+        results = await b.op()
+        assert results[z].storage is not t.storage
+        for id in (y, z):
+            np.testing.assert_array_equal(await results[id].to_host(), X * F32(factor))
+        assert y in results and x not in results and results.get(x) is None
+        for id, why in ((x, r"did not write it.*\n.*b\.keep"), (three, r"a number.*\n.*b\.read")):
+            with pytest.raises(NoResultError, match=why):
+                results[id]
 
 
 async def test_batches_run_side_by_side_and_read_in_order(device: na.Device) -> None:

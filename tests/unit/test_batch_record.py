@@ -94,7 +94,7 @@ def test_equal_operations_are_one_node(r: Recorder) -> None:
 
 
 def test_what_constants_decide_is_computed_at_once(r: Recorder) -> None:
-    x = input_of(r)
+    x = r.elementwise("exp", input_of(r))
     assert (x * 1).number == x.number
     assert (x / 1.0).number == x.number
     assert (x - 0).number == x.number
@@ -104,6 +104,14 @@ def test_what_constants_decide_is_computed_at_once(r: Recorder) -> None:
     two = r.elementwise("exp", r.again(r.constant(0.0, ops.F64))) + np.float64(1)
     assert r.nodes[two.number].op == CONSTANT
     assert r.values[two.number] == 2.0
+
+
+def test_an_input_that_is_left_as_it_was_is_copied(r: Recorder) -> None:
+    x = input_of(r)
+    one, two = x * 1, x - 0.0
+    assert one.number == two.number != x.number
+    assert r.nodes[one.number].op == "copy"
+    assert (one * 1).number == one.number
 
 
 def test_a_factor_of_one_keeps_shape_and_type(r: Recorder) -> None:
