@@ -31,8 +31,8 @@ def write(nodes: Nodes, group: Group, written: Iterable[int], tuning: Tuning) ->
     threads = tuning.threads
     while blocks < FEW_BLOCKS and threads < MOST_THREADS and space.extent > threads:
         threads *= 2
-    if _bytes(own) * threads > tuning.shared_bytes:
-        threads = tuning.threads
+    room = tuning.shared_bytes // max(reducing.nbytes(own), 1) // WARP * WARP
+    threads = max(WARP, min(threads, room))
     warps = threads // WARP
     each = elements_of(made, own)
     head = [
@@ -79,7 +79,3 @@ def write(nodes: Nodes, group: Group, written: Iterable[int], tuning: Tuning) ->
             ends.append(made.store(n, "q", scope[n]))
     body += indented(ends)
     return made.finish([*head, *body], blocks, threads)
-
-
-def _bytes(own: dict[int, reducing.Reduction]) -> int:
-    return sum(dtype.itemsize for r in own.values() for dtype in r.dtypes)

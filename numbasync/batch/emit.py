@@ -17,8 +17,13 @@ from numbasync.batch.fuse import Group
 from numbasync.batch.graph import CONSTANT, Nodes
 from numbasync.batch.ops import BOOL, F16, DType
 from numbasync.batch.space import Space, Step, steps
+from numbasync.errors import CallerError
 from numbasync.layout import Shape
 
+WARP = 32
+MOST_THREADS = 1024  # of a block, on every device
+REGISTERS = 65536  # of a block
+FEW_THREADS = 256  # that may have as many registers each as a thread can
 WIDE = 2**31  # elements from which on an index is computed in 64 bits
 
 
@@ -39,6 +44,19 @@ class Tuning:
     warp_most: int = 512
     splits: int = 1024
     shared_bytes: int = 48 * 1024
+
+    def __post_init__(self) -> None:
+        """Raises CallerError where kernels cannot have these extents."""
+        least = {"threads": WARP, "elements": 1, "warp_most": 0, "splits": 1, "shared_bytes": 0}
+        for name, value in least.items():
+            given = getattr(self, name)
+            if type(given) is not int or given < value:
+                raise CallerError(f"Tuning: {name}={given!r}; write a whole number from {value}.")
+        if self.threads % WARP or self.threads > MOST_THREADS:
+            raise CallerError(
+                f"Tuning: threads={self.threads}; write a multiple of {WARP}, at most "
+                f"{MOST_THREADS}: threads of a block add up by warps."
+            )
 
 
 class Argument(NamedTuple):
@@ -238,8 +256,10 @@ class Emitter:
             if helper in self.formulas.helpers:
                 parts.append(f"@cuda.jit(device=True){text}")
         parts += [f"@cuda.jit(device=True)\n{text}" for text in device]
-        option = "cache=True" if cached else ""
-        head = f"@cuda.jit({option})\ndef {name}({', '.join(self.arguments)}):"
+        options = ["cache=True"] if cached else []
+        if block > FEW_THREADS:  # a block that needs more registers than there are does not run
+            options.append(f"max_registers={REGISTERS // block}")
+        head = f"@cuda.jit({', '.join(options)})\ndef {name}({', '.join(self.arguments)}):"
         parts.append("\n".join([head, *(f"    {line}" for line in body)]) + "\n")
         return KernelText(
             name, "\n\n".join(parts), tuple(self.formulas.functions.items()),

@@ -14,12 +14,11 @@ from typing import NamedTuple
 import numpy as np
 
 from numbasync.batch import ops
+from numbasync.batch.emit import WARP as WARP
 from numbasync.batch.emit import Emitter, indented
 from numbasync.batch.formulas import carried, combined, identity, register, typed
 from numbasync.batch.graph import Nodes
 from numbasync.batch.ops import BOOL, I64, DType
-
-WARP = 32
 
 
 class Reduction(NamedTuple):
@@ -111,6 +110,11 @@ def rooms(r: Reduction, count: int, suffix: str = "") -> tuple[list[str], tuple[
         f"{room} = cuda.shared.array({count}, np.{dtype.name})"
         for room, dtype in zip(names, r.dtypes, strict=True)
     ], names
+
+
+def nbytes(own: Mapping[int, Reduction]) -> int:
+    """Of all their variables, once."""
+    return sum(dtype.itemsize for r in own.values() for dtype in r.dtypes)
 
 
 def across_block(

@@ -127,6 +127,8 @@ class _Row:
         self.slots, kinds = _slots(made.nodes, self.plan.kept)
         self.kinds: list[DType] = kinds
         room = sum(k.itemsize for k in kinds) * self.width * self.per_block
+        if not self.by_warp:
+            room += reducing.nbytes(self.reductions) * (self.threads // WARP)
         if room > tuning.shared_bytes:
             self.plan.kept, self.slots, self.kinds = {}, {}, []
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +19,7 @@ from numbasync.batch.codegen import write
 from numbasync.batch.emit import Tuning
 from numbasync.batch.fuse import fuse
 from numbasync.batch.record import Recorder
-from numbasync.errors import DTypeError
+from numbasync.errors import CallerError, DTypeError
 
 ROOT = Path(__file__).parent.parent.parent
 CPU = na.devices("cpu")[0]
@@ -69,6 +71,53 @@ def test_tuning_changes_the_text_and_not_the_result(elements: int) -> None:
     assert f"* {128 * elements} +" in b.plan().source()
     b.execute_sync()
     np.testing.assert_array_equal(b.read_sync(y), x + 1)
+
+
+def shared_bytes(source: str) -> int:
+    arrays = re.findall(r"shared\.array\((\d+), np\.(\w+)\)", source)
+    return sum(int(count) * np.dtype(kind).itemsize for count, kind in arrays)
+
+
+@pytest.mark.parametrize("cols", [512, 1024, 2048, 4096])
+def test_no_block_has_more_shared_memory_than_it_can(cols: int) -> None:
+    found = []
+    for count in range(1, 7):
+        b = na.CommandBatch(CPU)
+        x = b.upload(np.empty((2, cols)))
+        wide = [b.exp(x * (k + 2.0)) for k in range(count)]
+        shares = [w / b.sum(w, 1, True) for w in wide]
+        high = b.max(shares[0], 1, True)
+        ids = [w * high for w in wide]
+        found += [shared_bytes(text.source) for text in b.plan().prepared.texts]
+        del ids
+    assert Tuning().shared_bytes // 2 < max(found) <= Tuning().shared_bytes
+
+
+def test_reductions_of_columns_share_what_there_is() -> None:
+    b = na.CommandBatch(CPU)
+    x = b.upload(np.empty((9, 3)))
+    places = [b.argmax(x * (k + 2.0), 0) for k in range(14)]
+    (text,) = b.plan().prepared.texts
+    assert shared_bytes(text.source) == len(places) * text.block * 16 <= Tuning().shared_bytes
+
+
+def test_blocks_of_many_threads_have_the_registers_that_there_are() -> None:
+    b = na.CommandBatch(CPU)
+    y = b.sum(b.upload(np.ones((600, 5), np.float32)), 0)
+    assert "max_registers=128" in b.plan().source()
+    b.execute_sync()
+    assert b.read_sync(y).tolist() == [600] * 5
+
+
+@pytest.mark.parametrize(
+    "extents",
+    [{"threads": 100}, {"threads": 0}, {"threads": 2048}, {"elements": 0}, {"elements": 1.5},
+     {"splits": 0}, {"warp_most": -1}, {"shared_bytes": None}],
+    ids=str,
+)  # fmt: skip
+def test_extents_that_no_kernel_can_have_are_refused(extents: dict[str, Any]) -> None:
+    with pytest.raises(CallerError, match=rf"Tuning: {next(iter(extents))}="):
+        Tuning(**extents)
 
 
 def test_a_row_that_does_not_fit_into_shared_memory_is_computed_again() -> None:
