@@ -158,9 +158,32 @@ class _Grouping:
         for root in sorted(self.roots):
             reads, inside = self.cone(root)
             if len(reads) >= MOST_ARRAYS or len(inside) > MOST_NODES:
-                return {max(inside - {root})}
+                return {self._cut(inside - {root})}
             self._place(root, reads, inside)
         return set()
+
+    def _cut(self, inside: set[int]) -> int:
+        """Where to divide what is too large for one kernel: the value for which most is computed,
+        of those that one kernel can compute.
+        """
+        fitting: dict[int, tuple[int, int]] = {}  # what is computed and read for each, as bits
+        best, most = 0, 0
+        for n in sorted(inside):
+            own, reads = 1 << n, 0
+            for i in self.nodes[n].inputs:
+                if i not in inside:
+                    reads |= (self.nodes[i].op != CONSTANT) << i
+                elif i in fitting:
+                    own, reads = own | fitting[i][0], reads | fitting[i][1]
+                else:
+                    break
+            else:
+                count = own.bit_count()
+                if count <= MOST_NODES and reads.bit_count() < MOST_ARRAYS:
+                    fitting[n] = own, reads
+                    if count >= most:
+                        best, most = n, count
+        return best
 
     def _place(self, root: int, reads: list[int], inside: set[int]) -> None:
         space = space_of(self.nodes, root)

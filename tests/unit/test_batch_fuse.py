@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from numbasync.batch import ops
 from numbasync.batch.codegen import form, write
-from numbasync.batch.fuse import MOST_ARRAYS, Fusion, fuse
+from numbasync.batch.fuse import MOST_ARRAYS, MOST_NODES, Fusion, fuse
 from numbasync.batch.graph import live
 from numbasync.batch.record import Of, Recorder
 
@@ -113,6 +113,23 @@ def test_no_kernel_is_larger_than_one_can_be(r: Recording) -> None:
     found = r.fuse(x)
     assert len(found.groups) > 1
     assert all(len(g.reads) < MOST_ARRAYS for g in found.groups)
+
+
+def test_a_long_chain_is_as_few_kernels_as_can_be(r: Recording) -> None:
+    x = r.input(10)
+    for _ in range(5 * MOST_NODES):
+        x = r("sqrt", x)
+    found = r.fuse(x)
+    assert [len(g.inside) for g in found.groups] == [MOST_NODES] * 5
+    assert all(len(g.reads) == 1 for g in found.groups)
+
+
+def test_a_wide_tree_is_few_kernels(r: Recording) -> None:
+    leaves = [r("exp", r.input(10)) for _ in range(200)]
+    while len(leaves) > 1:
+        pairs = zip(leaves[::2], leaves[1::2], strict=False)
+        leaves = [r("add", a, b) for a, b in pairs] + leaves[len(leaves) & ~1 :]
+    assert len(r.fuse(leaves[0]).groups) <= 2 * 200 / MOST_ARRAYS
 
 
 def test_without_fusion_every_operation_is_a_kernel(r: Recording) -> None:
