@@ -7,6 +7,7 @@ memory is allocated at once (`Memory`), and every launch is an operation on memo
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,7 +20,14 @@ from numbasync.batch.prepared import Prepared, partial_key
 from numbasync.context import Context
 from numbasync.contiguous import contiguous
 from numbasync.copies import HostArray, copy, fill, upload_new
-from numbasync.errors import InternalError, KernelCompileError, NoResultError
+from numbasync.errors import (
+    InternalError,
+    KernelCompileError,
+    LauncherError,
+    NoResultError,
+    NumbasyncError,
+    UnsupportedKernelError,
+)
 from numbasync.launch import Compile, Launch
 from numbasync.launcher import Launcher
 from numbasync.layout import Layout
@@ -36,6 +44,7 @@ if TYPE_CHECKING:
     from numbasync.submission import Submission
 
 _COUNTER = np.dtype(np.uint32)
+_CHOICE = "NUMBASYNC_CPU_ENGINE"  # named where the program chose not to compile
 T = TypeVar("T")
 
 
@@ -180,7 +189,8 @@ def kernels(prepared: Prepared, ctx: Context) -> Steps[list[Launcher]]:
     for text in prepared.texts:
         kernel = modules.find(text)
         if kernel is None:
-            yield modules.loading(text)
+            with _naming(text):
+                yield modules.loading(text)
             kernel = modules.find(text)
             if kernel is None:
                 raise InternalError(f"kernel {text.name} was loaded and is not there")
@@ -204,14 +214,37 @@ def _compile(prepared: Prepared, text: KernelText, kernel: Launcher, ctx: Contex
             given.append(_meta(text.partials[value].dtype))
         else:
             given.append(_meta(_COUNTER) if role == "counter" else value)
-    compiling = Compile(kernel, tuple(given))
-    compiling.claim()
-    yield from compiling.steps(ctx)
+    with _naming(text):
+        compiling = Compile(kernel, tuple(given))
+        compiling.claim()
+        yield from compiling.steps(ctx)
     engine = kernel.cpu_engine()
-    if text.functions and engine.name == "interpreted" and "NUMBASYNC_CPU_ENGINE" not in engine.why:
-        # A kernel of ours compiles; so what does not is one of the program's functions.
-        names = ", ".join(function.name for _, function in text.functions)
-        raise KernelCompileError(f"kernel {kernel.name}, with {names}: {engine.why}.")
+    if text.functions and engine.name == "interpreted" and _CHOICE not in engine.why:
+        raise _not_compiled(text, f"{engine.why}.")
+
+
+@contextmanager
+def _naming(text: KernelText) -> Iterator[None]:
+    """Say of what a kernel with functions of the program fails with whose fault it is."""
+    try:
+        yield
+    except (LauncherError, UnsupportedKernelError) as error:
+        if not text.functions:
+            raise
+        raise _not_compiled(text, str(error).rpartition("Nor is it compiled: ")[2]) from error
+
+
+def _not_compiled(text: KernelText, why: str) -> NumbasyncError:
+    """A kernel of ours compiles; so what does not is one of the program's functions, unless the
+    program chose not to compile.
+    """
+    names = ", ".join(function.name for _, function in text.functions)
+    if _CHOICE in why:
+        return UnsupportedKernelError(f"kernel {text.name}, with {names}: {why}")
+    return KernelCompileError(
+        f"kernel {text.name}, with {names}: {why}\n"
+        "A function of a program takes scalars, and gives one number that Numba can compile."
+    )
 
 
 def _meta(dtype: np.dtype[Any]) -> Tensor:

@@ -391,6 +391,23 @@ def no_such_thing(x: Any) -> Any:
     return x.there_is_no_such_method()
 
 
+@na.elementwise
+def of_itself(x: Any) -> Any:
+    return of_itself(x - 1) if x > 0 else x
+
+
+@na.elementwise
+def remembering(x: Any) -> Any:
+    global X
+    X = x
+    return x
+
+
+@na.elementwise
+def two_numbers(x: Any) -> Any:
+    return x, x
+
+
 def test_functions_of_a_program_fuse_like_the_others(device: na.Device) -> None:
     b = na.CommandBatch()
     x, y = b.upload(X), b.upload(Y)
@@ -430,11 +447,14 @@ def test_functions_may_have_any_names(device: na.Device) -> None:
     assert sums.read_sync(total) == 9
 
 
-async def test_a_function_that_does_not_compile_changes_nothing(device: na.Device) -> None:
+@pytest.mark.parametrize("wrong", [no_such_thing, of_itself, remembering, two_numbers], ids=repr)
+async def test_a_function_that_does_not_compile_changes_nothing(
+    device: na.Device, wrong: na.batch.Elementwise
+) -> None:
     b = na.CommandBatch()
-    y = no_such_thing(b.upload(X))
+    y = wrong(b.upload(X) * 2)
     before, bytes_before = counters(), device.memory_stats().used_current
-    with pytest.raises(na.errors.KernelCompileError, match="no_such_thing"):
+    with pytest.raises(na.errors.KernelCompileError, match=wrong.name):
         await b.execute()
     after = counters()
     assert (after.launches, after.copies) == (before.launches, before.copies)
