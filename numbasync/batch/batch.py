@@ -19,10 +19,11 @@ from numbasync.batch.record import Recorder
 from numbasync.batch.replay import BatchGraph
 from numbasync.batch.vocabulary import Vocabulary
 from numbasync.copies import HostArray
-from numbasync.device import Device, default_device
+from numbasync.device import Device, chosen_device, default_device
 from numbasync.errors import (
     AlreadySubmittedError,
     BatchStateError,
+    CallerError,
     DeviceMismatchError,
     OperationError,
 )
@@ -68,7 +69,9 @@ class CommandBatch(Vocabulary):
             fuse: False: a kernel for each operation. The results are the same.
             tuning: extents of its kernels.
         """
-        self.device = default_device() if device is None else device
+        self.device = chosen_device(device, "CommandBatch")
+        if not isinstance(tuning, Tuning):
+            raise CallerError(f"CommandBatch: tuning={tuning!r:.60}; write na.batch.Tuning(...).")
         self.recorder = Recorder("this batch")
         self.recorder.label = f"batch {id(self):#x}"
         self.transfers = Transfers()
@@ -91,11 +94,22 @@ class CommandBatch(Vocabulary):
 
         Raises:
             DTypeError: batches do not have its element type.
+            OperationError: it is no array of the host.
         """
         self.recorder.check_open("upload")
         if isinstance(array, Tensor | SharedTensor):
             raise OperationError(f"{array!r} is on a device; write b.use(tensor), without a copy.")
-        source = array if isinstance(array, np.ndarray) else np.asarray(array)
+        if isinstance(array, BufferId | DeviceOp):
+            raise OperationError(
+                f"upload takes an array of the host, not {array!r}, which has no elements yet."
+            )
+        try:
+            source = np.asarray(array)
+        except (TypeError, ValueError) as error:
+            raise OperationError(
+                f"upload takes an array of the host, not {type(array).__name__}: {error}\n"
+                "For another library's array on the device, write b.use(na.as_tensor(array))."
+            ) from error
         return self.recorder.source(source.shape, ops.check_dtype(source.dtype, "upload"), source)
 
     def use(self, tensor: Tensor | SharedTensor) -> BufferId:
@@ -170,6 +184,7 @@ class CommandBatch(Vocabulary):
 
         Raises:
             AlreadySubmittedError: it was executed before.
+            DeviceMismatchError: the stream is another device's.
         """
         return BatchGraph(self, self.device.new_stream() if stream is None else stream)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from numbasync.batch.codegen import form
 from numbasync.batch.graph import CONSTANT, INPUT
 from numbasync.batch.prepared import Prepared
+from numbasync.errors import CallerError
 
 
 class BatchPlan:
@@ -36,6 +37,8 @@ class BatchPlan:
         """The text of one kernel's module, or of all."""
         texts = self.prepared.texts
         if kernel is not None:
+            if kernel not in range(len(texts)):
+                raise CallerError(f"source({kernel!r}): the plan has {len(texts)} kernels, from 0.")
             return texts[kernel].source
         return "\n\n".join(text.source for text in texts)
 

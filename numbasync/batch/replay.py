@@ -21,7 +21,7 @@ from numbasync.graph import CudaGraph
 from numbasync.host import pinned
 from numbasync.op import DeviceOp, Steps
 from numbasync.sources import zip as zip_ops
-from numbasync.stream import Stream
+from numbasync.stream import Stream, check_stream
 from numbasync.submission import Submission
 from numbasync.tensor import Tensor, memcpy
 
@@ -38,6 +38,8 @@ class BatchGraph:
 
     def __init__(self, batch: CommandBatch, stream: Stream) -> None:
         self._batch = batch
+        check_stream(stream, "graph")
+        batch.check_device(stream.device)
         op = batch.op()
         plan = batch.planned()
         values = batch.recorder.values

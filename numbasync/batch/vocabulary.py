@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any, Literal
 
+import numpy as np
+
 from numbasync.batch import ops
 from numbasync.batch.ids import BufferId, Operand
 from numbasync.batch.record import Of, Recorder
@@ -217,11 +219,14 @@ class Vocabulary:
         Args:
             weight, bias: ids that broadcast to `x`, numbers, or None.
 
+        Raises:
+            ShapeError: weight or bias do not broadcast to the shape of `x`.
+
         Source: Ba, Kiros and Hinton, Layer Normalization, 2016.
         """
         r = self.recorder
         number, dtype = self._floats(x, "layer_norm")
-        if not math.isfinite(eps) or eps < 0:
+        if not isinstance(eps, int | float | np.number) or not 0 <= eps < math.inf:
             raise CallerError(f"layer_norm: eps={eps!r}; write a small number, 0 or more.")
         centred = Of(r.compute("sub", Of(number), Of(r.reduce("mean", number, -1, True))))
         variance = Of(r.reduce("mean", r.compute("square", centred), -1, True))
@@ -231,6 +236,11 @@ class Vocabulary:
             y = r.compute("mul", Of(y), weight)
         if bias is not None:
             y = r.compute("add", Of(y), bias)
+        if r.nodes[y].shape != x.shape:
+            raise ShapeError(
+                f"layer_norm of shape {x.shape} with weights of shape {r.nodes[y].shape}: weight "
+                "and bias broadcast to x, which keeps its shape."
+            )
         return r.give(r.cast(y, dtype) if dtype == ops.F16 else y)
 
     # --- how ---

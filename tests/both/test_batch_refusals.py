@@ -64,6 +64,17 @@ def refusals() -> dict[str, tuple[type, str, Callable[[na.CommandBatch, na.Buffe
         "cast": (DTypeError, "int8", lambda b, x: b.cast(x, np.int8)),
         "truth": (DTypeError, r"b\.where", lambda b, x: bool(x > 1)),
         "a tensor": (OperationError, r"b\.use", lambda b, x: b.upload(na.meta(3).sync())),
+        "an id to upload": (OperationError, "no elements yet", lambda b, x: b.upload(x)),
+        "no array": (OperationError, "not list", lambda b, x: b.upload([[1.0, 2.0], [3.0]])),
+        "weights": (
+            ShapeError, "keeps its shape",
+            lambda b, x: b.layer_norm(x, b.upload(np.ones((2, 6), np.float32)))),
+        "eps": (CallerError, "eps='a'", lambda b, x: b.layer_norm(x, eps="a")),  # type: ignore[arg-type]
+        "no device": (CallerError, "takes a device", lambda b, x: na.CommandBatch("cpu")),  # type: ignore[arg-type]
+        "no extents": (
+            CallerError, "Tuning", lambda b, x: na.CommandBatch(tuning=3)),  # type: ignore[arg-type]
+        "no kernel": (CallerError, "has 0 kernels", lambda b, x: b.plan().source(0)),
+        "no stream": (CallerError, "takes a stream", lambda b, x: b.graph(3)),  # type: ignore[arg-type]
         "an array to use": (OperationError, r"b\.upload", lambda b, x: b.use(X)),  # type: ignore[arg-type]
         "another device": (
             DeviceMismatchError, "cannot be used", lambda b, x: b.use(na.meta(3).sync())),
