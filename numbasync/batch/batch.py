@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,7 @@ from numbasync.errors import (
 from numbasync.op import DeviceOp
 from numbasync.sources import Value
 from numbasync.stream import Stream
+from numbasync.submission import Submission
 from numbasync.tensor import SharedTensor, Tensor
 
 CAPTURED = "a graph that was not replayed yet"
@@ -77,6 +78,7 @@ class CommandBatch(Vocabulary):
         self.transfers = Transfers()
         self.kernels_launched = 0
         self.there: dict[int, Tensor] = {}
+        self.made: dict[int, Submission] = {}  # who enqueued what these tensors hold
         self._fuse = fuse
         self._tuning = tuning
         self._kept: list[BufferId] = []
@@ -210,7 +212,8 @@ class CommandBatch(Vocabulary):
 
         Raises:
             ForeignBufferError: now, if it is another batch's.
-            BatchStateError: now, if the batch has not been executed.
+            BatchStateError: now, if the batch has not been executed, or has failed.
+            What it fails with on the device, if that is not known yet.
         """
         found: Awaitable[HostArray] = self._awaitable(self.read_op(id))
         return found
@@ -233,7 +236,8 @@ class CommandBatch(Vocabulary):
             ) from self._error
         values = self.recorder.values
         if number in self.there:
-            return Read(self, self.there[number])
+            self._check_made(number, "read")
+            return Read(self, number)
         if self.recorder.nodes[number].is_source:
             return Value(np.array(values[number]))  # never uploaded, or a number
         return Late(self, self._late(id), number)
@@ -249,7 +253,16 @@ class CommandBatch(Vocabulary):
             raise BatchStateError(f"{id!r} has no tensor: {self.recorder.label} is {self._state}.")
         if number not in self.there:
             raise BatchStateError(f"{id!r} has no tensor in {self.absent(number)}")
+        self._check_made(number, "tensor")
         return self.there[number]
+
+    def _check_made(self, number: int, what: str) -> None:
+        error = self.made[number].error
+        if error is not None:
+            raise BatchStateError(
+                f"{what} of buffer {number}, but {self.recorder.label} failed on the device:\n"
+                f"{error}"
+            ) from error
 
     def absent(self, number: int) -> str:
         """Why a value of the batch was not written, and what to write instead."""
@@ -309,9 +322,10 @@ class CommandBatch(Vocabulary):
                 "Write b.execute(), or run b.op() on a stream of that device."
             )
 
-    def ran(self, tensors: dict[int, Tensor]) -> None:
-        """Its work is enqueued; the tensors of its inputs and results."""
+    def ran(self, tensors: Mapping[int, Tensor], submission: Submission) -> None:
+        """Work of it is enqueued, by `submission`; the tensors of inputs and results."""
         self.there |= tensors
+        self.made |= dict.fromkeys(tensors, submission)
         self._state = "executed"
 
     def captured(self) -> None:

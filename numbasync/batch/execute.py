@@ -271,7 +271,7 @@ class BatchOp(DeviceOp[Results[Tensor]]):
         except BaseException as error:
             batch.failed(error)
             raise
-        batch.ran(memory.tensors)
+        batch.ran(memory.tensors, ctx.submission)
         wanted = self._prepared.wanted
         return Results({n: memory.tensors[n] for n in wanted if n in memory.tensors}, batch)
 
@@ -306,16 +306,21 @@ def run(ctx: Context, batch: CommandBatch, plan: Prepared) -> Steps[Memory]:
 class Read(ToHost):
     """A result as a new NumPy array; the batch counts it."""
 
-    def __init__(self, batch: CommandBatch, tensor: Tensor) -> None:
-        super().__init__(tensor)
+    def __init__(self, batch: CommandBatch, number: int) -> None:
+        super().__init__(batch.there[number])
         self._batch = batch
+        self._made = batch.made[number]
 
     def at_once(self, submission: Submission, pool: MemoryPool | None) -> bool:
+        made = self._made
+        if not made.done or made.error is not None:
+            return False  # `steps` sees to it that this fails if that does
         done = super().at_once(submission, pool)
         self._batch.transfers.downloads += done
         return done
 
     def steps(self, ctx: Context) -> Steps[HostArray]:
+        ctx.depend(self._made)
         found = yield from super().steps(ctx)
         self._batch.transfers.downloads += bool(found.size)
         return found
@@ -333,9 +338,9 @@ class Late(DeviceOp[HostArray]):
         batch = self._batch
         batch.check_device(ctx.device)
         memory = yield from run(ctx, batch, self._prepared)
-        for n, tensor in memory.tensors.items():
-            batch.there.setdefault(n, tensor)
-        read = Read(batch, memory.tensors[self._number])
+        new = {n: t for n, t in memory.tensors.items() if n not in batch.there}
+        batch.ran(new, ctx.submission)
+        read = Read(batch, self._number)
         read.claim()
         return (yield from read.steps(ctx))
 

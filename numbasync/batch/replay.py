@@ -125,7 +125,7 @@ class BatchGraph:
         if not ctx.takes(launch):
             yield from launch.steps(ctx)
         self._last = ctx.submission
-        self._batch.ran({})
+        self._batch.ran(self._batch.there, ctx.submission)
         transfers = self._batch.transfers
         transfers.uploads += len(self._inputs)
         transfers.downloads += sum(a.size > 0 for a in self._outputs.values())

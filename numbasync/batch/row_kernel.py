@@ -177,13 +177,7 @@ class _Row:
                 lines.append(f"{names[n]} = {made.load(n, '0')}")
         common = dict(names)
         self._results(0, shape, names, lines)
-        indices = {
-            found: made.numbers(found)
-            for found in dict.fromkeys(
-                made.steps(n, space.shape) for n in made.reads if n not in names
-            )
-            if found
-        }
+        indices: dict[tuple[Step, ...], list[str]] = {}
         for at in range(plan.count):
             own = [r for n, r in self.reductions.items() if plan.ready[n] == at + 1]
             for r in own:
@@ -221,7 +215,11 @@ class _Row:
         self, at: int, own: list[Reduction], names: dict[int, str],
         indices: dict[tuple[Step, ...], list[str]],
     ) -> list[str]:  # fmt: skip
-        """What is done at column `j`."""
+        """What is done at column `j`.
+
+        Args:
+            indices: the numbers of indices, which passes share.
+        """
         made, plan, nodes, space = self.made, self.plan, self.nodes, self.group.space
         lines = ["i = begin + j"]
         place = "own + j" if self.by_warp else "j"
@@ -240,6 +238,8 @@ class _Row:
             if found is None:
                 index = "i"
             elif found not in placed:
+                if found not in indices:
+                    indices[found] = made.numbers(found)
                 placed[found] = index = f"p{len(placed)}"
                 lines.append(f"{index} = {made.index(found, indices[found], 'i')}")
             else:

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 import numbasync as na
-from numbasync.errors import NoResultError
-from numbasync.testing import counters
+from numbasync.errors import BatchStateError, KernelError, NoResultError
+from numbasync.testing import counters, gate, inject
 from tests.lenders import lend
 from tests.trees import check, expressions
 
@@ -126,6 +126,15 @@ def test_reductions(device: na.Device, name: str, axis: int | None, dtype: Any) 
         np.testing.assert_allclose(have, want, rtol=2 * float(np.finfo(dtype).eps), atol=1e-7)
     else:
         np.testing.assert_array_equal(have, want)
+
+
+def test_results_meet_values_of_more_axes(device: na.Device) -> None:
+    a, more = X[:60].reshape(3, 20), Y[:3].reshape(1, 1, 3)
+    b = na.CommandBatch()
+    y = b.max(b.upload(a), axis=1) + b.upload(more)
+    b.execute_sync()
+    assert b.kernels_launched == 1
+    np.testing.assert_array_equal(b.read_sync(y), a.max(1) + more)
 
 
 def test_long_reductions_of_every_form(device: na.Device) -> None:
@@ -370,6 +379,36 @@ async def test_many_tasks_compile_a_kernel_once(device: na.Device) -> None:
     before = na.compile_count()
     await asyncio.gather(*(one(k + 0.5) for k in range(8)))
     assert na.compile_count() - before <= 1  # none, if an earlier run has left it on disk
+
+
+def test_what_failed_on_the_device_is_not_read(device: na.Device) -> None:
+    def recorded() -> tuple[na.CommandBatch, na.BufferId]:
+        b = na.CommandBatch()
+        return b, b.upload(X) + 1
+
+    b, y = recorded()
+    with inject(device, "kernel"), pytest.raises(KernelError):
+        b.execute_sync()
+    for ask in (b.read_sync, b.tensor):
+        with pytest.raises(BatchStateError, match=r"failed on the device.*\n.*injected"):
+            ask(y)
+    b, y = recorded()
+    stream, other = device.new_stream(), device.new_stream()
+    with inject(device, "kernel"), gate(stream):
+        b.op().async_on(stream)
+        reading = b.read_op(y).async_on(other)  # which waits for it
+    for each in (stream, other):
+        with pytest.raises(KernelError, match="injected"):
+            each.synchronize()
+    del reading
+    b, y = recorded()
+    g = b.graph()
+    with inject(device, "kernel"), pytest.raises(KernelError):
+        g.replay_sync()
+    with pytest.raises(BatchStateError, match="failed"):
+        b.read_sync(y)
+    g.replay_sync()
+    np.testing.assert_array_equal(b.read_sync(y), X + 1)
 
 
 # --- users' functions ---
