@@ -81,6 +81,7 @@ class CommandBatch(Vocabulary):
         self.made: dict[int, Submission] = {}  # who enqueued what these tensors hold
         self._fuse = fuse
         self._tuning = tuning
+        self._captured: dict[int, Tensor] = {}
         self._kept: list[BufferId] = []
         self._state = "recording"
         self._error: BaseException | None = None
@@ -331,7 +332,13 @@ class CommandBatch(Vocabulary):
     def captured(self) -> None:
         """It was recorded as a graph: nothing has been computed yet, and nothing counts."""
         self._state = CAPTURED
+        self._captured = dict(self.there)
         self.transfers, self.kernels_launched = Transfers(), 0
+
+    def replayed(self, submission: Submission) -> None:
+        """Its tensors have new elements; what was computed from the old ones is forgotten."""
+        self.there = {}
+        self.ran(self._captured, submission)
 
     def failed(self, error: BaseException) -> None:
         """It could not be enqueued."""

@@ -77,8 +77,13 @@ class BatchGraph:
         Raises:
             ShapeError, DTypeError: now, if an array is not like the one that was recorded.
             BatchStateError: now, if an id is no upload of this batch that a result needs.
+            OperationError: now, if `uploads` is no mapping of ids.
             OperationError: when it is enqueued, if the same operation has replayed it before.
         """
+        if not isinstance(uploads, Mapping | None):
+            raise OperationError(
+                f"replay takes arrays by ids, not {type(uploads).__name__}; write {{x: array}}."
+            )
         given: list[tuple[HostArray, HostArray]] = []
         for id, array in (uploads or {}).items():
             number = self._batch.recorder.check(id, "replay").number
@@ -125,7 +130,7 @@ class BatchGraph:
         if not ctx.takes(launch):
             yield from launch.steps(ctx)
         self._last = ctx.submission
-        self._batch.ran(self._batch.there, ctx.submission)
+        self._batch.replayed(ctx.submission)
         transfers = self._batch.transfers
         transfers.uploads += len(self._inputs)
         transfers.downloads += sum(a.size > 0 for a in self._outputs.values())

@@ -86,6 +86,18 @@ def test_nothing_is_read_before_the_first_replay(device: na.Device) -> None:
     np.testing.assert_array_equal(b.read_sync(y), X + 1)
 
 
+def test_what_is_computed_on_reading_is_of_the_latest_replay(device: na.Device) -> None:
+    b = na.CommandBatch()
+    x = b.upload(X)
+    between = b.relu(x)
+    y = between * 2
+    g = b.graph()
+    for k in range(2):
+        g.replay_sync({x: X + k})
+        np.testing.assert_array_equal(b.read_sync(between), np.maximum(X + k, 0))
+        np.testing.assert_array_equal(b.read_sync(y), np.maximum(X + k, 0) * 2)
+
+
 def test_one_operation_replays_a_batch_once(device: na.Device) -> None:
     b = na.CommandBatch()
     x = b.upload(X)
@@ -107,6 +119,8 @@ def test_wrong_replays_are_refused(device: na.Device) -> None:
         g.replay({x: X[:3]})
     with pytest.raises(DTypeError, match="float64"):
         g.replay({x: X.astype(np.float64)})
+    with pytest.raises(OperationError, match="not list"):
+        g.replay([X])  # type: ignore[arg-type]
     with pytest.raises(BatchStateError, match="no upload"):
         g.replay({y: X})
     for again in (b.execute, b.graph):
