@@ -50,6 +50,7 @@ async def learning(features: np.ndarray[Any, Any], weights: np.ndarray[Any, Any]
     hidden = leaky(b.layer_norm(x) * w, 0.01) + b.gelu(x)
     odds = b.softmax(hidden)
     best, sure = b.argmax(odds, axis=1), b.max(odds, axis=1)
+    b.keep(odds)  # others are computed from it; it is read all the same
     await b.execute()
 
     shares, classes = await b.read(odds), await b.read(best)

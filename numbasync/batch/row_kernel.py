@@ -205,11 +205,8 @@ class _Row:
         """What is computed once a row for all of its elements, as soon as it can be."""
         plan = self.plan
         for n in sorted(plan.narrow):
-            if plan.ready[n] == at and n not in names and not self._is_own_reduction(n):
+            if plan.ready[n] == at and n not in names and n not in self.reductions:
                 self.made.at_results([n], shape, "row", names, lines)
-
-    def _is_own_reduction(self, n: int) -> bool:
-        return n in self.reductions
 
     def _pass(
         self, at: int, own: list[Reduction], names: dict[int, str],
