@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -227,17 +227,18 @@ class CommandBatch(Vocabulary):
         """The operation that reads a value."""
         number = self.recorder.check(id, "read").number
         if self._state != "executed":
-            because = f": {self._error}" if self._error is not None else ""
+            what = f"read of {id!r}, but {self.recorder.label}"
+            if self._error is not None:
+                raise BatchStateError(
+                    f"{what} failed, and a batch runs once: record another one.\n{self._error}"
+                ) from self._error
             how = "await b.execute()        # or b.execute_sync()"
             if self._state == CAPTURED:
                 how = "await graph.replay()     # or graph.replay_sync()"
-            raise BatchStateError(
-                f"read of {id!r}, but {self.recorder.label} is {self._state}{because}.\n"
-                f"Write: {how}"
-            ) from self._error
+            raise BatchStateError(f"{what} is {self._state}.\nWrite: {how}")
         values = self.recorder.values
+        self._check_made(number, "read")
         if number in self.there:
-            self._check_made(number, "read")
             return Read(self, number)
         if self.recorder.nodes[number].is_source:
             return Value(np.array(values[number]))  # never uploaded, or a number
@@ -258,12 +259,18 @@ class CommandBatch(Vocabulary):
         return self.there[number]
 
     def _check_made(self, number: int, what: str) -> None:
-        error = self.made[number].error
-        if error is not None:
-            raise BatchStateError(
-                f"{what} of buffer {number}, but {self.recorder.label} failed on the device:\n"
-                f"{error}"
-            ) from error
+        """Refuse what was computed by work that has failed."""
+        needed = [number] if number in self.there else live(self.recorder.nodes, [number])
+        for made in self.makers(needed):
+            if made.error is not None:
+                raise BatchStateError(
+                    f"{what} of buffer {number}, but {self.recorder.label} failed on the device:\n"
+                    f"{made.error}"
+                ) from made.error
+
+    def makers(self, numbers: Iterable[int]) -> list[Submission]:
+        """Who has enqueued what these buffers hold."""
+        return list(dict.fromkeys(self.made[n] for n in numbers if n in self.made))
 
     def absent(self, number: int) -> str:
         """Why a value of the batch was not written, and what to write instead."""

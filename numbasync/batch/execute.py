@@ -309,18 +309,18 @@ class Read(ToHost):
     def __init__(self, batch: CommandBatch, number: int) -> None:
         super().__init__(batch.there[number])
         self._batch = batch
-        self._made = batch.made[number]
+        self._makers = batch.makers([number])
 
     def at_once(self, submission: Submission, pool: MemoryPool | None) -> bool:
-        made = self._made
-        if not made.done or made.error is not None:
+        if any(not made.done or made.error is not None for made in self._makers):
             return False  # `steps` sees to it that this fails if that does
         done = super().at_once(submission, pool)
         self._batch.transfers.downloads += done
         return done
 
     def steps(self, ctx: Context) -> Steps[HostArray]:
-        ctx.depend(self._made)
+        for made in self._makers:
+            ctx.depend(made)
         found = yield from super().steps(ctx)
         self._batch.transfers.downloads += bool(found.size)
         return found
@@ -337,6 +337,8 @@ class Late(DeviceOp[HostArray]):
     def steps(self, ctx: Context) -> Steps[HostArray]:
         batch = self._batch
         batch.check_device(ctx.device)
+        for made in batch.makers(self._prepared.inputs):
+            ctx.depend(made)
         memory = yield from run(ctx, batch, self._prepared)
         new = {n: t for n, t in memory.tensors.items() if n not in batch.there}
         batch.ran(new, ctx.submission)

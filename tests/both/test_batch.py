@@ -304,7 +304,9 @@ async def test_tensors_of_the_program_are_used_in_place(device: na.Device) -> No
     b = na.CommandBatch()
     y = b.sum(b.use(t) * 2, axis=1)
     z = b.use(t[:, ::2]) + 1
+    unused = b.use(t)
     await b.execute()
+    np.testing.assert_array_equal(await b.read(unused), X.reshape(20, 50))
     assert b.transfers.uploads == 0
     np.testing.assert_allclose(
         await b.read(y), (X.reshape(20, 50) * 2).sum(1), rtol=1e-5, atol=1e-5
@@ -387,11 +389,12 @@ def test_what_failed_on_the_device_is_not_read(device: na.Device) -> None:
         return b, b.upload(X) + 1
 
     b, y = recorded()
+    z = y * 2
     with inject(device, "kernel"), pytest.raises(KernelError):
         b.execute_sync()
-    for ask in (b.read_sync, b.tensor):
+    for ask, id in ((b.read_sync, z), (b.tensor, z), (b.read_sync, y)):
         with pytest.raises(BatchStateError, match=r"failed on the device.*\n.*injected"):
-            ask(y)
+            ask(id)
     b, y = recorded()
     stream, other = device.new_stream(), device.new_stream()
     with inject(device, "kernel"), gate(stream):
@@ -498,5 +501,5 @@ async def test_a_function_that_does_not_compile_changes_nothing(
     assert (after.launches, after.copies) == (before.launches, before.copies)
     assert device.memory_stats().used_current == bytes_before
     assert b.transfers.uploads == 0
-    with pytest.raises(na.errors.BatchStateError, match="failed"):
+    with pytest.raises(BatchStateError, match=r"failed, and .*record another one\.\n.*kernel"):
         b.read(y)
