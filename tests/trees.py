@@ -84,7 +84,8 @@ def converted(v: Value, dtype: Any) -> Value:
     dtype = np.dtype(dtype)
     if v.array.dtype == dtype:
         return v
-    array = v.array.astype(dtype)
+    with np.errstate(over="ignore"):  # to float16, say, where the result is infinite
+        array = v.array.astype(dtype)
     if dtype == np.bool_:
         unsure = np.abs(wide(v.array)) <= v.bound
         return _finished(v.id, array, np.where((v.bound > 0) & unsure, np.inf, 0))

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 import numbasync as na
+from numbasync.batch import Elementwise, Tuning
 from numbasync.errors import BatchStateError, KernelError, NoResultError
 from numbasync.testing import counters, gate, inject
 from tests.lenders import lend
@@ -465,7 +466,7 @@ def test_functions_of_a_program_fuse_like_the_others(device: na.Device) -> None:
     assert b.read_sync(total) == (np.abs(X - Y) < 0.5).sum()
 
 
-def named(name: str, number: float) -> na.batch.Elementwise:
+def named(name: str, number: float) -> Elementwise:
     def function(x: Any) -> Any:
         return x + number
 
@@ -476,7 +477,7 @@ def named(name: str, number: float) -> na.batch.Elementwise:
 def test_functions_may_have_any_names(device: na.Device) -> None:
     # Of other functions, of what kernels are written with, and none; f_2 is no second f.
     names = ["f_2", "f", "f", "larger", "element", "a0", "v0", "np", "<lambda>", "f" * 300]
-    b = na.CommandBatch(tuning=na.batch.Tuning(elements=1))
+    b = na.CommandBatch(tuning=Tuning(elements=1))
     x = b.upload(X)
     ids = [named(name, k)(b.maximum(x, 0)) for k, name in enumerate(names)]
     b.execute_sync()
@@ -490,7 +491,7 @@ def test_functions_may_have_any_names(device: na.Device) -> None:
 
 @pytest.mark.parametrize("wrong", [no_such_thing, of_itself, remembering, two_numbers], ids=repr)
 async def test_a_function_that_does_not_compile_changes_nothing(
-    device: na.Device, wrong: na.batch.Elementwise
+    device: na.Device, wrong: Elementwise
 ) -> None:
     b = na.CommandBatch()
     y = wrong(b.upload(X) * 2)
