@@ -65,18 +65,16 @@ class Compiled:
         self._made_of = kinds, options
         self._making = threading.Lock()
         self._costs = Costs(self.program.has_atomics())
-        self.from_disk = False
-        store = store_of(dispatcher)
-        key = None if store is None else key_of(self.program, kinds, options)
-        kept = None if store is None or key is None else store.load(key)
+        self._store = store_of(dispatcher)
+        self._key = None if self._store is None else key_of(self.program, kinds, options)
+        kept = None
+        if self._store is not None and self._key is not None:
+            kept = self._store.load(self._key)
         self.from_disk = kept is not None
         if kept is not None:
             self._plain = self._with_shared_bytes(kept)
-        elif watched and self._can_be_checked():
-            return  # who watches a kernel may never run it otherwise
-        entry = self._entry()
-        if store is not None and key is not None and kept is None:
-            store.save(key, entry)
+        elif not (watched and self._can_be_checked()):  # who watches it may never run it otherwise
+            self._entry()
 
     @property
     def source(self) -> str:
@@ -86,7 +84,10 @@ class Compiled:
         """The code that checks nothing; compiled now, if so far it was watched only."""
         with self._making:
             if self._plain is None:
-                self._plain = self._with_shared_bytes(self._compiled(*self._made_of))
+                entry = self._compiled(*self._made_of)
+                if self._store is not None and self._key is not None:
+                    self._store.save(self._key, entry)
+                self._plain = self._with_shared_bytes(entry)
             return self._plain
 
     def _with_shared_bytes(self, entry: Entry) -> Entry:
@@ -111,9 +112,11 @@ class Compiled:
     # --- running ---
 
     def is_short(self, grid: Dim3, block: Dim3) -> bool:
-        """Whether a launch surely takes less than to wake a thread does: no loops, few threads."""
+        """Whether a launch surely takes less than to wake a thread does: no loops, few threads,
+        and nothing left to compile.
+        """
         threads = grid[0] * grid[1] * grid[2] * block[0] * block[1] * block[2]
-        return self._is_straight and threads <= SHORT_THREADS
+        return self._is_straight and threads <= SHORT_THREADS and self._plain is not None
 
     def run(
         self,
