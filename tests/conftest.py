@@ -12,6 +12,26 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 
+# What takes longest comes first: then several workers, which take whole files, end together.
+LONG = (
+    "test_batch.py", "test_programs.py", "test_nn.py", "test_plugin_checks.py",
+    "test_planted_mistakes.py", "test_cuda_integers.py", "test_cuda_math.py", "test_examples.py",
+    "test_plugin.py", "test_cuda_atomics.py", "test_project.py", "test_checked.py",
+    "test_cuda_algorithms.py", "test_cuda_warps.py", "test_sentence_embeddings.py",
+    "test_check_kernel.py", "test_cuda_features.py", "test_batch_plan.py", "test_large_uploads.py",
+    "test_compiled_programs.py", "test_behaviours_ends.py", "test_launching.py",
+)  # fmt: skip
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False  # which is by numbers of tests
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    place = {name: i for i, name in enumerate(LONG)}
+    items.sort(key=lambda item: place.get(item.path.name, len(LONG)))
+
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_teardown() -> Generator[None, None, None]:
