@@ -105,6 +105,7 @@ class Device:
             os.register_at_fork(after_in_child=self.ring.start_over)
         self._lock = threading.RLock()
         self._dropped_streams: dict[int, list[base.Stream]] = {}
+        self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
         self._policy: SchedulingPolicy | None = None
         self._pool: MemoryPool | None = None
         self.limit: Limit | None = None
@@ -132,7 +133,15 @@ class Device:
             backend = _take_idle(dropped) or self.backend.new_stream(priority)
         stream = Stream(self, backend)
         weakref.finalize(stream, dropped.append, backend).atexit = False
+        with self._lock:
+            self._streams.add(stream)
         return stream
+
+    @property
+    def streams(self) -> tuple[Stream, ...]:
+        """The streams that somebody holds, also its policy, or that have work; oldest first."""
+        with self._lock:
+            return tuple(sorted(self._streams, key=lambda stream: stream.number))
 
     def new_event(self, timing: bool = True) -> Event:
         """An event; without `timing` it is cheaper and has no `elapsed_ms`."""

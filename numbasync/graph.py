@@ -66,7 +66,10 @@ class CudaGraph(Generic[T]):
 
     def __init__(self, stream: Stream, recorded: Recorded, output: T | None = None) -> None:
         if not isinstance(recorded, Recorded):
-            raise CallerError("CudaGraph is not called: write CudaGraph.capture(stream, op).")
+            raise CallerError(
+                f"CudaGraph is not called, with {type(recorded).__name__}: write "
+                "CudaGraph.capture(stream, op)."
+            )
         self.stream = stream
         self.device: Device = stream.device
         self._output = output

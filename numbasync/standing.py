@@ -8,12 +8,23 @@ of those buffers alone, and costs the same however many buffers there are.
 
 from __future__ import annotations
 
+import threading
+import weakref
 from collections.abc import Iterable
 
 from numbasync.context import Context
 from numbasync.memory import Storage
 from numbasync.stream import Stream
 from numbasync.submission import Submission
+
+_all: weakref.WeakSet[Standing] = weakref.WeakSet()
+_lock = threading.RLock()  # a finaliser may end a graph anywhere
+
+
+def leases() -> int:
+    """How many stand now, for graphs that somebody holds."""
+    with _lock:
+        return sum(len(standing.storages) for standing in _all)
 
 
 class Latest:
@@ -60,6 +71,8 @@ class Standing:
         for storage in self.storages:
             storage.stand(self)
             storage.holders += 1
+        with _lock:
+            _all.add(self)
 
     def __del__(self) -> None:
         for storage in getattr(self, "storages", ()):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -33,18 +32,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: place.get(item.path.name, len(LONG)))
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_teardown() -> Generator[None, None, None]:
-    """What tests have made is not looked at again.
+@pytest.fixture(autouse=True, scope="module")
+def what_earlier_modules_made_is_not_looked_at() -> None:
+    """Numba keeps what it compiled. Tests collect garbage by the thousand, and each collection
+    would look at all of it again.
 
-    Numba keeps what it compiled, and tests collect garbage by the thousand: each collection would
-    look at all of it.
+    Not after each test: what is frozen and gets into a cycle later, as a stream that breaks, is
+    never collected.
     """
-    try:
-        return (yield)
-    finally:
-        gc.collect()
-        gc.freeze()
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

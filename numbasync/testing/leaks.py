@@ -1,4 +1,5 @@
-"""What a test leaves behind: device memory, work in flight, another pool (`--strict-leaks`).
+"""What a test leaves behind: device memory, work in flight, streams, graphs' leases, another pool
+(`--strict-leaks`).
 
 Operations that were never run say so themselves, by a warning, which then is an error.
 """
@@ -7,12 +8,14 @@ from __future__ import annotations
 
 import gc
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from numbasync import helpers
 from numbasync.device import Device, devices
 from numbasync.errors import DeviceLostError, DriverError
 from numbasync.memory import MemoryPool
+from numbasync.standing import leases
+from numbasync.stream import Stream
 
 # As pytest's option `filterwarnings`; the second, since a warning in a finaliser that is an error
 # is only told as another warning.
@@ -23,22 +26,31 @@ FILTERS = (
 )
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """What is in use of a device."""
+
+    pool: MemoryPool
+    nbytes: int = 0
+    waiting: int = 0
+    streams: frozenset[int] = frozenset()  # their numbers: to hold them is for others
+
+    @staticmethod
+    def of(device: Device) -> _Use:
+        pool, waiting = device.pool, device.in_flight.ops
+        streams = frozenset(stream.number for stream in device.streams)
+        return _Use(pool, pool.stats().used_current, waiting, streams)
+
+
 class Before:
     """What there was when a test began, on the devices that were in use; the others are left alone:
     a look would start them.
     """
 
-    pools: dict[Device, tuple[MemoryPool, int]] = field(default_factory=dict)
-    waiting: dict[Device, int] = field(default_factory=dict)
-
-    @staticmethod
-    def now() -> Before:
+    def __init__(self) -> None:
         _settle()
-        return Before(
-            {d: (d.pool, d.pool.stats().used_current) for d in _in_use()},
-            {d: d.in_flight.ops for d in _in_use()},
-        )
+        self._uses = {device: _Use.of(device) for device in _in_use()}
+        self._leases = leases()
 
     def left(self) -> list[str]:
         """What is there now that was not, in words."""
@@ -53,17 +65,30 @@ class Before:
     def _more(self) -> list[str]:
         found: list[str] = []
         for device in _in_use():
-            pool, before = self.pools.get(device, (device.pool, 0))
-            waiting = device.in_flight.ops - self.waiting.get(device, 0)
-            if waiting > 0:
+            now, before = _Use.of(device), self._uses.get(device, _Use(device.pool))
+            if now.waiting > before.waiting:
+                waiting = now.waiting - before.waiting
                 found.append(f"{device.label}: {waiting} operations in flight, behind a shut gate")
-            if device.pool is not pool:
-                found.append(f"{device.label}: device.pool is another one, {device.pool!r}")
-                continue
-            more = pool.stats().used_current - before
-            if more > 0:
+            if now.pool is not before.pool:
+                found.append(f"{device.label}: device.pool is another one, {now.pool!r}")
+            elif now.nbytes > before.nbytes:
+                more = now.nbytes - before.nbytes
                 found.append(f"{device.label}: {more:,} bytes of device memory")
+            found += [
+                f"{device.label}: {stream!r}"
+                for stream in device.streams
+                if stream.number not in before.streams and not _is_of(device.policy, stream)
+            ]
+        more = leases() - self._leases
+        if more > 0:
+            found.append(f"leases of {more} buffers, which stand for the launches of a graph")
         return found
+
+
+def _is_of(policy: object, stream: Stream) -> bool:
+    """Whether it is the policy's, which makes them when it is first asked for one."""
+    some = (policy, getattr(policy, "stream", None), *getattr(policy, "streams", ()))
+    return any(one is stream for one in some)
 
 
 def _in_use() -> list[Device]:

@@ -188,7 +188,7 @@ def _may_leave(item: pytest.Item) -> bool:
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     strict = of(item.config).strict and not _may_leave(item)
     if strict:
-        item.stash[_before] = leaks.Before.now()  # fixtures have what they have
+        item.stash[_before] = leaks.Before()  # fixtures have what they have
     try:
         return (yield)
     except BaseException:

@@ -106,6 +106,11 @@ def test_what_a_test_leaves_behind(project: Project) -> None:
         "    kept.append(na.ones(1000).sync())\n"
         "def test_pool(device):\n"
         "    device.pool = device.new_pool()\n"
+        "def test_stream(device):\n"
+        "    kept.append(device.new_stream())\n"
+        "fixed = na.ones(8).sync_on(na.devices('cpu')[0].new_stream())\n"
+        "def test_graph(device, stream):\n"
+        "    kept.append(double(fixed).graph_on(stream))\n"
         "def test_never_run(device):\n"
         "    na.ones(1000)\n"
         "def test_never_run_as_said(device):\n"
@@ -130,13 +135,15 @@ def test_what_a_test_leaves_behind(project: Project) -> None:
         "    device.synchronize()\n",
     )
     said = project.run("--device", "cpu").stdout
-    assert "1 failed, 11 passed" in said, said
+    assert "1 failed, 13 passed" in said, said
     result = project.run("--device", "cpu", "--strict-leaks", "-rfE")
     said = result.stdout
     summary = said[said.index("short test summary") :]
     for name, what in (
         ("test_memory", "4,096 bytes of device memory"),
         ("test_pool", "device.pool is another one"),
+        ("test_stream", "cpu:0: <Stream"),
+        ("test_graph", "leases of 1 buffers, which stand for the launches of a graph"),
         ("test_gate", "1 operations in flight, behind a shut gate"),
     ):
         assert f"ERROR test_theirs.py::{name}[cpu] - Failed: the test has left behind" in summary
