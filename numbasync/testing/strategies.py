@@ -17,11 +17,12 @@ import numpy as np
 from numbasync import api
 from numbasync.backend.base import Checks
 from numbasync.device import Device, default_device, devices, use_device
-from numbasync.errors import CallerError, LaunchError, MissingExtraError
+from numbasync.errors import CallerError, MissingExtraError
 from numbasync.launcher import Launcher
 from numbasync.signature import Parameter, Role
 from numbasync.tensor import Tensor
 from numbasync.testing.closeness import Array
+from numbasync.testing.fitting import hold, lengthen
 from numbasync.testing.runs import Extents, Subject, launcher_of
 from numbasync.testing.usage import Usage, usage_of
 
@@ -208,14 +209,15 @@ def kernel_args(
         if _is_array(p, usage) and p.name not in given
     }
     most = max((len(a) for a in axes.values()), default=1)
-    lengths = st.integers(1, longest or LONGEST.get(most, 6))
+    most_long = longest or LONGEST.get(most, 6)
+    lengths = st.integers(1, most_long)
 
-    @st.composite
-    def drawn(draw: Any) -> tuple[Any, ...]:
-        long: dict[str, int] = {}
+    def parts(draw: Any, long: dict[str, int], numbers: dict[str, Any]) -> dict[str, Any]:
         made: dict[str, Any] = {}
         for p in launcher.parameters:
-            if p.name in given:
+            if p.name in numbers:
+                made[p.name] = numbers[p.name]
+            elif p.name in given:
                 made[p.name] = _wished(draw, given[p.name], made)
             elif p.name in axes:
                 shape = tuple(_length(draw, axis, long, lengths) for axis in axes[p.name])
@@ -223,8 +225,19 @@ def kernel_args(
                 made[p.name] = draw(arrays(shape, kind))
             else:
                 made[p.name] = draw(_number(launcher.py_func.__annotations__.get(p.name)))
+        return made
+
+    @st.composite
+    def drawn(draw: Any) -> tuple[Any, ...]:
+        long: dict[str, int] = {}
+        made = parts(draw, long, {})
+        if not hold(launcher, made):
+            # Most extents may be no multiple of 64: to draw until one is, takes too long.
+            numbers = {name: made[name] for name in names if name not in {*axes, *given}}
+            assume(lengthen(launcher, made, axes, long, most_long))
+            made = parts(draw, long, numbers)
+            assume(hold(launcher, made))
         args = tuple(made[name] for name in names)
-        assume(_hold(launcher, made))
         _compile(launcher, args)
         return args
 
@@ -261,16 +274,6 @@ def _number(annotation: Any) -> SearchStrategy[Any]:
     if name == "bool":
         return st.booleans()
     return st.floats(-10, 10, width=32)
-
-
-def _hold(launcher: Launcher, made: dict[str, Any]) -> bool:
-    """Whether the launcher's preconditions do."""
-    try:
-        for condition in launcher.preconditions:
-            condition.check(made)
-    except LaunchError:
-        return False
-    return True
 
 
 _compiled: weakref.WeakKeyDictionary[Launcher, set[Any]] = weakref.WeakKeyDictionary()

@@ -42,6 +42,16 @@ def in_fours(z: na.KernelOutput):
         z[i] = i
 
 
+@na.launcher(
+    preconditions=["z.shape[0] % 64 == 0", "x.shape[0] == 3 * z.shape[0]", "x.is_contiguous"]
+)
+@cuda.jit
+def thirds(z: na.KernelOutput, x: na.KernelInput):
+    i = cuda.grid(1)
+    if i < z.shape[0]:
+        z[i] = x[3 * i]
+
+
 @na.launcher
 @cuda.jit
 def forgets_the_end(z: na.KernelOutput, x: na.KernelInput):
@@ -76,6 +86,14 @@ def test_preconditions_and_strides(device: na.Device, args: Any, launch: Any) ->
     (z,) = args
     assert z.size % 4 == 0 and z.dtype.kind in "iu" and set(launch) == {"grid", "block"}
     check_kernel(in_fours, args, lambda z: np.arange(z.size).astype(z.dtype), races=0, **launch)
+
+
+@few
+@given(kernel_args(thirds, dtype=np.int32, extents={"z": ("n",), "x": ("k",)}, longest=600))
+def test_extents_are_such_that_preconditions_hold(device: na.Device, args: Any) -> None:
+    z, x = args
+    assert z.size % 64 == 0 and x.size == 3 * z.size
+    check_kernel(thirds, args, lambda z, x: x[::3], races=0)
 
 
 @few
