@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import linecache
+import os
 from typing import Any
 
 import numpy as np
@@ -160,8 +161,12 @@ def result(executable: Any, blocks: int, threads: int, checks: Checks | None = N
     return [int(v) for v in z]
 
 
+# Other kernels in each run; some take seconds to compile.
 @given(st.data())
-@settings(max_examples=8, deadline=None, database=None, phases=[Phase.generate])
+@settings(
+    max_examples=int(os.environ.get("NUMBASYNC_KERNELS", "5")), deadline=None, database=None,
+    phases=[Phase.generate],
+)  # fmt: skip
 def test_compiled_and_interpreted_kernels_agree(data: st.DataObject) -> None:
     source = written(data)
     kernel = made(source)
