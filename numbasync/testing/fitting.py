@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from numbasync.errors import LaunchError
 from numbasync.launcher import Launcher
+from numbasync.layout import Layout, contiguous_strides
+from numbasync.tensor import Tensor
 
 # Parts of the extents that were drawn, from which others are looked for: conditions that tie one
 # extent to another may have no answer where both are large.
@@ -17,28 +18,9 @@ _FROM = (1.0, 0.5, 0.25, 0.0)
 _TURNS = 3  # of changing each extent
 
 
-class _Like(NamedTuple):
-    """What preconditions may ask of an array; the array itself is not made."""
-
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    is_contiguous: bool = True
-
-    @property
-    def ndim(self) -> int:
-        return len(self.shape)
-
-    @property
-    def size(self) -> int:
-        return math.prod(self.shape)
-
-    @property
-    def nbytes(self) -> int:
-        return self.size * self.dtype.itemsize
-
-
-def _like(array: np.ndarray[Any, Any]) -> _Like:
-    return _Like(array.shape, array.dtype, array.flags.c_contiguous)
+def _like(shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]) -> Tensor:
+    """What preconditions ask of an array, which is not made."""
+    return Tensor(None, None, Layout(0, shape, strides), dtype)
 
 
 def _failing(launcher: Launcher, values: Mapping[str, Any]) -> int:
@@ -53,7 +35,9 @@ def _failing(launcher: Launcher, values: Mapping[str, Any]) -> int:
 
 def hold(launcher: Launcher, made: Mapping[str, Any]) -> bool:
     """Whether the launcher's preconditions do, for arguments by name."""
-    arrays = {n: _like(a) for n, a in made.items() if isinstance(a, np.ndarray)}
+    arrays = {
+        n: _like(a.shape, a.strides, a.dtype) for n, a in made.items() if isinstance(a, np.ndarray)
+    }
     return not _failing(launcher, {**made, **arrays})
 
 
@@ -77,7 +61,8 @@ def lengthen(
         values = dict(made)
         for name, of in axes.items():
             shape = tuple(a if isinstance(a, int) else tried[a] for a in of)
-            values[name] = _Like(shape, made[name].dtype)
+            dtype = made[name].dtype
+            values[name] = _like(shape, contiguous_strides(shape, dtype.itemsize), dtype)
         return _failing(launcher, values)
 
     for part in _FROM:

@@ -34,7 +34,6 @@ class Checked:
         self.program.prologue = prologue
         entry = entry_of(self.program, kinds, options)
         self.source = entry.source
-        self.shared_bytes = sum(nbytes for _, nbytes in self.program.shared)
         self._result = entry.result
         self._entry: Callable[..., None] = entry.result.entry_point
 

@@ -59,40 +59,33 @@ class Compiled:
         if self.program.has_inlined:
             options["boundscheck"] = True
         self._is_straight = self.program.is_straight()
-        self._plain: Entry | None = None
-        self._shared_bytes = 0  # of the plain entry
+        self._shared_bytes = sum(nbytes for _, nbytes in self.program.shared)
+        self._plain: Entry | None = None  # the code that checks nothing
         self._checked: Checked | None = None
         self._made_of = kinds, options
         self._making = threading.Lock()
         self._costs = Costs(self.program.has_atomics())
         self._store = store_of(dispatcher)
         self._key = None if self._store is None else key_of(self.program, kinds, options)
-        kept = None
         if self._store is not None and self._key is not None:
-            kept = self._store.load(self._key)
-        self.from_disk = kept is not None
-        if kept is not None:
-            self._plain = self._with_shared_bytes(kept)
-        elif not (watched and self._can_be_checked()):  # who watches it may never run it otherwise
-            self._entry()
+            self._plain = self._store.load(self._key)
+        self.from_disk = self._plain is not None
+        if not (self.from_disk or (watched and self._can_be_checked())):
+            self._entry()  # at once; who watches it may never run it otherwise
 
     @property
     def source(self) -> str:
         return self._entry().source
 
     def _entry(self) -> Entry:
-        """The code that checks nothing; compiled now, if so far it was watched only."""
+        """What runs unwatched; compiled now, if so far that was not needed."""
         with self._making:
             if self._plain is None:
                 entry = self._compiled(*self._made_of)
                 if self._store is not None and self._key is not None:
                     self._store.save(self._key, entry)
-                self._plain = self._with_shared_bytes(entry)
+                self._plain = entry
             return self._plain
-
-    def _with_shared_bytes(self, entry: Entry) -> Entry:
-        self._shared_bytes = sum(nbytes for _, nbytes in self.program.shared)
-        return entry
 
     def _compiled(self, kinds: tuple[Any, ...], options: dict[str, Any]) -> Entry:
         try:
@@ -134,15 +127,18 @@ class Compiled:
             checks: how to check every access; None: run as fast as it can.
             rights: what may be written, for the checks.
         """
+        used = self._shared_bytes + shared_bytes
+        if used > LIMITS.max_shared_bytes:
+            raise KernelError(
+                f"kernel {self.name}: a block needs {used} bytes of shared memory, dynamic and "
+                f"static together; the device has {LIMITS.max_shared_bytes}."
+            )
         values = [_value(a) for a in args]
         if checks is not None:
-            checked = self._with_checks()
-            self._check_shared(checked.shared_bytes + shared_bytes)
-            checked.run(checks, grid, block, shared_bytes, args, values, rights)
+            self._with_checks().run(checks, grid, block, shared_bytes, args, values, rights)
             return
         if self._plain is None:
-            self._entry()
-        self._check_shared(self._shared_bytes + shared_bytes)
+            self._entry()  # before the time is taken
         blocks = grid[0] * grid[1] * grid[2]
         if self.program.cooperative:
             # Its blocks go on together, with memory of their own.
@@ -163,13 +159,6 @@ class Compiled:
         else:
             self._run(0, blocks, grid, block, shared_bytes, values)
         self._costs.took(shared, (time.perf_counter() - began) / blocks)
-
-    def _check_shared(self, used: int) -> None:
-        if used > LIMITS.max_shared_bytes:
-            raise KernelError(
-                f"kernel {self.name}: a block needs {used} bytes of shared memory, dynamic and "
-                f"static together; the device has {LIMITS.max_shared_bytes}."
-            )
 
     def _spread(
         self, blocks: int, grid: Dim3, block: Dim3, shared_bytes: int, values: list[Any],
