@@ -20,7 +20,7 @@ LARGE_CPU = 1 << 16
 ROWS, COLUMNS = 65_536, 4_096
 ROWS_CPU = 64
 SMALL = 1024
-CALLS, SMALL_CALLS = 4, 100
+HOST_CALLS, CALLS, SMALL_CALLS = 1, 4, 100
 
 HOST = "numbasync: batch of relu, scale, add"
 NUMBA_HOST = "Numba: three calls with host arrays"
@@ -68,7 +68,7 @@ async def tables(device: Device, rounds: int) -> list[report.Record]:
         await peers.table(
             METHOD,
             device, rounds, f"relu, scale, add of {n:,} float32 of the host", "batch_host",
-            _host(device, n), CALLS, HOST, HOST_TARGETS,
+            _host(device, n), HOST_CALLS, HOST, HOST_TARGETS,
         ),
         await peers.table(
             METHOD,
