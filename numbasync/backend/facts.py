@@ -10,7 +10,12 @@ Dim3: TypeAlias = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one launch may ask of a device."""
+    """What one launch may ask of a device, and what suits it.
+
+    Attributes:
+        loads_in_flight: how many of a thread's loads the device can wait for at the same time, to
+            advantage; 1: threads run one after the other, and a load takes no time worth hiding.
+    """
 
     max_threads_per_block: int
     max_block: Dim3
@@ -18,6 +23,7 @@ class Limits:
     max_shared_bytes: int
     warp_size: int
     multiprocessors: int
+    loads_in_flight: int = 1
 
 
 @dataclass(frozen=True, slots=True)

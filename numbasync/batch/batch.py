@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from numbasync.batch import ops
-from numbasync.batch.codegen import DEFAULT
 from numbasync.batch.emit import Tuning
 from numbasync.batch.execute import BatchOp, Late, Read, Results, Transfers
 from numbasync.batch.graph import CONSTANT, INPUT, Node, live
@@ -61,16 +60,18 @@ class CommandBatch(Vocabulary):
     """
 
     def __init__(
-        self, device: Device | None = None, *, fuse: bool = True, tuning: Tuning = DEFAULT
+        self, device: Device | None = None, *, fuse: bool = True, tuning: Tuning | None = None
     ) -> None:
         """An empty batch.
 
         Args:
             device: where it runs; None: the current one.
             fuse: False: a kernel for each operation. The results are the same.
-            tuning: extents of its kernels.
+            tuning: extents of its kernels; None: those that suit the device.
         """
         self.device = chosen_device(device, "CommandBatch")
+        if tuning is None:
+            tuning = Tuning.suited_to(self.device.limits)
         if not isinstance(tuning, Tuning):
             raise CallerError(f"CommandBatch: tuning={tuning!r:.60}; write na.batch.Tuning(...).")
         self.recorder = Recorder("this batch")

@@ -9,8 +9,6 @@ from numbasync.batch.emit import KernelText, Tuning
 from numbasync.batch.fuse import Group
 from numbasync.batch.graph import Nodes
 
-DEFAULT = Tuning()
-
 
 def form(group: Group) -> str:
     """How a group's kernel goes through its elements: `"elementwise"`, `"row"`, `"fold"` or
@@ -32,7 +30,7 @@ _WRITERS = {
 
 
 def write(
-    nodes: Nodes, group: Group, written: Iterable[int], tuning: Tuning = DEFAULT
+    nodes: Nodes, group: Group, written: Iterable[int], tuning: Tuning
 ) -> KernelText:
     """The kernel of a group."""
     return _WRITERS[form(group)](nodes, group, written, tuning)

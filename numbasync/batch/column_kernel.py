@@ -40,7 +40,7 @@ def write(nodes: Nodes, group: Group, written: Iterable[int], tuning: Tuning) ->
         f"warp = cuda.threadIdx.x // {WARP}",
         f"q = cuda.blockIdx.x * {WARP} + lane",
     ]
-    body = each("", "", "once")
+    body = each("", [""], "once")
     rooms: dict[int, tuple[str, ...]] = {}
     for n, r in own.items():
         lines, rooms[n] = reducing.rooms(r, threads)
@@ -52,7 +52,7 @@ def write(nodes: Nodes, group: Group, written: Iterable[int], tuning: Tuning) ->
         f"for j in range(warp, {extent}, {warps}):",
         f"    i = begin + j * {inner}",
     ]
-    inside += indented([*each("i", "", "load"), *each("i", "", "j")])
+    inside += indented([*each("i", [""], "load"), *each("i", [""], "j")])
     body += indented(inside)
     for n, r in own.items():
         body += [

@@ -1,4 +1,4 @@
-"""Kernels of elementwise groups: each thread has some elements, a block's width apart.
+"""Kernels of elementwise groups: each thread has some elements, in neighbours that lie together.
 
 All loads of a thread come before its first store, so that they are in flight together: what
 brought a sum of arrays to the speed of a copy. The last block looks at each element.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from numbasync.batch.emit import Emitter, KernelText, Tuning, indented
+from numbasync.batch.emit import WIDTH, Emitter, KernelText, Tuning, indented
 from numbasync.batch.fuse import Group
 from numbasync.batch.graph import Nodes
 from numbasync.batch.space import Step
@@ -18,41 +18,45 @@ from numbasync.layout import Shape
 def write(nodes: Nodes, group: Group, written: Iterable[int], tuning: Tuning) -> KernelText:
     """The kernel of a group without reductions."""
     made = Emitter(nodes, group, written, tuning)
-    threads, elements = tuning.threads, tuning.elements
+    threads, tile = tuning.threads, tuning.threads * tuning.elements
+    width = 1 if tuning.elements % WIDTH else WIDTH
     size = group.space.size
     n = made.parameter("n", "number", size)
     inner, call = _function(made)
     once, each = _loads(made, group.space.shape)
     outputs = list(made.outputs)
 
-    def stores(at: str, suffix: str) -> list[str]:
+    def stores(at: str, suffixes: list[str]) -> list[str]:
         if len(outputs) == 1:
-            return [made.store(outputs[0], at, call(suffix))]
-        names = [f"r{k}{suffix}" for k in range(len(outputs))]
-        return [
-            f"{', '.join(names)} = {call(suffix)}",
-            *(made.store(o, at, name) for o, name in zip(outputs, names, strict=True)),
+            return [made.store_neighbours(outputs[0], at, [call(s) for s in suffixes])]
+        lines = [f"{', '.join(f'r{k}{s}' for k in range(len(outputs)))} = {call(s)}"
+                 for s in suffixes]  # fmt: skip
+        return lines + [
+            made.store_neighbours(o, at, [f"r{k}{s}" for s in suffixes])
+            for k, o in enumerate(outputs)
         ]
 
-    first = f"i = cuda.blockIdx.x * {threads * elements} + cuda.threadIdx.x"
-    body = [first, *once]
-    if elements > 1:
-        last = f"i + {(elements - 1) * threads}"
-        body.append(f"if {last} < {n}:")
-        whole: list[str] = []
-        places = ["i"] + [f"i{k}" for k in range(1, elements)]
-        whole += [f"{places[k]} = i + {k * threads}" for k in range(1, elements)]
-        for k, at in enumerate(places):
-            whole += each(at, f"_{k}")
-        for k, at in enumerate(places):
-            whole += stores(at, f"_{k}")
-        body += indented(whole)
-        body += ["else:", f"    for k in range(i, {n}, {threads}):"]
-        body += indented(indented([*each("k", ""), *stores("k", "")]))
-    else:
-        body.append(f"if i < {n}:")
-        body += indented([*each("i", ""), *stores("i", "")])
-    return made.finish(body, -(-size // (threads * elements)), threads, [inner])
+    starts = range(0, tuning.elements, width)
+    suffixes = {s: [f"_{s + e}" for e in range(width)] for s in starts}
+    whole = [f"i{s} = first + cuda.threadIdx.x{f' * {width}' if width > 1 else ''}"
+             f"{f' + {s * threads}' if s else ''}" for s in starts]  # fmt: skip
+    for s in starts:
+        whole += each(f"i{s}", suffixes[s])
+    for s in starts:
+        whole += stores(f"i{s}", suffixes[s])
+    condition = f"first + {tile} <= {n}"
+    if width > 1:
+        condition += f" and {made.aligned(group.space.shape)}"
+    body = [
+        f"first = cuda.blockIdx.x * {tile}",
+        *once,
+        f"if {condition}:",
+        *indented(whole),
+        "else:",
+        f"    for k in range(first + cuda.threadIdx.x, min(first + {tile}, {n}), {threads}):",
+        *indented(indented([*each("k", [""]), *stores("k", [""])])),
+    ]
+    return made.finish(body, -(-size // tile), threads, [inner])
 
 
 def _function(made: Emitter) -> tuple[str, Callable[[str], str]]:
@@ -81,27 +85,27 @@ def _varying(made: Emitter) -> set[str]:
     return {f"a{k}" for k, n in enumerate(made.reads) if made.steps(n, shape) != ()}
 
 
-def _loads(made: Emitter, shape: Shape) -> tuple[list[str], Callable[[str, str], list[str]]]:
-    """Loads of what all elements have in common, and what writes those of one element."""
+def _loads(made: Emitter, shape: Shape) -> tuple[list[str], Callable[[str, list[str]], list[str]]]:
+    """Loads of what all elements have in common, and what writes those of neighbours."""
     once: list[str] = []
-    plain: list[tuple[str, int]] = []
-    placed: dict[tuple[Step, ...], tuple[list[str], list[tuple[str, int]]]] = {}
+    plain: dict[int, str] = {}
+    placed: dict[tuple[Step, ...], dict[int, str]] = {}
     for k, n in enumerate(made.reads):
         found = made.steps(n, shape)
         if found is None:
-            plain.append((f"a{k}", n))
+            plain[n] = f"a{k}"
         elif not found:
             once.append(f"a{k} = {made.load(n, '0')}")
-        elif found in placed:
-            placed[found][1].append((f"a{k}", n))
         else:
-            placed[found] = made.numbers(found), [(f"a{k}", n)]
+            placed.setdefault(found, {})[n] = f"a{k}"
 
-    def each(at: str, suffix: str) -> list[str]:
-        lines = [f"{name}{suffix} = {made.load(n, at)}" for name, n in plain]
-        for p, (found, (numbers, loads)) in enumerate(placed.items()):
-            lines.append(f"p{p}{suffix} = {made.index(found, numbers, at)}")
-            lines += [f"{name}{suffix} = {made.load(n, f'p{p}{suffix}')}" for name, n in loads]
+    def each(at: str, suffixes: list[str]) -> list[str]:
+        lines: list[str] = []
+        for n, name in plain.items():
+            lines += made.neighbours(n, at, [f"{name}{s}" for s in suffixes])
+        for p, (found, names) in enumerate(placed.items()):
+            loads = {n: [f"{name}{s}" for s in suffixes] for n, name in names.items()}
+            lines += made.broadcast(found, loads, at, f"p{p}{suffixes[0]}")
         return lines
 
     return once, each

@@ -6,12 +6,14 @@ The text depends on the structure of a group alone: values are numbered as they 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from numbasync.backend.base import Limits
+from numbasync.batch import wide
 from numbasync.batch.formulas import HELPERS, Formulas, identifier, register, typed
 from numbasync.batch.fuse import Group
 from numbasync.batch.graph import CONSTANT, Nodes
@@ -24,6 +26,7 @@ WARP = 32
 MOST_THREADS = 1024  # of a block, on every device
 REGISTERS = 65536  # of a block
 FEW_THREADS = 256  # that may have as many registers each as a thread can
+WIDTH = wide.WIDTH
 WIDE = 2**31  # elements from which on an index is computed in 64 bits
 
 
@@ -33,21 +36,37 @@ class Tuning:
 
     Attributes:
         threads: of a block.
-        elements: that a thread has in flight: loads first, then the rest.
+        elements: that a thread has in flight: loads first, then the rest. Of a multiple of 4,
+            4 are neighbours and are loaded at once.
+        row_elements: of a row that a thread has; blocks that have a row are so large.
+        kept_words: of 4 bytes, that a thread may keep of its elements of a row, in registers; half
+            of it in the largest blocks. 0: it goes through them in a loop.
         warp_most: columns up to which a warp has a row; a block has those of more.
         splits: blocks at most of a reduction that many blocks share.
-        shared_bytes: of a block, in which it may keep a row.
+        shared_bytes: of a block, in which it may keep a row if its threads do not.
     """
 
     threads: int = 256
     elements: int = 4
+    row_elements: int = 16
+    kept_words: int = 64
     warp_most: int = 512
     splits: int = 1024
     shared_bytes: int = 48 * 1024
 
+    @classmethod
+    def suited_to(cls, limits: Limits) -> Tuning:
+        """What a device runs fast, and what its kernels are compiled soon for."""
+        if limits.loads_in_flight > 1:
+            return GPU
+        return SERIAL
+
     def __post_init__(self) -> None:
         """Raises CallerError where kernels cannot have these extents."""
-        least = {"threads": WARP, "elements": 1, "warp_most": 0, "splits": 1, "shared_bytes": 0}
+        least = {
+            "threads": WARP, "elements": 1, "row_elements": 1, "kept_words": 0, "warp_most": 0,
+            "splits": 1, "shared_bytes": 0,
+        }  # fmt: skip
         for name, value in least.items():
             given = getattr(self, name)
             if type(given) is not int or given < value:
@@ -57,6 +76,10 @@ class Tuning:
                 f"Tuning: threads={self.threads}; write a multiple of {WARP}, at most "
                 f"{MOST_THREADS}: threads of a block add up by warps."
             )
+
+
+GPU = Tuning()
+SERIAL = Tuning(elements=1, row_elements=64, kept_words=0, splits=64)
 
 
 class Argument(NamedTuple):
@@ -118,6 +141,8 @@ class Emitter:
         self.outputs: dict[int, str] = {}
         self._arrays: dict[int, str] = {}
         self._constants: dict[int, str] = {}
+        self._numbers: dict[tuple[Step, ...], list[str]] = {}
+        self._moves: set[str] = set()
         self._count = 0
         wanted = set(written)
         for n in group.roots:
@@ -161,8 +186,64 @@ class Emitter:
         kept = f"np.float16({value})" if self.nodes[n].dtype == F16 else value
         return f"{self.outputs[n]}[{index}] = {kept}"
 
+    def neighbours(self, n: int, index: str, names: Sequence[str]) -> list[str]:
+        """Load neighbouring elements: four at once, or one."""
+        if len(names) == 1:
+            return [f"{names[0]} = {self.load(n, index)}"]
+        self._moves.add("load4")
+        text = f"load4({self._arrays[n]}, {index})"
+        if self.nodes[n].dtype != F16:
+            return [f"{', '.join(names)} = {text}"]
+        raw = [f"{name}_half" for name in names]
+        kept = [f"{name} = {typed(F16, half)}" for name, half in zip(names, raw, strict=True)]
+        return [f"{', '.join(raw)} = {text}", *kept]
+
+    def store_neighbours(self, n: int, index: str, values: Sequence[str]) -> str:
+        """Store neighbouring elements: four at once, or one."""
+        if len(values) == 1:
+            return self.store(n, index, values[0])
+        self._moves.add("store4")
+        kept = [f"np.float16({v})" if self.nodes[n].dtype == F16 else v for v in values]
+        return f"store4({self.outputs[n]}, {index}, ({', '.join(kept)}))"
+
+    def aligned(self, whole: Shape) -> str:
+        """The condition under which neighbours can be moved at once, of all arrays that may be."""
+        outputs = [name for n, name in self.outputs.items() if self.steps(n, whole) is None]
+        reads = [name for n, name in self._arrays.items() if self.steps(n, whole) != ()]
+        self._moves.add("is_aligned")
+        return " and ".join(f"is_aligned({name})" for name in reads + outputs) or "True"
+
     def steps(self, n: int, whole: Shape) -> tuple[Step, ...] | None:
         return steps(self.nodes[n].shape, whole)
+
+    def broadcast(
+        self, found: tuple[Step, ...], loads: Mapping[int, Sequence[str]], at: str, place: str
+    ) -> list[str]:
+        """Load what is broadcast, at neighbouring elements.
+
+        Args:
+            loads: names for the elements of each value that is broadcast in this way.
+            at: the first of the elements.
+            place: a name for where it is found; the others have it with a number behind.
+        """
+        width = len(next(iter(loads.values())))
+        inner = found[-1]
+        lines = [f"{place} = {self.index(found, self.numbers(found), at)}"]
+        if width > 1 and inner.below == 1 and inner.extent % width == 0:  # neighbours there, too
+            for n, names in loads.items():
+                lines += self.neighbours(n, place, names)
+        elif width > 1 and inner.below != 1 and inner.below % width == 0:  # the same one
+            for n, names in loads.items():
+                lines.append(f"{names[0]} = {self.load(n, place)}")
+                lines += [f"{name} = {names[0]}" for name in names[1:]]
+        else:
+            for e in range(width):
+                where = f"{place}_{e}" if e else place
+                if e:
+                    flat = f"({at} + {e})"
+                    lines.append(f"{where} = {self.index(found, self.numbers(found), flat)}")
+                lines += [f"{names[e]} = {self.load(n, where)}" for n, names in loads.items()]
+        return lines
 
     def index(self, found: tuple[Step, ...], numbers: Sequence[str], flat: str) -> str:
         """The index of a broadcast value's element, at element `flat` of the whole."""
@@ -181,11 +262,14 @@ class Emitter:
         return " + ".join(terms)
 
     def numbers(self, found: tuple[Step, ...]) -> list[str]:
-        """Parameters for the numbers of an index."""
+        """Parameters for the numbers of an index, the same ones each time."""
+        if found in self._numbers:
+            return self._numbers[found]
         kind: Callable[[int], Any] = int if self.space.size >= WIDE else np.uint32
         absent = (1, 0, 1)
         values = [v for step in found for v, a in zip(step, absent, strict=True) if v != a]
-        return [self.number(kind(v)) for v in values]
+        made = self._numbers[found] = [self.number(kind(v)) for v in values]
+        return made
 
     # --- values ---
 
@@ -248,7 +332,11 @@ class Emitter:
             device: texts of functions that it calls.
         """
         name = self.title()
-        parts = [f'"""{self._said()}"""', _IMPORTS]
+        imports = _IMPORTS
+        if self._moves:
+            moves = ", ".join(sorted(self._moves))
+            imports += f"\nfrom numbasync.batch.wide import {moves}  # form {wide.FORM}\n"
+        parts = [f'"""{self._said()}"""', imports]
         cached = not self.formulas.functions
         given = "{}: Any = None  # a function of the program\n"
         parts += [given.format(function) for function in self.formulas.functions]

@@ -6,15 +6,19 @@ adds up the parts, always in the same order, and computes what is made of the re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from numbasync.batch import reducing
-from numbasync.batch.emit import Emitter, KernelText, Scratch, Tuning, indented
+from numbasync.batch.emit import WIDTH, Emitter, KernelText, Scratch, Tuning, indented
 from numbasync.batch.fuse import Group
 from numbasync.batch.graph import Nodes
 from numbasync.batch.reducing import WARP
+from numbasync.batch.space import Step
 
-Each = Callable[[str, str, str], list[str]]
+# What writes the lines of neighbouring elements: of the first one's index, of what their names end
+# in, and of `"once"` (loads that all elements share), `"load"`, or the first one's place in its
+# row.
+Each = Callable[[str, Sequence[str], str], list[str]]
 
 
 def write(nodes: Nodes, group: Group, written: Iterable[int], tuning: Tuning) -> KernelText:
@@ -24,7 +28,9 @@ def write(nodes: Nodes, group: Group, written: Iterable[int], tuning: Tuning) ->
     cols, rows = space.extent, space.outer
     tile = threads * elements
     splits = max(1, min(-(-cols // tile), -(-tuning.splits // max(rows, 1))))
-    width, shares = made.parameter("cols", "number", cols), "shares"
+    # Which elements a thread has depends on the extents alone: in other orders other bits come out.
+    width = 1 if elements % WIDTH or (rows > 1 and cols % WIDTH) else WIDTH
+    end, shares = made.parameter("cols", "number", cols), "shares"
     made.parameter(shares, "number", splits)
     own = reducing.reductions(nodes, [n for n in group.roots if nodes[n].is_reduction])
     each = elements_of(made, own)
@@ -32,32 +38,46 @@ def write(nodes: Nodes, group: Group, written: Iterable[int], tuning: Tuning) ->
     body = [
         f"row = cuda.blockIdx.x // {shares}",
         f"share = cuda.blockIdx.x % {shares}",
-        f"begin = row * {width}",
-        *each("", "", "once"),
+        f"begin = row * {end}",
+        *each("", [""], "once"),
     ]
     for r in own.values():
         body += reducing.begin(r)
-    last = f"j + {(elements - 1) * threads}" if elements > 1 else "j"
-    body += [f"j = share * {tile} + cuda.threadIdx.x", f"while {last} < {width}:"]
+    starts = range(0, elements, width)
+    suffixes = {s: [f"_{s + e}" for e in range(width)] for s in starts}
     lines: list[str] = []
-    for k in range(elements):
-        at = f"j{k}"
-        lines += [f"{at} = j + {k * threads}" if k else f"{at} = j", f"i{k} = begin + {at}"]
-        lines += each(f"i{k}", f"_{k}", "load")
-    for k in range(elements):
-        lines += each(f"i{k}", f"_{k}", f"j{k}")
-    body += indented([*lines, f"j += {shares} * {tile}"])
-    if elements > 1:
-        body.append(f"for k in range(j, {width}, {threads}):  # of the last tile, which is cut off")
-        body += indented(["i = begin + k", *each("i", "", "load"), *each("i", "", "k")])
+    for s in starts:
+        place = "cuda.threadIdx.x" + (f" * {width}" if width > 1 else "")
+        lines += [
+            f"j{s} = t + {place}" + (f" + {s * threads}" if s else ""),
+            f"i{s} = begin + j{s}",
+        ]
+        lines += each(f"i{s}", suffixes[s], "load")
+    for s in starts:
+        lines += each(f"i{s}", suffixes[s], f"j{s}")
+    body.append(f"t = share * {tile}")
+    whole = [f"while t + {tile} <= {end}:", *indented([*lines, f"t += {shares} * {tile}"])]
+    body += whole if width == 1 else [f"if {made.aligned(space.shape)}:", *indented(whole)]
+    one = ["i = begin + j", *each("i", [""], "load"), *each("i", [""], "j")]
+    at, upto = "t + cuda.threadIdx.x", f"min(t + {tile}, {end})"
+    if width == 1:
+        one = [f"for j in range({at}, {upto}, {threads}):", *indented(one)]
+    else:
+        one = [
+            f"for s in range({at} * {width}, {upto}, {threads * width}):",
+            f"    for j in range(s, min(s + {width}, {end})):",
+            *indented(indented(one)),
+        ]
+    body.append(f"while t < {end}:  # what is cut off, or lies elsewhere")
+    body += indented([*one, f"t += {shares} * {tile}"])
     body += _across(made, own, head, threads)
     partials: tuple[Scratch, ...] = ()
-    end = _end(made, own, "row")
+    ends = _end(made, own, "row")
     if splits == 1:
-        body += ["if cuda.threadIdx.x == 0:", *indented(end)]
+        body += ["if cuda.threadIdx.x == 0:", *indented(ends)]
     else:
         lines, partials = _together(made, own, head, rows * splits, threads)
-        body += [*lines, *indented(["if cuda.threadIdx.x == 0:", *indented(end)])]
+        body += [*lines, *indented(["if cuda.threadIdx.x == 0:", *indented(ends)])]
     return made.finish(
         [*head, *body], rows * splits, threads,
         partials=partials, counters=rows if splits > 1 else 0,
@@ -137,43 +157,55 @@ def depends(made: Emitter, own: dict[int, reducing.Reduction], root: int) -> boo
 
 
 def elements_of(made: Emitter, own: dict[int, reducing.Reduction]) -> Each:
-    """What writes the lines of one element: `each(index, suffix, what)`, where `what` is `"once"`
-    (loads that all elements share), `"load"`, or the name of the element's place in its row.
-    """
+    """What writes the lines of neighbouring elements."""
     nodes, shape = made.nodes, made.space.shape
     targets = [nodes[n].inputs[0] for n in own]
     wide = [n for n in made.outputs if not depends(made, own, n)]
     needed = [n for n in made.order([*targets, *wide], made.constants()) if n in made.reads]
     shared: dict[int, str] = made.constants()
     loaded: dict[str, dict[int, str]] = {}
-    numbers = {
-        found: made.numbers(found)
-        for found in dict.fromkeys(made.steps(n, shape) for n in needed)
-        if found
-    }
 
-    def each(at: str, suffix: str, what: str) -> list[str]:
+    def once() -> list[str]:
+        lines = []
+        for n in needed:
+            if made.steps(n, shape) == ():
+                shared[n] = made.name()
+                lines.append(f"{shared[n]} = {made.load(n, '0')}")
+        return lines
+
+    def load(at: str, suffixes: Sequence[str]) -> list[str]:
         lines: list[str] = []
+        names = [dict(shared) for _ in suffixes]
+        loaded.update(zip(suffixes, names, strict=True))
+        placed: dict[tuple[Step, ...], dict[int, list[str]]] = {}
+        for n in needed:
+            found = made.steps(n, shape)
+            if n in shared:
+                continue
+            new = [made.name() for _ in suffixes]
+            for known, name in zip(names, new, strict=True):
+                known[n] = name
+            if found:
+                placed.setdefault(found, {})[n] = new
+            else:
+                lines += made.neighbours(n, at, new)
+        for found, loads in placed.items():
+            lines += made.broadcast(found, loads, at, f"p{made.name()}")
+        return lines
+
+    def each(at: str, suffixes: Sequence[str], what: str) -> list[str]:
         if what == "once":
-            for n in needed:
-                if made.steps(n, shape) == ():
-                    shared[n] = made.name()
-                    lines.append(f"{shared[n]} = {made.load(n, '0')}")
-            return lines
+            return once()
         if what == "load":
-            names = loaded[suffix] = dict(shared)
-            for n in needed:
-                found = made.steps(n, shape)
-                if n not in names:
-                    index = at if not found else made.index(found, numbers[found], at)
-                    names[n] = made.name()
-                    lines.append(f"{names[n]} = {made.load(n, index)}")
-            return lines
-        names = loaded[suffix]
-        made.compute([*targets, *wide], names, lines)
-        lines += [made.store(n, at, names[n]) for n in wide]
-        for r in own.values():
-            lines += reducing.take(made, r, names[nodes[r.node].inputs[0]], what)
+            return load(at, suffixes)
+        lines: list[str] = []
+        for s in suffixes:
+            made.compute([*targets, *wide], loaded[s], lines)
+        lines += [made.store_neighbours(n, at, [loaded[s][n] for s in suffixes]) for n in wide]
+        for e, s in enumerate(suffixes):
+            place = f"({what} + {e})" if e else what
+            for r in own.values():
+                lines += reducing.take(made, r, loaded[s][nodes[r.node].inputs[0]], place)
         return lines
 
     return each

@@ -1,107 +1,64 @@
 """Kernels in which one block, or one warp, has a row: reductions, and what is computed from them.
 
-A row is gone through in *passes*: in one all that the next reductions need, in the last what is
-computed of their results. What a pass has computed or read and a later one needs is kept in shared
-memory, where each thread finds its own columns again; without room for that, it is computed again.
+A row is gone through in passes. Each thread has some of its columns, the same ones in every pass,
+and keeps what it has read and computed of them: its columns are written out, so that values stay
+in registers, and all loads are in flight together. Where that were too much, it is a loop; what is
+needed again is then kept in shared memory or, without room for that, computed again.
+
+Which columns a thread has, and in which order, depends on the row's length alone: so a sum has the
+same bits whatever else the kernel computes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
-from numbasync.batch import reducing
-from numbasync.batch.emit import Emitter, KernelText, Tuning, indented
+from numbasync.batch import passes, reducing
+from numbasync.batch.emit import MOST_THREADS, WIDTH, Emitter, KernelText, Tuning, indented
 from numbasync.batch.fuse import Group
-from numbasync.batch.graph import CONSTANT, Nodes
-from numbasync.batch.ops import BOOL, DType
+from numbasync.batch.graph import Nodes
+from numbasync.batch.ops import BOOL
 from numbasync.batch.reducing import WARP, Reduction
 from numbasync.batch.space import Step
 from numbasync.layout import Shape
 
+FEWEST = 64  # threads of a block that has a row
+MOST_LINES = 512  # of a kernel whose columns are written out, about: it takes time to compile
 
-@dataclass
-class Passes:
-    """In which pass each value is computed.
+COLS = "cols"  # the parameter
+
+Names = dict[int, str]
+
+
+class Share(NamedTuple):
+    """Which columns of a row a thread has: `elements` of them, `width` neighbours at a time, those
+    of `stride` threads side by side.
+    """
+
+    stride: int
+    width: int
+    elements: int
+
+    @classmethod
+    def of(cls, cols: int, stride: int, is_wide: bool) -> Share:
+        width = WIDTH if is_wide and cols % WIDTH == 0 and cols >= WIDTH * stride else 1
+        return cls(stride, width, -(-cols // (stride * width)) * width)
+
+
+class Part(NamedTuple):
+    """Neighbouring columns of a thread in a text.
 
     Attributes:
-        count: how many there are.
-        ready: the pass from which on a value is there; of a reduction, the one behind its own.
-        narrow: values of which a row has one.
-        wanted: for each pass, the values that it must compute at every element.
-        kept: first and last pass of what is kept between passes.
+        column: the first one; `at`: its element.
+        names: of the values of each.
+        is_cut: some threads have none of these.
     """
 
-    count: int
-    ready: dict[int, int]
-    narrow: set[int]
-    wanted: list[list[int]]
-    kept: dict[int, tuple[int, int]] = field(default_factory=dict)
-
-
-def is_wide(nodes: Nodes, group: Group, root: int) -> bool:
-    """Whether a root has all the elements that the kernel goes through."""
-    return not nodes[root].is_reduction and nodes[root].shape == group.space.shape
-
-
-def passes(nodes: Nodes, group: Group, written: Iterable[int]) -> Passes:
-    """Work out the passes of a group; what is kept assumes that there is room."""
-    space, wished = group.space, set(written)
-    here = sorted(group.inside | set(group.reads))
-    constants = {i for n in here for i in nodes[n].inputs if nodes[i].op == CONSTANT}
-    ready = dict.fromkeys([*constants, *group.reads], 0)
-    for n in sorted(group.inside):
-        ready[n] = max((ready[i] for i in nodes[n].inputs), default=0) + nodes[n].is_reduction
-    narrow = {
-        n
-        for n in here
-        if (nodes[n].is_reduction and n in group.inside)
-        or (nodes[n].shape != space.shape and space.aligned(nodes[n].shape))
-    }
-    wide_roots = [n for n in group.roots if n in wished and is_wide(nodes, group, n)]
-    own = [n for n in group.roots if nodes[n].is_reduction]
-    count = max([ready[n] + 1 for n in wide_roots] + [ready[n] for n in own])
-    wanted: list[list[int]] = [[] for _ in range(count)]
-    for n in own:
-        wanted[ready[n] - 1].append(nodes[n].inputs[0])
-    for n in wide_roots:
-        wanted[ready[n]].append(n)
-    found = Passes(count, ready, narrow, wanted)
-    first: dict[int, int] = {}
-    for at in range(count):
-        seen: set[int] = set()
-        waiting = list(wanted[at])
-        while waiting:
-            n = waiting.pop()
-            if n in seen or n in narrow or nodes[n].op == CONSTANT:
-                continue
-            seen.add(n)
-            began = first.setdefault(n, at)
-            if began < at and nodes[n].shape == space.shape:
-                found.kept[n] = found.kept.get(n, (began, at))[0], at
-            elif n not in group.reads:
-                waiting += nodes[n].inputs
-    return found
-
-
-def _slots(nodes: Nodes, kept: dict[int, tuple[int, int]]) -> tuple[dict[int, int], list[DType]]:
-    """A slot for each kept value, and the slots' types. A thread reads its element before it
-    writes one, so what is last read in a pass makes room for what is kept from then on.
-    """
-    slots: dict[int, int] = {}
-    kinds: list[DType] = []
-    free_from: list[int] = []
-    for n, (begins, ends) in sorted(kept.items(), key=lambda item: (item[1][0], item[0])):
-        kind = reducing.shared_dtype(nodes[n].dtype)
-        for s, last in enumerate(free_from):
-            if last <= begins and kinds[s] == kind:
-                slots[n], free_from[s] = s, ends
-                break
-        else:
-            slots[n] = len(kinds)
-            kinds.append(kind)
-            free_from.append(ends)
-    return slots, kinds
+    column: str
+    at: str
+    names: list[Names]
+    is_cut: bool = False
 
 
 def write(nodes: Nodes, group: Group, written: Iterable[int], tuning: Tuning) -> KernelText:
@@ -110,33 +67,50 @@ def write(nodes: Nodes, group: Group, written: Iterable[int], tuning: Tuning) ->
     return _Row(made, group, set(written), tuning).write()
 
 
+def _block(cols: int, elements: int) -> int:
+    """Threads that have so many elements each."""
+    return max(FEWEST, min(reducing.power_of_two(-(-cols // elements)), MOST_THREADS))
+
+
 class _Row:
     def __init__(self, made: Emitter, group: Group, written: set[int], tuning: Tuning) -> None:
         self.made = made
         self.nodes = made.nodes
         self.group = group
-        self.plan = passes(made.nodes, group, written)
+        self.plan = passes.passes(made.nodes, group, written)
         space = group.space
         self.rows, self.cols = space.outer, space.extent
         self.by_warp = self.cols <= tuning.warp_most
-        self.threads = tuning.threads
-        self.per_block = tuning.threads // WARP if self.by_warp else 1
+        self.threads = tuning.threads if self.by_warp else _block(self.cols, tuning.row_elements)
+        self.per_block = self.threads // WARP if self.by_warp else 1
+        stride = WARP if self.by_warp else self.threads
+        self.share = Share.of(self.cols, stride, tuning.elements % WIDTH == 0)
         own = [n for n in group.roots if made.nodes[n].is_reduction]
         self.reductions = reducing.reductions(made.nodes, own)
         self.width = max(WARP, reducing.power_of_two(self.cols))
-        self.slots, kinds = _slots(made.nodes, self.plan.kept)
-        self.kinds: list[DType] = kinds
-        room = sum(k.itemsize for k in kinds) * self.width * self.per_block
+        self.slots, self.kinds = passes.rooms(made.nodes, self.plan.kept)
+        self.is_unrolled = self._can_be_unrolled(tuning.kept_words)
+        if self.is_unrolled or self._room() > tuning.shared_bytes:
+            self.plan.kept, self.slots, self.kinds = {}, {}, []
+
+    def _can_be_unrolled(self, most: int) -> bool:
+        """Whether a thread can keep its columns, in so many words at most."""
+        words = sum(-(-kind.itemsize // 4) for kind in self.kinds) * self.share.elements
+        if not most or words > (most if self.threads < MOST_THREADS else most // 2):
+            return False
+        each = sum(len(self.made.order(wanted, ())) for wanted in self.plan.wanted)
+        return each * self.share.elements <= MOST_LINES
+
+    def _room(self) -> int:
+        """Bytes of shared memory, if rows are kept there."""
+        room = sum(k.itemsize for k in self.kinds) * self.width * self.per_block
         if not self.by_warp:
             room += reducing.nbytes(self.reductions) * (self.threads // WARP)
-        if room > tuning.shared_bytes:
-            self.plan.kept, self.slots, self.kinds = {}, {}, []
+        return room
 
     def write(self) -> KernelText:
         made = self.made
-        cols = made.parameter("cols", "number", self.cols)
-        threads = self.threads
-        stride = WARP if self.by_warp else threads
+        made.parameter(COLS, "number", self.cols)
         head = []
         for s, dtype in enumerate(self.kinds):
             head.append(
@@ -144,11 +118,11 @@ class _Row:
             )
         rooms: dict[int, tuple[str, ...]] = {}
         for n, r in self.reductions.items():
-            if not self.by_warp and threads > WARP:
-                lines, rooms[n] = reducing.rooms(r, threads // WARP)
-                head += lines
-            else:
+            if self.by_warp:
                 rooms[n] = ()
+            else:
+                lines, rooms[n] = reducing.rooms(r, self.threads // WARP)
+                head += lines
         if self.by_warp:
             head += [
                 f"lane = cuda.threadIdx.x % {WARP}",
@@ -159,15 +133,15 @@ class _Row:
                 head.append(f"own = warp * {self.width}")
         else:
             head += ["lane = cuda.threadIdx.x", "row = cuda.blockIdx.x"]
-        body = self._body(cols, stride, rooms)
+        body = self._body(rooms)
         if self.by_warp:
             rows = made.parameter("rows", "number", self.rows)
             body = [f"if row < {rows}:", *indented(body)]
-        return made.finish([*head, *body], -(-self.rows // self.per_block), threads)
+        return made.finish([*head, *body], -(-self.rows // self.per_block), self.threads)
 
-    def _body(self, cols: str, stride: int, rooms: dict[int, tuple[str, ...]]) -> list[str]:
+    def _body(self, rooms: dict[int, tuple[str, ...]]) -> list[str]:
         made, plan, nodes = self.made, self.plan, self.nodes
-        lines = [f"begin = row * {cols}"]
+        lines = [f"begin = row * {COLS}"]
         space = self.group.space
         shape = (*space.shape[:-1], 1) if space.axis is not None else ()
         names = made.constants()  # of what a row has one of
@@ -177,13 +151,31 @@ class _Row:
                 lines.append(f"{names[n]} = {made.load(n, '0')}")
         common = dict(names)
         self._results(0, shape, names, lines)
-        indices: dict[tuple[Step, ...], list[str]] = {}
+        stride, width, elements = self.share
+        if width > 1:
+            lines.append(f"aligned = {made.aligned(space.shape)}")
+        parts: list[Part] = []
+        if self.is_unrolled:
+            first = f"lane * {width}" if width > 1 else "lane"
+            for k in range(0, elements, width):
+                lines.append(f"j{k} = {first}{f' + {k * stride}' if k else ''}")
+                lines.append(f"i{k} = begin + j{k}")
+                is_cut = (k + width) * stride > self.cols
+                parts.append(Part(f"j{k}", f"i{k}", [{} for _ in range(width)], is_cut))
         for at in range(plan.count):
             own = [r for n, r in self.reductions.items() if plan.ready[n] == at + 1]
             for r in own:
                 lines += reducing.begin(r)
-            lines.append(f"for j in range(lane, {cols}, {stride}):")
-            lines += indented(self._pass(at, own, dict(names), indices))
+            if self.is_unrolled:
+                lines += self._pass(at, own, parts, names)
+            else:
+                part = Part("j", "i", [{} for _ in range(width)])
+                first = f"lane * {width}" if width > 1 else "lane"
+                lines += [
+                    f"for j in range({first}, {COLS}, {stride * width}):",
+                    "    i = begin + j",
+                ]
+                lines += indented(self._pass(at, own, [part], names))
             if own:
                 lines += (
                     reducing.across_warp(made, own) if self.by_warp
@@ -191,17 +183,17 @@ class _Row:
                 )  # fmt: skip
             for r in own:
                 names[r.node] = common[r.node] = made.name()
-                lines.append(f"{names[r.node]} = {reducing.result(made, r, cols)}")
+                lines.append(f"{names[r.node]} = {reducing.result(made, r, COLS)}")
             self._results(at + 1, shape, names, lines)
         ends: list[str] = []
         for n in made.outputs:
-            if not is_wide(nodes, self.group, n):
+            if not passes.is_wide(nodes, self.group, n):
                 scope = dict(common)
                 made.at_results([n], nodes[n].shape, "row", scope, ends)
                 ends.append(made.store(n, "row", scope[n]))
         return [*lines, "if lane == 0:", *indented(ends)] if ends else lines
 
-    def _results(self, at: int, shape: Shape, names: dict[int, str], lines: list[str]) -> None:
+    def _results(self, at: int, shape: Shape, names: Names, lines: list[str]) -> None:
         """What is computed once a row for all of its elements, as soon as it can be."""
         plan = self.plan
         for n in sorted(plan.narrow):
@@ -209,53 +201,114 @@ class _Row:
                 self.made.at_results([n], shape, "row", names, lines)
 
     def _pass(
-        self, at: int, own: list[Reduction], names: dict[int, str],
-        indices: dict[tuple[Step, ...], list[str]],
-    ) -> list[str]:  # fmt: skip
-        """What is done at column `j`.
+        self, at: int, own: list[Reduction], parts: Sequence[Part], narrow: Names
+    ) -> list[str]:
+        """What is done at the columns of `parts`: all loads, then the rest."""
+        lines: list[str] = []
+        for part in parts:
+            for names in part.names:
+                names |= narrow
+            if self.slots:
+                lines += self._again(at, part)
+        loads = [self._loads(at, part) for part in parts]
+        lines += self._moves([load for load in loads if load is not None])
+        for part in parts:
+            computed = self._computed(at, own, part)
+            lines += _guarded(part, computed)
+        return lines
 
-        Args:
-            indices: the numbers of indices, which passes share.
-        """
-        made, plan, nodes, space = self.made, self.plan, self.nodes, self.group.space
-        lines = ["i = begin + j"]
+    def _again(self, at: int, part: Part) -> list[str]:
+        """What an earlier pass has kept in shared memory."""
+        lines: list[str] = []
+        for n, slot in self.slots.items():
+            if self.plan.kept[n][0] < at and self._is_used(n, at):
+                for e, names in enumerate(part.names):
+                    names[n] = self.made.name()
+                    text = f"kept{slot}[{self._place(e)}]"
+                    text = f"({text} != 0)" if self.nodes[n].dtype == BOOL else text
+                    lines.append(f"{names[n]} = {text}")
+        return lines
+
+    def _place(self, e: int) -> str:
+        """Where the thread keeps column `j + e` in shared memory."""
         place = "own + j" if self.by_warp else "j"
-        for n, slot in self.slots.items():
-            begins, _ = plan.kept[n]
-            if begins < at and self._is_used(n, at):
-                names[n] = made.name()
-                text = f"kept{slot}[{place}]"
-                lines.append(f"{names[n]} = {f'({text} != 0)' if nodes[n].dtype == BOOL else text}")
-        needed = made.order(plan.wanted[at], names)
-        placed: dict[tuple[Step, ...], str] = {}
-        for n in needed:
-            if n not in made.reads:
-                continue
-            found = made.steps(n, space.shape)
-            if found is None:
-                index = "i"
-            elif found not in placed:
-                if found not in indices:
-                    indices[found] = made.numbers(found)
-                placed[found] = index = f"p{len(placed)}"
-                lines.append(f"{index} = {made.index(found, indices[found], 'i')}")
+        return f"{place} + {e}" if e else place
+
+    def _loads(self, at: int, part: Part) -> Callable[[bool], list[str]] | None:
+        """What writes the loads of a pass, of neighbours at once or not; None: there are none."""
+        made, shape = self.made, self.group.space.shape
+        plain: dict[int, list[str]] = {}
+        placed: dict[tuple[Step, ...], dict[int, list[str]]] = {}
+        for n in made.order(self.plan.wanted[at], part.names[0]):
+            if n in made.reads:
+                new = [made.name() for _ in part.names]
+                for names, name in zip(part.names, new, strict=True):
+                    names[n] = name
+                found = made.steps(n, shape)
+                (placed.setdefault(found, {}) if found else plain)[n] = new
+        if not plain and not placed:
+            return None
+        places = {found: f"p{made.name()}" for found in placed}
+
+        def lines(of: slice, start: str) -> list[str]:
+            written: list[str] = []
+            for n, new in plain.items():
+                written += made.neighbours(n, start, new[of])
+            for found, loads in placed.items():
+                some = {n: new[of] for n, new in loads.items()}
+                written += made.broadcast(found, some, start, places[found])
+            return written
+
+        def written(together: bool) -> list[str]:
+            if together:
+                found = lines(slice(None), part.at)
             else:
-                index = placed[found]
-            names[n] = made.name()
-            lines.append(f"{names[n]} = {made.load(n, index)}")
-        made.compute(plan.wanted[at], names, lines)
-        for n, slot in self.slots.items():
-            if plan.kept[n][0] == at:
-                value = names[n]
-                kept = f"np.int8({value})" if nodes[n].dtype == BOOL else value
-                lines.append(f"kept{slot}[{place}] = {kept}")
-        lines += [
-            made.store(n, "i", names[n])
-            for n in made.outputs
-            if is_wide(nodes, self.group, n) and plan.ready[n] == at
+                found = []
+                for e in range(len(part.names)):
+                    found += lines(slice(e, e + 1), f"({part.at} + {e})" if e else part.at)
+            return _guarded(part, found)
+
+        return written
+
+    def _moves(self, parts: Sequence[Callable[[bool], list[str]]]) -> list[str]:
+        """Loads or stores of neighbours: at once, if they lie as it takes."""
+        if not parts:
+            return []
+        at_once = [line for written in parts for line in written(True)]
+        if self.share.width == 1:
+            return at_once
+        apart = [line for written in parts for line in written(False)]
+        return ["if aligned:", *indented(at_once), "else:", *indented(apart)]
+
+    def _computed(self, at: int, own: list[Reduction], part: Part) -> list[str]:
+        """What is computed, kept, stored and added up at neighbouring columns."""
+        made, plan, nodes = self.made, self.plan, self.nodes
+        lines: list[str] = []
+        for e, names in enumerate(part.names):
+            made.compute(plan.wanted[at], names, lines)
+            for n, slot in self.slots.items():
+                if plan.kept[n][0] == at:
+                    kept = f"np.int8({names[n]})" if nodes[n].dtype == BOOL else names[n]
+                    lines.append(f"kept{slot}[{self._place(e)}] = {kept}")
+        stored = [
+            n for n in made.outputs if passes.is_wide(nodes, self.group, n) and plan.ready[n] == at
         ]
-        for r in own:
-            lines += reducing.take(made, r, names[nodes[r.node].inputs[0]], "j")
+
+        def stores(together: bool) -> list[str]:
+            values = {n: [names[n] for names in part.names] for n in stored}
+            if together:
+                return [made.store_neighbours(n, part.at, v) for n, v in values.items()]
+            return [
+                made.store(n, f"{part.at} + {e}", value)
+                for n, v in values.items()
+                for e, value in enumerate(v)
+            ]
+
+        lines += self._moves([stores] if stored else [])
+        for e, names in enumerate(part.names):
+            place = f"({part.column} + {e})" if e else part.column
+            for r in own:
+                lines += reducing.take(made, r, names[nodes[r.node].inputs[0]], place)
         return lines
 
     def _is_used(self, n: int, at: int) -> bool:
@@ -276,3 +329,8 @@ class _Row:
             if m not in self.made.reads:
                 waiting += self.nodes[m].inputs
         return False
+
+
+def _guarded(part: Part, lines: list[str]) -> list[str]:
+    """For the threads that have these columns."""
+    return [f"if {part.column} < {COLS}:", *indented(lines)] if part.is_cut and lines else lines

@@ -50,6 +50,7 @@ def _limits(p: Any) -> Limits:
         p.max_shared_memory_per_block,
         p.warp_size,
         p.multiprocessor_count,
+        loads_in_flight=16,
     )
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import queue
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from numbasync.backend.cuda.driver import cu, enter, error_of
@@ -14,6 +16,14 @@ from numbasync.errors import OutOfDeviceMemoryError
 
 if TYPE_CHECKING:
     from numbasync.backend.cuda.device import CudaDevice
+
+
+def _memory() -> int:
+    """Bytes of memory that this process may have: the machine's, or its control group's."""
+    own = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    with contextlib.suppress(OSError, ValueError):  # there is none, or it has no limit
+        own = min(own, int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
+    return own
 
 
 class _Size:
@@ -43,13 +53,14 @@ class PinnedPool:
     Locking pages takes long, and may wait for all that the device is at, even for a gate that
     whoever asks is to open. So small blocks are cut from slabs, each twice as large as the one
     before; they stay, as many as were in use at once. Of larger blocks up to `KEPT_BYTES` are
-    kept when nobody has them.
+    kept when nobody has them: a sixteenth of the memory, since to lock the pages of an array takes
+    ten times as long as to copy into it.
 
     Unlocking them waits for the device, so a thread does that: a block may go back in a
     finaliser, on the thread of an event loop.
     """
 
-    KEPT_BYTES = 256 * 2**20
+    KEPT_BYTES = max(256 * 2**20, _memory() // 16)
     SMALLEST = 4096
     SMALL = 2**19
     FIRST_SLAB, LARGEST_SLAB = 4 * 2**20, 32 * 2**20

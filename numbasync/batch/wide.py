@@ -1,0 +1,81 @@
+"""Neighbouring elements by one instruction of memory: what the texts of kernels import.
+
+A GPU moves up to 16 bytes a thread at once. Numba writes one element at a time, and its compiler
+may not join them, since it does not know where an array begins.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba.cuda import extending, types
+
+WIDTH = 4  # elements
+FORM = 1  # texts say it: compiled kernels are looked up by their texts, which do not show these
+MOST_BYTES = 16  # of one instruction; more are several
+
+_api: Any = extending
+
+
+def _bytes(context: Any, array: Any) -> int:
+    """Of what has to be aligned."""
+    kind = context.data_model_manager[array.dtype].get_data_type()
+    return min(MOST_BYTES, WIDTH * int(context.get_abi_sizeof(kind)))
+
+
+def _place(context: Any, builder: Any, array: Any, value: Any, at: Any, number: Any) -> Any:
+    """A pointer to the elements as one value."""
+    data = context.make_array(array)(context, builder, value).data
+    index = context.cast(builder, number, at, types.intp)
+    kind = context.data_model_manager[array.dtype].get_data_type()
+    return builder.bitcast(builder.gep(data, [index]), ir.VectorType(kind, WIDTH).as_pointer())
+
+
+@_api.intrinsic  # type: ignore[untyped-decorator]
+def load4(typingctx: Any, array: Any, i: Any):  # type: ignore[no-untyped-def]
+    """The elements `i` to `i + 3` of a contiguous array with one axis, as a tuple. The first one
+    must be aligned as all of them together are; no bounds are checked.
+    """
+    out = types.UniTuple(array.dtype, WIDTH)
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        place = _place(context, builder, array, args[0], i, args[1])
+        found = builder.load(place, align=_bytes(context, array))
+        model = context.data_model_manager[array.dtype]
+        elements = [builder.extract_element(found, ir.IntType(32)(k)) for k in range(WIDTH)]
+        return context.make_tuple(builder, out, [model.from_data(builder, e) for e in elements])
+
+    return out(array, i), codegen
+
+
+@_api.intrinsic  # type: ignore[untyped-decorator]
+def store4(typingctx: Any, array: Any, i: Any, values: Any):  # type: ignore[no-untyped-def]
+    """Write the elements `i` to `i + 3`, as `load4` reads them."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        model = context.data_model_manager[array.dtype]
+        together = ir.Constant(ir.VectorType(model.get_data_type(), WIDTH), ir.Undefined)
+        for k in range(WIDTH):
+            value = builder.extract_value(args[2], k)
+            value = context.cast(builder, value, values.types[k], array.dtype)
+            data = model.as_data(builder, value)
+            together = builder.insert_element(together, data, ir.IntType(32)(k))
+        place = _place(context, builder, array, args[0], i, args[1])
+        builder.store(together, place, align=_bytes(context, array))
+        return context.get_dummy_value()
+
+    return types.void(array, i, values), codegen
+
+
+@_api.intrinsic  # type: ignore[untyped-decorator]
+def is_aligned(typingctx: Any, array: Any):  # type: ignore[no-untyped-def]
+    """Whether the first element lies where `load4` can read it."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        word = ir.IntType(64)
+        data = context.make_array(array)(context, builder, args[0]).data
+        rest = builder.and_(builder.ptrtoint(data, word), word(_bytes(context, array) - 1))
+        return builder.icmp_unsigned("==", rest, word(0))
+
+    return types.boolean(array), codegen
