@@ -51,7 +51,7 @@ class Tuning:
     row_elements: int = 16
     kept_words: int = 64
     warp_most: int = 512
-    splits: int = 1024
+    splits: int = 4224
     shared_bytes: int = 48 * 1024
 
     @classmethod

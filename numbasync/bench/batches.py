@@ -20,7 +20,7 @@ LARGE_CPU = 1 << 16
 ROWS, COLUMNS = 65_536, 4_096
 ROWS_CPU = 64
 SMALL = 1024
-HOST_CALLS, CALLS, SMALL_CALLS = 1, 4, 100
+HOST_CALLS, CALLS, SMALL_CALLS = 1, 20, 100
 
 HOST = "numbasync: batch of relu, scale, add"
 NUMBA_HOST = "Numba: three calls with host arrays"

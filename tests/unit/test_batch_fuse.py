@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from numbasync.batch import ops
 from numbasync.batch.codegen import form, write
+from numbasync.batch.emit import GPU, SERIAL
 from numbasync.batch.fuse import MOST_ARRAYS, MOST_NODES, Fusion, fuse
 from numbasync.batch.graph import live
 from numbasync.batch.record import Of, Recorder
@@ -179,7 +180,8 @@ def test_groups_can_run_in_their_order(seed: int, fused: bool) -> None:
                        for i in nodes[n].inputs)  # fmt: skip
         assert {n for n in group.roots if n in found.written} or group.roots
         there |= {n for n in group.roots if n in found.written}
-        compile(write(nodes, group, found.written).source, "<kernel>", "exec")
+        for tuning in (GPU, SERIAL):
+            compile(write(nodes, group, found.written, tuning).source, "<kernel>", "exec")
     computed = {w.number for w in wanted if not nodes[w.number].is_source}
     assert computed <= there
     assert sum(len(g.roots) for g in found.groups) == len(

@@ -1,0 +1,118 @@
+"""Kernels of batches as GPUs have them, on every device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import numbasync as na
+from numbasync.batch import Tuning
+
+TUNED = Tuning()
+F32 = np.float32
+
+
+def aligned_and_not(array: np.ndarray[Any, Any]) -> list[na.Tensor]:
+    """Its elements where blocks of memory begin, and one element further."""
+    found = []
+    for first in (0, 1):
+        memory = np.concatenate([np.zeros(first, array.dtype), array.reshape(-1)])
+        found.append(na.from_host(memory).sync()[first:].reshape(*array.shape))
+    return found
+
+
+@pytest.mark.parametrize("dtype", [np.float16, F32, np.float64, np.int32, np.int64, np.bool_])
+def test_elements_of_every_type_are_moved_four_at_once(device: na.Device, dtype: Any) -> None:
+    a = np.random.default_rng(1).integers(0, 2 if dtype is np.bool_ else 100, 3001).astype(dtype)
+    for tensor in aligned_and_not(a):
+        b = na.CommandBatch(tuning=TUNED)
+        x = b.use(tensor)
+        y, z = b.maximum(x, x), b.add(x, x)
+        assert b.plan().source().count("load4(") == 1
+        b.execute_sync()
+        assert b.kernels_launched == 1
+        np.testing.assert_array_equal(b.read_sync(y), a)
+        np.testing.assert_array_equal(b.read_sync(z), a + a)
+
+
+def test_what_is_broadcast_is_found_by_neighbours(device: na.Device) -> None:
+    r = np.random.default_rng(2)
+    a, row, column = (r.integers(0, 99, shape).astype(F32) for shape in ((40, 36), 36, (40, 1)))
+    odd, few = (r.integers(0, 99, shape).astype(F32) for shape in ((200, 7), 7))
+    b = na.CommandBatch(tuning=TUNED)
+    y = b.upload(a) + b.upload(row) * 2 - b.upload(column)
+    z = b.upload(odd) * b.upload(few)
+    sources = [b.plan().source(k) for k in range(2)]
+    assert [s.count("load4(") for s in sources] == [2, 1]  # of `row`; of `few` one by one
+    b.execute_sync()
+    np.testing.assert_array_equal(b.read_sync(y), a + row * 2 - column)
+    np.testing.assert_array_equal(b.read_sync(z), odd * few)
+
+
+# By a warp, four at once; by a block, the last ones cut off; not a multiple of four.
+@pytest.mark.parametrize(("cols", "loads"), [(128, 1), (1032, 3), (601, 0)])
+def test_threads_keep_their_columns(device: na.Device, cols: int, loads: int) -> None:
+    a = np.random.default_rng(cols).integers(-99, 99, (5, cols)).astype(F32)
+    top = a.max(1, keepdims=True)
+    for tensor in aligned_and_not(a):
+        b = na.CommandBatch(tuning=Tuning(row_elements=12))
+        x = b.use(tensor)
+        y = x - b.max(x, 1, keepdims=True)
+        b.keep(y)
+        total, place = b.sum(y, 1), b.argmax(x, 1)
+        source = b.plan().source()
+        assert source.count("= load4(") == loads
+        assert (" < cols:" in source) == (cols != 128)
+        b.execute_sync()
+        assert b.kernels_launched == 1
+        np.testing.assert_array_equal(b.read_sync(y), a - top)
+        np.testing.assert_array_equal(b.read_sync(total), (a - top).sum(1))
+        np.testing.assert_array_equal(b.read_sync(place), a.argmax(1))
+
+
+def test_a_sum_has_the_same_bits_wherever_its_elements_lie(device: na.Device) -> None:
+    r = np.random.default_rng(3)
+    for shape, axis in (((30_001,), None), ((2, 17_000), 1), ((3, 520), 1)):
+        a = r.normal(0, 1, shape)
+        found = []
+        for tensor in aligned_and_not(a):
+            for more in (False, True):
+                b = na.CommandBatch(tuning=TUNED)
+                x = b.use(tensor)
+                ids = [b.sum(x, axis), *([b.max(b.exp(x), axis)] if more else [])]
+                b.execute_sync()
+                assert b.kernels_launched == 1
+                found.append(b.read_sync(ids[0]))
+        np.testing.assert_allclose(found[0], a.sum(axis), rtol=1e-12)
+        for other in found[1:]:
+            np.testing.assert_array_equal(found[0], other)
+
+
+def test_rows_that_threads_cannot_keep_are_gone_through_in_a_loop(device: na.Device) -> None:
+    a = np.random.default_rng(4).normal(0, 1, (3, 1024)).astype(F32)
+    found = []
+    for words in (64, 15):
+        b = na.CommandBatch(tuning=Tuning(kept_words=words))
+        y = b.softmax(b.upload(a))
+        assert ("for j in" in b.plan().source()) == (words < 16)
+        b.execute_sync()
+        found.append(b.read_sync(y))
+    np.testing.assert_array_equal(*found)  # its bits, too
+    e = np.exp(a - a.max(1, keepdims=True))
+    np.testing.assert_allclose(found[0], e / e.sum(1, keepdims=True), rtol=1e-5)
+
+
+def test_other_tunings_give_the_same(device: na.Device) -> None:
+    a = np.random.default_rng(5).normal(0, 1, 3000).astype(F32)
+    found = []
+    for tuning in (TUNED, Tuning(elements=3), Tuning(threads=64, elements=8, splits=3)):
+        b = na.CommandBatch(tuning=tuning)
+        x = b.upload(a)
+        y = b.exp(x) + 1
+        b.execute_sync()
+        found.append(b.read_sync(y))
+    np.testing.assert_allclose(found[0], np.exp(a) + 1, rtol=1e-6)
+    for other in found[1:]:
+        np.testing.assert_array_equal(other, found[0])
