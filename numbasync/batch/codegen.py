@@ -29,8 +29,6 @@ _WRITERS = {
 }
 
 
-def write(
-    nodes: Nodes, group: Group, written: Iterable[int], tuning: Tuning
-) -> KernelText:
+def write(nodes: Nodes, group: Group, written: Iterable[int], tuning: Tuning) -> KernelText:
     """The kernel of a group."""
     return _WRITERS[form(group)](nodes, group, written, tuning)

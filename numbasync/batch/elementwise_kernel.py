@@ -36,7 +36,7 @@ def write(nodes: Nodes, group: Group, written: Iterable[int], tuning: Tuning) ->
             for k, o in enumerate(outputs)
         ]
 
-    starts = range(0, tuning.elements, width)
+    starts = range(0, tuning.elements if tuning.unroll else 0, width)
     suffixes = {s: [f"_{s + e}" for e in range(width)] for s in starts}
     whole = [f"i{s} = first + cuda.threadIdx.x{f' * {width}' if width > 1 else ''}"
              f"{f' + {s * threads}' if s else ''}" for s in starts]  # fmt: skip
@@ -45,17 +45,17 @@ def write(nodes: Nodes, group: Group, written: Iterable[int], tuning: Tuning) ->
     for s in starts:
         whole += stores(f"i{s}", suffixes[s])
     condition = f"first + {tile} <= {n}"
-    if width > 1:
+    if width > 1 and tuning.unroll:
         condition += f" and {made.aligned(group.space.shape)}"
-    body = [
-        f"first = cuda.blockIdx.x * {tile}",
-        *once,
-        f"if {condition}:",
-        *indented(whole),
-        "else:",
-        f"    for k in range(first + cuda.threadIdx.x, min(first + {tile}, {n}), {threads}):",
-        *indented(indented([*each("k", [""]), *stores("k", [""])])),
+    one = [
+        f"for k in range(first + cuda.threadIdx.x, min(first + {tile}, {n}), {threads}):",
+        *indented([*each("k", [""]), *stores("k", [""])]),
     ]
+    body = [f"first = cuda.blockIdx.x * {tile}", *once]
+    if tuning.unroll:
+        body += [f"if {condition}:", *indented(whole), "else:", *indented(one)]
+    else:
+        body += one
     return made.finish(body, -(-size // tile), threads, [inner])
 
 

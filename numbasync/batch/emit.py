@@ -40,10 +40,12 @@ class Tuning:
             4 are neighbours and are loaded at once.
         row_elements: of a row that a thread has; blocks that have a row are so large.
         kept_words: of 4 bytes, that a thread may keep of its elements of a row, in registers; half
-            of it in the largest blocks. 0: it goes through them in a loop.
+            of it in the largest blocks.
         warp_most: columns up to which a warp has a row; a block has those of more.
         splits: blocks at most of a reduction that many blocks share.
         shared_bytes: of a block, in which it may keep a row if its threads do not.
+        unroll: a thread's elements are written out, for loads to be in flight together. False:
+            they are gone through in loops, in the same order: the results have the same bits.
     """
 
     threads: int = 256
@@ -53,18 +55,17 @@ class Tuning:
     warp_most: int = 512
     splits: int = 4224
     shared_bytes: int = 48 * 1024
+    unroll: bool = True
 
     @classmethod
     def suited_to(cls, limits: Limits) -> Tuning:
         """What a device runs fast, and what its kernels are compiled soon for."""
-        if limits.loads_in_flight > 1:
-            return GPU
-        return SERIAL
+        return GPU if limits.loads_in_flight > 1 else SERIAL
 
     def __post_init__(self) -> None:
         """Raises CallerError where kernels cannot have these extents."""
         least = {
-            "threads": WARP, "elements": 1, "row_elements": 1, "kept_words": 0, "warp_most": 0,
+            "threads": WARP, "elements": 1, "row_elements": 1, "kept_words": 1, "warp_most": 0,
             "splits": 1, "shared_bytes": 0,
         }  # fmt: skip
         for name, value in least.items():
@@ -79,7 +80,7 @@ class Tuning:
 
 
 GPU = Tuning()
-SERIAL = Tuning(elements=1, row_elements=64, kept_words=0, splits=64)
+SERIAL = Tuning(unroll=False)
 
 
 class Argument(NamedTuple):

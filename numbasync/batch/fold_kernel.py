@@ -43,7 +43,7 @@ def write(nodes: Nodes, group: Group, written: Iterable[int], tuning: Tuning) ->
     ]
     for r in own.values():
         body += reducing.begin(r)
-    starts = range(0, elements, width)
+    starts = range(0, elements if tuning.unroll else 0, width)
     suffixes = {s: [f"_{s + e}" for e in range(width)] for s in starts}
     lines: list[str] = []
     for s in starts:
@@ -57,7 +57,8 @@ def write(nodes: Nodes, group: Group, written: Iterable[int], tuning: Tuning) ->
         lines += each(f"i{s}", suffixes[s], f"j{s}")
     body.append(f"t = share * {tile}")
     whole = [f"while t + {tile} <= {end}:", *indented([*lines, f"t += {shares} * {tile}"])]
-    body += whole if width == 1 else [f"if {made.aligned(space.shape)}:", *indented(whole)]
+    if tuning.unroll:
+        body += whole if width == 1 else [f"if {made.aligned(space.shape)}:", *indented(whole)]
     one = ["i = begin + j", *each("i", [""], "load"), *each("i", [""], "j")]
     at, upto = "t + cuda.threadIdx.x", f"min(t + {tile}, {end})"
     if width == 1:

@@ -85,18 +85,19 @@ class _Row:
         self.per_block = self.threads // WARP if self.by_warp else 1
         stride = WARP if self.by_warp else self.threads
         self.share = Share.of(self.cols, stride, tuning.elements % WIDTH == 0)
+        self.together = self.share.width if tuning.unroll else 1  # that are loaded at once
         own = [n for n in group.roots if made.nodes[n].is_reduction]
         self.reductions = reducing.reductions(made.nodes, own)
         self.width = max(WARP, reducing.power_of_two(self.cols))
         self.slots, self.kinds = passes.rooms(made.nodes, self.plan.kept)
-        self.is_unrolled = self._can_be_unrolled(tuning.kept_words)
+        self.is_unrolled = tuning.unroll and self._can_be_unrolled(tuning.kept_words)
         if self.is_unrolled or self._room() > tuning.shared_bytes:
             self.plan.kept, self.slots, self.kinds = {}, {}, []
 
     def _can_be_unrolled(self, most: int) -> bool:
         """Whether a thread can keep its columns, in so many words at most."""
         words = sum(-(-kind.itemsize // 4) for kind in self.kinds) * self.share.elements
-        if not most or words > (most if self.threads < MOST_THREADS else most // 2):
+        if words > (most if self.threads < MOST_THREADS else most // 2):
             return False
         each = sum(len(self.made.order(wanted, ())) for wanted in self.plan.wanted)
         return each * self.share.elements <= MOST_LINES
@@ -152,11 +153,11 @@ class _Row:
         common = dict(names)
         self._results(0, shape, names, lines)
         stride, width, elements = self.share
-        if width > 1:
+        if self.together > 1:
             lines.append(f"aligned = {made.aligned(space.shape)}")
         parts: list[Part] = []
+        first = f"lane * {width}" if width > 1 else "lane"
         if self.is_unrolled:
-            first = f"lane * {width}" if width > 1 else "lane"
             for k in range(0, elements, width):
                 lines.append(f"j{k} = {first}{f' + {k * stride}' if k else ''}")
                 lines.append(f"i{k} = begin + j{k}")
@@ -169,13 +170,14 @@ class _Row:
             if self.is_unrolled:
                 lines += self._pass(at, own, parts, names)
             else:
-                part = Part("j", "i", [{} for _ in range(width)])
-                first = f"lane * {width}" if width > 1 else "lane"
-                lines += [
-                    f"for j in range({first}, {COLS}, {stride * width}):",
-                    "    i = begin + j",
-                ]
-                lines += indented(self._pass(at, own, [part], names))
+                part = Part("j", "i", [{} for _ in range(self.together)])
+                looped = ["i = begin + j", *self._pass(at, own, [part], names)]
+                column = "j"
+                if self.together < width:
+                    column = "s"
+                    looped = [f"for j in range(s, s + {width}):", *indented(looped)]
+                lines.append(f"for {column} in range({first}, {COLS}, {stride * width}):")
+                lines += indented(looped)
             if own:
                 lines += (
                     reducing.across_warp(made, own) if self.by_warp
@@ -275,7 +277,7 @@ class _Row:
         if not parts:
             return []
         at_once = [line for written in parts for line in written(True)]
-        if self.share.width == 1:
+        if self.together == 1:
             return at_once
         apart = [line for written in parts for line in written(False)]
         return ["if aligned:", *indented(at_once), "else:", *indented(apart)]
