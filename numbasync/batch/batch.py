@@ -289,19 +289,26 @@ class CommandBatch(Vocabulary):
             return op
         return op.schedule(self.device.policy)
 
-    def _wanted(self) -> list[int]:
+    def _wanted(self, held: Iterable[int]) -> list[int]:
         """What is to be written: what is held and nothing held needs, and what is kept."""
         nodes = self.recorder.nodes
         covered: set[int] = set()
         wanted = {each.number for each in self._kept}
-        for n in reversed(self.recorder.held()):
+        for n in sorted(set(held), reverse=True):
             if n not in covered and not nodes[n].is_source:
                 wanted.add(n)
                 covered |= live(nodes, [n])
         return sorted(wanted)
 
     def _prepared(self) -> Prepared:
-        return prepare(self.recorder.nodes, self._wanted(), self._fuse, self._tuning)
+        recorder, held = self.recorder, self.recorder.held()
+        kept = tuple([each.number for each in self._kept])
+        plans = recorder.structure.plans
+        found: Prepared | None = plans.get((held, kept, self._fuse, self._tuning))
+        if found is None:
+            found = prepare(recorder.nodes, self._wanted(held), self._fuse, self._tuning)
+            plans[held, kept, self._fuse, self._tuning] = found
+        return found
 
     def _late(self, id: BufferId) -> Prepared:
         """A plan for one value, in which what is on the device is an input."""
