@@ -112,11 +112,14 @@ class Tensor:
 
     @property
     def nbytes(self) -> int:
-        return self.size * self.dtype.itemsize
+        kind = self._kind
+        return self.size * self.dtype.itemsize if kind is None else kind.nbytes
 
     @property
     def is_contiguous(self) -> bool:
         """Whether the elements lie in C order without gaps."""
+        if self._kind is not None:
+            return True
         return layout.is_contiguous(self.shape, self.strides, self.dtype.itemsize)
 
     @property

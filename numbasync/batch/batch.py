@@ -100,6 +100,8 @@ class CommandBatch(Vocabulary):
             OperationError: it is no array of the host.
         """
         self.recorder.check_open("upload")
+        if type(array) is np.ndarray:
+            return self._source(array)
         if isinstance(array, Tensor | SharedTensor):
             raise OperationError(f"{array!r} is on a device; write b.use(tensor), without a copy.")
         if isinstance(array, BufferId | DeviceOp):
@@ -113,7 +115,10 @@ class CommandBatch(Vocabulary):
                 f"upload takes an array of the host, not {type(array).__name__}: {error}\n"
                 "For another library's array on the device, write b.use(na.as_tensor(array))."
             ) from error
-        return self.recorder.source(source.shape, ops.check_dtype(source.dtype, "upload"), source)
+        return self._source(source)
+
+    def _source(self, array: HostArray) -> BufferId:
+        return self.recorder.source(array.shape, ops.check_dtype(array.dtype, "upload"), array)
 
     def use(self, tensor: Tensor | SharedTensor) -> BufferId:
         """An input that is on the device; no copy. Its elements are those that it has when the
@@ -236,12 +241,11 @@ class CommandBatch(Vocabulary):
             if self._state == CAPTURED:
                 how = "await graph.replay()     # or graph.replay_sync()"
             raise BatchStateError(f"{what} is {self._state}.\nWrite: {how}")
-        values = self.recorder.values
         self._check_made(number, "read")
         if number in self.there:
             return Read(self, number)
         if self.recorder.nodes[number].is_source:
-            return Value(np.array(values[number]))  # never uploaded, or a number
+            return Value(np.array(self.recorder.values[number]))  # never uploaded, or a number
         return Late(self, self._late(id), number)
 
     def tensor(self, id: BufferId) -> Tensor:
@@ -260,7 +264,7 @@ class CommandBatch(Vocabulary):
 
     def _check_made(self, number: int, what: str) -> None:
         """Refuse what was computed by work that has failed."""
-        needed = [number] if number in self.there else live(self.recorder.nodes, [number])
+        needed = (number,) if number in self.there else live(self.recorder.nodes, [number])
         for made in self.makers(needed):
             if made.error is not None:
                 raise BatchStateError(
@@ -270,7 +274,7 @@ class CommandBatch(Vocabulary):
 
     def makers(self, numbers: Iterable[int]) -> list[Submission]:
         """Who has enqueued what these buffers hold."""
-        return list(dict.fromkeys(self.made[n] for n in numbers if n in self.made))
+        return list({self.made[n]: None for n in numbers if n in self.made})
 
     def absent(self, number: int) -> str:
         """Why a value of the batch was not written, and what to write instead."""

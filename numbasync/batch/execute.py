@@ -339,18 +339,26 @@ class Read(ToHost):
     def __init__(self, batch: CommandBatch, number: int) -> None:
         super().__init__(batch.there[number])
         self._batch = batch
-        self._makers = batch.makers([number])
+        self._maker = batch.made.get(number)
 
     def at_once(self, submission: Submission, pool: MemoryPool | None) -> bool:
-        if any(not made.done or made.error is not None for made in self._makers):
-            return False  # `steps` sees to it that this fails if that does
-        done = super().at_once(submission, pool)
-        self._batch.transfers.downloads += done
-        return done
+        maker = self._maker
+        is_open = maker is not None and not maker.done
+        if maker is not None and is_open:
+            if not maker.sequence or maker.stream is not submission.stream:
+                return False  # `steps` orders it
+        elif maker is not None and maker.error is not None:
+            return False  # and raises that
+        if not super().at_once(submission, pool):
+            return False
+        if maker is not None and is_open and not maker.is_sure:
+            submission.depends_on(maker)
+        self._batch.transfers.downloads += 1
+        return True
 
     def steps(self, ctx: Context) -> Steps[HostArray]:
-        for made in self._makers:
-            ctx.depend(made)
+        if self._maker is not None:
+            ctx.depend(self._maker)
         found = yield from super().steps(ctx)
         self._batch.transfers.downloads += bool(found.size)
         return found

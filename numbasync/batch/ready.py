@@ -7,7 +7,7 @@ uses in place is new, so nobody else knows it, and there is nothing to order.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -53,7 +53,7 @@ class Ready:
         self._scratch = prepared.arena.nbytes if offsets else None
         self._between: list[Extents] = []
         self._counters = prepared.counters
-        self._constants: list[tuple[int, np.dtype[Any]]] = []
+        self._constants: list[tuple[int, Callable[[Any], Any]]] = []
         self._numbers: list[Any] = []
         self.names = tuple(text.name for text in prepared.texts)
         # Arguments are gathered in one list, in this order; each kernel takes its own from there.
@@ -70,7 +70,7 @@ class Ready:
             keys.append("counter")
         for n in sorted({a.value for t in prepared.texts for a in t.arguments if a.role == "constant"}):
             keys.append(n)
-            self._constants.append((n, nodes[n].dtype))
+            self._constants.append((n, type(argument_value(0, nodes[n].dtype))))
         place = {key: at for at, key in enumerate(keys)}
         self._launches: list[tuple[base.Work, list[int]]] = []
         for group, (text, work) in enumerate(zip(prepared.texts, works, strict=True)):
@@ -105,6 +105,7 @@ class Ready:
         given: list[Any] = []
         new: list[Storage] = []
         used: list[Storage] = []
+        blocks: list[Any] = []
         uploads: list[tuple[Any, Any]] = []
         nbytes = 0
         for n, kind in self._inputs:
@@ -126,6 +127,7 @@ class Ready:
             tensors[n], handle = _tensor(device, storage, kind)
             new.append(storage)
             given.append(handle)
+            blocks.append(block)
             uploads.append((handle, block))
             nbytes += 2 * kind.nbytes
         for n, kind in self._outputs:
@@ -155,15 +157,16 @@ class Ready:
                 storage.memory, 0, (self._counters,), (COUNTER.itemsize,), COUNTER
             )
             given.append(counters)
-        given += [argument_value(values[n], dtype) for n, dtype in self._constants]
+        given += [made(values[n]) for n, made in self._constants]
         given += self._numbers
         stream = submission.stream
         with device.leasing:
-            if any(_is_written_elsewhere(storage, submission) for storage in used):
-                return None
+            for storage in used:
+                if _is_written_elsewhere(storage, submission):
+                    return None
             # All questions have been asked. First what keeps the memory, then what uses it.
             submission.nbytes += nbytes
-            submission.kept += (*new, *used, *(block for _, block in uploads))
+            submission.kept += new + used + blocks
             submission.launched += self.names
             for storage in new:
                 storage.writer = submission
@@ -195,11 +198,12 @@ def _staged(array: HostArray, kind: Contiguous, backend: base.Device) -> Any:
 def _tensor(device: Device, storage: Storage, kind: Contiguous) -> tuple[Tensor, Any]:
     """The tensor that fills new memory, and the same with one axis, as kernels take it."""
     made = Tensor.of(device, storage, kind)
-    if len(kind.shape) == 1:
-        return made, made.handle
     step = kind.dtype.itemsize
     count = kind.nbytes // step
-    return made, device.backend.array(storage.memory, 0, (count,), (step,), kind.dtype)
+    flat = device.backend.array(storage.memory, 0, (count,), (step,), kind.dtype)
+    if len(kind.shape) == 1:
+        made.own_handle = flat
+    return made, flat
 
 
 def _flat(tensor: Tensor) -> Tensor:

@@ -167,76 +167,77 @@ class Recorder:
         """
         if self.is_closed:
             self.check_open(name)
-        key, numbers = [name], _NONE
+        key: list[Any] = [name]
+        given: list[float] = []
         for x in operands:
-            if type(x) is not BufferId or x.recorder is not self:
-                found = self._with_numbers(name, operands)
-                if found is None:
-                    return self.give(self.compute(name, *operands))
-                key, numbers = found
-                break
-            key.append(x.number)
-        calls, at = self.structure.calls, tuple(key)
-        call = calls.get(at)
+            kind = type(x)
+            if kind is BufferId and x.recorder is self:
+                key.append(x.number)
+            elif kind is float or kind is int:
+                key.append(kind)
+                given.append(x)
+            else:  # it is looked at closely
+                return self.give(self.compute(name, *operands))
+        at: Any = tuple(key)
+        structure = self.structure
+        if not given:
+            call, new = structure.calls.get(at), _NONE
+        else:
+            loops = structure.loops.get(at)
+            if loops is None:
+                loops = structure.loops[at] = self._loops(name, operands)
+            new = {}
+            at = self._told_apart(at, given, loops, new)
+            call = structure.calls.get(at)
         if call is None:
-            return self._first(at, numbers, name, operands)
-        if numbers:
-            for n, (bits, number) in zip(call.constants, numbers.items(), strict=True):
-                self._constants[bits] = n
+            return self._first(at, new, name, operands)
+        if new:
+            for n, number in zip(call.constants, new.values(), strict=True):
+                self._constants[number.key] = n
                 self.values[n] = number.element
         self.nodes += call.added
         self.structure = call.then
         self.operations += 1
         return self._id(call.number)
 
-    def _with_numbers(
-        self, name: str, operands: tuple[Operand, ...]
-    ) -> tuple[list[Any], dict[Any, Constant]] | None:
-        """All that a call with numbers among its operands depends on, besides the structure; and
-        those numbers that are new in the batch, by their bits. None if it is to be looked at
-        closely: a number is of none of Python's own two types, or something is wrong.
+    def _loops(self, name: str, operands: tuple[Operand, ...]) -> tuple[DType, ...]:
+        """The types that an operation converts the numbers among its operands to."""
+        kinds = tuple([self._kind(x, name) for x in operands])
+        loops, _ = ops.resolve(name, kinds)
+        return tuple([t for t, kind in zip(loops, kinds, strict=True) if isinstance(kind, type)])
+
+    def _told_apart(
+        self, key: Any, given: list[float], loops: tuple[DType, ...], new: dict[Any, Constant]
+    ) -> Any:
+        """All that a call depends on, besides the structure: its key without its numbers, and what
+        is to be known of these. Those that are new in the batch are added to `new`.
         """
-        kinds: list[Kind] = []
-        for x in operands:
-            kind = type(x)
-            if kind is float or kind is int:
-                kinds.append(kind)
-            elif kind is BufferId and x.recorder is self:
-                kinds.append(x.dtype)
-            else:
-                return None
-        loops, _ = ops.resolve(name, tuple(kinds))
-        key: list[Any] = [name]
-        new: dict[Any, Constant] = {}
-        for x, kind, loop in zip(operands, kinds, loops, strict=True):
-            if not isinstance(kind, type):
-                key.append(x.number)
-                continue
+        parts = [key]
+        for x, loop in zip(given, loops, strict=True):
             number = constant(x, loop)
             at = self._constants.get(number.key)
             if at is None:
-                if number.key not in new:
-                    new[number.key] = number
+                new.setdefault(number.key, number)
                 at = -1 - list(new).index(number.key)
-            # A power depends on the number itself, which is seldom another one.
-            key.append((at, number.mark, x if name == "pow" else None))
-        return key, new
+            parts += at, number.mark
+        if key[0] == "pow":  # which depends on the number itself, seldom another one
+            parts += given
+        return tuple(parts)
 
     def _first(
-        self, key: Any, numbers: dict[Any, Constant], name: str, operands: tuple[Operand, ...]
+        self, key: Any, new: dict[Any, Constant], name: str, operands: tuple[Operand, ...]
     ) -> BufferId:
-        """Look closely at a call; remember what it has recorded, unless that depends on the values
-        of constants.
+        """Look closely at a call. Remember what it records, unless that depends on the values of
+        constants, which structures do not say.
         """
         structure, before = self.structure, len(self.nodes)
         ids = [x.number for x in operands if isinstance(x, BufferId)]
         made = self.give(self.compute(name, *operands))
         added = tuple(self.nodes[before:])
         constants = tuple([before + i for i, n in enumerate(added) if n.op == CONSTANT])
-        if ids and len(constants) == len(numbers):
-            if not any(self.nodes[n].op == CONSTANT for n in ids):
-                call = Call(made.number, added, constants, self.structure)
-                structure.remember(key, call)
+        varies = not ids or any(self.nodes[n].op == CONSTANT for n in ids)
+        if not varies and len(constants) == len(new):
+            structure.remember(key, Call(made.number, added, constants, self.structure))
         return made
 
     def compute(self, name: str, *operands: Operand) -> int:

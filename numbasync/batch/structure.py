@@ -39,13 +39,15 @@ class Structure:
 
     Attributes:
         calls: what calls record here, by all that it depends on.
+        loops: the types that calls with numbers convert these to.
         plans: of batches that end here, by what they are to write, and how.
     """
 
-    __slots__ = ("_next", "calls", "plans")
+    __slots__ = ("_next", "calls", "loops", "plans")
 
     def __init__(self) -> None:
         self.calls: dict[Any, Call] = {}
+        self.loops: dict[Any, tuple[DType, ...]] = {}
         self.plans: dict[Any, Any] = {}
         self._next: dict[Node, Structure] = {}
 
