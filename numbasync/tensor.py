@@ -112,15 +112,13 @@ class Tensor:
 
     @property
     def nbytes(self) -> int:
-        kind = self._kind
-        return self.size * self.dtype.itemsize if kind is None else kind.nbytes
+        return self._kind.nbytes if self._kind else self.size * self.dtype.itemsize
 
     @property
     def is_contiguous(self) -> bool:
         """Whether the elements lie in C order without gaps."""
-        if self._kind is not None:
-            return True
-        return layout.is_contiguous(self.shape, self.strides, self.dtype.itemsize)
+        kind, step = self._kind, self.dtype.itemsize
+        return kind is not None or layout.is_contiguous(self.shape, self.strides, step)
 
     @property
     def is_readonly(self) -> bool:

@@ -8,7 +8,7 @@ uses in place is new, so nobody else knows it, and there is nothing to order.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -16,7 +16,6 @@ from numbasync.backend import base
 from numbasync.batch.emit import KernelText, argument_value
 from numbasync.batch.prepared import Prepared, partial_key
 from numbasync.contiguous import Contiguous, contiguous
-from numbasync.copies import HostArray
 from numbasync.device import Device
 from numbasync.host import HostBuffer
 from numbasync.memory import MANY_READERS, MemoryPool, Storage
@@ -28,7 +27,28 @@ if TYPE_CHECKING:
     from numbasync.batch.batch import CommandBatch
 
 COUNTER = np.dtype(np.uint32)
-Extents = tuple[int, int, np.dtype[Any]]  # offset in bytes, elements, type: of an array of one axis
+_ZERO = np.uint32(0)
+
+
+class _Line(NamedTuple):
+    """An array of one axis in new memory, as kernels take it."""
+
+    offset: int
+    shape: tuple[int]
+    strides: tuple[int]
+    dtype: np.dtype[Any]
+
+    @staticmethod
+    def of(count: int, dtype: np.dtype[Any], offset: int = 0) -> _Line:
+        return _Line(offset, (count,), (dtype.itemsize,), dtype)
+
+
+class _New(NamedTuple):
+    """A tensor that a run makes: its node, what it is like, the same with one axis."""
+
+    number: int
+    kind: Contiguous
+    line: _Line
 
 
 class Ready:
@@ -36,8 +56,8 @@ class Ready:
 
     @staticmethod
     def of(prepared: Prepared, device: Device, works: Sequence[base.Work | None]) -> Ready | None:
-        """The plan, of what is launched for each kernel; None if there is nothing to launch for
-        some, or an array has no elements.
+        """The plan, by what is launched for each kernel; None if nothing is launched for some, or
+        an array has no elements.
         """
         nodes = (prepared.nodes[n] for n in (*prepared.inputs, *prepared.outputs))
         found = [work for work in works if work is not None]
@@ -47,49 +67,61 @@ class Ready:
 
     def __init__(self, prepared: Prepared, device: Device, works: Sequence[base.Work]) -> None:
         self._device = device
-        nodes, offsets = prepared.nodes, prepared.arena.offsets
-        self._inputs = [(n, contiguous(nodes[n].shape, nodes[n].dtype.type)) for n in prepared.inputs]
-        self._outputs = [(n, contiguous(nodes[n].shape, nodes[n].dtype.type)) for n in prepared.outputs]
-        self._scratch = prepared.arena.nbytes if offsets else None
-        self._between: list[Extents] = []
-        self._counters = prepared.counters
-        self._constants: list[tuple[int, Callable[[Any], Any]]] = []
-        self._numbers: list[Any] = []
-        self.names = tuple(text.name for text in prepared.texts)
-        # Arguments are gathered in one list, in this order; each kernel takes its own from there.
-        keys: list[Any] = [*prepared.inputs, *prepared.outputs]
-        for n in offsets:
-            if n >= 0:
-                keys.append(n)
-                self._between.append((offsets[n], nodes[n].size, nodes[n].dtype))
-        for group, text in enumerate(prepared.texts):
-            for k, part in enumerate(text.partials):
-                keys.append(partial_key(group, k))
-                self._between.append((offsets[keys[-1]], part.extent, part.dtype))
-        if self._counters:
-            keys.append("counter")
-        for n in sorted({a.value for t in prepared.texts for a in t.arguments if a.role == "constant"}):
-            keys.append(n)
-            self._constants.append((n, type(argument_value(0, nodes[n].dtype))))
-        place = {key: at for at, key in enumerate(keys)}
-        self._launches: list[tuple[base.Work, list[int]]] = []
-        for group, (text, work) in enumerate(zip(prepared.texts, works, strict=True)):
-            self._launches.append((work, self._places(text, group, place)))
+        nodes, texts, offsets = prepared.nodes, prepared.texts, prepared.arena.offsets
 
-    def _places(self, text: KernelText, group: int, place: Mapping[Any, int]) -> list[int]:
+        def new(n: int) -> _New:
+            dtype = nodes[n].dtype
+            return _New(n, contiguous(nodes[n].shape, dtype.type), _Line.of(nodes[n].size, dtype))
+
+        self._inputs = [new(n) for n in prepared.inputs]
+        self._outputs = [new(n) for n in prepared.outputs]
+        # What lies between kernels, and partial results of one, by their keys in the arena.
+        between = {
+            n: _Line.of(nodes[n].size, nodes[n].dtype, at) for n, at in offsets.items() if n >= 0
+        }
+        for group, text in enumerate(texts):
+            for k, part in enumerate(text.partials):
+                key = partial_key(group, k)
+                between[key] = _Line.of(part.extent, part.dtype, offsets[key])
+        # Allocations that nobody sees, with what lies in them; the counters are the last.
+        self._scratch: list[tuple[list[_Line], int]] = []
+        if between:
+            self._scratch.append((list(between.values()), prepared.arena.nbytes))
+        self._counts = prepared.counters > 0
+        if self._counts:
+            counters = _Line.of(prepared.counters, COUNTER)
+            self._scratch.append(([counters], prepared.counters * COUNTER.itemsize))
+        constants = {a.value for text in texts for a in text.arguments if a.role == "constant"}
+        self._constants: list[tuple[int, Callable[[Any], Any]]] = [
+            (n, type(argument_value(0, nodes[n].dtype))) for n in sorted(constants)
+        ]
+        self._numbers: list[Any] = []
+        self._names = tuple(text.name for text in texts)
+        # All kernels' arguments are one list, in this order.
+        keys: list[Any] = [*prepared.inputs, *prepared.outputs, *between]
+        keys += ["counter"] * self._counts
+        places = {key: at for at, key in enumerate([*keys, *sorted(constants)])}
+        self._launches = [
+            (work, self._places(text, group, places))
+            for group, (text, work) in enumerate(zip(texts, works, strict=True))
+        ]
+
+    def _places(self, text: KernelText, group: int, places: Mapping[Any, int]) -> list[int]:
         """Where a kernel's arguments are in the list of all."""
         found: list[int] = []
         for role, value in text.arguments:
             if role in ("read", "write", "constant"):
-                found.append(place[value])
+                found.append(places[value])
             elif role == "partial":
-                found.append(place[partial_key(group, value)])
+                found.append(places[partial_key(group, value)])
             elif role == "counter":
-                found.append(place["counter"])
+                found.append(places["counter"])
             else:
-                found.append(len(place) + len(self._numbers))
+                found.append(len(places) + len(self._numbers))
                 self._numbers.append(value)
         return found
+
+    # --- running ---
 
     def enqueue(
         self, batch: CommandBatch, submission: Submission, pool: MemoryPool | None
@@ -101,113 +133,85 @@ class Ready:
         device = self._device
         backend, values, there = device.backend, batch.recorder.values, batch.there
         pool = pool or device.pool
+        # In one piece, and by loops of few turns: functions for the parts take a third longer.
         tensors: dict[int, Tensor] = {}
-        given: list[Any] = []
+        arguments: list[Any] = []
+        kept: list[Any] = []
         new: list[Storage] = []
         used: list[Storage] = []
-        blocks: list[Any] = []
         uploads: list[tuple[Any, Any]] = []
         nbytes = 0
-        for n, kind in self._inputs:
+        for n, kind, line in self._inputs:
             if n in there:
-                tensor = there[n]
-                if tensor.source is not None or not tensor.is_contiguous:
-                    return None
+                tensor = tensors[n] = there[n]
                 storage = tensor.own_storage
                 if storage is None or storage.plain_device is not backend:
                     return None
-                tensors[n] = tensor
+                if tensor.source is not None or not tensor.is_contiguous:
+                    return None
                 used.append(storage)
-                given.append(_flat(tensor).handle)
+                flat = tensor if len(kind.shape) == 1 else tensor.reshape(tensor.size)
+                arguments.append(flat.handle)
                 continue
-            block = _staged(values[n], kind, backend)
+            array = values[n]
+            if kind.nbytes > LARGE or isinstance(array, HostBuffer):
+                return None
+            block = backend.host_block(kind.nbytes)
             storage = None if block is None else pool.reuse(kind.nbytes)
             if storage is None:
                 return None
-            tensors[n], handle = _tensor(device, storage, kind)
+            np.ndarray(kind.shape, kind.dtype, block)[...] = array
             new.append(storage)
-            given.append(handle)
-            blocks.append(block)
+            kept.append(block)
+            tensors[n] = Tensor.of(device, storage, kind)
+            handle = backend.array(storage.memory, *line)
+            arguments.append(handle)
             uploads.append((handle, block))
             nbytes += 2 * kind.nbytes
-        for n, kind in self._outputs:
+        for n, kind, line in self._outputs:
             storage = pool.reuse(kind.nbytes)
             if storage is None:
                 return None
-            tensors[n], handle = _tensor(device, storage, kind)
             new.append(storage)
-            given.append(handle)
+            tensor = tensors[n] = Tensor.of(device, storage, kind)
+            handle = backend.array(storage.memory, *line)
+            if len(kind.shape) == 1:
+                tensor.own_handle = handle
+            arguments.append(handle)
             nbytes += kind.nbytes
-        if self._scratch is not None:
-            storage = pool.reuse(self._scratch)
+        for lines, room in self._scratch:
+            storage = pool.reuse(room)
             if storage is None:
                 return None
             new.append(storage)
-            nbytes += self._scratch
-            for offset, count, dtype in self._between:
-                step = (dtype.itemsize,)
-                given.append(backend.array(storage.memory, offset, (count,), step, dtype))
-        if self._counters:
-            storage = pool.reuse(self._counters * COUNTER.itemsize)
-            if storage is None:
-                return None
-            new.append(storage)
-            nbytes += self._counters * COUNTER.itemsize
-            counters = backend.array(
-                storage.memory, 0, (self._counters,), (COUNTER.itemsize,), COUNTER
-            )
-            given.append(counters)
-        given += [made(values[n]) for n, made in self._constants]
-        given += self._numbers
-        stream = submission.stream
+            arguments += [backend.array(storage.memory, *line) for line in lines]
+            nbytes += room
+        counters = arguments[-1] if self._counts else None
+        arguments += [made(values[n]) for n, made in self._constants]
+        arguments += self._numbers
         with device.leasing:
             for storage in used:
                 if _is_written_elsewhere(storage, submission):
                     return None
-            # All questions have been asked. First what keeps the memory, then what uses it.
+            # All questions have been asked. What keeps memory comes before what uses it.
             submission.nbytes += nbytes
-            submission.kept += new + used + blocks
-            submission.launched += self.names
+            submission.kept += kept + new + used
+            submission.launched += self._names
             for storage in new:
                 storage.writer = submission
             for storage in used:
                 _lease(storage, submission)
-            queue, enqueue = submission.queue, stream.backend
+            stream, queue = submission.stream.backend, submission.queue
             for handle, block in uploads:
-                queue = enqueue.upload(handle, block, queue)
-            if self._counters:
-                queue = enqueue.fill(counters, np.uint32(0), queue)
+                queue = submission.queue = stream.upload(handle, block, queue)
+            if counters is not None:
+                queue = submission.queue = stream.fill(counters, _ZERO, queue)
             for work, places in self._launches:
-                queue = enqueue.launch(work, [given[at] for at in places], queue)
-            submission.queue = queue
+                taken = [arguments[at] for at in places]
+                queue = submission.queue = stream.launch(work, taken, queue)
         batch.transfers.uploads += len(uploads)
         batch.kernels_launched += len(self._launches)
         return tensors
-
-
-def _staged(array: HostArray, kind: Contiguous, backend: base.Device) -> Any:
-    """The elements in memory that the device copies from; None if that needs other ways."""
-    if isinstance(array, HostBuffer) or kind.nbytes > LARGE:
-        return None
-    block = backend.host_block(kind.nbytes)
-    if block is not None:
-        np.ndarray(kind.shape, kind.dtype, block)[...] = array
-    return block
-
-
-def _tensor(device: Device, storage: Storage, kind: Contiguous) -> tuple[Tensor, Any]:
-    """The tensor that fills new memory, and the same with one axis, as kernels take it."""
-    made = Tensor.of(device, storage, kind)
-    step = kind.dtype.itemsize
-    count = kind.nbytes // step
-    flat = device.backend.array(storage.memory, 0, (count,), (step,), kind.dtype)
-    if len(kind.shape) == 1:
-        made.own_handle = flat
-    return made, flat
-
-
-def _flat(tensor: Tensor) -> Tensor:
-    return tensor if len(tensor.shape) == 1 else tensor.reshape(tensor.size)
 
 
 def _is_written_elsewhere(storage: Storage, submission: Submission) -> bool:

@@ -204,7 +204,8 @@ class Recorder:
         """The types that an operation converts the numbers among its operands to."""
         kinds = tuple([self._kind(x, name) for x in operands])
         loops, _ = ops.resolve(name, kinds)
-        return tuple([t for t, kind in zip(loops, kinds, strict=True) if isinstance(kind, type)])
+        pairs = zip(operands, loops, strict=True)
+        return tuple([loop for x, loop in pairs if not isinstance(x, BufferId)])
 
     def _told_apart(
         self, key: Any, given: list[float], loops: tuple[DType, ...], new: dict[Any, Constant]

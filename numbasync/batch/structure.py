@@ -1,8 +1,8 @@
 """Structures: what has been recorded, without arrays and numbers, shared by all batches.
 
 A structure is a sequence of nodes. Batches that have recorded the same nodes are at one structure,
-so what depends on nodes alone, such as the plan, is found there without a look at any of them. So is
-what a call has recorded: the next batch that makes it at this structure records the same again.
+so what depends on nodes alone, such as the plan, is found there without a look at any of them. So
+is what a call has recorded: the next batch that makes it there records the same again.
 """
 
 from __future__ import annotations
