@@ -60,6 +60,13 @@ class CommandBatch(Vocabulary):
         num_operations: how many operations were recorded.
     """
 
+    # What most batches have, on the class.
+    _kept: tuple[BufferId, ...] = ()
+    _state = "recording"
+    _error: BaseException | None = None
+    _planned: Prepared | None = None
+    _captured: Mapping[int, Tensor]  # of a graph
+
     def __init__(
         self, device: Device | None = None, *, fuse: bool = True, tuning: Tuning = DEFAULT
     ) -> None:
@@ -73,18 +80,13 @@ class CommandBatch(Vocabulary):
         self.device = chosen_device(device, "CommandBatch")
         if not isinstance(tuning, Tuning):
             raise CallerError(f"CommandBatch: tuning={tuning!r:.60}; write na.batch.Tuning(...).")
-        self.recorder = Recorder("this batch")
-        self.recorder.label = f"batch {id(self):#x}"
+        self.recorder = Recorder(f"batch {id(self):#x}")
         self.transfers = Transfers()
         self.kernels_launched = 0
         self.there: dict[int, Tensor] = {}
         self.made: dict[int, Submission] = {}  # who enqueued what these tensors hold
         self._fuse = fuse
         self._tuning = tuning
-        self._captured: dict[int, Tensor] = {}
-        self._kept: list[BufferId] = []
-        self._state = "recording"
-        self._error: BaseException | None = None
 
     # --- recording ---
 
@@ -144,7 +146,7 @@ class CommandBatch(Vocabulary):
     def keep(self, *ids: BufferId) -> None:
         """Have these written when the batch runs, also if others are computed from them."""
         self.recorder.check_open("keep")
-        self._kept += [self.recorder.check(each, "keep") for each in ids]
+        self._kept += tuple([self.recorder.check(each, "keep") for each in ids])
 
     @property
     def num_operations(self) -> int:
@@ -163,8 +165,6 @@ class CommandBatch(Vocabulary):
         Before the batch is executed, of what would be computed now.
         """
         return BatchPlan(self.planned())
-
-    _planned: Prepared | None = None
 
     def op(self) -> DeviceOp[Results[Tensor]]:
         """The batch as one operation, which gives its results: `results[id]` is a tensor. To be
@@ -241,9 +241,11 @@ class CommandBatch(Vocabulary):
             if self._state == CAPTURED:
                 how = "await graph.replay()     # or graph.replay_sync()"
             raise BatchStateError(f"{what} is {self._state}.\nWrite: {how}")
-        self._check_made(number, "read")
         if number in self.there:
-            return Read(self, number)
+            made = self.made.get(number)
+            if made is None or made.error is None:
+                return Read(self, number)
+        self._check_made(number, "read")
         if self.recorder.nodes[number].is_source:
             return Value(np.array(self.recorder.values[number]))  # never uploaded, or a number
         return Late(self, self._late(id), number)

@@ -25,7 +25,9 @@ from numbasync.errors import (
 )
 from numbasync.layout import Shape
 
-_NONE: dict[Any, Constant] = {}
+# Numbers of a call that are new in its batch, by their types and bits: which one of them it is.
+New = dict[Any, tuple[int, Constant]]
+_NONE: New = {}
 
 
 class Recorder:
@@ -191,10 +193,10 @@ class Recorder:
             call = structure.calls.get(at)
         if call is None:
             return self._first(at, new, name, operands)
-        if new:
-            for n, number in zip(call.constants, new.values(), strict=True):
-                self._constants[number.key] = n
-                self.values[n] = number.element
+        for place, number in new.values():
+            n = call.constants[place]
+            self._constants[number.key] = n
+            self.values[n] = number.element
         self.nodes += call.added
         self.structure = call.then
         self.operations += 1
@@ -207,27 +209,22 @@ class Recorder:
         pairs = zip(operands, loops, strict=True)
         return tuple([loop for x, loop in pairs if not isinstance(x, BufferId)])
 
-    def _told_apart(
-        self, key: Any, given: list[float], loops: tuple[DType, ...], new: dict[Any, Constant]
-    ) -> Any:
+    def _told_apart(self, key: Any, given: list[float], loops: tuple[DType, ...], new: New) -> Any:
         """All that a call depends on, besides the structure: its key without its numbers, and what
         is to be known of these. Those that are new in the batch are added to `new`.
         """
         parts = [key]
-        for x, loop in zip(given, loops, strict=True):
-            number = constant(x, loop)
+        for i, x in enumerate(given):
+            number = constant(x, loops[i])
             at = self._constants.get(number.key)
             if at is None:
-                new.setdefault(number.key, number)
-                at = -1 - list(new).index(number.key)
+                at = -1 - new.setdefault(number.key, (len(new), number))[0]
             parts += at, number.mark
         if key[0] == "pow":  # which depends on the number itself, seldom another one
             parts += given
         return tuple(parts)
 
-    def _first(
-        self, key: Any, new: dict[Any, Constant], name: str, operands: tuple[Operand, ...]
-    ) -> BufferId:
+    def _first(self, key: Any, new: New, name: str, operands: tuple[Operand, ...]) -> BufferId:
         """Look closely at a call. Remember what it records, unless that depends on the values of
         constants, which structures do not say.
         """

@@ -116,8 +116,9 @@ def constant(value: float, dtype: DType) -> Constant:
     found = _constants.get(key)
     if found is None:
         element = converted(value, dtype)
-        special = str(element) if element in (0, 1) else "other"
-        found = Constant(element, (dtype, element.tobytes()), f"{type(value).__name__} {special}")
+        same = element.item()
+        mark = f"{type(value).__name__} {same if same in (0, 1) else 'other'}"
+        found = Constant(element, (dtype, element.tobytes()), mark)
         if len(_constants) >= MOST_CONSTANTS:
             _constants.clear()
         _constants[key] = found
