@@ -309,11 +309,11 @@ class CommandBatch(Vocabulary):
     def _prepared(self) -> Prepared:
         recorder, held = self.recorder, self.recorder.held()
         kept = tuple([each.number for each in self._kept])
-        plans = recorder.structure.plans
-        found: Prepared | None = plans.get((held, kept, self._fuse, self._tuning))
+        key = held, kept, self._fuse, self._tuning
+        found: Prepared | None = recorder.structure.plans.get(key)
         if found is None:
             found = prepare(recorder.nodes, self._wanted(held), self._fuse, self._tuning)
-            plans[held, kept, self._fuse, self._tuning] = found
+            recorder.structure.remember_plan(key, found)
         return found
 
     def _late(self, id: BufferId) -> Prepared:

@@ -59,6 +59,11 @@ class Structure:
             found = self._next.setdefault(node, Structure())
         return found
 
+    def remember_plan(self, key: Any, plan: Any) -> None:
+        """What a batch that ends here has planned."""
+        _count()
+        self.plans[key] = plan
+
     def remember(self, key: Any, call: Call) -> None:
         """What a call has recorded here."""
         _count()
