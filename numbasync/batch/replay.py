@@ -44,18 +44,21 @@ class BatchGraph:
         op = batch.op()
         plan = batch.planned()
         values = batch.recorder.values
+        # Both as plain arrays, which NumPy copies from and to without asking their class.
         self._inputs: dict[int, HostArray] = {}
         for n in plan.inputs:
             if n not in batch.there and values[n].size:
-                self._inputs[n] = pinned(values[n].shape, values[n].dtype)
-                self._inputs[n][...] = values[n]
-                values[n] = self._inputs[n]
+                place = pinned(values[n].shape, values[n].dtype)
+                place[...] = values[n]
+                values[n] = place
+                self._inputs[n] = np.asarray(place)
         outputs = {n: plan.nodes[n] for n in plan.outputs}
-        self._outputs = {n: pinned(v.shape, v.dtype) for n, v in outputs.items()}
+        places = {n: pinned(v.shape, v.dtype) for n, v in outputs.items()}
+        self._outputs = {n: np.asarray(place) for n, place in places.items()}
 
         def read(results: Results[Tensor]) -> DeviceOp[Any]:
             found = results.by_number
-            return zip_ops(*(memcpy(self._outputs[n], found[n]) for n in outputs if found[n].size))
+            return zip_ops(*(memcpy(places[n], found[n]) for n in outputs if found[n].size))
 
         self.graph: CudaGraph[Any] = CudaGraph.capture(stream, op.then(read))
         self._kernels = batch.kernels_launched
