@@ -78,10 +78,13 @@ class Launch(DeviceOp[Any]):
         return self._launcher.planner.plans.get((device, self._parts, self._config.extents))
 
     def at_once(self, submission: Submission, pool: MemoryPool | None) -> bool:
-        plan = self.plan_on(submission.stream.device.backend)
+        launcher = self._launcher
+        backend = submission.stream.device.backend
+        # `plan_on`, without a call: this is part of every launch.
+        plan = launcher.planner.plans.get((backend, self._parts, self._config.extents))
         if self._form is None or plan is None or plan.empty:
             return False
-        submission.launched += self._launcher.names  # before: the message of a fault lists it
+        submission.launched += launcher.names  # before: the message of a fault lists it
         return self._form.enqueue(plan, self._values, self._tensors, submission)
 
     def result(self) -> Any:
