@@ -151,8 +151,12 @@ class Context:
     def takes(self, op: Submittable[Any]) -> bool:
         """Enqueue a part of the operation at once, if that can be; whether it was."""
         submission = self.submission
-        if not op.at_once(submission, self.pool):
-            return False
+        try:
+            if not op.at_once(submission, self.pool):
+                return False
+        except BaseException:
+            self._used = self._used or bool(submission.kept)  # by what was enqueued of it
+            raise
         self._used = self._used or not submission.is_empty
         submission.is_empty = False  # that part of it was
         return True

@@ -16,7 +16,7 @@ from numbasync.errors import DeviceMismatchError, InternalError
 from numbasync.memory import MemoryPool
 from numbasync.op import DeviceOp, Steps
 from numbasync.parts import common_stream, refusing
-from numbasync.plan import DEFAULT, Config
+from numbasync.plan import DEFAULT, Config, Plan
 from numbasync.signature import Role
 from numbasync.submission import Submission
 from numbasync.tensor import Tensor
@@ -71,9 +71,16 @@ class Launch(DeviceOp[Any]):
         """Another call of the kernel, with what this one had in brackets."""
         return Launch(self._launcher, self._launcher.arrange(args, kwargs), self._config)
 
+    def plan_on(self, device: base.Device) -> Plan | None:
+        """What a call of plain arguments launches there, if such a call has been made before."""
+        if self._form is None:
+            return None
+        return self._launcher.planner.plans.get((device, self._parts, self._config.extents))
+
     def at_once(self, submission: Submission, pool: MemoryPool | None) -> bool:
         launcher = self._launcher
         backend = submission.stream.device.backend
+        # `plan_on`, without a call: this is part of every launch.
         plan = launcher.planner.plans.get((backend, self._parts, self._config.extents))
         if self._form is None or plan is None or plan.empty:
             return False

@@ -81,6 +81,11 @@ class Submission:
             self.stream.has_causes = True
         self.causes.append(other)
 
+    @property
+    def is_sure(self) -> bool:
+        """Whether nothing of its own can fail, unless its stream does."""
+        return self.queue is None and self.causes is None and self.after is None
+
     def settle(self, error: BaseException | None) -> list[object]:
         """The device has passed it: run the host side. Returns what it kept, to be dropped."""
         if error is None and self.queue is not None:

@@ -112,12 +112,13 @@ class Tensor:
 
     @property
     def nbytes(self) -> int:
-        return self.size * self.dtype.itemsize
+        return self._kind.nbytes if self._kind else self.size * self.dtype.itemsize
 
     @property
     def is_contiguous(self) -> bool:
         """Whether the elements lie in C order without gaps."""
-        return layout.is_contiguous(self.shape, self.strides, self.dtype.itemsize)
+        kind, step = self._kind, self.dtype.itemsize
+        return kind is not None or layout.is_contiguous(self.shape, self.strides, step)
 
     @property
     def is_readonly(self) -> bool:

@@ -1,10 +1,10 @@
 """Command batches: operations are recorded, fused into few kernels, and run as one operation.
 
 In the order of the data: `ids` and `vocabulary` (what a program writes), `record` and `ops` (nodes,
-shapes, types), `graph` (nodes as data), `fuse` and `space` (what becomes one kernel), `emit`,
-`formulas`, `reducing` and the kernels' forms, `codegen`, `arena`, `prepared` (all of a plan),
-`modules` (texts as kernels), `execute`, `replay` (as graphs), `batch`, `plan` (for people),
-`functions` (users').
+shapes, types), `graph` (nodes as data), `structure` (what is known of them), `fuse` and `space`
+(what becomes one kernel), `emit`, `formulas`, `reducing` and the kernels' forms, `codegen`,
+`arena`, `prepared` (all of a plan), `modules` (texts as kernels), `execute`, `ready` (at once),
+`replay` (as graphs), `batch`, `plan` (for people), `functions` (users').
 """
 
 from numbasync.batch.batch import CommandBatch as CommandBatch

@@ -59,6 +59,13 @@ class CommandBatch(Vocabulary):
         num_operations: how many operations were recorded.
     """
 
+    # What most batches have, on the class.
+    _kept: tuple[BufferId, ...] = ()
+    _state = "recording"
+    _error: BaseException | None = None
+    _planned: Prepared | None = None
+    _captured: Mapping[int, Tensor]  # of a graph
+
     def __init__(
         self, device: Device | None = None, *, fuse: bool = True, tuning: Tuning | None = None
     ) -> None:
@@ -74,18 +81,13 @@ class CommandBatch(Vocabulary):
             tuning = Tuning.suited_to(self.device.limits)
         if not isinstance(tuning, Tuning):
             raise CallerError(f"CommandBatch: tuning={tuning!r:.60}; write na.batch.Tuning(...).")
-        self.recorder = Recorder("this batch")
-        self.recorder.label = f"batch {id(self):#x}"
+        self.recorder = Recorder(f"batch {id(self):#x}")
         self.transfers = Transfers()
         self.kernels_launched = 0
         self.there: dict[int, Tensor] = {}
         self.made: dict[int, Submission] = {}  # who enqueued what these tensors hold
         self._fuse = fuse
         self._tuning = tuning
-        self._captured: dict[int, Tensor] = {}
-        self._kept: list[BufferId] = []
-        self._state = "recording"
-        self._error: BaseException | None = None
 
     # --- recording ---
 
@@ -101,6 +103,8 @@ class CommandBatch(Vocabulary):
             OperationError: it is no array of the host.
         """
         self.recorder.check_open("upload")
+        if type(array) is np.ndarray:
+            return self._source(array)
         if isinstance(array, Tensor | SharedTensor):
             raise OperationError(f"{array!r} is on a device; write b.use(tensor), without a copy.")
         if isinstance(array, BufferId | DeviceOp):
@@ -114,7 +118,10 @@ class CommandBatch(Vocabulary):
                 f"upload takes an array of the host, not {type(array).__name__}: {error}\n"
                 "For another library's array on the device, write b.use(na.as_tensor(array))."
             ) from error
-        return self.recorder.source(source.shape, ops.check_dtype(source.dtype, "upload"), source)
+        return self._source(source)
+
+    def _source(self, array: HostArray) -> BufferId:
+        return self.recorder.source(array.shape, ops.check_dtype(array.dtype, "upload"), array)
 
     def use(self, tensor: Tensor | SharedTensor) -> BufferId:
         """An input that is on the device; no copy. Its elements are those that it has when the
@@ -140,7 +147,7 @@ class CommandBatch(Vocabulary):
     def keep(self, *ids: BufferId) -> None:
         """Have these written when the batch runs, also if others are computed from them."""
         self.recorder.check_open("keep")
-        self._kept += [self.recorder.check(each, "keep") for each in ids]
+        self._kept += tuple([self.recorder.check(each, "keep") for each in ids])
 
     @property
     def num_operations(self) -> int:
@@ -159,8 +166,6 @@ class CommandBatch(Vocabulary):
         Before the batch is executed, of what would be computed now.
         """
         return BatchPlan(self.planned())
-
-    _planned: Prepared | None = None
 
     def op(self) -> DeviceOp[Results[Tensor]]:
         """The batch as one operation, which gives its results: `results[id]` is a tensor. To be
@@ -237,12 +242,13 @@ class CommandBatch(Vocabulary):
             if self._state == CAPTURED:
                 how = "await graph.replay()     # or graph.replay_sync()"
             raise BatchStateError(f"{what} is {self._state}.\nWrite: {how}")
-        values = self.recorder.values
-        self._check_made(number, "read")
         if number in self.there:
-            return Read(self, number)
+            made = self.made.get(number)
+            if made is None or made.error is None:
+                return Read(self, number)
+        self._check_made(number, "read")
         if self.recorder.nodes[number].is_source:
-            return Value(np.array(values[number]))  # never uploaded, or a number
+            return Value(np.array(self.recorder.values[number]))  # never uploaded, or a number
         return Late(self, self._late(id), number)
 
     def tensor(self, id: BufferId) -> Tensor:
@@ -261,7 +267,7 @@ class CommandBatch(Vocabulary):
 
     def _check_made(self, number: int, what: str) -> None:
         """Refuse what was computed by work that has failed."""
-        needed = [number] if number in self.there else live(self.recorder.nodes, [number])
+        needed = (number,) if number in self.there else live(self.recorder.nodes, [number])
         for made in self.makers(needed):
             if made.error is not None:
                 raise BatchStateError(
@@ -271,7 +277,7 @@ class CommandBatch(Vocabulary):
 
     def makers(self, numbers: Iterable[int]) -> list[Submission]:
         """Who has enqueued what these buffers hold."""
-        return list(dict.fromkeys(self.made[n] for n in numbers if n in self.made))
+        return list({self.made[n]: None for n in numbers if n in self.made})
 
     def absent(self, number: int) -> str:
         """Why a value of the batch was not written, and what to write instead."""
@@ -290,19 +296,26 @@ class CommandBatch(Vocabulary):
             return op
         return op.schedule(self.device.policy)
 
-    def _wanted(self) -> list[int]:
+    def _wanted(self, held: Iterable[int]) -> list[int]:
         """What is to be written: what is held and nothing held needs, and what is kept."""
         nodes = self.recorder.nodes
         covered: set[int] = set()
         wanted = {each.number for each in self._kept}
-        for n in reversed(self.recorder.held()):
+        for n in sorted(set(held), reverse=True):
             if n not in covered and not nodes[n].is_source:
                 wanted.add(n)
                 covered |= live(nodes, [n])
         return sorted(wanted)
 
     def _prepared(self) -> Prepared:
-        return prepare(self.recorder.nodes, self._wanted(), self._fuse, self._tuning)
+        recorder, held = self.recorder, self.recorder.held()
+        kept = tuple([each.number for each in self._kept])
+        key = held, kept, self._fuse, self._tuning
+        found: Prepared | None = recorder.structure.plans.get(key)
+        if found is None:
+            found = prepare(recorder.nodes, self._wanted(held), self._fuse, self._tuning)
+            recorder.structure.remember_plan(key, found)
+        return found
 
     def _late(self, id: BufferId) -> Prepared:
         """A plan for one value, in which what is on the device is an input."""

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from numbasync.backend import base
 from numbasync.batch import modules
 from numbasync.batch.emit import KernelText, argument_value
 from numbasync.batch.ids import BufferId
 from numbasync.batch.prepared import Prepared, partial_key
+from numbasync.batch.ready import COUNTER, Ready
 from numbasync.context import Context
 from numbasync.contiguous import contiguous
 from numbasync.copies import HostArray, copy, fill, upload_new
@@ -32,18 +34,16 @@ from numbasync.launch import Compile, Launch
 from numbasync.launcher import Launcher
 from numbasync.layout import Layout
 from numbasync.making import FromHost
-from numbasync.memory import Storage
+from numbasync.memory import MemoryPool, Storage
 from numbasync.op import DeviceOp, Steps
 from numbasync.staging import held
+from numbasync.submission import Submission
 from numbasync.tensor import Tensor
 from numbasync.transfer import ToHost
 
 if TYPE_CHECKING:
     from numbasync.batch.batch import CommandBatch
-    from numbasync.memory import MemoryPool
-    from numbasync.submission import Submission
 
-_COUNTER = np.dtype(np.uint32)
 _CHOICE = "NUMBASYNC_CPU_ENGINE"  # named where the program chose not to compile
 T = TypeVar("T")
 
@@ -128,7 +128,7 @@ class Memory:
                 node = plan.nodes[n]
                 self.flat[n] = self._at(ctx, offset, node.size, node.dtype)
         if plan.counters:
-            self.counters = Tensor.allocate(ctx, (plan.counters,), _COUNTER)
+            self.counters = Tensor.allocate(ctx, (plan.counters,), COUNTER)
             yield from fill(ctx, self.counters, np.uint32(0))
 
     def upload(self, ctx: Context, n: int, array: HostArray) -> Steps[None]:
@@ -213,7 +213,7 @@ def _compile(prepared: Prepared, text: KernelText, kernel: Launcher, ctx: Contex
         elif role == "partial":
             given.append(_meta(text.partials[value].dtype))
         else:
-            given.append(_meta(_COUNTER) if role == "counter" else value)
+            given.append(_meta(COUNTER) if role == "counter" else value)
     with _naming(text):
         compiling = Compile(kernel, tuple(given))
         compiling.claim()
@@ -259,9 +259,34 @@ def _meta(dtype: np.dtype[Any]) -> Tensor:
 class BatchOp(DeviceOp[Results[Tensor]]):
     """A batch, run once. Gives its results."""
 
+    is_quick = True
+    _made: Mapping[int, Tensor]
+
     def __init__(self, batch: CommandBatch, prepared: Prepared) -> None:
         self._batch = batch
         self._prepared = prepared
+
+    def at_once(self, submission: Submission, pool: MemoryPool | None) -> bool:
+        batch, device = self._batch, submission.stream.device
+        ready: Ready | None = self._prepared.ready.get(device)
+        if ready is None or batch.device is not device or device.limit is not None:
+            return False
+        try:
+            made = ready.enqueue(batch, submission, pool)
+        except BaseException as error:
+            batch.failed(error)
+            raise
+        if made is None:
+            return False
+        batch.ran(made, submission)
+        self._made = made
+        return True
+
+    def result(self) -> Results[Tensor]:
+        return self._results(self._made)
+
+    def _results(self, made: Mapping[int, Tensor]) -> Results[Tensor]:
+        return Results({n: made[n] for n in self._prepared.wanted if n in made}, self._batch)
 
     def steps(self, ctx: Context) -> Steps[Results[Tensor]]:
         batch = self._batch
@@ -272,8 +297,7 @@ class BatchOp(DeviceOp[Results[Tensor]]):
             batch.failed(error)
             raise
         batch.ran(memory.tensors, ctx.submission)
-        wanted = self._prepared.wanted
-        return Results({n: memory.tensors[n] for n in wanted if n in memory.tensors}, batch)
+        return self._results(memory.tensors)
 
     def _describe(self) -> str:
         return f"batch of {self._batch.num_operations} operations"
@@ -292,14 +316,20 @@ def run(ctx: Context, batch: CommandBatch, plan: Prepared) -> Steps[Memory]:
     for n, array in arrays.items():
         yield from memory.upload(ctx, n, array)
         batch.transfers.uploads += bool(array.size)
+    works: list[base.Work | None] = []
     for at, kernel in enumerate(found):
         if plan.texts[at].grid == 0:
+            works.append(None)
             continue
         launch = memory.launch(ctx, at, kernel, values)
         launch.claim()
         if not (launch.is_quick and ctx.takes(launch)):
             yield from launch.steps(ctx)
         batch.kernels_launched += 1
+        known = launch.plan_on(ctx.device.backend)
+        works.append(None if known is None else known.work)
+    if ctx.device not in plan.ready:
+        plan.ready[ctx.device] = Ready.of(plan, ctx.device, works)
     return memory
 
 
@@ -309,18 +339,26 @@ class Read(ToHost):
     def __init__(self, batch: CommandBatch, number: int) -> None:
         super().__init__(batch.there[number])
         self._batch = batch
-        self._makers = batch.makers([number])
+        self._maker = batch.made.get(number)
 
     def at_once(self, submission: Submission, pool: MemoryPool | None) -> bool:
-        if any(not made.done or made.error is not None for made in self._makers):
-            return False  # `steps` sees to it that this fails if that does
-        done = super().at_once(submission, pool)
-        self._batch.transfers.downloads += done
-        return done
+        maker = self._maker
+        is_open = maker is not None and not maker.done
+        if maker is not None and is_open:
+            if not maker.sequence or maker.stream is not submission.stream:
+                return False  # `steps` orders it
+        elif maker is not None and maker.error is not None:
+            return False  # and raises that
+        if not super().at_once(submission, pool):
+            return False
+        if maker is not None and is_open and not maker.is_sure:
+            submission.depends_on(maker)
+        self._batch.transfers.downloads += 1
+        return True
 
     def steps(self, ctx: Context) -> Steps[HostArray]:
-        for made in self._makers:
-            ctx.depend(made)
+        if self._maker is not None:
+            ctx.depend(self._maker)
         found = yield from super().steps(ctx)
         self._batch.transfers.downloads += bool(found.size)
         return found

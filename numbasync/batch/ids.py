@@ -22,84 +22,80 @@ class BufferId:
     give ids too, so `a == b` is no truth; ids are told apart by `is`.
 
     Attributes:
+        recorder: where it was recorded.
         number: its place in the batch.
         shape: of the value.
         dtype: of the value.
     """
 
-    __slots__ = ("__weakref__", "_recorder", "dtype", "number", "shape")
+    __slots__ = ("__weakref__", "dtype", "number", "recorder", "shape")
 
     __array_ufunc__ = None  # so that `np.float32(2) * a` asks here
     __hash__ = object.__hash__
 
     def __init__(self, recorder: Recorder, number: int, shape: Shape, dtype: np.dtype[Any]) -> None:
-        self._recorder = recorder
+        self.recorder = recorder
         self.number = number
         self.shape = shape
         self.dtype = dtype
-
-    @property
-    def recorder(self) -> Recorder:
-        """Where it was recorded."""
-        return self._recorder
 
     @property
     def ndim(self) -> int:
         return len(self.shape)
 
     def __add__(self, other: Operand) -> BufferId:
-        return self._recorder.elementwise("add", self, other)
+        return self.recorder.elementwise("add", self, other)
 
     def __radd__(self, other: Operand) -> BufferId:
-        return self._recorder.elementwise("add", other, self)
+        return self.recorder.elementwise("add", other, self)
 
     def __sub__(self, other: Operand) -> BufferId:
-        return self._recorder.elementwise("sub", self, other)
+        return self.recorder.elementwise("sub", self, other)
 
     def __rsub__(self, other: Operand) -> BufferId:
-        return self._recorder.elementwise("sub", other, self)
+        return self.recorder.elementwise("sub", other, self)
 
     def __mul__(self, other: Operand) -> BufferId:
-        return self._recorder.elementwise("mul", self, other)
+        return self.recorder.elementwise("mul", self, other)
 
     def __rmul__(self, other: Operand) -> BufferId:
-        return self._recorder.elementwise("mul", other, self)
+        return self.recorder.elementwise("mul", other, self)
 
     def __truediv__(self, other: Operand) -> BufferId:
-        return self._recorder.elementwise("div", self, other)
+        return self.recorder.elementwise("div", self, other)
 
     def __rtruediv__(self, other: Operand) -> BufferId:
-        return self._recorder.elementwise("div", other, self)
+        return self.recorder.elementwise("div", other, self)
 
     def __pow__(self, other: Operand) -> BufferId:
-        return self._recorder.elementwise("pow", self, other)
+        return self.recorder.elementwise("pow", self, other)
 
     def __rpow__(self, other: Operand) -> BufferId:
-        return self._recorder.elementwise("pow", other, self)
+        return self.recorder.elementwise("pow", other, self)
 
     def __neg__(self) -> BufferId:
-        return self._recorder.elementwise("neg", self)
+        return self.recorder.elementwise("neg", self)
 
     def __abs__(self) -> BufferId:
-        return self._recorder.elementwise("abs", self)
+        return self.recorder.elementwise("abs", self)
 
     def __lt__(self, other: Operand) -> BufferId:
-        return self._recorder.elementwise("less", self, other)
+        return self.recorder.elementwise("less", self, other)
 
     def __le__(self, other: Operand) -> BufferId:
-        return self._recorder.elementwise("less_equal", self, other)
+        return self.recorder.elementwise("less_equal", self, other)
 
     def __gt__(self, other: Operand) -> BufferId:
-        return self._recorder.elementwise("greater", self, other)
+        return self.recorder.elementwise("greater", self, other)
 
     def __ge__(self, other: Operand) -> BufferId:
-        return self._recorder.elementwise("greater_equal", self, other)
+        return self.recorder.elementwise("greater_equal", self, other)
 
     def __eq__(self, other: Operand) -> BufferId:  # type: ignore[override]
-        return self._recorder.elementwise("equal", self, other)
+        return self.recorder.elementwise("equal", self, other)
 
     def __ne__(self, other: Operand) -> BufferId:  # type: ignore[override]
-        return self._recorder.elementwise("not_equal", self, other)
+        return self.recorder.elementwise("not_equal", self, other)
 
     def __bool__(self) -> bool:
         raise DTypeError(

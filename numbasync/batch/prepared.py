@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from numbasync.batch import codegen
@@ -33,6 +34,7 @@ class Prepared:
             kernel, by `partial_key`.
         counters: how many counters its kernels need at most.
         compiled: devices on which every kernel is known to be compiled.
+        ready: what enqueues it at once, by devices on which it has been run.
     """
 
     nodes: tuple[Node, ...]
@@ -43,8 +45,9 @@ class Prepared:
     arena: Arena
     counters: int
     compiled: set[Any] = field(default_factory=set)
+    ready: dict[Any, Any] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def outputs(self) -> tuple[int, ...]:
         """Results in memory of their own."""
         return tuple(n for n in self.wanted if not self.nodes[n].is_source)

@@ -15,6 +15,7 @@ from numbasync.batch import ops
 from numbasync.batch.graph import CONSTANT, INPUT, Node, broadcast
 from numbasync.batch.ids import BufferId, Operand
 from numbasync.batch.ops import DType, Kind
+from numbasync.batch.structure import Call, Constant, constant, converted, empty
 from numbasync.errors import (
     BatchStateError,
     DTypeError,
@@ -24,7 +25,9 @@ from numbasync.errors import (
 )
 from numbasync.layout import Shape
 
-_NUMBERS = (bool, int, float, np.bool_, np.number)
+# Numbers of a call that are new in its batch, by their types and bits: which one of them it is.
+New = dict[Any, tuple[int, Constant]]
+_NONE: New = {}
 
 
 class Recorder:
@@ -35,6 +38,7 @@ class Recorder:
         values: of inputs (host arrays and tensors) and constants (NumPy scalars), by node.
         operations: how many calls have recorded something.
         is_closed: the batch has run, or runs.
+        structure: of what has been recorded.
     """
 
     def __init__(self, label: str) -> None:
@@ -43,7 +47,10 @@ class Recorder:
         self.values: dict[int, Any] = {}
         self.operations = 0
         self.is_closed = False
-        self._known: dict[Any, int] = {}
+        self.structure = empty()
+        self._computed: dict[Node, int] = {}  # of the first `_listed` nodes
+        self._listed = 0
+        self._constants: dict[tuple[DType, bytes], int] = {}
         self._held: list[tuple[int, weakref.ref[BufferId]]] = []
 
     # --- ids ---
@@ -69,9 +76,9 @@ class Recorder:
         node = self.nodes[number]
         return BufferId(self, number, node.shape, node.dtype)
 
-    def held(self) -> list[int]:
-        """The nodes that somebody can still ask for, in order."""
-        return sorted({number for number, ref in self._held if ref() is not None})
+    def held(self) -> tuple[int, ...]:
+        """The nodes that somebody can still ask for, in the order of their ids."""
+        return tuple([number for number, ref in self._held if ref() is not None])
 
     @property
     def ids(self) -> int:
@@ -102,11 +109,18 @@ class Recorder:
 
     def add(self, node: Node) -> int:
         """The node's number; the earlier one, if the same has been recorded."""
-        found = self._known.get(node)
-        if found is None:
-            found = self._known[node] = len(self.nodes)
-            self.nodes.append(node)
-        return found
+        nodes, computed = self.nodes, self._computed
+        for n in range(self._listed, len(nodes)):
+            if not nodes[n].is_source:
+                computed[nodes[n]] = n
+        self._listed = len(nodes)
+        found = computed.get(node)
+        return self._append(node) if found is None else found
+
+    def _append(self, node: Node) -> int:
+        self.nodes.append(node)
+        self.structure = self.structure.then(node)
+        return len(self.nodes) - 1
 
     def check_open(self, what: str) -> None:
         """Raises BatchStateError if the batch has run."""
@@ -118,8 +132,15 @@ class Recorder:
 
     def source(self, shape: Shape, dtype: DType, value: Any) -> BufferId:
         """An input: a host array, or a tensor."""
-        number = len(self.nodes)
-        self.nodes.append(Node(INPUT, (), shape, dtype))
+        structure, number = self.structure, len(self.nodes)
+        key = INPUT, shape, dtype
+        known = structure.calls.get(key)
+        if known is None:
+            self._append(Node(INPUT, (), shape, dtype))
+            structure.remember(key, Call(number, (self.nodes[-1],), (), self.structure))
+        else:
+            self.nodes += known.added
+            self.structure = known.then
         self.values[number] = value
         return self._id(number)
 
@@ -129,22 +150,11 @@ class Recorder:
         Raises:
             DTypeError: it does not fit.
         """
-        try:
-            if dtype.kind == "i" and isinstance(value, float | np.floating):
-                raise OverflowError(f"{value!r} is no integer")  # noqa: TRY301
-            with np.errstate(all="ignore"):
-                element = dtype.type(value)
-        except (OverflowError, TypeError, ValueError) as error:
-            raise DTypeError(
-                f"{value!r:.60} is no {dtype}: {error}.\n"
-                "NumPy's rule: a Python number takes the other operand's type. Write "
-                f"np.float64({value!r:.20}), or cast the operand."
-            ) from None
+        element = converted(value, dtype)
         key = dtype, element.tobytes()
-        found = self._known.get(key)
+        found = self._constants.get(key)
         if found is None:
-            found = self._known[key] = len(self.nodes)
-            self.nodes.append(Node(CONSTANT, (), (), dtype))
+            found = self._constants[key] = self._append(Node(CONSTANT, (), (), dtype))
             self.values[found] = element
         return found
 
@@ -157,8 +167,76 @@ class Recorder:
             ShapeError: the operands' shapes do not broadcast.
             DTypeError: NumPy has no such operation for these types.
         """
-        self.check_open(name)
-        return self.give(self.compute(name, *operands))
+        if self.is_closed:
+            self.check_open(name)
+        key: list[Any] = [name]
+        given: list[float] = []
+        for x in operands:
+            kind = type(x)
+            if kind is BufferId and x.recorder is self:
+                key.append(x.number)
+            elif kind is float or kind is int:
+                key.append(kind)
+                given.append(x)
+            else:  # it is looked at closely
+                return self.give(self.compute(name, *operands))
+        at: Any = tuple(key)
+        structure = self.structure
+        if not given:
+            call, new = structure.calls.get(at), _NONE
+        else:
+            loops = structure.loops.get(at)
+            if loops is None:
+                loops = structure.loops[at] = self._loops(name, operands)
+            new = {}
+            at = self._told_apart(at, given, loops, new)
+            call = structure.calls.get(at)
+        if call is None:
+            return self._first(at, new, name, operands)
+        for place, number in new.values():
+            n = call.constants[place]
+            self._constants[number.key] = n
+            self.values[n] = number.element
+        self.nodes += call.added
+        self.structure = call.then
+        self.operations += 1
+        return self._id(call.number)
+
+    def _loops(self, name: str, operands: tuple[Operand, ...]) -> tuple[DType, ...]:
+        """The types that an operation converts the numbers among its operands to."""
+        kinds = tuple([self._kind(x, name) for x in operands])
+        loops, _ = ops.resolve(name, kinds)
+        pairs = zip(operands, loops, strict=True)
+        return tuple([loop for x, loop in pairs if not isinstance(x, BufferId)])
+
+    def _told_apart(self, key: Any, given: list[float], loops: tuple[DType, ...], new: New) -> Any:
+        """All that a call depends on, besides the structure: its key without its numbers, and what
+        is to be known of these. Those that are new in the batch are added to `new`.
+        """
+        parts = [key]
+        for i, x in enumerate(given):
+            number = constant(x, loops[i])
+            at = self._constants.get(number.key)
+            if at is None:
+                at = -1 - new.setdefault(number.key, (len(new), number))[0]
+            parts += at, number.mark
+        if key[0] == "pow":  # which depends on the number itself, seldom another one
+            parts += given
+        return tuple(parts)
+
+    def _first(self, key: Any, new: New, name: str, operands: tuple[Operand, ...]) -> BufferId:
+        """Look closely at a call. Remember what it records, unless that depends on the values of
+        constants, which structures do not say.
+        """
+        structure, before = self.structure, len(self.nodes)
+        ids = [x.number for x in operands if isinstance(x, BufferId)]
+        made = self.give(self.compute(name, *operands))
+        added = tuple(self.nodes[before:])
+        constants = tuple([before + i for i, n in enumerate(added) if n.op == CONSTANT])
+        varies = not ids or any(self.nodes[n].op == CONSTANT for n in ids)
+        if not varies and len(constants) == len(new):
+            structure.remember(key, Call(made.number, added, constants, self.structure))
+        return made
 
     def compute(self, name: str, *operands: Operand) -> int:
         """The node of an operation, for ids, nodes' numbers (`Of`) and Python's numbers."""

@@ -19,6 +19,7 @@ from numbasync.copies import HostArray
 from numbasync.errors import BatchStateError, DTypeError, OperationError, ShapeError
 from numbasync.graph import CudaGraph
 from numbasync.host import pinned
+from numbasync.memory import MemoryPool
 from numbasync.op import DeviceOp, Steps
 from numbasync.sources import zip as zip_ops
 from numbasync.stream import Stream, check_stream
@@ -43,21 +44,25 @@ class BatchGraph:
         op = batch.op()
         plan = batch.planned()
         values = batch.recorder.values
+        # Both as plain arrays, which NumPy copies from and to without asking their class.
         self._inputs: dict[int, HostArray] = {}
         for n in plan.inputs:
             if n not in batch.there and values[n].size:
-                self._inputs[n] = pinned(values[n].shape, values[n].dtype)
-                self._inputs[n][...] = values[n]
-                values[n] = self._inputs[n]
+                place = pinned(values[n].shape, values[n].dtype)
+                place[...] = values[n]
+                values[n] = place
+                self._inputs[n] = np.asarray(place)
         outputs = {n: plan.nodes[n] for n in plan.outputs}
-        self._outputs = {n: pinned(v.shape, v.dtype) for n, v in outputs.items()}
+        places = {n: pinned(v.shape, v.dtype) for n, v in outputs.items()}
+        self._outputs = {n: np.asarray(place) for n, place in places.items()}
 
         def read(results: Results[Tensor]) -> DeviceOp[Any]:
             found = results.by_number
-            return zip_ops(*(memcpy(self._outputs[n], found[n]) for n in outputs if found[n].size))
+            return zip_ops(*(memcpy(places[n], found[n]) for n in outputs if found[n].size))
 
         self.graph: CudaGraph[Any] = CudaGraph.capture(stream, op.then(read))
         self._kernels = batch.kernels_launched
+        self._downloads = sum(a.size > 0 for a in self._outputs.values())
         batch.captured()
         self._last: Submission | None = None
 
@@ -80,7 +85,7 @@ class BatchGraph:
             OperationError: now, if `uploads` is no mapping of ids.
             OperationError: when it is enqueued, if the same operation has replayed it before.
         """
-        if not isinstance(uploads, Mapping | None):
+        if type(uploads) is not dict and not isinstance(uploads, Mapping | None):
             raise OperationError(
                 f"replay takes arrays by ids, not {type(uploads).__name__}; write {{x: array}}."
             )
@@ -116,29 +121,53 @@ class BatchGraph:
             )
         while self._last is not None and not self._last.done:
             yield _Through(self.stream)
+        made = self._copied_out(ctx.submission)  # a recording refuses that: first of all
+        _put(given)
+        launch = self.graph.launch()
+        launch.claim()
+        if not ctx.takes(launch):
+            yield from launch.steps(ctx)
+        return self._launched(ctx.submission, made)
+
+    def enqueue_at_once(
+        self, submission: Submission, given: list[tuple[HostArray, HostArray]]
+    ) -> Results[HostArray] | None:
+        """`enqueue`, if nothing has to be waited for; None if something has."""
+        if self._last is not None and not self._last.done:
+            return None
+        _put(given)
+        if not self.graph.launch_at_once(submission):
+            return None
+        return self._launched(submission, self._copied_out(submission))
+
+    def _copied_out(self, submission: Submission) -> dict[int, HostArray]:
+        """New arrays, which have the results' elements when the submission is done."""
         made = {n: np.empty(a.shape, a.dtype) for n, a in self._outputs.items()}
 
         def copy_out() -> None:
             for n, array in made.items():
                 np.copyto(array, self._outputs[n])
 
-        ctx.submission.afterwards(copy_out)  # a recording refuses that: before anything is done
-        for target, source in given:
-            np.copyto(target, source)
-        launch = self.graph.launch()
-        launch.claim()
-        if not ctx.takes(launch):
-            yield from launch.steps(ctx)
-        self._last = ctx.submission
-        self._batch.replayed(ctx.submission)
-        transfers = self._batch.transfers
-        transfers.uploads += len(self._inputs)
-        transfers.downloads += sum(a.size > 0 for a in self._outputs.values())
-        self._batch.kernels_launched += self._kernels
-        return Results(made, self._batch)
+        submission.afterwards(copy_out)
+        return made
+
+    def _launched(self, submission: Submission, made: dict[int, HostArray]) -> Results[HostArray]:
+        batch = self._batch
+        self._last = submission
+        batch.replayed(submission)
+        batch.transfers.uploads += len(self._inputs)
+        batch.transfers.downloads += self._downloads
+        batch.kernels_launched += self._kernels
+        return Results(made, batch)
 
     def __repr__(self) -> str:
         return f"<BatchGraph of {self._batch!r}>"
+
+
+def _put(given: list[tuple[HostArray, HostArray]]) -> None:
+    """New elements, where the graph copies them from."""
+    for target, source in given:
+        np.copyto(target, source)
 
 
 class _Through:
@@ -152,10 +181,21 @@ class _Through:
 
 
 class _Replay(DeviceOp[Results[HostArray]]):
+    is_quick = True
+    _made: Results[HostArray] | None = None
+
     def __init__(self, graph: BatchGraph, given: list[tuple[HostArray, HostArray]]) -> None:
         self._graph = graph
         self._given = given
         self.stream = graph.stream
+
+    def at_once(self, submission: Submission, pool: MemoryPool | None) -> bool:
+        self._made = self._graph.enqueue_at_once(submission, self._given)
+        return self._made is not None
+
+    def result(self) -> Results[HostArray]:
+        assert self._made is not None  # `at_once` has made it
+        return self._made
 
     def steps(self, ctx: Context) -> Steps[Results[HostArray]]:
         found: Results[HostArray] = yield from self._graph.enqueue(ctx, self._given)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import numbasync as na
-from numbasync.batch import ops
+from numbasync.batch import ops, structure
 from numbasync.batch.graph import CONSTANT
 from numbasync.batch.ids import BufferId
 from numbasync.batch.record import Recorder
@@ -131,6 +131,64 @@ def test_ids_that_nobody_holds_are_known(r: Recorder) -> None:
     x = input_of(r)
     y = x + 1
     _ = x + 2
-    assert r.held() == sorted({x.number, y.number, _.number})
+    assert r.held() == (x.number, y.number, _.number)
     del _
-    assert r.held() == [x.number, y.number]
+    assert r.held() == (x.number, y.number)
+
+
+# --- what was recorded before is recorded again ---
+
+
+def calls(numbers: tuple[Any, ...], r: Recorder) -> list[BufferId]:
+    """Calls whose nodes depend on which of the numbers are equal, and on what some of them are."""
+    x, y, n = input_of(r), input_of(r, (2, 3), np.float64), input_of(r, (3,), np.int32)
+    a, b, c = numbers
+    ids = [x * a, x * b + a, a - x, y / c, n + 1, n * a, x - b, x**c, (x * 2) ** a]
+    ids += [r.elementwise("clamp", x, a, b), r.elementwise("where", c, x, y), x + x * a, x * True]
+    ids += [r.elementwise("add", a, b), r.elementwise("add", a, b) * x, x + np.float32(b), y + a]
+    return ids
+
+
+def test_what_is_known_is_recorded_as_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = [0, 1, 2, 3.5, 0.0, -0.0, 1.0, 2.0, -1.5, np.pi, float("inf"), float("nan"), 1e-50]
+    random = np.random.default_rng(5)
+    choices = [tuple(values[i] for i in random.integers(0, len(values), 3)) for _ in range(300)]
+    # Equal in float32, and not in float64.
+    choices += [(0.1, 0.1 + 1e-12, 0.1), (0.1, 0.3, 0.1), (0.1, 0.1, 0.1 + 1e-12)] * 2
+    for numbers in choices:
+        known = Recorder("known")
+        have = calls(numbers, known)
+        with monkeypatch.context() as patch:
+            patch.setattr(structure, "_empty", structure.Structure())
+            new = Recorder("new")
+            want = calls(numbers, new)
+        assert known.nodes == new.nodes, numbers
+        assert [id.number for id in have] == [id.number for id in want], numbers
+        assert [(id.shape, id.dtype) for id in have] == [(id.shape, id.dtype) for id in want]
+        assert known.operations == new.operations
+        shown = [{n: repr(v) for n, v in r.values.items()} for r in (known, new)]
+        assert shown[0] == shown[1], numbers
+
+
+def test_equal_calls_lead_to_one_structure_whatever_their_numbers_are() -> None:
+    def recorded(k: float) -> Recorder:
+        r = Recorder("a batch")
+        _ = input_of(r) * k + 5.25
+        return r
+
+    first = recorded(0.5).structure
+    assert all(recorded(k + 0.125).structure is first for k in range(2, 40))
+    assert recorded(1.0).structure is not first
+    assert recorded(5.25).structure is not first
+
+
+def test_ever_new_structures_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(structure, "MOST", 20)
+    monkeypatch.setattr(structure, "_empty", structure.Structure())
+    first, seen = structure.empty(), set[int]()
+    for n in range(1, 60):
+        r = Recorder("a batch")
+        y = input_of(r, (n,)) * 2 + 1
+        assert y.shape == (n,) and len(r.nodes) == 5
+        seen.add(id(structure.empty()))
+    assert len(seen) > 5 or structure.empty() is not first
