@@ -94,7 +94,9 @@ def _session(config: pytest.Config, folder: str) -> list[str]:
         found += [part for value in values or () for part in (option, value)]
     found += ["-n0"] if config.pluginmanager.hasplugin("xdist") else []
     found += ["--runxfail"] if chosen.runxfail else []
-    return [*found, "-o", f"cache_dir={folder}/cache"]  # what fails there has not failed here
+    if config.pluginmanager.hasplugin("cacheprovider"):  # pytest warns of its option otherwise
+        found += ["-o", f"cache_dir={folder}/cache"]  # what fails there has not failed here
+    return found
 
 
 def _as_told(phases: list[dict[str, Any]], done: subprocess.CompletedProcess[str]) -> None:

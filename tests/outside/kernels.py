@@ -17,6 +17,7 @@ from tests.outside.cases import Case
 
 RNG = np.random.default_rng(2024)
 TPB = 8  # threads along an axis of a block that has two
+PADDED = TPB + 1
 BLOCK = 64
 
 
@@ -148,7 +149,7 @@ def matmul_shared(c, a, b):
 
 @cuda.jit
 def transpose(out, x):
-    held = cuda.shared.array((TPB, TPB + 1), float32)
+    held = cuda.shared.array((TPB, PADDED), float32)
     column, row = cuda.grid(2)
     tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
     if row < x.shape[0] and column < x.shape[1]:

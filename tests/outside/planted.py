@@ -11,6 +11,7 @@ from numba import cuda, float32, int32
 from tests.outside.cases import Case
 from tests.outside.kernels import (
     BLOCK,
+    PADDED,
     RNG,
     TIMES,
     TPB,
@@ -21,6 +22,8 @@ from tests.outside.kernels import (
     sums_of_blocks,
     zeros,
 )
+
+WITH_HALO = BLOCK + 2
 
 # --- a missing barrier ---
 
@@ -69,7 +72,7 @@ def reverse_reads_too_early(z):
 
 @cuda.jit
 def transpose_reads_too_early(out, x):
-    held = cuda.shared.array((TPB, TPB + 1), float32)
+    held = cuda.shared.array((TPB, PADDED), float32)
     column, row = cuda.grid(2)
     tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
     if row < x.shape[0] and column < x.shape[1]:
@@ -241,7 +244,7 @@ def matmul_without_padding(c, a, b):
 
 @cuda.jit
 def stencil_without_halo(out, x):
-    held = cuda.shared.array(BLOCK + 2, float32)
+    held = cuda.shared.array(WITH_HALO, float32)
     t, i = cuda.threadIdx.x, cuda.grid(1)
     if i < x.shape[0]:
         held[t + 1] = x[i]  # BUG: and the first and the last load their neighbours

@@ -138,3 +138,22 @@ def test_isolated_tests_end_as_they_would_here(project: Project) -> None:
         "TestTheirs is a unittest.TestCase",
     ):
         assert line in result.stdout, (line, result)
+
+
+def test_isolated_tests_do_without_the_cache_where_it_is_switched_off(project: Project) -> None:
+    """Its options are unknown then, of which pytest warns: an error to many projects."""
+    (project.folder / "pytest.ini").write_text(
+        "[pytest]\nfilterwarnings = error::pytest.PytestConfigWarning\n"
+    )
+    (project.folder / "test_alone.py").write_text(
+        "import pytest\n"
+        "@pytest.mark.isolated\n"
+        "def test_alone(pytestconfig):\n"
+        "    assert not pytestconfig.pluginmanager.hasplugin('cacheprovider')\n"
+    )
+    off = project.run("-p", "no:cacheprovider", "test_alone.py")
+    assert "1 passed" in off.stdout, off
+    on = project.run("test_alone.py")
+    assert "1 failed" in on.stdout, on
+    addopts = project.run("test_alone.py", PYTEST_ADDOPTS="-p no:cacheprovider")
+    assert "1 passed" in addopts.stdout, addopts

@@ -8,8 +8,10 @@ import threading
 from collections.abc import Hashable
 from typing import Any, TypeAlias
 
+from numbasync.backend.cpu import array_calls
 from numbasync.backend.cpu.compiled import Compiled
 from numbasync.backend.cpu.formal import formal
+from numbasync.backend.cpu.generate import type_of
 from numbasync.backend.cpu.interpret import Interpreted
 from numbasync.backend.cpu.names import UntranslatableError
 from numbasync.errors import CallerError, UnsupportedKernelError
@@ -43,6 +45,7 @@ def prepared(
     """
     becomes = formal(dispatcher, keys)
     given = keys if becomes is None else becomes.keys
+    array_calls.check(dispatcher.py_func, [type_of(k) for k in given])
     made = _prepared(dispatcher, given, max_threads, only, watched)
     made.formal = becomes
     return made

@@ -227,7 +227,7 @@ class Expressions(Parts):
             kept = not shared and self._in_kernel and self._program.meets
             return lambda node: made_array(self._program, self._scope, node, shared, kept)
         if callee is cuda.const.array_like:
-            return lambda node: self.visit(node.args[0])
+            return lambda node: self.visit([*node.args, *(k.value for k in node.keywords)][0])
         if callee in NOTHING:
             return lambda node: ast.copy_location(ast.Constant(None), node)
         if callee is cuda.lanemask_lt:

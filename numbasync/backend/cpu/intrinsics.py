@@ -159,7 +159,7 @@ class _Shared:
     """`cuda.shared`: one array a block for each place in the code that makes one."""
 
     def __init__(self) -> None:
-        self._arrays: dict[tuple[Any, int], Any] = {}
+        self._arrays: dict[tuple[Any, int, Any, np.dtype[Any]], Any] = {}
         self._dynamic: np.ndarray[Any, np.dtype[np.uint8]] = np.empty(0, np.uint8)
         self._used = self._limit = 0
         self._tags = ""
@@ -172,11 +172,12 @@ class _Shared:
 
     def array(self, shape: Any, dtype: Any, alignment: int | None = None) -> Any:
         frame = sys._getframe(1)
-        # The instruction, not the line: two arrays made on one line are two arrays.
-        place = (frame.f_code, frame.f_lasti)
+        kind = to_dtype(dtype)
+        # The instruction, not the line: two arrays made on one line are two arrays. And a device
+        # function makes one of each kind that it is asked for.
+        place = (frame.f_code, frame.f_lasti, shape, kind)
         found = self._arrays.get(place)
         if found is None:
-            kind = to_dtype(dtype)
             if shape in (0, (0,)):
                 usable = len(self._dynamic) // kind.itemsize * kind.itemsize
                 found = typed(self._dynamic[:usable].view(kind), self._tags)
@@ -206,9 +207,9 @@ class _Local:
 
 class _Const:
     @staticmethod
-    def array_like(array: Any) -> Any:
+    def array_like(ndarray: Any) -> Any:
         """The array itself: as a global it was copied when the kernel was compiled."""
-        return array
+        return ndarray
 
 
 class _Atomic:
