@@ -37,6 +37,7 @@ class Library:
 
 def cupy_library() -> Library:
     cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
+    cupy.cuda.Device(na.default_device().ordinal).use()  # of this worker of pytest-xdist
     return Library(
         cupy.asarray, cupy.asnumpy, lambda x: int(x.data.ptr), cupy.from_dlpack,
         lambda stream: cupy.cuda.Stream.from_external(stream),
@@ -47,6 +48,7 @@ def torch_library() -> Library:
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     if not torch.cuda.is_available():
         pytest.skip("PyTorch has no CUDA")
+    torch.cuda.set_device(na.default_device().ordinal)
     return Library(
         lambda array: torch.from_numpy(array).cuda(), lambda x: x.cpu().numpy(),
         lambda x: int(x.data_ptr()), torch.from_dlpack,

@@ -35,10 +35,12 @@ class Tuning:
     """Extents of kernels. What else a text depends on is the structure of what it computes.
 
     Attributes:
-        threads: of a block.
+        threads: of a block; of one that has a row, at most, where that leaves a thread `row_most`
+            elements of it or less.
         elements: that a thread has in flight: loads first, then the rest. Of a multiple of 4,
             4 are neighbours and are loaded at once.
-        row_elements: of a row that a thread has; blocks that have a row are so large.
+        row_elements: of a row, that a thread has in the smallest blocks.
+        row_most: of a row, that a thread has at most.
         kept_words: of 4 bytes, that a thread may keep of its elements of a row, in registers; half
             of it in the largest blocks.
         warp_most: columns up to which a warp has a row; a block has those of more.
@@ -51,6 +53,7 @@ class Tuning:
     threads: int = 256
     elements: int = 4
     row_elements: int = 16
+    row_most: int = 40
     kept_words: int = 64
     warp_most: int = 512
     splits: int = 4224
@@ -65,8 +68,8 @@ class Tuning:
     def __post_init__(self) -> None:
         """Raises CallerError where kernels cannot have these extents."""
         least = {
-            "threads": WARP, "elements": 1, "row_elements": 1, "kept_words": 1, "warp_most": 0,
-            "splits": 1, "shared_bytes": 0,
+            "threads": WARP, "elements": 1, "row_elements": 1, "row_most": 1, "kept_words": 1,
+            "warp_most": 0, "splits": 1, "shared_bytes": 0,
         }  # fmt: skip
         for name, value in least.items():
             given = getattr(self, name)

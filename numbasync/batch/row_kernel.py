@@ -67,9 +67,15 @@ def write(nodes: Nodes, group: Group, written: Iterable[int], tuning: Tuning) ->
     return _Row(made, group, set(written), tuning).write()
 
 
-def _block(cols: int, elements: int) -> int:
-    """Threads that have so many elements each."""
-    return max(FEWEST, min(reducing.power_of_two(-(-cols // elements)), MOST_THREADS))
+def _block(cols: int, tuning: Tuning) -> int:
+    """Threads of a block. Blocks of 256 threads are the fastest, since while some of them wait for
+    each other others go on; smaller ones, where their threads have enough to do.
+    """
+    threads = reducing.power_of_two(-(-cols // tuning.row_elements))
+    threads = max(FEWEST, min(threads, tuning.threads))
+    while threads * tuning.row_most < cols and 2 * threads <= MOST_THREADS:
+        threads *= 2
+    return threads
 
 
 class _Row:
@@ -81,7 +87,7 @@ class _Row:
         space = group.space
         self.rows, self.cols = space.outer, space.extent
         self.by_warp = self.cols <= tuning.warp_most
-        self.threads = tuning.threads if self.by_warp else _block(self.cols, tuning.row_elements)
+        self.threads = tuning.threads if self.by_warp else _block(self.cols, tuning)
         self.per_block = self.threads // WARP if self.by_warp else 1
         stride = WARP if self.by_warp else self.threads
         self.share = Share.of(self.cols, stride, tuning.elements % WIDTH == 0)

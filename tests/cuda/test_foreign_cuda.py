@@ -147,6 +147,7 @@ async def test_work_waits_for_what_was_enqueued_when_the_array_came(
 async def test_an_interface_that_names_its_stream_is_waited_for(
     device: na.Device, stream: na.Stream, producer: na.Stream, shut: Gate
 ) -> None:
+    cuda.select_device(device.ordinal)
     x = cuda.to_device(np.ones(SIZE, np.float32))
     handle = producer.__cuda_stream__()[1]
 

@@ -115,7 +115,7 @@ def test_blocks_of_many_threads_have_the_registers_that_there_are() -> None:
 @pytest.mark.parametrize(
     "extents",
     [{"threads": 100}, {"threads": 0}, {"threads": 2048}, {"elements": 0}, {"elements": 1.5},
-     {"row_elements": 0}, {"kept_words": 0}, {"splits": 0}, {"warp_most": -1},
+     {"row_elements": 0}, {"row_most": 0}, {"kept_words": 0}, {"splits": 0}, {"warp_most": -1},
      {"shared_bytes": None}],
     ids=str,
 )  # fmt: skip

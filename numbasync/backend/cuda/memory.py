@@ -33,13 +33,15 @@ class CudaMemory:
 
 LARGEST_SPARE = 2**20  # bytes; for more, a call of the driver is cheap
 MOST_SPARE = 64 * 2**20  # bytes of all that is kept so
+MOST_RETURNED = 32  # blocks, by one finaliser: it may run on the thread of an event loop
 
 
 class CudaPool:
     """A memory pool of its own on one GPU. Memory that was freed stays with the pool.
 
     Small blocks are not even freed: the host has seen their last use complete, so the next one who
-    wants as many bytes may have them on any stream, and no call of the driver is needed.
+    wants as many bytes may have them on any stream, and no call of the driver is needed. Where too
+    much is kept, blocks go whose size has been kept for longest.
     """
 
     def __init__(self, device: CudaDevice) -> None:
@@ -98,15 +100,35 @@ class CudaPool:
         with self._lock:
             self._used -= nbytes
             if nbytes <= LARGEST_SPARE and not memory.lent:
-                kept = self._spare_bytes + nbytes
-                if kept <= MOST_SPARE:
-                    self._spare_bytes = kept
-                    spare = self._spare.get(nbytes)
-                    if spare is None:
-                        spare = self._spare[nbytes] = []
-                    spare.append(memory)
+                self._spare_bytes += nbytes
+                spare = self._spare.get(nbytes)
+                if spare is None:
+                    spare = self._spare[nbytes] = []
+                spare.append(memory)
+                if self._spare_bytes <= MOST_SPARE:
                     return
-        self._return(memory)
+                surplus = self._surplus(spare)
+            else:
+                surplus = [memory]
+        for each in surplus:
+            self._return(each)
+
+    def _surplus(self, latest: list[CudaMemory]) -> list[CudaMemory]:
+        """Blocks that are too many. What came last stays: such sizes are likely to be needed again;
+        unless it would take the place of very many.
+        """
+        found: list[CudaMemory] = []
+        while self._spare_bytes > MOST_SPARE and len(found) < MOST_RETURNED:
+            size, oldest = next(iter(self._spare.items()))
+            if oldest:
+                found.append(oldest.pop())
+                self._spare_bytes -= size
+            else:  # it is the latest when it is needed again
+                del self._spare[size]
+        if self._spare_bytes > MOST_SPARE:
+            found.append(latest.pop())
+            self._spare_bytes -= found[-1].nbytes
+        return found
 
     def _return(self, memory: CudaMemory) -> None:
         # Freed on a stream that is always idle, so that it is free for every stream at once:
