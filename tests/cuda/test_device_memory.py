@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import numbasync as na
@@ -23,7 +25,7 @@ def pool(device: na.Device, monkeypatch: pytest.MonkeyPatch) -> na.MemoryPool:
 
 def spare(pool: na.MemoryPool) -> int:
     """Bytes."""
-    backend = pool._pool
+    backend: Any = pool._pool
     found = sum(nbytes * len(blocks) for nbytes, blocks in backend._spare.items())
     assert found == backend._spare_bytes
     return found
