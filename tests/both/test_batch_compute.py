@@ -222,7 +222,9 @@ def test_a_tensor_in_use_elsewhere_is_waited_for(device: na.Device) -> None:
         with gate(one):
             if k:
                 add_one(t.partition(256)).async_on(one)
+            written = t.storage.writer.sequence
             found = op.async_on(two)
+            assert not k or two.follows(one, written)
         two.synchronize()
         np.testing.assert_array_equal(found[0], (start + k) * 2)
         np.testing.assert_array_equal(found[1], start + k)
@@ -355,14 +357,15 @@ def test_ids_are_checked_before_anything_happens(device: na.Device) -> None:
 def test_a_stream_of_another_device_is_refused(device: na.Device) -> None:
     (other,) = (d for d in na.devices("cpu")[:2] if d is not na.default_device())
     for _ in range(2):
+        b = na.CommandBatch(other)
+        y = b.upload(X) * 3
+        np.testing.assert_array_equal(b.compute_op(y).sync_on(other.new_stream()), X * 3)
         b = na.CommandBatch()
         y = b.upload(X) * 3
         with pytest.raises(DeviceMismatchError, match="runs on"):
             b.compute_op(y).sync_on(other.new_stream())
         with pytest.raises(BatchStateError, match="failed"):
             b.read_op(y)
-        c = na.CommandBatch()
-        c.compute_sync(c.upload(X) * 3)  # the next one has a plan that has been run
 
 
 # --- with others ---
