@@ -41,4 +41,4 @@ class Compute(Run[Any]):
         return count if count > 1 else None
 
     def _describe(self) -> str:
-        return f"{super()._describe()}, read"
+        return f"batch of {self._batch.recorder.operations} operations, read"
