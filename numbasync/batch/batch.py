@@ -8,12 +8,16 @@ from typing import Any
 import numpy as np
 
 from numbasync.batch import ops
+from numbasync.batch.compute import Compute
 from numbasync.batch.emit import Tuning
-from numbasync.batch.execute import BatchOp, Late, Read, Results, Transfers
+from numbasync.batch.execute import BatchOp, Results, Transfers
+from numbasync.batch.form import Form
 from numbasync.batch.graph import CONSTANT, INPUT, Node, live
 from numbasync.batch.ids import BufferId
 from numbasync.batch.plan import BatchPlan
 from numbasync.batch.prepared import Prepared, prepare
+from numbasync.batch.present import Present
+from numbasync.batch.reading import Late, Read
 from numbasync.batch.record import Recorder
 from numbasync.batch.replay import BatchGraph
 from numbasync.batch.vocabulary import Vocabulary
@@ -35,15 +39,14 @@ from numbasync.tensor import SharedTensor, Tensor
 CAPTURED = "a graph that was not replayed yet"
 
 
-class CommandBatch(Vocabulary):
+class CommandBatch(Vocabulary, Present):
     """Operations that are recorded first, and run together.
 
     ```py
     b = na.CommandBatch()
     x = b.upload(array)
     y = b.scale(b.relu(x), 2.0) + x
-    await b.execute()  # one upload, one kernel
-    result = await b.read(y)  # one download
+    result = await b.compute(y)  # one upload, one kernel, one download
     ```
 
     Shapes and types follow NumPy's rules, and are known when an operation is recorded; so is
@@ -84,8 +87,8 @@ class CommandBatch(Vocabulary):
         self.recorder = Recorder(f"batch {id(self):#x}")
         self.transfers = Transfers()
         self.kernels_launched = 0
-        self.there: dict[int, Tensor] = {}
-        self.made: dict[int, Submission] = {}  # who enqueued what these tensors hold
+        self._there: dict[int, Tensor] = {}
+        self._made: dict[int, Submission] = {}
         self._fuse = fuse
         self._tuning = tuning
 
@@ -174,15 +177,27 @@ class CommandBatch(Vocabulary):
         Raises:
             AlreadySubmittedError: there is one already.
         """
+        return BatchOp(self, self._closed())
+
+    def _closed(self) -> Prepared:
+        """What it is to run, once."""
         if self._planned is not None:
             raise AlreadySubmittedError(
                 f"{self.recorder.label} was executed, or made an operation: a batch runs once.\n"
                 "Record another one. b.graph() makes one that runs many times."
             )
-        self._planned = self._prepared()
+        self._planned = found = self._prepared()
         self.recorder.is_closed = True
         self._state = "not executed yet"
-        return BatchOp(self, self._planned)
+        return found
+
+    def compute_op(self, *ids: BufferId) -> DeviceOp[Any]:
+        """The operation behind `compute`."""
+        if not ids:
+            raise CallerError("compute reads what it computes: name an id, b.compute(y).")
+        reads = tuple([self.recorder.check(each, "compute").number for each in ids])
+        self._kept += ids
+        return Compute(self, self._closed(), reads)
 
     def graph(self, stream: Stream | None = None) -> BatchGraph:
         """The batch as a graph, which runs as often as wanted, with new uploads:
@@ -213,6 +228,21 @@ class CommandBatch(Vocabulary):
     def execute_sync(self) -> Results[Tensor]:
         """Run it, and block until it is done."""
         return self.op().sync_on(self.device.policy.next_stream())
+
+    def compute(self, *ids: BufferId) -> Awaitable[Any]:
+        """Run it and read these, by one submission: `await b.compute(y)` is the value as a new
+        NumPy array; of several ids, a tuple of them. Afterwards it is executed.
+
+        Raises:
+            AlreadySubmittedError: now, if it was executed before.
+            ForeignBufferError, OperationError, CallerError: now, as `read`; without an id.
+        """
+        found: Awaitable[Any] = self._awaitable(self.compute_op(*ids))
+        return found
+
+    def compute_sync(self, *ids: BufferId) -> Any:
+        """`compute`, and block until it is done."""
+        return self.compute_op(*ids).sync_on(self.device.policy.next_stream())
 
     def read(self, id: BufferId) -> Awaitable[HostArray]:
         """A value of the batch as a new NumPy array: `await b.read(id)`.
@@ -274,10 +304,6 @@ class CommandBatch(Vocabulary):
                     f"{what} of buffer {number}, but {self.recorder.label} failed on the device:\n"
                     f"{made.error}"
                 ) from made.error
-
-    def makers(self, numbers: Iterable[int]) -> list[Submission]:
-        """Who has enqueued what these buffers hold."""
-        return list({self.made[n]: None for n in numbers if n in self.made})
 
     def absent(self, number: int) -> str:
         """Why a value of the batch was not written, and what to write instead."""
@@ -346,8 +372,12 @@ class CommandBatch(Vocabulary):
 
     def ran(self, tensors: Mapping[int, Tensor], submission: Submission) -> None:
         """Work of it is enqueued, by `submission`; the tensors of inputs and results."""
-        self.there |= tensors
-        self.made |= dict.fromkeys(tensors, submission)
+        self._add(tensors, submission)
+        self._state = "executed"
+
+    def ran_at_once(self, form: Form, made: tuple[Any, ...], submission: Submission) -> None:
+        """`ran`, of what a form has made."""
+        self._unmade = form, made, submission
         self._state = "executed"
 
     def captured(self) -> None:
@@ -358,7 +388,7 @@ class CommandBatch(Vocabulary):
 
     def replayed(self, submission: Submission) -> None:
         """Its tensors have new elements; what was computed from the old ones is forgotten."""
-        self.there = {}
+        self._there = {}
         self.ran(self._captured, submission)
 
     def failed(self, error: BaseException) -> None:

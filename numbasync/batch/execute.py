@@ -16,9 +16,10 @@ import numpy as np
 from numbasync.backend import base
 from numbasync.batch import modules
 from numbasync.batch.emit import KernelText, argument_value
+from numbasync.batch.form import COUNTER
 from numbasync.batch.ids import BufferId
 from numbasync.batch.prepared import Prepared, partial_key
-from numbasync.batch.ready import COUNTER, Ready
+from numbasync.batch.ready import Ready
 from numbasync.context import Context
 from numbasync.contiguous import contiguous
 from numbasync.copies import HostArray, copy, fill, upload_new
@@ -39,7 +40,6 @@ from numbasync.op import DeviceOp, Steps
 from numbasync.staging import held
 from numbasync.submission import Submission
 from numbasync.tensor import Tensor
-from numbasync.transfer import ToHost
 
 if TYPE_CHECKING:
     from numbasync.batch.batch import CommandBatch
@@ -256,15 +256,18 @@ def _meta(dtype: np.dtype[Any]) -> Tensor:
 # --- operations -----------------------------------------------------------------------
 
 
-class BatchOp(DeviceOp[Results[Tensor]]):
-    """A batch, run once. Gives its results."""
+class Run(DeviceOp[T]):
+    """A batch, run once, and what is read by the same submission."""
 
     is_quick = True
-    _made: Mapping[int, Tensor]
+    _read: Any = None  # by what was enqueued at once
 
-    def __init__(self, batch: CommandBatch, prepared: Prepared) -> None:
+    def __init__(
+        self, batch: CommandBatch, prepared: Prepared, reads: tuple[int, ...] = ()
+    ) -> None:
         self._batch = batch
         self._prepared = prepared
+        self._reads = reads
 
     def at_once(self, submission: Submission, pool: MemoryPool | None) -> bool:
         batch, device = self._batch, submission.stream.device
@@ -272,23 +275,19 @@ class BatchOp(DeviceOp[Results[Tensor]]):
         if ready is None or batch.device is not device or device.limit is not None:
             return False
         try:
-            made = ready.enqueue(batch, submission, pool)
+            form = ready.form(batch, self._reads)
+            found = form.enqueue(batch, submission, pool or device.pool)
         except BaseException as error:
             batch.failed(error)
             raise
-        if made is None:
+        if found is None:
             return False
-        batch.ran(made, submission)
-        self._made = made
+        made, self._read = found
+        batch.ran_at_once(form, made, submission)
         return True
 
-    def result(self) -> Results[Tensor]:
-        return self._results(self._made)
-
-    def _results(self, made: Mapping[int, Tensor]) -> Results[Tensor]:
-        return Results({n: made[n] for n in self._prepared.wanted if n in made}, self._batch)
-
-    def steps(self, ctx: Context) -> Steps[Results[Tensor]]:
+    def run(self, ctx: Context) -> Steps[Memory]:
+        """Run it step by step."""
         batch = self._batch
         try:
             batch.check_device(ctx.device)
@@ -297,10 +296,24 @@ class BatchOp(DeviceOp[Results[Tensor]]):
             batch.failed(error)
             raise
         batch.ran(memory.tensors, ctx.submission)
-        return self._results(memory.tensors)
+        return memory
 
     def _describe(self) -> str:
         return f"batch of {self._batch.num_operations} operations"
+
+
+class BatchOp(Run[Results[Tensor]]):
+    """A batch, run once. Gives its results."""
+
+    def result(self) -> Results[Tensor]:
+        return self._results(self._batch.there)
+
+    def steps(self, ctx: Context) -> Steps[Results[Tensor]]:
+        memory = yield from self.run(ctx)
+        return self._results(memory.tensors)
+
+    def _results(self, made: Mapping[int, Tensor]) -> Results[Tensor]:
+        return Results({n: made[n] for n in self._prepared.wanted if n in made}, self._batch)
 
 
 def run(ctx: Context, batch: CommandBatch, plan: Prepared) -> Steps[Memory]:
@@ -331,58 +344,3 @@ def run(ctx: Context, batch: CommandBatch, plan: Prepared) -> Steps[Memory]:
     if ctx.device not in plan.ready:
         plan.ready[ctx.device] = Ready.of(plan, ctx.device, works)
     return memory
-
-
-class Read(ToHost):
-    """A result as a new NumPy array; the batch counts it."""
-
-    def __init__(self, batch: CommandBatch, number: int) -> None:
-        super().__init__(batch.there[number])
-        self._batch = batch
-        self._maker = batch.made.get(number)
-
-    def at_once(self, submission: Submission, pool: MemoryPool | None) -> bool:
-        maker = self._maker
-        is_open = maker is not None and not maker.done
-        if maker is not None and is_open:
-            if not maker.sequence or maker.stream is not submission.stream:
-                return False  # `steps` orders it
-        elif maker is not None and maker.error is not None:
-            return False  # and raises that
-        if not super().at_once(submission, pool):
-            return False
-        if maker is not None and is_open and not maker.is_sure:
-            submission.depends_on(maker)
-        self._batch.transfers.downloads += 1
-        return True
-
-    def steps(self, ctx: Context) -> Steps[HostArray]:
-        if self._maker is not None:
-            ctx.depend(self._maker)
-        found = yield from super().steps(ctx)
-        self._batch.transfers.downloads += bool(found.size)
-        return found
-
-
-class Late(DeviceOp[HostArray]):
-    """A value that was not written when the batch ran: computed from what is there, and read."""
-
-    def __init__(self, batch: CommandBatch, prepared: Prepared, number: int) -> None:
-        self._batch = batch
-        self._prepared = prepared
-        self._number = number
-
-    def steps(self, ctx: Context) -> Steps[HostArray]:
-        batch = self._batch
-        batch.check_device(ctx.device)
-        for made in batch.makers(self._prepared.inputs):
-            ctx.depend(made)
-        memory = yield from run(ctx, batch, self._prepared)
-        new = {n: t for n, t in memory.tensors.items() if n not in batch.there}
-        batch.ran(new, ctx.submission)
-        read = Read(batch, self._number)
-        read.claim()
-        return (yield from read.steps(ctx))
-
-    def _describe(self) -> str:
-        return f"read of buffer {self._number}"

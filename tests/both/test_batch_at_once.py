@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import numbasync as na
-from numbasync.batch.execute import BatchOp, Read
+from numbasync.batch.execute import BatchOp
+from numbasync.batch.reading import Read
 from numbasync.batch.replay import BatchGraph
 from numbasync.errors import BatchStateError, KernelError
 from numbasync.testing import counters, gate, inject

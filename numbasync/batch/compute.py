@@ -1,0 +1,44 @@
+"""Running a batch and reading what it computes, as one operation: one submission."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from numbasync.batch.execute import Run
+from numbasync.context import Context
+from numbasync.copies import HostArray
+from numbasync.op import Steps
+from numbasync.transfer import ToHost
+
+
+class Compute(Run[Any]):
+    """A batch, run once. Gives a new NumPy array of one id, a tuple of several."""
+
+    def result(self) -> Any:
+        read, self._read = self._read, None
+        return read
+
+    def steps(self, ctx: Context) -> Steps[Any]:
+        batch = self._batch
+        memory = yield from self.run(ctx)
+        read: list[HostArray] = []
+        for n in self._reads:
+            tensor = memory.tensors.get(n)
+            if tensor is None:  # it is a number
+                read.append(np.array(batch.recorder.values[n]))
+                continue
+            copy = ToHost(tensor)
+            copy.claim()
+            found = copy.result() if ctx.takes(copy) else (yield from copy.steps(ctx))
+            read.append(found)
+            batch.transfers.downloads += bool(found.size)
+        return read[0] if len(read) == 1 else tuple(read)
+
+    def _width(self) -> int | None:
+        count = len(self._reads)
+        return count if count > 1 else None
+
+    def _describe(self) -> str:
+        return f"batch of {self._batch.recorder.operations} operations, read"

@@ -1,0 +1,57 @@
+"""What of a batch is on its device, and who has enqueued it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from numbasync.batch.form import Form
+from numbasync.submission import Submission
+from numbasync.tensor import Tensor
+
+# Reentrant: a finaliser may look at another batch inside of it.
+_making = threading.RLock()
+
+
+class Present:
+    """The part of a batch that is there.
+
+    Tensors of what was enqueued at once are made when somebody asks for one: who reads all that he
+    wants by the same submission asks for none.
+    """
+
+    _there: dict[int, Tensor]
+    _made: dict[int, Submission]
+    _unmade: tuple[Form, tuple[Any, ...], Submission] | None = None
+
+    @property
+    def there(self) -> dict[int, Tensor]:
+        """Tensors of inputs and results, by node."""
+        if self._unmade is not None:
+            self._make()
+        return self._there
+
+    @property
+    def made(self) -> dict[int, Submission]:
+        """Who enqueued what has them, or has used them."""
+        if self._unmade is not None:
+            self._make()
+        return self._made
+
+    def _make(self) -> None:
+        with _making:
+            if self._unmade is None:  # another thread was here
+                return
+            form, made, submission = self._unmade
+            self._add(form.tensors(made, self._there), submission)
+            self._unmade = None
+
+    def _add(self, tensors: Mapping[int, Tensor], submission: Submission) -> None:
+        self._there |= tensors
+        self._made |= dict.fromkeys(tensors, submission)
+
+    def makers(self, numbers: Iterable[int]) -> list[Submission]:
+        """Who has enqueued what these buffers hold."""
+        made = self.made
+        return list({made[n]: None for n in numbers if n in made})

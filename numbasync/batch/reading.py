@@ -1,0 +1,72 @@
+"""Reading values of a batch that has run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from numbasync.batch.execute import run
+from numbasync.batch.prepared import Prepared
+from numbasync.context import Context
+from numbasync.copies import HostArray
+from numbasync.memory import MemoryPool
+from numbasync.op import DeviceOp, Steps
+from numbasync.submission import Submission
+from numbasync.transfer import ToHost
+
+if TYPE_CHECKING:
+    from numbasync.batch.batch import CommandBatch
+
+
+class Read(ToHost):
+    """A result as a new NumPy array; the batch counts it."""
+
+    def __init__(self, batch: CommandBatch, number: int) -> None:
+        super().__init__(batch.there[number])
+        self._batch = batch
+        self._maker = batch.made.get(number)
+
+    def at_once(self, submission: Submission, pool: MemoryPool | None) -> bool:
+        maker = self._maker
+        is_open = maker is not None and not maker.done
+        if maker is not None and is_open:
+            if not maker.sequence or maker.stream is not submission.stream:
+                return False  # `steps` orders it
+        elif maker is not None and maker.error is not None:
+            return False  # and raises that
+        if not super().at_once(submission, pool):
+            return False
+        if maker is not None and is_open and not maker.is_sure:
+            submission.depends_on(maker)
+        self._batch.transfers.downloads += 1
+        return True
+
+    def steps(self, ctx: Context) -> Steps[HostArray]:
+        if self._maker is not None:
+            ctx.depend(self._maker)
+        found = yield from super().steps(ctx)
+        self._batch.transfers.downloads += bool(found.size)
+        return found
+
+
+class Late(DeviceOp[HostArray]):
+    """A value that was not written when the batch ran: computed from what is there, and read."""
+
+    def __init__(self, batch: CommandBatch, prepared: Prepared, number: int) -> None:
+        self._batch = batch
+        self._prepared = prepared
+        self._number = number
+
+    def steps(self, ctx: Context) -> Steps[HostArray]:
+        batch = self._batch
+        batch.check_device(ctx.device)
+        for made in batch.makers(self._prepared.inputs):
+            ctx.depend(made)
+        memory = yield from run(ctx, batch, self._prepared)
+        new = {n: t for n, t in memory.tensors.items() if n not in batch.there}
+        batch.ran(new, ctx.submission)
+        read = Read(batch, self._number)
+        read.claim()
+        return (yield from read.steps(ctx))
+
+    def _describe(self) -> str:
+        return f"read of buffer {self._number}"
