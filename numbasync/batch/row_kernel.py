@@ -102,7 +102,7 @@ class _Row:
 
     def _can_be_unrolled(self, most: int) -> bool:
         """Whether a thread can keep its columns, in so many words at most."""
-        words = sum(-(-kind.itemsize // 4) for kind in self.kinds) * self.share.elements
+        words = sum(-(-k.itemsize // 4) for k in self.kinds) * self.share.elements
         if words > (most if self.threads < MOST_THREADS else most // 2):
             return False
         each = sum(len(self.made.order(wanted, ())) for wanted in self.plan.wanted)
