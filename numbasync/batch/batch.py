@@ -16,7 +16,7 @@ from numbasync.batch.graph import CONSTANT, INPUT, Node, live
 from numbasync.batch.ids import BufferId
 from numbasync.batch.plan import BatchPlan
 from numbasync.batch.prepared import Prepared, prepare
-from numbasync.batch.present import Present
+from numbasync.batch.present import Captured, Present
 from numbasync.batch.reading import Late, Read
 from numbasync.batch.record import Recorder
 from numbasync.batch.replay import BatchGraph
@@ -80,8 +80,7 @@ class CommandBatch(Vocabulary, Present):
             tuning: extents of its kernels; None: those that suit the device.
         """
         self.device = chosen_device(device, "CommandBatch")
-        if tuning is None:
-            tuning = Tuning.suited_to(self.device.limits)
+        tuning = Tuning.suited_to(self.device.limits) if tuning is None else tuning
         if not isinstance(tuning, Tuning):
             raise CallerError(f"CommandBatch: tuning={tuning!r:.60}; write na.batch.Tuning(...).")
         self.recorder = Recorder(f"batch {id(self):#x}")
@@ -194,7 +193,7 @@ class CommandBatch(Vocabulary, Present):
     def compute_op(self, *ids: BufferId) -> DeviceOp[Any]:
         """The operation behind `compute`."""
         if not ids:
-            raise CallerError("compute reads what it computes: name an id, b.compute(y).")
+            raise CallerError(f"compute({ids}) of {self.recorder.label}: name an id to read.")
         reads = tuple([self.recorder.check(each, "compute").number for each in ids])
         self._kept += ids
         return Compute(self, self._closed(), reads)
@@ -290,10 +289,10 @@ class CommandBatch(Vocabulary, Present):
         number = self.recorder.check(id, "tensor").number
         if self._state != "executed":
             raise BatchStateError(f"{id!r} has no tensor: {self.recorder.label} is {self._state}.")
-        if number not in self.there:
-            raise BatchStateError(f"{id!r} has no tensor in {self.absent(number)}")
-        self._check_made(number, "tensor")
-        return self.there[number]
+        if number in self.there:
+            self._check_made(number, "tensor")
+            return self.there[number]
+        raise BatchStateError(f"{id!r} has no tensor in {self.absent(number)}")
 
     def _check_made(self, number: int, what: str) -> None:
         """Refuse what was computed by work that has failed."""
@@ -389,7 +388,8 @@ class CommandBatch(Vocabulary, Present):
     def replayed(self, submission: Submission) -> None:
         """Its tensors have new elements; what was computed from the old ones is forgotten."""
         self._there = {}
-        self.ran(self._captured, submission)
+        self._unmade = Captured, self._captured, submission
+        self._state = "executed"
 
     def failed(self, error: BaseException) -> None:
         """It could not be enqueued."""

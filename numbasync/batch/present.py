@@ -14,6 +14,14 @@ from numbasync.tensor import Tensor
 _making = threading.RLock()
 
 
+class Captured:
+    """The form of a graph: its tensors are there, and stay."""
+
+    @staticmethod
+    def tensors(made: Mapping[int, Tensor], there: Mapping[int, Tensor]) -> Mapping[int, Tensor]:
+        return made
+
+
 class Present:
     """The part of a batch that is there.
 
@@ -23,7 +31,7 @@ class Present:
 
     _there: dict[int, Tensor]
     _made: dict[int, Submission]
-    _unmade: tuple[Form, tuple[Any, ...], Submission] | None = None
+    _unmade: tuple[Form | type[Captured], Any, Submission] | None = None
 
     @property
     def there(self) -> dict[int, Tensor]:

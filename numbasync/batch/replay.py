@@ -122,7 +122,8 @@ class BatchGraph:
         while self._last is not None and not self._last.done:
             yield _Through(self.stream)
         made = self._copied_out(ctx.submission)  # a recording refuses that: first of all
-        _put(given)
+        for target, source in given:
+            target[...] = source
         launch = self.graph.launch()
         launch.claim()
         if not ctx.takes(launch):
@@ -135,7 +136,8 @@ class BatchGraph:
         """`enqueue`, if nothing has to be waited for; None if something has."""
         if self._last is not None and not self._last.done:
             return None
-        _put(given)
+        for target, source in given:
+            target[...] = source
         if not self.graph.launch_at_once(submission):
             return None
         return self._launched(submission, self._copied_out(submission))
@@ -146,7 +148,7 @@ class BatchGraph:
 
         def copy_out() -> None:
             for n, array in made.items():
-                np.copyto(array, self._outputs[n])
+                array[...] = self._outputs[n]
 
         submission.afterwards(copy_out)
         return made
@@ -162,12 +164,6 @@ class BatchGraph:
 
     def __repr__(self) -> str:
         return f"<BatchGraph of {self._batch!r}>"
-
-
-def _put(given: list[tuple[HostArray, HostArray]]) -> None:
-    """New elements, where the graph copies them from."""
-    for target, source in given:
-        np.copyto(target, source)
 
 
 class _Through:
