@@ -193,7 +193,7 @@ class CommandBatch(Vocabulary, Present):
     def compute_op(self, *ids: BufferId) -> DeviceOp[Any]:
         """The operation behind `compute`."""
         if not ids:
-            raise CallerError(f"compute({ids}) of {self.recorder.label}: name an id to read.")
+            raise CallerError(f"compute of {self.recorder.label}: no id.\nWrite: b.compute(y)")
         reads = tuple([self.recorder.check(each, "compute").number for each in ids])
         self._kept += ids
         return Compute(self, self._closed(), reads)
