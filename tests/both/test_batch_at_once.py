@@ -103,6 +103,8 @@ def test_a_tensor_in_use_elsewhere_is_waited_for(device: na.Device) -> None:
     def record(b: na.CommandBatch) -> Any:
         return b.use(t) * 2
 
+    run(record, two)  # what loads kernels on a GPU would wait for the gate
+    add_one(na.zeros(1000).sync_on(one).partition(256)).sync_on(one)
     for want in (start, start + 1, start + 2, start + 3):
         b = na.CommandBatch()
         id = record(b)

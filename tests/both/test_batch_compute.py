@@ -220,6 +220,8 @@ def test_a_tensor_in_use_elsewhere_is_waited_for(device: na.Device) -> None:
         x = b.use(t)
         return b.compute_op(x * 2, x)
 
+    compute().sync_on(two)  # what loads kernels on a GPU would wait for the gate
+    add_one(na.zeros(1000).sync_on(one).partition(256)).sync_on(one)
     for k in range(4):
         op = compute()
         with gate(one):
