@@ -60,3 +60,34 @@ def test_a_second_process_compiles_nothing(
     assert first[1].startswith("kernel careful, block (0, 0, 0), thread (0, 0, 0): ValueError: pos")
     assert first[2] == "2 2"
     assert second[2] == "0 0"
+
+
+BATCH = """
+import numpy as np
+import numbasync as na
+
+x = np.random.default_rng(1).random((64, 1000), np.float32)
+b = na.CommandBatch()
+i = b.upload(x)
+y, z, c = b.softmax(i), b.sum(i * 2), b.sum(i, 0)
+b.execute_sync()
+np.testing.assert_allclose(b.read_sync(z), x.astype(np.float64).sum() * 2, rtol=1e-5)
+print(na.compile_count())
+"""
+
+
+def test_nor_does_it_compile_what_batches_have_written(
+    tmp_path: Path, python: str, python_env: dict[str, str]
+) -> None:
+    env = {
+        **python_env, "NUMBASYNC_DEVICE": "cuda", "NUMBASYNC_CACHE_DIR": str(tmp_path),
+        "PYTHONWARNINGS": "ignore",
+    }  # fmt: skip
+    said = []
+    for _ in range(2):
+        result = subprocess.run(
+            [python, "-c", BATCH], env=env, capture_output=True, text=True, timeout=120
+        )
+        assert result.returncode == 0, result.stderr
+        said.append(result.stdout.split())
+    assert said == [["3"], ["0"]]
