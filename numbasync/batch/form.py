@@ -151,7 +151,11 @@ class _Text:
         self._take()
         self._add(1, "with leasing:")
         for n in self._lent_numbers:
-            self._add(2, f"if is_written_elsewhere(s{n}, submission): return None")
+            # Asked here: a graph that another thread captures stands at it under this lock.
+            self._add(
+                2, f"if s{n}.plain_device is not backend: return None",
+                f"if is_written_elsewhere(s{n}, submission): return None",
+            )  # fmt: skip
         self._lease()
         self._run()
         made = [f"s{new.number}, h{new.number}, " for new in (*self._uploads, *self._parts.outputs)]
@@ -182,7 +186,7 @@ class _Text:
             flat = f"t{n}" if len(kind.shape) == 1 else f"t{n}.reshape(t{n}.size)"
             self._add(
                 1, f"t{n} = there[{n}]", f"s{n} = t{n}.own_storage",
-                f"if s{n} is None or s{n}.plain_device is not backend: return None",
+                f"if s{n} is None: return None",
                 f"if t{n}.source is not None or not t{n}.is_contiguous: return None",
                 f"h{n} = {flat}.handle",
             )  # fmt: skip

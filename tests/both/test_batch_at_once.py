@@ -123,6 +123,33 @@ def test_a_tensor_in_use_elsewhere_is_waited_for(device: na.Device) -> None:
     one.synchronize()
 
 
+def test_a_graph_that_is_captured_meanwhile_waits_for_the_batch(
+    device: na.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = device.new_stream(), device.new_stream()
+    start = np.arange(1000, dtype=F32)
+    t = na.from_host(start).sync_on(one)
+    run(lambda b: b.use(t) * 2, two)
+    add_one(na.zeros(1000).sync_on(one).partition(256)).sync_on(one)
+    reuse, graphs = na.MemoryPool.reuse, list[Any]()
+
+    def capture(self: na.MemoryPool, nbytes: int) -> Any:  # as another thread may
+        monkeypatch.undo()
+        graphs.append(na.CudaGraph.capture(one, add_one(t.partition(256))))
+        graphs[0].launch().sync_on(one)
+        return reuse(self, nbytes)
+
+    b = na.CommandBatch()
+    id = b.use(t) * 2
+    op = b.op()
+    monkeypatch.setattr(na.MemoryPool, "reuse", capture)
+    with gate(two):
+        op.async_on(two)
+        graphs[0].launch().async_on(one)
+    np.testing.assert_array_equal(b.read_op(id).sync_on(two), (start + 1) * 2)
+    one.synchronize()
+
+
 async def test_a_read_behind_its_batch_fails_with_it(
     device: na.Device, stream: na.Stream, request: pytest.FixtureRequest
 ) -> None:
