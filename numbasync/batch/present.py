@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -12,6 +13,16 @@ from numbasync.tensor import Tensor
 
 # Reentrant: a finaliser may look at another batch inside of it.
 _making = threading.RLock()
+
+
+def _after_fork() -> None:
+    """A thread that the child does not have may have held it."""
+    global _making
+    _making = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 class Captured:

@@ -1,0 +1,32 @@
+"""What of a batch is there: asked for in a forked child."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+
+from numbasync.batch import present
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_waits_for_no_thread_of_its_parent() -> None:
+    holds, ends = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with present._making:
+            holds.set()
+            ends.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    holds.wait()
+    child = os.fork()
+    if not child:
+        os._exit(not present._making.acquire(timeout=1))
+    _, status = os.waitpid(child, 0)
+    ends.set()
+    thread.join()
+    assert status == 0
