@@ -15,7 +15,7 @@ import numpy as np
 
 from numbasync.batch import ops
 from numbasync.batch.emit import WARP as WARP
-from numbasync.batch.emit import Emitter, indented
+from numbasync.batch.emit import FEW_THREADS, Emitter, indented
 from numbasync.batch.formulas import carried, combined, identity, register, typed
 from numbasync.batch.graph import Nodes
 from numbasync.batch.ops import BOOL, I64, DType
@@ -129,7 +129,9 @@ def across_block(
     lines += [f"    {place}[cuda.threadIdx.x // {WARP}] = {name}" for place, name in pairs]
     lines.append("cuda.syncthreads()")
     lines += [f"{name} = {place}[0]" for place, name in pairs]
-    lines.append(f"for w in range(1, {threads // WARP}):")
+    # Many rounds, written out by a compiler, take the CPU device's one up to a minute.
+    warps = threads // WARP if threads <= FEW_THREADS else f"cuda.blockDim.x // {WARP}"
+    lines.append(f"for w in range(1, {warps}):")
     for n, r in own.items():
         lines += indented(merge(made, r, tuple(f"{place}[w]" for place in room[n])))
     return lines

@@ -116,3 +116,11 @@ def test_other_tunings_give_the_same(device: na.Device) -> None:
     np.testing.assert_allclose(found[0], np.exp(a) + 1, rtol=1e-6)
     for other in found[1:]:
         np.testing.assert_array_equal(other, found[0])
+
+
+def test_large_blocks_are_compiled_soon(device: na.Device) -> None:
+    b = na.CommandBatch()
+    top = b.max(b.upload(np.zeros((3, 16_384), F32)), 1)
+    assert top.shape == (3,)
+    assert b.planned().texts[0].block == 512
+    assert "range(1, 16)" not in b.plan().source()  # which compilers write out
