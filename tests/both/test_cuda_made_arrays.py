@@ -181,6 +181,15 @@ def test_parameters_of_device_functions(
         size_of(launcher)
 
 
+def has_eight(launcher: na.Launcher, is_right: bool) -> None:
+    """Elements; or it is refused."""
+    if is_right:
+        assert size_of(launcher) == 8
+    else:
+        with pytest.raises(KernelCompileError):
+            size_of(launcher)
+
+
 @pytest.mark.parametrize(
     ("dtype", "is_right"),
     [
@@ -193,12 +202,7 @@ def test_parameters_of_device_functions(
     ],
 )  # fmt: skip
 def test_element_types(device: na.Device, tmp_path: Path, dtype: str, is_right: bool) -> None:
-    launcher = made(tmp_path, f"cuda.shared.array(8, {dtype})")
-    if is_right:
-        assert size_of(launcher) == 8
-        return
-    with pytest.raises(KernelCompileError):
-        size_of(launcher)
+    has_eight(made(tmp_path, f"cuda.shared.array(8, {dtype})"), is_right)
 
 
 @pytest.mark.parametrize(
@@ -212,12 +216,7 @@ def test_element_types(device: na.Device, tmp_path: Path, dtype: str, is_right: 
     ],
 )  # fmt: skip
 def test_other_arguments(device: na.Device, tmp_path: Path, call: str, is_right: bool) -> None:
-    launcher = made(tmp_path, f"cuda.shared.array({call})")
-    if is_right:
-        assert size_of(launcher) == 8
-        return
-    with pytest.raises(KernelCompileError):
-        size_of(launcher)
+    has_eight(made(tmp_path, f"cuda.shared.array({call})"), is_right)
 
 
 @pytest.mark.parametrize(

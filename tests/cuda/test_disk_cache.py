@@ -38,6 +38,16 @@ print(counters().compiles, na.compile_count())
 """
 
 
+def run_twice(command: list[str], env: dict[str, str]) -> list[list[str]]:
+    """The lines that it prints, each time."""
+    said = []
+    for _ in range(2):
+        result = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+        assert result.returncode == 0, result.stderr
+        said.append(result.stdout.splitlines())
+    return said
+
+
 def test_a_second_process_compiles_nothing(
     tmp_path: Path, python: str, python_env: dict[str, str]
 ) -> None:
@@ -47,14 +57,7 @@ def test_a_second_process_compiles_nothing(
         **python_env, "NUMBASYNC_DEVICE": "cuda", "NUMBA_CACHE_DIR": str(tmp_path / "cache"),
         "PYTHONWARNINGS": "ignore",
     }  # fmt: skip
-    said = []
-    for _ in range(2):
-        result = subprocess.run(
-            [python, str(program)], env=env, capture_output=True, text=True, timeout=120
-        )
-        assert result.returncode == 0, result.stderr
-        said.append(result.stdout.splitlines())
-    first, second = said
+    first, second = run_twice([python, str(program)], env)
     assert first[:2] == second[:2]
     assert first[0] == "3000.0"
     assert first[1].startswith("kernel careful, block (0, 0, 0), thread (0, 0, 0): ValueError: pos")
@@ -83,11 +86,4 @@ def test_nor_does_it_compile_what_batches_have_written(
         **python_env, "NUMBASYNC_DEVICE": "cuda", "NUMBASYNC_CACHE_DIR": str(tmp_path),
         "PYTHONWARNINGS": "ignore",
     }  # fmt: skip
-    said = []
-    for _ in range(2):
-        result = subprocess.run(
-            [python, "-c", BATCH], env=env, capture_output=True, text=True, timeout=120
-        )
-        assert result.returncode == 0, result.stderr
-        said.append(result.stdout.split())
-    assert said == [["3"], ["0"]]
+    assert run_twice([python, "-c", BATCH], env) == [["3"], ["0"]]

@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 
 
 def _memory() -> int:
-    """Bytes of memory that this process may have: the machine's, or its control group's."""
+    """Bytes of memory that this process may have: the machine's, or its control group's; 0 where
+    the system does not say, as Windows.
+    """
+    if not hasattr(os, "sysconf"):
+        return 0
     own = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     with contextlib.suppress(OSError, ValueError):  # there is none, or it has no limit
         own = min(own, int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
