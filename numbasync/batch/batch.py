@@ -229,8 +229,8 @@ class CommandBatch(Vocabulary, Present):
         return self.op().sync_on(self.device.policy.next_stream())
 
     def compute(self, *ids: BufferId) -> Awaitable[Any]:
-        """Run it and read these, by one submission: `await b.compute(y)` is the value as a new
-        NumPy array; of several ids, a tuple of them. Afterwards it is executed.
+        """Run it and read these, by one submission: `await b.compute(y)` is a new NumPy array of
+        `y.shape` and `y.dtype`; of several ids, a tuple of them. Afterwards it is executed.
 
         Raises:
             AlreadySubmittedError: now, if it was executed before.
