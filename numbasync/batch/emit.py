@@ -16,7 +16,7 @@ from numbasync.backend.base import Limits
 from numbasync.batch import wide
 from numbasync.batch.formulas import HELPERS, Formulas, identifier, register, typed
 from numbasync.batch.fuse import Group
-from numbasync.batch.graph import CONSTANT, Nodes
+from numbasync.batch.graph import CONSTANT, Nodes, broadcast
 from numbasync.batch.ops import BOOL, F16, DType
 from numbasync.batch.space import Space, Step, steps
 from numbasync.errors import CallerError
@@ -212,8 +212,10 @@ class Emitter:
 
     def aligned(self, whole: Shape) -> str:
         """The condition under which neighbours can be moved at once, of all arrays that may be."""
-        outputs = [name for n, name in self.outputs.items() if self.steps(n, whole) is None]
-        reads = [name for n, name in self._arrays.items() if self.steps(n, whole) != ()]
+        fits = {n for n in (*self.outputs, *self._arrays)  # others are used for results alone
+                if broadcast([self.nodes[n].shape, whole]) == whole}  # fmt: skip
+        outputs = [y for n, y in self.outputs.items() if n in fits and self.steps(n, whole) is None]
+        reads = [x for n, x in self._arrays.items() if n in fits and self.steps(n, whole) != ()]
         self._moves.add("is_aligned")
         return " and ".join(f"is_aligned({name})" for name in reads + outputs) or "True"
 
