@@ -31,7 +31,7 @@ class _Block:
 class _Host:
     """Owner of blocks: no device. A block goes back when the last array on it dies."""
 
-    device = None
+    device = plain_device = None
 
     def release(self, memory: object) -> None: ...
 

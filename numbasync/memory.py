@@ -33,7 +33,7 @@ class MemoryPool:
             raise ShapeError(
                 f"a pool of {max_bytes} bytes can hold nothing; write a positive size."
             )
-        self.device = device
+        self.device = self.plain_device = device
         self.max_bytes = max_bytes
         self._pool = device.new_pool()
         self._out = 0  # of a pool with `max_bytes`
@@ -108,6 +108,8 @@ class Owner(Protocol):
 
     @property
     def device(self) -> base.Device: ...
+    @property
+    def plain_device(self) -> base.Device | None: ...
     def release(self, memory: Any) -> None: ...
 
 
@@ -116,9 +118,20 @@ class Lender:
 
     def __init__(self, device: base.Device) -> None:
         self.device = device
+        self.plain_device: base.Device | None = device
 
     def release(self, memory: object) -> None:
         """Nothing: the memory itself holds what keeps it, and goes with its storage."""
+
+
+class Reached(Lender):
+    """The owner of memory of the host that kernels reach. It is never plain: what copies quickly
+    may wait for the device, where both ends are the host's.
+    """
+
+    def __init__(self, device: base.Device) -> None:
+        super().__init__(device)
+        self.plain_device = None
 
 
 class Standing(Protocol):
@@ -138,8 +151,8 @@ class Storage:
     submits, `holders` by the tensors. `links` are the storages that overlap this one, which
     happens to memory of other libraries only; None if there are none. `identity`: if it
     differs between two storages, they do not overlap. `standing`: the graphs that use it; None
-    if none does. `plain_device` is the owner's device, None of one that has links, or that graphs
-    use: what a launch asks of most storages is one question.
+    if none does. `plain_device` is the owner's, None of one that has links, or that graphs use:
+    what a launch asks of most storages is one question.
     """
 
     __slots__ = (
@@ -156,7 +169,7 @@ class Storage:
         self.links: tuple[weakref.ref[Storage], ...] | None = None
         self.standing: tuple[weakref.ref[Standing], ...] | None = None
         self.identity = id(self)
-        self.plain_device: base.Device | None = pool.device
+        self.plain_device = pool.plain_device
 
     @property
     def nbytes(self) -> int:
@@ -200,7 +213,7 @@ class Storage:
                 alive = True
         if not alive:
             self.standing = None
-            self.plain_device = None if self.links is not None else self.pool.device
+            self.plain_device = None if self.links is not None else self.pool.plain_device
 
     def meets(self, other: Storage) -> bool:
         """Whether they have memory in common."""

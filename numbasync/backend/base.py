@@ -309,6 +309,18 @@ class Device(Protocol):
         """
         ...
 
+    def host_handles(
+        self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]
+    ) -> Callable[[Any], Array]:
+        """What gives for a `host_block` the handle of an array at its beginning. Kernels read and
+        write that where it is, over the link: for arrays so small that a copy takes longer.
+        """
+        ...
+
+    def host_memory(self, block: Any) -> Memory:
+        """A block, or a `host_buffer`, as memory of this device, which holds it."""
+        ...
+
     def array(
         self,
         memory: Any,

@@ -8,6 +8,7 @@ inputs, results and kernels would take a microsecond more.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -15,8 +16,7 @@ import numpy as np
 from numbasync.backend import base
 from numbasync.contiguous import Contiguous
 from numbasync.device import Device
-from numbasync.host import HostBuffer
-from numbasync.memory import MANY_READERS, MemoryPool, Storage
+from numbasync.memory import MANY_READERS, MemoryPool, Reached, Storage
 from numbasync.submission import Submission
 from numbasync.tensor import Tensor
 from numbasync.together import LARGE
@@ -62,6 +62,8 @@ class Parts(NamedTuple):
         constants: nodes, with the types that they are passed as.
         counters: what is set to 0 first, by its name; empty: nothing.
         launches: work, with the names of its arguments, or numbers.
+        small: every array is so small that kernels read inputs, and write what is read, where the
+            host has them: a copy takes longer.
     """
 
     inputs: list[New]
@@ -71,9 +73,10 @@ class Parts(NamedTuple):
     counters: str
     names: tuple[str, ...]
     launches: list[tuple[base.Work, list[Any]]]
+    small: bool
 
 
-# Storages and handles of new tensors in turn, and what was read.
+# Of new tensors in turn the storage, or the block of the host, and the handle; then what was read.
 Found = tuple[tuple[Any, ...], Any]
 
 
@@ -85,7 +88,7 @@ class Form:
             memory must be asked for, an array needs more care, or others must be waited for.
     """
 
-    __slots__ = ("_device", "_lent", "_new", "enqueue")
+    __slots__ = ("_device", "_lent", "_new", "_on_host", "enqueue")
 
     def __init__(
         self, device: Device, parts: Parts, lent: Sequence[int], reads: Sequence[int]
@@ -95,24 +98,41 @@ class Form:
         used = [new for new in parts.inputs if new.number in lent]
         self._new = [*uploads, *parts.outputs]
         self._lent = [new.number for new in used]
+        self._on_host = _on_host(parts, uploads, reads)
         text = _Text(device, parts, used, uploads, reads)
         self.enqueue: Callable[[CommandBatch, Submission, MemoryPool], Found | None] = text.made()
 
-    def tensors(self, made: tuple[Any, ...], there: Mapping[int, Tensor]) -> dict[int, Tensor]:
-        """The tensors of inputs and results by node, of what a run has made and of those that were
-        there.
+    def tensors(
+        self, made: tuple[Any, ...], there: Mapping[int, Tensor], submission: Submission
+    ) -> dict[int, Tensor]:
+        """The tensors of inputs and results by node, of what `submission` has made and of those
+        that were there.
         """
         found = {n: there[n] for n in self._lent}
         for i, (n, kind, _) in enumerate(self._new):
-            tensor = found[n] = Tensor.of(self._device, made[2 * i], kind)
-            if len(kind.shape) == 1:
+            storage, on_host = made[2 * i], n in self._on_host
+            if on_host:
+                backend = self._device.backend
+                storage = Storage(Reached(backend), backend.host_memory(storage))
+                storage.writer = submission
+            tensor = found[n] = Tensor.of(self._device, storage, kind)
+            if len(kind.shape) == 1 and not on_host:
                 tensor.own_handle = made[2 * i + 1]
         return found
 
 
+def _on_host(parts: Parts, uploads: list[New], reads: Sequence[int]) -> frozenset[int]:
+    """The nodes whose elements kernels read or write in a block of the host."""
+    if not parts.small:
+        return frozenset()
+    outputs = {new.number for new in parts.outputs}
+    return frozenset([*(new.number for new in uploads), *(n for n in reads if n in outputs)])
+
+
 class _Text:
     """A form's function. For node n: v its value, t a tensor of the program, s the storage, h the
-    handle of all elements on one axis, b a page-locked block; d are blocks that are read to.
+    handle of all elements on one axis, b a page-locked block; d are blocks that are read to, o
+    arrays of the program.
     """
 
     def __init__(
@@ -124,10 +144,12 @@ class _Text:
         self._uploads = uploads
         self._kinds = {new.number: new.kind for new in (*parts.inputs, *parts.outputs)}
         self._reads = reads
-        backend = device.backend
+        self._on_host = _on_host(parts, uploads, reads)
+        self._backend = backend = device.backend
         self._names: dict[str, Any] = {
-            "HostBuffer": HostBuffer, "MOST": MANY_READERS, "ZERO": np.uint32(0),
-            "array_on": np.ndarray, "backend": backend, "copied": np.array, "handle": backend.array,
+            "MOST": MANY_READERS, "ZERO": np.uint32(0),
+            "array_on": np.ndarray, "backend": backend, "copied": np.array, "copyto": np.copyto,
+            "empty": np.empty, "handle": backend.array, "partial": partial,
             "is_written_elsewhere": _is_written_elsewhere, "leasing": device.leasing,
             "locked": backend.host_block,
         }  # fmt: skip
@@ -158,7 +180,10 @@ class _Text:
             )  # fmt: skip
         self._lease()
         self._run()
-        made = [f"s{new.number}, h{new.number}, " for new in (*self._uploads, *self._parts.outputs)]
+        made = [
+            f"{'b' if n in self._on_host else 's'}{n}, h{n}, "
+            for n, _, _ in (*self._uploads, *self._parts.outputs)
+        ]
         reads = [self._read(i, n) for i, n in enumerate(self._reads)]
         given = reads[0] if len(reads) == 1 else f"({', '.join(reads)})"
         self._add(1, f"return ({''.join(made)}), {given}")
@@ -191,14 +216,21 @@ class _Text:
                 f"h{n} = {flat}.handle",
             )  # fmt: skip
         for n, kind, line in self._uploads:
-            self._add(1, f"v{n} = values[{n}]", f"if isinstance(v{n}, HostBuffer): return None")
+            self._add(1, f"v{n} = values[{n}]")
             self._lock(f"b{n}", kind.nbytes)
-            self._allocate(f"s{n}", kind.nbytes)
+            if n in self._on_host:
+                self._handle_on_host(n, line)
+            else:
+                self._allocate(f"s{n}", kind.nbytes)
+                self._handle(f"h{n}", f"s{n}", line)
             self._add(1, f"{self._array(kind, f'b{n}')}[...] = v{n}")
-            self._handle(f"h{n}", f"s{n}", line)
         for n, kind, line in self._parts.outputs:
-            self._allocate(f"s{n}", kind.nbytes)
-            self._handle(f"h{n}", f"s{n}", line)
+            if n in self._on_host:
+                self._lock(f"b{n}", kind.nbytes)
+                self._handle_on_host(n, line)
+            else:
+                self._allocate(f"s{n}", kind.nbytes)
+                self._handle(f"h{n}", f"s{n}", line)
         for i, (lines, nbytes) in enumerate(self._parts.scratch):
             self._allocate(f"r{i}", nbytes)
             for name, line in lines.items():
@@ -207,9 +239,12 @@ class _Text:
             element = self._name(passed_as)
             self._add(1, f"v{n} = values[{n}]")
             self._add(1, f"if type(v{n}) is not {element}: v{n} = {element}(v{n})")
+        for i, n in self._downloads:
+            self._lock(f"d{i}", self._kinds[n].nbytes)
         for i, n in enumerate(self._reads):
-            if n in self._kinds:
-                self._lock(f"d{i}", self._kinds[n].nbytes)
+            if n in self._on_host:
+                kind = self._kinds[n]
+                self._add(1, f"o{i} = empty({self._name(kind.shape)}, {self._name(kind.dtype)})")
 
     def _lock(self, name: str, nbytes: int) -> None:
         self._add(1, f"{name} = locked({nbytes})", f"if {name} is None: return None")
@@ -224,6 +259,16 @@ class _Text:
     def _handle(self, name: str, storage: str, line: Line) -> None:
         at = ", ".join(map(self._name, line))
         self._add(1, f"{name} = handle({storage}.memory, {at})")
+
+    def _handle_on_host(self, n: int, line: Line) -> None:
+        handle = self._name(self._backend.host_handles(line.shape, line.strides, line.dtype))
+        self._add(1, f"h{n} = {handle}(b{n})")
+
+    @property
+    def _downloads(self) -> list[tuple[int, int]]:
+        """What is read by a copy: places among the reads, and nodes."""
+        reads = enumerate(self._reads)
+        return [(i, n) for i, n in reads if n in self._kinds and n not in self._on_host]
 
     def _array(self, kind: Contiguous, block: str) -> str:
         return f"array_on({self._name(kind.shape)}, {self._name(kind.dtype)}, {block})"
@@ -250,26 +295,33 @@ class _Text:
         parts, queue = self._parts, "queue = submission.queue = stream"
         self._add(2, "stream, queue = submission.stream.backend, submission.queue")
         for n, _, _ in self._uploads:
-            self._add(2, f"{queue}.upload(h{n}, b{n}, queue)")
+            if n not in self._on_host:
+                self._add(2, f"{queue}.upload(h{n}, b{n}, queue)")
         if parts.counters:
             self._add(2, f"{queue}.fill({parts.counters}, ZERO, queue)")
         for work, arguments in parts.launches:
             given = [a if isinstance(a, str) else self._name(a) for a in arguments]
             self._add(2, f"{queue}.launch({self._name(work)}, [{', '.join(given)}], queue)")
-        downloads = [(i, n) for i, n in enumerate(self._reads) if n in self._kinds]
-        for i, n in downloads:
+        for i, n in self._downloads:
             self._add(2, f"{queue}.download(d{i}, h{n}, queue)")
+        for i, n in enumerate(self._reads):
+            if n in self._on_host:
+                source = self._array(self._kinds[n], f"b{n}")
+                self._add(2, f"submission.afterwards(partial(copyto, o{i}, {source}))")
+        downloads = sum(n in self._kinds for n in self._reads)
         self._add(1, f"batch.kernels_launched += {len(parts.launches)}")
         self._add(1, "transfers = batch.transfers")
         if self._uploads:
             self._add(1, f"transfers.uploads += {len(self._uploads)}")
         if downloads:
-            self._add(1, f"transfers.downloads += {len(downloads)}")
+            self._add(1, f"transfers.downloads += {downloads}")
 
     def _read(self, i: int, n: int) -> str:
         """What is given for an id: of a number, an array of no axes."""
         if n not in self._kinds:
             return f"copied(values[{n}])"
+        if n in self._on_host:
+            return f"o{i}"
         return self._array(self._kinds[n], f"d{i}")
 
 

@@ -17,6 +17,7 @@ from numbasync.batch.emit import KernelText, Tuning
 from numbasync.batch.fuse import Fusion, fuse
 from numbasync.batch.graph import INPUT, Node, live
 
+SMALL = 2**15  # bytes; the driver needs 2 us for a copy, in which the link moves 100 KiB
 MOST_KEPT = 256  # a program with ever new shapes starts over
 
 
@@ -51,6 +52,13 @@ class Prepared:
     def outputs(self) -> tuple[int, ...]:
         """Results in memory of their own."""
         return tuple(n for n in self.wanted if not self.nodes[n].is_source)
+
+    @cached_property
+    def is_small(self) -> bool:
+        """Whether every array is so small that kernels may read and write it where the host has it:
+        a copy takes longer. Each is read a few times at most.
+        """
+        return all(node.nbytes <= SMALL for node in self.nodes)
 
     @property
     def peak_bytes(self) -> int:

@@ -29,7 +29,9 @@ class Captured:
     """The form of a graph: its tensors are there, and stay."""
 
     @staticmethod
-    def tensors(made: Mapping[int, Tensor], there: Mapping[int, Tensor]) -> Mapping[int, Tensor]:
+    def tensors(
+        made: Mapping[int, Tensor], there: Mapping[int, Tensor], submission: Submission
+    ) -> Mapping[int, Tensor]:
         return made
 
 
@@ -63,7 +65,7 @@ class Present:
             if self._unmade is None:  # another thread was here
                 return
             form, made, submission = self._unmade
-            self._add(form.tensors(made, self._there), submission)
+            self._add(form.tensors(made, self._there, submission), submission)
             self._unmade = None
 
     def _add(self, tensors: Mapping[int, Tensor], submission: Submission) -> None:

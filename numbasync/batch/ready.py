@@ -75,6 +75,7 @@ class Ready:
                 (work, _arguments(text, group))
                 for group, (text, work) in enumerate(zip(texts, works, strict=True))
             ],
+            small=prepared.is_small,
         )
 
     def form(self, batch: CommandBatch, reads: tuple[int, ...]) -> Form:

@@ -1,8 +1,8 @@
 """Batches as graphs: recorded and allocated once, replayed with new uploads.
 
 A replay is one graph: copies from page-locked memory, the kernels, and copies of the results back
-to page-locked memory. The host copies elements in before, and out afterwards; so a replay waits
-until the one before it is through.
+to page-locked memory; of small arrays the kernels alone, which read and write that memory. The host
+copies elements in before, and out afterwards; so a replay waits until the one before it is through.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ import numpy as np
 from numbasync.batch.execute import Results
 from numbasync.batch.ids import BufferId
 from numbasync.context import Context
-from numbasync.copies import HostArray
+from numbasync.contiguous import contiguous
+from numbasync.copies import HostArray, upload_any
+from numbasync.device import Device
 from numbasync.errors import BatchStateError, DTypeError, OperationError, ShapeError
 from numbasync.graph import CudaGraph
 from numbasync.host import pinned
-from numbasync.memory import MemoryPool
+from numbasync.memory import MemoryPool, Reached, Storage
 from numbasync.op import DeviceOp, Steps
 from numbasync.sources import zip as zip_ops
 from numbasync.stream import Stream, check_stream
@@ -46,21 +48,27 @@ class BatchGraph:
         values = batch.recorder.values
         # Both as plain arrays, which NumPy copies from and to without asking their class.
         self._inputs: dict[int, HostArray] = {}
+        self._reached: dict[int, Tensor] = {}  # inputs that kernels read where they are
         for n in plan.inputs:
             if n not in batch.there and values[n].size:
-                place = pinned(values[n].shape, values[n].dtype)
+                place = pinned(values[n].shape, values[n].dtype, batch.device)
                 place[...] = values[n]
                 values[n] = place
                 self._inputs[n] = np.asarray(place)
+                if plan.is_small:
+                    self._reached[n] = batch.there[n] = _tensor_on(batch.device, place)
         outputs = {n: plan.nodes[n] for n in plan.outputs}
-        places = {n: pinned(v.shape, v.dtype) for n, v in outputs.items()}
+        places = {n: pinned(v.shape, v.dtype, batch.device) for n, v in outputs.items()}
         self._outputs = {n: np.asarray(place) for n, place in places.items()}
+        copied = [n for n, place in places.items() if place.size and not plan.is_small]
+        if plan.is_small:
+            full = {n: place for n, place in places.items() if place.size}
+            batch.there.update({n: _tensor_on(batch.device, place) for n, place in full.items()})
 
         def read(results: Results[Tensor]) -> DeviceOp[Any]:
-            found = results.by_number
-            return zip_ops(*(memcpy(places[n], found[n]) for n in outputs if found[n].size))
+            return zip_ops(*(memcpy(places[n], results.by_number[n]) for n in copied))
 
-        self.graph: CudaGraph[Any] = CudaGraph.capture(stream, op.then(read))
+        self.graph: CudaGraph[Any] = CudaGraph.capture(stream, op.then(read) if copied else op)
         self._kernels = batch.kernels_launched
         self._downloads = sum(a.size > 0 for a in self._outputs.values())
         batch.captured()
@@ -89,7 +97,7 @@ class BatchGraph:
             raise OperationError(
                 f"replay takes arrays by ids, not {type(uploads).__name__}; write {{x: array}}."
             )
-        given: list[tuple[HostArray, HostArray]] = []
+        given: list[tuple[int, HostArray]] = []
         for id, array in (uploads or {}).items():
             number = self._batch.recorder.check(id, "replay").number
             source = np.asarray(array)
@@ -104,14 +112,14 @@ class BatchGraph:
                 raise ShapeError(f"replay: {id!r} came as an array of shape {source.shape}.")
             if source.dtype != target.dtype:
                 raise DTypeError(f"replay: {id!r} came as an array of {source.dtype}.")
-            given.append((target, source))
+            given.append((number, source))
         return _Replay(self, given)
 
     def replay_sync(self, uploads: Mapping[BufferId, Any] | None = None) -> Results[HostArray]:
         """`replay`, and block until it is done."""
         return self.replay(uploads).sync_on(self.stream)
 
-    def enqueue(self, ctx: Context, given: list[tuple[HostArray, HostArray]]) -> Steps[Any]:
+    def enqueue(self, ctx: Context, given: list[tuple[int, HostArray]]) -> Steps[Any]:
         """Put new elements where the graph copies them from, and launch it."""
         if self._last is ctx.submission:
             raise OperationError(
@@ -122,8 +130,11 @@ class BatchGraph:
         while self._last is not None and not self._last.done:
             yield _Through(self.stream)
         made = self._copied_out(ctx.submission)  # a recording refuses that: first of all
-        for target, source in given:
-            target[...] = source
+        for n, source in given:
+            if n in self._reached and _is_used(self._reached[n]):  # in order behind that
+                yield from upload_any(ctx, self._reached[n], source)
+            else:
+                self._inputs[n][...] = source
         launch = self.graph.launch()
         launch.claim()
         if not ctx.takes(launch):
@@ -131,13 +142,15 @@ class BatchGraph:
         return self._launched(ctx.submission, made)
 
     def enqueue_at_once(
-        self, submission: Submission, given: list[tuple[HostArray, HostArray]]
+        self, submission: Submission, given: list[tuple[int, HostArray]]
     ) -> Results[HostArray] | None:
         """`enqueue`, if nothing has to be waited for; None if something has."""
         if self._last is not None and not self._last.done:
             return None
-        for target, source in given:
-            target[...] = source
+        if any(map(_is_used, self._reached.values())):
+            return None
+        for n, source in given:
+            self._inputs[n][...] = source
         if not self.graph.launch_at_once(submission):
             return None
         return self._launched(submission, self._copied_out(submission))
@@ -166,6 +179,26 @@ class BatchGraph:
         return f"<BatchGraph of {self._batch!r}>"
 
 
+def _tensor_on(device: Device, place: HostArray) -> Tensor:
+    """A tensor that lies where an array of page-locked memory does."""
+    backend = device.backend
+    block = np.asarray(place).reshape(-1).view(np.uint8)
+    storage = Storage(Reached(backend), backend.host_memory(block))
+    return Tensor.of(device, storage, contiguous(place.shape, place.dtype.type))
+
+
+def _is_used(tensor: Tensor) -> bool:
+    """Whether the device may still read or write it."""
+    storage = tensor.storage
+    for user in (storage.writer, *storage.readers.values()):
+        if user is not None and not user.done:
+            if user.sequence:
+                user.stream.advance()
+            if not user.done:
+                return True
+    return False
+
+
 class _Through:
     """A preparation: the replay before this one is through."""
 
@@ -180,7 +213,7 @@ class _Replay(DeviceOp[Results[HostArray]]):
     is_quick = True
     _made: Results[HostArray] | None = None
 
-    def __init__(self, graph: BatchGraph, given: list[tuple[HostArray, HostArray]]) -> None:
+    def __init__(self, graph: BatchGraph, given: list[tuple[int, HostArray]]) -> None:
         self._graph = graph
         self._given = given
         self.stream = graph.stream

@@ -12,6 +12,7 @@ import pytest
 
 import numbasync as na
 from numbasync.batch.compute import Compute
+from numbasync.batch.prepared import SMALL
 from numbasync.errors import (
     AlreadySubmittedError,
     BatchStateError,
@@ -21,7 +22,7 @@ from numbasync.errors import (
     KernelError,
     OperationError,
 )
-from numbasync.testing import counters, gate, inject
+from numbasync.testing import counters, gate, inject, settle
 from tests.common import add_one, used
 
 F32 = np.float32
@@ -66,13 +67,13 @@ RECORDS: dict[str, Callable[[na.CommandBatch], Ids]] = {
     "inputs": with_its_inputs,
     "one computed from the other": nested,
     "a number": a_number,
+    "pinned": lambda b: (b.upload(na.HostBuffer.from_array(X)) * 2,),
 }
 # Nothing is launched for these, or more care is needed.
 CAREFUL: dict[str, Callable[[na.CommandBatch], Ids]] = {
     "an input alone": lambda b: (b.upload(X),),
     "a number alone": lambda b: (b.recorder.again(b.recorder.constant(2.5, np.dtype(F32))),),
     "no elements": lambda b: (b.upload(X[:0]) + 1, b.sum(b.upload(X[:0]))),
-    "pinned": lambda b: (b.upload(na.HostBuffer.from_array(X)) * 2,),
     "large": lambda b: (b.upload(np.ones(2**19, F32)) + 1,),
 }
 
@@ -125,6 +126,9 @@ def test_it_gives_what_executing_and_reading_gives(
         assert (b.transfers, b.kernels_launched) == counts
         assert after.launches - before.launches == b.kernels_launched
         copies = b.transfers.uploads + b.transfers.downloads
+        small = all(node.nbytes <= SMALL for node in b.recorder.nodes)
+        if small and patch is not None and turn < 2:
+            copies = 0  # kernels reach what is so small where the host has it
         if name != "large":  # which is copied in parts
             assert after.copies - before.copies == copies
         # Afterwards it is executed.
@@ -289,7 +293,7 @@ def test_what_cannot_be_enqueued_has_failed(
 ) -> None:
     def recorded() -> tuple[na.CommandBatch, Any]:
         b = na.CommandBatch(fuse=False)
-        return b, b.relu(b.upload(X)) * 2
+        return b, b.relu(b.upload(LONG)) * 2
 
     b, y = recorded()
     b.compute_op(y).sync_on(stream)
@@ -457,3 +461,61 @@ def test_many_results_of_one_plan(device: na.Device, stream: na.Stream) -> None:
         found = b.compute_op(*[ids[i] for i in asked]).sync_on(stream)
         for have, i in zip(found, asked, strict=True):
             np.testing.assert_array_equal(have, want[i])
+
+
+async def test_tensors_that_lie_with_the_host_are_tensors(
+    device: na.Device, stream: na.Stream
+) -> None:
+    """Whatever is done with them, nobody is kept waiting for the device."""
+
+    async def compute(start: Any) -> tuple[Any, na.Tensor, na.Tensor]:
+        b = na.CommandBatch()
+        x = b.upload(start)
+        y = b.relu(x) * 2
+        found = await b.compute_op(y).schedule(stream)
+        return found, b.tensor(x), b.tensor(y)
+
+    def uses(x: na.Tensor, y: na.Tensor, other: na.Tensor) -> list[na.DeviceOp[Any]]:
+        return [
+            y.to_host(), na.memcpy(other, y), na.memcpy(x, y), x.to_host(), na.fill(y, 3.0),
+            add_one(y), y.to_host(), na.memcpy(y, X), y.reshape(30, 40)[:, ::2].to_host(),
+            na.memcpy(x.reshape(30, 40)[:, ::2], other.reshape(30, 40)[:, ::2]), x.dup().to_host(),
+        ]  # fmt: skip
+
+    other = await na.zeros(1200)
+    await compute(X)
+    _, x, y = await compute(X)
+    for op in uses(x, y, other):  # compiles what they need
+        await op.schedule(stream)
+    found, x, y = await compute(X + 1)
+    want = np.maximum(X + 1, 0) * 2
+    with gate(stream):
+        futures = [na.spawn(op, stream) for op in uses(x, y, other)]
+        await settle(device)
+        assert not any(future.done() for future in futures)
+    have = [await future for future in futures]
+    mixed = want.reshape(30, 40)
+    for i, right in (
+        (0, want), (3, want), (6, np.full(1200, 4)), (8, X.reshape(30, 40)[:, ::2]),
+        (10, mixed.ravel()),
+    ):  # fmt: skip
+        np.testing.assert_array_equal(have[i], right, err_msg=str(i))
+    np.testing.assert_array_equal(found, want)  # an array of its own
+    np.testing.assert_array_equal(await other.to_host(), want)
+
+
+def test_a_tensor_that_lies_with_the_host_outlives_its_batch(
+    device: na.Device, stream: na.Stream
+) -> None:
+    def compute(start: Any) -> tuple[Any, na.Tensor]:
+        b = na.CommandBatch()
+        y = b.upload(start) * 2
+        return b.compute_op(y).sync_on(stream), b.tensor(y)
+
+    compute(X)
+    kept = [compute(X + k) for k in range(5)]
+    for _ in range(20):
+        compute(X * 0)
+    for k, (found, tensor) in enumerate(kept):
+        found += 1
+        np.testing.assert_array_equal(tensor.to_host().sync_on(stream), (X + F32(k)) * 2)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import numbasync as na
+from numbasync.batch.prepared import SMALL
 from numbasync.errors import (
     AlreadySubmittedError,
     BatchStateError,
@@ -17,7 +18,7 @@ from numbasync.errors import (
     OperationError,
     ShapeError,
 )
-from numbasync.testing import counters
+from numbasync.testing import counters, gate, settle
 
 X = np.random.default_rng(1).normal(0, 2, 1000).astype(np.float32)
 
@@ -61,6 +62,61 @@ async def test_replays_are_awaited_one_after_the_other(device: na.Device) -> Non
 
 async def waited(g: na.BatchGraph, id: na.BufferId, k: int) -> Any:
     return await g.replay({id: np.full(1000, k, np.float32)})
+
+
+@pytest.mark.parametrize("size", [1000, 9000], ids=["reached", "copied"])
+def test_what_a_replay_reads_and_writes_is_the_hosts_if_it_is_small(
+    device: na.Device, size: int
+) -> None:
+    b = na.CommandBatch()
+    start = np.arange(size, dtype=np.float32)
+    x, empty = b.upload(start), b.upload(start[:0])
+    y, total, nothing = b.relu(x) * 2, b.sum(x > 3), empty + 1
+    g = b.graph()
+    small = start.nbytes <= SMALL
+    assert ("memcpy" in g.graph.topology().counts) != small
+    first = g.replay_sync()
+    again = g.replay_sync({x: start - 5})
+    np.testing.assert_array_equal(first[y], start * 2)
+    np.testing.assert_array_equal(again[y], np.maximum(start - 5, 0) * 2)
+    assert (first[total], again[total]) == (size - 4, size - 9)
+    assert again[nothing].shape == (0,)
+    # Tensors of the same memory.
+    np.testing.assert_array_equal(b.read_sync(x), start - 5)
+    np.testing.assert_array_equal(b.tensor(y).to_host().sync(), again[y])
+    assert (b.transfers.uploads, b.transfers.downloads) == (2, 5)
+
+
+@pytest.mark.parametrize("size", [1000, 9000], ids=["reached", "copied"])
+@pytest.mark.parametrize("how", ["read elsewhere", "read by the same operation", "written"])
+async def test_new_uploads_come_behind_who_uses_the_former_ones(
+    device: na.Device, stream: na.Stream, size: int, how: str
+) -> None:
+    b = na.CommandBatch()
+    start = np.arange(size, dtype=np.float32)
+    x = b.upload(start)
+    y = b.relu(x) * 2
+    g = b.graph(stream)
+    for _ in range(2):  # at once, too
+        await g.replay({x: start})
+    if how == "read by the same operation":
+        former, again = await na.zip(b.read_op(x), g.replay({x: start + 1})).schedule(stream)
+    else:
+        other = device.new_stream()
+        with gate(other):
+            if how == "written":
+                writing = na.spawn(na.memcpy(b.tensor(x), start - 3), other)
+            reading = na.spawn(b.read_op(x), other)
+            replaying = na.spawn(g.replay({x: start + 1}), stream)
+            await settle(device)
+            assert not replaying.done()
+        former, again = await reading, await replaying
+        if how == "written":
+            await writing
+    np.testing.assert_array_equal(former, start - 3 * (how == "written"))
+    np.testing.assert_array_equal(again[y], (start + 1) * 2)
+    np.testing.assert_array_equal((await g.replay())[y], (start + 1) * 2)
+    np.testing.assert_array_equal((await g.replay({x: start}))[y], start * 2)
 
 
 async def test_a_replay_reads_tensors_of_the_program_as_they_are(device: na.Device) -> None:

@@ -107,12 +107,12 @@ async def test_one_who_awaits_alone_needs_no_mark(
         return True
 
     monkeypatch.setattr(type(stream.backend), "glance", patient)
-    z = await na.zeros(4)
-    await add_one(z)  # what is compiled is waited for by its preparation
+    z = await na.zeros(4).schedule(stream)  # which nobody has looked at in vain
+    await add_one(z).schedule(stream)  # what is compiled is waited for by its preparation
     await settle(device)
     written.clear()
     for _ in range(50):
-        await add_one(z)
+        await add_one(z).schedule(stream)
     assert written == []
     assert (await z.to_host()).tolist() == [51] * 4
 

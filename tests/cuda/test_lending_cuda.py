@@ -55,6 +55,38 @@ def test_a_lent_tensor_lives_as_long_as_the_borrower(device: na.Device, library:
     assert used(device) == before
 
 
+def test_a_tensor_that_lies_with_the_host_is_lent_too(device: na.Device, library: Library) -> None:
+    """Results of small batches. Its memory is not used again before the borrower's stream has
+    passed what is on it.
+    """
+    start = np.arange(SIZE, dtype=np.float32)
+
+    def compute(add: float) -> na.Tensor:
+        b = na.CommandBatch()
+        y = b.upload(start) + add
+        b.compute_sync(y)
+        return b.tensor(y)
+
+    compute(0)
+    t = compute(1)
+    y = library.take(t)
+    assert library.pointer(y) == t.storage.memory.address
+    np.testing.assert_array_equal(library.host(y), start + 1)
+    y += 1
+    again = na.as_tensor(y)
+    assert again.storage is t.storage
+    np.testing.assert_array_equal(add_one(again).output().to_host().sync(), start + 3)
+    del t, again
+    others = [compute(9) for _ in range(8)]
+    np.testing.assert_array_equal(library.host(y), start + 3)
+    del y, others
+    for _ in range(3):
+        t = compute(4)
+        library.take(t)
+        del t
+    np.testing.assert_array_equal(compute(5).to_host().sync(), start + 5)
+
+
 @pytest.mark.parametrize("pending", ["writer", "reader"])
 async def test_a_borrower_waits_for_our_work(
     device: na.Device, library: Library, stream: na.Stream, gate: Gate, pending: str

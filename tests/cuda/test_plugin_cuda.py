@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,10 @@ def test_a_fault_of_the_device_fails_one_test(
 
 def test_times_are_the_devices(tmp_path: Path, python: str, python_env: dict[str, str]) -> None:
     (tmp_path / "test_times.py").write_text(TIMES)
-    result = Project(tmp_path, python, python_env).run("--device", "cuda", seconds=300)
+    kept = tmp_path / "times.json"
+    result = Project(tmp_path, python, python_env).run(
+        "--device", "cuda", "--kernel-benchmarks", str(kept), seconds=300
+    )
     assert "1 passed" in result.stdout, result.stdout
-    assert "test_copies" in result.stdout
+    (found,) = json.loads(kept.read_text())["benchmarks"]
+    assert "test_copies" in str(found), found

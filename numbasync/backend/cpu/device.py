@@ -6,7 +6,7 @@ import atexit
 import math
 import os
 import platform
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -19,7 +19,7 @@ from numbasync.backend.cpu import engine, engines, sharing
 from numbasync.backend.cpu.engine import Engine
 from numbasync.backend.cpu.graph import CpuGraph
 from numbasync.backend.cpu.limits import LIMITS
-from numbasync.backend.cpu.memory import CpuForeign, CpuMemory, CpuPool
+from numbasync.backend.cpu.memory import CpuForeign, CpuHost, CpuMemory, CpuPool
 from numbasync.backend.cpu.native import types
 from numbasync.backend.cpu.stepping import stepping
 from numbasync.backend.cpu.streams import CpuEvent, CpuStream
@@ -92,11 +92,19 @@ class CpuDevice:
         return CpuMemory(nbytes).bytes
 
     def host_block(self, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        return np.empty(nbytes, np.uint8)
+        return CpuMemory(nbytes).bytes
+
+    def host_handles(
+        self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]
+    ) -> Callable[[Any], CpuArray]:
+        return lambda block: CpuArray(np.ndarray(shape, dtype, block, 0, strides))
+
+    def host_memory(self, block: Any) -> CpuHost:
+        return CpuHost(block)
 
     def array(
         self,
-        memory: CpuMemory | CpuForeign,
+        memory: CpuMemory | CpuHost | CpuForeign,
         offset: int,
         shape: tuple[int, ...],
         strides: tuple[int, ...],

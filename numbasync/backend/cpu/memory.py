@@ -32,6 +32,20 @@ class CpuMemory:
         return int(self.bytes.ctypes.data)
 
 
+class CpuHost:
+    """Bytes that the program fills itself, as memory of the device."""
+
+    __slots__ = ("bytes", "nbytes")
+
+    def __init__(self, block: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
+        self.bytes = block
+        self.nbytes = int(block.nbytes)
+
+    @property
+    def address(self) -> int:
+        return int(self.bytes.ctypes.data)
+
+
 class CpuForeign:
     """An array in the host's memory that NumPy, or another library, has made; and its memory."""
 

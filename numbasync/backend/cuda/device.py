@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
 import time
 import weakref
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import Any
@@ -21,15 +22,16 @@ from numbasync.backend.cuda.copies import Copiers, CopyCompilation
 from numbasync.backend.cuda.driver import cu, driver_version, enter, fail, name_of
 from numbasync.backend.cuda.foreign import Bridges, CudaForeign, CudaLoan
 from numbasync.backend.cuda.graph import CaptureStreams, CudaGraph
-from numbasync.backend.cuda.kernels import CudaArray, CudaExecutable
+from numbasync.backend.cuda.kernels import CudaArray, CudaExecutable, HostArray
 from numbasync.backend.cuda.memory import CudaMemory, CudaPool
-from numbasync.backend.cuda.pinned import PinnedPool
+from numbasync.backend.cuda.pinned import HostMemory, LentBlocks, PinnedPool
 from numbasync.backend.cuda.pitched import copies_rows
 from numbasync.backend.cuda.stream import CudaEvent, CudaStream
 from numbasync.backend.cuda.words import EventMarks, WordMarks, Words
 from numbasync.errors import CallerError
 
 QUIET_SECONDS = 0.02
+MOST_KNOWN = 256  # handles of arrays in page-locked memory, of one kind
 
 
 def _total_memory(ordinal: int) -> int:
@@ -76,6 +78,7 @@ class CudaDevice:
         self.bridges = Bridges(self)
         self.capture_streams = CaptureStreams(self)
         self._pinned = PinnedPool(self)
+        self.lent = LentBlocks(self)
         self._streams: weakref.WeakSet[CudaStream] = weakref.WeakSet()
         self._lock = threading.RLock()
         self._completion: CompletionPath | None = None
@@ -161,15 +164,35 @@ class CudaDevice:
     def host_block(self, nbytes: int) -> Any:
         return self._pinned.reuse(nbytes)
 
+    def host_handles(
+        self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]
+    ) -> Callable[[Any], CudaArray]:
+        known: dict[int, CudaArray] = {}  # blocks come again
+
+        def handle(block: Any) -> CudaArray:
+            address = ctypes.addressof(block)
+            found = known.get(address)
+            if found is None:
+                if len(known) >= MOST_KNOWN:
+                    known.clear()
+                found = known[address] = CudaArray(address, shape, strides, dtype)
+            return found
+
+        return handle
+
+    def host_memory(self, block: Any) -> HostMemory:
+        return HostMemory(self, block)
+
     def array(
         self,
-        memory: CudaMemory,
+        memory: CudaMemory | HostMemory,
         offset: int,
         shape: tuple[int, ...],
         strides: tuple[int, ...],
         dtype: np.dtype[Any],
     ) -> CudaArray:
-        return CudaArray(memory.address + offset, shape, strides, dtype)
+        kind = HostArray if type(memory) is HostMemory else CudaArray
+        return kind(memory.address + offset, shape, strides, dtype)
 
     def foreign(self, obj: object) -> CudaForeign | None:
         return foreign.find(self, obj)
@@ -188,7 +211,9 @@ class CudaDevice:
         return array.rows.height > 0
 
     def copy_needs(self, dst: CudaArray, src: CudaArray) -> CopyCompilation | None:
-        return None if copies_rows(dst, src) else self.copiers.needs(dst.key(), src.key())
+        if copies_rows(dst, src):
+            return None
+        return self.copiers.needs(dst.key(), src.key(), plain=not (dst.on_host and src.on_host))
 
     def graph(self, commands: Sequence[Command]) -> CudaGraph:
         return CudaGraph(self, commands)

@@ -44,6 +44,7 @@ class CudaArray:
     """An array of one GPU: its address and Numba's parameters for it, also as bytes."""
 
     packed: bytes
+    on_host = False
 
     __slots__ = (
         "_rows", "address", "dtype", "fields", "nbytes", "packed", "shape", "strides",
@@ -104,6 +105,19 @@ class CudaArray:
             "typestr": self.dtype.str, "data": (self.address if self.nbytes else 0, readonly),
             "stream": stream,
         }  # fmt: skip
+
+
+class HostArray(CudaArray):
+    """One in page-locked memory of the host. Kernels reach it, and copies that have one end on the
+    GPU; the driver's copies between two such arrays, and its fills, wait for the device.
+    """
+
+    __slots__ = ()
+    on_host = True
+
+    @property
+    def rows(self) -> Rows:
+        return NO_ROWS
 
 
 def array_format(ndim: int) -> str:
