@@ -125,7 +125,7 @@ class Lender:
 
 
 class Reached(Lender):
-    """The owner of memory of the host that kernels reach. It is never plain: what copies quickly
+    """The owner of memory of the host that kernels reach. It is never plain: what copies at once
     may wait for the device, where both ends are the host's.
     """
 

@@ -317,8 +317,10 @@ class Device(Protocol):
         """
         ...
 
-    def host_memory(self, block: Any) -> Memory:
-        """A block, or a `host_buffer`, as memory of this device, which holds it."""
+    def host_memory(self, block: np.ndarray[Any, np.dtype[np.uint8]]) -> Memory:
+        """Bytes of a `host_buffer` as memory of this device, which holds them. Kernels read and
+        write it where it is.
+        """
         ...
 
     def array(

@@ -107,9 +107,7 @@ class Memory:
         self.counters: Tensor | None = None
 
     def allocate(self, ctx: Context, held: Mapping[int, Tensor]) -> Steps[None]:
-        """Take what is needed, but for the tensors of `held`, which are there: inputs, and results
-        of a graph that lie with the host.
-        """
+        """Take what is needed, but for the tensors of `held`, which are there."""
         plan = self.prepared
         for n in plan.inputs:
             tensor = held.get(n)
@@ -122,10 +120,7 @@ class Memory:
                 tensor = packed
             self.flat[n] = tensor.reshape(tensor.size)
         for n in plan.outputs:
-            if n in held:
-                self._keep(n, held[n])
-            else:
-                self._own(ctx, n)
+            self._own(ctx, n)
         if plan.arena.offsets:  # also of buffers without elements: they are passed to kernels
             self._scratch = ctx.alloc(plan.arena.nbytes)
         for n, offset in plan.arena.offsets.items():

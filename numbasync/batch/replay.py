@@ -1,8 +1,8 @@
 """Batches as graphs: recorded and allocated once, replayed with new uploads.
 
-A replay is one graph: copies from page-locked memory, the kernels, and copies of the results back
-to page-locked memory; of small arrays the kernels alone, which read and write that memory. The host
-copies elements in before, and out afterwards; so a replay waits until the one before it is through.
+A replay is one graph: copies from page-locked memory, which kernels read themselves if all arrays
+are small, the kernels, and copies of the results back to page-locked memory. The host copies
+elements in before, and out afterwards; so a replay waits until the one before it is through.
 """
 
 from __future__ import annotations
@@ -60,15 +60,12 @@ class BatchGraph:
         outputs = {n: plan.nodes[n] for n in plan.outputs}
         places = {n: pinned(v.shape, v.dtype, batch.device) for n, v in outputs.items()}
         self._outputs = {n: np.asarray(place) for n, place in places.items()}
-        copied = [n for n, place in places.items() if place.size and not plan.is_small]
-        if plan.is_small:
-            full = {n: place for n, place in places.items() if place.size}
-            batch.there.update({n: _tensor_on(batch.device, place) for n, place in full.items()})
 
         def read(results: Results[Tensor]) -> DeviceOp[Any]:
-            return zip_ops(*(memcpy(places[n], results.by_number[n]) for n in copied))
+            found = results.by_number
+            return zip_ops(*(memcpy(places[n], found[n]) for n in outputs if found[n].size))
 
-        self.graph: CudaGraph[Any] = CudaGraph.capture(stream, op.then(read) if copied else op)
+        self.graph: CudaGraph[Any] = CudaGraph.capture(stream, op.then(read))
         self._kernels = batch.kernels_launched
         self._downloads = sum(a.size > 0 for a in self._outputs.values())
         batch.captured()

@@ -11,7 +11,6 @@ import pytest
 
 import numbasync as na
 from numbasync.batch.execute import BatchOp
-from numbasync.batch.prepared import SMALL
 from numbasync.batch.reading import Read
 from numbasync.batch.replay import BatchGraph
 from numbasync.errors import BatchStateError, KernelError
@@ -72,10 +71,7 @@ def test_the_second_run_gives_the_bits_of_the_first(
         after = counters()
         found.append(b.read_op(id).sync_on(stream))
         launches, copies = after.launches - before.launches, after.copies - before.copies
-        made.append((b.transfers.uploads, b.kernels_launched, launches))
-        small = all(node.nbytes <= SMALL for node in b.recorder.nodes)
-        # Kernels reach what is so small where the host has it.
-        assert copies == (0 if small and turn else b.transfers.uploads)
+        made.append((b.transfers.uploads, b.kernels_launched, launches, copies))
         if turn == 0:
             del b
             gc.collect()  # see `at_once`

@@ -463,8 +463,9 @@ def test_many_results_of_one_plan(device: na.Device, stream: na.Stream) -> None:
             np.testing.assert_array_equal(have, want[i])
 
 
+@pytest.mark.parametrize("how", ["computed", "an input of a graph"])
 async def test_tensors_that_lie_with_the_host_are_tensors(
-    device: na.Device, stream: na.Stream
+    device: na.Device, stream: na.Stream, how: str
 ) -> None:
     """Whatever is done with them, nobody is kept waiting for the device."""
 
@@ -472,8 +473,17 @@ async def test_tensors_that_lie_with_the_host_are_tensors(
         b = na.CommandBatch()
         x = b.upload(start)
         y = b.relu(x) * 2
-        found = await b.compute_op(y).schedule(stream)
-        return found, b.tensor(x), b.tensor(y)
+        if how == "computed":
+            found = await b.compute_op(y).schedule(stream)
+            return found, b.tensor(x), b.tensor(y)
+        two = na.CommandBatch()
+        z = two.upload(start)
+        two.keep(two.relu(z))
+        graph, other = b.graph(stream), two.graph(stream)
+        found = (await graph.replay())[y]
+        await other.replay()
+        await na.memcpy(two.tensor(z), found)
+        return found, b.tensor(x), two.tensor(z)
 
     def uses(x: na.Tensor, y: na.Tensor, other: na.Tensor) -> list[na.DeviceOp[Any]]:
         return [

@@ -99,7 +99,7 @@ class CpuDevice:
     ) -> Callable[[Any], CpuArray]:
         return lambda block: CpuArray(np.ndarray(shape, dtype, block, 0, strides))
 
-    def host_memory(self, block: Any) -> CpuHost:
+    def host_memory(self, block: np.ndarray[Any, np.dtype[np.uint8]]) -> CpuHost:
         return CpuHost(block)
 
     def array(

@@ -24,7 +24,7 @@ from numbasync.backend.cuda.foreign import Bridges, CudaForeign, CudaLoan
 from numbasync.backend.cuda.graph import CaptureStreams, CudaGraph
 from numbasync.backend.cuda.kernels import CudaArray, CudaExecutable, HostArray
 from numbasync.backend.cuda.memory import CudaMemory, CudaPool
-from numbasync.backend.cuda.pinned import HostMemory, LentBlocks, PinnedPool
+from numbasync.backend.cuda.pinned import HostMemory, PinnedPool
 from numbasync.backend.cuda.pitched import copies_rows
 from numbasync.backend.cuda.stream import CudaEvent, CudaStream
 from numbasync.backend.cuda.words import EventMarks, WordMarks, Words
@@ -78,7 +78,6 @@ class CudaDevice:
         self.bridges = Bridges(self)
         self.capture_streams = CaptureStreams(self)
         self._pinned = PinnedPool(self)
-        self.lent = LentBlocks(self)
         self._streams: weakref.WeakSet[CudaStream] = weakref.WeakSet()
         self._lock = threading.RLock()
         self._completion: CompletionPath | None = None
@@ -180,8 +179,8 @@ class CudaDevice:
 
         return handle
 
-    def host_memory(self, block: Any) -> HostMemory:
-        return HostMemory(self, block)
+    def host_memory(self, block: np.ndarray[Any, np.dtype[np.uint8]]) -> HostMemory:
+        return HostMemory(block)
 
     def array(
         self,
@@ -197,7 +196,9 @@ class CudaDevice:
     def foreign(self, obj: object) -> CudaForeign | None:
         return foreign.find(self, obj)
 
-    def lend(self, array: CudaArray, memory: CudaMemory, keep: object) -> CudaLoan:
+    def lend(self, array: CudaArray, memory: CudaMemory, keep: object) -> CudaLoan | None:
+        if array.on_host:  # others would take it for the host's
+            return None
         return CudaLoan(self, array, memory, keep)
 
     def scalar_key(self, value: object) -> Hashable:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import ctypes
 import os
@@ -12,13 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from numbasync.backend.cuda.driver import cu, enter, error_of, fail
+from numbasync.backend.cuda.driver import cu, enter, error_of
 from numbasync.backend.cuda.memory import CudaMemory
 from numbasync.errors import OutOfDeviceMemoryError
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from numbasync.backend.cuda.device import CudaDevice
 
 
@@ -35,47 +34,15 @@ def _memory() -> int:
 
 
 class HostMemory(CudaMemory):
-    """A block of page-locked memory that kernels read and write where it is: with one address space
-    for all, its address is the host's.
+    """A `host_buffer` that kernels read and write where it is: with one address space for all, its
+    address is the host's.
     """
 
-    __slots__ = ("_block", "_device")
+    __slots__ = ("_keep",)
 
-    def __init__(self, device: CudaDevice, block: Any) -> None:
-        is_array = isinstance(block, np.ndarray)
-        super().__init__(
-            block.ctypes.data if is_array else ctypes.addressof(block),
-            block.nbytes if is_array else len(block),
-        )
-        self._block = block
-        self._device = device
-
-    def __del__(self) -> None:
-        # Another library may drop its array before its kernel has run: see `CudaPool`.
-        if getattr(self, "lent", False):
-            with contextlib.suppress(Exception):
-                self._device.lent.keep(self._block)
-
-
-class LentBlocks:
-    """Blocks that another library has had, until its work on them is done."""
-
-    def __init__(self, device: CudaDevice) -> None:
-        self._device = device
-        self._kept: collections.deque[tuple[Any, Any]] = collections.deque()
-
-    def keep(self, block: Any) -> None:
-        """Until what is on the legacy default stream now is done. Called by finalisers."""
-        device, kept = self._device, self._kept
-        enter(device)
-        event = device.new_event(timing=False)
-        (result,) = cu.cuEventRecord(event.handle, device.stream_behind_default)
-        if result:
-            fail(result, "cuEventRecord")
-        kept.append((event, block))
-        with contextlib.suppress(IndexError):  # another thread was quicker
-            while kept[0][0].query():
-                kept.popleft()
+    def __init__(self, block: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
+        super().__init__(block.ctypes.data, block.nbytes)
+        self._keep = block
 
 
 class _Size:
