@@ -176,9 +176,9 @@ class CommandBatch(Vocabulary, Present):
         Raises:
             AlreadySubmittedError: there is one already.
         """
-        return BatchOp(self, self._closed())
+        return BatchOp(self, self.closed())
 
-    def _closed(self) -> Prepared:
+    def closed(self) -> Prepared:
         """What it is to run, once."""
         if self._planned is not None:
             raise AlreadySubmittedError(
@@ -196,7 +196,7 @@ class CommandBatch(Vocabulary, Present):
             raise CallerError(f"compute of {self.recorder.label}: no id.\nWrite: b.compute(y)")
         reads = tuple([self.recorder.check(each, "compute").number for each in ids])
         self._kept += ids
-        return Compute(self, self._closed(), reads)
+        return Compute(self, self.closed(), reads)
 
     def graph(self, stream: Stream | None = None) -> BatchGraph:
         """The batch as a graph, which runs as often as wanted, with new uploads:

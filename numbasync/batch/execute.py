@@ -107,7 +107,9 @@ class Memory:
         self.counters: Tensor | None = None
 
     def allocate(self, ctx: Context, held: Mapping[int, Tensor]) -> Steps[None]:
-        """Take what is needed, but for the tensors of `held`, which are there."""
+        """Take what is needed, but for the tensors of `held`, which are there: inputs, and what a
+        graph writes for the host.
+        """
         plan = self.prepared
         for n in plan.inputs:
             tensor = held.get(n)
@@ -120,7 +122,10 @@ class Memory:
                 tensor = packed
             self.flat[n] = tensor.reshape(tensor.size)
         for n in plan.outputs:
-            self._own(ctx, n)
+            if n in held:
+                self._keep(n, held[n])
+            else:
+                self._own(ctx, n)
         if plan.arena.offsets:  # also of buffers without elements: they are passed to kernels
             self._scratch = ctx.alloc(plan.arena.nbytes)
         for n, offset in plan.arena.offsets.items():

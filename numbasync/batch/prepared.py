@@ -36,6 +36,7 @@ class Prepared:
         counters: how many counters its kernels need at most.
         compiled: devices on which every kernel is known to be compiled.
         ready: what enqueues it at once, by devices on which it has been run.
+        fused, tuning: how it was to be planned.
     """
 
     nodes: tuple[Node, ...]
@@ -45,6 +46,8 @@ class Prepared:
     texts: tuple[KernelText, ...]
     arena: Arena
     counters: int
+    fused: bool
+    tuning: Tuning
     compiled: set[Any] = field(default_factory=set)
     ready: dict[Any, Any] = field(default_factory=dict)
 
@@ -95,6 +98,21 @@ def prepare(nodes: Sequence[Node], wanted: Sequence[int], fused: bool, tuning: T
     return found
 
 
+def with_copies(plan: Prepared) -> tuple[Prepared, dict[int, int]]:
+    """The same, which writes every result that has elements twice; the results, by the nodes of
+    their copies.
+    """
+    results = [n for n in plan.outputs if plan.nodes[n].size]
+    copies = dict(enumerate(results, len(plan.nodes)))
+    found = [plan.nodes[n] for n in results]
+    nodes = [
+        Node("copy", (n,), node.shape, node.dtype, (node.dtype,))
+        for n, node in zip(results, found, strict=True)
+    ]
+    wanted = [*plan.wanted, *copies]
+    return prepare([*plan.nodes, *nodes], wanted, plan.fused, plan.tuning), copies
+
+
 def _prepare(
     nodes: tuple[Node, ...], wanted: tuple[int, ...], fused: bool, tuning: Tuning
 ) -> Prepared:
@@ -104,7 +122,7 @@ def _prepare(
     inputs = tuple(sorted(n for n in alive if nodes[n].op == INPUT))
     lives = _lives(nodes, wanted, fusion, texts)
     counters = max((t.counters for t in texts), default=0)
-    return Prepared(nodes, wanted, inputs, fusion, texts, place(lives), counters)
+    return Prepared(nodes, wanted, inputs, fusion, texts, place(lives), counters, fused, tuning)
 
 
 def _lives(

@@ -1,8 +1,9 @@
 """Batches as graphs: recorded and allocated once, replayed with new uploads.
 
-A replay is one graph: copies from page-locked memory, which kernels read themselves if all arrays
-are small, the kernels, and copies of the results back to page-locked memory. The host copies
-elements in before, and out afterwards; so a replay waits until the one before it is through.
+A replay is one graph: copies from page-locked memory, the kernels, and copies of the results back
+to page-locked memory. If all arrays are small, it is kernels alone, which read that memory, and
+write results there as well as to the device. The host copies elements in before, and out
+afterwards; so a replay waits until the one before it is through.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from numbasync.batch.execute import Results
+from numbasync.batch.execute import BatchOp, Results
 from numbasync.batch.ids import BufferId
+from numbasync.batch.prepared import with_copies
 from numbasync.context import Context
 from numbasync.contiguous import contiguous
 from numbasync.copies import HostArray, upload_any
@@ -43,8 +45,7 @@ class BatchGraph:
         self._batch = batch
         check_stream(stream, "graph")
         batch.check_device(stream.device)
-        op = batch.op()
-        plan = batch.planned()
+        plan = batch.closed()
         values = batch.recorder.values
         # Both as plain arrays, which NumPy copies from and to without asking their class.
         self._inputs: dict[int, HostArray] = {}
@@ -65,7 +66,18 @@ class BatchGraph:
             found = results.by_number
             return zip_ops(*(memcpy(places[n], found[n]) for n in outputs if found[n].size))
 
-        self.graph: CudaGraph[Any] = CudaGraph.capture(stream, op.then(read))
+        op: DeviceOp[Any]
+        copies: dict[int, int] = {}
+        if plan.is_small:
+            plan, copies = with_copies(plan)
+            for copied, n in copies.items():
+                batch.there[copied] = _tensor_on(batch.device, places[n])
+            op = BatchOp(batch, plan)
+        else:
+            op = BatchOp(batch, plan).then(read)
+        self.graph: CudaGraph[Any] = CudaGraph.capture(stream, op)
+        for copied in copies:  # they are no buffers of the batch
+            del batch.there[copied]
         self._kernels = batch.kernels_launched
         self._downloads = sum(a.size > 0 for a in self._outputs.values())
         batch.captured()

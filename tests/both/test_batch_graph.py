@@ -72,8 +72,8 @@ def test_what_a_replay_reads_is_the_hosts_if_it_is_small(device: na.Device, size
     y, total, nothing = b.relu(x) * 2, b.sum(x > 3), empty + 1
     g = b.graph()
     small = start.nbytes <= SMALL
-    # Two copies of results, and that of the upload.
-    assert g.graph.topology().counts["memcpy"] == (2 if small else 3)
+    # Those of the upload and of two results.
+    assert g.graph.topology().counts.get("memcpy", 0) == (0 if small else 3)
     first = g.replay_sync()
     again = g.replay_sync({x: start - 5})
     np.testing.assert_array_equal(first[y], start * 2)
