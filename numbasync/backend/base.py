@@ -38,6 +38,9 @@ GENERATED = "<numbasync tiles>"
 WRITTEN = "__numbasync_source__"
 
 
+SMALL_BLOCK = 2**19  # bytes; of page-locked memory that stays until the process ends
+
+
 class Memory(Protocol):
     """One allocation on a device."""
 
@@ -309,18 +312,16 @@ class Device(Protocol):
         """
         ...
 
-    def host_handles(
-        self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]
-    ) -> Callable[[Any], Array]:
-        """What gives for a `host_block` the handle of an array at its beginning. Kernels read and
-        write that where it is, over the link: for arrays so small that a copy takes longer.
+    def host_arrays(
+        self, shape: tuple[int, ...], dtype: np.dtype[Any]
+    ) -> Callable[[Any], tuple[Array, np.ndarray[Any, Any]]]:
+        """What gives for a `host_block` of at most `SMALL_BLOCK` bytes the handle of an array in
+        it, on one axis, which kernels read and write there; and the array, which need not hold it.
         """
         ...
 
     def host_memory(self, block: np.ndarray[Any, np.dtype[np.uint8]]) -> Memory:
-        """Bytes of a `host_buffer` as memory of this device, which holds them. Kernels read and
-        write it where it is.
-        """
+        """Bytes of a `host_buffer` as memory that kernels of this device reach; it holds them."""
         ...
 
     def array(

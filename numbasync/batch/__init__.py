@@ -8,7 +8,6 @@ shapes, types), `graph` (nodes as data), `structure` (what is known of them), `f
 """
 
 from numbasync.batch.batch import CommandBatch as CommandBatch
-from numbasync.batch.emit import Tuning as Tuning
 from numbasync.batch.execute import Results as Results
 from numbasync.batch.execute import Transfers as Transfers
 from numbasync.batch.functions import Elementwise as Elementwise
@@ -16,3 +15,4 @@ from numbasync.batch.functions import elementwise as elementwise
 from numbasync.batch.ids import BufferId as BufferId
 from numbasync.batch.plan import BatchPlan as BatchPlan
 from numbasync.batch.replay import BatchGraph as BatchGraph
+from numbasync.batch.tuning import Tuning as Tuning

@@ -9,7 +9,6 @@ import numpy as np
 
 from numbasync.batch import ops
 from numbasync.batch.compute import Compute
-from numbasync.batch.emit import Tuning
 from numbasync.batch.execute import BatchOp, Results, Transfers
 from numbasync.batch.form import Form
 from numbasync.batch.graph import CONSTANT, INPUT, Node, live
@@ -20,6 +19,7 @@ from numbasync.batch.present import Captured, Present
 from numbasync.batch.reading import Late, Read
 from numbasync.batch.record import Recorder
 from numbasync.batch.replay import BatchGraph
+from numbasync.batch.tuning import Tuning
 from numbasync.batch.vocabulary import Vocabulary
 from numbasync.copies import HostArray
 from numbasync.device import Device, chosen_device, default_device
@@ -83,7 +83,7 @@ class CommandBatch(Vocabulary, Present):
         tuning = Tuning.suited_to(self.device.limits) if tuning is None else tuning
         if not isinstance(tuning, Tuning):
             raise CallerError(f"CommandBatch: tuning={tuning!r:.60}; write na.batch.Tuning(...).")
-        self.recorder = Recorder(f"batch {id(self):#x}")
+        self.recorder = Recorder()
         self.transfers = Transfers()
         self.kernels_launched = 0
         self._there: dict[int, Tensor] = {}

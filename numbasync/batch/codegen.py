@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from numbasync.batch import column_kernel, elementwise_kernel, fold_kernel, row_kernel
-from numbasync.batch.emit import KernelText, Tuning
+from numbasync.batch.emit import KernelText
 from numbasync.batch.fuse import Group
 from numbasync.batch.graph import Nodes
+from numbasync.batch.tuning import Tuning
 
 
 def form(group: Group) -> str:

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from numbasync.batch import reducing
-from numbasync.batch.emit import Emitter, KernelText, Tuning, indented
+from numbasync.batch.emit import Emitter, KernelText, indented
 from numbasync.batch.fold_kernel import depends, elements_of
 from numbasync.batch.fuse import Group
 from numbasync.batch.graph import Nodes
 from numbasync.batch.reducing import WARP
+from numbasync.batch.tuning import Tuning
 
 FEW_BLOCKS = 1024  # with fewer, each has as many threads as it can
 MOST_THREADS = 512  # each may then have 128 registers

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from numbasync.batch.emit import WIDTH, Emitter, KernelText, Tuning, indented
+from numbasync.batch.emit import WIDTH, Emitter, KernelText, indented
 from numbasync.batch.fuse import Group
 from numbasync.batch.graph import Nodes
 from numbasync.batch.space import Step
+from numbasync.batch.tuning import Tuning
 from numbasync.layout import Shape
 
 

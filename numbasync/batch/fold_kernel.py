@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from numbasync.batch import reducing
-from numbasync.batch.emit import WIDTH, Emitter, KernelText, Scratch, Tuning, indented
+from numbasync.batch.emit import WIDTH, Emitter, KernelText, Scratch, indented
 from numbasync.batch.fuse import Group
 from numbasync.batch.graph import Nodes
 from numbasync.batch.reducing import WARP
 from numbasync.batch.space import Step
+from numbasync.batch.tuning import Tuning
 
 # What writes the lines of neighbouring elements: of the first one's index, of what their names end
 # in, and of `"once"` (loads that all elements share), `"load"`, or the first one's place in its

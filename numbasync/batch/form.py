@@ -156,8 +156,8 @@ def _on_host(parts: Parts, uploads: list[New], reads: Sequence[int]) -> frozense
 
 class _Text:
     """A form's function. For node n: v its value, t a tensor of the program, s the storage, h the
-    handle of all elements on one axis, b a page-locked block; d are blocks that are read to, o
-    arrays of the program.
+    handle of all elements on one axis, b a page-locked block, w the array in it; d are blocks that
+    are read to, o arrays of the program.
     """
 
     def __init__(
@@ -244,15 +244,16 @@ class _Text:
             self._add(1, f"v{n} = values[{n}]")
             self._lock(f"b{n}", kind.nbytes)
             if n in self._on_host:
-                self._handle_on_host(n, line)
-            else:
-                self._allocate(f"s{n}", kind.nbytes)
-                self._handle(f"h{n}", f"s{n}", line)
+                self._reach(n, kind)
+                self._add(1, f"w{n}[...] = v{n}")
+                continue
+            self._allocate(f"s{n}", kind.nbytes)
             self._add(1, f"{self._array(kind, f'b{n}')}[...] = v{n}")
+            self._handle(f"h{n}", f"s{n}", line)
         for n, kind, line in self._parts.outputs:
             if n in self._on_host:
                 self._lock(f"b{n}", kind.nbytes)
-                self._handle_on_host(n, line)
+                self._reach(n, kind)
             else:
                 self._allocate(f"s{n}", kind.nbytes)
                 self._handle(f"h{n}", f"s{n}", line)
@@ -285,9 +286,9 @@ class _Text:
         at = ", ".join(map(self._name, line))
         self._add(1, f"{name} = handle({storage}.memory, {at})")
 
-    def _handle_on_host(self, n: int, line: Line) -> None:
-        handle = self._name(self._backend.host_handles(line.shape, line.strides, line.dtype))
-        self._add(1, f"h{n} = {handle}(b{n})")
+    def _reach(self, n: int, kind: Contiguous) -> None:
+        arrays = self._name(self._backend.host_arrays(kind.shape, kind.dtype))
+        self._add(1, f"h{n}, w{n} = {arrays}(b{n})")
 
     @property
     def _downloads(self) -> list[tuple[int, int]]:
@@ -331,8 +332,7 @@ class _Text:
             self._add(2, f"{queue}.download(d{i}, h{n}, queue)")
         for i, n in enumerate(self._reads):
             if n in self._on_host:
-                source = self._array(self._kinds[n], f"b{n}")
-                self._add(2, f"submission.afterwards(partial(copyto, o{i}, {source}))")
+                self._add(2, f"submission.afterwards(partial(copyto, o{i}, w{n}))")
         downloads = sum(n in self._kinds for n in self._reads)
         self._add(1, f"batch.kernels_launched += {len(parts.launches)}")
         self._add(1, "transfers = batch.transfers")

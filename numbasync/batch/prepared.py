@@ -13,9 +13,10 @@ from typing import Any
 
 from numbasync.batch import codegen
 from numbasync.batch.arena import Arena, Life, place, rounded
-from numbasync.batch.emit import KernelText, Tuning
+from numbasync.batch.emit import KernelText
 from numbasync.batch.fuse import Fusion, fuse
 from numbasync.batch.graph import INPUT, Node, live
+from numbasync.batch.tuning import Tuning
 
 SMALL = 2**15  # bytes; the driver needs 2 us for a copy, in which the link moves 100 KiB
 MOST_KEPT = 256  # a program with ever new shapes starts over

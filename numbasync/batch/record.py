@@ -41,8 +41,7 @@ class Recorder:
         structure: of what has been recorded.
     """
 
-    def __init__(self, label: str) -> None:
-        self.label = label
+    def __init__(self) -> None:
         self.nodes: list[Node] = []
         self.values: dict[int, Any] = {}
         self.operations = 0
@@ -52,6 +51,10 @@ class Recorder:
         self._listed = 0
         self._constants: dict[tuple[DType, bytes], int] = {}
         self._held: list[tuple[int, weakref.ref[BufferId]]] = []
+
+    @property
+    def label(self) -> str:  # of messages
+        return f"batch {id(self):#x}"
 
     # --- ids ---
 

@@ -15,10 +15,10 @@ import numpy as np
 
 from numbasync.batch import ops
 from numbasync.batch.emit import FEW_THREADS, Emitter, indented
-from numbasync.batch.emit import WARP as WARP
 from numbasync.batch.formulas import carried, combined, identity, register, typed
 from numbasync.batch.graph import Nodes
 from numbasync.batch.ops import BOOL, I64, DType
+from numbasync.batch.tuning import WARP as WARP
 
 
 class Reduction(NamedTuple):

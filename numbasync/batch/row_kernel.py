@@ -15,12 +15,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from numbasync.batch import passes, reducing
-from numbasync.batch.emit import MOST_THREADS, WIDTH, Emitter, KernelText, Tuning, indented
+from numbasync.batch.emit import WIDTH, Emitter, KernelText, indented
 from numbasync.batch.fuse import Group
 from numbasync.batch.graph import Nodes
 from numbasync.batch.ops import BOOL
 from numbasync.batch.reducing import WARP, Reduction
 from numbasync.batch.space import Step
+from numbasync.batch.tuning import MOST_THREADS, Tuning
 from numbasync.layout import Shape
 
 FEWEST = 64  # threads of a block that has a row

@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 
 from numbasync.batch import ops
 from numbasync.batch.codegen import form, write
-from numbasync.batch.emit import GPU, SERIAL
 from numbasync.batch.fuse import MOST_ARRAYS, MOST_NODES, Fusion, fuse
 from numbasync.batch.graph import live
 from numbasync.batch.record import Of, Recorder
+from numbasync.batch.tuning import GPU, SERIAL
 
 
 class Recording:
     """Nodes by short calls."""
 
     def __init__(self) -> None:
-        self.recorder = Recorder("a batch")
+        self.recorder = Recorder()
 
     def input(self, *shape: int, dtype: Any = ops.F32) -> Of:
         return Of(self.recorder.source(shape, np.dtype(dtype), None).number)

@@ -16,9 +16,9 @@ import pytest
 import numbasync as na
 from numbasync.batch import modules
 from numbasync.batch.codegen import write
-from numbasync.batch.emit import Tuning
 from numbasync.batch.fuse import fuse
 from numbasync.batch.record import Recorder
+from numbasync.batch.tuning import Tuning
 from numbasync.errors import CallerError, DTypeError
 
 ROOT = Path(__file__).parent.parent.parent
@@ -138,7 +138,7 @@ def test_a_row_that_does_not_fit_into_shared_memory_is_computed_again() -> None:
 
 
 def test_threads_that_ask_at_once_get_one_kernel() -> None:
-    r = Recorder("a batch")
+    r = Recorder()
     x = r.source((77,), np.dtype(np.float32), None)
     y = r.elementwise("tanh", r.elementwise("square", x)) - 0.5
     fusion = fuse(r.nodes, [y.number])

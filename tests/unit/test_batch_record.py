@@ -22,7 +22,7 @@ OPERATORS = [operator.add, operator.sub, operator.mul, operator.truediv, operato
 
 @pytest.fixture
 def r() -> Recorder:
-    return Recorder("a batch")
+    return Recorder()
 
 
 def input_of(r: Recorder, shape: tuple[int, ...] = (3,), dtype: Any = np.float32) -> BufferId:
@@ -156,11 +156,11 @@ def test_what_is_known_is_recorded_as_what_is_new(monkeypatch: pytest.MonkeyPatc
     # Equal in float32, and not in float64.
     choices += [(0.1, 0.1 + 1e-12, 0.1), (0.1, 0.3, 0.1), (0.1, 0.1, 0.1 + 1e-12)] * 2
     for numbers in choices:
-        known = Recorder("known")
+        known = Recorder()
         have = calls(numbers, known)
         with monkeypatch.context() as patch:
             patch.setattr(structure, "_empty", structure.Structure())
-            new = Recorder("new")
+            new = Recorder()
             want = calls(numbers, new)
         assert known.nodes == new.nodes, numbers
         assert [id.number for id in have] == [id.number for id in want], numbers
@@ -172,7 +172,7 @@ def test_what_is_known_is_recorded_as_what_is_new(monkeypatch: pytest.MonkeyPatc
 
 def test_equal_calls_lead_to_one_structure_whatever_their_numbers_are() -> None:
     def recorded(k: float) -> Recorder:
-        r = Recorder("a batch")
+        r = Recorder()
         _ = input_of(r) * k + 5.25
         return r
 
@@ -187,7 +187,7 @@ def test_ever_new_structures_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(structure, "_empty", structure.Structure())
     first, seen = structure.empty(), set[int]()
     for n in range(1, 60):
-        r = Recorder("a batch")
+        r = Recorder()
         y = input_of(r, (n,)) * 2 + 1
         assert y.shape == (n,) and len(r.nodes) == 5
         seen.add(id(structure.empty()))

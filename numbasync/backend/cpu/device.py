@@ -94,10 +94,14 @@ class CpuDevice:
     def host_block(self, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
         return CpuMemory(nbytes).bytes
 
-    def host_handles(
-        self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]
-    ) -> Callable[[Any], CpuArray]:
-        return lambda block: CpuArray(np.ndarray(shape, dtype, block, 0, strides))
+    def host_arrays(
+        self, shape: tuple[int, ...], dtype: np.dtype[Any]
+    ) -> Callable[[Any], tuple[CpuArray, np.ndarray[Any, Any]]]:
+        def arrays(block: np.ndarray[Any, Any]) -> tuple[CpuArray, np.ndarray[Any, Any]]:
+            view: np.ndarray[Any, Any] = np.ndarray(shape, dtype, block)
+            return CpuArray(view.reshape(-1)), view
+
+        return arrays
 
     def host_memory(self, block: np.ndarray[Any, np.dtype[np.uint8]]) -> CpuHost:
         return CpuHost(block)

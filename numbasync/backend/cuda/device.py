@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import threading
 import time
@@ -31,7 +32,7 @@ from numbasync.backend.cuda.words import EventMarks, WordMarks, Words
 from numbasync.errors import CallerError
 
 QUIET_SECONDS = 0.02
-MOST_KNOWN = 256  # handles of arrays in page-locked memory, of one kind
+MOST_KNOWN = 256  # arrays in page-locked memory, of one kind
 
 
 def _total_memory(ordinal: int) -> int:
@@ -163,21 +164,25 @@ class CudaDevice:
     def host_block(self, nbytes: int) -> Any:
         return self._pinned.reuse(nbytes)
 
-    def host_handles(
-        self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]
-    ) -> Callable[[Any], CudaArray]:
-        known: dict[int, CudaArray] = {}  # blocks come again
+    def host_arrays(
+        self, shape: tuple[int, ...], dtype: np.dtype[Any]
+    ) -> Callable[[Any], tuple[CudaArray, np.ndarray[Any, Any]]]:
+        count, known = math.prod(shape), dict[int, tuple[CudaArray, np.ndarray[Any, Any]]]()
 
-        def handle(block: Any) -> CudaArray:
+        def arrays(block: Any) -> tuple[CudaArray, np.ndarray[Any, Any]]:
             address = ctypes.addressof(block)
             found = known.get(address)
-            if found is None:
+            if found is None:  # blocks come again: their slabs stay
                 if len(known) >= MOST_KNOWN:
                     known.clear()
-                found = known[address] = CudaArray(address, shape, strides, dtype)
+                nbytes = count * dtype.itemsize
+                place: Any = (ctypes.c_char * nbytes).from_address(address)
+                view = np.ndarray(shape, dtype, place)
+                handle = CudaArray(address, (count,), (dtype.itemsize,), dtype)
+                found = known[address] = handle, view
             return found
 
-        return handle
+        return arrays
 
     def host_memory(self, block: np.ndarray[Any, np.dtype[np.uint8]]) -> HostMemory:
         return HostMemory(block)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from numbasync.backend.base import SMALL_BLOCK
 from numbasync.backend.cuda.driver import cu, enter, error_of
 from numbasync.backend.cuda.memory import CudaMemory
 from numbasync.errors import OutOfDeviceMemoryError
@@ -81,7 +82,7 @@ class PinnedPool:
 
     KEPT_BYTES = max(256 * 2**20, _memory() // 16)
     SMALLEST = 4096
-    SMALL = 2**19
+    SMALL = SMALL_BLOCK
     FIRST_SLAB, LARGEST_SLAB = 4 * 2**20, 32 * 2**20
     LARGE = 16 * 2**20  # from here on in steps of `STEP`
     STEP = 2 * 2**20

@@ -1,0 +1,74 @@
+"""Extents of kernels, and those that suit a device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+
+from numbasync.backend.base import Limits
+from numbasync.errors import CallerError
+
+WARP = 32
+MOST_THREADS = 1024  # of a block, on every device
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """Extents of kernels. What else a text depends on is the structure of what it computes.
+
+    Attributes:
+        threads: of a block; of one that has a row, at most, where that leaves a thread `row_most`
+            elements of it or less.
+        elements: that a thread has in flight: loads first, then the rest. Of a multiple of 4,
+            4 are neighbours and are loaded at once.
+        row_elements: of a row, that a thread has in the smallest blocks.
+        row_most: of a row, that a thread has at most.
+        kept_words: of 4 bytes, that a thread may keep of its elements of a row, in registers; half
+            of it in the largest blocks.
+        warp_most: columns up to which a warp has a row; a block has those of more.
+        splits: blocks at most of a reduction that many blocks share.
+        shared_bytes: of a block, in which it may keep a row if its threads do not.
+        unroll: a thread's elements are written out, for loads to be in flight together. False:
+            they are gone through in loops, in the same order: the results have the same bits.
+    """
+
+    threads: int = 256
+    elements: int = 4
+    row_elements: int = 16
+    row_most: int = 40
+    kept_words: int = 64
+    warp_most: int = 512
+    splits: int = 4224
+    shared_bytes: int = 48 * 1024
+    unroll: bool = True
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    @classmethod
+    def suited_to(cls, limits: Limits) -> Tuning:
+        """What a device runs fast, and what its kernels are compiled soon for."""
+        return GPU if limits.loads_in_flight > 1 else SERIAL
+
+    def __post_init__(self) -> None:
+        """Raises CallerError where kernels cannot have these extents."""
+        least = {
+            "threads": WARP, "elements": 1, "row_elements": 1, "row_most": 1, "kept_words": 1,
+            "warp_most": 0, "splits": 1, "shared_bytes": 0,
+        }  # fmt: skip
+        for name, value in least.items():
+            given = getattr(self, name)
+            if type(given) is not int or given < value:
+                raise CallerError(f"Tuning: {name}={given!r}; write a whole number from {value}.")
+        if self.threads % WARP or self.threads > MOST_THREADS:
+            raise CallerError(
+                f"Tuning: threads={self.threads}; write a multiple of {WARP}, at most "
+                f"{MOST_THREADS}: threads of a block add up by warps."
+            )
+        # Asked for each batch, and made of all that is compared.
+        own = tuple(getattr(self, f.name) for f in fields(self) if f.compare)
+        object.__setattr__(self, "_hash", hash(own))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
+GPU = Tuning()
+SERIAL = Tuning(unroll=False)
