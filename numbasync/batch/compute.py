@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -41,4 +42,9 @@ class Compute(Run[Any]):
         return count if count > 1 else None
 
     def _describe(self) -> str:
-        return f"batch of {self._batch.recorder.operations} operations, read"
+        return _label(self._batch.recorder.operations)
+
+
+@lru_cache(256)
+def _label(operations: int) -> str:
+    return f"batch of {operations} operations, read"

@@ -28,16 +28,22 @@ class BufferId:
         dtype: of the value.
     """
 
-    __slots__ = ("__weakref__", "dtype", "number", "recorder", "shape")
+    __slots__ = ("__weakref__", "number", "recorder")
 
     __array_ufunc__ = None  # so that `np.float32(2) * a` asks here
     __hash__ = object.__hash__
 
-    def __init__(self, recorder: Recorder, number: int, shape: Shape, dtype: np.dtype[Any]) -> None:
+    def __init__(self, recorder: Recorder, number: int) -> None:
         self.recorder = recorder
         self.number = number
-        self.shape = shape
-        self.dtype = dtype
+
+    @property
+    def shape(self) -> Shape:
+        return self.recorder.nodes[self.number].shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.recorder.nodes[self.number].dtype
 
     @property
     def ndim(self) -> int:

@@ -59,8 +59,7 @@ class Recorder:
     # --- ids ---
 
     def _id(self, number: int) -> BufferId:
-        node = self.nodes[number]
-        made = BufferId(self, number, node.shape, node.dtype)
+        made = BufferId(self, number)
         self._held.append((number, weakref.ref(made)))
         return made
 
@@ -76,8 +75,7 @@ class Recorder:
 
     def again(self, number: int) -> BufferId:
         """Another id of a node, which does not count."""
-        node = self.nodes[number]
-        return BufferId(self, number, node.shape, node.dtype)
+        return BufferId(self, number)
 
     def held(self) -> tuple[int, ...]:
         """The nodes that somebody can still ask for, in the order of their ids."""
