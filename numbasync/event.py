@@ -64,6 +64,8 @@ class Event:
         """Block the thread until the mark is passed."""
         self.backend.synchronize()
         self._settle()
+        if self._stream is not None:
+            self._stream.look_at_followed()
 
     def _settle(self) -> None:
         # What lies before the mark may have a host side, such as a copy into an array.

@@ -20,6 +20,7 @@ from numbasync.device import default_device
 from numbasync.errors import DeviceLostError, DriverError, OperationError
 from numbasync.exclusive import exclusive
 from numbasync.future import DeviceFuture, warn_if_it_fails
+from numbasync.memory import MemoryPool
 from numbasync.scheduling import SchedulingPolicy
 from numbasync.stream import Steps, Stream
 from numbasync.submission import Submission
@@ -92,20 +93,26 @@ def async_on(op: Submittable[T], stream: Stream) -> T:
     return enqueued(op, stream)[1]
 
 
-def enqueued(op: Submittable[T], stream: Stream) -> tuple[Submission, T]:
-    """`async_on`, and its submission, whose error the stream reports."""
+def enqueued(
+    op: Submittable[T], stream: Stream, pool: MemoryPool | None = None
+) -> tuple[Submission, T]:
+    """`async_on`, and its submission, whose error the stream reports.
+
+    Args:
+        pool: where memory comes from; None: the device's.
+    """
     stream = agreed(op, op.stream, stream)
     op.claim()
     exclusive.check()
     line.finish()
-    submission = at_once(op, stream, mark=False)
+    submission = at_once(op, stream, mark=False, pool=pool)
     site = call_site(3)  # now: the device is at work meanwhile
     if submission is not None:
         submission.site = site
         submission.orphan = True
         return submission, op.result()
     with exclusive:
-        ctx = context_for(op, stream, None, site)
+        ctx = context_for(op, stream, pool, site)
         ctx.submission.orphan = True
         return ctx.submission, _run(op, ctx)
 

@@ -125,8 +125,8 @@ class Lender:
 
 
 class Reached(Lender):
-    """The owner of memory of the host that kernels reach. It is never plain: what copies at once
-    may wait for the device, where both ends are the host's.
+    """The owner of memory of the host that kernels reach. It is never plain: what copies it to the
+    host at once would wait for the device. No tensor of it is given to a program.
     """
 
     def __init__(self, device: base.Device) -> None:

@@ -174,6 +174,21 @@ class Stream(Progress):
             raise
         self._has_passed(number)
         self.advance()
+        if self._follows:
+            self._settle_followed()
+
+    def _settle_followed(self) -> None:
+        """It is idle: what it came behind on other streams is done. That may have a host side."""
+        for other, number in list(self._follows.items()):
+            if 0 < other.front <= number:
+                other._has_passed(number)
+                other.advance()
+
+    def look_at_followed(self) -> None:
+        """Settle what the streams that it came behind have passed."""
+        for other in list(self._follows):
+            if other.front:
+                other.look()
 
     def query(self) -> bool:
         """Whether everything enqueued so far is done. Never blocks."""
@@ -185,6 +200,8 @@ class Stream(Progress):
         if done:
             self._has_passed(number)
         self.advance()
+        if done and self._follows:
+            self._settle_followed()
         return done
 
     async def done(self) -> Stream:

@@ -10,7 +10,6 @@ import numpy as np
 from numbasync.batch import ops
 from numbasync.batch.compute import Compute
 from numbasync.batch.execute import BatchOp, Results, Transfers
-from numbasync.batch.form import Form
 from numbasync.batch.graph import CONSTANT, INPUT, Node, live
 from numbasync.batch.ids import BufferId
 from numbasync.batch.plan import BatchPlan
@@ -64,7 +63,6 @@ class CommandBatch(Vocabulary, Present):
 
     # What most batches have, on the class.
     _kept: tuple[BufferId, ...] = ()
-    _state = "recording"
     _error: BaseException | None = None
     _planned: Prepared | None = None
     _captured: Mapping[int, Tensor]  # of a graph
@@ -291,7 +289,7 @@ class CommandBatch(Vocabulary, Present):
             raise BatchStateError(f"{id!r} has no tensor: {self.recorder.label} is {self._state}.")
         if number in self.there:
             self._check_made(number, "tensor")
-            return self.there[number]
+            return self.own(number)
         raise BatchStateError(f"{id!r} has no tensor in {self.absent(number)}")
 
     def _check_made(self, number: int, what: str) -> None:
@@ -372,11 +370,6 @@ class CommandBatch(Vocabulary, Present):
     def ran(self, tensors: Mapping[int, Tensor], submission: Submission) -> None:
         """Work of it is enqueued, by `submission`; the tensors of inputs and results."""
         self._add(tensors, submission)
-        self._state = "executed"
-
-    def ran_at_once(self, form: Form, made: tuple[Any, ...], submission: Submission) -> None:
-        """`ran`, of what a form has made."""
-        self._unmade = form, made, submission
         self._state = "executed"
 
     def captured(self) -> None:

@@ -280,15 +280,15 @@ class Run(DeviceOp[T]):
         if ready is None or batch.device is not device or device.limit is not None:
             return False
         try:
-            form = ready.form(batch, self._reads)
-            found = form.enqueue(batch, submission, pool or device.pool)
+            form, pool = ready.form(batch, self._reads), pool or device.pool
+            found = form.enqueue(batch, submission, pool)
         except BaseException as error:
             batch.failed(error)
             raise
         if found is None:
             return False
         made, self._read = found
-        batch.ran_at_once(form, made, submission)
+        batch.ran_at_once(form, made, submission, pool)
         return True
 
     def run(self, ctx: Context) -> Steps[Memory]:

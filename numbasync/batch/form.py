@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from numbasync.backend import base
+from numbasync.batch.reach import reached
 from numbasync.contiguous import Contiguous
 from numbasync.device import Device
 from numbasync.memory import MANY_READERS, MemoryPool, Storage
-from numbasync.stream import Stream
 from numbasync.submission import Submission
 from numbasync.tensor import Tensor
 from numbasync.together import LARGE
@@ -107,41 +107,19 @@ class Form:
         self, made: tuple[Any, ...], there: Mapping[int, Tensor], submission: Submission
     ) -> dict[int, Tensor]:
         """The tensors of inputs and results by node, of what `submission` has made and of those
-        that were there. What lies with the host goes to the device, in order behind it.
-
-        Raises:
-            OutOfDeviceMemoryError: it does not fit there.
-            DeviceLostError: a fault has broken the device.
+        that were there. Some may lie with the host.
         """
         found = {n: there[n] for n in self._lent}
-        blocks: list[tuple[Tensor, Any]] = []
         for i, (n, kind, _) in enumerate(self._new):
             storage = made[2 * i]
             if n in self._on_host:
-                new = self._device.pool.allocate(kind.nbytes, submission.stream.backend)
-                found[n] = Tensor.of(self._device, new, kind)
-                blocks.append((found[n], storage))
+                found[n] = reached(self._device, storage, kind)
+                found[n].storage.writer = submission
                 continue
             tensor = found[n] = Tensor.of(self._device, storage, kind)
             if len(kind.shape) == 1:
                 tensor.own_handle = made[2 * i + 1]
-        if blocks:
-            _to_device(blocks, submission.stream)
         return found
-
-
-def _to_device(blocks: list[tuple[Tensor, Any]], stream: Stream) -> None:
-    """Enqueue copies of blocks of the host to new tensors."""
-    stream.check()
-    moving = Submission(stream, "small arrays of a batch, to the device")
-    try:
-        for tensor, block in blocks:
-            moving.kept += (tensor.storage, block)
-            moving.nbytes += tensor.nbytes
-            tensor.storage.writer = moving
-            moving.queue = stream.backend.upload(tensor.handle, block, moving.queue)
-    finally:
-        stream.commit(moving, mark=False)
 
 
 def _on_host(parts: Parts, uploads: list[New], reads: Sequence[int]) -> frozenset[int]:

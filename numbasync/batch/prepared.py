@@ -101,17 +101,17 @@ def prepare(nodes: Sequence[Node], wanted: Sequence[int], fused: bool, tuning: T
 
 def with_copies(plan: Prepared) -> tuple[Prepared, dict[int, int]]:
     """The same, which writes every result that has elements twice; the results, by the nodes of
-    their copies.
+    their copies. The plan itself, and none, if that took more kernels: each has few arrays.
     """
     results = [n for n in plan.outputs if plan.nodes[n].size]
     copies = dict(enumerate(results, len(plan.nodes)))
-    found = [plan.nodes[n] for n in results]
-    nodes = [
-        Node("copy", (n,), node.shape, node.dtype, (node.dtype,))
-        for n, node in zip(results, found, strict=True)
-    ]
+    nodes = list(plan.nodes)
+    for n in results:
+        node = plan.nodes[n]
+        nodes.append(Node("copy", (n,), node.shape, node.dtype, (node.dtype,)))
     wanted = [*plan.wanted, *copies]
-    return prepare([*plan.nodes, *nodes], wanted, plan.fused, plan.tuning), copies
+    found = prepare(nodes, wanted, plan.fused, plan.tuning)
+    return (plan, {}) if len(found.texts) > len(plan.texts) else (found, copies)
 
 
 def _prepare(

@@ -7,7 +7,12 @@ import threading
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from numbasync import execute as submitting
 from numbasync.batch.form import Form
+from numbasync.batch.record import Recorder
+from numbasync.exclusive import unlocked
+from numbasync.host import HostBuffer
+from numbasync.memory import MemoryPool, Reached
 from numbasync.submission import Submission
 from numbasync.tensor import Tensor
 
@@ -42,9 +47,12 @@ class Present:
     wants by the same submission asks for none.
     """
 
+    recorder: Recorder
+    _state = "recording"
     _there: dict[int, Tensor]
     _made: dict[int, Submission]
     _unmade: tuple[Form | type[Captured], Any, Submission] | None = None
+    _pool: MemoryPool | None = None  # of what was enqueued at once
 
     @property
     def there(self) -> dict[int, Tensor]:
@@ -67,6 +75,32 @@ class Present:
             form, made, submission = self._unmade
             self._add(form.tensors(made, self._there, submission), submission)
             self._unmade = None
+
+    def ran_at_once(
+        self, form: Form, made: tuple[Any, ...], submission: Submission, pool: MemoryPool
+    ) -> None:
+        """Work of it is enqueued; what a form has made, in memory of that pool."""
+        self._unmade, self._pool = (form, made, submission), pool
+        self._state = "executed"
+
+    def own(self, number: int) -> Tensor:
+        """A tensor for the program. Of what lies with the host, and of uploads of graphs, which the
+        next replay overwrites, a copy, made now.
+        """
+        found = self.there[number]
+        uploaded = isinstance(self.recorder.values.get(number), HostBuffer)  # of a graph
+        if not uploaded and not isinstance(found.storage.pool, Reached):
+            return found
+        maker = self._made[number]
+        maker.stream.advance()
+        # Behind what has been done, it need not wait for what its stream does meanwhile.
+        stream = maker.stream.device.new_stream() if maker.done else maker.stream
+        with unlocked():  # it may be asked for in a closure
+            copied: Tensor = submitting.enqueued(found.dup(), stream, self._pool)[1]
+        with _making:
+            if self._there.get(number) is found:
+                self._there[number] = copied
+            return self._there.get(number, copied)
 
     def _add(self, tensors: Mapping[int, Tensor], submission: Submission) -> None:
         self._there |= tensors

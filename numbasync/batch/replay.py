@@ -16,6 +16,7 @@ import numpy as np
 from numbasync.batch.execute import BatchOp, Results
 from numbasync.batch.ids import BufferId
 from numbasync.batch.prepared import with_copies
+from numbasync.batch.reach import is_used, reached
 from numbasync.context import Context
 from numbasync.contiguous import contiguous
 from numbasync.copies import HostArray, upload_any
@@ -23,7 +24,7 @@ from numbasync.device import Device
 from numbasync.errors import BatchStateError, DTypeError, OperationError, ShapeError
 from numbasync.graph import CudaGraph
 from numbasync.host import pinned
-from numbasync.memory import MemoryPool, Reached, Storage
+from numbasync.memory import MemoryPool
 from numbasync.op import DeviceOp, Steps
 from numbasync.sources import zip as zip_ops
 from numbasync.stream import Stream, check_stream
@@ -47,6 +48,7 @@ class BatchGraph:
         batch.check_device(stream.device)
         plan = batch.closed()
         values = batch.recorder.values
+        plan, copies = with_copies(plan) if plan.is_small else (plan, {})
         # Both as plain arrays, which NumPy copies from and to without asking their class.
         self._inputs: dict[int, HostArray] = {}
         self._reached: dict[int, Tensor] = {}  # inputs that kernels read where they are
@@ -56,9 +58,9 @@ class BatchGraph:
                 place[...] = values[n]
                 values[n] = place
                 self._inputs[n] = np.asarray(place)
-                if plan.is_small:
+                if copies:
                     self._reached[n] = batch.there[n] = _tensor_on(batch.device, place)
-        outputs = {n: plan.nodes[n] for n in plan.outputs}
+        outputs = {n: plan.nodes[n] for n in plan.outputs if n not in copies}
         places = {n: pinned(v.shape, v.dtype, batch.device) for n, v in outputs.items()}
         self._outputs = {n: np.asarray(place) for n, place in places.items()}
 
@@ -66,16 +68,10 @@ class BatchGraph:
             found = results.by_number
             return zip_ops(*(memcpy(places[n], found[n]) for n in outputs if found[n].size))
 
-        op: DeviceOp[Any]
-        copies: dict[int, int] = {}
-        if plan.is_small:
-            plan, copies = with_copies(plan)
-            for copied, n in copies.items():
-                batch.there[copied] = _tensor_on(batch.device, places[n])
-            op = BatchOp(batch, plan)
-        else:
-            op = BatchOp(batch, plan).then(read)
-        self.graph: CudaGraph[Any] = CudaGraph.capture(stream, op)
+        for copied, n in copies.items():
+            batch.there[copied] = _tensor_on(batch.device, places[n])
+        op = BatchOp(batch, plan)
+        self.graph: CudaGraph[Any] = CudaGraph.capture(stream, op if copies else op.then(read))
         for copied in copies:  # they are no buffers of the batch
             del batch.there[copied]
         self._kernels = batch.kernels_launched
@@ -139,11 +135,8 @@ class BatchGraph:
         while self._last is not None and not self._last.done:
             yield _Through(self.stream)
         made = self._copied_out(ctx.submission)  # a recording refuses that: first of all
-        for n, source in given:
-            if n in self._reached and _is_used(self._reached[n]):  # in order behind that
-                yield from upload_any(ctx, self._reached[n], source)
-            else:
-                self._inputs[n][...] = source
+        for n in self._put(given):  # in order behind who uses them
+            yield from upload_any(ctx, self._reached[n], dict(given)[n])
         launch = self.graph.launch()
         launch.claim()
         if not ctx.takes(launch):
@@ -156,13 +149,24 @@ class BatchGraph:
         """`enqueue`, if nothing has to be waited for; None if something has."""
         if self._last is not None and not self._last.done:
             return None
-        if any(map(_is_used, self._reached.values())):
+        if self._put(given):
             return None
-        for n, source in given:
-            self._inputs[n][...] = source
         if not self.graph.launch_at_once(submission):
             return None
         return self._launched(submission, self._copied_out(submission))
+
+    def _put(self, given: list[tuple[int, HostArray]]) -> list[int]:
+        """New elements to where the graph has them from; those of the others, whose former ones the
+        device may still read.
+        """
+        used: list[int] = []
+        with self.graph.device.leasing:
+            for n, source in given:
+                if n in self._reached and is_used(self._reached[n]):
+                    used.append(n)
+                else:
+                    self._inputs[n][...] = source
+        return used
 
     def _copied_out(self, submission: Submission) -> dict[int, HostArray]:
         """New arrays, which have the results' elements when the submission is done."""
@@ -190,22 +194,8 @@ class BatchGraph:
 
 def _tensor_on(device: Device, place: HostArray) -> Tensor:
     """A tensor that lies where an array of page-locked memory does."""
-    backend = device.backend
     block = np.asarray(place).reshape(-1).view(np.uint8)
-    storage = Storage(Reached(backend), backend.host_memory(block))
-    return Tensor.of(device, storage, contiguous(place.shape, place.dtype.type))
-
-
-def _is_used(tensor: Tensor) -> bool:
-    """Whether the device may still read or write it."""
-    storage = tensor.storage
-    for user in (storage.writer, *storage.readers.values()):
-        if user is not None and not user.done:
-            if user.sequence:
-                user.stream.advance()
-            if not user.done:
-                return True
-    return False
+    return reached(device, block, contiguous(place.shape, place.dtype.type))
 
 
 class _Through:

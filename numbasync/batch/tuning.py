@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 
 from numbasync.backend.base import Limits
 from numbasync.errors import CallerError
@@ -11,8 +11,15 @@ WARP = 32
 MOST_THREADS = 1024  # of a block, on every device
 
 
+class _Hashed:
+    """What is hashed once: a plan is looked for by its tuning for each batch."""
+
+    __slots__ = ("_hash",)
+    _hash: int
+
+
 @dataclass(frozen=True, slots=True)
-class Tuning:
+class Tuning(_Hashed):
     """Extents of kernels. What else a text depends on is the structure of what it computes.
 
     Attributes:
@@ -40,7 +47,6 @@ class Tuning:
     splits: int = 4224
     shared_bytes: int = 48 * 1024
     unroll: bool = True
-    _hash: int = field(init=False, repr=False, compare=False)
 
     @classmethod
     def suited_to(cls, limits: Limits) -> Tuning:
@@ -62,8 +68,7 @@ class Tuning:
                 f"Tuning: threads={self.threads}; write a multiple of {WARP}, at most "
                 f"{MOST_THREADS}: threads of a block add up by warps."
             )
-        # Asked for each batch, and made of all that is compared.
-        own = tuple(getattr(self, f.name) for f in fields(self) if f.compare)
+        own = tuple(getattr(self, f.name) for f in fields(self))
         object.__setattr__(self, "_hash", hash(own))
 
     def __hash__(self) -> int:

@@ -22,7 +22,7 @@ from numbasync.errors import (
     KernelError,
     OperationError,
 )
-from numbasync.testing import counters, gate, inject, settle
+from numbasync.testing import counters, gate, inject
 from tests.common import add_one, used
 
 F32 = np.float32
@@ -463,60 +463,99 @@ def test_many_results_of_one_plan(device: na.Device, stream: na.Stream) -> None:
             np.testing.assert_array_equal(have, want[i])
 
 
-@pytest.mark.parametrize("how", ["computed", "an input of a graph"])
-async def test_tensors_that_lie_with_the_host_are_tensors(
-    device: na.Device, stream: na.Stream, how: str
-) -> None:
-    """Whatever is done with them, nobody is kept waiting for the device."""
+def computed(
+    stream: na.Stream, count: int, times: int = 3
+) -> tuple[na.CommandBatch, na.BufferId, na.BufferId]:
+    """A batch that has run, where it can at once, with its input and its result."""
+    b = na.CommandBatch()
+    x = b.upload(np.arange(count, dtype=F32))
+    y = x * 2
+    b.compute_op(y).sync_on(stream)
+    return (b, x, y) if times == 1 else computed(stream, count, times - 1)
 
-    async def compute(start: Any) -> tuple[Any, na.Tensor, na.Tensor]:
+
+SIZES = pytest.mark.parametrize("count", [1000, 9000], ids=["reached", "copied"])
+
+
+@SIZES
+async def test_what_has_run_is_read_whatever_its_stream_does_now(
+    device: na.Device, stream: na.Stream, count: int
+) -> None:
+    other, start = device.new_stream(), np.arange(count, dtype=F32)
+    b, x, y = computed(stream, count)
+    before = counters()
+    ops = [b.read_op(y), b.read_op(x)]
+    assert counters() == before  # building an operation enqueues nothing
+    with gate(stream), na.ordering("strict"):
+        for op, want in zip(ops, (start * 2, start), strict=True):
+            np.testing.assert_array_equal(op.sync_on(other), want)
+        np.testing.assert_array_equal(b.tensor(y).to_host().sync_on(other), start * 2)
+        np.testing.assert_array_equal(b.read_op(y).sync_on(other), start * 2)
+
+
+@SIZES
+def test_what_is_enqueued_is_read_in_order(
+    device: na.Device, stream: na.Stream, count: int
+) -> None:
+    start = np.arange(count, dtype=F32)
+    computed(stream, count)
+    with gate(stream):
         b = na.CommandBatch()
         x = b.upload(start)
-        y = b.relu(x) * 2
-        if how == "computed":
-            found = await b.compute_op(y).schedule(stream)
-            return found, b.tensor(x), b.tensor(y)
-        two = na.CommandBatch()
-        z = two.upload(start)
-        two.keep(two.relu(z))
-        graph, other = b.graph(stream), two.graph(stream)
-        found = (await graph.replay())[y]
-        await other.replay()
-        await na.memcpy(two.tensor(z), found)
-        return found, b.tensor(x), two.tensor(z)
-
-    def uses(x: na.Tensor, y: na.Tensor, other: na.Tensor) -> list[na.DeviceOp[Any]]:
-        return [
-            y.to_host(), na.memcpy(other, y), na.memcpy(x, y), x.to_host(), na.fill(y, 3.0),
-            add_one(y), y.to_host(), na.memcpy(y, X), y.reshape(30, 40)[:, ::2].to_host(),
-            na.memcpy(x.reshape(30, 40)[:, ::2], other.reshape(30, 40)[:, ::2]), x.dup().to_host(),
-        ]  # fmt: skip
-
-    other = await na.zeros(1200)
-    await compute(X)
-    _, x, y = await compute(X)
-    for op in uses(x, y, other):  # compiles what they need
-        await op.schedule(stream)
-    found, x, y = await compute(X + 1)
-    want = np.maximum(X + 1, 0) * 2
-    with gate(stream):
-        futures = [na.spawn(op, stream) for op in uses(x, y, other)]
-        await settle(device)
-        assert not any(future.done() for future in futures)
-    have = [await future for future in futures]
-    mixed = want.reshape(30, 40)
-    for i, right in (
-        (0, want), (3, want), (6, np.full(1200, 4)), (8, X.reshape(30, 40)[:, ::2]),
-        (10, mixed.ravel()),
-    ):  # fmt: skip
-        np.testing.assert_array_equal(have[i], right, err_msg=str(i))
-    np.testing.assert_array_equal(found, want)  # an array of its own
-    np.testing.assert_array_equal(await other.to_host(), want)
+        y = x * 2
+        b.compute_op(y).async_on(stream)
+        one, two = b.tensor(y), b.read_op(x)
+        two_read = na.spawn(two, device.new_stream())
+        one_read = na.spawn(one.to_host(), device.new_stream())
+    np.testing.assert_array_equal(one_read.sync(), start * 2)
+    np.testing.assert_array_equal(two_read.sync(), start)
 
 
-def test_a_tensor_that_lies_with_the_host_outlives_its_batch(
-    device: na.Device, stream: na.Stream
+@SIZES
+@pytest.mark.parametrize("how", ["wait_for", "event"])
+def test_results_are_there_when_a_stream_behind_is_through(
+    device: na.Device, stream: na.Stream, count: int, how: str
 ) -> None:
+    other, want = device.new_stream(), np.arange(count, dtype=F32) * 2
+    computed(stream, count)
+    through = other.synchronize
+    with gate(stream):
+        b = na.CommandBatch()
+        found = b.compute_op(b.upload(want / 2) * 2).async_on(stream)
+        if how == "wait_for":
+            other.wait_for(stream)
+        else:
+            device.new_event().record(stream).wait(other)
+            through = device.new_event().record(other).synchronize
+    through()
+    np.testing.assert_array_equal(found, want)
+
+
+@SIZES
+def test_a_tensor_of_a_batch_is_memory_of_the_pool_that_it_ran_with(
+    device: na.Device, stream: na.Stream, count: int
+) -> None:
+    before, mine = device.pool, device.new_pool()
+    device.pool = mine
+    try:
+        b, _, y = computed(stream, count)
+    finally:
+        device.pool = before
+    assert b.tensor(y).storage.pool is mine
+    assert b.tensor(y) is b.tensor(y)
+
+
+async def test_tensors_are_asked_for_in_closures(device: na.Device, stream: na.Stream) -> None:
+    computed(stream, 1000)
+    b = na.CommandBatch()
+    x = b.upload(X)
+    y = x * 2
+    found = await b.compute_op(y).then(lambda _: add_one(b.tensor(y))).schedule(stream)
+    np.testing.assert_array_equal(await b.tensor(y).to_host(), X * 2 + 1)
+    del found
+
+
+def test_a_tensor_of_a_batch_outlives_it(device: na.Device, stream: na.Stream) -> None:
     def compute(start: Any) -> tuple[Any, na.Tensor]:
         b = na.CommandBatch()
         y = b.upload(start) * 2

@@ -36,9 +36,9 @@ class Copiers:
         self._compiled: dict[tuple[ArrayKey, ArrayKey], CudaExecutable] = {}
         self._lock = threading.Lock()
 
-    def needs(self, dst: ArrayKey, src: ArrayKey, plain: bool = True) -> CopyCompilation | None:
-        """What must be compiled first; None for a memcpy, which is `plain`, or if it is there."""
-        if plain and dst.dtype == src.dtype and dst.order == src.order == "C":
+    def needs(self, dst: ArrayKey, src: ArrayKey) -> CopyCompilation | None:
+        """What must be compiled first; None for a plain memcpy, or if it is there."""
+        if dst.dtype == src.dtype and dst.order == src.order == "C":
             return None
         if (_general(dst), _general(src)) in self._compiled:
             return None

@@ -201,9 +201,7 @@ class CudaDevice:
     def foreign(self, obj: object) -> CudaForeign | None:
         return foreign.find(self, obj)
 
-    def lend(self, array: CudaArray, memory: CudaMemory, keep: object) -> CudaLoan | None:
-        if array.on_host:  # others would take it for the host's
-            return None
+    def lend(self, array: CudaArray, memory: CudaMemory, keep: object) -> CudaLoan:
         return CudaLoan(self, array, memory, keep)
 
     def scalar_key(self, value: object) -> Hashable:
@@ -217,9 +215,7 @@ class CudaDevice:
         return array.rows.height > 0
 
     def copy_needs(self, dst: CudaArray, src: CudaArray) -> CopyCompilation | None:
-        if copies_rows(dst, src):
-            return None
-        return self.copiers.needs(dst.key(), src.key(), plain=not (dst.on_host and src.on_host))
+        return None if copies_rows(dst, src) else self.copiers.needs(dst.key(), src.key())
 
     def graph(self, commands: Sequence[Command]) -> CudaGraph:
         return CudaGraph(self, commands)

@@ -44,7 +44,6 @@ class CudaArray:
     """An array of one GPU: its address and Numba's parameters for it, also as bytes."""
 
     packed: bytes
-    on_host = False
 
     __slots__ = (
         "_rows", "address", "dtype", "fields", "nbytes", "packed", "shape", "strides",
@@ -108,12 +107,11 @@ class CudaArray:
 
 
 class HostArray(CudaArray):
-    """One in page-locked memory of the host. Kernels reach it, and copies that have one end on the
-    GPU; the driver's copies between two such arrays, and its fills, wait for the device.
+    """One in page-locked memory of the host. Kernels reach it, and copies within the device, which
+    have their other end there; the driver's copies from and to the host would wait for the device.
     """
 
     __slots__ = ()
-    on_host = True
 
     @property
     def rows(self) -> Rows:

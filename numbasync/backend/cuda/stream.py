@@ -102,8 +102,7 @@ class CudaQueue:
     def copy(self, dst: CudaArray, src: CudaArray) -> None:
         enter(self._device)
         counters.copies += self.counted
-        plain = not (dst.on_host and src.on_host) and dst.dtype == src.dtype
-        if plain and dst.is_contiguous() and src.is_contiguous():
+        if dst.dtype == src.dtype and dst.is_contiguous() and src.is_contiguous():
             (result,) = cu.cuMemcpyDtoDAsync(dst.pointer, src.pointer, dst.nbytes, self._handle)
             if result:
                 fail(result, "cuMemcpyDtoDAsync")
