@@ -320,8 +320,8 @@ class Device(Protocol):
         """
         ...
 
-    def host_memory(self, block: np.ndarray[Any, np.dtype[np.uint8]]) -> Memory:
-        """Bytes of a `host_buffer` as memory that kernels of this device reach; it holds them."""
+    def host_memory(self, block: Any) -> Memory:
+        """A `host_block`, or bytes of a `host_buffer`, as memory that kernels reach; kept by it."""
         ...
 
     def array(

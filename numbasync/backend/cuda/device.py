@@ -184,7 +184,7 @@ class CudaDevice:
 
         return arrays
 
-    def host_memory(self, block: np.ndarray[Any, np.dtype[np.uint8]]) -> HostMemory:
+    def host_memory(self, block: Any) -> HostMemory:
         return HostMemory(block)
 
     def array(

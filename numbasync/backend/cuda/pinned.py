@@ -11,14 +11,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from numbasync.backend.base import SMALL_BLOCK
 from numbasync.backend.cuda.driver import cu, enter, error_of
 from numbasync.backend.cuda.memory import CudaMemory
 from numbasync.errors import OutOfDeviceMemoryError
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from numbasync.backend.cuda.device import CudaDevice
 
 
@@ -35,14 +35,15 @@ def _memory() -> int:
 
 
 class HostMemory(CudaMemory):
-    """A `host_buffer` that kernels read and write where it is: with one address space for all, its
-    address is the host's.
+    """A block, or bytes of a `host_buffer`, that kernels read and write where they are: with one
+    address space for all, the address is the host's.
     """
 
     __slots__ = ("_keep",)
 
-    def __init__(self, block: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
-        super().__init__(block.ctypes.data, block.nbytes)
+    def __init__(self, block: Any) -> None:
+        place = np.frombuffer(block, np.uint8)
+        super().__init__(place.ctypes.data, place.nbytes)
         self._keep = block
 
 
