@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from typing import Any
 
+import pytest
 from numba import cuda
 
 import numbasync as na
@@ -101,3 +102,15 @@ def compiled() -> None:
     saxpy(z, 1.0, na.ones(8)).sync()
     na.fill(z, 1).sync()
     z.to_host().sync()
+
+
+def only_at_once(patch: pytest.MonkeyPatch, *ways: tuple[type, str]) -> None:
+    """Let fail what is enqueued step by step, by methods of classes."""
+
+    def steps(self: Any, *_: object) -> Any:
+        raise AssertionError(f"{self} was not enqueued at once")
+        yield
+
+    gc.collect()  # what a GPU's compiler has thrown away holds frames, and their memory
+    for kind, name in ways:
+        patch.setattr(kind, name, steps)

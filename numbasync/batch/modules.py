@@ -99,6 +99,7 @@ def _write(where: Path, name: str, source: str) -> Path:
     with contextlib.suppress(OSError, UnicodeError):
         if path.read_text(encoding="utf-8") == source:
             return path
+    where.mkdir(parents=True, exist_ok=True)  # somebody may have cleared the cache meanwhile
     with tempfile.NamedTemporaryFile(
         "w", encoding="utf-8", dir=where, suffix=".tmp", delete=False
     ) as file:

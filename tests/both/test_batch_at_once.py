@@ -15,7 +15,7 @@ from numbasync.batch.reading import Read
 from numbasync.batch.replay import BatchGraph
 from numbasync.errors import BatchStateError, KernelError
 from numbasync.testing import counters, gate, inject
-from tests.common import add_one, used
+from tests.common import add_one, only_at_once, used
 
 F32 = np.float32
 X = np.random.default_rng(1).normal(0, 2, 1200).astype(F32)
@@ -37,16 +37,7 @@ RECORDS: dict[str, Callable[[na.CommandBatch], Any]] = {
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """What is not enqueued at once fails."""
-
-    def steps(self: Any, *_: object) -> Any:
-        raise AssertionError(f"{self} was not enqueued at once")
-        yield
-
-    gc.collect()  # what a GPU's compiler has thrown away holds frames, and their memory
-    monkeypatch.setattr(BatchOp, "steps", steps)
-    monkeypatch.setattr(Read, "steps", steps)
-    monkeypatch.setattr(BatchGraph, "enqueue", steps)
+    only_at_once(monkeypatch, (BatchOp, "steps"), (Read, "steps"), (BatchGraph, "enqueue"))
     return monkeypatch
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -195,6 +196,21 @@ def test_a_folder_that_cannot_be_written_to_is_no_error(tmp_path: Path) -> None:
         env=env, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_a_folder_that_is_cleared_meanwhile_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = tmp_path / "batch"
+    monkeypatch.setattr(modules, "folder", lambda: where)
+    for factor in (3, 5):
+        monkeypatch.setattr(modules, "_made", {})  # other tests have such kernels
+        b = na.CommandBatch(CPU)
+        x = b.upload(np.arange(factor * 10 + 1, dtype=np.int32))
+        y = b.where(x > factor, x * x - factor, b.cast(x, np.int32) + b.max(x) * factor)
+        assert b.compute_sync(y).shape == x.shape
+        assert len(list(where.glob("*.py"))) >= 1
+        shutil.rmtree(where)
 
 
 def test_operations_that_numpy_does_not_have_are_refused_with_the_types() -> None:
