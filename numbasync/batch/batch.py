@@ -56,7 +56,7 @@ class CommandBatch(Vocabulary, Present):
 
     Attributes:
         device: where it runs.
-        transfers: copies that have been enqueued: `uploads` and `downloads`.
+        transfers: arrays that went to the device and back: `uploads` and `downloads`.
         kernels_launched: how many kernels have been launched.
         num_operations: how many operations were recorded.
     """
@@ -189,7 +189,9 @@ class CommandBatch(Vocabulary, Present):
         return found
 
     def compute_op(self, *ids: BufferId) -> DeviceOp[Any]:
-        """The operation behind `compute`."""
+        """The operation behind `compute`. Enqueued by `async_on`, its arrays are filled when the
+        stream, or one behind it, has been synchronised.
+        """
         if not ids:
             raise CallerError(f"compute of {self.recorder.label}: no id.\nWrite: b.compute(y)")
         reads = tuple([self.recorder.check(each, "compute").number for each in ids])
@@ -279,10 +281,13 @@ class CommandBatch(Vocabulary, Present):
         return Late(self, self._late(id), number)
 
     def tensor(self, id: BufferId) -> Tensor:
-        """The tensor of a result, on the device; its data is there in order of submission.
+        """The tensor of a result or an input, on the device, of `id.shape` and `id.dtype`; its data
+        is there in order of submission. Of what small batches and graphs upload, and of what a
+        small batch has read at once, it is a copy, made now.
 
         Raises:
             BatchStateError: the batch has not been executed, or did not write it: see `keep`.
+            OutOfDeviceMemoryError: there is no room for the copy.
         """
         number = self.recorder.check(id, "tensor").number
         if self._state != "executed":

@@ -50,7 +50,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Transfers:
-    """Copies between the host and the device that a batch has enqueued, an array each."""
+    """Arrays that a batch has moved between the host and the device, by a copy or by a kernel."""
 
     uploads: int = 0
     downloads: int = 0

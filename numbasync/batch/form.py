@@ -100,7 +100,7 @@ class Form:
         self._new = [*uploads, *parts.outputs]
         self._lent = [new.number for new in used]
         self._on_host = _on_host(parts, uploads, reads)
-        text = _Text(device, parts, used, uploads, reads)
+        text = _Text(device, parts, used, uploads, reads, self._on_host)
         self.enqueue: Callable[[CommandBatch, Submission, MemoryPool], Found | None] = text.made()
 
     def tensors(
@@ -140,14 +140,14 @@ class _Text:
 
     def __init__(
         self, device: Device, parts: Parts, lent: list[New], uploads: list[New],
-        reads: Sequence[int],
+        reads: Sequence[int], on_host: frozenset[int],
     ) -> None:  # fmt: skip
         self._parts = parts
         self._lent = lent
         self._uploads = uploads
         self._kinds = {new.number: new.kind for new in (*parts.inputs, *parts.outputs)}
         self._reads = reads
-        self._on_host = _on_host(parts, uploads, reads)
+        self._on_host = on_host
         self._backend = backend = device.backend
         self._names: dict[str, Any] = {
             "MOST": MANY_READERS, "ZERO": np.uint32(0),

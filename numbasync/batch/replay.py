@@ -135,8 +135,8 @@ class BatchGraph:
         while self._last is not None and not self._last.done:
             yield _Through(self.stream)
         made = self._copied_out(ctx.submission)  # a recording refuses that: first of all
-        for n in self._put(given):  # in order behind who uses them
-            yield from upload_any(ctx, self._reached[n], dict(given)[n])
+        for n, source in self._put(given):  # in order behind who uses them
+            yield from upload_any(ctx, self._reached[n], source)
         launch = self.graph.launch()
         launch.claim()
         if not ctx.takes(launch):
@@ -155,18 +155,18 @@ class BatchGraph:
             return None
         return self._launched(submission, self._copied_out(submission))
 
-    def _put(self, given: list[tuple[int, HostArray]]) -> list[int]:
-        """New elements to where the graph has them from; those of the others, whose former ones the
-        device may still read.
+    def _put(self, given: list[tuple[int, HostArray]]) -> list[tuple[int, HostArray]]:
+        """New elements to where the graph has them from; those that are left, since the device may
+        still read the former ones.
         """
-        used: list[int] = []
+        left: list[tuple[int, HostArray]] = []
         with self.graph.device.leasing:
             for n, source in given:
                 if n in self._reached and is_used(self._reached[n]):
-                    used.append(n)
+                    left.append((n, source))
                 else:
                     self._inputs[n][...] = source
-        return used
+        return left
 
     def _copied_out(self, submission: Submission) -> dict[int, HostArray]:
         """New arrays, which have the results' elements when the submission is done."""

@@ -16,34 +16,31 @@ POISON = 0xA7  # a large negative integer, a tiny negative float
 ALIGNMENT = 256  # what a CUDA allocation guarantees; kernels may rely on it
 
 
-class CpuMemory:
-    """One allocation. Views made from `bytes` keep it alive, as the queue's views do."""
-
-    __slots__ = ("bytes", "nbytes")
-
-    def __init__(self, nbytes: int) -> None:
-        room: np.ndarray[Any, np.dtype[np.uint8]] = np.empty(nbytes + ALIGNMENT, np.uint8)
-        skip = -room.ctypes.data % ALIGNMENT
-        self.bytes = room[skip : skip + nbytes]
-        self.nbytes = nbytes
-
-    @property
-    def address(self) -> int:
-        return int(self.bytes.ctypes.data)
-
-
 class CpuHost:
-    """Bytes that the program fills itself, as memory of the device."""
+    """Bytes of the host as memory of the device. Views made from `bytes` keep them alive, as the
+    queue's views do.
+    """
 
     __slots__ = ("bytes", "nbytes")
 
     def __init__(self, block: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
         self.bytes = block
-        self.nbytes = int(block.nbytes)
+        self.nbytes = block.nbytes
 
     @property
     def address(self) -> int:
         return int(self.bytes.ctypes.data)
+
+
+class CpuMemory(CpuHost):
+    """One allocation."""
+
+    __slots__ = ()
+
+    def __init__(self, nbytes: int) -> None:
+        room: np.ndarray[Any, np.dtype[np.uint8]] = np.empty(nbytes + ALIGNMENT, np.uint8)
+        skip = -room.ctypes.data % ALIGNMENT
+        super().__init__(room[skip : skip + nbytes])
 
 
 class CpuForeign:

@@ -189,7 +189,7 @@ class CudaDevice:
 
     def array(
         self,
-        memory: CudaMemory | HostMemory,
+        memory: CudaMemory,
         offset: int,
         shape: tuple[int, ...],
         strides: tuple[int, ...],
