@@ -309,7 +309,7 @@ class Context:
                 other.stream.look()
             if other.done:
                 return
-        if shared is not None and is_strict():
+        if shared is not None and is_strict() and not other.internal:
             raise AccessConflictError(
                 f"{me.name} on {self.stream!r} and {other.name} on {other.stream!r} both use "
                 f"{shared!r}, and at least one writes it.\n"

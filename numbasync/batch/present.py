@@ -95,8 +95,10 @@ class Present:
         maker.stream.advance()
         # Behind what has been done, it need not wait for what its stream does meanwhile.
         stream = maker.stream.device.new_stream() if maker.done else maker.stream
+        copied: Tensor
         with unlocked():  # it may be asked for in a closure
-            copied: Tensor = submitting.enqueued(found.dup(), stream, self._pool)[1]
+            copying, copied = submitting.enqueued(found.dup(), stream, self._pool)
+        copying.internal = stream is not maker.stream
         with _making:
             if self._there.get(number) is found:
                 self._there[number] = copied

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import numbasync as na
+from numbasync.errors import AccessConflictError
 from numbasync.testing import counters, gate
 from tests.common import add_one
 
@@ -43,6 +44,23 @@ async def test_what_has_run_is_read_whatever_its_stream_does_now(
             np.testing.assert_array_equal(op.sync_on(other), want)
         np.testing.assert_array_equal(b.tensor(y).to_host().sync_on(other), start * 2)
         np.testing.assert_array_equal(b.read_op(y).sync_on(other), start * 2)
+
+
+def test_strict_ordering_does_not_refuse_the_copy_that_a_tensor_is(
+    device: na.Device, stream: na.Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    b, _, y = computed(stream, 1000)
+    held, readers = device.new_stream(), [device.new_stream() for _ in range(2)]
+    with gate(held), na.ordering("strict"):
+        with monkeypatch.context() as patch:
+            patch.setattr(na.Device, "new_stream", lambda _: held)
+            t = b.tensor(y)
+        found = [na.spawn(t.to_host(), s) for s in readers]
+        assert not any(f.done() for f in found)
+        with pytest.raises(AccessConflictError, match="both use"):
+            add_one(t).async_on(stream)  # its readers are the program's
+    for f in found:
+        np.testing.assert_array_equal(f.sync(), np.arange(1000, dtype=F32) * 2)
 
 
 @SIZES
