@@ -19,8 +19,9 @@ from numbasync.layout import Shape
 def write(nodes: Nodes, group: Group, written: Iterable[int], tuning: Tuning) -> KernelText:
     """The kernel of a group without reductions."""
     made = Emitter(nodes, group, written, tuning)
-    threads, tile = tuning.threads, tuning.threads * tuning.elements
-    width = 1 if tuning.elements % WIDTH else WIDTH
+    threads, elements = tuning.threads, tuning.in_flight(made.itemsize())
+    tile = threads * elements
+    width = 1 if elements % WIDTH else WIDTH
     size = group.space.size
     n = made.parameter("n", "number", size)
     inner, call = _function(made)
@@ -37,7 +38,7 @@ def write(nodes: Nodes, group: Group, written: Iterable[int], tuning: Tuning) ->
             for k, o in enumerate(outputs)
         ]
 
-    starts = range(0, tuning.elements if tuning.unroll else 0, width)
+    starts = range(0, elements if tuning.unroll else 0, width)
     suffixes = {s: [f"_{s + e}" for e in range(width)] for s in starts}
     whole = [f"i{s} = first + cuda.threadIdx.x{f' * {width}' if width > 1 else ''}"
              f"{f' + {s * threads}' if s else ''}" for s in starts]  # fmt: skip

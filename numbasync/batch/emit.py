@@ -18,7 +18,7 @@ from numbasync.batch.fuse import Group
 from numbasync.batch.graph import CONSTANT, Nodes, broadcast
 from numbasync.batch.ops import BOOL, F16, DType
 from numbasync.batch.space import Space, Step, steps
-from numbasync.batch.tuning import Tuning
+from numbasync.batch.tuning import WORD, Tuning
 from numbasync.layout import Shape
 
 REGISTERS = 65536  # of a block
@@ -122,6 +122,14 @@ class Emitter:
         return f"v{self._count - 1}"
 
     # --- memory ---
+
+    def itemsize(self) -> int:
+        """Bytes of what is read of each element, of the largest if there are several. If all is
+        broadcast, it counts as small.
+        """
+        whole = self.space.shape
+        sizes = [self.nodes[n].dtype.itemsize for n in self._arrays if self.steps(n, whole) is None]
+        return max(sizes, default=WORD // 2)
 
     def load(self, n: int, index: str) -> str:
         text = f"{self._arrays[n]}[{index}]"

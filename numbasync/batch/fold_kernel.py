@@ -1,18 +1,19 @@
 """Kernels of reductions that no single block goes through: along the last axis, or of everything.
 
-Several blocks share a result. Each adds up its part and writes it down; the block that comes last
-adds up the parts, always in the same order, and computes what is made of the results.
+Several blocks share a result. Each adds up its part; the block that comes last adds up the parts,
+and computes what is made of the results.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from numbasync.batch import reducing
+from numbasync.batch import reducing, sharing
 from numbasync.batch.emit import WIDTH, Emitter, KernelText, Scratch, indented
 from numbasync.batch.fuse import Group
 from numbasync.batch.graph import Nodes
 from numbasync.batch.reducing import WARP
+from numbasync.batch.sharing import Parts
 from numbasync.batch.space import Step
 from numbasync.batch.tuning import Tuning
 
@@ -25,13 +26,13 @@ Each = Callable[[str, Sequence[str], str], list[str]]
 def write(nodes: Nodes, group: Group, written: Iterable[int], tuning: Tuning) -> KernelText:
     """The kernel of a group with a reduction along the last axis, or of everything."""
     made = Emitter(nodes, group, written, tuning)
-    space, threads, elements = group.space, tuning.threads, tuning.elements
+    space, threads, elements = group.space, tuning.threads, tuning.in_flight(made.itemsize())
     cols, rows = space.extent, space.outer
     tile = threads * elements
     splits = max(1, min(-(-cols // tile), -(-tuning.splits // max(rows, 1))))
     # Which elements a thread has depends on the extents alone: in other orders other bits come out.
     width = 1 if elements % WIDTH or (rows > 1 and cols % WIDTH) else WIDTH
-    end, shares = made.parameter("cols", "number", cols), "shares"
+    end, shares = made.parameter("cols", "number", cols), sharing.SHARES
     made.parameter(shares, "number", splits)
     own = reducing.reductions(nodes, [n for n in group.roots if nodes[n].is_reduction])
     each = elements_of(made, own)
@@ -78,51 +79,16 @@ def write(nodes: Nodes, group: Group, written: Iterable[int], tuning: Tuning) ->
     if splits == 1:
         body += ["if cuda.threadIdx.x == 0:", *indented(ends)]
     else:
-        lines, partials = _together(made, own, head, rows * splits, threads)
+        loop = f"cuda.threadIdx.x, {shares}, {threads}"
+        parts = Parts(rows * splits, 1, "cuda.blockIdx.x", f"row * {shares} + k", loop, "row")
+        lines, partials = sharing.together(
+            made, own, parts, head, lambda: _across(made, own, head, threads, "_all")
+        )
         body += [*lines, *indented(["if cuda.threadIdx.x == 0:", *indented(ends)])]
     return made.finish(
         [*head, *body], rows * splits, threads,
         partials=partials, counters=rows if splits > 1 else 0,
     )  # fmt: skip
-
-
-def _together(
-    made: Emitter, own: dict[int, reducing.Reduction], head: list[str], count: int, threads: int
-) -> tuple[list[str], tuple[Scratch, ...]]:
-    """Write down the block's part; the lines behind are the last block's."""
-    partials: list[Scratch] = []
-    parts: dict[int, list[str]] = {}
-    writes: list[str] = []
-    for n, r in own.items():
-        parts[n] = []
-        for name, dtype in zip(r.names, r.dtypes, strict=True):
-            part = made.parameter(f"parts{len(partials)}", "partial", len(partials))
-            partials.append(Scratch(count, dtype))
-            parts[n].append(part)
-            writes.append(f"{part}[cuda.blockIdx.x] = {name}")
-    counter = made.parameter("arrived", "counter", None)
-    head.append("is_last = cuda.shared.array(1, np.int32)")
-    lines = [
-        "if cuda.threadIdx.x == 0:",
-        *indented(writes),
-        "    cuda.threadfence()  # before anyone sees that this block has arrived",
-        f"    before = cuda.atomic.inc({counter}, row, np.uint32(shares - 1))",
-        "    is_last[0] = np.int32(1) if before == shares - 1 else np.int32(0)",
-        "cuda.syncthreads()",
-        "if is_last[0] == 1:  # the counter is 0 again",
-        "    cuda.threadfence()",
-    ]
-    inner: list[str] = []
-    for r in own.values():
-        inner += reducing.begin(r)
-    inner.append(f"for k in range(cuda.threadIdx.x, shares, {threads}):")
-    for n, r in own.items():
-        others = tuple(f"{part}[row * shares + k]" for part in parts[n])
-        names = tuple(f"{name}_part" for name in r.names)
-        inner += [f"    {x} = {other}" for x, other in zip(names, others, strict=True)]
-        inner += indented(reducing.merge(made, r, names))
-    inner += _across(made, own, head, threads, "_all")
-    return [*lines, *indented(inner)], tuple(partials)
 
 
 def _across(

@@ -7,7 +7,6 @@ that does not depend on when who comes: the same input gives the same bits.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -88,10 +87,12 @@ def merge(made: Emitter, r: Reduction, others: tuple[str, ...]) -> list[str]:
     return [f"{r.names[0]} = {combined(made.formulas, r.op, r.names[0], others[0])}"]
 
 
-def across_warp(made: Emitter, own: Iterable[Reduction]) -> list[str]:
-    """Every thread of a warp gets what all have. One loop for all reductions: each place where
-    threads meet costs the CPU device's compiler much.
+def across_warp(made: Emitter, own: Iterable[Reduction], lanes: int = WARP) -> list[str]:
+    """Every thread of `lanes` neighbours in a warp, a power of two, gets what all have. One loop
+    for all reductions: each place where threads meet costs the CPU device's compiler much.
     """
+    if lanes == 1:
+        return []
     lines = []
     for r in own:
         others = tuple(f"{name}_there" for name in r.names)
@@ -100,7 +101,7 @@ def across_warp(made: Emitter, own: Iterable[Reduction]) -> list[str]:
             for other, name in zip(others, r.names, strict=True)
         ]
         lines += merge(made, r, others)
-    return [f"step = {WARP // 2}", "while step > 0:", *indented(lines), "    step = step // 2"]
+    return [f"step = {lanes // 2}", "while step > 0:", *indented(lines), "    step = step // 2"]
 
 
 def rooms(r: Reduction, count: int, suffix: str = "") -> tuple[list[str], tuple[str, ...]]:
@@ -154,7 +155,12 @@ def result(made: Emitter, r: Reduction, count: str) -> str:
 
 def power_of_two(n: int) -> int:
     """The least one that is not less than `n`."""
-    return 1 << max(0, math.ceil(math.log2(max(n, 1))))
+    return 1 << (max(n, 1) - 1).bit_length()
+
+
+def power_of_two_below(n: int) -> int:
+    """The largest one that is not more than `n`; 1 if there is none."""
+    return 1 << (max(n, 1).bit_length() - 1)
 
 
 def shared_dtype(dtype: DType) -> DType:

@@ -1,4 +1,5 @@
-"""Kernels in which one block, or one warp, has a row: reductions, and what is computed from them.
+"""Kernels in which one block has a row, or one warp, or a part of one: reductions, and what is
+computed from them.
 
 A row is gone through in passes. Each thread has some of its columns, the same ones in every pass,
 and keeps what it has read and computed of them: its columns are written out, so that values stay
@@ -28,6 +29,7 @@ FEWEST = 64  # threads of a block that has a row
 MOST_LINES = 512  # of a kernel whose columns are written out, about: it takes time to compile
 
 COLS = "cols"  # the parameter
+THERE = "there"  # whether the thread's row is one of its own
 
 Names = dict[int, str]
 
@@ -79,6 +81,13 @@ def _block(cols: int, tuning: Tuning) -> int:
     return threads
 
 
+def _lanes(cols: int, is_wide: bool) -> int:
+    """Threads of a warp that have a row: each has a few neighbouring columns at least."""
+    if is_wide and cols % WIDTH == 0:
+        return min(WARP, reducing.power_of_two_below(cols // WIDTH))
+    return min(WARP, reducing.power_of_two(-(-cols // WIDTH)))
+
+
 class _Row:
     def __init__(self, made: Emitter, group: Group, written: set[int], tuning: Tuning) -> None:
         self.made = made
@@ -89,13 +98,16 @@ class _Row:
         self.rows, self.cols = space.outer, space.extent
         self.by_warp = self.cols <= tuning.warp_most
         self.threads = tuning.threads if self.by_warp else _block(self.cols, tuning)
-        self.per_block = self.threads // WARP if self.by_warp else 1
-        stride = WARP if self.by_warp else self.threads
-        self.share = Share.of(self.cols, stride, tuning.elements % WIDTH == 0)
+        is_wide = tuning.elements % WIDTH == 0
+        self.lanes = _lanes(self.cols, is_wide) if self.by_warp else self.threads
+        self.per_block = self.threads // self.lanes
+        # Threads of a warp meet, so they may not leave; behind the last row they have it, too.
+        self.is_cut = 1 < self.lanes < WARP and self.rows % (WARP // self.lanes) != 0
+        self.share = Share.of(self.cols, self.lanes, is_wide)
         self.together = self.share.width if tuning.unroll else 1  # that are loaded at once
         own = [n for n in group.roots if made.nodes[n].is_reduction]
         self.reductions = reducing.reductions(made.nodes, own)
-        self.width = max(WARP, reducing.power_of_two(self.cols))
+        self.width = max(self.lanes, reducing.power_of_two(self.cols))
         self.slots, self.kinds = passes.rooms(made.nodes, self.plan.kept)
         self.is_unrolled = tuning.unroll and self._can_be_unrolled(tuning.kept_words)
         if self.is_unrolled or self._room() > tuning.shared_bytes:
@@ -133,18 +145,20 @@ class _Row:
                 head += lines
         if self.by_warp:
             head += [
-                f"lane = cuda.threadIdx.x % {WARP}",
-                f"warp = cuda.threadIdx.x // {WARP}",
-                f"row = cuda.blockIdx.x * {self.per_block} + warp",
+                f"lane = cuda.threadIdx.x % {self.lanes}",
+                f"row = cuda.blockIdx.x * {self.per_block} + cuda.threadIdx.x // {self.lanes}",
             ]
             if self.slots:
-                head.append(f"own = warp * {self.width}")
+                head.append(f"own = cuda.threadIdx.x // {self.lanes} * {self.width}")
         else:
             head += ["lane = cuda.threadIdx.x", "row = cuda.blockIdx.x"]
         body = self._body(rooms)
         if self.by_warp:
             rows = made.parameter("rows", "number", self.rows)
-            body = [f"if row < {rows}:", *indented(body)]
+            if self.is_cut:
+                body = [f"{THERE} = row < {rows}", f"row = min(row, {rows} - 1)", *body]
+            else:
+                body = [f"if row < {rows}:", *indented(body)]
         return made.finish([*head, *body], -(-self.rows // self.per_block), self.threads)
 
     def _body(self, rooms: dict[int, tuple[str, ...]]) -> list[str]:
@@ -163,10 +177,10 @@ class _Row:
         if self.together > 1:
             lines.append(f"aligned = {made.aligned(space.shape)}")
         parts: list[Part] = []
-        first = f"lane * {width}" if width > 1 else "lane"
+        place = f"lane * {width}" if width > 1 else "lane"
         if self.is_unrolled:
             for k in range(0, elements, width):
-                lines.append(f"j{k} = {first}{f' + {k * stride}' if k else ''}")
+                lines.append(f"j{k} = {place}{f' + {k * stride}' if k else ''}")
                 lines.append(f"i{k} = begin + j{k}")
                 is_cut = (k + width) * stride > self.cols
                 parts.append(Part(f"j{k}", f"i{k}", [{} for _ in range(width)], is_cut))
@@ -183,11 +197,11 @@ class _Row:
                 if self.together < width:
                     column = "s"
                     looped = [f"for j in range(s, s + {width}):", *indented(looped)]
-                lines.append(f"for {column} in range({first}, {COLS}, {stride * width}):")
+                lines.append(f"for {column} in range({place}, {COLS}, {stride * width}):")
                 lines += indented(looped)
             if own:
                 lines += (
-                    reducing.across_warp(made, own) if self.by_warp
+                    reducing.across_warp(made, own, self.lanes) if self.by_warp
                     else reducing.across_block(made, {r.node: r for r in own}, rooms, self.threads)
                 )  # fmt: skip
             for r in own:
@@ -200,7 +214,8 @@ class _Row:
                 scope = dict(common)
                 made.at_results([n], nodes[n].shape, "row", scope, ends)
                 ends.append(made.store(n, "row", scope[n]))
-        return [*lines, "if lane == 0:", *indented(ends)] if ends else lines
+        first = f"lane == 0 and {THERE}" if self.is_cut else "lane == 0"
+        return [*lines, f"if {first}:", *indented(ends)] if ends else lines
 
     def _results(self, at: int, shape: Shape, names: Names, lines: list[str]) -> None:
         """What is computed once a row for all of its elements, as soon as it can be."""
@@ -313,7 +328,8 @@ class _Row:
                 for e, value in enumerate(v)
             ]
 
-        lines += self._moves([stores] if stored else [])
+        moved = self._moves([stores] if stored else [])
+        lines += [f"if {THERE}:", *indented(moved)] if moved and self.is_cut else moved
         for e, names in enumerate(part.names):
             place = f"({part.column} + {e})" if e else part.column
             for r in own:

@@ -8,6 +8,7 @@ from numbasync.backend.base import Limits
 from numbasync.errors import CallerError
 
 WARP = 32
+WORD = 4  # bytes
 MOST_THREADS = 1024  # of a block, on every device
 
 
@@ -25,14 +26,15 @@ class Tuning(_Hashed):
     Attributes:
         threads: of a block; of one that has a row, at most, where that leaves a thread `row_most`
             elements of it or less.
-        elements: that a thread has in flight: loads first, then the rest. Of a multiple of 4,
-            4 are neighbours and are loaded at once.
+        elements: of 4 bytes, that a thread has in flight: loads first, then the rest; of smaller
+            ones more. Of a multiple of 4, 4 are neighbours and are loaded at once.
         row_elements: of a row, that a thread has in the smallest blocks.
         row_most: of a row, that a thread has at most.
         kept_words: of 4 bytes, that a thread may keep of its elements of a row, in registers; half
             of it in the largest blocks.
         warp_most: columns up to which a warp has a row; a block has those of more.
         splits: blocks at most of a reduction that many blocks share.
+        at_once: blocks at most of a reduction of columns that many blocks share.
         shared_bytes: of a block, in which it may keep a row if its threads do not.
         unroll: a thread's elements are written out, for loads to be in flight together. False:
             they are gone through in loops, in the same order: the results have the same bits.
@@ -45,8 +47,13 @@ class Tuning(_Hashed):
     kept_words: int = 64
     warp_most: int = 512
     splits: int = 4224
+    at_once: int = 1056
     shared_bytes: int = 48 * 1024
     unroll: bool = True
+
+    def in_flight(self, itemsize: int) -> int:
+        """Elements of so many bytes that a thread has in flight."""
+        return self.elements * max(1, WORD // itemsize)
 
     @classmethod
     def suited_to(cls, limits: Limits) -> Tuning:
@@ -57,7 +64,7 @@ class Tuning(_Hashed):
         """Raises CallerError where kernels cannot have these extents."""
         least = {
             "threads": WARP, "elements": 1, "row_elements": 1, "row_most": 1, "kept_words": 1,
-            "warp_most": 0, "splits": 1, "shared_bytes": 0,
+            "warp_most": 0, "splits": 1, "at_once": 1, "shared_bytes": 0,
         }  # fmt: skip
         for name, value in least.items():
             given = getattr(self, name)

@@ -106,7 +106,7 @@ def test_reductions_of_columns_share_what_there_is() -> None:
 
 
 def test_blocks_of_many_threads_have_the_registers_that_there_are() -> None:
-    b = na.CommandBatch(CPU)
+    b = na.CommandBatch(CPU, tuning=Tuning(threads=512))
     y = b.sum(b.upload(np.ones((600, 5), np.float32)), 0)
     assert "max_registers=128" in b.plan().source()
     b.execute_sync()
