@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from numbasync.batch import reducing, sharing
-from numbasync.batch.emit import WIDE, Emitter, KernelText, Scratch, indented
+from numbasync.batch.emit import MOST_LINES, WIDE, Emitter, KernelText, Scratch, indented
 from numbasync.batch.fold_kernel import Each, depends, elements_of
 from numbasync.batch.fuse import Group
 from numbasync.batch.graph import Nodes
@@ -24,8 +24,10 @@ from numbasync.batch.space import Space
 from numbasync.batch.tuning import Tuning
 
 LEAST_TILES = 4  # of a block; with fewer, sharing costs more than it gains
+# Blocks of threads, in those that run at once, up to which threads of a block share results. Blocks
+# share them only as long as all run at once: behind those that do, a few would keep the rest idle.
+MOST_AT_ONCE = 2
 MOST_ROUNDS = 16  # in which one thread adds up what others have
-NEIGHBOURS = 128  # bytes that threads side by side read
 
 
 class Shape(NamedTuple):
@@ -53,23 +55,18 @@ class Shape(NamedTuple):
         return self.deep * self.elements
 
     @classmethod
-    def of(cls, space: Space, nbytes: int, itemsize: int, tuning: Tuning) -> Shape:
-        """The one that suits a space.
-
-        Args:
-            nbytes: of the variables of the reductions.
-            itemsize: of what is read of each element.
+    def of(cls, space: Space, nbytes: int, tuning: Tuning) -> Shape:
+        """The one for reductions whose variables have `nbytes`, as long as shared memory has room
+        for those of all threads the same whatever they are.
         """
         threads = tuning.threads
         room = reducing.power_of_two_below(tuning.shared_bytes // max(nbytes, 1))
         if room < threads:
             threads = max(WARP, room)
-        # As many threads as run at once: with more, some run behind the others.
-        enough = threads * tuning.at_once // space.results
-        side = max(WARP, NEIGHBOURS // itemsize)
+        enough = MOST_AT_ONCE * tuning.at_once * threads // space.results
         most = threads & -threads
         deep = reducing.power_of_two_below(min(space.extent // tuning.elements, enough))
-        lanes = max(threads // deep, min(side, reducing.power_of_two(space.inner)))
+        lanes = max(threads // deep, min(WARP, reducing.power_of_two(space.inner)))
         lanes = reducing.power_of_two_below(min(lanes, most))
         deep = threads // lanes
         elements = _elements(space.extent, deep, 2 * tuning.elements)
@@ -93,7 +90,7 @@ def write(nodes: Nodes, group: Group, written: Iterable[int], tuning: Tuning) ->
     made = Emitter(nodes, group, written, tuning)
     space = group.space
     own = reducing.reductions(nodes, [n for n in group.roots if nodes[n].is_reduction])
-    shape = Shape.of(space, reducing.nbytes(own), made.itemsize(), tuning)
+    shape = Shape.of(space, reducing.nbytes(own), tuning)
     extent = made.parameter("extent", "number", space.extent)
     is_wide = space.size >= WIDE
     inner = made.parameter("inner", "number", space.inner if is_wide else np.uint32(space.inner))
@@ -109,16 +106,24 @@ def write(nodes: Nodes, group: Group, written: Iterable[int], tuning: Tuning) ->
         head.append(f"t = cuda.blockIdx.x // {blocks} * {shape.tile}")
     head.append(f"q = block * {shape.lanes} + lane")
     flat = "q" if is_wide else "np.uint32(q)"
+    begin = [
+        f"outer = {flat} // {inner}",
+        f"begin = np.int64(outer) * ({extent} * {inner}) + np.int64({flat} % {inner})",
+    ]
+    if space.outer == 1:
+        begin = ["begin = q"]
     across = _across(made, own, shape, head)
     each = elements_of(made, own)
     body = each("", [""], "once")
     for r in own.values():
         body += reducing.begin(r)
-    looped = _unrolled if tuning.unroll else _loop
+    targets = [nodes[n].inputs[0] for n in own]
+    targets += [n for n in made.outputs if not depends(made, own, n)]
+    is_unrolled = tuning.unroll and len(made.order(targets, ())) * shape.elements <= MOST_LINES
+    looped = _unrolled if is_unrolled else _loop
     body += [
         f"if q < {results}:",
-        f"    outer = {flat} // {inner}",
-        f"    begin = np.int64(outer) * ({extent} * {inner}) + np.int64({flat} % {inner})",
+        *indented(begin),
         *indented(looped(each, shape, space.extent, step)),
         *across,
     ]
@@ -145,6 +150,7 @@ def write(nodes: Nodes, group: Group, written: Iterable[int], tuning: Tuning) ->
     return made.finish(
         [*head, *body, *ends], shape.blocks * shape.shares, shape.threads,
         partials=partials, counters=shape.blocks if shape.shares > 1 else 0,
+        many_registers=is_unrolled,
     )  # fmt: skip
 
 

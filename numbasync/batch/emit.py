@@ -22,7 +22,9 @@ from numbasync.batch.tuning import WORD, Tuning
 from numbasync.layout import Shape
 
 REGISTERS = 65536  # of a block
+MOST_REGISTERS = 255  # of a thread
 FEW_THREADS = 256  # that may have as many registers each as a thread can
+MOST_LINES = 512  # of a kernel whose elements are written out, about: it takes time to compile
 WIDTH = wide.WIDTH
 WIDE = 2**31  # elements from which on an index is computed in 64 bits
 
@@ -278,13 +280,15 @@ class Emitter:
 
     def finish(
         self, body: list[str], grid: int, block: int, device: Iterable[str] = (), *,
-        partials: tuple[Scratch, ...] = (), counters: int = 0,
+        partials: tuple[Scratch, ...] = (), counters: int = 0, many_registers: bool = False,
     ) -> KernelText:  # fmt: skip
         """The text of the module.
 
         Args:
             body: the kernel's lines.
             device: texts of functions that it calls.
+            many_registers: loads are to be in flight together, though fewer threads may then run
+                at once: a compiler that is not told how many registers there are takes few.
         """
         name = self.title()
         imports = _IMPORTS
@@ -300,8 +304,9 @@ class Emitter:
                 parts.append(f"@cuda.jit(device=True){text}")
         parts += [f"@cuda.jit(device=True)\n{text}" for text in device]
         options = ["cache=True"] if cached else []
-        if block > FEW_THREADS:  # a block that needs more registers than there are does not run
-            options.append(f"max_registers={REGISTERS // block}")
+        # A block that needs more registers than there are does not run.
+        if block > FEW_THREADS or many_registers:
+            options.append(f"max_registers={min(REGISTERS // block, MOST_REGISTERS)}")
         head = f"@cuda.jit({', '.join(options)})\ndef {name}({', '.join(self.arguments)}):"
         parts.append("\n".join([head, *(f"    {line}" for line in body)]) + "\n")
         return KernelText(

@@ -26,7 +26,7 @@ Each = Callable[[str, Sequence[str], str], list[str]]
 def write(nodes: Nodes, group: Group, written: Iterable[int], tuning: Tuning) -> KernelText:
     """The kernel of a group with a reduction along the last axis, or of everything."""
     made = Emitter(nodes, group, written, tuning)
-    space, threads, elements = group.space, tuning.threads, tuning.in_flight(made.itemsize())
+    space, threads, elements = group.space, tuning.threads, tuning.elements
     cols, rows = space.extent, space.outer
     tile = threads * elements
     splits = max(1, min(-(-cols // tile), -(-tuning.splits // max(rows, 1))))

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from numbasync.batch import passes, reducing
-from numbasync.batch.emit import WIDTH, Emitter, KernelText, indented
+from numbasync.batch.emit import MOST_LINES, WIDTH, Emitter, KernelText, indented
 from numbasync.batch.fuse import Group
 from numbasync.batch.graph import Nodes
 from numbasync.batch.ops import BOOL
@@ -26,7 +26,6 @@ from numbasync.batch.tuning import MOST_THREADS, Tuning
 from numbasync.layout import Shape
 
 FEWEST = 64  # threads of a block that has a row
-MOST_LINES = 512  # of a kernel whose columns are written out, about: it takes time to compile
 
 COLS = "cols"  # the parameter
 THERE = "there"  # whether the thread's row is one of its own

@@ -26,15 +26,16 @@ class Tuning(_Hashed):
     Attributes:
         threads: of a block; of one that has a row, at most, where that leaves a thread `row_most`
             elements of it or less.
-        elements: of 4 bytes, that a thread has in flight: loads first, then the rest; of smaller
-            ones more. Of a multiple of 4, 4 are neighbours and are loaded at once.
+        elements: that a thread has in flight: loads first, then the rest; of fewer than 4 bytes
+            more, where nothing is reduced. Of a multiple of 4, 4 are neighbours and are loaded at
+            once.
         row_elements: of a row, that a thread has in the smallest blocks.
         row_most: of a row, that a thread has at most.
         kept_words: of 4 bytes, that a thread may keep of its elements of a row, in registers; half
             of it in the largest blocks.
         warp_most: columns up to which a warp has a row; a block has those of more.
         splits: blocks at most of a reduction that many blocks share.
-        at_once: blocks at most of a reduction of columns that many blocks share.
+        at_once: blocks that run at once, about: of a reduction of columns that many blocks share.
         shared_bytes: of a block, in which it may keep a row if its threads do not.
         unroll: a thread's elements are written out, for loads to be in flight together. False:
             they are gone through in loops, in the same order: the results have the same bits.
@@ -47,7 +48,7 @@ class Tuning(_Hashed):
     kept_words: int = 64
     warp_most: int = 512
     splits: int = 4224
-    at_once: int = 1056
+    at_once: int = 528
     shared_bytes: int = 48 * 1024
     unroll: bool = True
 

@@ -9,6 +9,7 @@ import pytest
 
 import numbasync as na
 from numbasync.batch import Tuning
+from numbasync.batch.emit import KernelText
 
 TUNED = Tuning()
 F32 = np.float32
@@ -30,7 +31,8 @@ def test_elements_of_every_type_are_moved_four_at_once(device: na.Device, dtype:
         b = na.CommandBatch(tuning=TUNED)
         x = b.use(tensor)
         y, z = b.maximum(x, x), b.add(x, x)
-        assert b.plan().source().count("load4(") == 1
+        words = max(1, 4 // np.dtype(dtype).itemsize)
+        assert b.plan().source().count("load4(") == words
         b.execute_sync()
         assert b.kernels_launched == 1
         np.testing.assert_array_equal(b.read_sync(y), a)
@@ -102,6 +104,81 @@ def test_rows_that_threads_cannot_keep_are_gone_through_in_a_loop(device: na.Dev
     np.testing.assert_array_equal(*found)  # its bits, too
     e = np.exp(a - a.max(1, keepdims=True))
     np.testing.assert_allclose(found[0], e / e.sum(1, keepdims=True), rtol=1e-5)
+
+
+def texts(b: na.CommandBatch) -> list[KernelText]:
+    return list(b.plan().prepared.texts)
+
+
+# Shape, axis, what the kernel's text and its grid show. Blocks share results where there are few;
+# threads of a block do, with as many side by side as there are results, at most a warp; what is cut
+# off is loaded only if something is.
+COLUMNS = {
+    "few, shared": ((16_400, 3), 0, ("lane = cuda.threadIdx.x % 4", "if t < extent"), (4, 16)),
+    "shared": ((2048, 40), 0, ("lane = cuda.threadIdx.x % 32", "arrived"), (4, 16)),
+    "of a block": ((100, 33), 0, ("lane = cuda.threadIdx.x % 32", "if t < extent"), (2, 2)),
+    "of a thread": ((7, 5000), 0, ("lane = cuda.threadIdx.x % 256", "j6 = "), (20, 20)),
+    "in the middle": ((3, 64, 8), 1, ("outer = np.uint32(q) // inner",), (2, 2)),
+}
+
+
+@pytest.mark.parametrize("case", COLUMNS)
+def test_threads_and_blocks_share_results_of_columns(device: na.Device, case: str) -> None:
+    shape, axis, shown, (least, most) = COLUMNS[case]
+    a = np.random.default_rng(6).normal(0, 1, shape)
+    found = []
+    for more in (False, True):
+        for tuning in (TUNED, Tuning(unroll=False)):
+            b = na.CommandBatch(tuning=tuning)
+            x = b.upload(a)
+            total = b.sum(x, axis)
+            place = b.argmax(x, axis) if more else None
+            (text,) = texts(b)
+            assert least <= text.grid <= most
+            if tuning.unroll:
+                assert [s for s in shown if s not in text.source] == []
+            b.execute_sync()
+            assert b.kernels_launched == 1
+            found.append(b.read_sync(total))
+            if place is not None:
+                np.testing.assert_array_equal(b.read_sync(place), a.argmax(axis))
+    np.testing.assert_allclose(found[0], a.sum(axis), rtol=1e-10, atol=1e-10)
+    for other in found[1:]:
+        np.testing.assert_array_equal(found[0], other)  # its bits, too
+
+
+def test_columns_of_long_expressions_are_gone_through_in_a_loop(device: na.Device) -> None:
+    a = np.random.default_rng(7).normal(0, 1, (600, 5))
+    b = na.CommandBatch(tuning=TUNED)
+    y = x = b.upload(a)
+    want = a
+    for k in range(80):
+        y, want = (y + k) * x, (want + k) * a
+        y, want = b.tanh(y), np.tanh(want)
+    total = b.sum(y, 0)
+    del y
+    assert "for j in" in b.plan().source()
+    b.execute_sync()
+    np.testing.assert_allclose(b.read_sync(total), want.sum(0), rtol=1e-9)
+
+
+# Columns, and the threads that have a row.
+@pytest.mark.parametrize(("cols", "lanes"), [(1, 1), (3, 1), (4, 1), (5, 2), (16, 4), (100, 16)])
+def test_threads_of_a_warp_have_rows_of_few_columns(
+    device: na.Device, cols: int, lanes: int
+) -> None:
+    loop = Tuning(unroll=False, kept_words=1)
+    for rows, tuning in ((70, TUNED), (64, loop)):  # with a warp that has too few of them, or not
+        a = np.random.default_rng(8).normal(0, 1, (rows, cols)).astype(F32)
+        b = na.CommandBatch(tuning=tuning)
+        x = b.upload(a)
+        y = b.softmax(x)
+        (text,) = texts(b)
+        assert text.grid == -(-rows * lanes // text.block)
+        assert ("if there:" in text.source) == (rows == 70 and lanes > 1)
+        b.execute_sync()
+        e = np.exp(a - a.max(1, keepdims=True))
+        np.testing.assert_allclose(b.read_sync(y), e / e.sum(1, keepdims=True), rtol=1e-5)
 
 
 def test_other_tunings_give_the_same(device: na.Device) -> None:
