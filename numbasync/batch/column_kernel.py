@@ -63,7 +63,7 @@ class Shape(NamedTuple):
         room = reducing.power_of_two_below(tuning.shared_bytes // max(nbytes, 1))
         if room < threads:
             threads = max(WARP, room)
-        enough = MOST_AT_ONCE * tuning.at_once * threads // space.results
+        enough = MOST_AT_ONCE * tuning.at_once * threads // max(space.results, 1)
         most = threads & -threads
         deep = reducing.power_of_two_below(min(space.extent // tuning.elements, enough))
         lanes = max(threads // deep, min(WARP, reducing.power_of_two(space.inner)))
@@ -72,13 +72,13 @@ class Shape(NamedTuple):
         elements = _elements(space.extent, deep, 2 * tuning.elements)
         blocks = -(-space.results // lanes)
         tiles = -(-space.extent // (deep * elements))
-        shares = max(1, min(tiles // LEAST_TILES, tuning.at_once // blocks))
+        shares = max(1, min(tiles // LEAST_TILES, tuning.at_once // max(blocks, 1)))
         return cls(threads, lanes, deep, elements, blocks, shares)
 
 
 def _elements(extent: int, deep: int, most: int) -> int:
     """So many, `most` of them, that none are cut off, if that is possible."""
-    each = -(-extent // deep)
+    each = max(1, -(-extent // deep))
     if each <= most:
         return each
     fitting = (e for e in range(most, most // 2, -1) if extent % (deep * e) == 0)

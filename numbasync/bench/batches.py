@@ -31,6 +31,12 @@ CUPY_CHAIN = "CuPy: fuse of relu, scale, add"
 SUM, TORCH_DOT = "numbasync: batch of sum(a * b + c)", "PyTorch: dot"
 SOFTMAX = "numbasync: batch of softmax"
 TORCH_SOFTMAX, COMPILED_SOFTMAX = "PyTorch: softmax", "PyTorch: torch.compile of softmax"
+TALL, NARROW = "numbasync: batch of sums of 64 columns", "numbasync: batch of sums of rows of 16"
+SHARES = "numbasync: batch of softmax of rows of 64"
+TORCH_TALL, COMPILED_TALL = "PyTorch: sum of 64 columns", "PyTorch: torch.compile of it, columns"
+TORCH_NARROW, COMPILED_NARROW = "PyTorch: sum of rows of 16", "PyTorch: torch.compile of it, rows"
+TORCH_SHARES = "PyTorch: softmax of rows of 64"
+COMPILED_SHARES = "PyTorch: torch.compile of it, softmax"
 TRIP = "numbasync: record, execute, read"
 TWO_STEPS = "numbasync: record, execute, then read"
 REPLAY = "numbasync: replay of a batch as a graph, new upload"
@@ -54,6 +60,11 @@ REDUCE_TARGETS = (
     Target("sum(a * b + c) / dot, for 1.5 times the bytes", SUM, TORCH_DOT, 1.5 / 0.95, 1.5),
     Target("softmax / PyTorch", SOFTMAX, TORCH_SOFTMAX, 1 / 1.4, 1 / 1.5),
     Target("softmax / torch.compile", SOFTMAX, COMPILED_SOFTMAX, 1 / 1.1, 1 / 1.2),
+)
+SHAPE_TARGETS = (
+    Target("sums of 64 columns / torch.compile", TALL, COMPILED_TALL, 1.1, 0.9),
+    Target("sums of rows of 16 / torch.compile", NARROW, COMPILED_NARROW, 1.1, 0.9),
+    Target("softmax of rows of 64 / torch.compile", SHARES, COMPILED_SHARES, 1.1, 0.9),
 )
 SMALL_TARGETS = (
     Target("record, execute, read / raw round trip", TRIP, RAW_TRIP, 3.0, 2.0),
@@ -80,6 +91,11 @@ async def tables(device: Device, rounds: int) -> list[report.Record]:
             METHOD,
             device, rounds, f"sums of {n:,} float32; softmax of {rows:,} x {COLUMNS:,}",
             "batch_reduce", _reduce(device, n, rows), CALLS, SUM, REDUCE_TARGETS,
+        ),
+        await peers.table(
+            METHOD,
+            device, rounds, f"tall matrices of {n:,} float32", "batch_tall", _tall(device, n),
+            CALLS, TALL, SHAPE_TARGETS,
         ),
         await peers.table(
             METHOD,
@@ -247,6 +263,29 @@ def _reduce(device: Device, n: int, rows: int) -> list[Case]:
         _resident(device, "numbasync: batch of layer_norm", lambda b, m: b.layer_norm(m), [m],
                   lambda found: np.testing.assert_allclose(found[:64].mean(axis=1), 0, atol=1e-5)),
     ]  # fmt: skip
+
+
+def _tall(device: Device, n: int) -> list[Case]:
+    a = numbers(n)
+    wide, narrow = a.reshape(-1, 64), a.reshape(-1, 16)
+    x = na.from_host(a).sync_on(device.new_stream())
+    m = x.reshape(*wide.shape)
+
+    def columns(found: Any) -> None:
+        want = wide.sum(axis=0, dtype=np.float64)
+        np.testing.assert_allclose(found, want, rtol=1e-6, atol=1e-6 * np.abs(want).max())
+
+    def rows(found: Any) -> None:
+        np.testing.assert_allclose(found, narrow.sum(axis=1), rtol=1e-5, atol=1e-5)
+
+    def shares(found: Any) -> None:
+        np.testing.assert_allclose(found[:64].sum(axis=1), 1, rtol=1e-5)
+
+    return [
+        _resident(device, TALL, lambda b, m: b.sum(m, 0), [m], columns),
+        _resident(device, NARROW, lambda b, m: b.sum(m, 1), [x.reshape(*narrow.shape)], rows),
+        _resident(device, SHARES, lambda b, m: b.softmax(m), [m], shares),
+    ]
 
 
 # --- few elements ---

@@ -25,7 +25,7 @@ PEERS = (
     ("CuPy", "cupy_peer", ("alloc", "copy", "trip", "batch_chain")),
     ("CuPy RawKernel", "cupy_peer", ("launch", "await", "flight")),
     ("PyTorch", "torch_peer", ("launch", "alloc", "copy", "trip")),
-    ("PyTorch", "torch_batches", ("batch_chain", "batch_reduce")),
+    ("PyTorch", "torch_batches", ("batch_chain", "batch_reduce", "batch_tall")),
     ("Triton", "triton_peer", ("launch",)),
 )
 

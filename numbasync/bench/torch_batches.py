@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,40 @@ def of_batch_reduce(ordinal: int) -> list[Case]:
         _case(stream, inside, batches.TORCH_SOFTMAX, lambda: softmax(m), shares),
         _case(stream, inside, batches.COMPILED_SOFTMAX, lambda: compiled(m), shares),
     ]
+
+
+def of_batch_tall(ordinal: int) -> list[Case]:
+    """Sums of columns, of short rows, and softmax of short rows, eager and compiled."""
+    torch, stream, inside = on(ordinal)
+    a = batches.numbers(batches.LARGE)
+    with inside:
+        x = torch.from_numpy(a).to("cuda")
+    m, narrow = x.reshape(-1, 64), x.reshape(-1, 16)
+    sums = a.reshape(-1, 64).sum(axis=0, dtype=np.float64)
+
+    def softmax(m: Any) -> Any:
+        return torch.softmax(m, dim=1)
+
+    def columns(found: Any) -> None:
+        bound = 1e-4 * np.abs(sums).max()
+        np.testing.assert_allclose(found.cpu().numpy(), sums, rtol=1e-4, atol=bound)
+
+    def rows(found: Any) -> None:
+        want = a.reshape(-1, 16)[:64].sum(axis=1)
+        np.testing.assert_allclose(found[:64].cpu().numpy(), want, rtol=1e-5, atol=1e-5)
+
+    def shares(found: Any) -> None:
+        np.testing.assert_allclose(found[:64].sum(dim=1).cpu().numpy(), 1, rtol=1e-5)
+
+    found: list[Case] = []
+    for eager, compiled, call, data, right in (
+        (batches.TORCH_TALL, batches.COMPILED_TALL, lambda m: m.sum(0), m, columns),
+        (batches.TORCH_NARROW, batches.COMPILED_NARROW, lambda m: m.sum(1), narrow, rows),
+        (batches.TORCH_SHARES, batches.COMPILED_SHARES, softmax, m, shares),
+    ):
+        for name, function in ((eager, call), (compiled, torch.compile(call))):
+            found.append(_case(stream, inside, name, partial(function, data), right))
+    return found
 
 
 def _case(

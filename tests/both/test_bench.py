@@ -38,6 +38,7 @@ TABLES = {
     "relu, scale, add of 4,096 float32 of the host": ("batch_host", 3),
     "relu, scale, add of 4,096 float32 of the device": ("batch_chain", 3),
     "sums of 4,096 float32; softmax of 4 x 256": ("batch_reduce", 3),
+    "tall matrices of 4,096 float32": ("batch_tall", 3),
     "a batch of 1,024 float32": ("batch_small", 2),
 }
 
