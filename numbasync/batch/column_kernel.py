@@ -113,8 +113,8 @@ def write(nodes: Nodes, group: Group, written: Iterable[int], tuning: Tuning) ->
     if space.outer == 1:
         begin = ["begin = q"]
     across = _across(made, own, shape, head)
-    each = elements_of(made, own)
-    body = each("", [""], "once")
+    each = elements_of(made, own, "q")
+    body: list[str] = []
     for r in own.values():
         body += reducing.begin(r)
     targets = [nodes[n].inputs[0] for n in own]
@@ -123,7 +123,7 @@ def write(nodes: Nodes, group: Group, written: Iterable[int], tuning: Tuning) ->
     looped = _unrolled if is_unrolled else _loop
     body += [
         f"if q < {results}:",
-        *indented(begin),
+        *indented([*begin, *each("", [""], "once")]),
         *indented(looped(each, shape, space.extent, step)),
         *across,
     ]

@@ -18,8 +18,8 @@ from numbasync.batch.space import Step
 from numbasync.batch.tuning import Tuning
 
 # What writes the lines of neighbouring elements: of the first one's index, of what their names end
-# in, and of `"once"` (loads that all elements share), `"load"`, or the first one's place in its
-# row.
+# in, and of `"once"` (loads that all elements of a result share), `"load"`, or the first one's
+# place in its row.
 Each = Callable[[str, Sequence[str], str], list[str]]
 
 
@@ -35,7 +35,7 @@ def write(nodes: Nodes, group: Group, written: Iterable[int], tuning: Tuning) ->
     end, shares = made.parameter("cols", "number", cols), sharing.SHARES
     made.parameter(shares, "number", splits)
     own = reducing.reductions(nodes, [n for n in group.roots if nodes[n].is_reduction])
-    each = elements_of(made, own)
+    each = elements_of(made, own, "row")
     head: list[str] = []
     body = [
         f"row = cuda.blockIdx.x // {shares}",
@@ -124,8 +124,12 @@ def depends(made: Emitter, own: dict[int, reducing.Reduction], root: int) -> boo
     return any(n in own for n in inside)
 
 
-def elements_of(made: Emitter, own: dict[int, reducing.Reduction]) -> Each:
-    """What writes the lines of neighbouring elements."""
+def elements_of(made: Emitter, own: dict[int, reducing.Reduction], result: str) -> Each:
+    """What writes the lines of neighbouring elements.
+
+    Args:
+        result: the number of the result that they become.
+    """
     nodes, shape = made.nodes, made.space.shape
     targets = [nodes[n].inputs[0] for n in own]
     wide = [n for n in made.outputs if not depends(made, own, n)]
@@ -136,9 +140,10 @@ def elements_of(made: Emitter, own: dict[int, reducing.Reduction]) -> Each:
     def once() -> list[str]:
         lines = []
         for n in needed:
-            if made.steps(n, shape) == ():
+            is_one = made.steps(n, shape) == ()
+            if is_one or made.space.aligned(nodes[n].shape):
                 shared[n] = made.name()
-                lines.append(f"{shared[n]} = {made.load(n, '0')}")
+                lines.append(f"{shared[n]} = {made.load(n, '0' if is_one else result)}")
         return lines
 
     def load(at: str, suffixes: Sequence[str]) -> list[str]:

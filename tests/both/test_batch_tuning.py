@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -145,6 +146,22 @@ def test_threads_and_blocks_share_results_of_columns(device: na.Device, case: st
     np.testing.assert_allclose(found[0], a.sum(axis), rtol=1e-10, atol=1e-10)
     for other in found[1:]:
         np.testing.assert_array_equal(found[0], other)  # its bits, too
+
+
+@pytest.mark.parametrize(("shape", "axis"), [((500, 40), 0), ((3, 50, 8), 1), ((2, 20_000), 1)])
+def test_what_belongs_to_a_result_is_read_once(
+    device: na.Device, shape: tuple[int, ...], axis: int
+) -> None:
+    a = np.random.default_rng(9).normal(0, 1, shape)
+    for tuning in (TUNED, Tuning(unroll=False)):
+        b = na.CommandBatch(tuning=tuning)
+        x = b.upload(a)
+        b.keep(mean := b.mean(x, axis, keepdims=True))
+        variance = b.mean((x - mean) ** 2, axis)
+        source = b.plan().source(1)
+        assert len(re.findall(r"= x\d\[(q|row)\]", source)) == 1
+        b.execute_sync()
+        np.testing.assert_allclose(b.read_sync(variance), a.var(axis), rtol=1e-9)
 
 
 def test_columns_of_long_expressions_are_gone_through_in_a_loop(device: na.Device) -> None:
