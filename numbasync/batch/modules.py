@@ -1,9 +1,9 @@
 """Written kernels as modules: one for each text, made once however many threads ask.
 
 The text is kept as a file, so that tracebacks show it and Numba's disk cache (`cache=True`) has
-something to stand beside: the next process compiles nothing. What is run is the text at hand, not
-the file. Kernels with functions of the program are not kept on disk: their texts do not tell what
-those functions do.
+something to stand beside: the next process compiles nothing. See `kept`. What is run is the text at
+hand, not the file. Kernels with functions of the program are not kept on disk: their texts do not
+tell what those functions do.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from numbasync.batch import kept
 from numbasync.batch.emit import KernelText
 from numbasync.launcher import Launcher, launcher
 
@@ -98,6 +99,7 @@ def _write(where: Path, name: str, source: str) -> Path:
     path = where / name
     with contextlib.suppress(OSError, UnicodeError):
         if path.read_text(encoding="utf-8") == source:
+            kept.use(path)
             return path
     where.mkdir(parents=True, exist_ok=True)  # somebody may have cleared the cache meanwhile
     with tempfile.NamedTemporaryFile(
@@ -105,6 +107,7 @@ def _write(where: Path, name: str, source: str) -> Path:
     ) as file:
         file.write(source)
     Path(file.name).replace(path)  # at once, for other processes
+    kept.tidy(where)
     return path
 
 

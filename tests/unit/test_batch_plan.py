@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 
 import numbasync as na
-from numbasync.batch import modules
+from numbasync.batch import kept, modules
 from numbasync.batch.codegen import write
 from numbasync.batch.fuse import fuse
 from numbasync.batch.record import Recorder
@@ -211,6 +212,48 @@ def test_a_folder_that_is_cleared_meanwhile_is_made_again(
         assert b.compute_sync(y).shape == x.shape
         assert len(list(where.glob("*.py"))) >= 1
         shutil.rmtree(where)
+
+
+def test_kernels_that_nobody_uses_any_more_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    b = na.CommandBatch(CPU)
+    x = b.upload(np.arange(7, dtype=np.int32))
+    y = b.where(x > 3, x * x - 3, x + 4)
+    (written,) = b.plan().prepared.texts
+
+    def another_process() -> None:
+        monkeypatch.setattr(modules, "_made", {})
+        modules.loading(written).run()
+
+    monkeypatch.setattr(modules, "folder", lambda: tmp_path)
+    another_process()
+    assert b.compute_sync(y).shape == x.shape  # compiled, and kept
+    mine = {p for p in tmp_path.rglob("*") if p.is_file()}
+    assert len(mine) > 3
+    (text,) = tmp_path.glob("*.py")
+    name = "batch_exp_0123456789abcdef0123"
+    old = [tmp_path / f"{name}.py", tmp_path / f"__pycache__/{name}.f-9.nbi"]
+    others = [tmp_path / "notes.py", tmp_path / f"__pycache__/notes.{name}.nbi"]
+    for path in (*old, *others):
+        path.write_text("")
+    then = time.time() - kept.KEPT - 60
+    for path in (*old, *others, text):
+        os.utime(path, (then, then))
+    used: list[Path] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(kept, "use", used.append)
+        another_process()
+    assert used == [text]
+    os.utime(text, (then, then))  # file systems may have noted that it was read, or may not
+    stamp = text.stat().st_mtime_ns
+    kept.use(text)
+    assert text.stat().st_mtime_ns == stamp  # or what was compiled from it is found no more
+    for looked in (time.time(), 0):
+        os.utime(tmp_path / kept.STAMP, (looked, looked))
+        kept.tidy(tmp_path)
+        assert [p.exists() for p in old] == [looked > 0] * 2  # once a day
+    assert {*mine, *others} <= set(tmp_path.rglob("*"))
 
 
 def test_operations_that_numpy_does_not_have_are_refused_with_the_types() -> None:
