@@ -290,7 +290,8 @@ class Context:
         """Start what is enqueued from now on after `other`, on whatever stream that is.
 
         Args:
-            shared: what both use, if that is why: strict ordering refuses it.
+            shared: what both use, if that is why: strict ordering refuses it, unless `other` is on
+                a stream that the program does not have.
         """
         me = self.submission
         if other is not None:
@@ -309,7 +310,7 @@ class Context:
                 other.stream.look()
             if other.done:
                 return
-        if shared is not None and is_strict() and not other.internal:
+        if shared is not None and is_strict() and not other.stream.is_internal:
             raise AccessConflictError(
                 f"{me.name} on {self.stream!r} and {other.name} on {other.stream!r} both use "
                 f"{shared!r}, and at least one writes it.\n"

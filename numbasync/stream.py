@@ -46,6 +46,9 @@ class Stream(Progress):
         number: which one it is of the process's, for messages.
     """
 
+    # The program does not have it, and cannot be told to order what is on it.
+    is_internal = False
+
     def __init__(self, device: Device, backend: base.Stream) -> None:
         super().__init__(device, backend)
         self.number = next(_numbers)

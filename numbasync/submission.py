@@ -35,8 +35,6 @@ class Submission:
         after: what is called at its end.
         marked: the device writes its number behind it.
         orphan: nobody holds a future of it; the stream itself reports its error.
-        internal: on a stream that the program does not have, so that it cannot be told to order
-            it: strict ordering orders it.
         kept: what is kept alive until the device has passed it.
     """
 
@@ -51,7 +49,6 @@ class Submission:
     has_no_end = False
     marked = False
     orphan = False
-    internal = False
     causes: list[Submission] | None = None
     after: list[Callable[[], None]] | None = None
     _trace: TracebackType | None = None

@@ -1,7 +1,8 @@
 """What all kernels of batches are written with: parameters, loads, indices and values.
 
-The text depends on the structure of a group alone: values are numbered as they come, and numbers
-(constants, extents) are arguments. So equal structures are equal texts, and one compilation.
+The text depends on the structure of a group, and on how its threads share what there is; not on
+data: values are numbered as they come, and numbers (constants, most extents) are arguments. Equal
+texts are one compilation.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from numbasync.batch.tuning import WORD, Tuning
 from numbasync.layout import Shape
 
 REGISTERS = 65536  # of a block
-MOST_REGISTERS = 255  # of a thread
 FEW_THREADS = 256  # that may have as many registers each as a thread can
 MOST_LINES = 512  # of a kernel whose elements are written out, about: it takes time to compile
 WIDTH = wide.WIDTH
@@ -280,15 +280,15 @@ class Emitter:
 
     def finish(
         self, body: list[str], grid: int, block: int, device: Iterable[str] = (), *,
-        partials: tuple[Scratch, ...] = (), counters: int = 0, many_registers: bool = False,
+        partials: tuple[Scratch, ...] = (), counters: int = 0, registers: int = 0,
     ) -> KernelText:  # fmt: skip
         """The text of the module.
 
         Args:
             body: the kernel's lines.
             device: texts of functions that it calls.
-            many_registers: loads are to be in flight together, though fewer threads may then run
-                at once: a compiler that is not told how many registers there are takes few.
+            registers: that a thread may use for loads to be in flight together, though fewer
+                threads may then run at once: a compiler that is not told takes few. 0: is not told.
         """
         name = self.title()
         imports = _IMPORTS
@@ -305,8 +305,8 @@ class Emitter:
         parts += [f"@cuda.jit(device=True)\n{text}" for text in device]
         options = ["cache=True"] if cached else []
         # A block that needs more registers than there are does not run.
-        if block > FEW_THREADS or many_registers:
-            options.append(f"max_registers={min(REGISTERS // block, MOST_REGISTERS)}")
+        if block > FEW_THREADS or registers:
+            options.append(f"max_registers={min(REGISTERS // block, registers or REGISTERS)}")
         head = f"@cuda.jit({', '.join(options)})\ndef {name}({', '.join(self.arguments)}):"
         parts.append("\n".join([head, *(f"    {line}" for line in body)]) + "\n")
         return KernelText(

@@ -80,7 +80,7 @@ def write(nodes: Nodes, group: Group, written: Iterable[int], tuning: Tuning) ->
         body += ["if cuda.threadIdx.x == 0:", *indented(ends)]
     else:
         loop = f"cuda.threadIdx.x, {shares}, {threads}"
-        parts = Parts(rows * splits, 1, "cuda.blockIdx.x", f"row * {shares} + k", loop, "row")
+        parts = Parts(rows * splits, "1", "cuda.blockIdx.x", f"row * {shares} + k", loop, "row")
         lines, partials = sharing.together(
             made, own, parts, head, lambda: _across(made, own, head, threads, "_all")
         )

@@ -94,11 +94,12 @@ class Present:
         maker = self._made[number]
         maker.stream.advance()
         # Behind what has been done, it need not wait for what its stream does meanwhile.
-        stream = maker.stream.device.new_stream() if maker.done else maker.stream
-        copied: Tensor
+        stream = maker.stream
+        if maker.done:
+            stream = stream.device.new_stream()
+            stream.is_internal = True
         with unlocked():  # it may be asked for in a closure
-            copying, copied = submitting.enqueued(found.dup(), stream, self._pool)
-        copying.internal = stream is not maker.stream
+            copied: Tensor = submitting.enqueued(found.dup(), stream, self._pool)[1]
         with _making:
             if self._there.get(number) is found:
                 self._there[number] = copied

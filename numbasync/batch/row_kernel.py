@@ -81,7 +81,7 @@ def _block(cols: int, tuning: Tuning) -> int:
 
 
 def _lanes(cols: int, is_wide: bool) -> int:
-    """Threads of a warp that have a row: each has a few neighbouring columns at least."""
+    """Threads of a warp that have a row: each has a few of its columns at least."""
     if is_wide and cols % WIDTH == 0:
         return min(WARP, reducing.power_of_two_below(cols // WIDTH))
     return min(WARP, reducing.power_of_two(-(-cols // WIDTH)))

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from numbasync.batch import reducing
 from numbasync.batch.emit import Emitter, Scratch, indented
 
+SHARED_BYTES = 4  # that it takes of a block's shared memory
 SHARES = "shares"  # the parameter: blocks that share the same results
 
 
@@ -24,7 +25,7 @@ class Parts(NamedTuple):
     """
 
     total: int
-    writers: int
+    writers: str
     own: str
     others: str
     loop: str
@@ -59,7 +60,7 @@ def together(
         f"before = cuda.atomic.inc({counter}, {parts.counter}, np.uint32({SHARES} - 1))",
         f"is_last[0] = np.int32(1) if before == {SHARES} - 1 else np.int32(0)",
     ]
-    if parts.writers == 1:
+    if parts.writers == "1":
         lines = ["if cuda.threadIdx.x == 0:", *indented([*writes, fence, *arrival])]
     else:
         lines = [

@@ -21,22 +21,25 @@ class _Hashed:
 
 @dataclass(frozen=True, slots=True)
 class Tuning(_Hashed):
-    """Extents of kernels. What else a text depends on is the structure of what it computes.
+    """Extents of kernels. What else a text depends on is what it computes: its structure, and by
+    how its threads share that, some of the shapes.
 
     Attributes:
         threads: of a block; of one that has a row, at most, where that leaves a thread `row_most`
             elements of it or less.
-        elements: that a thread has in flight: loads first, then the rest; of fewer than 4 bytes
-            more, where nothing is reduced. Of a multiple of 4, 4 are neighbours and are loaded at
-            once.
+        elements: that a thread has in flight: loads first, then the rest. Of a multiple of 4,
+            4 are neighbours and are loaded at once. Where nothing is reduced, more if they have
+            fewer than 4 bytes, or if all are broadcast; of columns, up to twice as many.
         row_elements: of a row, that a thread has in the smallest blocks.
         row_most: of a row, that a thread has at most.
         kept_words: of 4 bytes, that a thread may keep of its elements of a row, in registers; half
             of it in the largest blocks.
-        warp_most: columns up to which a warp has a row; a block has those of more.
-        splits: blocks at most of a reduction that many blocks share.
-        at_once: blocks that run at once, about: of a reduction of columns that many blocks share.
-        shared_bytes: of a block, in which it may keep a row if its threads do not.
+        warp_most: columns up to which a warp has a row, or several; a block has those of more.
+        splits: blocks at most that share the reductions of rows that no block holds, or of all.
+        at_once: blocks that run at once, about: those that share reductions of columns are not
+            more, and threads of a block share them where there would be fewer than twice as many.
+        shared_bytes: of a block, in which it may keep a row if its threads do not, and in which
+            those who share reductions of columns add up: as many reductions at a time as fit.
         unroll: a thread's elements are written out, for loads to be in flight together. False:
             they are gone through in loops, in the same order: the results have the same bits.
     """

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import numbasync as na
-from numbasync.batch import Tuning
+from numbasync.batch import Tuning, column_kernel, emit
 from numbasync.batch.emit import KernelText
 
 TUNED = Tuning()
@@ -162,6 +162,31 @@ def test_what_belongs_to_a_result_is_read_once(
         assert len(re.findall(r"= x\d\[(q|row)\]", source)) == 1
         b.execute_sync()
         np.testing.assert_allclose(b.read_sync(variance), a.var(axis), rtol=1e-9)
+
+
+@pytest.mark.parametrize("threads", [96, 160])
+def test_columns_are_reduced_by_any_number_of_threads(device: na.Device, threads: int) -> None:
+    a = np.random.default_rng(10).integers(-99, 99, (3001, 3)).astype(F32)
+    b = na.CommandBatch(tuning=Tuning(threads=threads, at_once=7))
+    y = b.sum(b.upload(a), 0)
+    (text,) = texts(b)
+    assert text.block == threads and text.counters == 1
+    b.execute_sync()
+    np.testing.assert_array_equal(b.read_sync(y), a.sum(0))
+
+
+def test_columns_that_take_64_bits_for_an_index(
+    device: na.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (emit, column_kernel):
+        monkeypatch.setattr(module, "WIDE", 50)
+    a = np.random.default_rng(11).integers(-99, 99, (3, 64, 9)).astype(F32)
+    b = na.CommandBatch(tuning=TUNED)
+    x = b.upload(a)
+    y = b.max(x + b.upload(a[0, :, 0:1].copy()), 1)
+    assert "np.uint32(" not in b.plan().source()
+    b.execute_sync()
+    np.testing.assert_array_equal(b.read_sync(y), (a + a[0, :, 0:1]).max(1))
 
 
 def test_columns_of_long_expressions_are_gone_through_in_a_loop(device: na.Device) -> None:
