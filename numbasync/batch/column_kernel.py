@@ -17,7 +17,7 @@ import numpy as np
 
 from numbasync.batch import reducing, sharing
 from numbasync.batch.emit import MOST_LINES, WIDE, Emitter, KernelText, Scratch, indented
-from numbasync.batch.fold_kernel import Each, depends, elements_of
+from numbasync.batch.fold_kernel import Each, depends, elements_of, ends_of
 from numbasync.batch.fuse import Group
 from numbasync.batch.graph import Nodes
 from numbasync.batch.ops import DType
@@ -153,17 +153,7 @@ def write(nodes: Nodes, group: Group, written: Iterable[int], tuning: Tuning) ->
         *indented([*begin, *each("", [""], "once"), *looped]),
         *across,
     ]
-    names = made.constants()
-    ends: list[str] = []
-    for n, r in own.items():
-        names[n] = made.name()
-        ends.append(f"{names[n]} = {reducing.result(made, r, extent)}")
-    for n in made.outputs:
-        if depends(made, own, n):
-            scope = dict(names)
-            made.at_results([n], nodes[n].shape, "q", scope, ends)
-            ends.append(made.store(n, "q", scope[n]))
-    ends = [f"if deep == 0 and q < {results}:", *indented(ends)]
+    ends = [f"if deep == 0 and q < {results}:", *indented(ends_of(made, own, "q", extent))]
     partials: tuple[Scratch, ...] = ()
     if shape.shares > 1:
         count = shape.blocks * shape.shares * shape.lanes

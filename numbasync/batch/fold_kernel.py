@@ -75,7 +75,7 @@ def write(nodes: Nodes, group: Group, written: Iterable[int], tuning: Tuning) ->
     body += indented([*one, f"t += {shares} * {tile}"])
     body += _across(made, own, head, threads)
     partials: tuple[Scratch, ...] = ()
-    ends = _end(made, own, "row")
+    ends = ends_of(made, own, "row", end)
     if splits == 1:
         body += ["if cuda.threadIdx.x == 0:", *indented(ends)]
     else:
@@ -103,13 +103,18 @@ def _across(
     return reducing.across_block(made, own, places, threads)
 
 
-def _end(made: Emitter, own: dict[int, reducing.Reduction], at: str) -> list[str]:
-    """Results, and what is computed of them, by one thread."""
+def ends_of(made: Emitter, own: dict[int, reducing.Reduction], at: str, count: str) -> list[str]:
+    """Results, and what is computed of them, by one thread.
+
+    Args:
+        at: the number of the result.
+        count: of the elements that it is made of.
+    """
     lines: list[str] = []
     names = made.constants()
     for n, r in own.items():
         names[n] = made.name()
-        lines.append(f"{names[n]} = {reducing.result(made, r, 'cols')}")
+        lines.append(f"{names[n]} = {reducing.result(made, r, count)}")
     for n in made.outputs:
         if depends(made, own, n):
             scope = dict(names)

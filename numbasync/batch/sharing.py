@@ -16,7 +16,7 @@ class Parts(NamedTuple):
     """Where the blocks write their parts.
 
     Attributes:
-        total: of all parts of one variable.
+        total: parts of one variable, those of all blocks.
         writers: threads of a block that have a part each, the first ones.
         own: the index of this thread's.
         others: the index of what thread `k` in the loop adds.
