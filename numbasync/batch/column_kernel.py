@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 from numbasync.batch import reducing, sharing
+from numbasync.batch.elements import Each, depends, elements_of, ends_of
 from numbasync.batch.emit import MOST_LINES, WIDE, Emitter, KernelText, Scratch, indented
-from numbasync.batch.fold_kernel import Each, depends, elements_of, ends_of
 from numbasync.batch.fuse import Group
 from numbasync.batch.graph import Nodes
 from numbasync.batch.ops import DType
@@ -98,12 +98,12 @@ class _Extents(NamedTuple):
     some: str
 
     @classmethod
-    def of(cls, made: Emitter, shape: Shape, tuning: Tuning) -> _Extents:
+    def of(cls, made: Emitter, shape: Shape) -> _Extents:
         some = shape.deep
         if some > MOST_ROUNDS:
             some = reducing.power_of_two(math.isqrt(shape.deep - 1) + 1)
         numbers = (shape.lanes, shape.deep, shape.tile, some)
-        if tuning.unroll:
+        if made.tuning.unroll:
             return cls(*map(str, numbers))
         names = zip(cls._fields, numbers, strict=True)
         return cls(*(made.parameter(name, "number", number) for name, number in names))
@@ -119,7 +119,7 @@ def write(nodes: Nodes, group: Group, written: Iterable[int], tuning: Tuning) ->
     is_wide = max(space.size, space.inner) >= WIDE
     inner = made.parameter("inner", "number", space.inner if is_wide else np.uint32(space.inner))
     results = made.parameter("results", "number", space.results)
-    by = _Extents.of(made, shape, tuning)
+    by = _Extents.of(made, shape)
     head = [f"lane = cuda.threadIdx.x % {by.lanes}", f"deep = cuda.threadIdx.x // {by.lanes}"]
     step = by.tile
     if shape.shares == 1:
@@ -145,7 +145,7 @@ def write(nodes: Nodes, group: Group, written: Iterable[int], tuning: Tuning) ->
     lines = _lines(made, own) * shape.elements  # of a tile that is written out
     is_unrolled = tuning.unroll and lines <= MOST_LINES
     if is_unrolled:
-        looped = _unrolled(each, shape, space.extent, step, 2 * lines <= MOST_LINES)
+        looped = _unrolled(each, shape, by, space.extent, step, 2 * lines <= MOST_LINES)
     else:
         looped = ["while t < extent:", *indented([*_loop(each, by), f"t += {step}"])]
     body += [
@@ -185,7 +185,9 @@ def _loop(each: Each, by: _Extents) -> list[str]:
     ]
 
 
-def _unrolled(each: Each, shape: Shape, extent: int, step: str, all_of_it: bool) -> list[str]:
+def _unrolled(
+    each: Each, shape: Shape, by: _Extents, extent: int, step: str, all_of_it: bool
+) -> list[str]:
     """In the same order, those of a tile together. Of the last tile, what is cut off is loaded from
     elsewhere, and not used.
 
@@ -209,7 +211,6 @@ def _unrolled(each: Each, shape: Shape, extent: int, step: str, all_of_it: bool)
         whole = [*tile(False), f"t += {step}"]
         lines = [f"while t + {shape.tile} <= extent:", *indented(whole)]
     if extent % shape.tile:
-        by = _Extents("", str(shape.deep), str(shape.tile), "")
         lines += ["if t < extent:", *indented(tile(True) if all_of_it else _loop(each, by))]
     return lines
 

@@ -6,21 +6,16 @@ and computes what is made of the results.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 
 from numbasync.batch import reducing, sharing
+from numbasync.batch.elements import elements_of, ends_of
 from numbasync.batch.emit import WIDTH, Emitter, KernelText, Scratch, indented
 from numbasync.batch.fuse import Group
 from numbasync.batch.graph import Nodes
 from numbasync.batch.reducing import WARP
 from numbasync.batch.sharing import Parts
-from numbasync.batch.space import Step
 from numbasync.batch.tuning import Tuning
-
-# What writes the lines of neighbouring elements: of the first one's index, of what their names end
-# in, and of `"once"` (loads that all elements of a result share), `"load"`, or the first one's
-# place in its row.
-Each = Callable[[str, Sequence[str], str], list[str]]
 
 
 def write(nodes: Nodes, group: Group, written: Iterable[int], tuning: Tuning) -> KernelText:
@@ -101,89 +96,3 @@ def _across(
         lines, places[n] = reducing.rooms(r, threads // WARP, suffix)
         head += lines
     return reducing.across_block(made, own, places, threads)
-
-
-def ends_of(made: Emitter, own: dict[int, reducing.Reduction], at: str, count: str) -> list[str]:
-    """Results, and what is computed of them, by one thread.
-
-    Args:
-        at: the number of the result.
-        count: of the elements that it is made of.
-    """
-    lines: list[str] = []
-    names = made.constants()
-    for n, r in own.items():
-        names[n] = made.name()
-        lines.append(f"{names[n]} = {reducing.result(made, r, count)}")
-    for n in made.outputs:
-        if depends(made, own, n):
-            scope = dict(names)
-            made.at_results([n], made.nodes[n].shape, at, scope, lines)
-            lines.append(made.store(n, at, scope[n]))
-    return lines or ["pass"]
-
-
-def depends(made: Emitter, own: dict[int, reducing.Reduction], root: int) -> bool:
-    """Whether a root is one of the reductions, or is computed of them."""
-    inside = set(made.order([root], ()))
-    return any(n in own for n in inside)
-
-
-def elements_of(made: Emitter, own: dict[int, reducing.Reduction], result: str) -> Each:
-    """What writes the lines of neighbouring elements.
-
-    Args:
-        result: the number of the result that they become.
-    """
-    nodes, shape = made.nodes, made.space.shape
-    targets = [nodes[n].inputs[0] for n in own]
-    wide = [n for n in made.outputs if not depends(made, own, n)]
-    needed = [n for n in made.order([*targets, *wide], made.constants()) if n in made.reads]
-    shared: dict[int, str] = made.constants()
-    loaded: dict[str, dict[int, str]] = {}
-
-    def once() -> list[str]:
-        lines = []
-        for n in needed:
-            is_one = made.steps(n, shape) == ()
-            if is_one or made.space.aligned(nodes[n].shape):
-                shared[n] = made.name()
-                lines.append(f"{shared[n]} = {made.load(n, '0' if is_one else result)}")
-        return lines
-
-    def load(at: str, suffixes: Sequence[str]) -> list[str]:
-        lines: list[str] = []
-        names = [dict(shared) for _ in suffixes]
-        loaded.update(zip(suffixes, names, strict=True))
-        placed: dict[tuple[Step, ...], dict[int, list[str]]] = {}
-        for n in needed:
-            found = made.steps(n, shape)
-            if n in shared:
-                continue
-            new = [made.name() for _ in suffixes]
-            for known, name in zip(names, new, strict=True):
-                known[n] = name
-            if found:
-                placed.setdefault(found, {})[n] = new
-            else:
-                lines += made.neighbours(n, at, new)
-        for found, loads in placed.items():
-            lines += made.broadcast(found, loads, at, f"p{made.name()}")
-        return lines
-
-    def each(at: str, suffixes: Sequence[str], what: str) -> list[str]:
-        if what == "once":
-            return once()
-        if what == "load":
-            return load(at, suffixes)
-        lines: list[str] = []
-        for s in suffixes:
-            made.compute([*targets, *wide], loaded[s], lines)
-        lines += [made.store_neighbours(n, at, [loaded[s][n] for s in suffixes]) for n in wide]
-        for e, s in enumerate(suffixes):
-            place = f"({what} + {e})" if e else what
-            for r in own.values():
-                lines += reducing.take(made, r, loaded[s][nodes[r.node].inputs[0]], place)
-        return lines
-
-    return each

@@ -47,13 +47,10 @@ def of_batch_reduce(ordinal: int) -> list[Case]:
     def near(found: Any) -> None:
         assert abs(float(found) / total - 1) < 1e-4  # a wrong answer ends the run
 
-    def shares(found: Any) -> None:
-        np.testing.assert_allclose(found[:64].sum(dim=1).cpu().numpy(), 1, rtol=1e-5)
-
     return [
         _case(stream, inside, batches.TORCH_DOT, lambda: torch.dot(x, y), near),
-        _case(stream, inside, batches.TORCH_SOFTMAX, lambda: softmax(m), shares),
-        _case(stream, inside, batches.COMPILED_SOFTMAX, lambda: compiled(m), shares),
+        _case(stream, inside, batches.TORCH_SOFTMAX, lambda: softmax(m), _shares),
+        _case(stream, inside, batches.COMPILED_SOFTMAX, lambda: compiled(m), _shares),
     ]
 
 
@@ -77,18 +74,19 @@ def of_batch_tall(ordinal: int) -> list[Case]:
         want = a.reshape(-1, 16)[:64].sum(axis=1)
         np.testing.assert_allclose(found[:64].cpu().numpy(), want, rtol=1e-5, atol=1e-5)
 
-    def shares(found: Any) -> None:
-        np.testing.assert_allclose(found[:64].sum(dim=1).cpu().numpy(), 1, rtol=1e-5)
-
     found: list[Case] = []
     for eager, compiled, call, data, right in (
         (batches.TORCH_TALL, batches.COMPILED_TALL, lambda m: m.sum(0), m, columns),
         (batches.TORCH_NARROW, batches.COMPILED_NARROW, lambda m: m.sum(1), narrow, rows),
-        (batches.TORCH_SHARES, batches.COMPILED_SHARES, softmax, m, shares),
+        (batches.TORCH_SHARES, batches.COMPILED_SHARES, softmax, m, _shares),
     ):
         for name, function in ((eager, call), (compiled, torch.compile(call))):
             found.append(_case(stream, inside, name, partial(function, data), right))
     return found
+
+
+def _shares(found: Any) -> None:
+    batches.are_shares(found[:64].cpu().numpy())
 
 
 def _case(
