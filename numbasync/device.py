@@ -131,11 +131,32 @@ class Device:
         with self._lock:
             dropped = self._dropped_streams.setdefault(priority, [])
             backend = _take_idle(dropped) or self.backend.new_stream(priority)
+            return self._on(backend, dropped)
+
+    def _on(self, backend: base.Stream, dropped: list[base.Stream]) -> Stream:
+        """The stream of a queue, which comes to `dropped` when nobody holds it."""
         stream = Stream(self, backend)
         weakref.finalize(stream, dropped.append, backend).atexit = False
+        self._streams.add(stream)
+        return stream
+
+    def stream_with(self, handle: int) -> Stream | None:
+        """The one of its own streams with that handle of the driver, also if it was dropped."""
+        with self._lock:
+            for stream in self._streams:
+                if stream.backend.handle_number == handle:
+                    return stream
+            for dropped in self._dropped_streams.values():
+                for backend in dropped:
+                    if backend.handle_number == handle:
+                        dropped.remove(backend)
+                        return self._on(backend, dropped)
+        return None
+
+    def add_stream(self, stream: Stream) -> None:
+        """List a stream that was made elsewhere."""
         with self._lock:
             self._streams.add(stream)
-        return stream
 
     @property
     def streams(self) -> tuple[Stream, ...]:
@@ -158,6 +179,7 @@ class Device:
 
     @policy.setter
     def policy(self, policy: SchedulingPolicy) -> None:
+        policy = streams.of_another_library(policy, None) or policy
         if not hasattr(policy, "next_stream") or isinstance(policy, type):
             raise CallerError(
                 f"a policy has next_stream(), which {policy!r:.60} has not; write "
@@ -348,10 +370,32 @@ def _checked(device: Any, what: str) -> Device:
     )
 
 
+def _named(name: str) -> Device:
+    """The device that is called so: `"cpu"` is the first one of its kind, `"cuda:1"` is one."""
+    found = devices()
+    for device in found:
+        if name in (device.label, device.kind):
+            return device
+    why = (
+        "" if devices("cuda") else f"\nThere is no CUDA device: {backends.why_unavailable('cuda')}"
+    )
+    raise CallerError(
+        f"there is no device {name!r}; there are {', '.join(d.label for d in found)}.{why}"
+    )
+
+
 @contextmanager
-def use_device(device: Device) -> Iterator[Device]:
-    """Make `device` the default inside the block, for this task or thread only."""
-    _checked(device, "use_device")
+def use_device(device: Device | str) -> Iterator[Device]:
+    """Make `device` the default inside the block, for this task or thread only.
+
+    Args:
+        device: one, or its name: `"cpu"` and `"cuda"` are the first of their kind, `"cuda:1"` is
+            the one with that ordinal.
+
+    Raises:
+        CallerError: there is no such device; the message names those that exist.
+    """
+    device = _named(device) if isinstance(device, str) else _checked(device, "use_device")
     token = _current.set(device)
     try:
         yield device

@@ -22,6 +22,7 @@ from numbasync.backend.cuda import foreign, kernels, native
 from numbasync.backend.cuda.copies import Copiers, CopyCompilation
 from numbasync.backend.cuda.driver import cu, driver_version, enter, fail, name_of
 from numbasync.backend.cuda.foreign import Bridges, CudaForeign, CudaLoan
+from numbasync.backend.cuda.foreign_streams import ForeignCudaEvent, ForeignCudaStream
 from numbasync.backend.cuda.graph import CaptureStreams, CudaGraph
 from numbasync.backend.cuda.kernels import CudaArray, CudaExecutable, HostArray
 from numbasync.backend.cuda.memory import CudaMemory, CudaPool
@@ -150,8 +151,16 @@ class CudaDevice:
         self._streams.add(stream)
         return stream
 
+    def foreign_stream(self, number: int) -> ForeignCudaStream:
+        stream = ForeignCudaStream(self, number)
+        self._streams.add(stream)
+        return stream
+
     def new_event(self, timing: bool) -> CudaEvent:
         return CudaEvent(self, timing)
+
+    def foreign_event(self, number: int) -> ForeignCudaEvent:
+        return ForeignCudaEvent(self, number)
 
     def new_pool(self) -> CudaPool:
         _ = self.idle_stream, self.stream_behind_default  # made now, so that no finaliser has to
