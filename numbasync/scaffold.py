@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import keyword
 import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -150,5 +151,6 @@ def run(path: str, where: Path) -> int:
     """The command; says what was written and what to do next."""
     for written in create(path, where):
         print(written)  # noqa: T201 - a command's output
-    print(f"\nNow: cd {where / Path(path).expanduser()} && python -m pytest")  # noqa: T201
+    root = shlex.quote(str(where / Path(path).expanduser()))
+    print(f"\nNow: cd {root} && python -m pytest")  # noqa: T201
     return 0

@@ -50,7 +50,7 @@ def stream_handle(value: object) -> Handle | None:
     if protocol is None:
         number = getattr(value, "cuda_stream", None)  # of PyTorch, before it had the protocol
         return Handle(number, _ordinal(value)) if isinstance(number, int) else None
-    given = protocol() if callable(protocol) else protocol
+    given: Any = protocol() if callable(protocol) else protocol
     try:
         version, number = (int(part) for part in given)
     except (TypeError, ValueError):

@@ -117,7 +117,10 @@ class ForeignCudaStream(CudaStream):
         return super().hold()
 
     def wake(self, sequence: int, doorbell: Doorbell) -> bool:
-        return not self.is_captured() and super().wake(sequence, doorbell)
+        # It comes behind all that the other library has enqueued since: it may be late.
+        if not self.is_captured():
+            super().wake(sequence, doorbell)
+        return False
 
     def synchronize(self) -> None:
         self.check_not_captured()
