@@ -144,7 +144,7 @@ class Device:
         """The one of its own streams with that handle of the driver, also if it was dropped."""
         with self._lock:
             for stream in self._streams:
-                if stream.backend.handle_number == handle:
+                if type(stream) is Stream and stream.backend.handle_number == handle:
                     return stream
             for dropped in self._dropped_streams.values():
                 for backend in dropped:
@@ -370,20 +370,6 @@ def _checked(device: Any, what: str) -> Device:
     )
 
 
-def _named(name: str) -> Device:
-    """The device that is called so: `"cpu"` is the first one of its kind, `"cuda:1"` is one."""
-    found = devices()
-    for device in found:
-        if name in (device.label, device.kind):
-            return device
-    why = (
-        "" if devices("cuda") else f"\nThere is no CUDA device: {backends.why_unavailable('cuda')}"
-    )
-    raise CallerError(
-        f"there is no device {name!r}; there are {', '.join(d.label for d in found)}.{why}"
-    )
-
-
 @contextmanager
 def use_device(device: Device | str) -> Iterator[Device]:
     """Make `device` the default inside the block, for this task or thread only.
@@ -395,7 +381,9 @@ def use_device(device: Device | str) -> Iterator[Device]:
     Raises:
         CallerError: there is no such device; the message names those that exist.
     """
-    device = _named(device) if isinstance(device, str) else _checked(device, "use_device")
+    if isinstance(device, str):
+        device = _public(backends.named(device))
+    _checked(device, "use_device")
     token = _current.set(device)
     try:
         yield device

@@ -31,7 +31,6 @@ LEGACY = 1  # the legacy default stream, as the driver and `__cuda_stream__` wri
 
 # By what tells a driver's stream from all others, its own ones included: a handle may come again.
 _known: weakref.WeakValueDictionary[Hashable, Stream] = weakref.WeakValueDictionary()
-_dropped: list[Queue] = []  # of streams that nobody holds; finalisers take no lock
 _lock = threading.RLock()
 
 
@@ -98,11 +97,9 @@ def _adopted(value: object, number: int, device: Device | None) -> Stream:
     own = device.stream_with(number)
     if own is not None:
         return own
-    while _dropped:
-        _dropped.pop().release()
     queue = device.backend.foreign_stream(number)
     found = ForeignStream(device, queue, value)
-    weakref.finalize(found, _dropped.append, queue).atexit = False
+    weakref.finalize(found, queue.drop).atexit = False
     device.add_stream(found)
     return found
 

@@ -63,6 +63,20 @@ def why_unavailable(kind: str) -> str:
         return _cuda()[1] if kind == "cuda" else ""
 
 
+def named(name: str) -> Device:
+    """The device that is called so: `"cpu"` is the first of its kind, `"cpu:1"` one of them.
+
+    Raises:
+        CallerError: there is none.
+    """
+    found = {f"{d.kind}:{d.ordinal}": d for d in devices()}
+    for label, device in found.items():
+        if name in (label, device.kind):
+            return device
+    why = "" if devices("cuda") else f"\nThere is no CUDA device: {why_unavailable('cuda')}"
+    raise CallerError(f"there is no device {name!r}; there are {', '.join(found)}.{why}")
+
+
 def stream_identity(number: int) -> Hashable:
     """What tells a driver's stream from all others; None of the legacy default stream.
 

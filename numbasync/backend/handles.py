@@ -32,8 +32,10 @@ class ForeignStream(base.Stream, Protocol):
         """
         ...
 
-    def release(self) -> None:
-        """Nobody holds it any more, nor is anything of ours in flight on it."""
+    def drop(self) -> None:
+        """Nobody holds it any more, nor is anything of ours in flight on it; the handle may go.
+        Called by finalisers, which may run inside any lock, so it takes none.
+        """
         ...
 
 

@@ -143,7 +143,9 @@ def library(request: pytest.FixtureRequest, device: na.Device) -> Library:
     for op in (twice(t), add_one(t), copy_to(na.zeros(SIZE), t)):
         op.sync_on(s)
     assert (found.host(x) == 5).all()
+    spare = [device.new_stream() for _ in range(4)]  # to make one may wait for a shut gate
     device.synchronize()
+    del spare
     gc.collect()
     return found
 
@@ -374,11 +376,11 @@ async def test_their_stream_lives_as_long_as_our_work(device: na.Device, library
         there = weakref.ref(s)
     except TypeError:
         pytest.skip("its streams take no weak references")
-    number = na.Stream.of(s).number
-    release = na.Stream.of(s).backend.hold()
+    ours = na.Stream.of(s)
+    number, release = ours.number, ours.backend.hold()
     try:
         add_one(z).async_on(s)
-        del s
+        del s, ours
         gc.collect()
         await settle(device)
         kept = there()

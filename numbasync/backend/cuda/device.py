@@ -81,6 +81,7 @@ class CudaDevice:
         self.capture_streams = CaptureStreams(self)
         self._pinned = PinnedPool(self)
         self._streams: weakref.WeakSet[CudaStream] = weakref.WeakSet()
+        self.dropped: list[ForeignCudaStream] = []
         self._lock = threading.RLock()
         self._completion: CompletionPath | None = None
         native.begin()
@@ -152,6 +153,8 @@ class CudaDevice:
         return stream
 
     def foreign_stream(self, number: int) -> ForeignCudaStream:
+        while self.dropped:
+            self.dropped.pop().release()
         stream = ForeignCudaStream(self, number)
         self._streams.add(stream)
         return stream
@@ -241,7 +244,7 @@ class CudaDevice:
         before: list[tuple[int, bool]] = []
         since = time.monotonic()
         while time.monotonic() - since < QUIET_SECONDS:
-            now = [(s.completed(), s.query()) for s in self._streams]
+            now = [(s.completed(), s.query()) for s in self._streams if not s.dropped]
             if now != before:
                 before, since = now, time.monotonic()
             if all(idle for _, idle in now):

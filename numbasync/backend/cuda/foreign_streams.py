@@ -132,8 +132,12 @@ class ForeignCudaStream(CudaStream):
     def _query(self) -> int:
         return NOT_READY if self.is_captured() else super()._query()
 
+    def drop(self) -> None:
+        self.dropped = True  # the driver is asked about it no more
+        self.device.dropped.append(self)
+
     def release(self) -> None:
-        """Nobody holds it any more: what it has of this device is used again."""
+        """What it has of this device is used again."""
         self.vouched()  # gives back the words of rings
         word = self._marks.release(self._last)
         if word is not None:

@@ -171,6 +171,7 @@ class CudaStream:
     """A CUDA stream that does not wait for the legacy default stream."""
 
     captures = False  # it is one that graphs are captured on
+    dropped = False  # it was another library's
 
     def __init__(self, device: CudaDevice, priority: int) -> None:
         enter(device)
