@@ -1,5 +1,10 @@
-"""Write GPU kernels with Numba, compose them lazily, and await them from asyncio."""
+"""Write GPU kernels with Numba, compose them lazily, and await them from asyncio.
 
+PYTEST_DONT_REWRITE: a process may import this before it calls pytest.main, which warns otherwise.
+"""
+
+import importlib
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from numbasync import errors as errors
@@ -75,6 +80,7 @@ from numbasync.topology import Node as Node
 from numbasync.topology import Topology as Topology
 
 if TYPE_CHECKING:
+    from numbasync import testing as testing
     from numbasync.batch import BatchGraph as BatchGraph
     from numbasync.batch import BatchPlan as BatchPlan
     from numbasync.batch import BufferId as BufferId
@@ -90,7 +96,12 @@ _OF_BATCHES = frozenset(
 )
 
 
+_MODULES = frozenset(("errors", "testing"))  # the public ones; others are how it is made
+
+
 def __getattr__(name: str) -> object:
+    if name == "testing":
+        return importlib.import_module("numbasync.testing")
     if name not in _OF_BATCHES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from numbasync import batch
@@ -101,4 +112,10 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_OF_BATCHES})
+    names = {
+        name for name, value in globals().items()
+        if not name.startswith("_") and not isinstance(value, ModuleType)
+    }  # fmt: skip
+    return sorted(
+        {*names, *_OF_BATCHES, *_MODULES, "__version__"} - {"ModuleType", "TYPE_CHECKING"}
+    )

@@ -25,7 +25,7 @@ def context_for(
         DeviceMismatchError: the pool is another device's.
         DeviceLostError: a fault has broken the device.
     """
-    stream.check()
+    stream.check_open()
     pool = pool or stream.device.pool
     if pool.device is not stream.device.backend:
         raise DeviceMismatchError(f"{pool!r} cannot serve {stream!r}, which is another device's.")

@@ -131,11 +131,32 @@ class Device:
         with self._lock:
             dropped = self._dropped_streams.setdefault(priority, [])
             backend = _take_idle(dropped) or self.backend.new_stream(priority)
+            return self._on(backend, dropped)
+
+    def _on(self, backend: base.Stream, dropped: list[base.Stream]) -> Stream:
+        """The stream of a queue, which comes to `dropped` when nobody holds it."""
         stream = Stream(self, backend)
         weakref.finalize(stream, dropped.append, backend).atexit = False
+        self._streams.add(stream)
+        return stream
+
+    def stream_with(self, handle: int) -> Stream | None:
+        """The one of its own streams with that handle of the driver, also if it was dropped."""
+        with self._lock:
+            for stream in self._streams:
+                if type(stream) is Stream and stream.backend.handle_number == handle:
+                    return stream
+            for dropped in self._dropped_streams.values():
+                for backend in dropped:
+                    if backend.handle_number == handle:
+                        dropped.remove(backend)
+                        return self._on(backend, dropped)
+        return None
+
+    def add_stream(self, stream: Stream) -> None:
+        """List a stream that was made elsewhere."""
         with self._lock:
             self._streams.add(stream)
-        return stream
 
     @property
     def streams(self) -> tuple[Stream, ...]:
@@ -158,6 +179,7 @@ class Device:
 
     @policy.setter
     def policy(self, policy: SchedulingPolicy) -> None:
+        policy = streams.of_another_library(policy, None) or policy
         if not hasattr(policy, "next_stream") or isinstance(policy, type):
             raise CallerError(
                 f"a policy has next_stream(), which {policy!r:.60} has not; write "
@@ -349,8 +371,18 @@ def _checked(device: Any, what: str) -> Device:
 
 
 @contextmanager
-def use_device(device: Device) -> Iterator[Device]:
-    """Make `device` the default inside the block, for this task or thread only."""
+def use_device(device: Device | str) -> Iterator[Device]:
+    """Make `device` the default inside the block, for this task or thread only.
+
+    Args:
+        device: one, or its name: `"cpu"` and `"cuda"` are the first of their kind, `"cuda:1"` is
+            the one with that ordinal.
+
+    Raises:
+        CallerError: there is no such device; the message names those that exist.
+    """
+    if isinstance(device, str):
+        device = _public(backends.named(device))
     _checked(device, "use_device")
     token = _current.set(device)
     try:

@@ -19,10 +19,11 @@ from numbasync.context import Context, Submittable
 from numbasync.device import default_device
 from numbasync.errors import DeviceLostError, DriverError, OperationError
 from numbasync.exclusive import exclusive
+from numbasync.foreign_streams import stream_of
 from numbasync.future import DeviceFuture, warn_if_it_fails
 from numbasync.memory import MemoryPool
 from numbasync.scheduling import SchedulingPolicy
-from numbasync.stream import Steps, Stream
+from numbasync.stream import AnyStream, Steps, Stream
 from numbasync.submission import Submission
 
 T = TypeVar("T")
@@ -42,7 +43,7 @@ def _run(op: Submittable[T], ctx: Context) -> T:
 # --- running and waiting ----------------------------------------------------------------
 
 
-def stream_for(op: Submittable[Any], policy: SchedulingPolicy | None = None) -> Stream:
+def stream_for(op: Submittable[Any], policy: SchedulingPolicy | AnyStream | None = None) -> Stream:
     """The stream that `op` names, else the policy's next one.
 
     Raises:
@@ -53,14 +54,16 @@ def stream_for(op: Submittable[Any], policy: SchedulingPolicy | None = None) -> 
         if named is None:
             named = op.home
         return named if named is not None else default_device().policy.next_stream()
-    if not hasattr(policy, "next_stream") or isinstance(policy, type):
+    chosen: Any = policy if hasattr(policy, "next_stream") else stream_of(policy, None)
+    if chosen is None or isinstance(chosen, type):
         raise OperationError(
             f"{describe(policy)} is no scheduling policy: a policy has next_stream(). A stream "
             "is one, and so is na.StreamPoolRoundRobin(device)."
         )
     if named is not None:
-        return agreed(op, named, policy if isinstance(policy, Stream) else None)
-    return policy.next_stream()
+        return agreed(op, named, chosen if isinstance(chosen, Stream) else None)
+    found: Stream = chosen.next_stream()
+    return found
 
 
 def agreed(op: Submittable[Any], named: Stream | None, wish: Any) -> Stream:
@@ -73,6 +76,9 @@ def agreed(op: Submittable[Any], named: Stream | None, wish: Any) -> Stream:
         return wish
     if wish is None and named is not None:
         return named
+    wish = stream_of(wish, None) or wish
+    if isinstance(wish, Stream) and named in (None, wish):
+        return wish
     if not isinstance(wish, Stream):
         raise OperationError(f"{op} needs a na.Stream to run on, not {describe(wish)}.")
     raise OperationError(
@@ -88,13 +94,13 @@ def _claimed(op: Any) -> Any:
     return op
 
 
-def async_on(op: Submittable[T], stream: Stream) -> T:
+def async_on(op: Submittable[T], stream: AnyStream) -> T:
     """Enqueue `op`; its value, whose device data is valid in the order of `stream`."""
     return enqueued(op, stream)[1]
 
 
 def enqueued(
-    op: Submittable[T], stream: Stream, pool: MemoryPool | None = None
+    op: Submittable[T], stream: AnyStream, pool: MemoryPool | None = None
 ) -> tuple[Submission, T]:
     """`async_on`, and its submission, whose error the stream reports.
 
@@ -117,7 +123,7 @@ def enqueued(
         return ctx.submission, _run(op, ctx)
 
 
-def sync_on(op: Submittable[T], stream: Stream) -> T:
+def sync_on(op: Submittable[T], stream: AnyStream) -> T:
     """Enqueue `op` and block until `stream` is done, also if enqueuing failed.
 
     An error of enqueuing comes first, then one of synchronising, then one of the work; those
@@ -178,12 +184,14 @@ def sync(op: Submittable[T]) -> T:
     return _sync(op, stream_for(op))
 
 
-def schedule(op: Submittable[T], policy: SchedulingPolicy) -> DeviceFuture[T]:
+def schedule(op: Submittable[T], policy: SchedulingPolicy | AnyStream) -> DeviceFuture[T]:
     """Choose stream and pool now; the work starts at the first await."""
     return DeviceFuture(_claimed(op), stream_for(op, policy))
 
 
-def spawn(op: Submittable[T], policy: SchedulingPolicy | None = None) -> DeviceFuture[T]:
+def spawn(
+    op: Submittable[T], policy: SchedulingPolicy | AnyStream | None = None
+) -> DeviceFuture[T]:
     """Start `op` now; await the future, or not, for its value.
 
     An error of the operation arrives at the await; one of the policy, here.

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 
 from numbasync import grid as grids
+from numbasync import stream as streams
 from numbasync.arguments import Bound
 from numbasync.backend.base import Dim3
 from numbasync.errors import LauncherError, LaunchError
@@ -25,7 +26,7 @@ from numbasync.parts import refusing
 from numbasync.plan import DEFAULT, Config, Planner, as_device_function
 from numbasync.precondition import Precondition
 from numbasync.signature import check_kernel, parameters
-from numbasync.stream import Stream
+from numbasync.stream import AnyStream, Stream
 
 
 class Configured:
@@ -154,21 +155,28 @@ class Launcher:
                 f"[grid, block, stream, shared_bytes]; not {len(parts)} values."
             )
         grid, block, stream, shared_bytes = [*parts, 0, 0][:4]
-        if not isinstance(stream, Stream) and (not isinstance(stream, int) or stream):
-            raise LaunchError(
-                f"kernel {self.name}: the stream is a na.Stream, or 0 for the policy's; not "
-                f"{describe(stream)}."
-            )
         found = Config(
             grids.dim3(grid, "the grid", self.name),
             grids.dim3(block, "the block", self.name),
-            stream if isinstance(stream, Stream) else None,
+            self._stream(stream),
             int(shared_bytes),
         )
         return Configured(self, found)
 
+    def _stream(self, value: Any) -> Stream | None:
+        """The stream of brackets; None for 0, the policy's."""
+        if isinstance(value, int) and not value:
+            return None
+        found = value if isinstance(value, Stream) else streams.of_another_library(value, None)
+        if found is None:
+            raise LaunchError(
+                f"kernel {self.name}: the stream is a na.Stream or one of another library, or 0 "
+                f"for the policy's; not {describe(value)}."
+            )
+        return found
+
     def forall(
-        self, n: int, tpb: int = 0, stream: Stream | None = None, sharedmem: int = 0
+        self, n: int, tpb: int = 0, stream: AnyStream | int | None = None, sharedmem: int = 0
     ) -> Configured:
         """Numba's form: `n` threads in one dimension, `tpb` a block or as many as suit."""
         if not isinstance(n, int | np.integer) or n < 0:
@@ -176,7 +184,7 @@ class Launcher:
                 f"kernel {self.name}: forall({n!r:.60}) threads; write a whole number, 0 or more."
             )
         block = grids.dim3(tpb, "tpb", self.name) if tpb else None
-        return Configured(self, Config(None, block, stream or None, sharedmem, n))
+        return Configured(self, Config(None, block, self._stream(stream or 0), sharedmem, n))
 
     def compile(self, /, *args: Any, **kwargs: Any) -> DeviceOp[None]:
         """An operation that compiles for such arguments and launches nothing.

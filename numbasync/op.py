@@ -22,7 +22,7 @@ from numbasync.once import Once
 from numbasync.once import Steps as Steps
 from numbasync.parts import check_closure, name_of, part_of, refusing, shortened
 from numbasync.scheduling import SchedulingPolicy
-from numbasync.stream import Stream
+from numbasync.stream import AnyStream, Stream
 from numbasync.submission import Submission
 from numbasync.value_methods import ValueMethods
 
@@ -128,15 +128,15 @@ class DeviceOp(ValueMethods, Capturable[T], Generic[T]):
         """Run on a stream of the default device's policy and block until it is done."""
         return execute.sync(self)
 
-    def sync_on(self, stream: Stream) -> T:
+    def sync_on(self, stream: AnyStream) -> T:
         """Run on `stream` and block until the stream is done, also after an error."""
         return execute.sync_on(self, stream)
 
-    def async_on(self, stream: Stream) -> T:
+    def async_on(self, stream: AnyStream) -> T:
         """Enqueue on `stream`; the value, whose device data is valid in stream order only."""
         return execute.async_on(self, stream)
 
-    def schedule(self, policy: SchedulingPolicy) -> DeviceFuture[T]:
+    def schedule(self, policy: SchedulingPolicy | AnyStream) -> DeviceFuture[T]:
         """A future on the policy's next stream; the work starts at its first await."""
         return execute.schedule(self, policy)
 

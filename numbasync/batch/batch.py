@@ -31,7 +31,7 @@ from numbasync.errors import (
 )
 from numbasync.op import DeviceOp
 from numbasync.sources import Value
-from numbasync.stream import Stream
+from numbasync.stream import AnyStream
 from numbasync.submission import Submission
 from numbasync.tensor import SharedTensor, Tensor
 
@@ -198,7 +198,7 @@ class CommandBatch(Vocabulary, Present):
         self._kept += ids
         return Compute(self, self.closed(), reads)
 
-    def graph(self, stream: Stream | None = None) -> BatchGraph:
+    def graph(self, stream: AnyStream | None = None) -> BatchGraph:
         """The batch as a graph, which runs as often as wanted, with new uploads:
         `await b.graph().replay({x: array})`. Blocks until it is captured.
 

@@ -27,7 +27,7 @@ from numbasync.host import pinned
 from numbasync.memory import MemoryPool
 from numbasync.op import DeviceOp, Steps
 from numbasync.sources import zip as zip_ops
-from numbasync.stream import Stream, check_stream
+from numbasync.stream import AnyStream, Stream, as_stream
 from numbasync.submission import Submission
 from numbasync.tensor import Tensor, memcpy
 
@@ -42,9 +42,9 @@ class BatchGraph:
         graph: what is replayed.
     """
 
-    def __init__(self, batch: CommandBatch, stream: Stream) -> None:
+    def __init__(self, batch: CommandBatch, stream: AnyStream) -> None:
         self._batch = batch
-        check_stream(stream, "graph")
+        stream = as_stream(stream, "graph")
         batch.check_device(stream.device)
         plan = batch.closed()
         values = batch.recorder.values

@@ -8,7 +8,7 @@ import os
 import platform
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numba import typeof
@@ -23,7 +23,7 @@ from numbasync.backend.cpu.memory import CpuForeign, CpuHost, CpuMemory, CpuPool
 from numbasync.backend.cpu.native import types
 from numbasync.backend.cpu.stepping import stepping
 from numbasync.backend.cpu.streams import CpuEvent, CpuStream
-from numbasync.errors import DTypeError
+from numbasync.errors import DeviceMismatchError, DTypeError
 
 
 class CpuArray:
@@ -81,6 +81,12 @@ class CpuDevice:
     def new_stream(self, priority: int) -> CpuStream:
         """A stream. Priorities are accepted and have no effect: workers take what comes first."""
         return CpuStream(self, self._engine)
+
+    def foreign_stream(self, number: int) -> NoReturn:
+        raise DeviceMismatchError(f"a stream of CUDA cannot be one of cpu:{self.ordinal}.")
+
+    def foreign_event(self, number: int) -> NoReturn:
+        raise DeviceMismatchError(f"an event of CUDA cannot be one of cpu:{self.ordinal}.")
 
     def new_event(self, timing: bool) -> CpuEvent:
         return CpuEvent()
