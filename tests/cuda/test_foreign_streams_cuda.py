@@ -101,9 +101,13 @@ def cupy_library(device: na.Device) -> Library:
         with stream:
             x += 1
 
+    def ones() -> Any:
+        x = cupy.ones(SIZE, cupy.float32)
+        cupy.cuda.get_current_stream().synchronize()  # it is used on other streams
+        return x
+
     return Library(
-        cupy.cuda.Stream, lambda: cupy.cuda.Stream.null,
-        lambda: cupy.ones(SIZE, cupy.float32), cupy.asnumpy, add, lambda s: s,
+        cupy.cuda.Stream, lambda: cupy.cuda.Stream.null, ones, cupy.asnumpy, add, lambda s: s,
         lambda timing: cupy.cuda.Event(disable_timing=not timing), lambda e, s: e.record(s),
         lambda s, e: s.wait_event(e), lambda e: e.done,
     )  # fmt: skip
@@ -119,8 +123,13 @@ def torch_library(device: na.Device) -> Library:
         with torch.cuda.stream(stream):
             x += 1
 
+    def ones() -> Any:
+        x = torch.ones(SIZE, device="cuda")
+        torch.cuda.current_stream().synchronize()  # it is used on other streams
+        return x
+
     return Library(
-        torch.cuda.Stream, torch.cuda.default_stream, lambda: torch.ones(SIZE, device="cuda"),
+        torch.cuda.Stream, torch.cuda.default_stream, ones,
         lambda x: x.cpu().numpy(), add, torch.cuda.stream,
         lambda timing: torch.cuda.Event(enable_timing=timing), lambda e, s: e.record(s),
         lambda s, e: s.wait_event(e), lambda e: e.query(),
@@ -365,6 +374,7 @@ async def test_numbas_own_calls_on_our_stream(device: na.Device) -> None:
         assert not stream.query()
     await asyncio.wait_for(stream.done(), SECONDS)
     assert [(await each.to_host())[-1] for each in out] == [3, 4]
+    type(add_one.kernel).configure.cache_clear()  # Numba keeps the streams of recent launches
 
 
 # --- lifetimes ---------------------------------------------------------------------------

@@ -32,6 +32,7 @@ def identity_of(number: int) -> int | None:
 
     Raises:
         CallerError: it is the per-thread default stream.
+        StateError: another library captures it; to ask for its identity would end the capture.
     """
     if number in (0, LEGACY):
         return None
@@ -41,7 +42,10 @@ def identity_of(number: int) -> int | None:
             "waited for on any thread: make a stream, cupy.cuda.Stream() say, or use one of "
             "device.new_stream()."
         )
-    result, identity = cu.cuStreamGetId(cu.CUstream(number))
+    handle = cu.CUstream(number)
+    if _is_captured(handle):
+        raise _captured(number)
+    result, identity = cu.cuStreamGetId(handle)
     if result:
         fail(result, "cuStreamGetId")
     return int(identity)
@@ -76,6 +80,24 @@ def ordinal_of(number: int) -> int:
     return int(device)
 
 
+def _is_captured(handle: Any) -> bool:
+    """Whether a library captures the stream for a graph. The GPU's context must be current for a
+    default stream.
+    """
+    result, status = cu.cuStreamIsCapturing(handle)
+    if result:
+        # A capture on a blocking stream: the legacy default stream cannot be used then.
+        return int(result) == _IMPLICIT
+    return int(status) != int(cu.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE)
+
+
+def _captured(number: int) -> StateError:
+    return StateError(
+        f"another library captures the stream {number:#x} for a graph of its own, and work of "
+        "numbasync cannot become part of that. End the capture first, or use another stream."
+    )
+
+
 class ForeignCudaStream(CudaStream):
     """Another library's stream. Its handle is good as long as somebody keeps its owner."""
 
@@ -86,19 +108,11 @@ class ForeignCudaStream(CudaStream):
 
     def is_captured(self) -> bool:
         enter(self.device)
-        result, status = cu.cuStreamIsCapturing(self.handle)
-        if result:
-            # A capture on a blocking stream: the legacy default stream cannot be used then.
-            return int(result) == _IMPLICIT
-        return int(status) != int(cu.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE)
+        return _is_captured(self.handle)
 
     def check_not_captured(self) -> None:
         if self.is_captured():
-            raise StateError(
-                f"another library captures the stream {self.handle_number:#x} for a graph of its "
-                "own, and work of numbasync cannot become part of that. End the capture first, or "
-                "use another stream."
-            )
+            raise _captured(self.handle_number)
 
     def write(self, sequence: int) -> None:
         self.check_not_captured()
