@@ -18,7 +18,8 @@ from numbasync.batch import Elementwise, Tuning
 from numbasync.errors import BatchStateError, KernelError, NoResultError
 from numbasync.testing import counters, gate, inject
 from tests.lenders import lend
-from tests.trees import check, expressions
+from tests.random_batches import expressions
+from tests.trees import check
 
 F32 = np.float32
 X = np.random.default_rng(1).normal(0, 2, 1000).astype(F32)
