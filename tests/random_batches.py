@@ -104,7 +104,7 @@ def leaf(b: na.CommandBatch, g: np.random.Generator, one: Any, shape: Shape, use
     return exact(b.upload(np.asarray(array, order="F" if how > 0.8 else "C")), array)
 
 
-def program(seed: int, most: int = 40) -> Record:
+def program(seed: int, most: int = 40, long: Sequence[int] = (33, 64, 70)) -> Record:
     """A function that records a program in a batch, the same one for each seed, and gives what is
     wanted of it: `record(batch)`, or `record(batch, use)` with what makes tensors of arrays.
 
@@ -113,10 +113,11 @@ def program(seed: int, most: int = 40) -> Record:
 
     Args:
         most: operations behind the case.
+        long: extents that a few of the shapes have, of up to two axes.
     """
 
     def record(b: na.CommandBatch, use: Use | None = None) -> list[Value]:
-        return _record(b, seed, most, use)
+        return _record(b, seed, most, long, use)
 
     record.__qualname__ = f"program(seed={seed}, most={most})"
     return record
@@ -127,20 +128,23 @@ def expressions(most: int = 40) -> st.SearchStrategy[Record]:
     return st.builds(program, st.integers(0, 2**32 - 1), st.just(most))
 
 
-def _whole(g: np.random.Generator, rank: int, ones: int) -> Shape:
+def _whole(g: np.random.Generator, rank: int, ones: int, long: Sequence[int]) -> Shape:
     """What a program's inputs are broadcast to: sometimes a cube, in which results without an axis
     are broadcast to what they were reduced from; sometimes with a long axis.
 
     Args:
         ones: the axes that have one element, as bits.
+        long: extents of a long axis.
     """
     extents = np.full(rank, g.integers(2, 5)) if g.random() < 0.5 else g.integers(2, 6, rank)
     if 0 < rank < 3 and g.random() < 0.5:
-        extents[g.integers(rank)] = g.choice([33, 64, 70])
+        extents[g.integers(rank)] = g.choice(long)
     return tuple(1 if ones >> k & 1 else int(n) for k, n in enumerate(extents))
 
 
-def _record(b: na.CommandBatch, seed: int, most: int, use: Use | None) -> list[Value]:
+def _record(
+    b: na.CommandBatch, seed: int, most: int, long: Sequence[int], use: Use | None
+) -> list[Value]:
     g = np.random.default_rng(seed)
     rank, kept, axis = CASES[seed % len(CASES)]
 
@@ -148,7 +152,7 @@ def _record(b: na.CommandBatch, seed: int, most: int, use: Use | None) -> list[V
         return choices[int(g.integers(len(choices)))]
 
     has_ones = seed // len(CASES) % 2  # every second round
-    whole = _whole(g, rank, seed if has_ones else 0)
+    whole = _whole(g, rank, seed if has_ones else 0, long)
     # Either one of them has the shape, or only what they become together.
     rest = [not k for k in (*[False] * (rank - len(kept)), *kept)]
     meeting = [kept, [True] * rank if g.random() < 0.5 else rest]
