@@ -33,7 +33,7 @@ from numbasync.batch.modules import FOLDER
 from tests.random_batches import program
 from tests.trees import Array, check
 
-PART = 50  # programs of one process
+PART = 25  # programs of one process
 LONG = (33, 70, 600, 9001, 17_000)  # the last ones are more than a block goes through
 # On a GPU kernels have other forms by their tunings; the CPU device would compile these for long.
 TUNINGS = [None, Tuning(warp_most=0), Tuning(at_once=1), Tuning(elements=1), Tuning(unroll=False)]
