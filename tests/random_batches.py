@@ -48,7 +48,7 @@ class Case(NamedTuple):
 
 
 def broadcasts(rank: int) -> list[Kept]:
-    """Every way in which an operand can be broadcast to a shape of this rank."""
+    """Every way in which an operand can be broadcast to a shape of this rank: see `Case.kept`."""
     return [k for r in range(rank + 1) for k in itertools.product((False, True), repeat=r)]
 
 
@@ -59,6 +59,7 @@ def axes(rank: int) -> list[int | str]:
 
 CASES = [Case(rank, kept, axis) for rank in range(5) for axis in axes(rank)
          for kept in broadcasts(rank)]  # fmt: skip
+STRIDE = 125  # of neighbouring seeds, through the cases: a few seeds have very different ones
 
 
 def part(whole: Shape, kept: Sequence[bool]) -> Shape:
@@ -146,13 +147,13 @@ def _record(
     b: na.CommandBatch, seed: int, most: int, long: Sequence[int], use: Use | None
 ) -> list[Value]:
     g = np.random.default_rng(seed)
-    rank, kept, axis = CASES[seed % len(CASES)]
+    turn, at = seed // len(CASES), seed * STRIDE % len(CASES)
+    rank, kept, axis = CASES[at]
 
     def one(choices: Any) -> Any:
         return choices[int(g.integers(len(choices)))]
 
-    has_ones = seed // len(CASES) % 2  # every second round
-    whole = _whole(g, rank, seed if has_ones else 0, long)
+    whole = _whole(g, rank, at + turn if turn % 2 else 0, long)
     # Either one of them has the shape, or only what they become together.
     rest = [not k for k in (*[False] * (rank - len(kept)), *kept)]
     meeting = [kept, [True] * rank if g.random() < 0.5 else rest]

@@ -94,11 +94,12 @@ def soak(seeds: range, most: int, device: na.Device) -> Counter[str]:
     return counts
 
 
-def apart(seeds: range, most: int, kind: str) -> Counter[str]:
-    """The same in a process of its own."""
+def apart(seeds: range, most: int, kind: str, folder: str) -> Counter[str]:
+    """The same in a process of its own, which keeps kernels in `folder`."""
     command = [sys.executable, "-m", "tests.soak_batches", str(len(seeds)), kind,
                "--seed", str(seeds.start), "--most", str(most)]  # fmt: skip
-    result = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    env = {**os.environ, FOLDER: folder}
+    result = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, env=env)
     words = [line.split() for line in result.stdout.splitlines()]
     if result.returncode:
         last = next((number for word, number in reversed(words) if word == "seed"), "none")
@@ -112,9 +113,12 @@ def apart(seeds: range, most: int, kind: str) -> Counter[str]:
 def together(parts: Sequence[range], most: int, kind: str, jobs: int) -> Counter[str]:
     """All parts, some at a time."""
     began, counts = time.perf_counter(), Counter[str]()
-    with ThreadPoolExecutor(jobs) as pool:
+    with (
+        tempfile.TemporaryDirectory(prefix="numbasync-soak-") as folder,
+        ThreadPoolExecutor(jobs) as pool,
+    ):
         try:
-            for found in pool.map(lambda seeds: apart(seeds, most, kind), parts):
+            for found in pool.map(lambda seeds: apart(seeds, most, kind, folder), parts):
                 counts += found
                 each = (time.perf_counter() - began) / counts[TOTAL]
                 print(f"# {counts[TOTAL]:,} programs, {each:.2f} s each", flush=True)
@@ -140,9 +144,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     else:
         parts = [range(at, min(at + PART, end)) for at in range(args.seed, end, PART)]
         kind = args.kind or na.devices()[0].kind
-        with tempfile.TemporaryDirectory(prefix="numbasync-soak-") as folder:
-            os.environ[FOLDER] = folder
-            counts = together(parts, args.most, kind, args.jobs)
+        counts = together(parts, args.most, kind, args.jobs)
     for name, count in sorted(counts.items()):
         print(name, count)
     return 0

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import numbasync as na
-from numbasync.batch import Tuning, column_kernel, fuse, prepared
+from numbasync.batch import Tuning, column_kernel, emit, fuse, prepared
 from numbasync.batch.prepared import Prepared
 from tests.random_batches import CASES, Case, Kept, Shape, axes, broadcasts, part, program, reached
 from tests.trees import Value, binary, check, exact, reduced
@@ -23,21 +23,22 @@ from tests.written_kernels import Memory, OutOfBoundsError, run
 CPU = na.devices("cpu")[0]
 SMALL = Tuning(threads=32)  # of which plain Python has not too many
 LOOPS = replace(SMALL, unroll=False)
-# Tunings, which kernels fold, and what their texts show.
-FORMS: dict[str, tuple[Tuning, bool, str]] = {
-    "as the CPU device has it": (LOOPS, False, r"for j in range\(lane, cols, \d+\)"),
-    "written out": (SMALL, False, r"= load4\(x\d+, i"),
-    "one at a time": (replace(SMALL, elements=1), False, r"i0 = first \+ cuda.threadIdx.x\n"),
-    "rows of blocks": (replace(SMALL, warp_most=0), False, r"row = cuda.blockIdx.x\n"),
-    "rows of blocks, in loops": (replace(LOOPS, warp_most=0), False, r"kept0 = cuda.shared.array"),
+# Tunings, what else is changed, and what their texts show.
+FORMS: dict[str, tuple[Tuning, str, str]] = {
+    "as the CPU device has it": (LOOPS, "", r"for j in range\(lane, cols, \d+\)"),
+    "written out": (SMALL, "", r"= load4\(x\d+, i"),
+    "one at a time": (replace(SMALL, elements=1), "", r"i0 = first \+ cuda.threadIdx.x\n"),
+    "rows of blocks": (replace(SMALL, warp_most=0), "", r"row = cuda.blockIdx.x\n"),
+    "rows of blocks, in loops": (replace(LOOPS, warp_most=0), "", r"kept0 = cuda.shared.array"),
     "rows computed again": (
-        replace(LOOPS, shared_bytes=600), False, r"for j in range\(lane, cols, \d+\)",
+        replace(LOOPS, shared_bytes=600), "", r"for j in range\(lane, cols, \d+\)",
     ),
-    "folds": (SMALL, True, r"row = cuda.blockIdx.x // shares\n"),
-    "folds, in loops": (replace(LOOPS, elements=2), True, r"if is_last\[0\] == 1"),
-    "columns of a thread": (replace(SMALL, at_once=1), False, r"lane = cuda.threadIdx.x % 32"),
-    "columns of blocks": (replace(SMALL, elements=2), True, r"parts0\[\(k \* blocks \+ block\)"),
-    "columns of blocks, in loops": (replace(LOOPS, elements=3), True, r"shares \* tile"),
+    "folds": (SMALL, "folds", r"row = cuda.blockIdx.x // shares\n"),
+    "folds, in loops": (replace(LOOPS, elements=2), "folds", r"if is_last\[0\] == 1"),
+    "columns of a thread": (replace(SMALL, at_once=1), "", r"lane = cuda.threadIdx.x % 32"),
+    "columns of blocks": (replace(SMALL, elements=2), "folds", r"parts0\[\(k \* blocks \+ block\)"),
+    "indices of 64 bits": (SMALL, "wide_indices", r"outer = q // inner"),
+    "columns of blocks, in loops": (replace(LOOPS, elements=3), "folds", r"shares \* tile"),
 }  # fmt: skip
 EXTENTS = {0: [()], 1: [(136,), (69,)], 2: [(70, 3), (2, 136), (3, 133)], 3: [(3, 8, 8), (3, 7, 5)],
            4: [(3, 2, 4, 8), (2, 3, 3, 5)]}  # fmt: skip
@@ -50,6 +51,12 @@ def folds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fuse, "ROW_MOST", 0)
     monkeypatch.setattr(fuse, "WHOLE_MOST", 0)
     monkeypatch.setattr(column_kernel, "LEAST_TILES", 1)
+
+
+@pytest.fixture
+def wide_indices(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (emit, column_kernel):
+        monkeypatch.setattr(module, "WIDE", 1)
 
 
 def planned(b: na.CommandBatch, values: list[Value], tuning: Tuning) -> Prepared:
@@ -96,9 +103,9 @@ def every_broadcast(b: na.CommandBatch, whole: Shape, axis: int | str, r: Any) -
 
 @pytest.mark.parametrize("name", FORMS)
 def test_every_broadcast_meets_every_axis(request: pytest.FixtureRequest, name: str) -> None:
-    tuning, is_folded, shown = FORMS[name]
-    if is_folded:
-        request.getfixturevalue("folds")
+    tuning, change, shown = FORMS[name]
+    if change:
+        request.getfixturevalue(change)
     sources = ""
     for rank, wholes in EXTENTS.items():
         for axis in axes(rank):
@@ -113,10 +120,10 @@ def test_every_broadcast_meets_every_axis(request: pytest.FixtureRequest, name: 
     assert re.search(shown, sources), "no text is of this form"
 
 
-@pytest.mark.parametrize("is_folded", [False, True], ids=["rows", "folds"])
-def test_axes_of_one_element_and_of_none(request: pytest.FixtureRequest, is_folded: bool) -> None:
-    if is_folded:
-        request.getfixturevalue("folds")
+@pytest.mark.parametrize("change", ["", "folds"])
+def test_axes_of_one_element_and_of_none(request: pytest.FixtureRequest, change: str) -> None:
+    if change:
+        request.getfixturevalue(change)
     for rank in range(5):
         for few in itertools.product((0, 1, 2), repeat=rank):
             whole = part((3, 2, 4, 8)[4 - rank :], [n == 2 for n in few])
@@ -139,7 +146,7 @@ def test_axes_of_one_element_and_of_none(request: pytest.FixtureRequest, is_fold
 def test_random_programs_have_every_case() -> None:
     """And with axes of one element in every place. Those of the first round run here."""
     cases, places = set[Case](), set[tuple[int | str, Kept]]()
-    tunings = [tuning for tuning, is_folded, _ in FORMS.values() if not is_folded]
+    tunings = [tuning for tuning, change, _ in FORMS.values() if not change]
     for seed in range(2 * len(CASES)):
         b = na.CommandBatch(CPU)
         values = program(seed, most=4)(b)
