@@ -12,7 +12,6 @@ from numbasync.batch.ids import BufferId, Operand
 from numbasync.batch.record import Of, Recorder
 from numbasync.errors import CallerError, ShapeError
 
-
 # How a batch is given arrays, run and read: the methods of `CommandBatch` that programs call.
 _RUNNING = (
     "compute", "compute_op", "compute_sync", "device", "execute", "execute_sync", "graph", "keep",
