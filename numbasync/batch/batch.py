@@ -11,7 +11,7 @@ from numbasync.batch import ops
 from numbasync.batch.compute import Compute
 from numbasync.batch.execute import BatchOp, Results, Transfers
 from numbasync.batch.graph import CONSTANT, INPUT, Node, live
-from numbasync.batch.ids import BufferId
+from numbasync.batch.ids import BufferId, how_to_pass
 from numbasync.batch.plan import BatchPlan
 from numbasync.batch.prepared import Prepared, prepare
 from numbasync.batch.present import Captured, Present
@@ -136,7 +136,7 @@ class CommandBatch(Vocabulary, Present):
         found = tensor.tensor if isinstance(tensor, SharedTensor) else tensor
         if not isinstance(found, Tensor):
             raise OperationError(
-                f"use takes a tensor, not {type(tensor).__name__}; for an array, b.upload(array)."
+                f"use takes a tensor, not {type(tensor).__name__}; {how_to_pass(tensor)}."
             )
         if found.device is not self.device:
             raise DeviceMismatchError(f"{found!r} cannot be used on {self.device.label}.")

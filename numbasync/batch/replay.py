@@ -79,6 +79,9 @@ class BatchGraph:
         batch.captured()
         self._last: Submission | None = None
 
+    def __dir__(self) -> list[str]:
+        return ["graph", "replay", "replay_sync", "stream"]
+
     @property
     def stream(self) -> Stream:
         """Where it is replayed."""
