@@ -1,5 +1,6 @@
 """Write GPU kernels with Numba, compose them lazily, and await them from asyncio."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from numbasync import errors as errors
@@ -75,30 +76,37 @@ from numbasync.topology import Node as Node
 from numbasync.topology import Topology as Topology
 
 if TYPE_CHECKING:
+    from numbasync import random as random
     from numbasync.batch import BatchGraph as BatchGraph
     from numbasync.batch import BatchPlan as BatchPlan
     from numbasync.batch import BufferId as BufferId
     from numbasync.batch import CommandBatch as CommandBatch
     from numbasync.batch import Elementwise as Elementwise
     from numbasync.batch import elementwise as elementwise
+    from numbasync.random import random_states as random_states
 
 __version__ = "0.1.0"
 
-# A third of the time that importing all of this takes, and not every program has batches.
-_OF_BATCHES = frozenset(
-    ("BatchGraph", "BatchPlan", "BufferId", "CommandBatch", "Elementwise", "elementwise")
-)
+# Importing these takes long, and not every program has batches, or random numbers in kernels.
+_LATER = {
+    **dict.fromkeys(
+        ("BatchGraph", "BatchPlan", "BufferId", "CommandBatch", "Elementwise", "elementwise"),
+        "numbasync.batch",
+    ),
+    "random_states": "numbasync.random",
+}
+_MODULES = frozenset(("random",))
 
 
 def __getattr__(name: str) -> object:
-    if name not in _OF_BATCHES:
+    if name in _MODULES:
+        return import_module(f"numbasync.{name}")  # which sets the attribute
+    if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from numbasync import batch
-
-    found: object = getattr(batch, name)
+    found: object = getattr(import_module(_LATER[name]), name)
     globals()[name] = found
     return found
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_OF_BATCHES})
+    return sorted({*globals(), *_LATER, *_MODULES})
