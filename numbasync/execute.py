@@ -20,6 +20,7 @@ from numbasync.device import default_device
 from numbasync.errors import DeviceLostError, DriverError, OperationError
 from numbasync.exclusive import exclusive
 from numbasync.future import DeviceFuture, warn_if_it_fails
+from numbasync.later import check_there, made
 from numbasync.memory import MemoryPool
 from numbasync.scheduling import SchedulingPolicy
 from numbasync.stream import Steps, Stream
@@ -90,7 +91,9 @@ def _claimed(op: Any) -> Any:
 
 def async_on(op: Submittable[T], stream: Stream) -> T:
     """Enqueue `op`; its value, whose device data is valid in the order of `stream`."""
-    return enqueued(op, stream)[1]
+    value = enqueued(op, stream)[1]
+    check_there(value, "async_on")
+    return value
 
 
 def enqueued(
@@ -159,7 +162,8 @@ def _sync(op: Submittable[T], stream: Stream) -> T:
             _note_failure(error, ctx.submission)
             raise
     ctx.submission.raise_error()
-    return value
+    found: T = made(value)
+    return found
 
 
 def _note_failure(error: BaseException, submission: Submission) -> None:
