@@ -47,6 +47,7 @@ from numbasync.joining import concatenate as concatenate
 from numbasync.joining import stack as stack
 from numbasync.kernel import compile_count as compile_count
 from numbasync.launch import Launch as Launch
+from numbasync.launch import LaunchResult as LaunchResult
 from numbasync.launcher import CpuEngine as CpuEngine
 from numbasync.launcher import Launcher as Launcher
 from numbasync.launcher import launcher as launcher

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Generator
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from numbasync import line, reactor
 from numbasync.backend import interchange
@@ -27,6 +27,12 @@ from numbasync.stream import Steps, Stream
 from numbasync.submission import Submission
 
 T = TypeVar("T")
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
+D = TypeVar("D")
+E = TypeVar("E")
+F = TypeVar("F")
 
 
 def _run(op: Submittable[T], ctx: Context) -> T:
@@ -221,7 +227,34 @@ def awaiting(op: Submittable[T]) -> Generator[Any, None, T]:
         del op, submission
 
 
-async def gather(*ops: Any) -> list[Any]:
+# A list, which has one type for all: what each of a few gives, only a tuple can say.
+@overload
+async def gather(a: Awaitable[A], /) -> tuple[A]: ...
+@overload
+async def gather(a: Awaitable[A], b: Awaitable[B], /) -> tuple[A, B]: ...
+@overload
+async def gather(a: Awaitable[A], b: Awaitable[B], c: Awaitable[C], /) -> tuple[A, B, C]: ...
+@overload
+async def gather(
+    a: Awaitable[A], b: Awaitable[B], c: Awaitable[C], d: Awaitable[D], /
+) -> tuple[A, B, C, D]: ...
+@overload
+async def gather(
+    a: Awaitable[A], b: Awaitable[B], c: Awaitable[C], d: Awaitable[D], e: Awaitable[E], /
+) -> tuple[A, B, C, D, E]: ...
+@overload
+async def gather(
+    a: Awaitable[A],
+    b: Awaitable[B],
+    c: Awaitable[C],
+    d: Awaitable[D],
+    e: Awaitable[E],
+    f: Awaitable[F],
+    /,
+) -> tuple[A, B, C, D, E, F]: ...
+@overload
+async def gather(*ops: Awaitable[T]) -> list[T]: ...
+async def gather(*ops: Any) -> Any:
     """Start every operation, then await them all.
 
     Args:

@@ -24,6 +24,10 @@ C = TypeVar("C")
 D = TypeVar("D")
 
 
+class _Unknown:
+    """Nothing is one but what has no type: Any, which would be any of the tuples below."""
+
+
 class ValueMethods(Generic[T_co]):
     """What operations offer of tensors, of tuples, and of the results of launches."""
 
@@ -53,6 +57,10 @@ class ValueMethods(Generic[T_co]):
         """The last element of the tuple that this gives."""
         return self._labelled(lambda values: self._element(values, -1), "last")
 
+    @overload
+    def unzip(  # type: ignore[overload-overlap]  # of no type but Any
+        self: ValueMethods[tuple[_Unknown, ...]], n: int | None = None
+    ) -> tuple[DeviceOp[Any], ...]: ...
     @overload
     def unzip(self: ValueMethods[tuple[A]], n: int | None = None) -> tuple[DeviceOp[A]]: ...
     @overload
