@@ -79,7 +79,7 @@ async def several(
     assert_type(await na.gather(*many), list[int])
     assert_type(await na.gather(a, a, a, a, a, a, a), list[int])
 
-    x, y, z = na.zip(a, b).unzip()  # type: ignore[misc]
+    x, y, _ = na.zip(a, b).unzip()  # type: ignore[misc]
     await na.gather(a, 3)  # type: ignore[call-overload]
     await na.gather(x, y)
 
