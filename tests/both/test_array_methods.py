@@ -225,8 +225,9 @@ def test_wrong_likes_are_refused(device: na.Device) -> None:
     ids=["same", "integers", "half", "complex", "pairs"],
 )  # fmt: skip
 def test_joined_as_numpy_joins(device: na.Device, one: Any, two: Any) -> None:
-    """Of all layouts, along every axis."""
-    for (t, x), (u, y) in zip(layouts(one), layouts(two), strict=True):
+    """Of all layouts, along every axis; of types that differ, of a few: a GPU compiles each."""
+    some = slice(None) if one == two == np.float32 else slice(2, 4)
+    for (t, x), (u, y) in zip(layouts(one)[some], layouts(two)[some], strict=True):
         for axis in range(-x.ndim - 1, x.ndim + 1):
             got, want = na.stack([t, u, t], axis).sync(), np.stack([x, y, x], axis)
             assert got.dtype == want.dtype and got.is_contiguous
