@@ -3,7 +3,7 @@
 PYTEST_DONT_REWRITE: a process may import this before it calls pytest.main, which warns otherwise.
 """
 
-import importlib
+from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -12,18 +12,22 @@ from numbasync.api import arange as arange
 from numbasync.api import convert as convert
 from numbasync.api import dup as dup
 from numbasync.api import empty as empty
+from numbasync.api import empty_like as empty_like
 from numbasync.api import empty_pitched as empty_pitched
 from numbasync.api import eye as eye
 from numbasync.api import fill as fill
 from numbasync.api import from_host as from_host
 from numbasync.api import full as full
+from numbasync.api import full_like as full_like
 from numbasync.api import linspace as linspace
 from numbasync.api import memcpy as memcpy
 from numbasync.api import meta as meta
 from numbasync.api import ones as ones
+from numbasync.api import ones_like as ones_like
 from numbasync.api import rand as rand
 from numbasync.api import randn as randn
 from numbasync.api import zeros as zeros
+from numbasync.api import zeros_like as zeros_like
 from numbasync.backend.base import Limits as Limits
 from numbasync.backend.base import MemoryStats as MemoryStats
 from numbasync.context import Context as Context
@@ -43,8 +47,11 @@ from numbasync.graph import CudaGraph as CudaGraph
 from numbasync.graphed import graphed as graphed
 from numbasync.host import HostBuffer as HostBuffer
 from numbasync.host import pinned as pinned
+from numbasync.joining import concatenate as concatenate
+from numbasync.joining import stack as stack
 from numbasync.kernel import compile_count as compile_count
 from numbasync.launch import Launch as Launch
+from numbasync.launch import LaunchResult as LaunchResult
 from numbasync.launcher import CpuEngine as CpuEngine
 from numbasync.launcher import Launcher as Launcher
 from numbasync.launcher import launcher as launcher
@@ -80,6 +87,7 @@ from numbasync.topology import Node as Node
 from numbasync.topology import Topology as Topology
 
 if TYPE_CHECKING:
+    from numbasync import random as random
     from numbasync import testing as testing
     from numbasync.batch import BatchGraph as BatchGraph
     from numbasync.batch import BatchPlan as BatchPlan
@@ -87,26 +95,27 @@ if TYPE_CHECKING:
     from numbasync.batch import CommandBatch as CommandBatch
     from numbasync.batch import Elementwise as Elementwise
     from numbasync.batch import elementwise as elementwise
+    from numbasync.random import random_states as random_states
 
 __version__ = "0.1.0"
 
-# A third of the time that importing all of this takes, and not every program has batches.
-_OF_BATCHES = frozenset(
-    ("BatchGraph", "BatchPlan", "BufferId", "CommandBatch", "Elementwise", "elementwise")
-)
-
-
-_MODULES = frozenset(("errors", "testing"))  # the public ones; others are how it is made
+# Importing these takes long, and not every program has batches, or random numbers in kernels.
+_LATER = {
+    **dict.fromkeys(
+        ("BatchGraph", "BatchPlan", "BufferId", "CommandBatch", "Elementwise", "elementwise"),
+        "numbasync.batch",
+    ),
+    "random_states": "numbasync.random",
+}
+_MODULES = frozenset(("random", "testing"))  # the public ones; others are how it is made
 
 
 def __getattr__(name: str) -> object:
-    if name == "testing":
-        return importlib.import_module("numbasync.testing")
-    if name not in _OF_BATCHES:
+    if name in _MODULES:
+        return import_module(f"numbasync.{name}")  # which sets the attribute
+    if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from numbasync import batch
-
-    found: object = getattr(batch, name)
+    found: object = getattr(import_module(_LATER[name]), name)
     globals()[name] = found
     return found
 
@@ -116,6 +125,5 @@ def __dir__() -> list[str]:
         name for name, value in globals().items()
         if not name.startswith("_") and not isinstance(value, ModuleType)
     }  # fmt: skip
-    return sorted(
-        {*names, *_OF_BATCHES, *_MODULES, "__version__"} - {"ModuleType", "TYPE_CHECKING"}
-    )
+    own = {"ModuleType", "TYPE_CHECKING", "import_module"}
+    return sorted({*names, *_LATER, *_MODULES, "errors", "__version__"} - own)

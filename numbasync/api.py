@@ -22,6 +22,7 @@ from numbasync.errors import DeviceMismatchError, DTypeError, OperationError, Sh
 from numbasync.host import HostBuffer, direct
 from numbasync.making import FromHost, Full, Generated, element
 from numbasync.op import DeviceOp, Steps
+from numbasync.partition import Partition
 from numbasync.parts import is_op, refusing
 from numbasync.sources import Value
 from numbasync.tensor import SharedTensor, Tensor, writable
@@ -71,6 +72,52 @@ def ones(shape: Any, dtype: Any = np.float32) -> DeviceOp[Tensor]:
 def full(shape: Any, value: Any, dtype: Any = np.float32) -> DeviceOp[Tensor]:
     """A tensor whose elements all are `value`, converted to `dtype`."""
     return _full(shape, value, dtype, "full")
+
+
+def empty_like(t: Any, dtype: Any = None) -> DeviceOp[Tensor]:
+    """An uninitialised tensor with the shape of `t`, and its dtype unless that is given.
+
+    Args:
+        t: a tensor, shared or partitioned, or an array. Only shape and dtype are looked at: what
+            is made is contiguous, and on the device where it is made.
+    """
+    return empty(*_kind_of(t, dtype, "empty_like"))
+
+
+def zeros_like(t: Any, dtype: Any = None) -> DeviceOp[Tensor]:
+    """Zeros with the shape of `t`, and its dtype unless that is given; see `empty_like`."""
+    return zeros(*_kind_of(t, dtype, "zeros_like"))
+
+
+def ones_like(t: Any, dtype: Any = None) -> DeviceOp[Tensor]:
+    """Ones with the shape of `t`, and its dtype unless that is given; see `empty_like`."""
+    return ones(*_kind_of(t, dtype, "ones_like"))
+
+
+def full_like(t: Any, value: Any, dtype: Any = None) -> DeviceOp[Tensor]:
+    """`value` everywhere, with the shape of `t`, and its dtype unless that is given; see
+    `empty_like`.
+    """
+    shape, kind = _kind_of(t, dtype, "full_like")
+    return full(shape, value, kind)
+
+
+def _kind_of(t: Any, dtype: Any, what: str) -> tuple[Any, Any]:
+    if isinstance(t, Partition):
+        t = t.tensor
+    if is_op(t):
+        with refusing((t,)):
+            raise OperationError(
+                f"{what} takes a tensor, whose shape is known, not {t!r:.60}: run it first, "
+                f"t = await op, or go on with its value, op.then(na.{what})."
+            )
+    shape, own = getattr(t, "shape", None), getattr(t, "dtype", None)
+    if not isinstance(shape, tuple) or own is None:
+        raise OperationError(
+            f"{what} takes a tensor or an array, not {type(t).__name__} ({t!r:.60}).\n"
+            f"Write a shape and a dtype: na.{what.removesuffix('_like')}(shape, ..., dtype=...)"
+        )
+    return shape, own if dtype is None else dtype
 
 
 def _full(shape: Any, value: Any, dtype: Any, name: str) -> DeviceOp[Tensor]:

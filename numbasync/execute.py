@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Generator
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from numbasync import line, reactor
 from numbasync.backend import interchange
@@ -21,12 +21,19 @@ from numbasync.errors import DeviceLostError, DriverError, OperationError
 from numbasync.exclusive import exclusive
 from numbasync.foreign_streams import stream_of
 from numbasync.future import DeviceFuture, warn_if_it_fails
+from numbasync.later import check_there, made
 from numbasync.memory import MemoryPool
 from numbasync.scheduling import SchedulingPolicy
 from numbasync.stream import AnyStream, Steps, Stream
 from numbasync.submission import Submission
 
 T = TypeVar("T")
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
+D = TypeVar("D")
+E = TypeVar("E")
+F = TypeVar("F")
 
 
 def _run(op: Submittable[T], ctx: Context) -> T:
@@ -96,7 +103,9 @@ def _claimed(op: Any) -> Any:
 
 def async_on(op: Submittable[T], stream: AnyStream) -> T:
     """Enqueue `op`; its value, whose device data is valid in the order of `stream`."""
-    return enqueued(op, stream)[1]
+    value = enqueued(op, stream)[1]
+    check_there(value, "async_on")
+    return value
 
 
 def enqueued(
@@ -165,7 +174,8 @@ def _sync(op: Submittable[T], stream: Stream) -> T:
             _note_failure(error, ctx.submission)
             raise
     ctx.submission.raise_error()
-    return value
+    found: T = made(value)
+    return found
 
 
 def _note_failure(error: BaseException, submission: Submission) -> None:
@@ -225,7 +235,34 @@ def awaiting(op: Submittable[T]) -> Generator[Any, None, T]:
         del op, submission
 
 
-async def gather(*ops: Any) -> list[Any]:
+# A list, which has one type for all: what each of a few gives, only a tuple can say.
+@overload
+async def gather(a: Awaitable[A], /) -> tuple[A]: ...
+@overload
+async def gather(a: Awaitable[A], b: Awaitable[B], /) -> tuple[A, B]: ...
+@overload
+async def gather(a: Awaitable[A], b: Awaitable[B], c: Awaitable[C], /) -> tuple[A, B, C]: ...
+@overload
+async def gather(
+    a: Awaitable[A], b: Awaitable[B], c: Awaitable[C], d: Awaitable[D], /
+) -> tuple[A, B, C, D]: ...
+@overload
+async def gather(
+    a: Awaitable[A], b: Awaitable[B], c: Awaitable[C], d: Awaitable[D], e: Awaitable[E], /
+) -> tuple[A, B, C, D, E]: ...
+@overload
+async def gather(
+    a: Awaitable[A],
+    b: Awaitable[B],
+    c: Awaitable[C],
+    d: Awaitable[D],
+    e: Awaitable[E],
+    f: Awaitable[F],
+    /,
+) -> tuple[A, B, C, D, E, F]: ...
+@overload
+async def gather(*ops: Awaitable[T]) -> list[T]: ...
+async def gather(*ops: Any) -> Any:
     """Start every operation, then await them all.
 
     Args:

@@ -23,6 +23,7 @@ from numbasync.callsite import CallSite, call_site
 from numbasync.context import Context, Submittable
 from numbasync.errors import ReentrancyError, StateError
 from numbasync.exclusive import Turn, exclusive
+from numbasync.later import Later, made
 from numbasync.staging import Landing
 from numbasync.stream import Stream
 from numbasync.submission import Submission
@@ -280,6 +281,8 @@ class DeviceFuture(Generic[T]):
             for landing in self._landings:
                 landing.run()
             value: Any = self._value
+            if type(value) is Later or type(value) is tuple:
+                value = made(value)
             return value  # type: ignore[no-any-return]
         finally:
             error = submission = None

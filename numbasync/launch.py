@@ -26,7 +26,19 @@ if TYPE_CHECKING:
     from numbasync.launcher import Launcher
 
 
-class Launch(DeviceOp[Any]):
+class LaunchResult(tuple[Any, ...]):
+    """What a launch gives: its arguments in signature order, also by name. Each kernel has a named
+    tuple of its own, of which this is the base.
+    """
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:  # no type can say which fields there are: those of the kernel
+
+        def __getattr__(self, name: str) -> Any: ...
+
+
+class Launch(DeviceOp[LaunchResult]):
     """One call of a kernel. Gives its arguments back, as a named tuple in signature order."""
 
     _form: Form | None = None
@@ -87,7 +99,7 @@ class Launch(DeviceOp[Any]):
         submission.launched += launcher.names  # before: the message of a fault lists it
         return self._form.enqueue(plan, self._values, self._tensors, submission)
 
-    def result(self) -> Any:
+    def result(self) -> LaunchResult:
         return self._launcher.result(self._values)
 
     def arguments(self, ctx: Context) -> Steps[Bound]:
@@ -99,7 +111,7 @@ class Launch(DeviceOp[Any]):
             values[i] = yield from values[i].steps(ctx)
         return self._launcher.bind(tuple(values))
 
-    def steps(self, ctx: Context) -> Steps[Any]:
+    def steps(self, ctx: Context) -> Steps[LaunchResult]:
         launcher, config, device = self._launcher, self._config, ctx.device
         bound = yield from self.arguments(ctx)
         given = bound.values

@@ -5,11 +5,12 @@ Everything that can be wrong with a call is found before anything of it is enque
 
 from __future__ import annotations
 
+import inspect
 from collections import namedtuple
 from collections.abc import Callable, Iterable
 from functools import cached_property, partial
 from types import FunctionType
-from typing import Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, overload
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from numbasync.backend.base import Dim3
 from numbasync.errors import LauncherError, LaunchError
 from numbasync.execute import describe
 from numbasync.forms import Form, Kinds
-from numbasync.launch import Compile, Launch
+from numbasync.launch import Compile, Launch, LaunchResult
 from numbasync.op import DeviceOp
 from numbasync.parts import refusing
 from numbasync.plan import DEFAULT, Config, Planner, as_device_function
@@ -28,15 +29,34 @@ from numbasync.precondition import Precondition
 from numbasync.signature import check_kernel, parameters
 from numbasync.stream import AnyStream, Stream
 
+if TYPE_CHECKING:  # na.Launcher alone is that of any kernel, which only newer Pythons can say
+    from typing_extensions import ParamSpec as ParamSpecWithDefault
 
-class Configured:
+    P = ParamSpecWithDefault("P", default=...)
+else:
+    P = ParamSpec("P")  # what a kernel is called with
+
+
+class _CallSignature:
+    """`__signature__` of what is called with a kernel's arguments, for editors and `help`."""
+
+    def __get__(self, owner: Any, kind: type) -> Any:
+        if owner is None:
+            return None  # the class itself is called with something else
+        launcher: Launcher[Any] = getattr(owner, "_launcher", owner)
+        return inspect.signature(launcher.py_func).replace(return_annotation=Launch)
+
+
+class Configured(Generic[P]):
     """A kernel with its launch extents: `kernel[grid, block]`, `kernel.forall(n)`."""
 
-    def __init__(self, launcher: Launcher, config: Config) -> None:
+    __signature__ = _CallSignature()
+
+    def __init__(self, launcher: Launcher[P], config: Config) -> None:
         self._launcher = launcher
         self._config = config
 
-    def __call__(self, /, *args: Any, **kwargs: Any) -> Launch:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Launch:
         return Launch(self._launcher, self._launcher.arrange(args, kwargs), self._config)
 
     def __repr__(self) -> str:
@@ -76,7 +96,7 @@ class CpuEngine(NamedTuple):
     why: str
 
 
-class Launcher:
+class Launcher(Generic[P]):
     """A kernel whose calls are operations. Made by `@launcher`.
 
     Attributes:
@@ -86,6 +106,8 @@ class Launcher:
         parameters: its parameters and their roles.
         may_alias: the kernel is written for outputs that share storage with other arguments.
     """
+
+    __signature__ = _CallSignature()
 
     def __init__(
         self,
@@ -105,7 +127,7 @@ class Launcher:
         self.names = (self.name,)
         self._names = names
         self._forms: dict[Kinds, Form | None] = {}
-        self._configured: dict[Any, Configured] = {}
+        self._configured: dict[Any, Configured[P]] = {}
         if isinstance(preconditions, str):
             raise LauncherError(
                 f"kernel {self.name}: preconditions= is a list of conditions, not one text; write "
@@ -122,9 +144,11 @@ class Launcher:
         # `rename` replaces names that a named tuple cannot have, such as `_x`.
         named = namedtuple(self.name, names, rename=True)  # type: ignore[misc]  # noqa: PYI024
         outputs = tuple(i for i, p in enumerate(self.parameters) if p.is_output)
-        kind = type(self.name, (named,), {"__slots__": (), "_output_positions": outputs})
+        kind = type(
+            self.name, (named, LaunchResult), {"__slots__": (), "_output_positions": outputs}
+        )
         # Makes the named tuple of a tuple; `kind(*values)` takes twice as long.
-        self.result: Callable[[tuple[Any, ...]], Any] = partial(tuple.__new__, kind)
+        self.result: Callable[[tuple[Any, ...]], LaunchResult] = partial(tuple.__new__, kind)
         self.__name__ = self.__qualname__ = self.name
         self.__doc__ = self.py_func.__doc__
         self.__module__ = self.py_func.__module__
@@ -132,11 +156,11 @@ class Launcher:
 
     # --- calling ---
 
-    def __call__(self, /, *args: Any, **kwargs: Any) -> Launch:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Launch:
         """The operation that launches the kernel with these arguments; nothing happens yet."""
         return Launch(self, self.arrange(args, kwargs), DEFAULT)
 
-    def __getitem__(self, config: Any) -> Configured:
+    def __getitem__(self, config: Any) -> Configured[P]:
         """Numba's form: `kernel[grid, block]`, `[grid, block, stream]`, `[..., shared_bytes]`."""
         if not _is_plain(config):
             return self._configure(config)
@@ -147,7 +171,7 @@ class Launcher:
             found = self._configured[config] = self._configure(config)
         return found
 
-    def _configure(self, config: Any) -> Configured:
+    def _configure(self, config: Any) -> Configured[P]:
         parts: tuple[Any, ...] = config if isinstance(config, tuple) else (config,)
         if not 2 <= len(parts) <= 4:
             raise LaunchError(
@@ -177,7 +201,7 @@ class Launcher:
 
     def forall(
         self, n: int, tpb: int = 0, stream: AnyStream | int | None = None, sharedmem: int = 0
-    ) -> Configured:
+    ) -> Configured[P]:
         """Numba's form: `n` threads in one dimension, `tpb` a block or as many as suit."""
         if not isinstance(n, int | np.integer) or n < 0:
             raise LaunchError(
@@ -186,7 +210,7 @@ class Launcher:
         block = grids.dim3(tpb, "tpb", self.name) if tpb else None
         return Configured(self, Config(None, block, self._stream(stream or 0), sharedmem, n))
 
-    def compile(self, /, *args: Any, **kwargs: Any) -> DeviceOp[None]:
+    def compile(self, /, *args: P.args, **kwargs: P.kwargs) -> DeviceOp[None]:
         """An operation that compiles for such arguments and launches nothing.
 
         Tensors of `na.meta` suffice. The variant serves every call with the same dtypes,
@@ -260,7 +284,7 @@ class Launcher:
 
 
 @overload
-def launcher(function: Callable[..., Any], /) -> Launcher: ...
+def launcher(function: Callable[P, Any], /) -> Launcher[P]: ...
 @overload
 def launcher(
     *,
@@ -269,7 +293,7 @@ def launcher(
     preconditions: Iterable[str] = (),
     may_alias: bool = False,
     **jit_options: Any,
-) -> Callable[[Callable[..., Any]], Launcher]: ...
+) -> Callable[[Callable[P, Any]], Launcher[P]]: ...
 def launcher(
     function: Any = None,
     /,

@@ -17,6 +17,7 @@ from numbasync.context import Context
 from numbasync.errors import AlreadySubmittedError, OperationError
 from numbasync.exclusive import unlocked
 from numbasync.future import DeviceFuture
+from numbasync.later import check_there
 from numbasync.memory import MemoryPool
 from numbasync.once import Once
 from numbasync.once import Steps as Steps
@@ -30,7 +31,7 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 
-class DeviceOp(ValueMethods, Capturable[T], Generic[T]):
+class DeviceOp(ValueMethods[T], Capturable[T], Generic[T]):
     """A lazy operation that gives a `T`. It runs once.
 
     | to run it | stream chosen by | blocks the thread |
@@ -177,12 +178,7 @@ class DeviceOp(ValueMethods, Capturable[T], Generic[T]):
         """Runs once, however often it is awaited; everyone gets the same object."""
         return Shared(self)
 
-    def unzip(self, n: int | None = None) -> tuple[DeviceOp[Any], ...]:
-        """One operation for each element of the tuple that this gives; it runs once.
-
-        Args:
-            n: how many elements; may be left out where the operation knows it (`zip`, a launch).
-        """
+    def _unzipped(self, n: int | None) -> tuple[DeviceOp[Any], ...]:
         count = self._width() if n is None else n
         if count is None:
             raise OperationError(f"how many values {self} gives is not known yet: write unzip(n).")
@@ -238,6 +234,7 @@ class Link(DeviceOp[U], Generic[T, U]):
                 value = yield from op.steps(ctx)
             while links:
                 link = links.pop()
+                check_there(value, link)
                 value = link.follow(ctx, value)
                 if link.continues:
                     op = value

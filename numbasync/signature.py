@@ -14,45 +14,32 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from types import FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from numbasync.errors import LauncherError
 from numbasync.execute import describe
 from numbasync.stores import Store, summary
 
+if TYPE_CHECKING:
+    # In the kernel they are arrays that are indexed; where it is called, whatever a call takes. No
+    # type is both.
+    KernelInput: TypeAlias = Any
+    KernelOutput: TypeAlias = Any
+    Tile: TypeAlias = Any
+else:
 
-class _ArrayParameter:
-    """What a kernel's body may do with an array parameter; for type checkers only."""
+    class KernelInput:
+        """Annotation: an array that the kernel only reads."""
 
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    ndim: int
-    size: int
-    itemsize: int
-    nbytes: int
-    dtype: Any
+    class KernelOutput:
+        """Annotation: an array that the kernel may write; a partition of it gives the grid."""
 
-    def __getitem__(self, index: Any) -> Any:
-        raise TypeError("a kernel's parameter has elements only on a device")
+    class Tile:
+        """Annotation: a partitioned output of which a block sees its own tile only.
 
-    def __setitem__(self, index: Any, value: Any) -> None:
-        raise TypeError("a kernel's parameter has elements only on a device")
-
-
-class KernelInput(_ArrayParameter):
-    """Annotation: an array that the kernel only reads."""
-
-
-class KernelOutput(_ArrayParameter):
-    """Annotation: an array that the kernel may write; a partition of it gives the grid."""
-
-
-class Tile(_ArrayParameter):
-    """Annotation: a partitioned output of which a block sees its own tile only.
-
-    The tile is clipped at the edge of the tensor; its indices start at 0. Of a mapped partition
-    (`Partition.map`) the kernel's body is run for one tile after the other.
-    """
+        The tile is clipped at the edge of the tensor; its indices start at 0. Of a mapped partition
+        (`Partition.map`) the kernel's body is run for one tile after the other.
+        """
 
 
 class Role(Enum):

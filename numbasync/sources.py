@@ -14,6 +14,8 @@ A = TypeVar("A")
 B = TypeVar("B")
 C = TypeVar("C")
 D = TypeVar("D")
+E = TypeVar("E")
+F = TypeVar("F")
 
 
 class Leaf(DeviceOp[T]):
@@ -136,7 +138,23 @@ def zip(
     a: DeviceOp[A], b: DeviceOp[B], c: DeviceOp[C], d: DeviceOp[D], /
 ) -> DeviceOp[tuple[A, B, C, D]]: ...
 @overload
-def zip(*ops: DeviceOp[Any]) -> DeviceOp[Any]: ...
+def zip(
+    a: DeviceOp[A], b: DeviceOp[B], c: DeviceOp[C], d: DeviceOp[D], e: DeviceOp[E], /
+) -> DeviceOp[tuple[A, B, C, D, E]]: ...
+@overload
+def zip(
+    a: DeviceOp[A],
+    b: DeviceOp[B],
+    c: DeviceOp[C],
+    d: DeviceOp[D],
+    e: DeviceOp[E],
+    f: DeviceOp[F],
+    /,
+) -> DeviceOp[tuple[A, B, C, D, E, F]]: ...
+@overload
+def zip(*ops: DeviceOp[T]) -> DeviceOp[tuple[T, ...]]: ...
+@overload
+def zip(*ops: DeviceOp[Any]) -> DeviceOp[tuple[Any, ...]]: ...
 def zip(*ops: DeviceOp[Any]) -> DeviceOp[Any]:
     """All of them, in order on one stream; the tuple of their values.
 

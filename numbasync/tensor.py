@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from numbasync import layout, line
+from numbasync.array_methods import ArrayMethods, NoOperators
 from numbasync.backend import base
 from numbasync.context import Context
 from numbasync.contiguous import Contiguous, array_key
@@ -40,7 +41,7 @@ from numbasync.transfer import Convert, Memcpy, ToHost
 _moving = threading.RLock()  # two threads must not both become the only holder
 
 
-class Tensor:
+class Tensor(ArrayMethods):
     """An array in device memory. Operations such as `na.zeros` give one.
 
     Attributes:
@@ -217,10 +218,6 @@ class Tensor:
         """Whether it is the same view of the same storage."""
         return self.storage is other.storage and self._layout == other._layout
 
-    def spread(self, shape: layout.Shape) -> Tensor:
-        """A view of a tensor of one element in which every element is that one."""
-        return self._view(Layout(self._layout.offset, shape, (0,) * len(shape)))
-
     def partition(self, tile: int | tuple[int, ...]) -> Partition:
         """Cut into tiles, one a block; a launch writes the tensor in place."""
         return Partition(self, tile)
@@ -294,7 +291,7 @@ class Tensor:
         return f"<Tensor {self.shape} {self.dtype} on {where}{state}>"
 
 
-class SharedTensor:
+class SharedTensor(NoOperators):
     """A tensor that several tasks read. Passed to a kernel, the same object comes back."""
 
     __slots__ = ("tensor",)

@@ -8,6 +8,8 @@ import numpy as np
 
 from numbasync.context import Context
 from numbasync.copies import HostArray, copy, download, upload_any
+from numbasync.errors import NotAGraphNodeError
+from numbasync.later import Later
 from numbasync.memory import MANY_READERS, MemoryPool
 from numbasync.op import DeviceOp, Steps
 from numbasync.submission import Submission
@@ -69,6 +71,25 @@ class ToHost(DeviceOp[HostArray]):
 
     def _describe(self) -> str:
         return f"to_host({self._tensor.shape})"
+
+
+class Item(DeviceOp[Any]):
+    """The only element of a tensor, as a number of Python's."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor = tensor
+
+    def steps(self, ctx: Context) -> Steps[Any]:
+        if ctx.records:
+            raise NotAGraphNodeError(
+                "item() gives a number of Python's, which no replay can change.\n"
+                "Give the tensor, and read it behind the replay: await t.item()"
+            )
+        array = yield from download(ctx, self._tensor)
+        return Later(array.item)
+
+    def _describe(self) -> str:
+        return f"item({self._tensor.shape})"
 
 
 class Convert(DeviceOp["Tensor"]):

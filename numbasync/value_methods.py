@@ -6,31 +6,88 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from numbasync.backend import interchange
 from numbasync.errors import OperationError
 
 if TYPE_CHECKING:
+    from numbasync.copies import HostArray
     from numbasync.op import DeviceOp
+    from numbasync.partition import Partition
+    from numbasync.tensor import SharedTensor, Tensor
+
+T_co = TypeVar("T_co", covariant=True)
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
+D = TypeVar("D")
 
 
-class ValueMethods:
+class _Unknown:
+    """Nothing is one but what has no type: Any, which would be any of the tuples below."""
+
+
+class ValueMethods(Generic[T_co]):
     """What operations offer of tensors, of tuples, and of the results of launches."""
 
     def _labelled(self, change: Callable[[Any], Any], label: str) -> DeviceOp[Any]:
         """An operation that changes the value on the host, and how messages name it."""
         raise NotImplementedError
 
+    def _unzipped(self, n: int | None) -> tuple[DeviceOp[Any], ...]:
+        """One operation for each element of the tuple."""
+        raise NotImplementedError
+
     # --- of operations that give a tuple ---
 
+    @overload
+    def first(self: ValueMethods[tuple[A, *tuple[Any, ...]]]) -> DeviceOp[A]: ...
+    @overload
+    def first(self) -> DeviceOp[Any]: ...
     def first(self) -> DeviceOp[Any]:
         """The first element of the tuple that this gives."""
         return self._labelled(lambda values: self._element(values, 0), "first")
 
+    @overload
+    def last(self: ValueMethods[tuple[*tuple[Any, ...], A]]) -> DeviceOp[A]: ...
+    @overload
+    def last(self) -> DeviceOp[Any]: ...
     def last(self) -> DeviceOp[Any]:
         """The last element of the tuple that this gives."""
         return self._labelled(lambda values: self._element(values, -1), "last")
+
+    @overload
+    def unzip(  # type: ignore[overload-overlap]  # of no type but Any
+        self: ValueMethods[tuple[_Unknown, ...]], n: int | None = None
+    ) -> tuple[DeviceOp[Any], ...]: ...
+    @overload
+    def unzip(self: ValueMethods[tuple[A]], n: int | None = None) -> tuple[DeviceOp[A]]: ...
+    @overload
+    def unzip(
+        self: ValueMethods[tuple[A, B]], n: int | None = None
+    ) -> tuple[DeviceOp[A], DeviceOp[B]]: ...
+    @overload
+    def unzip(
+        self: ValueMethods[tuple[A, B, C]], n: int | None = None
+    ) -> tuple[DeviceOp[A], DeviceOp[B], DeviceOp[C]]: ...
+    @overload
+    def unzip(
+        self: ValueMethods[tuple[A, B, C, D]], n: int | None = None
+    ) -> tuple[DeviceOp[A], DeviceOp[B], DeviceOp[C], DeviceOp[D]]: ...
+    @overload
+    def unzip(
+        self: ValueMethods[tuple[A, ...]], n: int | None = None
+    ) -> tuple[DeviceOp[A], ...]: ...
+    @overload
+    def unzip(self, n: int | None = None) -> tuple[DeviceOp[Any], ...]: ...
+    def unzip(self, n: int | None = None) -> tuple[DeviceOp[Any], ...]:
+        """One operation for each element of the tuple that this gives; it runs once.
+
+        Args:
+            n: how many elements; may be left out where the operation knows it (`zip`, a launch).
+        """
+        return self._unzipped(n)
 
     def output(self) -> DeviceOp[Any]:
         """What a launch wrote: its one output as it was passed, or the tuple of them."""
@@ -38,29 +95,37 @@ class ValueMethods:
 
     # --- of operations that give a tensor, or something that has the same method ---
 
-    def partition(self, tile: int | tuple[int, ...]) -> DeviceOp[Any]:
+    def partition(self, tile: int | tuple[int, ...]) -> DeviceOp[Partition]:
         """The tensor's partition into tiles of this shape."""
         return self._of_value("partition", tile)
 
-    def unpartition(self) -> DeviceOp[Any]:
+    def unpartition(self) -> DeviceOp[Tensor]:
         """The tensor of a partition."""
         return self._of_value("unpartition")
 
-    def reshape(self, *shape: int | tuple[int, ...]) -> DeviceOp[Any]:
+    def reshape(self, *shape: int | tuple[int, ...]) -> DeviceOp[Tensor]:
         """The tensor with another shape of the same size; no copy."""
         return self._of_value("reshape", *shape)
 
-    def shared_tensor(self) -> DeviceOp[Any]:
+    def shared_tensor(self) -> DeviceOp[SharedTensor]:
         """The tensor as a SharedTensor."""
         return self._of_value("shared")
 
-    def dup(self) -> DeviceOp[Any]:
+    def dup(self) -> DeviceOp[Tensor]:
         """A copy of the tensor, in storage of its own."""
         return self._of_value("dup").then(_itself)
 
-    def to_host(self) -> DeviceOp[Any]:
+    def to_host(self) -> DeviceOp[HostArray]:
         """The tensor's elements as a NumPy array."""
         return self._of_value("to_host").then(_itself)
+
+    def astype(self, dtype: Any) -> DeviceOp[Tensor]:
+        """A contiguous copy of the tensor in elements of another type."""
+        return self._of_value("astype", dtype).then(_itself)
+
+    def item(self) -> DeviceOp[Any]:
+        """The tensor's only element as a number of Python's, to be awaited before it is used."""
+        return self._of_value("item").then(_itself)
 
     # --- how ---
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
 
@@ -216,3 +217,31 @@ def test_launchers_are_refused_where_there_is_no_kernel() -> None:
         na.launcher(fastmath=True)(cuda.jit(assignment))
     with pytest.raises(LauncherError, match="has a launcher already"):
         na.launcher(na.launcher(cuda.jit(assignment)))
+
+
+def test_editors_are_shown_the_kernels_parameters() -> None:
+    @na.launcher
+    def kernel(z: na.KernelOutput, a: float, x: na.KernelInput) -> None:
+        """What it does."""
+        z[0] = a * x[0]
+
+    for called in (kernel, kernel[1, 2], kernel.forall(3)):
+        shown = inspect.signature(called)
+        assert list(shown.parameters) == ["z", "a", "x"]
+        assert shown.parameters["a"].annotation == "float"
+        assert shown.return_annotation is na.Launch
+    assert kernel.__doc__ == "What it does."
+    assert "dispatcher" in inspect.signature(na.Launcher).parameters  # the class is no kernel
+    assert na.Launcher[...] is not None  # what annotations may say at run time
+
+
+def test_results_have_the_kernels_names() -> None:
+    @na.launcher
+    def kernel(z: na.KernelOutput, a, _x):
+        z[0] = a
+
+    result = kernel.result((1, 2, 3))
+    assert isinstance(result, na.LaunchResult) and isinstance(result, tuple)
+    assert (result.z, result.a, result[2]) == (1, 2, 3) and {"z", "a"} <= set(dir(result))
+    assert result._fields == ("z", "a", "_2")
+    assert not hasattr(result, "__dict__") and result == (1, 2, 3)
