@@ -8,11 +8,13 @@ elsewhere.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from numbasync import grid as grids
 from numbasync.arguments import Bound
+from numbasync.axes import ALL, Usage, usage
 from numbasync.backend import base
 from numbasync.backend.base import Dim3
 from numbasync.device import Device
@@ -161,8 +163,27 @@ class Planner:
         threads = config.block if config.elements is not None and config.block else self._threads
         return grids.Request(
             self.kernel.name, partitions, shape, config.grid, config.block,
-            threads, self.axes, config.elements,
+            threads, self.axes, config.elements, *self._place(arrays, config),
         )  # fmt: skip
+
+    def _place(
+        self, arrays: dict[int, Any], config: Config
+    ) -> tuple[Usage | None, frozenset[tuple[int, int]]]:
+        """What the kernel asks about a thread's place, and the extents that it compares it with:
+        `usage` and `bounds` of a request.
+        """
+        if config.grid is not None or config.elements is not None:
+            return None, frozenset()  # the call says how many threads there are
+        found = self._usage
+        shapes = {i: array.shape for i, array in arrays.items()}
+        bounds = ((a, shapes[i][n]) for a, i, n in found.bounded if 0 <= n < len(shapes.get(i, ())))
+        return found, frozenset(bounds)
+
+    @cached_property
+    def _usage(self) -> Usage:
+        found = usage(self.kernel.dispatcher.py_func)
+        # The kernel around a body with tiles asks for its block along every axis.
+        return replace(found, blocks=ALL) if self._has_tiles else found
 
     def _with_tiles(self, ranks: tuple[int, ...], mapped: bool) -> Any:
         dispatcher = self.kernel.dispatcher

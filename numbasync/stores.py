@@ -251,7 +251,7 @@ class _Reader:
         if getattr(call, "varkwarg", None) is not None:
             callee = UNKNOWN
             passed.append(call.varkwarg)
-        function = _python(callee)
+        function = callees.function_of(callee)
         if function is not None:
             return self._of_function(function, args, named, rest)
         if isinstance(callee, Method):
@@ -335,14 +335,7 @@ class _Reader:
         return False
 
     def _gives_value(self, callee: Any) -> bool:
-        function = _python(callee)
+        function = callees.function_of(callee)
         if function is not None:
             return self._ask(function).line > 0
         return not isinstance(callee, Method) and callees.gives_value(callee)
-
-
-def _python(callee: Any) -> FunctionType | None:
-    """The code of a device function, a kernel, or a launcher."""
-    found = getattr(callee, "py_func", None)
-    # A NumPy-like function made by Numba has one too, and an output besides.
-    return found if isinstance(found, FunctionType) and not hasattr(callee, "nin") else None
