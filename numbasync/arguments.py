@@ -61,7 +61,7 @@ class Bound:
             value = values[i]
             kind = type(value)
             # The common cases first; `_array` knows them all, and what to say of the others.
-            if kind is Partition and parameter.is_output:
+            if kind is Partition and parameter.is_output:  # of what is only read, tiles mean nothing
                 self.partitions[i] = value
                 tensor = value.tensor
                 self.tensors.append((i, tensor))
@@ -97,11 +97,9 @@ class Bound:
         """File an argument of a rarer kind; its part of the fingerprint, None for a number
         whose type only the device knows.
         """
-        if isinstance(value, Partition):
-            self.partitions[i] = value
         if isinstance(array, Tensor):
             self.tensors.append((i, array))
-            return value.fingerprint if isinstance(value, Partition) else array.fingerprint
+            return array.fingerprint
         if array is not None and array is not value:
             self.unplaced[i] = array
             return None
@@ -194,12 +192,6 @@ def _array(kernel: str, p: Parameter, value: Any) -> ArrayArgument | None:
     """The array that an argument is, None if it is a number; refuses what does not fit."""
     found: ArrayArgument | None = None
     if isinstance(value, Partition):
-        if not p.is_output:
-            raise LauncherError(
-                f"kernel {kernel}: {p.name} is only read, so a partition of it means nothing.\n"
-                "Pass the tensor itself, which partition.unpartition() gives, or declare "
-                f"{p.name}: na.KernelOutput."
-            )
         found = value.tensor
     elif p.role is Role.TILE:
         raise LauncherError(

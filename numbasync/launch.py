@@ -13,6 +13,7 @@ from numbasync.context import Context
 from numbasync.copies import order, upload
 from numbasync.device import Device
 from numbasync.errors import DeviceMismatchError, InternalError
+from numbasync.foreseen import foreseen
 from numbasync.memory import MemoryPool
 from numbasync.op import DeviceOp, Steps
 from numbasync.parts import common_stream, refusing
@@ -53,6 +54,7 @@ class Launch(DeviceOp[Any]):
         if self._lazy:
             with refusing(values):
                 self.stream = common_stream((values[i] for i in self._lazy), config.stream)
+                launcher.check(self.foreseen())
         else:
             self._bound = launcher.bind(values)
         for i in self._lazy:
@@ -66,6 +68,13 @@ class Launch(DeviceOp[Any]):
     @property
     def is_node(self) -> bool:  # type: ignore[override]
         return self._form is not None or (self._bound is not None and not self._bound.host)
+
+    def foreseen(self) -> Any:
+        """What it is going to give, as far as that is known; see `foreseen`."""
+        values = list(self._values)
+        for i in self._lazy:
+            values[i] = foreseen(values[i])
+        return self._launcher.result(tuple(values))
 
     def again(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Launch:
         """Another call of the kernel, with what this one had in brackets."""

@@ -18,6 +18,7 @@ from numbasync.arguments import Bound
 from numbasync.backend.base import Dim3
 from numbasync.errors import LauncherError, LaunchError
 from numbasync.execute import describe
+from numbasync.foreseen import UNKNOWN
 from numbasync.forms import Form, Kinds
 from numbasync.launch import Compile, Launch
 from numbasync.op import DeviceOp
@@ -236,6 +237,14 @@ class Launcher:
         if not self.may_alias and not bound.storages_differ():
             bound.check_aliases(self.name, self.parameters)
         return bound
+
+    def check(self, values: tuple[Any, ...]) -> None:
+        """`bind`, for its refusals, of the arguments that are known before others are run."""
+        known = [(p, v) for p, v in zip(self.parameters, values, strict=True) if v is not UNKNOWN]
+        parameters = tuple(p for p, _ in known)
+        bound = Bound(self.name, parameters, tuple(v for _, v in known))
+        if not self.may_alias and not bound.storages_differ():
+            bound.check_aliases(self.name, parameters)
 
     @property
     def _numba_type_(self) -> Any:
