@@ -61,7 +61,9 @@ class Bound:
             value = values[i]
             kind = type(value)
             # The common cases first; `_array` knows them all, and what to say of the others.
-            if kind is Partition and parameter.is_output:  # of what is only read, tiles mean nothing
+            if (
+                kind is Partition and parameter.is_output
+            ):  # of what is only read, tiles mean nothing
                 self.partitions[i] = value
                 tensor = value.tensor
                 self.tensors.append((i, tensor))
