@@ -7,6 +7,7 @@ stages work with; it knows which arguments are arrays, and which of them came as
 from __future__ import annotations
 
 from collections.abc import Hashable
+from types import NoneType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -79,6 +80,8 @@ class Bound:
                 parts.append(kind)
             elif kind is int and parameter.takes_number:
                 parts.append(int if -(2**63) <= value < 2**63 else _big(kernel, parameter, value))
+            elif value is None and parameter.takes_none:
+                parts.append(NoneType)
             else:
                 array = _array(kernel, parameter, value)
                 parts.append(self._sort(i, value, array))
@@ -297,7 +300,10 @@ def _instead(p: Parameter, value: Any) -> str:
     if isinstance(value, DeviceFuture):
         return "It is work under way: await it, and pass what that gives."
     if value is None:
-        return f"Pass an array or a number; a kernel that needs no {p.name} does without it."
+        return (
+            f"Pass an array or a number. A kernel that can do without {p.name} tests for it, "
+            f"if {p.name} is not None: ..., or has None as its default."
+        )
     if isinstance(value, str | bytes):
         return "Kernels have no text. Pass a number that stands for it."
     if isinstance(value, list):

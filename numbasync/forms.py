@@ -12,6 +12,7 @@ twice as much as everything else that Python does for a launch.
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import NoneType
 from typing import Any
 
 from numbasync.arguments import TYPED
@@ -70,6 +71,8 @@ def _is_plain(p: Parameter, kind: type) -> bool:
         return p.takes_tensor
     if kind is SharedTensor:
         return p.takes_tensor and not p.is_output
+    if kind is NoneType:
+        return p.takes_none
     return p.takes_number and (kind is int or kind in TYPED)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import namedtuple
 from collections.abc import Callable, Iterable
 from functools import cached_property, partial
+from inspect import Signature
 from types import FunctionType
 from typing import Any, NamedTuple, overload
 
@@ -23,7 +24,7 @@ from numbasync.forms import Form, Kinds
 from numbasync.launch import Compile, Launch
 from numbasync.op import DeviceOp
 from numbasync.parts import refusing
-from numbasync.plan import DEFAULT, Config, Planner, as_device_function
+from numbasync.plan import DEFAULT, Config, Planner, as_device_function, in_order
 from numbasync.precondition import Precondition
 from numbasync.signature import check_kernel, parameters
 from numbasync.stream import Stream
@@ -95,15 +96,20 @@ class Launcher:
         preconditions: Iterable[str],
         may_alias: bool,
     ) -> None:
-        self.kernel = dispatcher
         self.py_func: FunctionType = dispatcher.py_func
         self.name = self.py_func.__name__
         self.parameters = parameters(self.py_func)
+        only = self.py_func.__code__.co_kwonlyargcount
+        if only:
+            dispatcher = in_order(dispatcher)
+        self.kernel = dispatcher
         self.may_alias = may_alias
         names = [p.name for p in self.parameters]
         self.label = f"{self.name}({', '.join(names)})"
         self.names = (self.name,)
         self._names = names
+        self._positional = len(names) - only
+        self._plain_count = -1 if only else len(names)  # of arguments that need no sorting
         self._forms: dict[Kinds, Form | None] = {}
         self._configured: dict[Any, Configured] = {}
         if isinstance(preconditions, str):
@@ -201,17 +207,20 @@ class Launcher:
     def arrange(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """The arguments in signature order."""
         names = self._names
-        if not kwargs and len(args) == len(names):
+        if not kwargs and len(args) == self._plain_count:
             return args
-        values = dict(zip(names, args, strict=False))
+        values = dict(zip(names[: self._positional], args, strict=False))
         wrong = [k for k in kwargs if k not in names or k in values]
         values |= kwargs
+        for p in self.parameters:
+            if p.name not in values and p.default is not Signature.empty:
+                values[p.name] = p.default
         missing = [n for n in names if n not in values]
-        if len(args) > len(names) or wrong or missing:
+        if len(args) > self._positional or wrong or missing:
             named = wrong or missing
             these = f"{', '.join(named)} {'is' if len(named) == 1 else 'are'}"
             problem = (
-                f"{len(args)} arguments came" if len(args) > len(names)
+                f"{len(args)} arguments came without a name" if len(args) > self._positional
                 else f"{these} unknown or came twice" if wrong
                 else f"{these} missing"
             )  # fmt: skip

@@ -21,7 +21,7 @@ from numbasync.device import Device
 from numbasync.errors import LaunchError
 from numbasync.kernel import Kernel, Keys
 from numbasync.partition import Partition
-from numbasync.signature import Parameter, Role
+from numbasync.signature import Parameter, Role, positional
 from numbasync.stream import Stream
 from numbasync.tiles import are_mapped, with_tiles
 
@@ -198,6 +198,14 @@ def jit_options(dispatcher: Any) -> dict[str, Any]:
     """The options that another function compiled for the same purpose should have."""
     kept = ("debug", "opt", "lineinfo", "fastmath", "max_registers")
     return {k: v for k, v in dispatcher.targetoptions.items() if k in kept}
+
+
+def in_order(dispatcher: Any) -> Any:
+    """The same kernel with all of its parameters positional; see `positional`."""
+    made = type(dispatcher)(positional(dispatcher.py_func), dispatcher.targetoptions)
+    if type(dispatcher._cache).__name__ != "NullCache":
+        made.enable_caching()
+    return made
 
 
 def as_device_function(dispatcher: Any) -> Any:

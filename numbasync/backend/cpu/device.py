@@ -134,6 +134,8 @@ class CpuDevice:
         if isinstance(value, (np.generic, bool, int, float, complex)):
             found: Hashable = typeof(value)
             return found
+        if value is None:
+            return types.none
         if isinstance(value, tuple):
             parts = tuple(self.scalar_key(v) for v in value)
             return types.NamedTuple(parts, type(value)) if hasattr(value, "_fields") else parts

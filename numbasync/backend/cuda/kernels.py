@@ -37,7 +37,9 @@ _PACK = {
     types.float16: "e", types.float32: "f", types.float64: "d",
     types.complex64: "ff", types.complex128: "dd",
 }  # fmt: skip
-_SCALARS: dict[type, Any] = {float: types.float64, bool: types.boolean, complex: types.complex128}
+_SCALARS: dict[type, Any] = {
+    float: types.float64, bool: types.boolean, complex: types.complex128, type(None): types.none,
+}  # fmt: skip
 
 
 class CudaArray:
@@ -242,6 +244,10 @@ class CudaExecutable:
         for i, kind in enumerate(self.numba.argument_types):
             array = isinstance(kind, types.Array)
             code = array_format(kind.ndim) if array else _PACK.get(kind)
+            if kind == types.none:  # which Numba passes as a pointer that nothing reads
+                codes.append("Q")
+                fields.append("0")
+                continue
             if code is None:
                 return f"arguments of type {kind} are packed by Numba"
             codes.append(code)
@@ -274,7 +280,7 @@ class CudaExecutable:
             return ""
         codes, at = ["="], 0
         for kind in self.numba.argument_types:
-            if isinstance(kind, types.Complex):
+            if isinstance(kind, types.Complex) or kind == types.none:
                 return ""
             array = isinstance(kind, types.Array)
             size = struct.calcsize(array_format(kind.ndim) if array else _PACK[kind])
