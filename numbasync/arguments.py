@@ -20,6 +20,7 @@ from numbasync.device import Device
 from numbasync.errors import AliasError, CallerError, DTypeError, LauncherError
 from numbasync.execute import describe
 from numbasync.future import DeviceFuture
+from numbasync.inout import InOut, check_apart
 from numbasync.partition import Partition
 from numbasync.signature import Parameter, Role
 from numbasync.tensor import SharedTensor, Tensor
@@ -44,9 +45,12 @@ class Bound:
         sources: those of the tensors whose memory another library lends.
         unplaced: other libraries' arrays in the host's memory, by position. Whether a device
             uses them in place, it says itself: `placed`.
+        inouts: position and array of each one that is downloaded again; `host` has them, too.
     """
 
-    __slots__ = ("_parts", "host", "partitions", "sources", "tensors", "unplaced", "values")
+    __slots__ = (
+        "_parts", "host", "inouts", "partitions", "sources", "tensors", "unplaced", "values",
+    )  # fmt: skip
 
     def __init__(
         self, kernel: str, parameters: tuple[Parameter, ...], values: tuple[Any, ...]
@@ -57,6 +61,7 @@ class Bound:
         self.partitions: dict[int, Partition] = {}
         self.sources: tuple[Tensor, ...] = ()
         self.unplaced: dict[int, HostArray] = {}
+        self.inouts: dict[int, HostArray] = {}
         parts: list[Any] = []
         for i, parameter in enumerate(parameters):
             value = values[i]
@@ -82,12 +87,43 @@ class Bound:
                 parts.append(int if -(2**63) <= value < 2**63 else _big(kernel, parameter, value))
             elif value is None and parameter.takes_none:
                 parts.append(NoneType)
+            elif kind is InOut:
+                parts.append(self._take_inout(kernel, i, parameter, value))
             else:
                 array = _array(kernel, parameter, value)
                 parts.append(self._sort(i, value, array))
                 if isinstance(array, Tensor) and array.source is not None:
                     self._borrow(kernel, parameter, array)
         self._parts = parts
+        if self.inouts:
+            named = [(parameters[i].name, array) for i, array in self.inouts.items()]
+            others = ((parameters[i].name, a) for i, a in self.host if i not in self.inouts)
+            check_apart(kernel, named, others)
+
+    def _take_inout(self, kernel: str, i: int, p: Parameter, value: InOut) -> Hashable:
+        """File an array that is uploaded and downloaded again; its part of the fingerprint.
+
+        Raises:
+            LauncherError: the kernel does not write it, or wants tiles of it.
+        """
+        if not p.is_output or (p.role is Role.TILE and value.cut is None):
+            problem = (
+                "is a na.Tile and needs tiles; pass na.inout(array).partition(tile)"
+                if p.is_output else "is only read; pass the array without na.inout"
+            )  # fmt: skip
+            raise LauncherError(f"kernel {kernel}: {p.name} {problem}.")
+        array = self.inouts[i] = value.array
+        self.host.append((i, array))
+        if value.cut is None:
+            return layout.dtype_key(array.dtype), array.shape
+        self.partitions[i] = value.cut
+        return value.cut.fingerprint
+
+    def given(self) -> tuple[Any, ...]:
+        """The values that a launch gives back."""
+        if not self.inouts:
+            return self.values
+        return tuple(self.inouts.get(i, v) for i, v in enumerate(self.values))
 
     def _borrow(self, kernel: str, parameter: Parameter, tensor: Tensor) -> None:
         if parameter.is_output and tensor.is_readonly:
@@ -218,7 +254,8 @@ def _array(kernel: str, p: Parameter, value: Any) -> ArrayArgument | None:
             raise LauncherError(
                 f"kernel {kernel}: {p.name} is written, but an array in host memory is copied to "
                 "the device and the result would be lost.\n"
-                "Keep a tensor: t = await na.from_host(array)"
+                "Write na.inout(array), which is downloaded again; or keep a tensor: "
+                "t = await na.from_host(array)"
             )
         _check_dtype(kernel, p, value.dtype)
         found = value

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 from numbasync.arguments import Bound
 from numbasync.backend import base
 from numbasync.context import Context
-from numbasync.copies import order, upload
+from numbasync.copies import download, order, upload
 from numbasync.device import Device
 from numbasync.errors import DeviceMismatchError, InternalError
 from numbasync.foreseen import foreseen
 from numbasync.memory import MemoryPool
+from numbasync.inout import InOut, check_settled, note
 from numbasync.op import DeviceOp, Steps
 from numbasync.parts import common_stream, refusing
 from numbasync.plan import DEFAULT, Config, Plan
@@ -54,7 +55,7 @@ class Launch(DeviceOp[Any]):
         if self._lazy:
             with refusing(values):
                 self.stream = common_stream((values[i] for i in self._lazy), config.stream)
-                launcher.check(self.foreseen())
+                launcher.check(self._foreseen())
         else:
             self._bound = launcher.bind(values)
         for i in self._lazy:
@@ -71,10 +72,15 @@ class Launch(DeviceOp[Any]):
 
     def foreseen(self) -> Any:
         """What it is going to give, as far as that is known; see `foreseen`."""
+        values = (v.array if type(v) is InOut else v for v in self._foreseen())
+        return self._launcher.result(tuple(values))
+
+    def _foreseen(self) -> tuple[Any, ...]:
+        """The arguments, as far as they are known before the lazy ones are run."""
         values = list(self._values)
         for i in self._lazy:
             values[i] = foreseen(values[i])
-        return self._launcher.result(tuple(values))
+        return tuple(values)
 
     def again(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Launch:
         """Another call of the kernel, with what this one had in brackets."""
@@ -111,7 +117,7 @@ class Launch(DeviceOp[Any]):
     def steps(self, ctx: Context) -> Steps[Any]:
         launcher, config, device = self._launcher, self._config, ctx.device
         bound = yield from self.arguments(ctx)
-        given = bound.values
+        given = bound.given()
         if bound.unplaced:
             bound = launcher.bind(bound.placed(device))
         if launcher.preconditions:
@@ -124,13 +130,19 @@ class Launch(DeviceOp[Any]):
             plan = launcher.planner.make(bound, config, device, executable)
         if bound.host and device.limit is not None:
             yield from ctx.room(sum(2 * array.nbytes for _, array in bound.host))
+        if bound.host and not plan.empty:
+            named = ((launcher.parameters[i].name, array) for i, array in bound.host)
+            check_settled(launcher.name, named)
         if not plan.empty:
             if bound.sources:
                 order(ctx, *bound.sources)
             with device.leasing:
-                args = _lease(launcher, bound, ctx)
+                args, uploaded = _lease(launcher, bound, ctx)
                 ctx.queue.launch(plan.work, args)
             ctx.launched(launcher.names, self)
+            for i, array in bound.inouts.items():
+                yield from download(ctx, uploaded[i], array)
+                note(ctx, array)
         return launcher.result(given)
 
     def _width(self) -> int:
@@ -174,8 +186,12 @@ def _compiled(launcher: Launcher, bound: Bound, device: Device) -> Steps[base.Ex
     return found
 
 
-def _lease(launcher: Launcher, bound: Bound, ctx: Context) -> list[Any]:
-    """Take every array of a launch for its stream; the arguments as the backend wants them."""
+def _lease(
+    launcher: Launcher, bound: Bound, ctx: Context
+) -> tuple[list[Any], dict[int, Tensor]]:
+    """Take every array of a launch for its stream; the arguments as the backend wants them, and
+    what was uploaded.
+    """
     parameters = launcher.parameters
     args: list[Any] = list(bound.values)
     # Tensors before NumPy arrays: one of another device is found before anything is uploaded.
@@ -192,12 +208,13 @@ def _lease(launcher: Launcher, bound: Bound, ctx: Context) -> list[Any]:
                 "Run it on a stream of the tensor's device, or inside `with na.use_device(d):`."
             ) from None
         args[i] = tensor.handle
+    uploaded: dict[int, Tensor] = {}
     for i, array in bound.host:
-        tensor = Tensor.allocate(ctx, array.shape, array.dtype)
+        tensor = uploaded[i] = Tensor.allocate(ctx, array.shape, array.dtype)
         upload(ctx, tensor, array)
         args[i] = tensor.handle
     # A tile's extents follow its array; from the back, so that positions stay.
     for i, partition in reversed(bound.partitions.items()):
         if parameters[i].role is Role.TILE:
             args[i + 1 : i + 1] = partition.tile
-    return args
+    return args, uploaded
