@@ -21,6 +21,7 @@ from numbasync.errors import AliasError, CallerError, DTypeError, LauncherError
 from numbasync.execute import describe
 from numbasync.future import DeviceFuture
 from numbasync.inout import InOut, check_apart
+from numbasync.members import fingerprint, flat, holds_arrays, members, numbers, replaced
 from numbasync.partition import Partition
 from numbasync.signature import Parameter, Role
 from numbasync.tensor import SharedTensor, Tensor
@@ -46,22 +47,30 @@ class Bound:
         unplaced: other libraries' arrays in the host's memory, by position. Whether a device
             uses them in place, it says itself: `placed`.
         inouts: position and array of each one that is downloaded again; `host` has them, too.
+        records: positions of structured scalars, which `host` has as arrays of no axes: kernels
+            are given their place.
+        tuples: tuples with arrays in them, by position: tensors and NumPy arrays, which are in
+            none of the above, and numbers.
     """
 
     __slots__ = (
-        "_parts", "host", "inouts", "partitions", "sources", "tensors", "unplaced", "values",
+        "_given", "_parts", "host", "inouts", "partitions", "records", "sources", "tensors",
+        "tuples", "unplaced", "values",
     )  # fmt: skip
 
     def __init__(
         self, kernel: str, parameters: tuple[Parameter, ...], values: tuple[Any, ...]
     ) -> None:
-        self.values = values
+        self._given = values
+        self.values = values = numbers(parameters, values)
         self.tensors: list[tuple[int, Tensor]] = []
         self.host: list[tuple[int, HostArray]] = []
         self.partitions: dict[int, Partition] = {}
         self.sources: tuple[Tensor, ...] = ()
         self.unplaced: dict[int, HostArray] = {}
         self.inouts: dict[int, HostArray] = {}
+        self.records: set[int] = set()
+        self.tuples: dict[int, Any] = {}
         parts: list[Any] = []
         for i, parameter in enumerate(parameters):
             value = values[i]
@@ -89,6 +98,13 @@ class Bound:
                 parts.append(NoneType)
             elif kind is InOut:
                 parts.append(self._take_inout(kernel, i, parameter, value))
+            elif kind is np.void and value.dtype.names and parameter.takes_number:
+                _check_dtype(kernel, parameter, value.dtype)
+                self.host.append((i, np.asarray(value)))
+                self.records.add(i)
+                parts.append((np.void, value.dtype))
+            elif holds_arrays(value):
+                parts.append(self._take_tuple(kernel, i, parameter, value))
             else:
                 array = _array(kernel, parameter, value)
                 parts.append(self._sort(i, value, array))
@@ -119,11 +135,30 @@ class Bound:
         self.partitions[i] = value.cut
         return value.cut.fingerprint
 
+    def _take_tuple(self, kernel: str, i: int, p: Parameter, value: Any) -> Hashable:
+        """File a tuple with arrays in it; its part of the fingerprint."""
+
+        def member(v: Any) -> Any:
+            array = None if _is_number(v) else _array(kernel, p, v)
+            if isinstance(array, Tensor) and array.source is not None:
+                self._borrow(kernel, p, array)
+            return v if array is None else array
+
+        self.tuples[i] = members(kernel, p, value, member)
+        return fingerprint(self.tuples[i])
+
+    def uploads(self) -> list[tuple[int, HostArray]]:
+        """Position and array of all that is uploaded, in tuples, too."""
+        return self.host + [(i, a) for i, a in self._members() if isinstance(a, np.ndarray)]
+
+    def _members(self) -> list[tuple[int, Any]]:
+        return [(i, v) for i, values in self.tuples.items() for v in flat(values)]
+
     def given(self) -> tuple[Any, ...]:
         """The values that a launch gives back."""
         if not self.inouts:
-            return self.values
-        return tuple(self.inouts.get(i, v) for i, v in enumerate(self.values))
+            return self._given
+        return tuple(self.inouts.get(i, v) for i, v in enumerate(self._given))
 
     def _borrow(self, kernel: str, parameter: Parameter, tensor: Tensor) -> None:
         if parameter.is_output and tensor.is_readonly:
@@ -170,7 +205,8 @@ class Bound:
         Raises:
             AliasError: there is one.
         """
-        found = [(i, t) for i, t in self.tensors if t.device is not None]
+        inner = [(i, t) for i, t in self._members() if isinstance(t, Tensor)]
+        found = [(i, t) for i, t in self.tensors + inner if t.device is not None]
         for n, (i, a) in enumerate(found):
             for j, b in found[n + 1 :]:
                 p, q = parameters[i], parameters[j]
@@ -188,6 +224,8 @@ class Bound:
     def storages_differ(self) -> bool:
         """Whether no two tensors share memory: the quick answer of nearly every call."""
         tensors = self.tensors
+        if self.tuples:
+            return False
         if len(tensors) == 2:
             return tensors[0][1].storage_id != tensors[1][1].storage_id
         return len({t.storage_id for _, t in tensors}) == len(tensors)
@@ -199,11 +237,14 @@ class Bound:
 
     def arrays(self) -> dict[int, ArrayArgument]:
         """Every array, by position."""
-        return dict(self.tensors) | dict(self.host)
+        host = {i: array for i, array in self.host if i not in self.records}
+        return dict(self.tensors) | host
 
     def keys(self, device: base.Device) -> list[Hashable]:
         """Each argument's part of a compiled kernel's key."""
-        arrays = self.arrays()
+        arrays: dict[int, Any] = self.arrays()
+        if self.tuples:
+            arrays |= self.tuples
         return [_key(arrays.get(i), v, device) for i, v in enumerate(self.values)]
 
 
@@ -221,9 +262,13 @@ def _big(kernel: str, p: Parameter, value: int) -> str:
     return "big"
 
 
-def _key(array: ArrayArgument | None, value: Any, device: base.Device) -> Hashable:
+def _key(array: Any, value: Any, device: base.Device) -> Hashable:
     if array is None:
         return device.scalar_key(value)
+    if isinstance(array, tuple):
+        return replaced(
+            array, lambda v: _key(v if isinstance(v, Tensor | np.ndarray) else None, v, device)
+        )
     if isinstance(array, Tensor):
         return array.key
     return ArrayKey(layout.dtype_key(array.dtype), array.ndim, "C")
@@ -307,7 +352,7 @@ def _is_numbers(kernel: str, p: Parameter, values: tuple[Any, ...]) -> bool:
         elif not _is_number(value):
             raise LauncherError(
                 f"kernel {kernel}: {p.name} is a tuple with {describe(value)} in it; a kernel "
-                "takes tuples of numbers only.\nGive each array a parameter of its own."
+                "takes tuples of tensors, NumPy arrays and numbers."
             )
     return True
 

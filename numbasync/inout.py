@@ -44,7 +44,9 @@ class InOut:
     def map(self, blocks: int) -> InOut:
         """The same tiles shared out among few blocks; see `Partition.map`."""
         if self.cut is None:
-            raise OperationError(f"{self!r} has no tiles to map: write partition(tile).map(blocks).")
+            raise OperationError(
+                f"{self!r} has no tiles to map: write partition(tile).map(blocks)."
+            )
         return InOut(self.array, self.cut.map(blocks))
 
     def _described(self) -> Tensor:
@@ -93,7 +95,7 @@ _lock = threading.Lock()
 def overlap(a: HostArray, b: HostArray) -> bool:
     """Whether two arrays have an element in common; True where that takes long to tell."""
     try:
-        return np.shares_memory(a, b, max_work=MOST_WORK)
+        return np.shares_memory(a, b, max_work=MOST_WORK)  # type: ignore[arg-type]  # stub's error
     except np.exceptions.TooHardError:
         return True
 

@@ -5,7 +5,10 @@ A call of plain arguments whose plan is known is enqueued at once; any other one
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from numbasync.arguments import Bound
 from numbasync.backend import base
@@ -14,8 +17,9 @@ from numbasync.copies import download, order, upload
 from numbasync.device import Device
 from numbasync.errors import DeviceMismatchError, InternalError
 from numbasync.foreseen import foreseen
-from numbasync.memory import MemoryPool
 from numbasync.inout import InOut, check_settled, note
+from numbasync.members import replaced
+from numbasync.memory import MemoryPool
 from numbasync.op import DeviceOp, Steps
 from numbasync.parts import common_stream, refusing
 from numbasync.plan import DEFAULT, Config, Plan
@@ -68,7 +72,7 @@ class Launch(DeviceOp[Any]):
 
     @property
     def is_node(self) -> bool:  # type: ignore[override]
-        return self._form is not None or (self._bound is not None and not self._bound.host)
+        return self._form is not None or (self._bound is not None and not self._bound.uploads())
 
     def foreseen(self) -> Any:
         """What it is going to give, as far as that is known; see `foreseen`."""
@@ -128,10 +132,11 @@ class Launch(DeviceOp[Any]):
         if plan is None:
             executable = yield from _compiled(launcher, bound, device)
             plan = launcher.planner.make(bound, config, device, executable)
-        if bound.host and device.limit is not None:
-            yield from ctx.room(sum(2 * array.nbytes for _, array in bound.host))
-        if bound.host and not plan.empty:
-            named = ((launcher.parameters[i].name, array) for i, array in bound.host)
+        uploads = bound.uploads() if bound.tuples else bound.host
+        if uploads and device.limit is not None:
+            yield from ctx.room(sum(2 * array.nbytes for _, array in uploads))
+        if uploads and not plan.empty:
+            named = ((launcher.parameters[i].name, array) for i, array in uploads)
             check_settled(launcher.name, named)
         if not plan.empty:
             if bound.sources:
@@ -186,16 +191,15 @@ def _compiled(launcher: Launcher, bound: Bound, device: Device) -> Steps[base.Ex
     return found
 
 
-def _lease(
-    launcher: Launcher, bound: Bound, ctx: Context
-) -> tuple[list[Any], dict[int, Tensor]]:
+def _lease(launcher: Launcher, bound: Bound, ctx: Context) -> tuple[list[Any], dict[int, Tensor]]:
     """Take every array of a launch for its stream; the arguments as the backend wants them, and
     what was uploaded.
     """
     parameters = launcher.parameters
     args: list[Any] = list(bound.values)
+
     # Tensors before NumPy arrays: one of another device is found before anything is uploaded.
-    for i, tensor in bound.tensors:
+    def handle(i: int, tensor: Tensor) -> Any:
         try:
             if parameters[i].is_output:
                 ctx.write(tensor.storage, tensor)
@@ -207,12 +211,29 @@ def _lease(
                 f"to {ctx.device.label}.\n"
                 "Run it on a stream of the tensor's device, or inside `with na.use_device(d):`."
             ) from None
-        args[i] = tensor.handle
+        return tensor.handle
+
+    def member(i: int, value: Any) -> Any:
+        return handle(i, value) if isinstance(value, Tensor) else value
+
+    def uploaded_handle(array: Any) -> Any:
+        if not isinstance(array, np.ndarray):
+            return array
+        made = Tensor.allocate(ctx, array.shape, array.dtype)
+        upload(ctx, made, array)
+        return made.handle
+
+    for i, tensor in bound.tensors:
+        args[i] = handle(i, tensor)
+    for i, values in bound.tuples.items():
+        args[i] = replaced(values, partial(member, i))
     uploaded: dict[int, Tensor] = {}
     for i, array in bound.host:
         tensor = uploaded[i] = Tensor.allocate(ctx, array.shape, array.dtype)
         upload(ctx, tensor, array)
         args[i] = tensor.handle
+    for i in bound.tuples:
+        args[i] = replaced(args[i], uploaded_handle)
     # A tile's extents follow its array; from the back, so that positions stay.
     for i, partition in reversed(bound.partitions.items()):
         if parameters[i].role is Role.TILE:
