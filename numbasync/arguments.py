@@ -94,7 +94,7 @@ class Bound:
                 parts.append(kind)
             elif kind is int and parameter.takes_number:
                 parts.append(int if -(2**63) <= value < 2**63 else _big(kernel, parameter, value))
-            elif value is None and parameter.takes_none:
+            elif kind is NoneType and parameter.takes_none:
                 parts.append(NoneType)
             elif kind is InOut:
                 parts.append(self._take_inout(kernel, i, parameter, value))

@@ -170,7 +170,7 @@ class _Reader:
         others: set[int] = set()
         parameters: set[int] = set()
         for s in self._names.statements:
-            value = getattr(s, "value", None)
+            value: Any = getattr(s, "value", None)
             if isinstance(value, ir.Arg):
                 parameters.add(value.index)
             if isinstance(s, ir.SetItem | ir.StaticSetItem):

@@ -16,7 +16,7 @@ def fits(names: str, ndim: int, dtypes: tuple[str, ...]) -> tuple[str, ...]:
     first is asked for its name.
     """
     first, *others = names.split()
-    if len(dtypes) > 1:
+    if len(dtypes) != 1:
         return tuple(f"{n}.ndim == {ndim} and {n}.dtype in {dtypes}" for n in (first, *others))
     return (
         f"{first}.ndim == {ndim} and {first}.dtype == {dtypes[0]!r}",

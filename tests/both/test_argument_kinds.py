@@ -160,7 +160,7 @@ def test_what_cannot_be_written_back_is_refused(device: na.Device) -> None:
         (LauncherError, "x is only read", lambda: saxpy(t, 1.0, na.inout(x))),
         (LauncherError, r"lost.*\nWrite na.inout\(array\)", lambda: saxpy(z, 1.0, x)),
         (LauncherError, "t is a na.Tile", lambda: visit_tile(na.inout(z))),
-        (OperationError, "takes a NumPy array, not Tensor", lambda: na.inout(t)),
+        (OperationError, "takes a NumPy array, not Tensor", lambda: na.inout(t)),  # type: ignore[arg-type]
         (OperationError, "read-only", lambda: na.inout(np.broadcast_to(x, (2, 8)))),
         (OperationError, "no tiles to map", lambda: na.inout(z).map(2)),
     ):
