@@ -47,6 +47,8 @@ from numbasync.graph import CudaGraph as CudaGraph
 from numbasync.graphed import graphed as graphed
 from numbasync.host import HostBuffer as HostBuffer
 from numbasync.host import pinned as pinned
+from numbasync.inout import InOut as InOut
+from numbasync.inout import inout as inout
 from numbasync.joining import concatenate as concatenate
 from numbasync.joining import stack as stack
 from numbasync.kernel import compile_count as compile_count

@@ -5,14 +5,20 @@ A call of plain arguments whose plan is known is enqueued at once; any other one
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from numbasync.arguments import Bound
 from numbasync.backend import base
 from numbasync.context import Context
-from numbasync.copies import order, upload
+from numbasync.copies import download, order, upload
 from numbasync.device import Device
 from numbasync.errors import DeviceMismatchError, InternalError
+from numbasync.foreseen import foreseen
+from numbasync.inout import InOut, check_settled, note
+from numbasync.members import replaced
 from numbasync.memory import MemoryPool
 from numbasync.op import DeviceOp, Steps
 from numbasync.parts import common_stream, refusing
@@ -65,6 +71,7 @@ class Launch(DeviceOp[LaunchResult]):
         if self._lazy:
             with refusing(values):
                 self.stream = common_stream((values[i] for i in self._lazy), config.stream)
+                launcher.check(self._foreseen())
         else:
             self._bound = launcher.bind(values)
         for i in self._lazy:
@@ -77,7 +84,19 @@ class Launch(DeviceOp[LaunchResult]):
 
     @property
     def is_node(self) -> bool:  # type: ignore[override]
-        return self._form is not None or (self._bound is not None and not self._bound.host)
+        return self._form is not None or (self._bound is not None and not self._bound.uploads())
+
+    def foreseen(self) -> Any:
+        """What it is going to give, as far as that is known; see `foreseen`."""
+        values = (v.array if type(v) is InOut else v for v in self._foreseen())
+        return self._launcher.result(tuple(values))
+
+    def _foreseen(self) -> tuple[Any, ...]:
+        """The arguments, as far as they are known before the lazy ones are run."""
+        values = list(self._values)
+        for i in self._lazy:
+            values[i] = foreseen(values[i])
+        return tuple(values)
 
     def again(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Launch:
         """Another call of the kernel, with what this one had in brackets."""
@@ -114,7 +133,7 @@ class Launch(DeviceOp[LaunchResult]):
     def steps(self, ctx: Context) -> Steps[LaunchResult]:
         launcher, config, device = self._launcher, self._config, ctx.device
         bound = yield from self.arguments(ctx)
-        given = bound.values
+        given = bound.given()
         if bound.unplaced:
             bound = launcher.bind(bound.placed(device))
         if launcher.preconditions:
@@ -125,15 +144,22 @@ class Launch(DeviceOp[LaunchResult]):
         if plan is None:
             executable = yield from _compiled(launcher, bound, device)
             plan = launcher.planner.make(bound, config, device, executable)
-        if bound.host and device.limit is not None:
-            yield from ctx.room(sum(2 * array.nbytes for _, array in bound.host))
+        uploads = bound.uploads() if bound.tuples else bound.host
+        if uploads and device.limit is not None:
+            yield from ctx.room(sum(2 * array.nbytes for _, array in uploads))
+        if uploads and not plan.empty:
+            named = ((launcher.parameters[i].name, array) for i, array in uploads)
+            check_settled(launcher.name, named)
         if not plan.empty:
             if bound.sources:
                 order(ctx, *bound.sources)
             with device.leasing:
-                args = _lease(launcher, bound, ctx)
+                args, uploaded = _lease(launcher, bound, ctx)
                 ctx.queue.launch(plan.work, args)
             ctx.launched(launcher.names, self)
+            for i, array in bound.inouts.items():
+                yield from download(ctx, uploaded[i], array)
+                note(ctx, array)
         return launcher.result(given)
 
     def _width(self) -> int:
@@ -177,12 +203,15 @@ def _compiled(launcher: Launcher, bound: Bound, device: Device) -> Steps[base.Ex
     return found
 
 
-def _lease(launcher: Launcher, bound: Bound, ctx: Context) -> list[Any]:
-    """Take every array of a launch for its stream; the arguments as the backend wants them."""
+def _lease(launcher: Launcher, bound: Bound, ctx: Context) -> tuple[list[Any], dict[int, Tensor]]:
+    """Take every array of a launch for its stream; the arguments as the backend wants them, and
+    what was uploaded.
+    """
     parameters = launcher.parameters
     args: list[Any] = list(bound.values)
+
     # Tensors before NumPy arrays: one of another device is found before anything is uploaded.
-    for i, tensor in bound.tensors:
+    def handle(i: int, tensor: Tensor) -> Any:
         try:
             if parameters[i].is_output:
                 ctx.write(tensor.storage, tensor)
@@ -194,13 +223,31 @@ def _lease(launcher: Launcher, bound: Bound, ctx: Context) -> list[Any]:
                 f"to {ctx.device.label}.\n"
                 "Run it on a stream of the tensor's device, or inside `with na.use_device(d):`."
             ) from None
-        args[i] = tensor.handle
+        return tensor.handle
+
+    def member(i: int, value: Any) -> Any:
+        return handle(i, value) if isinstance(value, Tensor) else value
+
+    def uploaded_handle(array: Any) -> Any:
+        if not isinstance(array, np.ndarray):
+            return array
+        made = Tensor.allocate(ctx, array.shape, array.dtype)
+        upload(ctx, made, array)
+        return made.handle
+
+    for i, tensor in bound.tensors:
+        args[i] = handle(i, tensor)
+    for i, values in bound.tuples.items():
+        args[i] = replaced(values, partial(member, i))
+    uploaded: dict[int, Tensor] = {}
     for i, array in bound.host:
-        tensor = Tensor.allocate(ctx, array.shape, array.dtype)
+        tensor = uploaded[i] = Tensor.allocate(ctx, array.shape, array.dtype)
         upload(ctx, tensor, array)
         args[i] = tensor.handle
+    for i in bound.tuples:
+        args[i] = replaced(args[i], uploaded_handle)
     # A tile's extents follow its array; from the back, so that positions stay.
     for i, partition in reversed(bound.partitions.items()):
         if parameters[i].role is Role.TILE:
             args[i + 1 : i + 1] = partition.tile
-    return args
+    return args, uploaded

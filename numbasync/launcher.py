@@ -9,6 +9,7 @@ import inspect
 from collections import namedtuple
 from collections.abc import Callable, Iterable
 from functools import cached_property, partial
+from inspect import Signature
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, overload
 
@@ -20,11 +21,12 @@ from numbasync.arguments import Bound
 from numbasync.backend.base import Dim3
 from numbasync.errors import LauncherError, LaunchError
 from numbasync.execute import describe
+from numbasync.foreseen import UNKNOWN
 from numbasync.forms import Form, Kinds
 from numbasync.launch import Compile, Launch, LaunchResult
 from numbasync.op import DeviceOp
 from numbasync.parts import refusing
-from numbasync.plan import DEFAULT, Config, Planner, as_device_function
+from numbasync.plan import DEFAULT, Config, Planner, as_device_function, in_order
 from numbasync.precondition import Precondition
 from numbasync.signature import check_kernel, parameters
 from numbasync.stream import AnyStream, Stream
@@ -117,15 +119,20 @@ class Launcher(Generic[P]):
         preconditions: Iterable[str],
         may_alias: bool,
     ) -> None:
-        self.kernel = dispatcher
         self.py_func: FunctionType = dispatcher.py_func
         self.name = self.py_func.__name__
         self.parameters = parameters(self.py_func)
+        only = self.py_func.__code__.co_kwonlyargcount
+        if only:
+            dispatcher = in_order(dispatcher)
+        self.kernel = dispatcher
         self.may_alias = may_alias
         names = [p.name for p in self.parameters]
         self.label = f"{self.name}({', '.join(names)})"
         self.names = (self.name,)
         self._names = names
+        self._positional = len(names) - only
+        self._plain_count = -1 if only else len(names)  # of arguments that need no sorting
         self._forms: dict[Kinds, Form | None] = {}
         self._configured: dict[Any, Configured[P]] = {}
         if isinstance(preconditions, str):
@@ -232,17 +239,20 @@ class Launcher(Generic[P]):
     def arrange(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """The arguments in signature order."""
         names = self._names
-        if not kwargs and len(args) == len(names):
+        if not kwargs and len(args) == self._plain_count:
             return args
-        values = dict(zip(names, args, strict=False))
+        values = dict(zip(names[: self._positional], args, strict=False))
         wrong = [k for k in kwargs if k not in names or k in values]
         values |= kwargs
+        for p in self.parameters:
+            if p.name not in values and p.default is not Signature.empty:
+                values[p.name] = p.default
         missing = [n for n in names if n not in values]
-        if len(args) > len(names) or wrong or missing:
+        if len(args) > self._positional or wrong or missing:
             named = wrong or missing
             these = f"{', '.join(named)} {'is' if len(named) == 1 else 'are'}"
             problem = (
-                f"{len(args)} arguments came" if len(args) > len(names)
+                f"{len(args)} arguments came without a name" if len(args) > self._positional
                 else f"{these} unknown or came twice" if wrong
                 else f"{these} missing"
             )  # fmt: skip
@@ -268,6 +278,14 @@ class Launcher(Generic[P]):
         if not self.may_alias and not bound.storages_differ():
             bound.check_aliases(self.name, self.parameters)
         return bound
+
+    def check(self, values: tuple[Any, ...]) -> None:
+        """`bind`, for its refusals, of the arguments that are known before others are run."""
+        known = [(p, v) for p, v in zip(self.parameters, values, strict=True) if v is not UNKNOWN]
+        parameters = tuple(p for p, _ in known)
+        bound = Bound(self.name, parameters, tuple(v for _, v in known))
+        if not self.may_alias and not bound.storages_differ():
+            bound.check_aliases(self.name, parameters)
 
     @property
     def _numba_type_(self) -> Any:

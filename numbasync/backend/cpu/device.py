@@ -137,7 +137,7 @@ class CpuDevice:
         if type(value) is int:
             kind: Hashable = types.int64 if -(2**63) <= value < 2**63 else types.uint64
             return kind
-        if isinstance(value, (np.generic, bool, int, float, complex)):
+        if value is None or isinstance(value, (np.generic, bool, int, float, complex)):
             found: Hashable = typeof(value)
             return found
         if isinstance(value, tuple):
