@@ -217,11 +217,12 @@ def awaiting(op: Submittable[T]) -> Generator[Any, None, T]:
         del op, submission
 
 
-async def gather(*ops: Any) -> list[Any]:
+async def gather(*ops: Any, return_exceptions: bool = False) -> list[Any]:
     """Start every operation, then await them all.
 
     Args:
         ops: operations, futures of `spawn` or `schedule`, coroutines and other awaitables.
+        return_exceptions: put an error in its value's place instead of raising it.
 
     Returns:
         The values, in order.
@@ -230,24 +231,34 @@ async def gather(*ops: Any) -> list[Any]:
         The first error, after all have settled: of those that could not be started, else of
         those that failed, in the order of the arguments.
     """
-    started: list[Awaitable[Any]] = []
+    started: list[Awaitable[Any] | BaseException] = []
+    future: Any = None
     values: list[Any] = []
-    errors: list[Exception] = []
+    failed: list[BaseException] = []
     site = call_site(1)
     for op in ops:
         try:
             started.append(_start(op, site))
         except Exception as error:
-            errors.append(error)
+            started.append(error)
+            failed.append(error)
     try:
         for future in started:
             try:
                 if type(future) is _Begun and future.is_well():
                     values.append(future.op.result())
+                elif isinstance(future, BaseException):
+                    values.append(future)
                 else:
                     values.append(await future)
+            except asyncio.CancelledError as error:
+                if _is_cancelled(asyncio.current_task()):
+                    raise
+                values.append(error)
+                failed.append(error)
             except Exception as error:
-                errors.append(error)
+                values.append(error)
+                failed.append(error)
         await Steps(reactor.need_not_wait())
     except asyncio.CancelledError:
         for future in started:
@@ -256,14 +267,19 @@ async def gather(*ops: Any) -> list[Any]:
             elif isinstance(future, _Begun):
                 warn_if_it_fails(future.submission)
             elif isinstance(future, DeviceFuture):
-                future.let_go()
+                future.wait_no_more()
         raise
     try:
-        if errors:
-            raise errors[0]
+        if failed and not return_exceptions:
+            raise failed[0]
+        return values
     finally:
-        errors.clear()  # their tracebacks hold this frame
-    return values
+        del started, values, failed, future  # tracebacks of errors hold this frame
+
+
+def _is_cancelled(task: asyncio.Task[Any] | None) -> bool:
+    """Whether it is this task that was cancelled, not what it awaits."""
+    return task is not None and task.cancelling() > 0
 
 
 class _Begun:
@@ -298,7 +314,7 @@ class _Begun:
 def _start(op: Any, site: CallSite | None) -> Awaitable[Any]:
     """Something to await, whose work has begun."""
     if isinstance(op, DeviceFuture):
-        op.start(awaited=True)
+        op.want()
         return op
     if getattr(op, "is_quick", False) and line.is_empty():
         op.claim()
@@ -309,11 +325,11 @@ def _start(op: Any, site: CallSite | None) -> Awaitable[Any]:
             submission.site = site
             return _Begun(op, submission)
         future = DeviceFuture(op, stream)
-        future.start()
+        future.want()
         return future
     if hasattr(op, "steps"):
         future = DeviceFuture(_claimed(op), stream_for(op))
-        future.start(awaited=True)
+        future.want()
         return future
     if isinstance(op, list | tuple):
         raise OperationError(

@@ -1,5 +1,7 @@
 """The awaitable: an operation with its stream, from the first step to the value.
 
+What nobody waits for any more is withdrawn: what has not been enqueued of it is not enqueued.
+
 An operation is run as a generator of `Preparation`s, things that must be done before it can
 go on and that may take long. Between two of them everything is enqueued at once.
 """
@@ -9,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import warnings
-from collections.abc import Generator
+from collections.abc import Generator, Hashable
 from contextvars import Context as Variables
 from contextvars import copy_context
 from enum import Enum
@@ -23,6 +25,9 @@ from numbasync.callsite import CallSite, call_site
 from numbasync.context import Context, Submittable
 from numbasync.errors import ReentrancyError, StateError
 from numbasync.exclusive import Turn, exclusive
+from numbasync.limits import Admission
+from numbasync.memory import Storage
+from numbasync.preparing import settled
 from numbasync.staging import Landing
 from numbasync.stream import Stream
 from numbasync.submission import Submission
@@ -38,13 +43,15 @@ class _State(Enum):
     STARTING = "starting"
     SUBMITTED = "submitted"
     FAILED = "failed"
+    CANCELLED = "cancelled"
 
 
 class DeviceFuture(Generic[T]):
     """An operation with its stream. Awaiting it gives its value, as often as you like.
 
-    Cancelling an await stops the waiting, not the work: what was submitted runs to its end
-    and its memory stays until then.
+    Cancelling the only await of an operation, or of a future of `schedule`, cancels it. What was
+    spawned runs although nobody waits for it, until `cancel` is called. In any case only what has
+    not been enqueued is withdrawn: the rest runs to its end, and its memory stays until then.
     """
 
     # What a new one has, on the class: making one is part of every launch.
@@ -65,6 +72,13 @@ class DeviceFuture(Generic[T]):
     _seen = True  # the error has reached somebody; or the constructor failed
     _asked = False  # the device has been asked whether all went well
     _awaited = False  # who started it is suspended until it is done
+    _entered = False  # some thread is enqueuing it
+    _spawned = False  # it runs although nobody waits for it
+    _waiters = 0  # that wait until it is submitted
+    _admission: Admission | None = None
+    _operands: frozenset[Storage] | None = None
+    place = 0
+    behind: line.Waiting | None = None
     _landings: tuple[Landing, ...] = ()
 
     def __init__(self, op: Submittable[T], stream: Stream) -> None:
@@ -89,6 +103,9 @@ class DeviceFuture(Generic[T]):
             self._starter = threading.get_ident()
         self._site = call_site(2)
         self._awaited = awaited
+        self._spawned = not awaited
+        if self.stream.device.is_limited:
+            self._admission = Admission(self.stream.device)
         try:
             exclusive.check()
         except ReentrancyError as error:
@@ -107,6 +124,10 @@ class DeviceFuture(Generic[T]):
                 line.do(self, need)
                 need = self.begin()
             return
+        if self._admission is None:
+            self._admission = Admission(self.stream.device)
+        if self.stream.device.is_limited and self._op is not None:
+            self._operands = self._op.operands()
         self._variables = copy_context()
         self._variables.run(line.stamp)
         self._line = line.unordered(loop) if unordered else line.current(loop)
@@ -114,19 +135,32 @@ class DeviceFuture(Generic[T]):
 
     def begin(self) -> Preparation | None:
         """Enqueue up to a preparation; None at the end."""
-        if self._need is None and self._op is not None:
-            op, self._op = self._op, None
-            if op.is_quick and self._begins_at_once(op):
-                return None
+        if self._need is None and self._op is not None and self._enter():
             try:
-                self._ctx = context_for(op, self.stream, self._pool, self._site)
-            except Exception as error:
-                self._fail(error)
-                return None
-            self._ctx.awaited = self._awaited
-            self._steps = admitted(op, self._ctx)
-            self._step(None)
+                self._begin()
+            finally:
+                self._entered = False
         return self._need
+
+    def _enter(self) -> bool:
+        """Whether it may be enqueued now; until `_entered` is set back it is not withdrawn."""
+        with _starting:
+            self._entered = self._state is _State.STARTING
+            return self._entered
+
+    def _begin(self) -> None:
+        op, self._op = self._op, None
+        if op is None or (op.is_quick and self._begins_at_once(op)):
+            return
+        try:
+            self._ctx = context_for(op, self.stream, self._pool, self._site)
+        except Exception as error:
+            self._fail(error)
+            return
+        self._ctx.awaited = self._awaited
+        self._ctx.admission = self._admission
+        self._steps = admitted(op, self._ctx)
+        self._step(None)
 
     def _begins_at_once(self, op: Submittable[T]) -> bool:
         try:
@@ -149,8 +183,25 @@ class DeviceFuture(Generic[T]):
 
     def go_on(self, need: Preparation, error: BaseException | None) -> None:
         """`need` is done: enqueue up to the next preparation."""
-        if self._need is need:  # else somebody has finished it meanwhile
-            self._step(error)
+        if self._need is need and self._enter():  # else somebody has finished it meanwhile
+            try:
+                self._step(error)
+            finally:
+                self._entered = False
+
+    @property
+    def lane(self) -> Hashable:
+        """The limits that it is submitted under."""
+        return () if self._admission is None else self._admission.under
+
+    def may_pass(self, other: line.Waiting) -> bool:
+        """Whether it is under other limits, and known to use nothing that `other` uses."""
+        mine = self._operands
+        theirs = other._operands if isinstance(other, DeviceFuture) else None
+        return (
+            mine is not None and theirs is not None and self.lane != other.lane
+            and mine.isdisjoint(theirs)
+        )  # fmt: skip
 
     def _step(self, error: BaseException | None) -> None:
         if self._variables is None:
@@ -206,8 +257,53 @@ class DeviceFuture(Generic[T]):
             self._state = state
             turn = self._turn
         self._op = self._steps = self._ctx = self._need = self._variables = self._line = None
+        self._admission = self._operands = None
         if turn is not None:
             turn.settle()
+
+    def cancel(self) -> bool:
+        """Withdraw what has not been enqueued; whoever awaits it gets `asyncio.CancelledError`.
+        What is enqueued runs to its end. An operation that is half enqueued stops there.
+
+        Returns:
+            Whether there was anything to withdraw: False if all of it is enqueued, or it is done
+            or cancelled already.
+        """
+        with _starting:
+            state, stands = self._state, self._line
+            if self._entered or state not in (_State.IDLE, _State.STARTING):
+                return False
+            self._state = _State.CANCELLED
+        steps, ctx = self._steps, self._ctx
+        if ctx is not None:
+            ctx.stop_reading()
+        if steps is not None:
+            steps.close()
+        if ctx is not None:
+            ctx.withdraw()
+        self._seen = True
+        self._end(_State.CANCELLED)
+        if stands is not None:
+            stands.withdraw(self)
+        return True
+
+    def cancelled(self) -> bool:
+        """Whether it was cancelled before all of it was enqueued."""
+        return self._state is _State.CANCELLED
+
+    def wait_no_more(self) -> None:
+        """One of those who wait for it does not any more: if it was the last, withdraw it."""
+        with _starting:
+            self._waiters -= 1
+            is_wanted = self._spawned or self._waiters > 0
+        if is_wanted or not self.cancel():
+            self.let_go()
+
+    def want(self) -> None:
+        """Start it, for somebody who calls `wait_no_more` or awaits its end."""
+        with _starting:
+            self._waiters += 1
+        self.start(awaited=True)
 
     def let_go(self) -> None:
         """Nobody waits for it any more: what it reads of the host's memory may be changed then."""
@@ -237,11 +333,15 @@ class DeviceFuture(Generic[T]):
                 if stands is not None and stands.is_left_alone:
                     stands.finish()
                     continue
+                with _starting:
+                    self._waiters += 1
                 try:
-                    yield from line.settled(turn)
+                    yield from settled(turn)
                 except (asyncio.CancelledError, GeneratorExit):
-                    self.let_go()
+                    self.wait_no_more()
                     raise
+                with _starting:
+                    self._waiters -= 1
             submission = self._submission
             if submission is not None:
                 try:
@@ -266,6 +366,8 @@ class DeviceFuture(Generic[T]):
     def _result(self) -> T:
         error, submission = self._error, self._submission
         try:
+            if self._state is _State.CANCELLED:
+                raise asyncio.CancelledError(f"{self._name} was cancelled")
             if error is not None:
                 self._seen = True
                 # However often it is raised, with the traceback that it had at first.
@@ -309,7 +411,7 @@ class DeviceFuture(Generic[T]):
             if not submission.done and not stream.has_mark_behind(submission.sequence):
                 stream.look()
             return submission.done and not any(at.is_open for at in self._landings)
-        return self._state is _State.FAILED
+        return self._state in (_State.FAILED, _State.CANCELLED)
 
     def __repr__(self) -> str:
         state = self._state.value

@@ -113,7 +113,7 @@ class Launch(DeviceOp[Any]):
         if plan is None:
             executable = yield from _compiled(launcher, bound, device)
             plan = launcher.planner.make(bound, config, device, executable)
-        if bound.host and device.limit is not None:
+        if bound.host and ctx.admission is not None:
             yield from ctx.room(sum(2 * array.nbytes for _, array in bound.host))
         if not plan.empty:
             if bound.sources:

@@ -68,7 +68,7 @@ class Full(Made):
 
     def at_once(self, submission: Submission, pool: MemoryPool | None) -> bool:
         kind, stream = self._kind, submission.stream
-        if stream.device.limit is not None:
+        if stream.device.is_limited:
             return False
         storage = (pool or stream.device.pool).reuse(kind.nbytes)
         if storage is None:
@@ -85,7 +85,7 @@ class Full(Made):
 
     def steps(self, ctx: Context) -> Steps[Tensor]:
         kind = self._kind
-        if ctx.device.limit is not None:
+        if ctx.admission is not None:
             yield from ctx.room(kind.nbytes)
         made = Tensor.of(ctx.device, ctx.alloc(kind.nbytes), kind)
         if self._value is not None and kind.nbytes:
@@ -103,7 +103,7 @@ class Generated(Made):
 
     def steps(self, ctx: Context) -> Steps[Tensor]:
         kind = self._kind
-        if ctx.device.limit is not None:
+        if ctx.admission is not None:
             yield from ctx.room(kind.nbytes + held(ctx.device, kind.nbytes))
         made = Tensor.of(ctx.device, ctx.alloc(kind.nbytes), kind)
         yield from upload_new(ctx, made, self._make())
@@ -124,7 +124,7 @@ class FromHost(Made):
     def at_once(self, submission: Submission, pool: MemoryPool | None) -> bool:
         kind, stream = self._kind, submission.stream
         device = stream.device
-        if device.limit is not None:
+        if device.is_limited:
             return False
         block = device.backend.host_block(kind.nbytes)
         if block is None:
@@ -143,7 +143,7 @@ class FromHost(Made):
 
     def steps(self, ctx: Context) -> Steps[Tensor]:
         kind = self._kind
-        if ctx.device.limit is not None:
+        if ctx.admission is not None:
             yield from ctx.room(kind.nbytes + held(ctx.device, kind.nbytes))
         made = Tensor.of(ctx.device, ctx.alloc(kind.nbytes), kind)
         yield from upload_new(ctx, made, self._array)

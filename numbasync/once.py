@@ -35,6 +35,7 @@ class Once(Generic[T]):
         self._error: BaseException | None = None
         self._trace: TracebackType | None = None
         self._producer: Submission | None = None
+        self._left: _Begun[T] | None = None  # begun, and taken by nobody
 
     @property
     def begun(self) -> bool:
@@ -50,18 +51,15 @@ class Once(Generic[T]):
                 self._turn = made
             turn = self._turn
         if steps is not None:
-            yield from self._take(steps, ctx, turn)
-        elif not turn.is_settled:
-            whole = ctx.whole
-            whole.waits_for = self
-            try:
-                self._check_cycle(ctx)
-                while not turn.is_settled:  # who waits may look up before it is
-                    line.finish_left_alone()  # whoever takes them may stand there
-                    if not turn.is_settled:
-                        yield turn
-            finally:
-                whole.waits_for = None
+            inner = ctx.part(self._label)
+            inner.suspend()  # it may be, and then only its own steps hold it
+            yield from self._take(_Begun(steps(inner), inner), ctx, turn)
+        while not (turn := self._turn).is_settled or self._left is not None:
+            left = self._take_over(turn)
+            if left is not None:
+                yield from self._take(left, ctx, self._turn)
+            else:
+                yield from self._wait(ctx, turn)
         if self._error is not None:
             try:
                 raise self._error.with_traceback(self._trace)
@@ -71,6 +69,28 @@ class Once(Generic[T]):
             ctx.depend(self._producer)
         value: T = self._value
         return value
+
+    def _take_over(self, turn: Turn) -> _Begun[T] | None:
+        """The steps that nobody takes any more, and a new turn for those who wait meanwhile."""
+        made = Turn()
+        with self._lock:
+            left, self._left = self._left, None
+            if left is not None:
+                self._turn = made
+            return left
+
+    def _wait(self, ctx: Context, turn: Turn) -> Steps[None]:
+        """Wait until whoever takes the steps is through, or leaves them to others."""
+        whole = ctx.whole
+        whole.waits_for = self
+        try:
+            self._check_cycle(ctx)
+            while not turn.is_settled:  # who waits may look up before it is
+                line.finish_left_alone()  # whoever takes them may stand there
+                if not turn.is_settled:
+                    yield turn
+        finally:
+            whole.waits_for = None
 
     def _forget(self) -> None:
         """It was recorded, and will never run: nobody writes what its value holds."""
@@ -97,15 +117,19 @@ class Once(Generic[T]):
                 )
             once = runner.whole.waits_for
 
-    def _take(self, steps: Callable[[Context], Steps[T]], ctx: Context, turn: Turn) -> Steps[None]:
+    def _take(self, begun: _Begun[T], ctx: Context, turn: Turn) -> Steps[None]:
         # A submission of its own: what its runner does besides, and how that ends, is none of
         # the others' business.
-        inner = self._runner = ctx.part(self._label)
-        inner.suspend()  # it may be, and then only its own steps hold it
+        inner = self._runner = begun.ctx
+        inner.parent = ctx
         try:
-            self._value = yield from steps(inner)
+            self._value = yield from begun.go_on()
             self._producer = inner.close()
             inner.if_forgotten(self._forget)
+        except _Left:
+            # Whoever ran it has been withdrawn. Somebody else may need the value, now or later.
+            inner.parent, self._left = None, begun
+            raise GeneratorExit from None
         except Exception as error:
             # Without this frame, which would hold us, who hold the error.
             trace = error.__traceback__
@@ -120,3 +144,37 @@ class Once(Generic[T]):
         finally:
             self._runner = None
             turn.settle()
+
+
+class _Left(BaseException):
+    """Steps that have begun were left at a preparation."""
+
+
+class _Begun(Generic[T]):
+    """Steps that have begun, which need not end with the operation that takes them."""
+
+    def __init__(self, steps: Steps[T], ctx: Context) -> None:
+        self.ctx = ctx
+        self._steps = steps
+        self._need: Preparation | None = None
+
+    def go_on(self) -> Steps[T]:
+        """`yield from` the steps, which are not closed when this is: then it raises `_Left`."""
+        error: BaseException | None = None
+        try:
+            while True:
+                if self._need is None:
+                    self._need = next(self._steps) if error is None else self._steps.throw(error)
+                error = None
+                try:
+                    yield self._need
+                except GeneratorExit:
+                    raise _Left from None
+                except BaseException as failed:
+                    error = failed
+                self._need = None
+        except StopIteration as end:
+            value: T = end.value
+            return value
+        finally:
+            error = None  # its traceback holds this frame

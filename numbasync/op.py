@@ -7,20 +7,20 @@ them on the stream that it is given, so their order on the device is their order
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Generator
 from typing import Any, Generic, TypeVar
 
 from numbasync import execute
 from numbasync.capturable import Capturable
 from numbasync.context import Context
-from numbasync.errors import AlreadySubmittedError, OperationError
+from numbasync.errors import OperationError
 from numbasync.exclusive import unlocked
 from numbasync.future import DeviceFuture
-from numbasync.memory import MemoryPool
+from numbasync.memory import MemoryPool, Storage
 from numbasync.once import Once
 from numbasync.once import Steps as Steps
 from numbasync.parts import check_closure, name_of, part_of, refusing, shortened
+from numbasync.runs_once import RunsOnce
 from numbasync.scheduling import SchedulingPolicy
 from numbasync.stream import Stream
 from numbasync.submission import Submission
@@ -30,7 +30,7 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 
-class DeviceOp(ValueMethods, Capturable[T], Generic[T]):
+class DeviceOp(RunsOnce, ValueMethods, Capturable[T], Generic[T]):
     """A lazy operation that gives a `T`. It runs once.
 
     | to run it | stream chosen by | blocks the thread |
@@ -53,8 +53,6 @@ class DeviceOp(ValueMethods, Capturable[T], Generic[T]):
 
     is_node = False  # a graph can repeat it, which shows without running it
 
-    _free = True  # neither run nor part of another operation
-
     def steps(self, ctx: Context) -> Steps[T]:
         """Enqueue the work. Yields what must be prepared first; returns the value."""
         raise NotImplementedError
@@ -72,6 +70,10 @@ class DeviceOp(ValueMethods, Capturable[T], Generic[T]):
         """The value, after `at_once`."""
         raise NotImplementedError
 
+    def operands(self) -> frozenset[Storage] | None:
+        """The memory that it uses and others may know; None: that shows only when it is run."""
+        return None
+
     @property
     def label(self) -> str:
         """What messages call it."""
@@ -85,39 +87,6 @@ class DeviceOp(ValueMethods, Capturable[T], Generic[T]):
 
     def __repr__(self) -> str:
         return f"<DeviceOp {self}, {'not run' if self._free else 'used'}>"
-
-    # --- once ---
-
-    def claim(self) -> None:
-        """Take the right to run it.
-
-        Raises:
-            AlreadySubmittedError: it was run before, or is part of another operation.
-        """
-        if not self._free:
-            raise AlreadySubmittedError(
-                f"{self} was already submitted, or made part of another operation.\n"
-                "To use its result twice, share it before the first use:\n\n"
-                f"    op = {self}.shared()\n    a, b = await op, await op"
-            )
-        self._free = False
-
-    def silence(self) -> None:
-        """It will not be run: no warning."""
-        self._free = False
-
-    def __del__(self) -> None:
-        if self._free:
-            try:
-                name = str(self)
-            except Exception:
-                return  # half made: its constructor raised, and that is what the caller got
-            warnings.warn(
-                f"{name} was never awaited: it has not run",
-                RuntimeWarning,
-                stacklevel=2,
-                source=self,
-            )
 
     # --- running ---
 

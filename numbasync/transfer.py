@@ -36,7 +36,7 @@ class ToHost(DeviceOp[HostArray]):
             or tensor.source is not None
             or not 0 < nbytes <= LARGE
             or not tensor.is_contiguous
-            or device.limit is not None
+            or device.is_limited
         ):
             return False
         block = backend.host_block(nbytes)

@@ -277,7 +277,7 @@ class Run(DeviceOp[T]):
     def at_once(self, submission: Submission, pool: MemoryPool | None) -> bool:
         batch, device = self._batch, submission.stream.device
         ready: Ready | None = self._prepared.ready.get(device)
-        if ready is None or batch.device is not device or device.limit is not None:
+        if ready is None or batch.device is not device or device.is_limited:
             return False
         try:
             form, pool = ready.form(batch, self._reads), pool or device.pool
@@ -326,7 +326,7 @@ def run(ctx: Context, batch: CommandBatch, plan: Prepared) -> Steps[Memory]:
     found = yield from kernels(plan, ctx)
     values, there = batch.recorder.values, batch.there
     arrays: dict[int, HostArray] = {n: values[n] for n in plan.inputs if n not in there}
-    if ctx.device.limit is not None:
+    if ctx.admission is not None:
         staged = sum(held(ctx.device, a.nbytes) for a in arrays.values())
         yield from ctx.room(plan.peak_bytes + staged)
     memory = Memory(plan)
