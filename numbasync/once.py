@@ -122,14 +122,27 @@ class Once(Generic[T]):
         # the others' business.
         inner = self._runner = begun.ctx
         inner.parent = ctx
+        failed: BaseException | None = None
         try:
-            self._value = yield from begun.go_on()
+            while True:
+                if begun.need is None:
+                    begun.need = begun.go_on(failed)
+                failed = None
+                try:
+                    yield begun.need
+                except GeneratorExit:
+                    # Whoever runs it is withdrawn. Others may need the value, now or later.
+                    inner.parent, self._left = None, begun
+                    raise
+                except BaseException as error:
+                    failed = error
+                begun.need = None
+        except StopIteration as end:
+            self._value = end.value
             self._producer = inner.close()
             inner.if_forgotten(self._forget)
-        except _Left:
-            # Whoever ran it has been withdrawn. Somebody else may need the value, now or later.
-            inner.parent, self._left = None, begun
-            raise GeneratorExit from None
+        except GeneratorExit:
+            raise
         except Exception as error:
             # Without this frame, which would hold us, who hold the error.
             trace = error.__traceback__
@@ -142,39 +155,24 @@ class Once(Generic[T]):
             self._error = StateError(f"whoever ran {self._label} was stopped: {stop!r}")
             raise
         finally:
+            failed = None  # its traceback holds this frame
             self._runner = None
             turn.settle()
 
 
-class _Left(BaseException):
-    """Steps that have begun were left at a preparation."""
-
-
 class _Begun(Generic[T]):
-    """Steps that have begun, which need not end with the operation that takes them."""
+    """Steps that need not end with the operation that takes them.
+
+    Attributes:
+        ctx: where they are run.
+        need: what they wait for.
+    """
 
     def __init__(self, steps: Steps[T], ctx: Context) -> None:
         self.ctx = ctx
+        self.need: Preparation | None = None
         self._steps = steps
-        self._need: Preparation | None = None
 
-    def go_on(self) -> Steps[T]:
-        """`yield from` the steps, which are not closed when this is: then it raises `_Left`."""
-        error: BaseException | None = None
-        try:
-            while True:
-                if self._need is None:
-                    self._need = next(self._steps) if error is None else self._steps.throw(error)
-                error = None
-                try:
-                    yield self._need
-                except GeneratorExit:
-                    raise _Left from None
-                except BaseException as failed:
-                    error = failed
-                self._need = None
-        except StopIteration as end:
-            value: T = end.value
-            return value
-        finally:
-            error = None  # its traceback holds this frame
+    def go_on(self, error: BaseException | None) -> Preparation:
+        """Take them up to what they need next, which the last one failed with `error`."""
+        return next(self._steps) if error is None else self._steps.throw(error)
