@@ -26,7 +26,7 @@ from numbasync.parts import is_op, refusing
 from numbasync.sources import Value
 from numbasync.tensor import SharedTensor, Tensor, writable
 from numbasync.tensor import memcpy as memcpy
-from numbasync.transfer import Convert
+from numbasync.transfer import Convert, operands_of
 
 PITCH = 512  # bytes; what the driver's own pitched allocations have
 
@@ -263,6 +263,9 @@ class Fill(DeviceOp[Tensor]):
     @property
     def is_node(self) -> bool:  # type: ignore[override]
         return self._tensor.is_contiguous
+
+    def operands(self) -> frozenset[int] | None:
+        return operands_of(self._tensor)
 
     def steps(self, ctx: Context) -> Steps[Tensor]:
         yield from fill_tensor(ctx, self._tensor, self._value)

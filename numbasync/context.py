@@ -67,8 +67,8 @@ class Submittable(Protocol[T_co]):
         """What messages call it."""
         ...
 
-    def operands(self) -> frozenset[Storage] | None:
-        """Memory that others may use, too, and it will; None: that is not known before."""
+    def operands(self) -> frozenset[int] | None:
+        """The identities of the storages that it uses; None: that is not known before."""
         ...
 
     @property
@@ -222,6 +222,7 @@ class Context:
             need = Room(self.admission, self.submission, nbytes)
             while not need.is_there():
                 yield need
+            need.taken()
 
     # --- leases ---
 

@@ -26,7 +26,6 @@ from numbasync.context import Context, Submittable
 from numbasync.errors import ReentrancyError, StateError
 from numbasync.exclusive import Turn, exclusive
 from numbasync.limits import Admission
-from numbasync.memory import Storage
 from numbasync.preparing import settled
 from numbasync.staging import Landing
 from numbasync.stream import Stream
@@ -76,7 +75,7 @@ class DeviceFuture(Generic[T]):
     _spawned = False  # it runs although nobody waits for it
     _waiters = 0  # that wait until it is submitted
     _admission: Admission | None = None
-    _operands: frozenset[Storage] | None = None
+    _operands: frozenset[int] | None = None
     place = 0
     behind: line.Waiting | None = None
     _landings: tuple[Landing, ...] = ()
@@ -113,7 +112,8 @@ class DeviceFuture(Generic[T]):
             self._fail(error)
             raise
         # A compilation has no order with anything, so nothing waits for it.
-        unordered = self._op is not None and self._op.unordered
+        op = self._op
+        unordered = op is not None and op.unordered
         if (unordered or line.is_empty()) and self.begin() is None:
             return
         loop = None if line.is_submitting() else _running_loop()
@@ -126,8 +126,8 @@ class DeviceFuture(Generic[T]):
             return
         if self._admission is None:
             self._admission = Admission(self.stream.device)
-        if self.stream.device.is_limited and self._op is not None:
-            self._operands = self._op.operands()
+        if op is not None and self._state is _State.STARTING:
+            self._operands = op.operands()
         self._variables = copy_context()
         self._variables.run(line.stamp)
         self._line = line.unordered(loop) if unordered else line.current(loop)

@@ -20,6 +20,7 @@ from numbasync.plan import DEFAULT, Config, Plan
 from numbasync.signature import Role
 from numbasync.submission import Submission
 from numbasync.tensor import Tensor
+from numbasync.transfer import operands_of
 
 if TYPE_CHECKING:
     from numbasync.forms import Form
@@ -86,6 +87,14 @@ class Launch(DeviceOp[Any]):
             return False
         submission.launched += launcher.names  # before: the message of a fault lists it
         return self._form.enqueue(plan, self._values, self._tensors, submission)
+
+    def operands(self) -> frozenset[int] | None:
+        if self._form is not None:
+            return operands_of(*self._tensors)
+        bound = self._bound
+        if bound is None or bound.host or bound.sources:
+            return None
+        return operands_of(*(tensor for _, tensor in bound.tensors))
 
     def result(self) -> Any:
         return self._launcher.result(self._values)

@@ -254,15 +254,18 @@ class Room:
         self._blocks = False  # so that nobody else of its thread goes on
 
     def is_there(self) -> bool:
-        """Whether there is now. Looks at the device first."""
+        """Whether there is now. Looks at the device first. If not, it waits for its turn."""
         limits, self._looked = self._admission.limits(), time.monotonic()
         if self._fits(limits) and not self._is_behind(limits):
-            for bounds in limits:
-                bounds.waiting.discard(self)
             return True
         for bounds in limits:
             bounds.waiting.add(self)
         return False
+
+    def taken(self) -> None:
+        """It waits no more."""
+        for bounds in self._admission.limits():
+            bounds.waiting.discard(self)
 
     def _fits(self, limits: tuple[Bounds, ...]) -> bool:
         mine = self._submission.nbytes

@@ -39,6 +39,9 @@ class Made(DeviceOp[Tensor]):
         assert made is not None  # `at_once` has made it, and it is asked for once
         return made
 
+    def operands(self) -> frozenset[int] | None:
+        return frozenset()
+
     @property
     def label(self) -> str:
         at = self._name, self._kind.shape
@@ -120,6 +123,9 @@ class FromHost(Made):
         self._array = array
         # Page-locked arrays are read when the copy runs, and large ones by several threads.
         self.is_quick = 0 < kind.nbytes <= LARGE and not isinstance(array, HostBuffer)
+
+    def operands(self) -> frozenset[int] | None:
+        return None if isinstance(self._array, HostBuffer) else frozenset()
 
     def at_once(self, submission: Submission, pool: MemoryPool | None) -> bool:
         kind, stream = self._kind, submission.stream

@@ -126,7 +126,8 @@ class Once(Generic[T]):
         try:
             while True:
                 if begun.need is None:
-                    begun.need = begun.go_on(failed)
+                    steps = begun.steps  # here: nested ones are frames enough
+                    begun.need = next(steps) if failed is None else steps.throw(failed)
                 failed = None
                 try:
                     yield begun.need
@@ -164,15 +165,12 @@ class _Begun(Generic[T]):
     """Steps that need not end with the operation that takes them.
 
     Attributes:
+        steps: what they are.
         ctx: where they are run.
         need: what they wait for.
     """
 
     def __init__(self, steps: Steps[T], ctx: Context) -> None:
+        self.steps = steps
         self.ctx = ctx
         self.need: Preparation | None = None
-        self._steps = steps
-
-    def go_on(self, error: BaseException | None) -> Preparation:
-        """Take them up to what they need next, which the last one failed with `error`."""
-        return next(self._steps) if error is None else self._steps.throw(error)

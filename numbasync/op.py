@@ -16,7 +16,7 @@ from numbasync.context import Context
 from numbasync.errors import OperationError
 from numbasync.exclusive import unlocked
 from numbasync.future import DeviceFuture
-from numbasync.memory import MemoryPool, Storage
+from numbasync.memory import MemoryPool
 from numbasync.once import Once
 from numbasync.once import Steps as Steps
 from numbasync.parts import check_closure, name_of, part_of, refusing, shortened
@@ -24,7 +24,7 @@ from numbasync.runs_once import RunsOnce
 from numbasync.scheduling import SchedulingPolicy
 from numbasync.stream import Stream
 from numbasync.submission import Submission
-from numbasync.value_methods import ValueMethods
+from numbasync.value_methods import ValueMethods, itself
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -70,8 +70,10 @@ class DeviceOp(RunsOnce, ValueMethods, Capturable[T], Generic[T]):
         """The value, after `at_once`."""
         raise NotImplementedError
 
-    def operands(self) -> frozenset[Storage] | None:
-        """The memory that it uses and others may know; None: that shows only when it is run."""
+    def operands(self) -> frozenset[int] | None:
+        """The identities of the storages that it uses, but for its own; None: they show only when
+        it is run.
+        """
         return None
 
     @property
@@ -255,6 +257,9 @@ class Then(Link[T, U]):
         self._unchecked = unchecked
         self._wants_context = wants_context
 
+    def operands(self) -> frozenset[int] | None:
+        return self._first.operands() if self._then is itself else None
+
     def follow(self, ctx: Context, value: T) -> DeviceOp[U]:
         args: tuple[Any, ...] = (value,)
         if self._wants_context:
@@ -286,6 +291,10 @@ class Map(Link[T, U]):
         self._change = change
         self._keep = keep
         self._label = label
+
+    def operands(self) -> frozenset[int] | None:
+        # A label is of a method of the value, which uses nothing else.
+        return None if self._label is None else self._first.operands()
 
     def follow(self, ctx: Context, value: T) -> Any:
         changed = self._change(value)

@@ -69,6 +69,11 @@ class Zip(DeviceOp[tuple[Any, ...]]):
                 values.append((yield from op.steps(ctx)))
         return tuple(values)
 
+    def operands(self) -> frozenset[int] | None:
+        found = [op.operands() for op in self._ops]
+        known = [each for each in found if each is not None]
+        return frozenset().union(*known) if len(known) == len(found) else None
+
     def _width(self) -> int | None:
         return len(self._ops)
 

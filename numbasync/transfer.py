@@ -17,6 +17,17 @@ if TYPE_CHECKING:
     from numbasync.tensor import Tensor
 
 
+def operands_of(*tensors: Tensor) -> frozenset[int] | None:
+    """What `operands` gives of an operation that uses these tensors, and memory of its own."""
+    found = set()
+    for tensor in tensors:
+        storage = tensor.own_storage
+        if storage is None or storage.plain_device is None or tensor.source is not None:
+            return None
+        found.add(storage.identity)
+    return frozenset(found)
+
+
 class ToHost(DeviceOp[HostArray]):
     """The elements of a tensor as a new NumPy array."""
 
@@ -59,6 +70,9 @@ class ToHost(DeviceOp[HostArray]):
         self._array = np.ndarray(tensor.shape, tensor.dtype, block)
         return True
 
+    def operands(self) -> frozenset[int] | None:
+        return operands_of(self._tensor)
+
     def result(self) -> HostArray:
         array, self._array = self._array, None
         assert array is not None  # `at_once` has made it, and it is asked for once
@@ -77,6 +91,9 @@ class Convert(DeviceOp["Tensor"]):
     def __init__(self, tensor: Tensor, dtype: np.dtype[Any]) -> None:
         self._tensor = tensor
         self._dtype = dtype
+
+    def operands(self) -> frozenset[int] | None:
+        return operands_of(self._tensor)
 
     def steps(self, ctx: Context) -> Steps[Tensor]:
         yield from ctx.room(self._tensor.size * self._dtype.itemsize)
@@ -103,6 +120,12 @@ class Memcpy(DeviceOp[Any]):
         if isinstance(src, np.ndarray):
             return True
         return src.is_contiguous and src.storage_id != dst.storage_id
+
+    def operands(self) -> frozenset[int] | None:
+        dst, src = self._dst, self._src
+        if isinstance(dst, np.ndarray) or isinstance(src, np.ndarray):
+            return None  # others may read and write the array
+        return operands_of(dst, src)
 
     def steps(self, ctx: Context) -> Steps[Any]:
         dst, src = self._dst, self._src

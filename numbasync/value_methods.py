@@ -56,11 +56,11 @@ class ValueMethods:
 
     def dup(self) -> DeviceOp[Any]:
         """A copy of the tensor, in storage of its own."""
-        return self._of_value("dup").then(_itself)
+        return self._of_value("dup").then(itself)
 
     def to_host(self) -> DeviceOp[Any]:
         """The tensor's elements as a NumPy array."""
-        return self._of_value("to_host").then(_itself)
+        return self._of_value("to_host").then(itself)
 
     # --- how ---
 
@@ -100,5 +100,5 @@ def _is_array(value: Any) -> bool:
     return hasattr(value, "to_host") or interchange.place(value) is not None
 
 
-def _itself(op: DeviceOp[Any]) -> DeviceOp[Any]:
+def itself(op: DeviceOp[Any]) -> DeviceOp[Any]:
     return op
