@@ -14,6 +14,7 @@ import numpy as np
 
 from numbasync import layout
 from numbasync.backend import interchange
+from numbasync.callsite import call_site
 from numbasync.context import Context
 from numbasync.contiguous import Contiguous, contiguous
 from numbasync.copies import HostArray
@@ -257,6 +258,7 @@ class Fill(DeviceOp[Tensor]):
     """One value everywhere in a tensor that exists."""
 
     def __init__(self, tensor: Tensor, value: np.generic) -> None:
+        self._site = call_site(2)
         self._tensor = tensor
         self._value = value
 

@@ -5,10 +5,12 @@ A call of plain arguments whose plan is known is enqueued at once; any other one
 
 from __future__ import annotations
 
+from sys import _getframe
 from typing import TYPE_CHECKING, Any
 
 from numbasync.arguments import Bound
 from numbasync.backend import base
+from numbasync.callsite import call_site
 from numbasync.context import Context
 from numbasync.copies import order, upload
 from numbasync.device import Device
@@ -35,8 +37,11 @@ class Launch(DeviceOp[Any]):
     _parts: tuple[Any, ...]
     _lazy: tuple[int, ...] = ()
     _bound: Bound | None = None
+    is_quick = True
 
     def __init__(self, launcher: Launcher, values: tuple[Any, ...], config: Config) -> None:
+        frame = _getframe(2)  # whoever calls the kernel
+        self._site = frame.f_code, frame.f_lasti
         self._launcher = launcher
         self._values = values
         self._config = config
@@ -47,8 +52,8 @@ class Launch(DeviceOp[Any]):
         if taken is not None:
             self._form = form
             self._tensors, self._parts = taken
-            self.is_quick = True
             return
+        self.is_quick = False
         self._free = False  # a refused call needs no warning
         self._lazy = tuple(i for i, value in enumerate(values) if isinstance(value, DeviceOp))
         if self._lazy:
@@ -147,6 +152,7 @@ class Compile(DeviceOp[None]):
 
     def __init__(self, launcher: Launcher, values: tuple[Any, ...]) -> None:
         self._free = False  # a refused one needs no warning
+        self._site = call_site(2)
         self._launch = Launch(launcher, values, DEFAULT)
         self._free = True
         self._launch.claim()

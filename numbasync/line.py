@@ -251,9 +251,7 @@ class Line:
                 if self._waiting:
                     self._changed = loop.create_future()
                     jobs = [job for _, job in self._jobs.values()]
-                    await asyncio.wait(
-                        [*jobs, self._changed], return_when=asyncio.FIRST_COMPLETED
-                    )
+                    await asyncio.wait([*jobs, self._changed], return_when=asyncio.FIRST_COMPLETED)
         except GeneratorExit:  # collected with its loop: a finaliser is no place to compile
             raise
         except asyncio.CancelledError:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from numbasync.callsite import call_site
 from numbasync.context import Context
 from numbasync.contiguous import Contiguous
 from numbasync.copies import HostArray, upload_new
@@ -65,6 +66,7 @@ class Full(Made):
     is_quick = True
 
     def __init__(self, kind: Contiguous, value: np.generic | None, name: str) -> None:
+        self._site = call_site(2)
         self._kind = kind
         self._value = value
         self._name = name
@@ -100,6 +102,7 @@ class Generated(Made):
     """A new tensor with elements that the host computes when this is enqueued."""
 
     def __init__(self, kind: Contiguous, make: Callable[[], HostArray], name: str) -> None:
+        self._site = call_site(2)
         self._kind = kind
         self._make = make
         self._name = name
@@ -119,6 +122,7 @@ class FromHost(Made):
     _name = "from_host"
 
     def __init__(self, kind: Contiguous, array: HostArray) -> None:
+        self._site = call_site(2)
         self._kind = kind
         self._array = array
         # Page-locked arrays are read when the copy runs, and large ones by several threads.

@@ -188,6 +188,7 @@ class Link(DeviceOp[U], Generic[T, U]):
         first.claim()
         self._free = True
         self._first: DeviceOp[T] = first
+        self._site = first._site
         if first.stream is not None:
             self.stream = first.stream
         self.home = first.home
@@ -317,6 +318,7 @@ class Shared(DeviceOp[T]):
         self._free = False
         parent.claim()
         self._free = True
+        self._site = parent._site
         self._label = shortened(f"{parent}.shared()")
         self._count = parent._width()
         self._stream = parent.stream

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
+from numbasync.callsite import call_site
 from numbasync.context import Context
 from numbasync.op import DeviceOp, Shared, Steps
 from numbasync.parts import check_closure, check_op, common_stream, name_of, part_of, refusing
@@ -34,6 +35,7 @@ class Value(Leaf[T]):
     is_node = True
 
     def __init__(self, value: T) -> None:
+        self._site = call_site(2)
         self._value = value
 
     def enqueue(self, ctx: Context) -> T:
@@ -51,6 +53,7 @@ class Zip(DeviceOp[tuple[Any, ...]]):
 
     def __init__(self, ops: tuple[DeviceOp[Any], ...]) -> None:
         self._free = False
+        self._site = call_site(2)
         stream = common_stream(ops)
         for op in ops:
             op.claim()
@@ -86,6 +89,7 @@ class Defer(DeviceOp[T]):
 
     def __init__(self, build: Callable[..., Any], *, wants_context: bool = False) -> None:
         check_closure(build, "with_context" if wants_context else "defer")
+        self._site = call_site(2)
         self._build = build
         self._wants_context = wants_context
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from numbasync.callsite import call_site
 from numbasync.context import Context
 from numbasync.copies import HostArray, copy, download, upload_any
 from numbasync.memory import MANY_READERS, MemoryPool
@@ -35,6 +36,7 @@ class ToHost(DeviceOp[HostArray]):
     _array: HostArray | None = None
 
     def __init__(self, tensor: Tensor) -> None:
+        self._site = call_site(2)
         self._tensor = tensor
 
     def at_once(self, submission: Submission, pool: MemoryPool | None) -> bool:
@@ -89,6 +91,7 @@ class Convert(DeviceOp["Tensor"]):
     """A contiguous copy of a tensor in elements of a type."""
 
     def __init__(self, tensor: Tensor, dtype: np.dtype[Any]) -> None:
+        self._site = call_site(2)
         self._tensor = tensor
         self._dtype = dtype
 
@@ -109,6 +112,7 @@ class Memcpy(DeviceOp[Any]):
     """Elements of one array into another, in place."""
 
     def __init__(self, dst: Tensor | HostArray, src: Tensor | HostArray) -> None:
+        self._site = call_site(2)
         self._dst = dst
         self._src = src
 

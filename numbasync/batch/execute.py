@@ -20,6 +20,7 @@ from numbasync.batch.form import COUNTER
 from numbasync.batch.ids import BufferId
 from numbasync.batch.prepared import Prepared, partial_key
 from numbasync.batch.ready import Ready
+from numbasync.callsite import call_site
 from numbasync.context import Context
 from numbasync.contiguous import contiguous
 from numbasync.copies import HostArray, copy, fill, upload_new
@@ -270,6 +271,7 @@ class Run(DeviceOp[T]):
     def __init__(
         self, batch: CommandBatch, prepared: Prepared, reads: tuple[int, ...] = ()
     ) -> None:
+        self._site = call_site(2)
         self._batch = batch
         self._prepared = prepared
         self._reads = reads

@@ -177,9 +177,7 @@ async def test_what_is_spawned_runs_though_its_future_is_dropped_or_its_await_ca
 # --- who waits -------------------------------------------------------------------------------
 
 
-async def test_of_two_who_wait_one_may_go(
-    device: na.Device, stream: na.Stream, gate: Gate
-) -> None:
+async def test_of_two_who_wait_one_may_go(device: na.Device, stream: na.Stream, gate: Gate) -> None:
     z = await na.zeros(4)
     gate.close()
     with na.limit(ops=1):
@@ -316,10 +314,13 @@ async def test_a_shared_operation_goes_on_for_those_who_need_it(
     await compiler.has_begun()
     other: Any = None
     if asked == "while it compiles":  # on another thread
-        def run() -> Any:
+
+        def run(op: Any = shared) -> Any:
             with na.use_device(device):
-                return shared.sync()
+                return op.sync()
+
         other = asyncio.get_running_loop().run_in_executor(None, run)
+        del run
     elif asked == "behind it":
         other = asyncio.ensure_future(waited(shared))
     await asyncio.sleep(0.01)
@@ -440,9 +441,7 @@ async def test_a_block_is_its_tasks_own_and_holds_up_nobody_else(
     assert (await mine.to_host()).tolist() == [2] * 4, "in the order of submission"
 
 
-async def test_blocks_in_blocks_all_hold(
-    device: na.Device, stream: na.Stream, gate: Gate
-) -> None:
+async def test_blocks_in_blocks_all_hold(device: na.Device, stream: na.Stream, gate: Gate) -> None:
     z = await na.zeros(4)
     gate.close()
     with na.limit(ops=2):
@@ -520,3 +519,4 @@ async def test_gather_returns_exceptions(device: na.Device, stream: na.Stream, g
     with pytest.raises(asyncio.CancelledError):
         await na.gather(withdrawn)
     gate.open()
+    await settle(device)
