@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from asyncio.events import _get_running_loop
 from collections.abc import Awaitable, Generator
 from typing import Any, TypeVar
 
@@ -196,6 +197,8 @@ def spawn(op: Submittable[T], policy: SchedulingPolicy | None = None) -> DeviceF
 def awaiting(op: Submittable[T]) -> Generator[Any, None, T]:
     """What `await op` does: run it on a stream of the default device's policy."""
     op.claim()
+    if _get_running_loop() is None:
+        raise reactor.no_loop()
     stream = stream_for(op)
     submission = None
     try:

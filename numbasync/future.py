@@ -88,6 +88,7 @@ class DeviceFuture(Submitting[T]):
 
     def __await__(self) -> Generator[Any, None, T]:
         try:
+            reactor.current()  # or it would be submitted first, and refused then
             if self._state is State.IDLE:
                 self.start(awaited=True)
             while (turn := self._starting_turn()) is not None:

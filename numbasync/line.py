@@ -19,7 +19,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from contextvars import ContextVar
 from functools import partial
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from numbasync import stream
 from numbasync.backend.base import Preparation
@@ -39,9 +39,11 @@ class Waiting(Protocol):
         behind: one before it that it must not pass, if it has met one.
     """
 
-    lane: Hashable
     place: int
     behind: Waiting | None
+
+    @property
+    def lane(self) -> Hashable: ...
 
     def may_pass(self, other: Waiting) -> bool:
         """Whether nobody can tell if it is enqueued before `other`, which waits for room."""
@@ -244,14 +246,14 @@ class Line:
                 return
 
     async def _work_off(self) -> None:
-        loop, jobs = asyncio.get_running_loop(), list[_Job]()
+        loop, jobs = asyncio.get_running_loop(), list[asyncio.Future[Any]]()
         try:
             while self._waiting:
                 self._pass()
                 if self._waiting:
                     self._changed = loop.create_future()
-                    jobs = [job for _, job in self._jobs.values()]
-                    await asyncio.wait([*jobs, self._changed], return_when=asyncio.FIRST_COMPLETED)
+                    jobs = [self._changed, *(job for _, job in self._jobs.values())]
+                    await asyncio.wait(jobs, return_when=asyncio.FIRST_COMPLETED)
         except GeneratorExit:  # collected with its loop: a finaliser is no place to compile
             raise
         except asyncio.CancelledError:

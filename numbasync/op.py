@@ -8,6 +8,7 @@ them on the stream that it is given, so their order on the device is their order
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from types import CoroutineType
 from typing import Any, Generic, TypeVar
 
 from numbasync import execute
@@ -19,7 +20,7 @@ from numbasync.future import DeviceFuture
 from numbasync.memory import MemoryPool
 from numbasync.once import Once
 from numbasync.once import Steps as Steps
-from numbasync.parts import check_closure, name_of, part_of, refusing, shortened
+from numbasync.parts import check_closure, name_of, not_a_coroutine, part_of, refusing, shortened
 from numbasync.runs_once import RunsOnce
 from numbasync.scheduling import SchedulingPolicy
 from numbasync.stream import Stream
@@ -137,6 +138,7 @@ class DeviceOp(RunsOnce, ValueMethods, Capturable[T], Generic[T]):
                     f"map of an operation takes a function of its value, not {change!r:.60}.\n"
                     "To map a partition to 8 blocks, write op.map(lambda p: p.map(8))."
                 )
+        check_closure(change, "map", self)
         return Map(self, change)
 
     def inspect(self, look: Callable[[T], object]) -> DeviceOp[T]:
@@ -271,7 +273,7 @@ class Then(Link[T, U]):
                 made = self._then(*args)
         else:
             made = self._then(*args)
-        return part_of(ctx, made, self)
+        return part_of(ctx, not_a_coroutine(made, "then", self._then), self)
 
     def _suffix(self) -> str:
         return f".then({name_of(self._then)})"
@@ -299,6 +301,8 @@ class Map(Link[T, U]):
 
     def follow(self, ctx: Context, value: T) -> Any:
         changed = self._change(value)
+        if type(changed) is CoroutineType:
+            not_a_coroutine(changed, "inspect" if self._keep else "map", self._change)
         return value if self._keep else changed
 
     def _suffix(self) -> str:

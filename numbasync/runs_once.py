@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import warnings
 from types import CodeType
+from typing import Any
 
 from numbasync.callsite import CallSite
 from numbasync.errors import AlreadySubmittedError
 
-_warned: dict[object, object] = {}  # so that a line which is run again warns once
+_warned: dict[Any, int] = {}  # so that a line which is run again warns once
 
 
 class RunsOnce:

@@ -8,7 +8,15 @@ from typing import Any, TypeVar, overload
 from numbasync.callsite import call_site
 from numbasync.context import Context
 from numbasync.op import DeviceOp, Shared, Steps
-from numbasync.parts import check_closure, check_op, common_stream, name_of, part_of, refusing
+from numbasync.parts import (
+    check_closure,
+    check_op,
+    common_stream,
+    name_of,
+    not_a_coroutine,
+    part_of,
+    refusing,
+)
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -96,12 +104,12 @@ class Defer(DeviceOp[T]):
     def steps(self, ctx: Context) -> Steps[T]:
         if self._wants_context:
             ctx.touch()
-            made = self._build(ctx)
+            made = not_a_coroutine(self._build(ctx), "with_context", self._build)
             if not isinstance(made, DeviceOp):
                 value: T = made
                 return value
         else:
-            made = self._build()
+            made = not_a_coroutine(self._build(), "defer", self._build)
         op = part_of(ctx, made, self)
         result: T = yield from op.steps(ctx)
         return result

@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from numbers import Number
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from numbasync.backend import interchange
 from numbasync.errors import OperationError
@@ -21,6 +22,37 @@ class ValueMethods:
     def _labelled(self, change: Callable[[Any], Any], label: str) -> DeviceOp[Any]:
         """An operation that changes the value on the host, and how messages name it."""
         raise NotImplementedError
+
+    # --- what is not offered, since the value is not there yet ---
+
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        """Whether they are the same operation. Its value is compared when it is there.
+
+        Raises:
+            OperationError: `other` is a number or an array.
+        """
+        if self is other:
+            return True
+        if hasattr(other, "dtype") or isinstance(other, Number | list | tuple):
+            raise OperationError(
+                f"{self} is an operation, not its value, so == compares nothing: write "
+                "(await op) == other."
+            )
+        return NotImplemented
+
+    def __bool__(self) -> bool:
+        raise OperationError(
+            f"{self} is an operation, not its value, so it is neither true nor false: write "
+            "`if await op`, or `if op is not None`."
+        )
+
+    def __getitem__(self, index: Any) -> NoReturn:
+        raise OperationError(
+            f"{self} is an operation, not its value, and has no elements yet: write "
+            f"(await op)[{index!r:.40}]; or, of an operation that gives a tuple, op.unzip()."
+        )
 
     # --- of operations that give a tuple ---
 
