@@ -76,7 +76,9 @@ def full(shape: Any, value: Any, dtype: Any = np.float32) -> DeviceOp[Tensor]:
 
 def _full(shape: Any, value: Any, dtype: Any, name: str) -> DeviceOp[Tensor]:
     kind = contiguous(shape, dtype)
-    return Full(kind, element(value, kind.dtype), name)
+    op = Full(kind, element(value, kind.dtype), name)
+    op._site = call_site(2)
+    return op
 
 
 def arange(

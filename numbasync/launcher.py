@@ -133,7 +133,9 @@ class Launcher:
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Launch:
         """The operation that launches the kernel with these arguments; nothing happens yet."""
-        return Launch(self, self.arrange(args, kwargs), DEFAULT)
+        if kwargs or len(args) != len(self._names):  # else a call is spared
+            args = self.arrange(args, kwargs)
+        return Launch(self, args, DEFAULT)
 
     def __getitem__(self, config: Any) -> Configured:
         """Numba's form: `kernel[grid, block]`, `[grid, block, stream]`, `[..., shared_bytes]`."""

@@ -88,6 +88,7 @@ class Submitting(Generic[T]):
             if self._state is not State.IDLE:
                 return
             self._state = State.STARTING
+            self._entered = True
             self._starter = threading.get_ident()
         self._site = call_site(2)
         self._awaited = awaited
@@ -103,7 +104,12 @@ class Submitting(Generic[T]):
         # A compilation has no order with anything, so nothing waits for it.
         op = self._op
         unordered = op is not None and op.unordered
-        if (unordered or line.is_empty()) and self.begin() is None:
+        try:
+            if unordered or line.is_empty():
+                self._begin()
+        finally:
+            self._entered = False
+        if self._state is not State.STARTING:
             return
         loop = None if line.is_submitting() else _running_loop()
         if loop is None:
