@@ -8,7 +8,6 @@ them on the stream that it is given, so their order on the device is their order
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from types import CoroutineType
 from typing import Any, Generic, TypeVar
 
 from numbasync import execute
@@ -300,9 +299,8 @@ class Map(Link[T, U]):
         return None if self._label is None else self._first.operands()
 
     def follow(self, ctx: Context, value: T) -> Any:
-        changed = self._change(value)
-        if type(changed) is CoroutineType:
-            not_a_coroutine(changed, "inspect" if self._keep else "map", self._change)
+        where = "inspect" if self._keep else "map"
+        changed = not_a_coroutine(self._change(value), where, self._change)
         return value if self._keep else changed
 
     def _suffix(self) -> str:
