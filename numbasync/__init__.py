@@ -38,11 +38,11 @@ from numbasync.device import devices as devices
 from numbasync.device import use_device as use_device
 from numbasync.errors import NumbasyncError as NumbasyncError
 from numbasync.event import Event as Event
-from numbasync.execute import gather as gather
 from numbasync.execute import spawn as spawn
 from numbasync.foreign import as_tensor as as_tensor
 from numbasync.foreign import from_dlpack as from_dlpack
 from numbasync.future import DeviceFuture as DeviceFuture
+from numbasync.gathering import gather as gather
 from numbasync.graph import CudaGraph as CudaGraph
 from numbasync.graphed import graphed as graphed
 from numbasync.host import HostBuffer as HostBuffer

@@ -14,6 +14,7 @@ import numpy as np
 
 from numbasync import layout
 from numbasync.backend import interchange
+from numbasync.callsite import call_site
 from numbasync.context import Context
 from numbasync.contiguous import Contiguous, contiguous
 from numbasync.copies import HostArray
@@ -27,7 +28,7 @@ from numbasync.parts import is_op, refusing
 from numbasync.sources import Value
 from numbasync.tensor import SharedTensor, Tensor, writable
 from numbasync.tensor import memcpy as memcpy
-from numbasync.transfer import Convert
+from numbasync.transfer import Convert, operands_of
 
 PITCH = 512  # bytes; what the driver's own pitched allocations have
 
@@ -122,7 +123,9 @@ def _kind_of(t: Any, dtype: Any, what: str) -> tuple[Any, Any]:
 
 def _full(shape: Any, value: Any, dtype: Any, name: str) -> DeviceOp[Tensor]:
     kind = contiguous(shape, dtype)
-    return Full(kind, element(value, kind.dtype), name)
+    op = Full(kind, element(value, kind.dtype), name)
+    op._site = call_site(2)
+    return op
 
 
 def arange(
@@ -304,12 +307,16 @@ class Fill(DeviceOp[Tensor]):
     """One value everywhere in a tensor that exists."""
 
     def __init__(self, tensor: Tensor, value: np.generic) -> None:
+        self._site = call_site(2)
         self._tensor = tensor
         self._value = value
 
     @property
     def is_node(self) -> bool:  # type: ignore[override]
         return self._tensor.is_contiguous
+
+    def operands(self) -> frozenset[int] | None:
+        return operands_of(self._tensor)
 
     def steps(self, ctx: Context) -> Steps[Tensor]:
         yield from fill_tensor(ctx, self._tensor, self._value)

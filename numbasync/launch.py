@@ -6,12 +6,14 @@ A call of plain arguments whose plan is known is enqueued at once; any other one
 from __future__ import annotations
 
 from functools import partial
+from sys import _getframe
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from numbasync.arguments import Bound
 from numbasync.backend import base
+from numbasync.callsite import call_site
 from numbasync.context import Context
 from numbasync.copies import download, order, upload
 from numbasync.device import Device
@@ -26,6 +28,7 @@ from numbasync.plan import DEFAULT, Config, Plan
 from numbasync.signature import Role
 from numbasync.submission import Submission
 from numbasync.tensor import Tensor
+from numbasync.transfer import operands_of
 
 if TYPE_CHECKING:
     from numbasync.forms import Form
@@ -52,8 +55,11 @@ class Launch(DeviceOp[LaunchResult]):
     _parts: tuple[Any, ...]
     _lazy: tuple[int, ...] = ()
     _bound: Bound | None = None
+    is_quick = True
 
     def __init__(self, launcher: Launcher, values: tuple[Any, ...], config: Config) -> None:
+        frame = _getframe(2)  # whoever calls the kernel
+        self._site = frame.f_code, frame.f_lasti
         self._launcher = launcher
         self._values = values
         self._config = config
@@ -64,8 +70,8 @@ class Launch(DeviceOp[LaunchResult]):
         if taken is not None:
             self._form = form
             self._tensors, self._parts = taken
-            self.is_quick = True
             return
+        self.is_quick = False
         self._free = False  # a refused call needs no warning
         self._lazy = tuple(i for i, value in enumerate(values) if isinstance(value, DeviceOp))
         if self._lazy:
@@ -118,6 +124,14 @@ class Launch(DeviceOp[LaunchResult]):
         submission.launched += launcher.names  # before: the message of a fault lists it
         return self._form.enqueue(plan, self._values, self._tensors, submission)
 
+    def operands(self) -> frozenset[int] | None:
+        if self._form is not None:
+            return operands_of(*self._tensors)
+        bound = self._bound
+        if bound is None or bound.uploads() or bound.sources:
+            return None
+        return operands_of(*(tensor for _, tensor in bound.tensors))
+
     def result(self) -> LaunchResult:
         return self._launcher.result(self._values)
 
@@ -145,7 +159,7 @@ class Launch(DeviceOp[LaunchResult]):
             executable = yield from _compiled(launcher, bound, device)
             plan = launcher.planner.make(bound, config, device, executable)
         uploads = bound.uploads() if bound.tuples else bound.host
-        if uploads and device.limit is not None:
+        if uploads and ctx.admission is not None:
             yield from ctx.room(sum(2 * array.nbytes for _, array in uploads))
         if uploads and not plan.empty:
             named = ((launcher.parameters[i].name, array) for i, array in uploads)
@@ -176,6 +190,7 @@ class Compile(DeviceOp[None]):
 
     def __init__(self, launcher: Launcher, values: tuple[Any, ...]) -> None:
         self._free = False  # a refused one needs no warning
+        self._site = call_site(2)
         self._launch = Launch(launcher, values, DEFAULT)
         self._free = True
         self._launch.claim()

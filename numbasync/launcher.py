@@ -165,7 +165,10 @@ class Launcher(Generic[P]):
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Launch:
         """The operation that launches the kernel with these arguments; nothing happens yet."""
-        return Launch(self, self.arrange(args, kwargs), DEFAULT)
+        values: tuple[Any, ...] = args
+        if kwargs or len(args) != len(self._names):  # else a call is spared
+            values = self.arrange(args, kwargs)
+        return Launch(self, values, DEFAULT)
 
     def __getitem__(self, config: Any) -> Configured[P]:
         """Numba's form: `kernel[grid, block]`, `[grid, block, stream]`, `[..., shared_bytes]`."""

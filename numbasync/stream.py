@@ -273,6 +273,7 @@ class Stream(Progress):
         Raises:
             What work of `async_on` failed with, which has no future to report it.
         """
+        reactor.current()
         await line_is_finished()
         number = self.mark("Stream.done()")
         await Steps(self.wait(number))

@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from numbers import Number
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, overload
 
 from numbasync.backend import interchange
 from numbasync.errors import OperationError
@@ -38,6 +39,37 @@ class ValueMethods(Generic[T_co]):
     def _unzipped(self, n: int | None) -> tuple[DeviceOp[Any], ...]:
         """One operation for each element of the tuple."""
         raise NotImplementedError
+
+    # --- what is not offered, since the value is not there yet ---
+
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        """Whether they are the same operation. Its value is compared when it is there.
+
+        Raises:
+            OperationError: `other` is a number or an array.
+        """
+        if self is other:
+            return True
+        if hasattr(other, "dtype") or isinstance(other, Number | list | tuple):
+            raise OperationError(
+                f"{self} is an operation, not its value, so == compares nothing: write "
+                "(await op) == other."
+            )
+        return NotImplemented
+
+    def __bool__(self) -> bool:
+        raise OperationError(
+            f"{self} is an operation, not its value, so it is neither true nor false: write "
+            "`if await op`, or `if op is not None`."
+        )
+
+    def __getitem__(self, index: Any) -> NoReturn:
+        raise OperationError(
+            f"{self} is an operation, not its value, and has no elements yet: write "
+            f"(await op)[{index!r:.40}]; or, of an operation that gives a tuple, op.unzip()."
+        )
 
     # --- of operations that give a tuple ---
 
@@ -113,19 +145,19 @@ class ValueMethods(Generic[T_co]):
 
     def dup(self) -> DeviceOp[Tensor]:
         """A copy of the tensor, in storage of its own."""
-        return self._of_value("dup").then(_itself)
+        return self._of_value("dup").then(itself)
 
     def to_host(self) -> DeviceOp[HostArray]:
         """The tensor's elements as a NumPy array."""
-        return self._of_value("to_host").then(_itself)
+        return self._of_value("to_host").then(itself)
 
     def astype(self, dtype: Any) -> DeviceOp[Tensor]:
         """A contiguous copy of the tensor in elements of another type."""
-        return self._of_value("astype", dtype).then(_itself)
+        return self._of_value("astype", dtype).then(itself)
 
     def item(self) -> DeviceOp[Any]:
         """The tensor's only element as a number of Python's, to be awaited before it is used."""
-        return self._of_value("item").then(_itself)
+        return self._of_value("item").then(itself)
 
     # --- how ---
 
@@ -165,5 +197,5 @@ def _is_array(value: Any) -> bool:
     return hasattr(value, "to_host") or interchange.place(value) is not None
 
 
-def _itself(op: DeviceOp[Any]) -> DeviceOp[Any]:
+def itself(op: DeviceOp[Any]) -> DeviceOp[Any]:
     return op

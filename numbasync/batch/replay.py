@@ -17,6 +17,7 @@ from numbasync.batch.execute import BatchOp, Results
 from numbasync.batch.ids import BufferId
 from numbasync.batch.prepared import with_copies
 from numbasync.batch.reach import is_used, reached
+from numbasync.callsite import call_site
 from numbasync.context import Context
 from numbasync.contiguous import contiguous
 from numbasync.copies import HostArray, upload_any
@@ -216,6 +217,7 @@ class _Replay(DeviceOp[Results[HostArray]]):
     _made: Results[HostArray] | None = None
 
     def __init__(self, graph: BatchGraph, given: list[tuple[int, HostArray]]) -> None:
+        self._site = call_site(2)
         self._graph = graph
         self._given = given
         self.stream = graph.stream
