@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Generator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -30,59 +30,12 @@ from numbasync.memory import MANY_READERS, MemoryPool, Storage
 from numbasync.ordering import is_strict
 from numbasync.stream import Stream
 from numbasync.submission import Submission
+from numbasync.submittable import Submittable as Submittable
 
 if TYPE_CHECKING:
     from numbasync.staging import Reading
 
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
-
-
-class Submittable(Protocol[T_co]):
-    """An operation, as this stage sees it."""
-
-    def claim(self) -> None:
-        """Take the right to run it once; AlreadySubmittedError if it is taken."""
-        ...
-
-    def steps(self, ctx: Context) -> Generator[Preparation, None, T_co]: ...
-
-    @property
-    def unordered(self) -> bool:
-        """It has no order with anything else."""
-        ...
-
-    @property
-    def stream(self) -> Stream | None:
-        """The stream that the operation itself asks for, if any."""
-        ...
-
-    @property
-    def home(self) -> Stream | None:
-        """The stream where it runs if nobody asks for any; None: the policy's."""
-        ...
-
-    @property
-    def label(self) -> str:
-        """What messages call it."""
-        ...
-
-    def operands(self) -> frozenset[int] | None:
-        """The identities of the storages that it uses; None: that is not known before."""
-        ...
-
-    @property
-    def is_quick(self) -> bool:
-        """It may be enqueued at once."""
-        ...
-
-    def at_once(self, submission: Submission, pool: MemoryPool | None) -> bool:
-        """Enqueue it now, if that needs nothing else. Whether it was."""
-        ...
-
-    def result(self) -> T_co:
-        """The value of what was enqueued so."""
-        ...
 
 
 def allocated(device: Device, pool: MemoryPool, nbytes: int, stream: Stream) -> Storage:
