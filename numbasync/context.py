@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from numbasync.staging import Reading
 
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
 
 
 def allocated(device: Device, pool: MemoryPool, nbytes: int, stream: Stream) -> Storage:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Generator
 from typing import Any, Literal, TypeVar, overload
 
 from numbasync import line, reactor

@@ -1,4 +1,4 @@
-"""What the stage that submits knows of an operation."""
+"""An operation, as the stages that submit it see it."""
 
 from __future__ import annotations
 
