@@ -51,7 +51,7 @@ class Tensor:
         own_storage: `storage`, if it has not moved and is no tensor of `na.meta`; else None.
         own_handle: `handle`, if it has been asked for; else None.
 
-    On a GPU it has `__cuda_array_interface__`, `__dlpack__` and `__dlpack_device__`.
+    It has `__dlpack__` and `__dlpack_device__`, on a GPU also `__cuda_array_interface__`.
     """
 
     __slots__ = (
@@ -284,7 +284,7 @@ class Tensor:
         if export is not None and self.device is not None and self.own_storage is not None:
             storage = self.own_storage
             loan = self.device.backend.lend(self.handle, storage.memory, storage)
-            if loan is not None:
+            if name in loan.protocols:
                 return export(self, loan)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 

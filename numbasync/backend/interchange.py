@@ -93,7 +93,17 @@ class Loan(Protocol):
 
     `after`: streams of the device with work that comes before theirs; `source`: whose array it
     is, if another library's.
+
+    Attributes:
+        protocols: the names of the attributes that a tensor has by it.
+        waits: `dlpack` blocks the thread until `after` have done what they hold.
     """
+
+    @property
+    def protocols(self) -> frozenset[str]: ...
+
+    @property
+    def waits(self) -> bool: ...
 
     def interface(self, after: Sequence[Any], source: Any) -> dict[str, Any]:
         """`__cuda_array_interface__`, version 3."""
@@ -110,7 +120,8 @@ class Loan(Protocol):
         dl_device: tuple[int, int] | None,
         copy: bool | None,
     ) -> object:
-        """A capsule; what is enqueued on `stream`, a native handle, starts after all that.
+        """A capsule; what is enqueued on `stream`, a native handle, starts after all that. Without
+        streams, for host memory, all that is done when it returns.
 
         Raises:
             BufferError: the consumer asks for something else than this memory as it is.
@@ -298,6 +309,12 @@ class _Described:
     def __init__(self, interface: dict[str, Any], keep: object) -> None:
         self.__array_interface__ = interface
         self._keep = keep
+
+
+def kept(array: np.ndarray[Any, Any], keep: object, readonly: bool) -> np.ndarray[Any, Any]:
+    """A view of `array` that holds `keep` too, and that may be for reading only."""
+    interface = {**array.__array_interface__, "data": (array.ctypes.data, readonly)}
+    return np.asarray(_Described(interface, (array, keep)))
 
 
 def bytes_of(export: Exported) -> np.ndarray[Any, np.dtype[np.uint8]]:
