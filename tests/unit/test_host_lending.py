@@ -37,7 +37,7 @@ class Old:
         return self.tensor.__dlpack_device__()
 
 
-DTYPES = "? b B h H i I l L e f d F D".split()
+DTYPES = ["?", "b", "B", "h", "H", "i", "I", "l", "L", "e", "f", "d", "F", "D"]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
