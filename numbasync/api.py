@@ -8,6 +8,8 @@ same bits on every device.
 from __future__ import annotations
 
 import math
+import operator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -52,7 +54,7 @@ def empty_pitched(shape: Any, dtype: Any = np.float32) -> DeviceOp[Tensor]:
     *rows, columns = extents
     padded = -(-columns * kind.itemsize // PITCH) * PITCH // kind.itemsize
     whole = Full(Contiguous((*rows, padded), kind), None, "empty_pitched")
-    return whole.map(lambda t: t[..., :columns])
+    return whole.map(operator.itemgetter((..., slice(columns))))
 
 
 def zeros(shape: Any, dtype: Any = np.float32) -> DeviceOp[Tensor]:
@@ -102,26 +104,30 @@ def arange(
             f"arange from {first!r} to {last!r} by {step!r} has no end; write finite numbers."
         ) from None
 
-    def make() -> HostArray:
-        return (
-            first + step * np.arange(count, dtype=np.float64 if kind.kind == "f" else None)
-        ).astype(kind)
-
+    make = partial(_evenly, first, step, count, kind)
     return Generated(Contiguous((count,), kind), make, "arange")
+
+
+def _evenly(first: float, step: float, count: int, dtype: np.dtype[Any]) -> HostArray:
+    steps = np.arange(count, dtype=np.float64 if dtype.kind == "f" else None)
+    values: HostArray = (first + step * steps).astype(dtype)
+    return values
 
 
 def linspace(start: float, stop: float, count: int, dtype: Any = np.float32) -> DeviceOp[Tensor]:
     """`count` evenly spaced values from `start` to `stop`, both included."""
     kind = contiguous(count, dtype)
-    return Generated(
-        kind, lambda: np.linspace(start, stop, kind.shape[0]).astype(kind.dtype), "linspace"
-    )
+    return Generated(kind, partial(_spaced, start, stop, *kind.shape, kind.dtype), "linspace")
+
+
+def _spaced(start: float, stop: float, count: int, dtype: np.dtype[Any]) -> HostArray:
+    return np.linspace(start, stop, count).astype(dtype)
 
 
 def eye(rows: int, columns: int | None = None, dtype: Any = np.float32) -> DeviceOp[Tensor]:
     """Ones on the diagonal, zeros elsewhere; shape `(rows, columns or rows)`."""
     kind = contiguous((rows, rows if columns is None else columns), dtype)
-    return Generated(kind, lambda: np.eye(*kind.shape, dtype=kind.dtype), "eye")
+    return Generated(kind, partial(np.eye, *kind.shape, dtype=kind.dtype), "eye")
 
 
 def rand(shape: Any, seed: int | None = None, dtype: Any = np.float32) -> DeviceOp[Tensor]:
@@ -136,7 +142,7 @@ def rand(shape: Any, seed: int | None = None, dtype: Any = np.float32) -> Device
     kind = _float(dtype, "rand")
     extents, generator = layout.check_shape(shape), _generator(seed)
     made = Contiguous(extents, kind)
-    return Generated(made, lambda: generator.random(extents, kind), "rand")
+    return Generated(made, partial(generator.random, extents, kind), "rand")
 
 
 def randn(
@@ -157,13 +163,21 @@ def randn(
     kind = _float(dtype, "randn")
     extents, generator = layout.check_shape(shape), _generator(seed)
 
-    def make() -> HostArray:
-        values: HostArray = generator.standard_normal(extents, kind)
-        values *= kind.type(std)
-        values += kind.type(mean)
-        return values
-
+    make = partial(_normal, generator, extents, kind, mean, std)
     return Generated(Contiguous(extents, kind), make, "randn")
+
+
+def _normal(
+    generator: np.random.Generator,
+    shape: layout.Shape,
+    dtype: np.dtype[Any],
+    mean: float,
+    std: float,
+) -> HostArray:
+    values: HostArray = generator.standard_normal(shape, dtype)  # type: ignore[arg-type]
+    values *= dtype.type(std)
+    values += dtype.type(mean)
+    return values
 
 
 def _generator(seed: int | None) -> np.random.Generator:

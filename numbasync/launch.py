@@ -16,6 +16,7 @@ from numbasync.errors import DeviceMismatchError, InternalError
 from numbasync.memory import MemoryPool
 from numbasync.op import DeviceOp, Steps
 from numbasync.parts import common_stream, refusing
+from numbasync.picklable import Recipe, packed
 from numbasync.plan import DEFAULT, Config, Plan
 from numbasync.signature import Role
 from numbasync.submission import Submission
@@ -58,6 +59,9 @@ class Launch(DeviceOp[Any]):
         for i in self._lazy:
             values[i].claim()
         self._free = True
+
+    def _recipe(self) -> Recipe:
+        return Launch, (self._launcher, packed(self._values), self._config)
 
     @property
     def label(self) -> str:

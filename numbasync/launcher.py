@@ -5,11 +5,12 @@ Everything that can be wrong with a call is found before anything of it is enque
 
 from __future__ import annotations
 
-from collections import namedtuple
+from collections import deque
 from collections.abc import Callable, Iterable
 from functools import cached_property, partial
 from types import FunctionType
 from typing import Any, NamedTuple, overload
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from numbasync.op import DeviceOp
 from numbasync.parts import refusing
 from numbasync.plan import DEFAULT, Config, Planner, as_device_function
 from numbasync.precondition import Precondition
+from numbasync.result import ResultType, result_type
 from numbasync.signature import check_kernel, parameters
 from numbasync.stream import Stream
 
@@ -84,6 +86,9 @@ class Launcher:
         names: that alone, as a submission lists what it has launched.
         parameters: its parameters and their roles.
         may_alias: the kernel is written for outputs that share storage with other arguments.
+        Result: the type of its results, a named tuple.
+
+    It is pickled by its name, or with cloudpickle by value.
     """
 
     def __init__(
@@ -93,6 +98,7 @@ class Launcher:
         axes: tuple[int, ...] | None,
         preconditions: Iterable[str],
         may_alias: bool,
+        result: ResultType | None = None,
     ) -> None:
         self.kernel = dispatcher
         self.py_func: FunctionType = dispatcher.py_func
@@ -118,13 +124,14 @@ class Launcher:
         self.planner = Planner(
             dispatcher, self.parameters, block, grids.check_axes(axes, self.name)
         )
-        # `rename` replaces names that a named tuple cannot have, such as `_x`.
-        named = namedtuple(self.name, names, rename=True)  # type: ignore[misc]  # noqa: PYI024
         outputs = tuple(i for i, p in enumerate(self.parameters) if p.is_output)
-        kind = type(self.name, (named,), {"__slots__": (), "_output_positions": outputs})
-        # Makes the named tuple of a tuple; `kind(*values)` takes twice as long.
-        self.result: Callable[[tuple[Any, ...]], Any] = partial(tuple.__new__, kind)
-        self.__name__ = self.__qualname__ = self.name
+        texts = tuple(p.text for p in self.preconditions)
+        made_of = (dispatcher, threads, axes, texts, may_alias)
+        self.Result = result or result_type(self.py_func, names, outputs, made_of)
+        _launchers[self.Result] = self
+        # Makes the named tuple of a tuple; `Result(*values)` takes twice as long.
+        self.result: Callable[[tuple[Any, ...]], Any] = partial(tuple.__new__, self.Result)
+        self.__name__, self.__qualname__ = self.name, self.py_func.__qualname__
         self.__doc__ = self.py_func.__doc__
         self.__module__ = self.py_func.__module__
         self.__wrapped__ = self.py_func
@@ -237,6 +244,9 @@ class Launcher:
             bound.check_aliases(self.name, self.parameters)
         return bound
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _launcher_of, (self.Result,)
+
     @property
     def _numba_type_(self) -> Any:
         # So that another kernel can call this one as a device function.
@@ -249,6 +259,20 @@ class Launcher:
     def __repr__(self) -> str:
         names = ", ".join(f"{p.name}: {p.role.value}" for p in self.parameters)
         return f"<launcher {self.name}({names})>"
+
+
+# By the types of their results, with which they are pickled.
+_launchers: WeakValueDictionary[ResultType, Launcher] = WeakValueDictionary()
+# Those that came by value, with what has been compiled of them, for the next time that they come.
+_came: deque[Launcher] = deque(maxlen=32)
+
+
+def _launcher_of(result: ResultType) -> Launcher:
+    found = _launchers.get(result)
+    if found is None:
+        found = Launcher(*result._made_of, result)
+        _came.append(found)
+    return found
 
 
 @overload

@@ -21,6 +21,7 @@ from numbasync.memory import MemoryPool
 from numbasync.once import Once
 from numbasync.once import Steps as Steps
 from numbasync.parts import check_closure, name_of, part_of, refusing, shortened
+from numbasync.picklable import Picklable
 from numbasync.scheduling import SchedulingPolicy
 from numbasync.stream import Stream
 from numbasync.submission import Submission
@@ -30,7 +31,7 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 
-class DeviceOp(ValueMethods, Capturable[T], Generic[T]):
+class DeviceOp(Picklable, ValueMethods, Capturable[T], Generic[T]):
     """A lazy operation that gives a `T`. It runs once.
 
     | to run it | stream chosen by | blocks the thread |
@@ -45,12 +46,9 @@ class DeviceOp(ValueMethods, Capturable[T], Generic[T]):
 
     unordered = False  # nothing that is submitted later has to wait for it
     is_quick = False  # it may be enqueued at once: see `at_once`
-
     # The stream that it asks for, as `kernel[grid, block, stream]` does; None: none.
     stream: Stream | None = None
-
     home: Stream | None = None  # where it runs if nobody asks for a stream; None: the policy's
-
     is_node = False  # a graph can repeat it, which shows without running it
 
     _free = True  # neither run nor part of another operation
@@ -107,7 +105,7 @@ class DeviceOp(ValueMethods, Capturable[T], Generic[T]):
         self._free = False
 
     def __del__(self) -> None:
-        if self._free:
+        if self._free and not self._sent:
             try:
                 name = str(self)
             except Exception:
@@ -334,6 +332,8 @@ class Shared(DeviceOp[T]):
     The first who runs it runs it for all; a holder on another stream is ordered after it.
     If it fails, every holder gets that error.
     """
+
+    is_shared = True
 
     def __init__(self, parent: DeviceOp[T]) -> None:
         self._free = False

@@ -1,0 +1,71 @@
+"""The types of launches' results, and how launchers and results are pickled.
+
+A result is a named tuple whose type belongs to one launcher: it can be reached as its attribute,
+`saxpy.Result`. So type and launcher are pickled alike, by the launcher's name. Picklers that
+take classes without a name by value, such as cloudpickle's, find what the launcher is made of in
+the type. They decide, as for any class: those of `__main__` and of functions go by value.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import importlib
+import operator
+from collections import namedtuple
+from pickle import PicklingError
+from typing import Any
+
+
+class ResultType(type):
+    """The class of these types."""
+
+
+def result_type(
+    function: Any, names: list[str], outputs: tuple[int, ...], made_of: tuple[Any, ...]
+) -> type[Any]:
+    """The type of a launcher's results.
+
+    Args:
+        function: the kernel's Python function.
+        names: of its parameters.
+        outputs: the positions of those that it may write.
+        made_of: the arguments of `Launcher`.
+    """
+    name = function.__name__
+    # `rename` replaces names that a named tuple cannot have, such as `_x`.
+    named = namedtuple(name, names, rename=True)  # type: ignore[misc]  # noqa: PYI024
+    return ResultType(
+        name,
+        (named,),
+        {
+            "__slots__": (),
+            "__module__": function.__module__,
+            "__qualname__": f"{function.__qualname__}.Result",
+            "_output_positions": outputs,
+            "_made_of": made_of,
+        },
+    )
+
+
+def _by_name(kind: ResultType) -> tuple[Any, ...]:
+    module, name = kind.__module__, kind.__qualname__
+    try:
+        found = _named(module, name)
+    except (ImportError, AttributeError):
+        found = None
+    if found is not kind:
+        kernel = name.removesuffix(".Result")
+        raise PicklingError(
+            f"kernel {kernel} of module {module} cannot be pickled by its name, which does not "
+            "lead to it.\n"
+            "Define it at the top level of a module, under the name of its function; or pickle "
+            "with cloudpickle, as joblib does, which sends the function itself."
+        )
+    return _named, (module, name)
+
+
+def _named(module: str, name: str) -> Any:
+    return operator.attrgetter(name)(importlib.import_module(module))
+
+
+copyreg.pickle(ResultType, _by_name)  # type: ignore[arg-type]  # a tuple as `__reduce__` gives it
