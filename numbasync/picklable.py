@@ -71,6 +71,25 @@ def _restored(kind: type[Any], state: dict[str, Any]) -> Any:
     return op
 
 
+class Copied:
+    """What tensors offer to `copy`: NumPy's rule for arrays."""
+
+    __slots__ = ()
+
+    device: Any
+    dup: Any
+    __getitem__: Any
+
+    def __copy__(self) -> Any:
+        """A contiguous copy on the same device; blocks the thread until it is made."""
+        if self.device is None:
+            return self[...]
+        return self.dup().sync_on(self.device.policy.next_stream())
+
+    def __deepcopy__(self, memo: object) -> Any:
+        return self.__copy__()
+
+
 def unpicklable(kind: type[Any], instead: str) -> None:
     """Objects of this class belong to one process: pickling and copying them is a TypeError.
 

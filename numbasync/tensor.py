@@ -35,12 +35,13 @@ from numbasync.memory import Storage
 from numbasync.op import DeviceOp
 from numbasync.partition import Partition
 from numbasync.parts import refusing
+from numbasync.picklable import Copied
 from numbasync.transfer import Convert, Memcpy, ToHost
 
 _moving = threading.RLock()  # two threads must not both become the only holder
 
 
-class Tensor:
+class Tensor(Copied):
     """An array in device memory. Operations such as `na.zeros` give one.
 
     Attributes:
@@ -117,8 +118,7 @@ class Tensor:
     @property
     def is_contiguous(self) -> bool:
         """Whether the elements lie in C order without gaps."""
-        kind, step = self._kind, self.dtype.itemsize
-        return kind is not None or layout.is_contiguous(self.shape, self.strides, step)
+        return bool(self._kind) or layout.is_contiguous(*self._layout[1:], self.dtype.itemsize)
 
     @property
     def is_readonly(self) -> bool:
