@@ -22,6 +22,7 @@ from numbasync.copies import HostArray
 from numbasync.copies import fill as fill_tensor
 from numbasync.errors import DeviceMismatchError, DTypeError, OperationError, ShapeError
 from numbasync.host import HostBuffer, direct
+from numbasync.host_arrays import host_array, is_arrow
 from numbasync.making import FromHost, Full, Generated, element
 from numbasync.op import DeviceOp, Steps
 from numbasync.parts import is_op, refusing
@@ -203,7 +204,11 @@ def from_host(array: Any) -> DeviceOp[Tensor]:
 
     Args:
         array: a NumPy array, what `np.asarray` takes, or another library's array in the host's
-            memory; shape and dtype are kept.
+            memory; shape and dtype are kept, but times become the int64 that they are.
+
+    Raises:
+        DTypeError: no tensor can have such elements, or some are missing (nulls).
+        OperationError: some are masked.
     """
     source = _host_array(array)
     kind = Contiguous(source.shape, layout.check_dtype(source.dtype, records=True))
@@ -216,8 +221,10 @@ def _host_array(array: Any) -> HostArray:
         if isinstance(array, HostBuffer):
             direct(array)  # refuses views that no device can copy from
             return array
-        return np.asarray(array)
+        return host_array(array)
     if at[0] in interchange.HOST:
+        if is_arrow(array):
+            return host_array(array)  # which has more types than DLPack
         return interchange.numpy_of(interchange.read_dlpack(array))
     raise DeviceMismatchError(
         f"{interchange.name_of(array)} lies {interchange.where(at)}, not in host memory.\n"

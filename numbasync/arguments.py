@@ -6,19 +6,21 @@ stages work with; it knows which arguments are arrays, and which of them came as
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from numbasync import foreign, layout
-from numbasync.backend import base
+from numbasync.backend import base, interchange
 from numbasync.backend.base import ArrayKey
 from numbasync.copies import HostArray
 from numbasync.device import Device
 from numbasync.errors import AliasError, CallerError, DTypeError, LauncherError
 from numbasync.execute import describe
 from numbasync.future import DeviceFuture
+from numbasync.host_arrays import TIMES, column, number, plain
 from numbasync.partition import Partition
 from numbasync.signature import Parameter, Role
 from numbasync.tensor import SharedTensor, Tensor
@@ -41,8 +43,9 @@ class Bound:
         host: position and array of each NumPy array.
         partitions: those that came as partitions, by position.
         sources: those of the tensors whose memory another library lends.
-        unplaced: other libraries' arrays in the host's memory, by position. Whether a device
-            uses them in place, it says itself: `placed`.
+        unplaced: by position, what stands for an argument on the device: other libraries' arrays
+            in the host's memory (whether a device uses them in place, it says itself: `placed`),
+            and times as integers.
     """
 
     __slots__ = ("_parts", "host", "partitions", "sources", "tensors", "unplaced", "values")
@@ -55,7 +58,7 @@ class Bound:
         self.host: list[tuple[int, HostArray]] = []
         self.partitions: dict[int, Partition] = {}
         self.sources: tuple[Tensor, ...] = ()
-        self.unplaced: dict[int, HostArray] = {}
+        self.unplaced: dict[int, HostArray | np.generic] = {}
         parts: list[Any] = []
         for i, parameter in enumerate(parameters):
             value = values[i]
@@ -102,7 +105,10 @@ class Bound:
         if isinstance(array, Tensor):
             self.tensors.append((i, array))
             return value.fingerprint if isinstance(value, Partition) else array.fingerprint
-        if array is not None and array is not value:
+        if isinstance(value, TIMES):
+            self.unplaced[i] = number(value)
+            return None
+        if array is not None and array is not value and interchange.is_foreign(value):
             self.unplaced[i] = array
             return None
         if array is not None:
@@ -121,8 +127,9 @@ class Bound:
     def placed(self, device: Device) -> tuple[Any, ...]:
         """The values, with what is not placed in place on `device`, or to be uploaded there."""
         values = list(self.values)
-        for i, array in self.unplaced.items():
-            values[i] = foreign.in_place(array, device)
+        for i, found in self.unplaced.items():
+            is_array = isinstance(found, np.ndarray)
+            values[i] = foreign.in_place(found, device) if is_array else found
         return tuple(values)
 
     def check_aliases(self, kernel: str, parameters: tuple[Parameter, ...]) -> None:
@@ -156,7 +163,7 @@ class Bound:
     def by_name(self, parameters: tuple[Parameter, ...]) -> dict[str, Any]:
         """The arguments as preconditions see them: a partition as its tensor."""
         found = {p.name: v for p, v in zip(parameters, self.values, strict=True)}
-        return found | {parameters[i].name: t for i, t in self.tensors}
+        return found | {parameters[i].name: a for i, a in self.arrays().items()}
 
     def arrays(self) -> dict[int, ArrayArgument]:
         """Every array, by position."""
@@ -217,15 +224,11 @@ def _array(kernel: str, p: Parameter, value: Any) -> ArrayArgument | None:
             )
         found = value.tensor
     elif isinstance(value, np.ndarray):
-        if p.is_output:
-            raise LauncherError(
-                f"kernel {kernel}: {p.name} is written, but an array in host memory is copied to "
-                "the device and the result would be lost.\n"
-                "Keep a tensor: t = await na.from_host(array)"
-            )
-        _check_dtype(kernel, p, value.dtype)
-        found = value
+        found = _host(kernel, p, value)
     elif _is_number(value) or (isinstance(value, tuple) and _is_numbers(kernel, p, value)):
+        if isinstance(value, np.generic):
+            with _named(kernel, p):
+                number(value)
         if p.role in (Role.INPUT, Role.OUTPUT):
             raise LauncherError(
                 f"kernel {kernel}: {p.name} is a na.{p.role.value} and takes an array, not "
@@ -234,6 +237,8 @@ def _array(kernel: str, p: Parameter, value: Any) -> ArrayArgument | None:
         return None
     else:
         found = _foreign(kernel, p, value)
+        if found is None:
+            found = _host(kernel, p, value)
         if found is None:
             raise LauncherError(
                 f"kernel {kernel}: {p.name} cannot be {describe(value)}.\n{_instead(p, value)}"
@@ -247,8 +252,32 @@ def _array(kernel: str, p: Parameter, value: Any) -> ArrayArgument | None:
 
 def _foreign(kernel: str, p: Parameter, value: Any) -> ArrayArgument | None:
     """The array of another library that an argument is, None if it is none."""
-    try:
+    with _named(kernel, p):
         return foreign.argument(value)
+
+
+def _host(kernel: str, p: Parameter, value: Any) -> HostArray | None:
+    """The array that is uploaded for an argument: of NumPy, of a buffer or of a column of numbers;
+    None if it is none.
+    """
+    with _named(kernel, p):
+        found: HostArray | None = plain(value) if isinstance(value, np.ndarray) else column(value)
+        if found is not None:
+            layout.check_dtype(found.dtype, records=True)
+    if found is not None and p.is_output:
+        raise LauncherError(
+            f"kernel {kernel}: {p.name} is written, but an array in host memory is copied to "
+            "the device and the result would be lost.\n"
+            "Keep a tensor: t = await na.from_host(array)"
+        )
+    return found
+
+
+@contextmanager
+def _named(kernel: str, p: Parameter) -> Iterator[None]:
+    """Errors of the caller say of which parameter they are."""
+    try:
+        yield
     except CallerError as error:
         raise type(error)(f"kernel {kernel}: {p.name}: {error}") from error.__cause__
 
@@ -275,19 +304,11 @@ def _is_numbers(kernel: str, p: Parameter, values: tuple[Any, ...]) -> bool:
                 f"kernel {kernel}: {p.name} is a tuple with {describe(value)} in it; a kernel "
                 "takes tuples of numbers only.\nGive each array a parameter of its own."
             )
+        elif isinstance(value, np.generic):
+            with _named(kernel, p):
+                if number(value) is not value:
+                    raise DTypeError(f"a time in a tuple ({value!r}).\nWrite x.view(np.int64).")
     return True
-
-
-def _check_dtype(kernel: str, p: Parameter, dtype: np.dtype[Any]) -> None:
-    try:
-        layout.check_dtype(dtype, records=True)
-    except DTypeError as error:
-        raise DTypeError(f"kernel {kernel}: {p.name}: {error}") from None
-    if dtype.type is np.longdouble and dtype.itemsize > np.dtype(np.float64).itemsize:
-        raise DTypeError(
-            f"kernel {kernel}: {p.name} has elements of {dtype}, with which no device computes.\n"
-            "Convert it: array.astype(np.float64)"
-        )
 
 
 def _instead(p: Parameter, value: Any) -> str:

@@ -117,9 +117,7 @@ class Partition:
         return f"<{kind} of {self.tensor!r} into tiles {self.tile}, grid {self.grid}{mapped}>"
 
 
-def _restored(
-    tensor: Tensor, tile: tuple[int, ...], exact: bool, blocks: int | None
-) -> Partition:
+def _restored(tensor: Tensor, tile: tuple[int, ...], exact: bool, blocks: int | None) -> Partition:
     partition = Partition(tensor, tile, exact=exact)
     return partition if blocks is None else partition.map(blocks)
 

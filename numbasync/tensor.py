@@ -29,6 +29,7 @@ from numbasync.errors import (
     StateError,
 )
 from numbasync.host import direct
+from numbasync.host_arrays import plain
 from numbasync.layout import Layout
 from numbasync.lending import PROTOCOLS
 from numbasync.memory import Storage
@@ -373,8 +374,7 @@ def memcpy(dst: Tensor | HostArray, src: Tensor | HostArray | SharedTensor) -> D
     Raises:
         ShapeError, DTypeError: now, if the shapes or the dtypes differ.
     """
-    if isinstance(src, SharedTensor):
-        src = src.tensor
+    src = src.tensor if isinstance(src, SharedTensor) else plain(src)
     for name, side in (("dst", dst), ("src", src)):
         if not isinstance(side, Tensor | np.ndarray):
             with refusing((dst, src)):

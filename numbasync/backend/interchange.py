@@ -267,9 +267,13 @@ def read_interface(obj: object, interface: Mapping[str, Any]) -> Exported:
     if interface.get("mask") is not None:
         raise OperationError(f"{name_of(obj)} is masked; a kernel would not see the mask.")
     address, readonly = interface["data"]
+    dtype = np.dtype(interface["typestr"])
+    own = getattr(obj, "dtype", None)
+    if dtype.kind == "V" and isinstance(own, np.dtype) and own.itemsize == dtype.itemsize:
+        dtype = own  # a structure, of which the interface says the size
     return _checked(
-        obj, int(address or 0), tuple(interface["shape"]), interface.get("strides"),
-        np.dtype(interface["typestr"]), bool(readonly), obj,
+        obj, int(address or 0), tuple(interface["shape"]), interface.get("strides"), dtype,
+        bool(readonly), obj,
     )  # fmt: skip
 
 
@@ -285,7 +289,7 @@ def _checked(
     readonly: bool,
     keep: object,
 ) -> Exported:
-    layout.check_dtype(dtype)
+    layout.check_dtype(dtype, records=True)
     if strides is None or 0 in shape:
         strides = layout.contiguous_strides(shape, dtype.itemsize)
     size = dtype.itemsize
