@@ -118,7 +118,7 @@ def _evenly(first: float, step: float, count: int, dtype: np.dtype[Any]) -> Host
 def linspace(start: float, stop: float, count: int, dtype: Any = np.float32) -> DeviceOp[Tensor]:
     """`count` evenly spaced values from `start` to `stop`, both included."""
     kind = contiguous(count, dtype)
-    return Generated(kind, partial(_spaced, start, stop, *kind.shape, kind.dtype), "linspace")
+    return Generated(kind, partial(_spaced, start, stop, kind.shape[0], kind.dtype), "linspace")
 
 
 def _spaced(start: float, stop: float, count: int, dtype: np.dtype[Any]) -> HostArray:
@@ -128,7 +128,11 @@ def _spaced(start: float, stop: float, count: int, dtype: np.dtype[Any]) -> Host
 def eye(rows: int, columns: int | None = None, dtype: Any = np.float32) -> DeviceOp[Tensor]:
     """Ones on the diagonal, zeros elsewhere; shape `(rows, columns or rows)`."""
     kind = contiguous((rows, rows if columns is None else columns), dtype)
-    return Generated(kind, partial(np.eye, *kind.shape, dtype=kind.dtype), "eye")
+    return Generated(kind, partial(_diagonal, kind), "eye")
+
+
+def _diagonal(kind: Contiguous) -> HostArray:
+    return np.eye(*kind.shape, dtype=kind.dtype)
 
 
 def rand(shape: Any, seed: int | None = None, dtype: Any = np.float32) -> DeviceOp[Tensor]:
@@ -143,7 +147,13 @@ def rand(shape: Any, seed: int | None = None, dtype: Any = np.float32) -> Device
     kind = _float(dtype, "rand")
     extents, generator = layout.check_shape(shape), _generator(seed)
     made = Contiguous(extents, kind)
-    return Generated(made, partial(generator.random, extents, kind), "rand")
+    return Generated(made, partial(_uniform, generator, extents, kind), "rand")
+
+
+def _uniform(
+    generator: np.random.Generator, shape: layout.Shape, dtype: np.dtype[Any]
+) -> HostArray:
+    return generator.random(shape, dtype)
 
 
 def randn(
@@ -175,7 +185,7 @@ def _normal(
     mean: float,
     std: float,
 ) -> HostArray:
-    values: HostArray = generator.standard_normal(shape, dtype)  # type: ignore[arg-type]
+    values: HostArray = generator.standard_normal(shape, dtype)
     values *= dtype.type(std)
     values += dtype.type(mean)
     return values

@@ -127,9 +127,8 @@ class Bound:
     def placed(self, device: Device) -> tuple[Any, ...]:
         """The values, with what is not placed in place on `device`, or to be uploaded there."""
         values = list(self.values)
-        for i, found in self.unplaced.items():
-            is_array = isinstance(found, np.ndarray)
-            values[i] = foreign.in_place(found, device) if is_array else found
+        for i, x in self.unplaced.items():
+            values[i] = foreign.in_place(x, device) if isinstance(x, np.ndarray) else x
         return tuple(values)
 
     def check_aliases(self, kernel: str, parameters: tuple[Parameter, ...]) -> None:

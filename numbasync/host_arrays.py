@@ -7,24 +7,26 @@ Objects are known by what they offer, so that no library of them has to be impor
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from numbasync.errors import DTypeError, OperationError
 
+T = TypeVar("T")
 TIMES = (np.datetime64, np.timedelta64)
 
 
-def plain(array: Any) -> Any:
+def plain(x: T) -> T:
     """A NumPy array without a mask, times as integers, in the same memory; all else as it is.
 
     Raises:
         OperationError: some elements are masked.
         DTypeError: its elements are of more than 64 bits.
     """
-    if not isinstance(array, np.ndarray):
-        return array
+    if not isinstance(x, np.ndarray):
+        return x
+    array: Any = x
     if isinstance(array, np.ma.MaskedArray):
         mask = np.ma.getmask(array)
         if mask is not np.ma.nomask and np.ascontiguousarray(mask).view(np.bool_).any():
@@ -36,8 +38,8 @@ def plain(array: Any) -> Any:
     if array.dtype.char in "gG":
         raise DTypeError(_too_long(array.dtype, "array.astype({})"))
     if array.dtype.kind in "mM":
-        return array.view(np.dtype(np.int64).newbyteorder(array.dtype.byteorder))
-    return array
+        array = array.view(np.dtype(np.int64).newbyteorder(array.dtype.byteorder))
+    return array  # type: ignore[no-any-return]  # an array, too
 
 
 def number(value: np.generic) -> np.generic:
@@ -46,7 +48,7 @@ def number(value: np.generic) -> np.generic:
     Raises:
         DTypeError: it has more than 64 bits.
     """
-    if isinstance(value, np.longdouble | np.clongdouble):
+    if value.dtype.char in "gG":
         raise DTypeError(_too_long(value.dtype, "{}(x)"))
     return value.view(np.int64) if isinstance(value, TIMES) else value
 

@@ -127,10 +127,11 @@ class Launcher:
         outputs = tuple(i for i, p in enumerate(self.parameters) if p.is_output)
         texts = tuple(p.text for p in self.preconditions)
         made_of = (dispatcher, threads, axes, texts, may_alias)
-        self.Result = result or result_type(self.py_func, names, outputs, made_of)
-        _launchers[self.Result] = self
-        # Makes the named tuple of a tuple; `Result(*values)` takes twice as long.
-        self.result: Callable[[tuple[Any, ...]], Any] = partial(tuple.__new__, self.Result)
+        kind: Any = result or result_type(self.py_func, names, outputs, made_of)
+        self.Result = kind
+        _launchers[kind] = self
+        # Makes the named tuple of a tuple; `kind(*values)` takes twice as long.
+        self.result: Callable[[tuple[Any, ...]], Any] = partial(tuple.__new__, kind)
         self.__name__, self.__qualname__ = self.name, self.py_func.__qualname__
         self.__doc__ = self.py_func.__doc__
         self.__module__ = self.py_func.__module__

@@ -71,6 +71,15 @@ def _dlpack(tensor: Tensor, loan: base.Loan) -> Callable[..., object]:
     return lend
 
 
+class Lending:
+    """What type checkers know of a tensor's protocols, which it has if its device lends so."""
+
+    __slots__ = ()
+
+    __dlpack__: Callable[..., Any]
+    __dlpack_device__: Callable[[], tuple[int, int]]
+
+
 # What a tensor has if its device can lend: made of the tensor and its loan.
 PROTOCOLS: dict[str, Callable[[Tensor, base.Loan], Any]] = {
     "__cuda_array_interface__": _interface,

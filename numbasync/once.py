@@ -44,7 +44,7 @@ class Once(Generic[T]):
 
     def __reduce__(self) -> Recipe:
         """Of the steps of an operation that nobody has asked for."""
-        steps = self._steps
+        steps: Any = self._steps  # a bound method
         if steps is None:
             raise AlreadySubmittedError(
                 f"{self._label} was already submitted; only an operation that has not run can be "

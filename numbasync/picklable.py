@@ -22,6 +22,10 @@ class Picklable:
     _free: bool
     _sent = False  # it was pickled: if it never runs here, that needs no warning
 
+    def claim(self) -> None:
+        """See `DeviceOp.claim`."""
+        raise NotImplementedError
+
     def _recipe(self) -> Recipe:
         """What makes an operation like it, and of what."""
         state = {k: packed(v) for k, v in self.__dict__.items() if k not in ("_free", "_sent")}
@@ -62,12 +66,12 @@ def packed(value: Any) -> Any:
 
 
 def _restored(kind: type[Any], state: dict[str, Any]) -> Any:
-    op = kind.__new__(kind)
+    op = object.__new__(kind)
     op.__dict__.update(state)
     for value in state.values():
         for part in value if type(value) is tuple else (value,):
             if isinstance(part, Picklable):
-                part.claim()  # type: ignore[attr-defined]  # it is an operation
+                part.claim()
     return op
 
 
@@ -76,15 +80,12 @@ class Copied:
 
     __slots__ = ()
 
-    device: Any
-    dup: Any
-    __getitem__: Any
-
     def __copy__(self) -> Any:
         """A contiguous copy on the same device; blocks the thread until it is made."""
-        if self.device is None:
-            return self[...]
-        return self.dup().sync_on(self.device.policy.next_stream())
+        tensor: Any = self
+        if tensor.device is None:
+            return tensor[...]
+        return tensor.dup().sync_on(tensor.device.policy.next_stream())
 
     def __deepcopy__(self, memo: object) -> Any:
         return self.__copy__()

@@ -19,10 +19,12 @@ from typing import Any
 class ResultType(type):
     """The class of these types."""
 
+    _made_of: tuple[Any, Any, Any, Any, Any]
+
 
 def result_type(
     function: Any, names: list[str], outputs: tuple[int, ...], made_of: tuple[Any, ...]
-) -> type[Any]:
+) -> ResultType:
     """The type of a launcher's results.
 
     Args:
@@ -68,4 +70,4 @@ def _named(module: str, name: str) -> Any:
     return operator.attrgetter(name)(importlib.import_module(module))
 
 
-copyreg.pickle(ResultType, _by_name)  # type: ignore[arg-type]  # a tuple as `__reduce__` gives it
+copyreg.pickle(ResultType, _by_name)

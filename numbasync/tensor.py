@@ -31,7 +31,7 @@ from numbasync.errors import (
 from numbasync.host import direct
 from numbasync.host_arrays import plain
 from numbasync.layout import Layout
-from numbasync.lending import PROTOCOLS
+from numbasync.lending import PROTOCOLS, Lending
 from numbasync.memory import Storage
 from numbasync.op import DeviceOp
 from numbasync.partition import Partition
@@ -42,7 +42,7 @@ from numbasync.transfer import Convert, Memcpy, ToHost
 _moving = threading.RLock()  # two threads must not both become the only holder
 
 
-class Tensor(Copied):
+class Tensor(Copied, Lending):
     """An array in device memory. Operations such as `na.zeros` give one.
 
     Attributes:

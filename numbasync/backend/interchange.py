@@ -182,7 +182,10 @@ def capsule(obj: Any, **how: Any) -> Any:
     try:
         try:
             return obj.__dlpack__(max_version=VERSION, **how)
-        except TypeError:  # written before there were versions
+        except TypeError as error:
+            if type(error) is not TypeError:  # a library's own, such as Arrow's of nulls
+                raise
+            # Written before there were versions.
             return obj.__dlpack__(**how)
     except NumbasyncError:
         raise

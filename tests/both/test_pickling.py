@@ -194,7 +194,7 @@ def test_the_latest_work_is_in_it(device: na.Device) -> None:
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
 def test_copies_are_as_numpys(device: na.Device, copied: Callable[[Any], Any]) -> None:
-    other = [d for d in na.devices() if d is not device][0]
+    other = next(d for d in na.devices() if d is not device)
     t = na.arange(8).sync()
     with na.use_device(other):
         found = copied(t[::2])

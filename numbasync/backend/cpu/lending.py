@@ -50,5 +50,5 @@ class CpuLoan:
         readonly = source is not None and source.export.readonly
         array = interchange.kept(self._array, self._keep, readonly)
         # What NumPy 2.0 does not know is said only where it is asked for.
-        wishes = {"max_version": max_version, "dl_device": dl_device, "copy": copy}
+        wishes: dict[str, Any] = {"max_version": max_version, "dl_device": dl_device, "copy": copy}
         return array.__dlpack__(**{k: v for k, v in wishes.items() if v is not None})

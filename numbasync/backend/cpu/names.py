@@ -15,13 +15,13 @@ from numba import cuda
 from numba.core import types as numba_types
 from numba.core.dispatcher import Dispatcher
 from numba.cuda import intrinsics
-from numba.cuda.extending import _Intrinsic
 from numba.np.numpy_support import from_dtype
 
 from numbasync.backend.cpu.half import known
 from numbasync.backend.declared import results
 
 MISSING: Any = object()
+_INTRINSIC = type(cuda.grid)
 
 # Types of arguments, and of a result, of a function for each declared signature.
 Signatures: TypeAlias = tuple[tuple[tuple[Any, ...], Any], ...]
@@ -176,7 +176,7 @@ class InnerScope(Scope):
 
 def _own(value: Any) -> Any:
     """`value`; an intrinsic of Numba that was pickled with a kernel, as it is in this process."""
-    if isinstance(value, _Intrinsic) and value._defn.__module__ == intrinsics.__name__:
+    if isinstance(value, _INTRINSIC) and value._defn.__module__ == intrinsics.__name__:
         return getattr(cuda, value._name, value)
     return value
 
