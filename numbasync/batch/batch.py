@@ -114,8 +114,6 @@ class CommandBatch(Vocabulary, Present):
             )
         try:
             source = host_array(array)
-        except CallerError:
-            raise
         except (TypeError, ValueError) as error:
             raise OperationError(
                 f"upload takes an array of the host, not {type(array).__name__}: {error}\n"
