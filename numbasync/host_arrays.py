@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from numbasync import layout
 from numbasync.errors import DTypeError, OperationError
 
 T = TypeVar("T")
@@ -109,5 +110,7 @@ def column(x: Any, copy: bool | None = None) -> np.ndarray[Any, Any] | None:
 
 def host_array(x: Any) -> np.ndarray[Any, Any]:
     """What `np.asarray` makes of anything, as `column` and `plain` have it."""
+    if type(x) is np.ndarray and x.dtype.char in layout.CHARS:
+        return x  # the usual one
     found = plain(x) if isinstance(x, np.ndarray) else column(x)
     return np.asarray(plain(np.asarray(x)) if found is None else found)
