@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from numbasync import errors as errors
+from numbasync import pickling as pickling
 from numbasync.api import arange as arange
 from numbasync.api import convert as convert
 from numbasync.api import dup as dup

@@ -8,6 +8,8 @@ same bits on every device.
 from __future__ import annotations
 
 import math
+import operator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,7 @@ from numbasync.copies import HostArray
 from numbasync.copies import fill as fill_tensor
 from numbasync.errors import DeviceMismatchError, DTypeError, OperationError, ShapeError
 from numbasync.host import HostBuffer, direct
+from numbasync.host_arrays import host_array, is_arrow
 from numbasync.making import FromHost, Full, Generated, element
 from numbasync.op import DeviceOp, Steps
 from numbasync.partition import Partition
@@ -54,7 +57,7 @@ def empty_pitched(shape: Any, dtype: Any = np.float32) -> DeviceOp[Tensor]:
     *rows, columns = extents
     padded = -(-columns * kind.itemsize // PITCH) * PITCH // kind.itemsize
     whole = Full(Contiguous((*rows, padded), kind), None, "empty_pitched")
-    return whole.map(lambda t: t[..., :columns])
+    return whole.map(operator.itemgetter((..., slice(columns))))
 
 
 def zeros(shape: Any, dtype: Any = np.float32) -> DeviceOp[Tensor]:
@@ -152,26 +155,34 @@ def arange(
             f"arange from {first!r} to {last!r} by {step!r} has no end; write finite numbers."
         ) from None
 
-    def make() -> HostArray:
-        return (
-            first + step * np.arange(count, dtype=np.float64 if kind.kind == "f" else None)
-        ).astype(kind)
-
+    make = partial(_evenly, first, step, count, kind)
     return Generated(Contiguous((count,), kind), make, "arange")
+
+
+def _evenly(first: float, step: float, count: int, dtype: np.dtype[Any]) -> HostArray:
+    steps = np.arange(count, dtype=np.float64 if dtype.kind == "f" else None)
+    values: HostArray = (first + step * steps).astype(dtype)
+    return values
 
 
 def linspace(start: float, stop: float, count: int, dtype: Any = np.float32) -> DeviceOp[Tensor]:
     """`count` evenly spaced values from `start` to `stop`, both included."""
     kind = contiguous(count, dtype)
-    return Generated(
-        kind, lambda: np.linspace(start, stop, kind.shape[0]).astype(kind.dtype), "linspace"
-    )
+    return Generated(kind, partial(_spaced, start, stop, kind.shape[0], kind.dtype), "linspace")
+
+
+def _spaced(start: float, stop: float, count: int, dtype: np.dtype[Any]) -> HostArray:
+    return np.linspace(start, stop, count).astype(dtype)
 
 
 def eye(rows: int, columns: int | None = None, dtype: Any = np.float32) -> DeviceOp[Tensor]:
     """Ones on the diagonal, zeros elsewhere; shape `(rows, columns or rows)`."""
     kind = contiguous((rows, rows if columns is None else columns), dtype)
-    return Generated(kind, lambda: np.eye(*kind.shape, dtype=kind.dtype), "eye")
+    return Generated(kind, partial(_diagonal, kind), "eye")
+
+
+def _diagonal(kind: Contiguous) -> HostArray:
+    return np.eye(*kind.shape, dtype=kind.dtype)
 
 
 def rand(shape: Any, seed: int | None = None, dtype: Any = np.float32) -> DeviceOp[Tensor]:
@@ -186,7 +197,13 @@ def rand(shape: Any, seed: int | None = None, dtype: Any = np.float32) -> Device
     kind = _float(dtype, "rand")
     extents, generator = layout.check_shape(shape), _generator(seed)
     made = Contiguous(extents, kind)
-    return Generated(made, lambda: generator.random(extents, kind), "rand")
+    return Generated(made, partial(_uniform, generator, extents, kind), "rand")
+
+
+def _uniform(
+    generator: np.random.Generator, shape: layout.Shape, dtype: np.dtype[Any]
+) -> HostArray:
+    return generator.random(shape, dtype)
 
 
 def randn(
@@ -207,13 +224,21 @@ def randn(
     kind = _float(dtype, "randn")
     extents, generator = layout.check_shape(shape), _generator(seed)
 
-    def make() -> HostArray:
-        values: HostArray = generator.standard_normal(extents, kind)
-        values *= kind.type(std)
-        values += kind.type(mean)
-        return values
-
+    make = partial(_normal, generator, extents, kind, mean, std)
     return Generated(Contiguous(extents, kind), make, "randn")
+
+
+def _normal(
+    generator: np.random.Generator,
+    shape: layout.Shape,
+    dtype: np.dtype[Any],
+    mean: float,
+    std: float,
+) -> HostArray:
+    values: HostArray = generator.standard_normal(shape, dtype)
+    values *= dtype.type(std)
+    values += dtype.type(mean)
+    return values
 
 
 def _generator(seed: int | None) -> np.random.Generator:
@@ -239,7 +264,11 @@ def from_host(array: Any) -> DeviceOp[Tensor]:
 
     Args:
         array: a NumPy array, what `np.asarray` takes, or another library's array in the host's
-            memory; shape and dtype are kept.
+            memory; shape and dtype are kept, but times become the int64 that they are.
+
+    Raises:
+        DTypeError: no tensor can have such elements, or some are missing (nulls).
+        OperationError: some are masked.
     """
     source = _host_array(array)
     kind = Contiguous(source.shape, layout.check_dtype(source.dtype, records=True))
@@ -252,8 +281,10 @@ def _host_array(array: Any) -> HostArray:
         if isinstance(array, HostBuffer):
             direct(array)  # refuses views that no device can copy from
             return array
-        return np.asarray(array)
+        return host_array(array)
     if at[0] in interchange.HOST:
+        if is_arrow(array):
+            return host_array(array)  # which has more types than DLPack
         return interchange.numpy_of(interchange.read_dlpack(array))
     raise DeviceMismatchError(
         f"{interchange.name_of(array)} lies {interchange.where(at)}, not in host memory.\n"

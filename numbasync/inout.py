@@ -13,6 +13,7 @@ from numbasync.context import Context
 from numbasync.copies import HostArray
 from numbasync.errors import AliasError, OperationError, StateError
 from numbasync.host import direct
+from numbasync.host_arrays import plain
 from numbasync.layout import Layout
 from numbasync.partition import Partition
 from numbasync.submission import Submission
@@ -67,7 +68,7 @@ def inout(array: HostArray) -> InOut:
     of page-locked memory (`na.pinned`) the device copies directly.
 
     Raises:
-        OperationError: it is no NumPy array, or a read-only one.
+        OperationError: it is no NumPy array, or a read-only one, or has masked elements.
         DTypeError: device memory cannot hold its elements.
     """
     if not isinstance(array, np.ndarray):
@@ -75,6 +76,7 @@ def inout(array: HostArray) -> InOut:
             f"na.inout takes a NumPy array, not {type(array).__name__} ({array!r:.60}).\n"
             "A tensor is an output as it is: pass it without na.inout."
         )
+    array = plain(array)
     layout.check_dtype(array.dtype, records=True)
     if not array.flags.writeable:
         raise OperationError(

@@ -24,7 +24,9 @@ from numbasync.members import replaced
 from numbasync.memory import MemoryPool
 from numbasync.op import DeviceOp, Steps
 from numbasync.parts import common_stream, refusing
+from numbasync.picklable import Recipe, packed
 from numbasync.plan import DEFAULT, Config, Plan
+from numbasync.result import LaunchResult as LaunchResult
 from numbasync.signature import Role
 from numbasync.submission import Submission
 from numbasync.tensor import Tensor
@@ -33,18 +35,6 @@ from numbasync.transfer import operands_of
 if TYPE_CHECKING:
     from numbasync.forms import Form
     from numbasync.launcher import Launcher
-
-
-class LaunchResult(tuple[Any, ...]):
-    """What a launch gives: its arguments in signature order, also by name. Each kernel has a named
-    tuple of its own, of which this is the base.
-    """
-
-    __slots__ = ()
-
-    if TYPE_CHECKING:  # no type can say which fields there are: those of the kernel
-
-        def __getattr__(self, name: str) -> Any: ...
 
 
 class Launch(DeviceOp[LaunchResult]):
@@ -83,6 +73,9 @@ class Launch(DeviceOp[LaunchResult]):
         for i in self._lazy:
             values[i].claim()
         self._free = True
+
+    def _recipe(self) -> Recipe:
+        return Launch, (self._launcher, packed(self._values), self._config)
 
     @property
     def label(self) -> str:

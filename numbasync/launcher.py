@@ -6,12 +6,13 @@ Everything that can be wrong with a call is found before anything of it is enque
 from __future__ import annotations
 
 import inspect
-from collections import namedtuple
+from collections import deque
 from collections.abc import Callable, Iterable
 from functools import cached_property, partial
 from inspect import Signature
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, overload
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -28,6 +29,7 @@ from numbasync.op import DeviceOp
 from numbasync.parts import refusing
 from numbasync.plan import DEFAULT, Config, Planner, as_device_function, in_order
 from numbasync.precondition import Precondition
+from numbasync.result import ResultType, result_type
 from numbasync.signature import check_kernel, parameters
 from numbasync.stream import AnyStream, Stream
 
@@ -107,6 +109,9 @@ class Launcher(Generic[P]):
         names: that alone, as a submission lists what it has launched.
         parameters: its parameters and their roles.
         may_alias: the kernel is written for outputs that share storage with other arguments.
+        Result: the type of its results, a named tuple.
+
+    It is pickled by its name, or with cloudpickle by value.
     """
 
     __signature__ = _CallSignature()
@@ -118,6 +123,7 @@ class Launcher(Generic[P]):
         axes: tuple[int, ...] | None,
         preconditions: Iterable[str],
         may_alias: bool,
+        result: ResultType | None = None,
     ) -> None:
         self.py_func: FunctionType = dispatcher.py_func
         self.name = self.py_func.__name__
@@ -148,15 +154,15 @@ class Launcher(Generic[P]):
         self.planner = Planner(
             dispatcher, self.parameters, block, grids.check_axes(axes, self.name)
         )
-        # `rename` replaces names that a named tuple cannot have, such as `_x`.
-        named = namedtuple(self.name, names, rename=True)  # type: ignore[misc]  # noqa: PYI024
         outputs = tuple(i for i, p in enumerate(self.parameters) if p.is_output)
-        kind = type(
-            self.name, (named, LaunchResult), {"__slots__": (), "_output_positions": outputs}
-        )
+        texts = tuple(p.text for p in self.preconditions)
+        made_of = (dispatcher, threads, axes, texts, may_alias)
+        kind: Any = result or result_type(self.py_func, names, outputs, made_of)
+        self.Result = kind
+        _launchers[kind] = self
         # Makes the named tuple of a tuple; `kind(*values)` takes twice as long.
         self.result: Callable[[tuple[Any, ...]], LaunchResult] = partial(tuple.__new__, kind)
-        self.__name__ = self.__qualname__ = self.name
+        self.__name__, self.__qualname__ = self.name, self.py_func.__qualname__
         self.__doc__ = self.py_func.__doc__
         self.__module__ = self.py_func.__module__
         self.__wrapped__ = self.py_func
@@ -290,6 +296,9 @@ class Launcher(Generic[P]):
         if not self.may_alias and not bound.storages_differ():
             bound.check_aliases(self.name, parameters)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _launcher_of, (self.Result,)
+
     @property
     def _numba_type_(self) -> Any:
         # So that another kernel can call this one as a device function.
@@ -302,6 +311,20 @@ class Launcher(Generic[P]):
     def __repr__(self) -> str:
         names = ", ".join(f"{p.name}: {p.role.value}" for p in self.parameters)
         return f"<launcher {self.name}({names})>"
+
+
+# By the types of their results, with which they are pickled.
+_launchers: WeakValueDictionary[ResultType, Launcher] = WeakValueDictionary()
+# Those that came by value, with what has been compiled of them, for the next time that they come.
+_came: deque[Launcher] = deque(maxlen=32)
+
+
+def _launcher_of(result: ResultType) -> Launcher:
+    found = _launchers.get(result)
+    if found is None:
+        found = Launcher(*result._made_of, result)
+        _came.append(found)
+    return found
 
 
 @overload

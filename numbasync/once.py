@@ -10,8 +10,9 @@ from typing import Any, Generic, TypeVar
 from numbasync import line
 from numbasync.backend.base import Preparation
 from numbasync.context import Context
-from numbasync.errors import ReentrancyError, StateError
+from numbasync.errors import AlreadySubmittedError, ReentrancyError, StateError
 from numbasync.exclusive import Turn
+from numbasync.picklable import Recipe, packed
 from numbasync.submission import Submission
 
 T = TypeVar("T")
@@ -41,6 +42,16 @@ class Once(Generic[T]):
     def begun(self) -> bool:
         """Whether anyone has asked."""
         return self._turn is not None
+
+    def __reduce__(self) -> Recipe:
+        """Of the steps of an operation that nobody has asked for."""
+        steps: Any = self._steps  # a bound method
+        if steps is None:
+            raise AlreadySubmittedError(
+                f"{self._label} was already submitted; only an operation that has not run can be "
+                "pickled.\nPickle its result: await op"
+            )
+        return _once, (packed(steps.__self__), self._label)
 
     def steps(self, ctx: Context) -> Steps[T]:
         """The value, on whatever stream `ctx` is; taken now if nobody has asked before."""
@@ -174,3 +185,8 @@ class _Begun(Generic[T]):
         self.steps = steps
         self.ctx = ctx
         self.need: Preparation | None = None
+
+
+def _once(op: Any, label: str) -> Once[Any]:
+    op.claim()
+    return Once(op.steps, label)

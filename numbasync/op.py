@@ -21,6 +21,7 @@ from numbasync.memory import MemoryPool
 from numbasync.once import Once
 from numbasync.once import Steps as Steps
 from numbasync.parts import check_closure, name_of, not_a_coroutine, part_of, refusing, shortened
+from numbasync.picklable import Picklable
 from numbasync.runs_once import RunsOnce
 from numbasync.scheduling import SchedulingPolicy
 from numbasync.stream import AnyStream, Stream
@@ -31,7 +32,7 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 
-class DeviceOp(RunsOnce, ValueMethods[T], Capturable[T], Generic[T]):
+class DeviceOp(RunsOnce, Picklable, ValueMethods[T], Capturable[T], Generic[T]):
     """A lazy operation that gives a `T`. It runs once.
 
     | to run it | stream chosen by | blocks the thread |
@@ -46,12 +47,9 @@ class DeviceOp(RunsOnce, ValueMethods[T], Capturable[T], Generic[T]):
 
     unordered = False  # nothing that is submitted later has to wait for it
     is_quick = False  # it may be enqueued at once: see `at_once`
-
     # The stream that it asks for, as `kernel[grid, block, stream]` does; None: none.
     stream: Stream | None = None
-
     home: Stream | None = None  # where it runs if nobody asks for a stream; None: the policy's
-
     is_node = False  # a graph can repeat it, which shows without running it
 
     def steps(self, ctx: Context) -> Steps[T]:
@@ -312,6 +310,8 @@ class Shared(DeviceOp[T]):
     The first who runs it runs it for all; a holder on another stream is ordered after it.
     If it fails, every holder gets that error.
     """
+
+    is_shared = True
 
     def __init__(self, parent: DeviceOp[T]) -> None:
         self._free = False

@@ -16,6 +16,7 @@ class RunsOnce:
     """What runs once: by whoever claims it first."""
 
     _free = True  # neither run nor part of another operation
+    _sent = False  # it was pickled: if it never runs here, that needs no warning
     # The line of the program that made it, as a code object and an instruction.
     _site: tuple[CodeType, int] | None = None
 
@@ -38,7 +39,7 @@ class RunsOnce:
         self._free = False
 
     def __del__(self) -> None:
-        if self._free:
+        if self._free and not self._sent:
             try:
                 name = str(self)
             except Exception:

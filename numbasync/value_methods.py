@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from numbers import Number
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, overload
 
@@ -79,7 +80,7 @@ class ValueMethods(Generic[T_co]):
     def first(self) -> DeviceOp[Any]: ...
     def first(self) -> DeviceOp[Any]:
         """The first element of the tuple that this gives."""
-        return self._labelled(lambda values: self._element(values, 0), "first")
+        return self._labelled(partial(_element, str(self), 0), "first")
 
     @overload
     def last(self: ValueMethods[tuple[*tuple[Any, ...], A]]) -> DeviceOp[A]: ...
@@ -87,7 +88,7 @@ class ValueMethods(Generic[T_co]):
     def last(self) -> DeviceOp[Any]: ...
     def last(self) -> DeviceOp[Any]:
         """The last element of the tuple that this gives."""
-        return self._labelled(lambda values: self._element(values, -1), "last")
+        return self._labelled(partial(_element, str(self), -1), "last")
 
     @overload
     def unzip(  # type: ignore[overload-overlap]  # of no type but Any
@@ -123,7 +124,7 @@ class ValueMethods(Generic[T_co]):
 
     def output(self) -> DeviceOp[Any]:
         """What a launch wrote: its one output as it was passed, or the tuple of them."""
-        return self._labelled(self._outputs, "output")
+        return self._labelled(partial(_outputs, str(self)), "output")
 
     # --- of operations that give a tensor, or something that has the same method ---
 
@@ -162,35 +163,39 @@ class ValueMethods(Generic[T_co]):
     # --- how ---
 
     def _of_value(self, method: str, *args: Any) -> DeviceOp[Any]:
-        # The name now: the operation itself would keep all that it holds alive.
-        name = str(self)
+        return self._labelled(partial(_call, str(self), method, args), method)
 
-        def call(value: Any) -> Any:
-            found = getattr(value, method, None)
-            if found is None:
-                raise OperationError(
-                    f"{name} gave a {type(value).__name__}, which has no {method}(); a tensor, a "
-                    "partition or the result of a launch has."
-                )
-            return found(*args)
 
-        return self._labelled(call, method)
+# Functions, which can be pickled. They know the operation's name alone: the operation itself
+# would keep all that it holds alive.
 
-    def _element(self, values: Any, index: int) -> Any:
-        if not isinstance(values, tuple) or not values:
-            gave = "an empty tuple" if values == () else f"a {type(values).__name__}"
-            raise OperationError(f"{self} gave {gave}, not a tuple of values.")
-        return values[index]
 
-    def _outputs(self, result: Any) -> Any:
-        positions = getattr(type(result), "_output_positions", None)
-        if positions is None:
-            raise OperationError(
-                f"{self} gave a {type(result).__name__}; only the result of a launch has outputs."
-            )
-        # A number that the kernel counts down, say, is an output of nothing.
-        found = tuple(v for v in map(result.__getitem__, positions) if _is_array(v))
-        return found[0] if len(found) == 1 else found
+def _call(name: str, method: str, args: tuple[Any, ...], value: Any) -> Any:
+    found = getattr(value, method, None)
+    if found is None:
+        raise OperationError(
+            f"{name} gave a {type(value).__name__}, which has no {method}(); a tensor, a "
+            "partition or the result of a launch has."
+        )
+    return found(*args)
+
+
+def _element(name: str, index: int, values: Any) -> Any:
+    if not isinstance(values, tuple) or not values:
+        gave = "an empty tuple" if values == () else f"a {type(values).__name__}"
+        raise OperationError(f"{name} gave {gave}, not a tuple of values.")
+    return values[index]
+
+
+def _outputs(name: str, result: Any) -> Any:
+    positions = getattr(type(result), "_output_positions", None)
+    if positions is None:
+        raise OperationError(
+            f"{name} gave a {type(result).__name__}; only the result of a launch has outputs."
+        )
+    # A number that the kernel counts down, say, is an output of nothing.
+    found = tuple(v for v in map(result.__getitem__, positions) if _is_array(v))
+    return found[0] if len(found) == 1 else found
 
 
 def _is_array(value: Any) -> bool:

@@ -330,10 +330,8 @@ class Device(Protocol):
         """
         ...
 
-    def lend(self, array: Array, memory: Any, keep: object) -> Loan | None:
-        """`array`, which lies in `memory`, for other libraries, who hold `keep` with it; None if
-        none of them can use this device's memory.
-        """
+    def lend(self, array: Array, memory: Any, keep: object) -> Loan:
+        """`array`, which lies in `memory`, for other libraries, who hold `keep` with it."""
         ...
 
     def scalar_key(self, value: object) -> Hashable:

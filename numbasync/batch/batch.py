@@ -29,6 +29,7 @@ from numbasync.errors import (
     DeviceMismatchError,
     OperationError,
 )
+from numbasync.host_arrays import host_array
 from numbasync.op import DeviceOp
 from numbasync.sources import Value
 from numbasync.stream import AnyStream
@@ -112,7 +113,7 @@ class CommandBatch(Vocabulary, Present):
                 f"upload takes an array of the host, not {array!r}, which has no elements yet."
             )
         try:
-            source = np.asarray(array)
+            source = host_array(array)
         except (TypeError, ValueError) as error:
             raise OperationError(
                 f"upload takes an array of the host, not {type(array).__name__}: {error}\n"

@@ -25,6 +25,7 @@ from numbasync.device import Device
 from numbasync.errors import BatchStateError, DTypeError, OperationError, ShapeError
 from numbasync.graph import CudaGraph
 from numbasync.host import pinned
+from numbasync.host_arrays import host_array
 from numbasync.memory import MemoryPool
 from numbasync.op import DeviceOp, Steps
 from numbasync.sources import zip as zip_ops
@@ -109,7 +110,7 @@ class BatchGraph:
         given: list[tuple[int, HostArray]] = []
         for id, array in (uploads or {}).items():
             number = self._batch.recorder.check(id, "replay").number
-            source = np.asarray(array)
+            source = host_array(array)
             target = self._inputs.get(number)
             if target is None:
                 raise BatchStateError(

@@ -18,6 +18,7 @@ from numbasync.backend.base import Checks, Command, CompletionPath, counters
 from numbasync.backend.cpu import engine, engines, sharing
 from numbasync.backend.cpu.engine import Engine
 from numbasync.backend.cpu.graph import CpuGraph
+from numbasync.backend.cpu.lending import CpuLoan
 from numbasync.backend.cpu.limits import LIMITS
 from numbasync.backend.cpu.memory import CpuForeign, CpuHost, CpuMemory, CpuPool
 from numbasync.backend.cpu.native import types
@@ -130,8 +131,8 @@ class CpuDevice:
             return None
         return CpuForeign(interchange.read_dlpack(obj))
 
-    def lend(self, array: object, memory: object, keep: object) -> None:
-        """Nothing: a tensor here is to be as foreign to NumPy as it is on a GPU."""
+    def lend(self, array: CpuArray, memory: object, keep: object) -> CpuLoan:
+        return CpuLoan(array.array, keep)
 
     def scalar_key(self, value: object) -> Hashable:
         if type(value) is int:
