@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from numbasync import errors as errors
-from numbasync import pickling as pickling
+from numbasync import pickling as _pickling  # noqa: F401  # what it refuses
 from numbasync.api import arange as arange
 from numbasync.api import convert as convert
 from numbasync.api import dup as dup

@@ -29,7 +29,7 @@ from numbasync.op import DeviceOp
 from numbasync.parts import refusing
 from numbasync.plan import DEFAULT, Config, Planner, as_device_function, in_order
 from numbasync.precondition import Precondition
-from numbasync.result import ResultType, result_type
+from numbasync.result import ResultType, pickle_intrinsics_by_name, result_type
 from numbasync.signature import check_kernel, parameters
 from numbasync.stream import AnyStream, Stream
 
@@ -160,6 +160,7 @@ class Launcher(Generic[P]):
         kind: Any = result or result_type(self.py_func, names, outputs, made_of)
         self.Result = kind
         _launchers[kind] = self
+        pickle_intrinsics_by_name()
         # Makes the named tuple of a tuple; `kind(*values)` takes twice as long.
         self.result: Callable[[tuple[Any, ...]], LaunchResult] = partial(tuple.__new__, kind)
         self.__name__, self.__qualname__ = self.name, self.py_func.__qualname__

@@ -12,6 +12,7 @@ import copyreg
 import importlib
 import operator
 from collections import namedtuple
+from functools import cache
 from pickle import PicklingError
 from typing import TYPE_CHECKING, Any
 
@@ -83,3 +84,25 @@ def _named(module: str, name: str) -> Any:
 
 
 copyreg.pickle(ResultType, _by_name)
+
+
+@cache
+def pickle_intrinsics_by_name() -> None:
+    """Make pickled kernels name Numba's own functions, such as `cuda.grid`. Numba would send their
+    code, and what reads a kernel's code would not know the copy.
+    """
+    from numba import cuda
+
+    def reduce(value: Any) -> Any:
+        name = value._name
+        if getattr(cuda, name, None) is value:
+            return _of_cuda, (name,)
+        return value.__reduce__()
+
+    copyreg.pickle(type(cuda.grid), reduce)
+
+
+def _of_cuda(name: str) -> Any:
+    from numba import cuda
+
+    return getattr(cuda, name)

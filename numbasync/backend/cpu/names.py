@@ -14,14 +14,12 @@ import numpy as np
 from numba import cuda
 from numba.core import types as numba_types
 from numba.core.dispatcher import Dispatcher
-from numba.cuda import intrinsics
 from numba.np.numpy_support import from_dtype
 
 from numbasync.backend.cpu.half import known
 from numbasync.backend.declared import results
 
 MISSING: Any = object()
-_INTRINSIC = type(cuda.grid)
 
 # Types of arguments, and of a result, of a function for each declared signature.
 Signatures: TypeAlias = tuple[tuple[tuple[Any, ...], Any], ...]
@@ -105,7 +103,7 @@ class Scope:
                 return self._cells[name].cell_contents
             except ValueError:
                 return MISSING  # not assigned yet
-        return _own(self._globals.get(name, getattr(builtins, name, MISSING)))
+        return self._globals.get(name, getattr(builtins, name, MISSING))
 
     def resolve(self, node: ast.AST) -> Any:
         """What an expression of names and attributes stands for; MISSING if it is computed."""
@@ -172,13 +170,6 @@ class InnerScope(Scope):
             assert self.outer is not None  # as of every inner function
             return self.outer.constant(node)
         return super().constant(node)
-
-
-def _own(value: Any) -> Any:
-    """`value`; an intrinsic of Numba that was pickled with a kernel, as it is in this process."""
-    if isinstance(value, _INTRINSIC) and value._defn.__module__ == intrinsics.__name__:
-        return getattr(cuda, value._name, value)
-    return value
 
 
 def parameters(node: ast.FunctionDef) -> list[str]:
