@@ -23,7 +23,7 @@ from numbasync.copies import HostArray
 from numbasync.copies import fill as fill_tensor
 from numbasync.errors import DeviceMismatchError, DTypeError, OperationError, ShapeError
 from numbasync.host import HostBuffer, direct
-from numbasync.host_arrays import host_array, is_arrow
+from numbasync.host_arrays import host_array, is_arrow, place
 from numbasync.making import FromHost, Full, Generated, element
 from numbasync.op import DeviceOp, Steps
 from numbasync.partition import Partition
@@ -276,7 +276,7 @@ def from_host(array: Any) -> DeviceOp[Tensor]:
 
 
 def _host_array(array: Any) -> HostArray:
-    at = interchange.place(array) if interchange.is_foreign(array) else None
+    at = place(array) if interchange.is_foreign(array) else None
     if at is None:
         if isinstance(array, HostBuffer):
             direct(array)  # refuses views that no device can copy from

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from numbasync import extents
+from numbasync import extents, layout
 from numbasync.backend import base, interchange
 from numbasync.copies import HostArray
 from numbasync.device import Device, chosen_device, default_device, devices
 from numbasync.errors import DeviceMismatchError, OperationError
-from numbasync.host_arrays import column, is_arrow, plain
+from numbasync.host_arrays import column, is_arrow, place, plain
 from numbasync.layout import Layout
 from numbasync.tensor import SharedTensor, Tensor
 
@@ -48,10 +48,10 @@ def as_tensor(x: Any, device: Device | None = None) -> Tensor:
                 f"{x!r} is not on {device.label}, and as_tensor copies nothing."
             )
         return x
-    at = interchange.place(x)
+    at = place(x)
     if at is None:
         x = _numbers(x)
-        at = interchange.place(x)
+        at = place(x)
         assert at is not None  # it is an array of NumPy's
     return _adopted(x, at, device)
 
@@ -78,7 +78,7 @@ def argument(x: Any) -> Tensor | HostArray | None:
 
     What lies in the host's memory is a NumPy array until `in_place` is told the device.
     """
-    at = interchange.place(x)
+    at = place(x)
     if at is None:
         return None
     if at[0] not in interchange.HOST:
@@ -111,6 +111,7 @@ def _numbers(x: Any) -> HostArray:
         ) from error
     if found is None:
         raise OperationError(_instead(x))
+    layout.check_dtype(found.dtype, records=True)
     return found
 
 

@@ -93,7 +93,7 @@ def stream_of(value: object, device: Device | None) -> Stream | None:
 def _adopted(value: object, number: int, device: Device | None) -> Stream:
     if number != LEGACY:
         device = _gpu(backends.stream_ordinal(number))
-    assert device is not None
+    assert device is not None  # `_device_of` has found the one of a default stream
     own = device.stream_with(number)
     if own is not None:
         return own

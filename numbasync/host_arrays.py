@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from numbasync import layout
+from numbasync.backend import interchange
 from numbasync.errors import DTypeError, OperationError
 
 T = TypeVar("T")
@@ -62,6 +63,21 @@ def _too_long(dtype: np.dtype[Any], write: str) -> str:
 def is_arrow(x: object) -> bool:
     """Whether it is a column of Arrow, which counts its nulls."""
     return isinstance(getattr(x, "null_count", None), int)
+
+
+def place(x: object) -> tuple[int, int] | None:
+    """The memory that another library's array lends, as `interchange.place`; None if it lends none.
+
+    Raises:
+        OperationError: its library refuses to lend it. Not of Arrow's columns, which have more
+            types than DLPack: they are copied.
+    """
+    try:
+        return interchange.place(x)
+    except OperationError:
+        if is_arrow(x):
+            return None
+        raise
 
 
 def column(x: Any, copy: bool | None = None) -> np.ndarray[Any, Any] | None:

@@ -111,7 +111,10 @@ class Joined(DeviceOp[Tensor]):
     def _plan(self, parts: Sequence[Tensor | HostArray]) -> _Plan:
         shapes = [part.shape for part in parts]
         if not self._is_new and () in shapes:
-            raise ShapeError("concatenate of a tensor without axes; stack gives it one.")
+            raise ShapeError(
+                f"concatenate of shapes {shapes}: a tensor without axes has none to join along.\n"
+                "Write stack, which gives it one."
+            )
         rank = len(shapes[0]) + self._is_new
         if not -rank <= self._axis < rank:
             raise ShapeError(

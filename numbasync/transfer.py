@@ -98,7 +98,8 @@ class Item(DeviceOp[Any]):
     def steps(self, ctx: Context) -> Steps[Any]:
         if ctx.records:
             raise NotAGraphNodeError(
-                "item() gives a number of Python's, which no replay can change.\n"
+                f"item() of {self._tensor!r} gives a number of Python's, which no replay can "
+                "change.\n"
                 "Give the tensor, and read it behind the replay: await t.item()"
             )
         array = yield from download(ctx, self._tensor)

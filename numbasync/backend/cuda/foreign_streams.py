@@ -38,7 +38,8 @@ def identity_of(number: int) -> int | None:
         return None
     if number == PER_THREAD:
         raise CallerError(
-            "the per-thread default stream is another stream on each thread, and work here is "
+            f"{number:#x} is the per-thread default stream, which is another stream on each "
+            "thread, and work here is "
             "waited for on any thread: make a stream, cupy.cuda.Stream() say, or use one of "
             "device.new_stream()."
         )
@@ -64,13 +65,15 @@ def ordinal_of(number: int) -> int:
     if result:
         fail(result, "cuCtxPushCurrent")
     result, device = cu.cuCtxGetDevice()
-    cu.cuCtxPopCurrent()
-    if result:
-        fail(result, "cuCtxGetDevice")
+    popped, _ = cu.cuCtxPopCurrent()
+    if result or popped:
+        fail(result or popped, "cuCtxGetDevice")
     result, primary = cu.cuDevicePrimaryCtxRetain(device)
     if result:
         fail(result, "cuDevicePrimaryCtxRetain")
-    cu.cuDevicePrimaryCtxRelease(device)
+    (result,) = cu.cuDevicePrimaryCtxRelease(device)
+    if result:
+        fail(result, "cuDevicePrimaryCtxRelease")
     if int(primary) != int(context):
         raise DeviceMismatchError(
             f"the stream {number:#x} is of another context than the primary one of "

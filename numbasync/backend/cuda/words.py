@@ -152,4 +152,6 @@ class EventMarks:
         """Nothing is recorded any more."""
         self.completed()
         while self._spare:
-            cu.cuEventDestroy(self._spare.pop())
+            (result,) = cu.cuEventDestroy(self._spare.pop())
+            if result:
+                fail(result, "cuEventDestroy")
