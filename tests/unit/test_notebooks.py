@@ -137,7 +137,8 @@ await something(kernel)
 def test_the_source_of_an_entry_that_awaits(future: int) -> None:
     """As asyncio's prompt keeps it, after an entry with or without the `__future__` statement."""
     name = f"<entry {future}>"
-    linecache.cache[name] = (len(ENTRY), None, ENTRY.splitlines(keepends=True), name)
+    lines: list[str] = ENTRY.splitlines(keepends=True)
+    linecache.cache[name] = (len(ENTRY), None, lines, name)
     flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | future
     code = compile(ENTRY, name, "exec", flags, dont_inherit=True)
     (body,) = (c for c in code.co_consts if getattr(c, "co_name", "") == "kernel")
