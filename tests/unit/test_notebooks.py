@@ -123,7 +123,7 @@ def _shown(cell: Any) -> str:
     return re.sub("\x1b.*?m", "", "".join(parts))
 
 
-ENTRY = """
+ENTRY: str = """
 def kernel(z):
     def inner(a: unknown) -> unknown:
         return a + 1
@@ -137,7 +137,7 @@ await something(kernel)
 def test_the_source_of_an_entry_that_awaits(future: int) -> None:
     """As asyncio's prompt keeps it, after an entry with or without the `__future__` statement."""
     name = f"<entry {future}>"
-    lines: list[str] = ENTRY.splitlines(keepends=True)
+    lines = ENTRY.splitlines(keepends=True)
     linecache.cache[name] = (len(ENTRY), None, lines, name)
     flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | future
     code = compile(ENTRY, name, "exec", flags, dont_inherit=True)

@@ -48,7 +48,10 @@ def threads(body: list[ast.stmt], program: Program, prologue: str = "pass") -> l
     linear = _LINEAR if "_t" in names(body, ast.Load) else "pass"
     body = [*ast.parse(f"{linear}\n{prologue}").body, *body]
     for axis in "xyz":
-        body = [ast.For(ast.Name(f"_t{axis}", ast.Store()), parsed(f"range(_w{axis})"), body, [])]
+        # Numba makes a tenth of the code of a `while` that it makes of a range.
+        step = assigned(f"_t{axis}", f"_t{axis} + 1")
+        loop = ast.While(parsed(f"_t{axis} < _last_{axis}"), [step, *body], [])
+        body = [assigned(f"_t{axis}", "-1"), loop]
     return body
 
 

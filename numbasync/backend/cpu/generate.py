@@ -22,12 +22,13 @@ from numbasync.backend.cpu.half import known
 from numbasync.backend.cpu.hoist import Hoist
 from numbasync.backend.cpu.names import UntranslatableError
 from numbasync.backend.cpu.native import types
+from numbasync.backend.cpu.pipeline import Pipeline
 from numbasync.backend.cpu.program import ALL, HIDDEN, Program
 from numbasync.backend.cpu.regions import Pieces
 from numbasync.backend.cpu.stored import Entry
 from numbasync.backend.cpu.uniform import Uniform
 
-INNER = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}  # called by compiled code only
+INNER = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "pipeline_class": Pipeline}  # called by compiled code only
 
 _KNOWN = types.UniTuple(types.int64, len(HIDDEN))  # what device functions are given first
 _SIZES = "_wx, _wy, _wz, _gx, _gy, _gz, _m, _d"
@@ -54,7 +55,7 @@ def entry_of(program: Program, kinds: tuple[Any, ...], options: dict[str, Any]) 
     try:
         source, names = _generated(program, kinds, options)
         signature = types.void(*[types.int64] * 10, *kinds)
-        made = njit(signature, **options, no_cfunc_wrapper=True)(_defined(source, names, "_blocks"))
+        made = njit(signature, **options, no_cfunc_wrapper=True, pipeline_class=Pipeline)(_defined(source, names, "_blocks"))
     except NumbaError as error:  # whose text is to name the arguments that the user wrote
         error.patch_message(str(error).replace(f"{_KNOWN}, ", "").replace(f"{_KNOWN})", ")"))
         raise
@@ -109,6 +110,7 @@ def _generated(
     turn, begin = ("_turn_of_block(_m, _k)", "_begin(_m, _b)") if program.checked else ("_k", "")
     source = (
         f"def _blocks(_lo, _hi, {_SIZES}{parameters}):\n"
+        "    _last_x = _wx - 1\n    _last_y = _wy - 1\n    _last_z = _wz - 1\n"
         f"    for _k in range(_lo, _hi):\n        _b = {turn}\n{where}\n        {begin}\n{body}\n"
     )
     return source, names
