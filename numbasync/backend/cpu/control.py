@@ -6,6 +6,7 @@ import ast
 import copy
 from typing import Any
 
+from numbasync.backend.cpu import elements
 from numbasync.backend.cpu.names import UntranslatableError
 from numbasync.backend.cpu.program import Program, parsed
 from numbasync.backend.cpu.uniform import Uniform, has_meeting, meeting, names
@@ -46,7 +47,8 @@ def threads(body: list[ast.stmt], program: Program, prologue: str = "pass") -> l
         body = [*ast.parse(f"{_IN_TURN}{prologue}").body, *body]
         return [ast.For(ast.Name("_k", ast.Store()), parsed("range(_wx * _wy * _wz)"), body, [])]
     linear = _LINEAR if "_t" in names(body, ast.Load) else "pass"
-    body = [*ast.parse(f"{linear}\n{prologue}").body, *body]
+    body = elements.shortened(body)
+    body = [*ast.parse(f"{linear}\n{prologue}").body, *elements.where(body), *body]
     for axis in "xyz":
         # Numba makes a tenth of the code of a `while` that it makes of a range.
         step = assigned(f"_t{axis}", f"_t{axis} + 1")

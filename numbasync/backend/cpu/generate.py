@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 from collections.abc import Hashable
 from typing import Any
 
@@ -16,7 +17,7 @@ from numba.core.typed_passes import type_inference_stage
 from numba.np.numpy_support import from_dtype
 
 from numbasync.backend.base import ArrayKey
-from numbasync.backend.cpu import meetings
+from numbasync.backend.cpu import elements, meetings
 from numbasync.backend.cpu.control import alone, counted, plain, threads
 from numbasync.backend.cpu.half import known
 from numbasync.backend.cpu.hoist import Hoist
@@ -91,8 +92,12 @@ def _generated(
     elif not program.meets:
         thread = f"def _thread({ALL}{parameters}):\n    {program.prologue}\n"
         names["_fixed"] = program.fixed_bytes
+        body = copy.deepcopy(program.body)
+        if not program.checked:
+            body = elements.shortened(body)
+            body = [*elements.where(body), *body]
         names["_thread"] = njit(**{**options, **INNER, "forceinline": True})(
-            _defined(thread + _text(program.body), names, "_thread")
+            _defined(thread + _text(body), names, "_thread")
         )
         call = ast.parse(f"_thread({ALL}{parameters})").body
         body = _indented(_text(threads(call, program), 0), 2)
@@ -137,7 +142,7 @@ def _with_hoisted_checks(
 def _types(program: Program, kinds: tuple[Any, ...], names: dict[str, Any]) -> dict[str, Any]:
     """Numba's type of every variable."""
     parameters = "".join(f", {p}" for p in program.parameters)
-    source = f"def _plain({ALL}{parameters}):\n" + _text(plain(program))
+    source = f"def _plain({ALL}{parameters}):\n" + _text(plain(program) if program.checked else elements.shortened(plain(program)))
     function = _defined(source, names, "_plain")
     context: Any = cpu_target.typing_context
     target: Any = cpu_target.target_context

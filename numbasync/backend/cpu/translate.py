@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from numbasync.backend.cpu import native, watch
+from numbasync.backend.cpu import elements, native, watch
 from numbasync.backend.cpu.calls import Calls
 from numbasync.backend.cpu.names import (
     MISSING,
@@ -57,8 +57,7 @@ def translate(kernel: types.FunctionType, checked: bool = False) -> Program:
         _at_literal=native.at_literal, _sure=native.sure,
         _stop=native.stop, _note=native.note, _natural=native.natural,
     )  # fmt: skip
-    if checked:
-        program.names.update(watch.NAMES)
+    program.names.update(watch.NAMES if checked else elements.NAMES)
     translation = _Translation(program)
     program.meets = translation.meets(kernel)
     function = _Function(translation, kernel, in_kernel=True)
@@ -116,6 +115,9 @@ class _Translation:
             made = _Function(self, function, in_kernel=False)
             body = made.block(made.node.body)
             head = ast.parse(f"{ALL} = _c").body
+            if not self.program.checked:
+                body = elements.shortened(body)
+                head += elements.where(body)
             tree = ast.FunctionDef(
                 name, ast.arguments([], [ast.arg("_c"), *map(ast.arg, made.parameters)], None, [],
                                     [], None, made.defaults()),
