@@ -112,9 +112,7 @@ def _checked(
     return at
 
 
-def _numbers(
-    context: Any, builder: Any, array: Any, index: Any, args: Any, site: Any
-) -> list[Any]:
+def _numbers(context: Any, builder: Any, array: Any, index: Any, args: Any, site: Any) -> list[Any]:
     """The numbers of an index; checked, if there is a site."""
     is_tuple = isinstance(index, types.BaseTuple)
     kinds = _parts(index)

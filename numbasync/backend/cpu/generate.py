@@ -29,7 +29,11 @@ from numbasync.backend.cpu.regions import Pieces
 from numbasync.backend.cpu.stored import Entry
 from numbasync.backend.cpu.uniform import Uniform
 
-INNER = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "pipeline_class": Pipeline}  # called by compiled code only
+INNER = {
+    "no_cpython_wrapper": True,
+    "no_cfunc_wrapper": True,
+    "pipeline_class": Pipeline,
+}  # called by compiled code only
 
 _KNOWN = types.UniTuple(types.int64, len(HIDDEN))  # what device functions are given first
 _SIZES = "_wx, _wy, _wz, _gx, _gy, _gz, _m, _d"
@@ -56,7 +60,9 @@ def entry_of(program: Program, kinds: tuple[Any, ...], options: dict[str, Any]) 
     try:
         source, names = _generated(program, kinds, options)
         signature = types.void(*[types.int64] * 10, *kinds)
-        made = njit(signature, **options, no_cfunc_wrapper=True, pipeline_class=Pipeline)(_defined(source, names, "_blocks"))
+        made = njit(signature, **options, no_cfunc_wrapper=True, pipeline_class=Pipeline)(
+            _defined(source, names, "_blocks")
+        )
     except NumbaError as error:  # whose text is to name the arguments that the user wrote
         error.patch_message(str(error).replace(f"{_KNOWN}, ", "").replace(f"{_KNOWN})", ")"))
         raise
@@ -142,7 +148,9 @@ def _with_hoisted_checks(
 def _types(program: Program, kinds: tuple[Any, ...], names: dict[str, Any]) -> dict[str, Any]:
     """Numba's type of every variable."""
     parameters = "".join(f", {p}" for p in program.parameters)
-    source = f"def _plain({ALL}{parameters}):\n" + _text(plain(program) if program.checked else elements.shortened(plain(program)))
+    source = f"def _plain({ALL}{parameters}):\n" + _text(
+        plain(program) if program.checked else elements.shortened(plain(program))
+    )
     function = _defined(source, names, "_plain")
     context: Any = cpu_target.typing_context
     target: Any = cpu_target.target_context
