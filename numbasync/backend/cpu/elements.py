@@ -76,7 +76,7 @@ def _parts(index: Any) -> list[Any]:
 
 
 def _is_checked(array: Any, index: Any) -> bool:
-    """Whether it is numbers that index an array; Numba checks, or refuses, what is something else."""
+    """Whether it is numbers that index an array. Numba checks, or refuses, anything else."""
     parts = _parts(index)
     numbers = all(isinstance(p, types.Integer) for p in parts)
     return isinstance(array, types.Array) and numbers and len(parts) <= array.ndim

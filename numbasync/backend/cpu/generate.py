@@ -98,12 +98,12 @@ def _generated(
     elif not program.meets:
         thread = f"def _thread({ALL}{parameters}):\n    {program.prologue}\n"
         names["_fixed"] = program.fixed_bytes
-        body = copy.deepcopy(program.body)
+        own = copy.deepcopy(program.body)
         if not program.checked:
-            body = elements.shortened(body)
-            body = [*elements.where(body), *body]
+            own = elements.shortened(own)
+            own = [*elements.where(own), *own]
         names["_thread"] = njit(**{**options, **INNER, "forceinline": True})(
-            _defined(thread + _text(body), names, "_thread")
+            _defined(thread + _text(own), names, "_thread")
         )
         call = ast.parse(f"_thread({ALL}{parameters})").body
         body = _indented(_text(threads(call, program), 0), 2)
