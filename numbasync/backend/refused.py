@@ -90,7 +90,7 @@ def _at_work(error: BaseException) -> Iterator[tuple[str, int]]:
         trace = trace.tb_next
     for frame in reversed(frames):
         for name in ("inst", "constraint", "self"):
-            at = getattr(frame.f_locals.get(name), "loc", None)
+            at: Any = getattr(frame.f_locals.get(name), "loc", None)
             if isinstance(getattr(at, "line", None), int):
                 yield str(at.filename), at.line
 

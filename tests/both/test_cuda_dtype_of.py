@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numba import cuda, types
+from numba import cuda
 from numba.np.numpy_support import from_dtype
 
 import numbasync as na
@@ -61,7 +61,7 @@ def kernel_of(kind: Any) -> na.Launcher:
     ids=lambda d: str(np.dtype(d).name),
 )  # fmt: skip
 def test_arrays_of_the_type_of_an_argument(device: na.Device, dtype: Any) -> None:
-    x = np.zeros(N + 1, dtype)
+    x: Any = np.zeros(N + 1, dtype)
     if dtype is PAIR:
         x["a"], x["b"] = range(5), range(0, 50, 10)
     else:

@@ -44,12 +44,12 @@ def on_the_host(a):
 @wrong("x: array(float32, 1d, C)")
 def an_undefined_name(z, x):
     i = cuda.grid(1)
-    z[i] = x[i] * no_such_name  # here  # noqa: F821
+    z[i] = x[i] * no_such_name  # here  # noqa: F821  # pyright: ignore[reportUndefinedVariable]
 
 
 @wrong("x: array(float32, 1d, C)")
 def an_undefined_function_of_a_module(z, x):
-    z[0] = math.sinn(x[0])  # here
+    z[0] = math.sinn(x[0])  # here  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @wrong("z: array(float32, 1d, C)")

@@ -113,7 +113,9 @@ def test_one_engine_may_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
         "interpreted",
         "NUMBASYNC_CPU_ENGINE=interpreted asks for it",
     )
-    with pytest.raises(UnsupportedKernelError, match=r"loop_with_an_end is not compiled.*: an else"):
+    with pytest.raises(
+        UnsupportedKernelError, match=r"loop_with_an_end is not compiled.*: an else"
+    ):
         engines.prepared(loop_with_an_end.kernel, keys, 1024, "compiled")
     monkeypatch.setenv("NUMBASYNC_CPU_ENGINE", "warp")
     with pytest.raises(CallerError, match="write auto, compiled or interpreted"):

@@ -29,7 +29,7 @@ from numbasync.backend.cpu.names import device_function
 from numbasync.backend.cpu.native import types as numba_types
 from numbasync.backend.refused import compile_error
 
-# Their names differ between numba-cuda's versions and Numba's own copy.
+# Type checkers do not know all of their names.
 _compiler: Any = compiler
 _nvvm: Any = nvvm
 _dispatchers: Any = cuda.dispatcher.CUDADispatcher
@@ -142,13 +142,19 @@ def type_on_gpu(key: Hashable) -> Any:
     return key
 
 
-@cuda.jit(device=True)
 def _plus_one(x: Any) -> Any:
     return x + 1
 
 
-def _plain(z: Any) -> None:
-    z[cuda.grid(1)] = _plus_one(z[0])
+_device: Any = cuda.jit(device=True)
+_called = _device(_plus_one)
+
+
+def _store(z: Any) -> None:
+    z[cuda.grid(1)] = _called(z[0])
+
+
+_plain: Any = _store
 
 
 def _raised(function: types.FunctionType, arguments: tuple[Any, ...]) -> Exception | None:

@@ -164,7 +164,7 @@ class Scope:
         if not isinstance(node, ast.Subscript):
             return MISSING
         of = self.kind(node.value)
-        if isinstance(of, numba_types.BaseTuple):
+        if hasattr(of, "types"):  # a tuple
             index = self.constant(node.slice)
             known = isinstance(index, int) and -len(of.types) <= index < len(of.types)
             return of.types[index] if known else MISSING
