@@ -30,7 +30,7 @@ class Checked:
         self, function: FunctionType, kinds: tuple[Any, ...], options: dict[str, Any], prologue: str
     ) -> None:
         accesses.ready()
-        self.program = translate(function, checked=True)
+        self.program = translate(function, kinds, checked=True)
         self.program.prologue = prologue
         entry = entry_of(self.program, kinds, options)
         self.source = entry.source

@@ -18,6 +18,7 @@ from numbasync.backend.cpu.checked import Checked
 from numbasync.backend.cpu.extensions import tell
 from numbasync.backend.cpu.formal import Formal
 from numbasync.backend.cpu.generate import entry_of, type_of
+from numbasync.backend.cpu.gpu_compiler import check, may_be_refused
 from numbasync.backend.cpu.limits import LIMITS
 from numbasync.backend.cpu.names import UntranslatableError
 from numbasync.backend.cpu.program import PLACE
@@ -49,7 +50,7 @@ class Compiled:
         self.max_threads_per_block = max_threads
         kinds = tuple(type_of(k) for k in keys)
         tell()
-        self.program = translate(self.function)
+        self.program = translate(self.function, kinds)
         wishes = dispatcher.targetoptions
         options = {**native.OPTIONS, "fastmath": bool(wishes.get("fastmath"))}
         if wishes.get("debug"):
@@ -70,6 +71,8 @@ class Compiled:
         if self._store is not None and self._key is not None:
             self._plain = self._store.load(self._key)
         self.from_disk = self._plain is not None
+        if not self.from_disk and may_be_refused(self.function, kinds):
+            check(dispatcher, keys)
         if not (self.from_disk or (watched and self._can_be_checked())):
             self._entry()  # at once; who watches it may never run it otherwise
 

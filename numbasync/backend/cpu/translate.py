@@ -15,7 +15,7 @@ from __future__ import annotations
 import ast
 import copy
 import types
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,9 @@ from numbasync.backend.cpu.names import (
     Scope,
     Signatures,
     UntranslatableError,
+    arguments_of_maker,
     device_function,
+    is_maker,
 )
 from numbasync.backend.cpu.program import ALL, HIDDEN, PLACE, Program, parsed
 from numbasync.backend.cpu.recovered import recovered
@@ -42,10 +44,13 @@ _STATEMENTS = (
 )  # fmt: skip
 
 
-def translate(kernel: types.FunctionType, checked: bool = False) -> Program:
+def translate(
+    kernel: types.FunctionType, kinds: Sequence[Any] = (), checked: bool = False
+) -> Program:
     """The kernel's program.
 
     Args:
+        kinds: Numba's types of its arguments, of which arrays that it makes may be.
         checked: see `Program.checked`.
 
     Raises:
@@ -62,6 +67,7 @@ def translate(kernel: types.FunctionType, checked: bool = False) -> Program:
     program.meets = translation.meets(kernel)
     function = _Function(translation, kernel, in_kernel=True)
     program.parameters = function.parameters
+    function.know(kinds)
     program.body = function.block(function.node.body)
     return program
 
@@ -72,6 +78,7 @@ class _Translation:
     def __init__(self, program: Program) -> None:
         self.program = program
         self._meets: dict[types.FunctionType, bool] = {}
+        self._needs_kinds: dict[types.FunctionType, bool] = {}
         self._made: dict[Hashable, str] = {}
         self.writing: list[Hashable] = []  # what is being written out
 
@@ -92,6 +99,25 @@ class _Translation:
             if is_meeting(callee) or (inner is not None and self.meets(inner)):
                 self._meets[function] = True
         return self._meets[function]
+
+    def needs_kinds(self, function: types.FunctionType) -> bool:
+        """Whether a device function, or one that it calls, makes arrays whose elements are of the
+        type of its arguments'.
+        """
+        found = self._needs_kinds.get(function)
+        if found is None:
+            self._needs_kinds[function] = False
+            node, scope = self.source(function)
+            calls = [n for n in ast.walk(node) if isinstance(n, ast.Call)]
+            found = self._needs_kinds[function] = any(self._asks(scope, call) for call in calls)
+        return found
+
+    def _asks(self, scope: Scope, call: ast.Call) -> bool:
+        callee = scope.resolve(call.func)
+        inner = device_function(callee)
+        if inner is not None:
+            return self.needs_kinds(inner)
+        return is_maker(callee) and scope.constant(arguments_of_maker(call).get("dtype")) is MISSING
 
     @staticmethod
     def source(function: types.FunctionType) -> tuple[ast.FunctionDef, Scope]:
@@ -182,6 +208,10 @@ class _Function(Calls):
         self.parameters = [self._own(a) for a in self._arguments]
         self._result: str | None = None
         self._tuples: dict[str, int] = {}
+
+    def know(self, kinds: Sequence[Any]) -> None:
+        """Take Numba's types of its arguments."""
+        self._scope.kinds = dict(zip(self._arguments, kinds, strict=False))
 
     def defaults(self) -> list[ast.expr]:
         values = self._function.__defaults__ or ()
