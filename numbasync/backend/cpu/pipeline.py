@@ -17,7 +17,7 @@ from numba.core.compiler_machinery import register_pass
 _UNNEEDED = (untyped_passes.WithLifting, typed_passes.IRLegalization, typed_passes.NopythonRewrites)
 
 
-class _Lower(lowering.Lower):
+class _Lower(lowering.Lower):  # type: ignore[misc, unused-ignore]
     """Variables are stores and loads: none holds a reference that would have to be let go."""
 
     def storevar(self, value: Any, name: str, argidx: Any = None) -> None:
@@ -28,7 +28,7 @@ class _Lower(lowering.Lower):
             self.builder.store(value, self.getvar(name))
 
 
-class _Library(codegen.JITCodeLibrary):
+class _Library(codegen.JITCodeLibrary):  # type: ignore[misc, unused-ignore]
     """Code that is optimised once, as a whole, and not function by function before."""
 
     def _optimize_functions(self, ll_module: Any) -> None:
@@ -36,7 +36,7 @@ class _Library(codegen.JITCodeLibrary):
 
 
 @register_pass(mutates_CFG=True, analysis_only=False)
-class _Lowering(typed_passes.NativeLowering):
+class _Lowering(typed_passes.NativeLowering):  # type: ignore[misc, unused-ignore]
     _name = "numbasync_lowering"
 
     @property
@@ -51,7 +51,7 @@ class _Lowering(typed_passes.NativeLowering):
         return done
 
 
-class Pipeline(CompilerBase):
+class Pipeline(CompilerBase):  # type: ignore[misc, unused-ignore]
     """What `njit(pipeline_class=...)` is given for generated code."""
 
     def define_pipelines(self) -> list[Any]:
