@@ -46,10 +46,10 @@ def threads(body: list[ast.stmt], program: Program, prologue: str = "pass") -> l
     if program.checked:
         body = [*ast.parse(f"{_IN_TURN}{prologue}").body, *body]
         return [ast.For(ast.Name("_k", ast.Store()), parsed("range(_wx * _wy * _wz)"), body, [])]
-    linear = _LINEAR if "_t" in names(body, ast.Load) else "pass"
+    linear = ("_t = _tx" if program.row else _LINEAR) if "_t" in names(body, ast.Load) else "pass"
     body = elements.shortened(body)
     body = [*ast.parse(f"{linear}\n{prologue}").body, *elements.where(body), *body]
-    for axis in "xyz":
+    for axis in "x" if program.row else "xyz":
         # Numba makes a tenth of the code of a `while` that it makes of a range.
         step = assigned(f"_t{axis}", f"_t{axis} + 1")
         loop = ast.While(parsed(f"_t{axis} < _last_{axis}"), [step, *body], [])

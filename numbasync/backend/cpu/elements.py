@@ -215,7 +215,7 @@ def _loaded(tyctx: Any, array: Any, index: Any, site: Any) -> Any:
     return found.return_type(array, index, *([types.int64] if site else ())), codegen
 
 
-def _stored(tyctx: Any, array: Any, index: Any, value: Any, site: Any) -> Any:
+def _stored(tyctx: Any, value: Any, array: Any, index: Any, site: Any) -> Any:
     index, value = types.unliteral(index), types.unliteral(value)
     given = (array, _unsigned(array, index), value)
     found = tyctx.resolve_function_type(operator.setitem, given, {})
@@ -225,17 +225,17 @@ def _stored(tyctx: Any, array: Any, index: Any, value: Any, site: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         place = args[3] if site else None
         if _is_number(array, index):
-            given = context.cast(builder, args[2], value, array.dtype)
-            pointer = _pointer(context, builder, array, index, args, place)
+            given = context.cast(builder, args[0], value, array.dtype)
+            pointer = _pointer(context, builder, array, index, args[1:], place)
             store_item(context, builder, array, given, pointer)
         else:
-            at = _index(context, builder, array, index, args, place)
+            at = _index(context, builder, array, index, args[1:], place)
             at = context.cast(builder, at, _unsigned(array, index), found.args[1])
-            given = context.cast(builder, args[2], value, found.args[2])
-            context.get_function(operator.setitem, found)(builder, (args[0], at, given))
+            given = context.cast(builder, args[0], value, found.args[2])
+            context.get_function(operator.setitem, found)(builder, (args[1], at, given))
         return context.get_dummy_value()
 
-    return types.void(array, index, value, *([types.int64] if site else ())), codegen
+    return types.void(value, array, index, *([types.int64] if site else ())), codegen
 
 
 @native.any_intrinsic
@@ -251,15 +251,15 @@ def sure_element(tyctx: Any, array: Any, index: Any):  # type: ignore[no-untyped
 
 
 @native.any_intrinsic
-def set_element(tyctx: Any, array: Any, index: Any, value: Any, site: Any):  # type: ignore[no-untyped-def]
-    """`array[index] = value`."""
-    return _stored(tyctx, array, index, value, site)
+def set_element(tyctx: Any, value: Any, array: Any, index: Any, site: Any):  # type: ignore[no-untyped-def]
+    """`array[index] = value`; the value comes first, as Python computes it first."""
+    return _stored(tyctx, value, array, index, site)
 
 
 @native.any_intrinsic
-def set_sure(tyctx: Any, array: Any, index: Any, value: Any):  # type: ignore[no-untyped-def]
+def set_sure(tyctx: Any, value: Any, array: Any, index: Any):  # type: ignore[no-untyped-def]
     """`array[index] = value`, which is known to be in range."""
-    return _stored(tyctx, array, index, value, None)
+    return _stored(tyctx, value, array, index, None)
 
 
 NAMES: dict[str, Any] = {
@@ -307,7 +307,7 @@ class _Short(ast.NodeTransformer):
         arguments = _of_element(target)
         if arguments is None:
             return node
-        return ast.Expr(_call((_STORE, _SURE_STORE), [*arguments[:2], node.value, *arguments[2:]]))
+        return ast.Expr(_call((_STORE, _SURE_STORE), [node.value, *arguments]))
 
 
 def _called(node: ast.AST) -> str:

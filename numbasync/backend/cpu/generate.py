@@ -13,7 +13,6 @@ from numba.core import compiler
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.errors import NumbaError
 from numba.core.registry import cpu_target
-from numba.core.typed_passes import type_inference_stage
 from numba.np.numpy_support import from_dtype
 
 from numbasync.backend.base import ArrayKey
@@ -23,7 +22,7 @@ from numbasync.backend.cpu.half import known
 from numbasync.backend.cpu.hoist import Hoist
 from numbasync.backend.cpu.names import UntranslatableError
 from numbasync.backend.cpu.native import types
-from numbasync.backend.cpu.pipeline import Pipeline
+from numbasync.backend.cpu.pipeline import Pipeline, inferred
 from numbasync.backend.cpu.program import ALL, HIDDEN, Program
 from numbasync.backend.cpu.regions import Pieces
 from numbasync.backend.cpu.stored import Entry
@@ -37,6 +36,9 @@ INNER = {
 
 _KNOWN = types.UniTuple(types.int64, len(HIDDEN))  # what device functions are given first
 _SIZES = "_wx, _wy, _wz, _gx, _gy, _gz, _m, _d"
+_BOX = "_last_x = _wx - 1; _last_y = _wy - 1; _last_z = _wz - 1"
+# Not literals, which would be types of their own to the functions that are given them.
+_ROW = "_last_x = _wx - 1; _ty = _tz = _natural(0); _wy = _wz = _natural(1)"
 _WHERE = """
     _bx = _b % _gx
     _by = _b // _gx % _gy
@@ -56,7 +58,11 @@ def type_of(key: Hashable) -> Any:
     return known(key)
 
 
-def entry_of(program: Program, kinds: tuple[Any, ...], options: dict[str, Any]) -> Entry:
+def entry_of(
+    given: Program, kinds: tuple[Any, ...], options: dict[str, Any], row: bool = False
+) -> Entry:
+    """The code of a program, which stays as it is; `row`: for blocks of one row alone."""
+    program = given.copy(row)
     try:
         source, names = _generated(program, kinds, options)
         signature = types.void(*[types.int64] * 10, *kinds)
@@ -121,7 +127,7 @@ def _generated(
     turn, begin = ("_turn_of_block(_m, _k)", "_begin(_m, _b)") if program.checked else ("_k", "")
     source = (
         f"def _blocks(_lo, _hi, {_SIZES}{parameters}):\n"
-        "    _last_x = _wx - 1\n    _last_y = _wy - 1\n    _last_z = _wz - 1\n"
+        f"    {_ROW if program.row else _BOX}\n"
         f"    for _k in range(_lo, _hi):\n        _b = {turn}\n{where}\n        {begin}\n{body}\n"
     )
     return source, names
@@ -159,8 +165,7 @@ def _types(program: Program, kinds: tuple[Any, ...], names: dict[str, Any]) -> d
         context.refresh()
         target.refresh()
         code = compiler.run_frontend(function)
-        found, *_ = type_inference_stage(context, target, code, arguments, None)
-    return dict(found)
+        return inferred(context, target, code, arguments)
 
 
 def _defined(source: str, names: dict[str, Any], name: str) -> Any:

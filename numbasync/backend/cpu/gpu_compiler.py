@@ -27,6 +27,7 @@ from numba.np.numpy_support import from_dtype
 from numbasync.backend.base import WRITTEN, ArrayKey
 from numbasync.backend.cpu.names import device_function
 from numbasync.backend.cpu.native import types as numba_types
+from numbasync.backend.cpu.pipeline import Typing
 from numbasync.backend.refused import compile_error
 
 # Type checkers do not know all of their names.
@@ -171,7 +172,7 @@ def _compiled(function: types.FunctionType, arguments: tuple[Any, ...], result: 
     flags.no_compile = flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
     flags.error_model = "numpy"
     flags.compute_capability = _CAPABILITY
-    contexts = cuda_target.typing_context, cuda_target.target_context
+    contexts = Typing(cuda_target.typing_context), cuda_target.target_context
     pipeline = _compiler.CUDACompiler(*contexts, None, arguments, result, flags, {})
     return pipeline.compile_extra(function)
 

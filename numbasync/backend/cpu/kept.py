@@ -28,6 +28,7 @@ class Memory:
         self._masks = 0
         self._places: dict[str, str] = {}
         self._accesses: dict[Any, tuple[str, str]] = {}
+        self._own_arrays: dict[str, ast.Assign | UntranslatableError] = {}
 
     def _place_of(self, name: str) -> str:
         """The address of a variable's values."""
@@ -117,6 +118,17 @@ class Memory:
 
     def _own_array(self, name: str) -> ast.Assign:
         """The statement that makes a thread's own array: done again, it gives the same one."""
+        if name not in self._own_arrays:
+            try:
+                self._own_arrays[name] = self._that_makes(name)
+            except UntranslatableError as error:
+                self._own_arrays[name] = error
+        found = self._own_arrays[name]
+        if isinstance(found, UntranslatableError):
+            raise found
+        return copy.deepcopy(found)
+
+    def _that_makes(self, name: str) -> ast.Assign:
         made = [
             s
             for each in self._program.body
@@ -127,7 +139,7 @@ class Memory:
             value = made[0].value
             is_own = isinstance(value, ast.Call) and self._uniform.is_pure(value.func)
             if is_own or self._is_steady_view(made[0], name):
-                return copy.deepcopy(made[0])
+                return made[0]
         raise UntranslatableError(f"{name.rpartition('_')[0]}, a view, kept over a meeting")
 
     def _is_steady_view(self, statement: ast.Assign, name: str) -> bool:

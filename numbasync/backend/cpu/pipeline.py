@@ -14,6 +14,8 @@ from numba.core import codegen, lowering, typed_passes, untyped_passes
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_machinery import register_pass
 
+from numbasync.backend.cpu.native import types
+
 _UNNEEDED = (untyped_passes.WithLifting, typed_passes.IRLegalization, typed_passes.NopythonRewrites)
 
 
@@ -51,6 +53,50 @@ class _Lowering(typed_passes.NativeLowering):  # type: ignore[misc, unused-ignor
         return done
 
 
+class Typing:
+    """Numba's typing of functions, which is asked once about the same types, and not at every
+    place where they are met.
+    """
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+        self._known: dict[Any, Any] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
+
+    def resolve_function_type(self, function: Any, args: Any, kws: Any) -> Any:
+        # Others may have what they are compiled for to find out.
+        if type(function) is not types.Function or kws:
+            return self._context.resolve_function_type(function, args, kws)
+        key = function, tuple(args)
+        if key not in self._known:
+            self._known[key] = self._context.resolve_function_type(function, args, kws)
+        return self._known[key]
+
+
+def inferred(context: Any, target: Any, code: Any, arguments: Any) -> dict[str, Any]:
+    """Numba's type of every variable of a function."""
+    kinds, *_ = typed_passes.type_inference_stage(Typing(context), target, code, arguments, None)
+    return dict(kinds)
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class _Inference(typed_passes.NopythonTypeInference):  # type: ignore[misc, unused-ignore]
+    _name = "numbasync_type_inference"
+
+    def run_pass(self, state: Any) -> bool:
+        context, state.typingctx = state.typingctx, Typing(state.typingctx)
+        try:
+            done: bool = super().run_pass(state)
+        finally:
+            state.typingctx = context
+        return done
+
+
+_OWN = {typed_passes.NativeLowering: _Lowering, typed_passes.NopythonTypeInference: _Inference}
+
+
 class Pipeline(CompilerBase):  # type: ignore[misc, unused-ignore]
     """What `njit(pipeline_class=...)` is given for generated code."""
 
@@ -61,7 +107,6 @@ class Pipeline(CompilerBase):  # type: ignore[misc, unused-ignore]
         if not any(isinstance(c, CodeType) for c in code.co_consts):
             dropped.append(untyped_passes.InlineClosureLikes)
         kept = [(p, why) for p, why in passes.passes if p not in dropped]
-        lowers = [(_Lowering if p is typed_passes.NativeLowering else p, why) for p, why in kept]
-        passes.passes = lowers
+        passes.passes = [(_OWN.get(p, p), why) for p, why in kept]
         passes.finalize()
         return [passes]
