@@ -181,6 +181,11 @@ def a_vote_of_floats(z, x):
     z[0] = cuda.all_sync(0xFFFFFFFF, x[0])  # here
 
 
+@wrong("x: array(uint32, 1d, C)", x=np.ones(4, np.uint32))
+def a_shuffle_of_unsigned_numbers(z, x):
+    z[0] = cuda.shfl_sync(0xFFFFFFFF, x[0], 1)  # here
+
+
 @wrong("x: array(float32, 1d, C)")
 def a_sum_in_place_of_a_whole_array(z, x):
     x += 1  # here

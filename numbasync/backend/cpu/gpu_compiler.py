@@ -37,7 +37,6 @@ _dispatchers: Any = cuda.dispatcher.CUDADispatcher
 _ATTRIBUTE = ("LOAD_ATTR", "LOAD_METHOD")
 _WIDER = (
     cuda.atomic, *vars(cuda.atomic).values(), cuda.selp, cuda.ffs, math.gcd,
-    cuda.shfl_sync, cuda.shfl_up_sync, cuda.shfl_down_sync, cuda.shfl_xor_sync,
     cuda.all_sync, cuda.any_sync, cuda.eq_sync, cuda.ballot_sync,
 )  # fmt: skip
 _CAPABILITY = (9, 0)

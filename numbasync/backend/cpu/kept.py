@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import copy
+import functools
+from collections import Counter
 from typing import Any
 
 from numbasync.backend.cpu import native
@@ -163,13 +165,16 @@ class Memory:
 
     def _is_steady(self, name: str) -> bool:
         """Whether a variable is assigned once at most, and in no loop."""
-        body = self._program.body
-        stores = [
-            n for s in body for n in ast.walk(s)
-            if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Store)
-        ]  # fmt: skip
-        loops = [n for s in body for n in ast.walk(s) if isinstance(n, ast.For | ast.While)]
-        return len(stores) <= 1 and not any(name in names(loop, ast.Store) for loop in loops)
+        return name not in self._unsteady
+
+    @functools.cached_property
+    def _unsteady(self) -> set[str]:
+        nodes = [n for s in self._program.body for n in ast.walk(s)]
+        loops = [n for n in nodes if isinstance(n, ast.For | ast.While)]
+        stores = Counter(
+            n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+        )
+        return {n for n in stores if stores[n] > 1} | names(loops, ast.Store)
 
 
 def _home_of(wanted: ast.stmt, statements: list[ast.stmt]) -> list[ast.stmt] | None:

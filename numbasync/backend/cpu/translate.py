@@ -80,6 +80,7 @@ class _Translation:
         self._meets: dict[types.FunctionType, bool] = {}
         self._needs_kinds: dict[types.FunctionType, bool] = {}
         self._made: dict[Hashable, str] = {}
+        self._sources: dict[types.FunctionType, tuple[ast.FunctionDef, Scope]] = {}
         self.writing: list[Hashable] = []  # what is being written out
 
     def meets(self, function: types.FunctionType) -> bool:
@@ -119,8 +120,14 @@ class _Translation:
             return self.needs_kinds(inner)
         return is_maker(callee) and scope.constant(arguments_of_maker(call).get("dtype")) is MISSING
 
+    def source(self, function: types.FunctionType) -> tuple[ast.FunctionDef, Scope]:
+        """Its definition and its names, to be read and not to be changed."""
+        if function not in self._sources:
+            self._sources[function] = self._read(function)
+        return self._sources[function]
+
     @staticmethod
-    def source(function: types.FunctionType) -> tuple[ast.FunctionDef, Scope]:
+    def _read(function: types.FunctionType) -> tuple[ast.FunctionDef, Scope]:
         if function.__name__ == "<lambda>":
             node = of_lambda(function)
         else:
@@ -193,7 +200,7 @@ class _Function(Calls):
         self._translation = translation
         scope: Scope
         if closure is None:
-            self.node, _ = translation.source(function)
+            self.node = copy.deepcopy(translation.source(function)[0])
             scope = Scope(function, self.node, bound)
         else:
             self.node = closure.node
