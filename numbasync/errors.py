@@ -168,6 +168,12 @@ class DeviceLostError(DeviceError):
     """A fault broke the device's context: every later operation fails until restart."""
 
 
+class InterpretedKernelWarning(RuntimeWarning):
+    """A kernel that Numba compiles for a GPU runs interpreted on the CPU device, about a hundred
+    times slower than compiled code. Given once a kernel and reason; the message names both.
+    """
+
+
 # --- the driver, and ourselves -----------------------------------------------------
 
 

@@ -311,7 +311,9 @@ class Launcher(Generic[P]):
 
     def __repr__(self) -> str:
         names = ", ".join(f"{p.name}: {p.role.value}" for p in self.parameters)
-        return f"<launcher {self.name}({names})>"
+        engine = self.cpu_engine()
+        how = f", interpreted: {engine.why}" if engine.name == "interpreted" else ""
+        return f"<launcher {self.name}({names}){how}>"
 
 
 # By the types of their results, with which they are pickled.

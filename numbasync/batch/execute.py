@@ -234,7 +234,7 @@ def _naming(text: KernelText) -> Iterator[None]:
     """Say of what a kernel with functions of the program fails with whose fault it is."""
     try:
         yield
-    except (LauncherError, UnsupportedKernelError) as error:
+    except (LauncherError, KernelCompileError, UnsupportedKernelError) as error:
         if not text.functions:
             raise
         raise _not_compiled(text, str(error).rpartition("Nor is it compiled: ")[2]) from error

@@ -17,11 +17,12 @@ import shutil
 import sys
 import tempfile
 import threading
+import warnings
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from numbasync.batch import kept
+from numbasync.batch import kept, ownership
 from numbasync.batch.emit import KernelText
 from numbasync.launcher import Launcher, launcher
 
@@ -113,20 +114,31 @@ def _write(where: Path, name: str, source: str) -> Path:
 
 @functools.cache
 def folder() -> Path:
-    """Where written kernels are kept: `NUMBASYNC_CACHE_DIR`, else the user's cache folder, else, if
-    neither can be written to, a folder of this process.
+    """Where written kernels are kept: `NUMBASYNC_CACHE_DIR`, else the user's cache folder; if it
+    cannot be written to, or others can write to it, too, a folder of this process. What is compiled
+    lies there as well, and is run when it is loaded.
     """
     named = os.environ.get(FOLDER)
     home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     wanted = Path(named) if named else Path(home).expanduser() / "numbasync"
     found = wanted / "batch"
     try:
-        found.mkdir(parents=True, exist_ok=True)
+        for each in reversed([p for p in (found, *found.parents) if not p.exists()]):
+            each.mkdir(mode=0o700, exist_ok=True)
         with tempfile.TemporaryFile(dir=found):
             pass
+        shared = ownership.why_shared(found)
     except OSError:
         return _private()
-    return found
+    if not shared:
+        return found
+    warnings.warn(
+        f"Kernels of batches are not kept in {found}: {shared}, and what is kept is run when it is "
+        f"loaded. Make it a folder of yours alone, with chmod 700, or name another one: {FOLDER}.",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+    return _private()
 
 
 @functools.cache

@@ -10,7 +10,7 @@ from typing import Any
 from numba import cuda, get_num_threads
 
 import numbasync as na
-from numbasync.bench import awaits, by_hand, report, simulator, warp_cpu
+from numbasync.bench import awaits, by_hand, compiling, report, simulator, warp_cpu
 from numbasync.bench.cpu_cases import CASES, Array, Case
 from numbasync.bench.repeats import Prepare, Result, measure_case, shown
 from numbasync.device import Device
@@ -35,12 +35,14 @@ def run(
     if json is not None:
         report.check_target(json)
     cases = [case for case in CASES if only in case.name]
-    if not cases and not any(only in name for name in awaits.NAMES):
-        names = "; ".join([*(c.name for c in CASES), *awaits.NAMES])
+    others = (*awaits.NAMES, *compiling.NAMES)
+    if not cases and not any(only in name for name in others):
+        names = "; ".join([*(c.name for c in CASES), *others])
         raise CallerError(f"--only {only!r} is in no case's name: {names}.")
     results = _of_cases(device, cases, repeats, limit)
     ours = _name(None)
     results += na.run(awaits.measured(device, ours, repeats, lambda name: only in name))
+    results += compiling.measured(device, ours, lambda name: only in name)
     method = METHOD.format(
         repeats=repeats, simulator=simulator.REPEATS, limit=limit, threads=get_num_threads()
     )

@@ -10,7 +10,7 @@ from numba import cuda, float32
 
 import numbasync as na
 from numbasync import testing
-from numbasync.errors import CallerError, DTypeError
+from numbasync.errors import CallerError, DTypeError, InterpretedKernelWarning
 from numbasync.layout import Layout
 from numbasync.testing import check_kernel
 from numbasync.testing.guarded import ZONE, Guarded
@@ -427,6 +427,9 @@ def test_what_cannot_be_watched_is_told(device: na.Device) -> None:
         else:  # which the CPU device does not compile where threads meet; a GPU's compiler does
             z[cuda.grid(1)] = x[cuda.grid(1)]
 
-    with pytest.warns(RuntimeWarning, match="to_the_end.* interpreted .* nobody looks for races"):
+    with (
+        pytest.warns(InterpretedKernelWarning, match="to_the_end is interpreted"),
+        pytest.warns(RuntimeWarning, match="to_the_end.* interpreted .* nobody looks for races"),
+    ):
         check_kernel(to_the_end, [np.zeros(4), np.ones(4)], lambda z, x: x, block=4, races=1)
     check_kernel(to_the_end, [np.zeros(4), np.ones(4)], lambda z, x: x, block=4, races=0)

@@ -150,6 +150,8 @@ def test_float16_becomes_the_nearest_integer(device: na.Device) -> None:
     np.testing.assert_array_equal(got[3], np.trunc(x))
 
 
+# A constant array that is used behind a meeting.
+@pytest.mark.filterwarnings("ignore::numbasync.errors.InterpretedKernelWarning")
 def test_float16_in_memory_that_threads_share(device: na.Device) -> None:
     @cuda.jit(device=True)
     def scaled(a, by):

@@ -18,6 +18,8 @@ from numbasync.backend.base import ArrayKey
 from numbasync.backend.cpu import engines
 from numbasync.errors import KernelCompileError
 
+# Constants that are computed are interpreted on the CPU device.
+pytestmark = pytest.mark.filterwarnings("ignore::numbasync.errors.InterpretedKernelWarning")
 KEYS = (ArrayKey("<i8", 1, "C"), types.int64, types.UniTuple(types.int64, 2))
 NAMES = """\
 import enum

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -254,6 +255,55 @@ def test_a_folder_that_cannot_be_written_to_is_no_error(
         env=env, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert (result.returncode, result.stderr) == (0, "")
+
+
+def _planted_link(folder: Path) -> None:
+    (folder / "batch_0.py").symlink_to("/etc/hostname")
+
+
+def _planted_file(folder: Path) -> None:
+    (folder / "__pycache__").mkdir()
+    (folder / "__pycache__" / "batch_0.nbi").write_bytes(b"")
+    os.chown(folder / "__pycache__" / "batch_0.nbi", 12345, -1)
+
+
+SHARED: dict[str, Callable[[Path], object]] = {
+    "group": lambda folder: folder.chmod(0o770),
+    "world": lambda folder: folder.chmod(0o703),
+    "sticky itself": lambda folder: folder.chmod(0o1777),
+    "parent": lambda folder: folder.parent.chmod(0o777),
+    "link": _planted_link,
+    "owner": lambda folder: os.chown(folder, 12345, -1),
+    "owner of a parent": lambda folder: os.chown(folder.parent, 12345, -1),
+    "owner of a file": _planted_file,
+}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="folders of Windows have no such bits")
+@pytest.mark.parametrize("how", SHARED)
+def test_a_folder_that_others_can_write_to_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Here `__wrapped__`: without what is remembered for the process."""
+    if "owner" in how and os.geteuid() != 0:
+        pytest.skip("only root gives files away")
+    monkeypatch.setenv(modules.FOLDER, str(tmp_path / "cache"))
+    before = os.umask(0o002)  # of systems on which each user has a group
+    try:
+        own = modules.folder.__wrapped__()
+    finally:
+        os.umask(before)
+    assert own == tmp_path / "cache" / "batch"
+    assert own.stat().st_mode & 0o777 == own.parent.stat().st_mode & 0o777 == 0o700
+    (tmp_path / "cache").chmod(0o1777)
+    assert modules.folder.__wrapped__() == own  # nobody else can replace it there
+    (tmp_path / "cache").chmod(0o700)
+    SHARED[how](own)
+    with pytest.warns(RuntimeWarning, match=f"not kept in {own}: .*NUMBASYNC_CACHE_DIR") as told:
+        elsewhere = modules.folder.__wrapped__()
+    assert len(told) == 1
+    assert elsewhere == modules._private()
+    assert elsewhere.stat().st_mode & 0o777 == 0o700
 
 
 def test_a_folder_that_is_cleared_meanwhile_is_made_again(

@@ -19,6 +19,7 @@ from numbasync.errors import (
     DataRaceError,
     IndexOverflowError,
     InputModifiedError,
+    InterpretedKernelWarning,
     OutOfBoundsError,
     TileOverrunError,
     UninitialisedReadError,
@@ -514,8 +515,10 @@ def test_interpreted_kernels_keep_the_order() -> None:
             z[0] = x[cuda.grid(1)]
 
     x = np.arange(4, dtype=np.float32)
-    race = testing.find_race(last[2, 2], [np.zeros(1, np.float32), x])
+    with pytest.warns(InterpretedKernelWarning, match="kernel last .*: an else of a loop"):
+        race = testing.find_race(last[2, 2], [np.zeros(1, np.float32), x])
     assert last.cpu_engine().name == "interpreted"
+    assert repr(last).endswith(f", interpreted: {last.cpu_engine().why}>")
     assert race is not None and race.difference is not None
     assert race.difference.values == (3.0, 0.0)
 

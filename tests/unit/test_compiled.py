@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import logging
 import threading
 from typing import Any
 
@@ -14,7 +13,13 @@ from numba import cuda, float32, int64
 import numbasync as na
 from numbasync.backend.base import ArrayKey
 from numbasync.backend.cpu import compiled, engines, sharing
-from numbasync.errors import BarrierDivergenceError, CallerError, KernelError
+from numbasync.errors import (
+    BarrierDivergenceError,
+    CallerError,
+    InterpretedKernelWarning,
+    KernelError,
+    UnsupportedKernelError,
+)
 
 overload: Any = importlib.import_module("numba.cuda.extending").overload
 pytestmark = pytest.mark.filterwarnings("ignore::numba.cuda.core.errors.NumbaPerformanceWarning")
@@ -88,15 +93,15 @@ def test_a_kernel_tells_what_runs_it() -> None:
     assert kernel.cpu_engine() == ("compiled", "")
 
 
-def test_what_cannot_be_compiled_says_why_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_cannot_be_compiled_says_why_once() -> None:
     x, z = na.ones(1).sync(), na.zeros(1).sync()
-    with caplog.at_level(logging.INFO, "numbasync"):
+    said = r"loop_with_an_end is interpreted on the CPU device, .*: an else of .*, line \d+"
+    with pytest.warns(InterpretedKernelWarning, match=said) as warned:
         for _ in range(2):
             na.launcher(loop_with_an_end.kernel)[1, 1](z, x).sync()
+    (warning,) = warned
+    assert warning.filename == __file__ and "\n" not in str(warning.message)
     assert z.to_host().sync().tolist() == [2]
-    (line,) = [r.message for r in caplog.records if "loop_with_an_end" in r.message]
-    assert "is interpreted on the CPU device" in line and "else" in line
-    assert "\n" not in line
 
 
 def test_one_engine_may_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +113,9 @@ def test_one_engine_may_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
         "interpreted",
         "NUMBASYNC_CPU_ENGINE=interpreted asks for it",
     )
-    with pytest.raises(Exception, match="else"):
+    with pytest.raises(
+        UnsupportedKernelError, match=r"loop_with_an_end is not compiled.*: an else"
+    ):
         engines.prepared(loop_with_an_end.kernel, keys, 1024, "compiled")
     monkeypatch.setenv("NUMBASYNC_CPU_ENGINE", "warp")
     with pytest.raises(CallerError, match="write auto, compiled or interpreted"):

@@ -7,7 +7,13 @@ import math
 from typing import Any
 
 from numbasync.backend.cpu import native
-from numbasync.backend.cpu.names import MISSING, Scope, UntranslatableError, element_type
+from numbasync.backend.cpu.names import (
+    MISSING,
+    Scope,
+    UntranslatableError,
+    arguments_of_maker,
+    element_type,
+)
 from numbasync.backend.cpu.program import MOST_THREADS, Program, item_bytes, parsed
 
 MOST_LOCAL_BYTES = 2**26  # of all threads of a block
@@ -19,8 +25,7 @@ def made_array(program: Program, scope: Scope, node: ast.Call, shared: bool, kep
     Args:
         kept: whether every thread has its own, since they take turns.
     """
-    given: dict[str, ast.expr] = dict(zip(("shape", "dtype"), node.args, strict=False))
-    given |= {k.arg: k.value for k in node.keywords if k.arg is not None}
+    given = arguments_of_maker(node)
     shape = scope.constant(given.get("shape"))
     kind = element_type(scope.constant(given.get("dtype")))
     shape = (shape,) if isinstance(shape, int) else shape

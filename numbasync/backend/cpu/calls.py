@@ -56,7 +56,8 @@ class Calls(Watched):
         definition, _ = self._translation.source(function)
         passes_functions = any(_is_function(self._scope.resolve(a)) for a in node.args)
         meets = self._translation.meets(function)
-        if not meets and not passes_functions and definition.args.vararg is None:
+        is_apart = not (meets or passes_functions or self._translation.needs_kinds(function))
+        if is_apart and definition.args.vararg is None:
             name = self._translation.device(function, signatures)
             arguments = self._in_order(node.args)
             if node.keywords:
@@ -104,6 +105,7 @@ class Calls(Watched):
             if value is not MISSING and not is_reassigned(name, definition)
         }
         passed = [name for name in given if name not in bound]
+        kinds = {name: self._scope.kind(given[name]) for name in passed}
         values = self._in_order([given[name] for name in passed] + rest)
         arguments = dict(zip(passed, values, strict=False))
         for name, value in defaults.items():
@@ -113,11 +115,12 @@ class Calls(Watched):
             raise UntranslatableError(f"a call of {definition.name} with other arguments", node)
         if len(signatures) > 1:
             raise UntranslatableError("a meeting in a function of several signatures", node)
-        kinds, result = signatures[0] if signatures else ((), None)
-        for name, kind in zip(names, kinds, strict=bool(signatures)):
+        declared, result = signatures[0] if signatures else ((), None)
+        for name, kind in zip(names, declared, strict=bool(signatures)):
             if name in arguments:
                 arguments[name] = self._cast(arguments[name], kind)
         inner = self._within(function, bound, closure)
+        inner._scope.kinds = kinds
         star = definition.args.vararg
         if star is not None:
             arguments[star.arg] = ast.Tuple(values[len(passed) :], ast.Load())

@@ -30,11 +30,12 @@ class Checked:
         self, function: FunctionType, kinds: tuple[Any, ...], options: dict[str, Any], prologue: str
     ) -> None:
         accesses.ready()
-        self.program = translate(function, checked=True)
+        self.program = translate(function, kinds, checked=True)
         self.program.prologue = prologue
         entry = entry_of(self.program, kinds, options)
         self.source = entry.source
         self._result = entry.result
+        self._fixed_bytes = entry.fixed_bytes
         self._entry: Callable[..., None] = entry.result.entry_point
 
     def run(
@@ -55,7 +56,7 @@ class Checked:
             rights: of `args`, or none.
         """
         program = self.program
-        nbytes = program.fixed_bytes + shared_bytes
+        nbytes = self._fixed_bytes + shared_bytes
         blocks = grid[0] * grid[1] * grid[2]
         end = blocks
         if program.cooperative:
@@ -65,7 +66,7 @@ class Checked:
             slab = Slab(nbytes)
         slab.clear([(RECORD_BYTES, nbytes - RECORD_BYTES)])
         shadow = Shadow(
-            checks, grid, block, nbytes, program.fixed_bytes, program.shared, args, rights
+            checks, grid, block, nbytes, self._fixed_bytes, program.shared, args, rights
         )
         slab.put(accesses.STATE, shadow.address)
         try:

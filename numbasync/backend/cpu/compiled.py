@@ -18,6 +18,7 @@ from numbasync.backend.cpu.checked import Checked
 from numbasync.backend.cpu.extensions import tell
 from numbasync.backend.cpu.formal import Formal
 from numbasync.backend.cpu.generate import entry_of, type_of
+from numbasync.backend.cpu.gpu_compiler import check, may_be_refused
 from numbasync.backend.cpu.limits import LIMITS
 from numbasync.backend.cpu.names import UntranslatableError
 from numbasync.backend.cpu.program import PLACE
@@ -50,7 +51,7 @@ class Compiled:
         self.max_threads_per_block = max_threads
         kinds = tuple(type_of(k) for k in keys)
         tell()
-        self.program = translate(self.function)
+        self.program = translate(self.function, kinds)
         wishes = dispatcher.targetoptions
         options = {**native.OPTIONS, "fastmath": bool(wishes.get("fastmath"))}
         if wishes.get("debug"):
@@ -61,36 +62,50 @@ class Compiled:
             options["boundscheck"] = True
         self._is_straight = self.program.is_straight()
         self._shared_bytes = sum(nbytes for _, nbytes in self.program.shared)
-        self._plain: Entry | None = None  # the code that checks nothing
+        self._has_rows = self.program.has_rows()
+        self._plain: dict[bool, Entry] = {}  # the code that checks nothing: for rows, for others
         self._checked: Checked | None = None
         self._made_of = kinds, options
         self._making = threading.Lock()
         self._costs = Costs(self.program.has_atomics())
         self._store = store_of(dispatcher)
         self._key = None if self._store is None else key_of(self.program, kinds, options)
-        if self._store is not None and self._key is not None:
-            self._plain = self._store.load(self._key)
-        self.from_disk = self._plain is not None
+        self.from_disk = self._load(self._has_rows)
+        if not self.from_disk and may_be_refused(self.function, kinds):
+            check(dispatcher, keys)
         if not (self.from_disk or (watched and self._can_be_checked())):
-            self._entry()  # at once; who watches it may never run it otherwise
+            self._entry(self._has_rows)  # at once; who watches it may never run it otherwise
 
     @property
     def source(self) -> str:
-        return self._entry().source
+        return self._entry(self._has_rows).source
 
-    def _entry(self) -> Entry:
+    def _is_row(self, block: Dim3) -> bool:
+        """Whether a block is run by the code for rows: there is some if nothing speaks against."""
+        return self._has_rows and block[1] == 1 and block[2] == 1
+
+    def _load(self, row: bool) -> bool:
+        """Whether there is code on disk."""
+        kept = None
+        if self._store is not None and self._key is not None:
+            kept = self._store.load((self._key, row))
+        if kept is not None:
+            self._plain[row] = kept
+        return kept is not None
+
+    def _entry(self, row: bool) -> Entry:
         """What runs unwatched; compiled now, if so far that was not needed."""
         with self._making:
-            if self._plain is None:
-                entry = self._compiled(*self._made_of)
+            if row not in self._plain and (row == self._has_rows or not self._load(row)):
+                entry = self._compiled(*self._made_of, row)
                 if self._store is not None and self._key is not None:
-                    self._store.save(self._key, entry)
-                self._plain = entry
-            return self._plain
+                    self._store.save((self._key, row), entry)
+                self._plain[row] = entry
+            return self._plain[row]
 
-    def _compiled(self, kinds: tuple[Any, ...], options: dict[str, Any]) -> Entry:
+    def _compiled(self, kinds: tuple[Any, ...], options: dict[str, Any], row: bool) -> Entry:
         try:
-            return entry_of(self.program, kinds, options)
+            return entry_of(self.program, kinds, options, row)
         except NumbaError as error:
             if not self.program.declared:
                 raise
@@ -110,7 +125,7 @@ class Compiled:
         and nothing left to compile.
         """
         threads = grid[0] * grid[1] * grid[2] * block[0] * block[1] * block[2]
-        return self._is_straight and threads <= SHORT_THREADS and self._plain is not None
+        return self._is_straight and threads <= SHORT_THREADS and self._is_row(block) in self._plain
 
     def run(
         self,
@@ -138,8 +153,8 @@ class Compiled:
         if checks is not None:
             self._with_checks().run(checks, grid, block, shared_bytes, args, values, rights)
             return
-        if self._plain is None:
-            self._entry()  # before the time is taken
+        if self._is_row(block) not in self._plain:
+            self._entry(self._is_row(block))  # before the time is taken
         blocks = grid[0] * grid[1] * grid[2]
         if self.program.cooperative:
             # Its blocks go on together, with memory of their own.
@@ -191,7 +206,8 @@ class Compiled:
         blocks: int = 1,
     ) -> None:  # fmt: skip
         """Run the blocks `first` to `end`; `blocks`: how many have memory at the same time."""
-        entry = self._plain or self._entry()
+        row = self._is_row(block)
+        entry = self._plain.get(row) or self._entry(row)
         nbytes = entry.fixed_bytes + shared_bytes
         alone = blocks == 1
         slab = slab_of_thread(nbytes) if alone else slab_of_blocks(self.name, nbytes, blocks)

@@ -6,6 +6,7 @@ import ast
 import copy
 from typing import Any
 
+from numbasync.backend.cpu import elements
 from numbasync.backend.cpu.names import UntranslatableError
 from numbasync.backend.cpu.program import Program, parsed
 from numbasync.backend.cpu.uniform import Uniform, has_meeting, meeting, names
@@ -45,10 +46,14 @@ def threads(body: list[ast.stmt], program: Program, prologue: str = "pass") -> l
     if program.checked:
         body = [*ast.parse(f"{_IN_TURN}{prologue}").body, *body]
         return [ast.For(ast.Name("_k", ast.Store()), parsed("range(_wx * _wy * _wz)"), body, [])]
-    linear = _LINEAR if "_t" in names(body, ast.Load) else "pass"
-    body = [*ast.parse(f"{linear}\n{prologue}").body, *body]
-    for axis in "xyz":
-        body = [ast.For(ast.Name(f"_t{axis}", ast.Store()), parsed(f"range(_w{axis})"), body, [])]
+    linear = ("_t = _tx" if program.row else _LINEAR) if "_t" in names(body, ast.Load) else "pass"
+    body = elements.shortened(body)
+    body = [*ast.parse(f"{linear}\n{prologue}").body, *elements.where(body), *body]
+    for axis in "x" if program.row else "xyz":
+        # Numba makes a tenth of the code of a `while` that it makes of a range.
+        step = assigned(f"_t{axis}", f"_t{axis} + 1")
+        loop = ast.While(parsed(f"_t{axis} < _last_{axis}"), [step, *body], [])
+        body = [assigned(f"_t{axis}", "-1"), loop]
     return body
 
 
@@ -144,10 +149,37 @@ def breaks(statement: ast.stmt) -> bool:
     return isinstance(statement, ast.Break | ast.Continue)
 
 
-def not_surely(body: list[ast.stmt]) -> set[str]:
-    """Variables that a piece may leave as they were, or begins with."""
-    sure = {n for s in body if isinstance(s, ast.Assign) for n in names(s.targets, ast.Store)}
-    return names(body, ast.Store) - sure
+def needed(body: list[ast.stmt]) -> set[str]:
+    """Variables that a piece reads before it surely writes them, or may leave as they were."""
+    written = names(body, ast.Store)
+    found: set[str] = set()
+
+    def block(statements: list[ast.stmt], sure: set[str]) -> None:
+        """Go on with those that are surely written, and add what the statements write."""
+        for statement in statements:
+            if isinstance(statement, ast.Assign):
+                found.update(names(statement.value, ast.Load) - sure)
+                found.update(names(statement.targets, ast.Load) - sure)
+                sure |= names(statement.targets, ast.Store)
+            elif isinstance(statement, ast.If):
+                found.update(names(statement.test, ast.Load) - sure)
+                both = set(sure), set(sure)
+                block(statement.body, both[0])
+                block(statement.orelse, both[1])
+                sure |= both[0] & both[1]
+            elif isinstance(statement, ast.Break | ast.Continue | ast.Return):
+                found.update(written - sure)  # a thread that leaves keeps what it has
+            else:
+                found.update(names(statement, ast.Load) - sure)
+                if isinstance(statement, ast.AugAssign):
+                    found.update(names(statement.target, ast.Store) - sure)
+                for each in ast.walk(statement):
+                    if isinstance(each, ast.Break | ast.Continue | ast.Return):
+                        found.update(written - sure)
+
+    sure: set[str] = set()
+    block(body, sure)
+    return found | (written - sure)
 
 
 def leaves(statement: ast.stmt) -> bool:

@@ -1,48 +1,52 @@
-"""Which engine runs a kernel on the CPU device: Numba's compiler, or else the interpreter."""
+"""Which engine runs a kernel on the CPU device: Numba's compiler; or the interpreter, by choice
+or with a warning. Neither runs what Numba's compiler for GPUs refuses.
+"""
 
 from __future__ import annotations
 
-import logging
 import os
-import threading
+import warnings
 from collections.abc import Hashable
+from types import FunctionType
 from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
 
-from numbasync.backend.cpu import array_calls
+from numbasync.backend.cpu import array_calls, gpu_compiler
 from numbasync.backend.cpu.compiled import Compiled
 from numbasync.backend.cpu.formal import formal
 from numbasync.backend.cpu.generate import type_of
 from numbasync.backend.cpu.interpret import Interpreted
 from numbasync.backend.cpu.names import UntranslatableError
 from numbasync.backend.cpu.native import types
-from numbasync.errors import CallerError, UnsupportedKernelError
+from numbasync.errors import CallerError, InterpretedKernelWarning, UnsupportedKernelError
 
 Engine: TypeAlias = Compiled | Interpreted
 
-_log = logging.getLogger("numbasync")
-_told: set[tuple[str, str]] = set()
-_lock = threading.Lock()
+SWITCH = "NUMBASYNC_CPU_ENGINE"
+_told: WeakKeyDictionary[FunctionType, set[str]] = WeakKeyDictionary()
 
 
 def wish() -> str:
     """NUMBASYNC_CPU_ENGINE: `auto`, or the one engine to use."""
-    found = os.environ.get("NUMBASYNC_CPU_ENGINE", "auto").strip().lower() or "auto"
+    found = os.environ.get(SWITCH, "auto").strip().lower() or "auto"
     if found not in ("auto", "compiled", "interpreted"):
-        raise CallerError(f"NUMBASYNC_CPU_ENGINE={found!r}: write auto, compiled or interpreted.")
+        raise CallerError(f"{SWITCH}={found!r}: write auto, compiled or interpreted.")
     return found
 
 
 def prepared(
     dispatcher: Any, keys: tuple[Hashable, ...], max_threads: int, only: str, watched: bool = False
 ) -> Engine:
-    """The kernel for arguments of these types. What cannot be compiled is interpreted, unless
-    `only` says which engine it must be.
+    """The kernel for arguments of these types. What Numba compiles for a GPU, and not for the
+    processor, is interpreted, with a warning, unless `only` says which engine it must be.
 
     Args:
         watched: it is going to be checked.
 
     Raises:
-        KernelCompileError: it is declared for arguments of other types.
+        KernelCompileError: Numba's compiler for GPUs refuses it, or it is declared for arguments
+            of other types.
+        UnsupportedKernelError: the engine that it must be does not have it.
     """
     becomes = formal(dispatcher, keys)
     given = keys if becomes is None else becomes.keys
@@ -56,29 +60,30 @@ def prepared(
 def _prepared(
     dispatcher: Any, keys: tuple[Hashable, ...], max_threads: int, only: str, watched: bool
 ) -> Engine:
-    why = "NUMBASYNC_CPU_ENGINE=interpreted asks for it"
+    why = f"{SWITCH}=interpreted asks for it"
     cause: Exception | None = None
     if only != "interpreted":
         try:
             return Compiled(dispatcher, keys, max_threads, watched)
-        except UntranslatableError as reason:
-            if only == "compiled":
-                raise
-            why = str(reason)
         except CallerError:  # the kernel is wrong for these arguments, whoever runs it
             raise
-        except Exception as error:  # Numba has many; the interpreter may know more, or say what
-            if only == "compiled":
-                raise
-            why = f"{type(error).__name__}: {_first_line(error)}"
-            cause = error
+        except UntranslatableError as reason:
+            why, cause = str(reason), reason
+        except Exception as error:  # Numba has many
+            why, cause = f"{type(error).__name__}: {_first_line(error)}", error
+    gpu_compiler.check(dispatcher, keys)  # the interpreter would give something
+    if only == "compiled":
+        raise UnsupportedKernelError(
+            f"kernel {dispatcher.py_func.__name__} is not compiled on the CPU device: {why}.\n"
+            f"{SWITCH}=auto would interpret it."
+        ) from cause
     try:
         made = Interpreted(dispatcher, max_threads)
     except UnsupportedKernelError as error:
         raise UnsupportedKernelError(f"{error}\nNor is it compiled: {why}.") from cause
     made.why = why
     if only == "auto":
-        _tell(made)
+        _warn(made)
     return made
 
 
@@ -88,14 +93,17 @@ def _first_line(error: Exception) -> str:
     return (useful or lines or [""])[0]
 
 
-def _tell(made: Interpreted) -> None:
-    """Once a kernel and reason, in one line."""
-    with _lock:
-        if (made.name, made.why) in _told:
-            return
-        _told.add((made.name, made.why))
-    _log.info(
-        "kernel %s is interpreted on the CPU device, about a hundred times slower: %s",
-        made.name,
-        made.why,
+def _warn(made: Interpreted) -> None:
+    """Once a kernel and reason, in one line, at the kernel's."""
+    told = _told.setdefault(made.function, set())
+    if made.why in told:
+        return
+    code = made.function.__code__
+    warnings.warn_explicit(
+        f"kernel {made.name} is interpreted on the CPU device, about a hundred times slower: "
+        f"{made.why}",
+        InterpretedKernelWarning,
+        code.co_filename,
+        code.co_firstlineno,
     )
+    told.add(made.why)

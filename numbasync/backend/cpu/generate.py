@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 from collections.abc import Hashable
 from typing import Any
 
@@ -12,25 +13,32 @@ from numba.core import compiler
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.errors import NumbaError
 from numba.core.registry import cpu_target
-from numba.core.typed_passes import type_inference_stage
 from numba.np.numpy_support import from_dtype
 
 from numbasync.backend.base import ArrayKey
-from numbasync.backend.cpu import meetings
+from numbasync.backend.cpu import elements, meetings
 from numbasync.backend.cpu.control import alone, counted, plain, threads
 from numbasync.backend.cpu.half import known
 from numbasync.backend.cpu.hoist import Hoist
 from numbasync.backend.cpu.names import UntranslatableError
 from numbasync.backend.cpu.native import types
+from numbasync.backend.cpu.pipeline import Pipeline, inferred
 from numbasync.backend.cpu.program import ALL, HIDDEN, Program
 from numbasync.backend.cpu.regions import Pieces
 from numbasync.backend.cpu.stored import Entry
 from numbasync.backend.cpu.uniform import Uniform
 
-INNER = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}  # called by compiled code only
+INNER = {
+    "no_cpython_wrapper": True,
+    "no_cfunc_wrapper": True,
+    "pipeline_class": Pipeline,
+}  # called by compiled code only
 
 _KNOWN = types.UniTuple(types.int64, len(HIDDEN))  # what device functions are given first
 _SIZES = "_wx, _wy, _wz, _gx, _gy, _gz, _m, _d"
+_BOX = "_last_x = _wx - 1; _last_y = _wy - 1; _last_z = _wz - 1"
+# Not literals, which would be types of their own to the functions that are given them.
+_ROW = "_last_x = _wx - 1; _ty = _tz = _natural(0); _wy = _wz = _natural(1)"
 _WHERE = """
     _bx = _b % _gx
     _by = _b // _gx % _gy
@@ -50,11 +58,17 @@ def type_of(key: Hashable) -> Any:
     return known(key)
 
 
-def entry_of(program: Program, kinds: tuple[Any, ...], options: dict[str, Any]) -> Entry:
+def entry_of(
+    given: Program, kinds: tuple[Any, ...], options: dict[str, Any], row: bool = False
+) -> Entry:
+    """The code of a program, which stays as it is; `row`: for blocks of one row alone."""
+    program = given.copy(row)
     try:
         source, names = _generated(program, kinds, options)
         signature = types.void(*[types.int64] * 10, *kinds)
-        made = njit(signature, **options, no_cfunc_wrapper=True)(_defined(source, names, "_blocks"))
+        made = njit(signature, **options, no_cfunc_wrapper=True, pipeline_class=Pipeline)(
+            _defined(source, names, "_blocks")
+        )
     except NumbaError as error:  # whose text is to name the arguments that the user wrote
         error.patch_message(str(error).replace(f"{_KNOWN}, ", "").replace(f"{_KNOWN})", ")"))
         raise
@@ -90,8 +104,12 @@ def _generated(
     elif not program.meets:
         thread = f"def _thread({ALL}{parameters}):\n    {program.prologue}\n"
         names["_fixed"] = program.fixed_bytes
+        own = copy.deepcopy(program.body)
+        if not program.checked:
+            own = elements.shortened(own)
+            own = [*elements.where(own), *own]
         names["_thread"] = njit(**{**options, **INNER, "forceinline": True})(
-            _defined(thread + _text(program.body), names, "_thread")
+            _defined(thread + _text(own), names, "_thread")
         )
         call = ast.parse(f"_thread({ALL}{parameters})").body
         body = _indented(_text(threads(call, program), 0), 2)
@@ -109,6 +127,7 @@ def _generated(
     turn, begin = ("_turn_of_block(_m, _k)", "_begin(_m, _b)") if program.checked else ("_k", "")
     source = (
         f"def _blocks(_lo, _hi, {_SIZES}{parameters}):\n"
+        f"    {_ROW if program.row else _BOX}\n"
         f"    for _k in range(_lo, _hi):\n        _b = {turn}\n{where}\n        {begin}\n{body}\n"
     )
     return source, names
@@ -135,7 +154,9 @@ def _with_hoisted_checks(
 def _types(program: Program, kinds: tuple[Any, ...], names: dict[str, Any]) -> dict[str, Any]:
     """Numba's type of every variable."""
     parameters = "".join(f", {p}" for p in program.parameters)
-    source = f"def _plain({ALL}{parameters}):\n" + _text(plain(program))
+    source = f"def _plain({ALL}{parameters}):\n" + _text(
+        plain(program) if program.checked else elements.shortened(plain(program))
+    )
     function = _defined(source, names, "_plain")
     context: Any = cpu_target.typing_context
     target: Any = cpu_target.target_context
@@ -144,8 +165,7 @@ def _types(program: Program, kinds: tuple[Any, ...], names: dict[str, Any]) -> d
         context.refresh()
         target.refresh()
         code = compiler.run_frontend(function)
-        found, *_ = type_inference_stage(context, target, code, arguments, None)
-    return dict(found)
+        return inferred(context, target, code, arguments)
 
 
 def _defined(source: str, names: dict[str, Any], name: str) -> Any:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import copy
+import functools
+from collections import Counter
 from typing import Any
 
 from numbasync.backend.cpu import native
@@ -28,6 +30,7 @@ class Memory:
         self._masks = 0
         self._places: dict[str, str] = {}
         self._accesses: dict[Any, tuple[str, str]] = {}
+        self._own_arrays: dict[str, ast.Assign | UntranslatableError] = {}
 
     def _place_of(self, name: str) -> str:
         """The address of a variable's values."""
@@ -117,6 +120,17 @@ class Memory:
 
     def _own_array(self, name: str) -> ast.Assign:
         """The statement that makes a thread's own array: done again, it gives the same one."""
+        if name not in self._own_arrays:
+            try:
+                self._own_arrays[name] = self._that_makes(name)
+            except UntranslatableError as error:
+                self._own_arrays[name] = error
+        found = self._own_arrays[name]
+        if isinstance(found, UntranslatableError):
+            raise found
+        return copy.deepcopy(found)
+
+    def _that_makes(self, name: str) -> ast.Assign:
         made = [
             s
             for each in self._program.body
@@ -127,7 +141,7 @@ class Memory:
             value = made[0].value
             is_own = isinstance(value, ast.Call) and self._uniform.is_pure(value.func)
             if is_own or self._is_steady_view(made[0], name):
-                return copy.deepcopy(made[0])
+                return made[0]
         raise UntranslatableError(f"{name.rpartition('_')[0]}, a view, kept over a meeting")
 
     def _is_steady_view(self, statement: ast.Assign, name: str) -> bool:
@@ -151,13 +165,16 @@ class Memory:
 
     def _is_steady(self, name: str) -> bool:
         """Whether a variable is assigned once at most, and in no loop."""
-        body = self._program.body
-        stores = [
-            n for s in body for n in ast.walk(s)
-            if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Store)
-        ]  # fmt: skip
-        loops = [n for s in body for n in ast.walk(s) if isinstance(n, ast.For | ast.While)]
-        return len(stores) <= 1 and not any(name in names(loop, ast.Store) for loop in loops)
+        return name not in self._unsteady
+
+    @functools.cached_property
+    def _unsteady(self) -> set[str]:
+        nodes = [n for s in self._program.body for n in ast.walk(s)]
+        loops = [n for n in nodes if isinstance(n, ast.For | ast.While)]
+        stores = Counter(
+            n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+        )
+        return {n for n in stores if stores[n] > 1} | names(loops, ast.Store)
 
 
 def _home_of(wanted: ast.stmt, statements: list[ast.stmt]) -> list[ast.stmt] | None:

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 from numba import njit
+from numba.core.errors import TypingError
 
-from numbasync.backend.cpu.native import DIVERGED, OPTIONS, stop
+from numbasync.backend.cpu.native import DIVERGED, OPTIONS, any_intrinsic, stop, types
 
 _F = njit(**OPTIONS)
 WARP = 32
@@ -185,9 +186,14 @@ def _word(value):  # type: ignore[no-untyped-def]
     return np.int32(0)
 
 
-@_F
-def _value(mask, value, lane):  # type: ignore[no-untyped-def]
-    return value
+@any_intrinsic
+def _value(tyctx: Any, mask: Any, value: Any, lane: Any):  # type: ignore[no-untyped-def]
+    """What a shuffle gives, of the types that it has on a GPU and no others."""
+    value, whole = types.unliteral(value), (types.unliteral(mask), types.unliteral(lane))
+    is_number = value in (types.int32, types.int64, types.float32, types.float64)
+    if not is_number or not all(isinstance(t, types.Integer) for t in whole):
+        raise TypingError(f"a shuffle of {value}, by {whole}")
+    return value(mask, value, lane), lambda context, builder, signature, args: args[1]
 
 
 @_F

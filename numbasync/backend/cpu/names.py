@@ -69,6 +69,7 @@ class Scope:
         own: its own among them.
         outer: the names of the function around it; None if there is none.
         owner: what writes the function's statements.
+        kinds: Numba's types of its parameters, as far as they are known.
     """
 
     outer: Scope | None = None
@@ -89,6 +90,8 @@ class Scope:
         self._cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
         self._globals = function.__globals__
         self._constants = _constants(node)
+        self._changed = _stored(node)
+        self.kinds: dict[str, Any] = {}
 
     def find(self, name: str) -> Any:
         """The value of a name that is no variable of the function."""
@@ -136,10 +139,40 @@ class Scope:
             return value if self.resolve(node.func) is int and isinstance(value, int) else MISSING
         if isinstance(node, ast.Name) and node.id in self._constants:
             return self.constant(self._constants[node.id])
+        if isinstance(node, ast.Attribute) and node.attr == "dtype":
+            kind = self.kind(node.value)
+            if isinstance(kind, numba_types.Array):
+                return kind.dtype
+        if isinstance(node, ast.Attribute) and node.attr == "type":  # of a dtype
+            kind = self.constant(node.value)
+            if isinstance(kind, numba_types.Type):
+                return kind
         found = self.resolve(node) if node is not None else MISSING
         if isinstance(found, property):
             return MISSING  # `cuda.threadIdx.x`, which every thread has its own of
         return int(found) if isinstance(found, np.integer) else found
+
+    def kind(self, node: ast.AST) -> Any:
+        """Numba's type of an expression of parameters; MISSING if it is not known."""
+        if isinstance(node, ast.Name):
+            if node.id in self._constants:
+                return self.kind(self._constants[node.id])
+            return MISSING if node.id in self._changed else self.kinds.get(node.id, MISSING)
+        if isinstance(node, ast.Call) and is_maker(self.resolve(node.func)):
+            kind = element_type(self.constant(arguments_of_maker(node).get("dtype")))
+            return MISSING if kind is MISSING else numba_types.Array(kind, 1, "C")
+        if not isinstance(node, ast.Subscript):
+            return MISSING
+        of = self.kind(node.value)
+        if hasattr(of, "types"):  # a tuple
+            index = self.constant(node.slice)
+            known = isinstance(index, int) and -len(of.types) <= index < len(of.types)
+            return of.types[index] if known else MISSING
+        if isinstance(of, numba_types.Array):  # a part of it, unless it is an element
+            indices = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+            is_part = len(indices) < of.ndim or any(isinstance(i, ast.Slice) for i in indices)
+            return of if is_part else MISSING
+        return MISSING
 
 
 class InnerScope(Scope):
@@ -158,6 +191,8 @@ class InnerScope(Scope):
         self._here = self.own | set(bound) | set(self._closures)
         self.locals = self.own | (outer.locals - self._here)
         self._constants = {k: v for k, v in _constants(node).items() if k in self._here}
+        self._changed = _stored(node)
+        self.kinds = {}
 
     def find(self, name: str) -> Any:
         if name in self._here:
@@ -170,6 +205,12 @@ class InnerScope(Scope):
             assert self.outer is not None  # as of every inner function
             return self.outer.constant(node)
         return super().constant(node)
+
+    def kind(self, node: ast.AST) -> Any:
+        if isinstance(node, ast.Name) and node.id not in self._here:
+            assert self.outer is not None  # as of every inner function
+            return self.outer.kind(node)
+        return super().kind(node)
 
 
 def parameters(node: ast.FunctionDef) -> list[str]:
@@ -236,6 +277,17 @@ def is_reassigned(name: str, node: ast.FunctionDef) -> bool:
         isinstance(n, ast.Name) and n.id == name and not isinstance(n.ctx, ast.Load)
         for n in ast.walk(node)
     )
+
+
+def is_maker(callee: Any) -> bool:
+    """Whether a function is `cuda.shared.array` or `cuda.local.array`."""
+    return any(callee is maker for maker in (cuda.shared.array, cuda.local.array))
+
+
+def arguments_of_maker(node: ast.Call) -> dict[str, ast.expr]:
+    """What a call of one is given, by names."""
+    given: dict[str, ast.expr] = dict(zip(("shape", "dtype"), node.args, strict=False))
+    return given | {k.arg: k.value for k in node.keywords if k.arg is not None}
 
 
 def element_type(value: Any) -> Any:

@@ -32,10 +32,10 @@ UNWRITTEN, INPUT_WRITTEN, OUTSIDE_TILE, RACE, OVERFLOWN = 4, 5, 6, 7, 8  # in ch
 _I64 = ir.IntType(64)
 # Of type Any: what they make is called without the first parameter.
 any_intrinsic: Any = intrinsic
-_literal: Any = intrinsic(prefer_literal=True)
+literal_intrinsic: Any = intrinsic(prefer_literal=True)
 
 
-def _store_record(builder: Any, record: Any, values: list[Any]) -> None:
+def store_record(builder: Any, record: Any, values: list[Any]) -> None:
     base = builder.inttoptr(record, _I64.as_pointer())
     for i, value in enumerate(values):
         builder.store(value, builder.gep(base, [ir.Constant(_I64, i)]))
@@ -43,7 +43,7 @@ def _store_record(builder: Any, record: Any, values: list[Any]) -> None:
 
 def _stop(context: Any, builder: Any, record: Any, values: list[Any], place: Any) -> None:
     where = cgutils.unpack_tuple(builder, place, 6)
-    _store_record(builder, record, [*values, *where])
+    store_record(builder, record, [*values, *where])
     context.call_conv.return_user_exc(builder, IndexError, ("stopped",))
 
 
@@ -151,7 +151,7 @@ def get(array, index, record, site, place):  # type: ignore[no-untyped-def]
     return array[check(array, index, record, site, place)]
 
 
-@_literal
+@literal_intrinsic
 def at_literal(tyctx: Any, array: Any, index: Any, record: Any, site: Any, place: Any):  # type: ignore[no-untyped-def]
     """`array`, or a tuple, as it is; if it is an array, it has the literal `index`."""
     sig = array(array, index, types.int64, types.int64, place)
@@ -190,7 +190,7 @@ def note(tyctx: Any, record: Any, site: Any, place: Any):  # type: ignore[no-unt
         zero = ir.Constant(_I64, 0)
         where = cgutils.unpack_tuple(builder, args[2], 6)
         values = [ir.Constant(_I64, RAISED), args[1], zero, zero, zero, *where]
-        _store_record(builder, args[0], values)
+        store_record(builder, args[0], values)
         return context.get_dummy_value()
 
     return sig, codegen

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import copy
 import math
 import types
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from textwrap import dedent
 from typing import Any
 
 import numpy as np
@@ -85,6 +87,7 @@ class Program:
         prologue: a statement that every thread begins with, or a piece of its work.
         checked: whether every access is, and threads take turns in an order that is passed.
         has_inlined: whether overloads are written out in it, whose indices Numba must check.
+        row: whether it is written for blocks of one row, whose y and z are 1.
         pure: names of functions whose result depends on their arguments alone.
     """
 
@@ -102,6 +105,7 @@ class Program:
     prologue: str = "pass"
     checked: bool = False
     has_inlined: bool = False
+    row: bool = False
     _count: int = 0
     _frozen: dict[int, tuple[Any, Any]] = field(default_factory=dict)
     pure: set[str] = field(default_factory=lambda: {"_i32", "_natural"})
@@ -110,6 +114,17 @@ class Program:
     def atomic(self) -> str:
         """What checks the index of an atomic operation."""
         return "_atomic" if self.checked else "_check"
+
+    def has_rows(self) -> bool:
+        """Whether nothing in it asks for y and z of a thread, or of the block's shape."""
+        sources = (source.partition("\n")[2] for source in self.functions)
+        inner = [statement for source in sources for statement in ast.parse(dedent(source)).body]
+        return not any(map(_asks_for_more, [*self.body, *inner]))
+
+    def copy(self, row: bool = False) -> Program:
+        """One to generate code of, which takes memory and names."""
+        body = copy.deepcopy(self.body)
+        return replace(self, body=body, names=dict(self.names), row=row, pure=set(self.pure))
 
     def is_straight(self) -> bool:
         """Whether it is known that a thread does a few steps and ends: no loops, no meetings, and
@@ -180,6 +195,16 @@ class Program:
         code = function.__code__
         self.sites.append(Site(code.co_name, code.co_filename, getattr(node, "lineno", 0), what))
         return len(self.sites) - 1
+
+
+def _asks_for_more(node: ast.AST) -> bool:
+    if isinstance(node, ast.Tuple) and ast.unparse(node) in (f"({ALL})", PLACE):
+        return False  # what is passed on to functions and to messages
+    if isinstance(node, ast.Call) and ast.unparse(node.func) == "_here":
+        return False
+    if isinstance(node, ast.Name) and node.id in ("_ty", "_tz", "_wy", "_wz"):
+        return isinstance(node.ctx, ast.Load)
+    return any(map(_asks_for_more, ast.iter_child_nodes(node)))
 
 
 def parsed(source: str) -> ast.expr:

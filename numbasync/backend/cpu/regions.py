@@ -25,7 +25,7 @@ from numbasync.backend.cpu.control import (
     expression,
     has_return,
     leaves,
-    not_surely,
+    needed,
     returns_early,
     test_of,
     threads,
@@ -182,13 +182,14 @@ class Pieces(Memory):
         """The threads, one after the other, doing a piece."""
         body = self._leaving([copy.deepcopy(s) for s in piece], loop)
         written = names(body, ast.Store) & self._kept
-        read = (names(body, ast.Load) | not_surely(body)) & self._kept
-        arrays = {n for n in read | written if self._is_local_array(n)}
+        read = needed(body) & self._kept
+        used = (names(body, ast.Load) | written) & self._kept
+        arrays = {n for n in used | read if self._is_local_array(n)}
         made_here = names(piece, ast.Store)
         again = self._made_again(arrays - made_here)
-        needed = {n for s in again for n in names(s.value, ast.Load)} & self._kept
+        first = {n for s in again for n in names(s.value, ast.Load)} & self._kept
         body = [
-            *(self._load(n) for n in sorted((read | needed) - arrays - self._arrays_of(again))),
+            *(self._load(n) for n in sorted((read | first) - arrays - self._arrays_of(again))),
             *again,
             *body,
             *(self._save(n) for n in sorted(written - arrays)),

@@ -12,6 +12,7 @@ more, and so is a part of an expression if it may have more than 64.
 """
 
 from __future__ import annotations
+import __future__
 
 import ast
 import linecache
@@ -25,6 +26,8 @@ from numbasync.backend.base import WRITTEN
 from numbasync.backend.cpu.integers import SMALL, TOP, fit
 
 T = TypeVar("T")
+# Of all `__future__` statements, the only one that Python 3.11 and later have not made the rule.
+_FUTURE = __future__.annotations.compiler_flag
 
 # No program can write these names, so they are free in each.
 INVERT, DIVIDE, BOOL, INT, FIT, VALUE = "@invert", "@divide", "@bool", "@int", "@fit", "@value"
@@ -132,8 +135,16 @@ def _again(call: Callable[[], T]) -> T:
 
 
 def _compiled(tree: ast.Module, like: types.CodeType) -> types.CodeType | None:
-    """The code that stands where `like` stands; nothing is run."""
-    whole = _again(lambda: compile(tree, like.co_filename, "exec", dont_inherit=True))
+    """The code that stands where `like` stands; None if there is none. Nothing is run.
+
+    The tree may be a cell of a notebook or an entry of an interactive session: with `await` at
+    its top level, and compiled with the `__future__` statements of earlier ones.
+    """
+    flags = like.co_flags & _FUTURE | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    try:
+        whole = _again(lambda: compile(tree, like.co_filename, "exec", flags, dont_inherit=True))
+    except (SyntaxError, ValueError):
+        return None
     found = [
         c
         for c in _codes(whole)

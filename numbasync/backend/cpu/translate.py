@@ -15,12 +15,12 @@ from __future__ import annotations
 import ast
 import copy
 import types
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
 
-from numbasync.backend.cpu import native, watch
+from numbasync.backend.cpu import elements, native, watch
 from numbasync.backend.cpu.calls import Calls
 from numbasync.backend.cpu.names import (
     MISSING,
@@ -29,7 +29,9 @@ from numbasync.backend.cpu.names import (
     Scope,
     Signatures,
     UntranslatableError,
+    arguments_of_maker,
     device_function,
+    is_maker,
 )
 from numbasync.backend.cpu.program import ALL, HIDDEN, PLACE, Program, parsed
 from numbasync.backend.cpu.recovered import recovered
@@ -42,10 +44,13 @@ _STATEMENTS = (
 )  # fmt: skip
 
 
-def translate(kernel: types.FunctionType, checked: bool = False) -> Program:
+def translate(
+    kernel: types.FunctionType, kinds: Sequence[Any] = (), checked: bool = False
+) -> Program:
     """The kernel's program.
 
     Args:
+        kinds: Numba's types of its arguments, of which arrays that it makes may be.
         checked: see `Program.checked`.
 
     Raises:
@@ -57,12 +62,12 @@ def translate(kernel: types.FunctionType, checked: bool = False) -> Program:
         _at_literal=native.at_literal, _sure=native.sure,
         _stop=native.stop, _note=native.note, _natural=native.natural,
     )  # fmt: skip
-    if checked:
-        program.names.update(watch.NAMES)
+    program.names.update(watch.NAMES if checked else elements.NAMES)
     translation = _Translation(program)
     program.meets = translation.meets(kernel)
     function = _Function(translation, kernel, in_kernel=True)
     program.parameters = function.parameters
+    function.know(kinds)
     program.body = function.block(function.node.body)
     return program
 
@@ -73,7 +78,9 @@ class _Translation:
     def __init__(self, program: Program) -> None:
         self.program = program
         self._meets: dict[types.FunctionType, bool] = {}
+        self._needs_kinds: dict[types.FunctionType, bool] = {}
         self._made: dict[Hashable, str] = {}
+        self._sources: dict[types.FunctionType, tuple[ast.FunctionDef, Scope]] = {}
         self.writing: list[Hashable] = []  # what is being written out
 
     def meets(self, function: types.FunctionType) -> bool:
@@ -94,8 +101,33 @@ class _Translation:
                 self._meets[function] = True
         return self._meets[function]
 
+    def needs_kinds(self, function: types.FunctionType) -> bool:
+        """Whether a device function, or one that it calls, makes arrays whose elements are of the
+        type of its arguments'.
+        """
+        found = self._needs_kinds.get(function)
+        if found is None:
+            self._needs_kinds[function] = False
+            node, scope = self.source(function)
+            calls = [n for n in ast.walk(node) if isinstance(n, ast.Call)]
+            found = self._needs_kinds[function] = any(self._asks(scope, call) for call in calls)
+        return found
+
+    def _asks(self, scope: Scope, call: ast.Call) -> bool:
+        callee = scope.resolve(call.func)
+        inner = device_function(callee)
+        if inner is not None:
+            return self.needs_kinds(inner)
+        return is_maker(callee) and scope.constant(arguments_of_maker(call).get("dtype")) is MISSING
+
+    def source(self, function: types.FunctionType) -> tuple[ast.FunctionDef, Scope]:
+        """Its definition and its names, to be read and not to be changed."""
+        if function not in self._sources:
+            self._sources[function] = self._read(function)
+        return self._sources[function]
+
     @staticmethod
-    def source(function: types.FunctionType) -> tuple[ast.FunctionDef, Scope]:
+    def _read(function: types.FunctionType) -> tuple[ast.FunctionDef, Scope]:
         if function.__name__ == "<lambda>":
             node = of_lambda(function)
         else:
@@ -122,6 +154,9 @@ class _Translation:
             made = _Function(self, function, in_kernel=False)
             body = made.block(made.node.body)
             head = ast.parse(f"{ALL} = _c").body
+            if not self.program.checked:
+                body = elements.shortened(body)
+                head += elements.where(body)
             tree = ast.FunctionDef(
                 name, ast.arguments([], [ast.arg("_c"), *map(ast.arg, made.parameters)], None, [],
                                     [], None, made.defaults()),
@@ -171,7 +206,7 @@ class _Function(Calls):
         self._translation = translation
         scope: Scope
         if closure is None:
-            self.node, _ = translation.source(function)
+            self.node = copy.deepcopy(translation.source(function)[0])
             scope = Scope(function, self.node, bound)
         else:
             self.node = closure.node
@@ -186,6 +221,10 @@ class _Function(Calls):
         self.parameters = [self._own(a) for a in self._arguments]
         self._result: str | None = None
         self._tuples: dict[str, int] = {}
+
+    def know(self, kinds: Sequence[Any]) -> None:
+        """Take Numba's types of its arguments."""
+        self._scope.kinds = dict(zip(self._arguments, kinds, strict=False))
 
     def defaults(self) -> list[ast.expr]:
         values = self._function.__defaults__ or ()

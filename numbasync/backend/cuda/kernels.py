@@ -23,8 +23,9 @@ from numbasync.backend.cuda.driver import cu, enter, fail
 from numbasync.backend.cuda.exceptions import ExceptionReport, Found
 from numbasync.backend.cuda.pitched import NARROWEST
 from numbasync.backend.declared import resolved
+from numbasync.backend.refused import compile_error
 from numbasync.backend.rows import NO_ROWS, Rows, rows
-from numbasync.errors import DTypeError, KernelCompileError, KernelError, NumbasyncError
+from numbasync.errors import DTypeError, KernelError, NumbasyncError
 from numbasync.layout import dtype_key
 
 if TYPE_CHECKING:
@@ -171,9 +172,7 @@ def compile_kernel(
     except NumbasyncError:
         raise
     except Exception as error:
-        raise KernelCompileError(
-            f"kernel {name} cannot be compiled for ({', '.join(map(str, actual))}): {error}"
-        ) from error
+        raise compile_error(dispatcher.py_func, actual, error) from error
     counters.compiles += not executable.from_disk
     return executable
 

@@ -196,8 +196,8 @@ class PinnedPool:
         with self._lock:
             if self._unlocking is None:
                 self._unlocking = threading.Thread(
-                    target=_unlock, args=(self._surplus, self._device, self._free_to_unlock), daemon=True,
-                    name="numbasync-unlock",
+                    target=_unlock, daemon=True, name="numbasync-unlock",
+                    args=(self._surplus, self._device, self._free_to_unlock),
                 )  # fmt: skip
                 self._unlocking.start()
 

@@ -1,0 +1,212 @@
+"""What Numba's compiler for GPUs refuses is refused on every device, before anything runs."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from numba import cuda
+
+import numbasync as na
+from numbasync.errors import KernelCompileError
+from numbasync.testing import counters
+
+F32 = np.float32
+HINTS = ("Decorate", "numba.cuda does not have")
+WRONG: dict[str, tuple[Callable[..., None], dict[str, Any], str]] = {}
+
+
+def wrong(said: str, **arguments: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A kernel whose line with `# here` is refused: what the message says of it, and its
+    arguments beside `z` and `x`, which are vectors of float32.
+    """
+
+    def keep(kernel: Callable[..., None]) -> Callable[..., None]:
+        WRONG[kernel.__name__] = kernel, arguments, said
+        return kernel
+
+    return keep
+
+
+@cuda.jit(device=True)
+def first_of(a):
+    return a[0]
+
+
+def on_the_host(a):
+    return a + 1
+
+
+@wrong("x: array(float32, 1d, C)")
+def an_undefined_name(z, x):
+    i = cuda.grid(1)
+    z[i] = x[i] * no_such_name  # here  # noqa: F821  # pyright: ignore[reportUndefinedVariable]
+
+
+@wrong("x: array(float32, 1d, C)")
+def an_undefined_function_of_a_module(z, x):
+    z[0] = math.sinn(x[0])  # here  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@wrong("z: array(float32, 1d, C)")
+def a_string_in_an_array(z, x):
+    z[cuda.grid(1)] = "one"  # here
+
+
+@wrong("x: array(float32, 2d, C)", x=np.ones((4, 2), F32))
+def rows_added_to_elements(z, x):
+    i = cuda.grid(1)
+    row = x[i]
+    z[i] += row  # here
+
+
+@wrong("x: array(float32, 2d, C)", x=np.ones((4, 2), F32))
+def rows_stored_in_elements(z, x):
+    i = cuda.grid(1)
+    z[i] = x[i]  # here
+
+
+@wrong("n: array(int64, 1d, C)", n=np.ones(2, np.int64))
+def an_array_for_a_limit(z, x, n):
+    i = cuda.grid(1)
+    if i < n:  # here
+        z[i] = x[i]
+
+
+@wrong("n: array(int64, 1d, C)", n=np.ones(2, np.int64))
+def an_array_for_a_count(z, x, n):
+    for i in range(n):  # here
+        z[i] = x[i]
+
+
+@wrong("factor: array(float32, 1d, C)", factor=np.ones(2, F32))
+def an_array_for_a_factor(z, x, factor):
+    i = cuda.grid(1)
+    scaled = x[i] * factor
+    z[i] = scaled  # here
+
+
+@wrong("n: float64", n=2.0)
+def a_number_for_an_array(z, x, n):
+    z[0] = n[0]  # here
+
+
+@wrong("x: array(float32, 1d, C)")
+def too_many_indices(z, x):
+    i, j = cuda.grid(2)
+    z[i] = x[i, j]  # here
+
+
+@wrong("z: array(float32, 1d, C)")
+def too_many_indices_of_an_output(z, x):
+    i, j = cuda.grid(2)
+    z[i, j] = x[i]  # here
+
+
+@wrong("x: array(float32, 1d, C)")
+def a_float_for_an_index(z, x):
+    z[0] = x[x[0]]  # here
+
+
+@wrong("x: array(complex64, 1d, C)", x=np.ones(4, np.complex64))
+def a_complex_number_in_a_float(z, x):
+    z[0] = x[0]  # here
+
+
+@wrong("x: array(float32, 1d, C)")
+def an_attribute_that_no_array_has(z, x):
+    z[0] = x.length  # here
+
+
+@wrong("x: array(float32, 1d, C)")
+def bits_of_a_float(z, x):
+    z[0] = x[0] & 1  # here
+
+
+@wrong("x: array(float32, 1d, C)")
+def a_variable_of_two_types(z, x):
+    kept = 1
+    if z[0] > 0:
+        kept = x
+    z[0] = kept  # here
+
+
+@wrong("x: array(float32, 1d, C)")
+def a_device_function_that_gets_a_number(z, x):
+    z[0] = first_of(x[0])  # here
+
+
+@wrong("Decorate it with @cuda.jit(device=True)")
+def a_function_of_the_host(z, x):
+    z[0] = on_the_host(x[0])  # here
+
+
+@wrong("x: array(float32, 1d, C)")
+def an_exception_with_values(z, x):
+    if x[0] > 1e9:
+        raise ValueError("too large", x[0])  # here
+
+
+@wrong("z: array(float32, 1d, C)")
+def a_dictionary(z, x):
+    table = {1: 2.0}
+    z[0] = table[1]  # here
+
+
+@wrong("x: array(float32, 1d, C)")
+def a_copy_of_an_array(z, x):
+    y = np.zeros_like(x)  # here
+    z[0] = y[0]
+
+
+# These are compiled for the processor, and not for a GPU.
+
+
+@wrong("z: array(float32, 1d, C)")
+def an_atomic_operation_of_integers_alone(z, x):
+    cuda.atomic.xor(z, 0, 1)  # here
+
+
+@wrong("numba.cuda does not have np.floor; write math.floor")
+def a_function_of_numpy(z, x):
+    z[0] = np.floor(x[0])  # here
+
+
+@wrong("x: array(float32, 1d, C)")
+def a_vote_of_floats(z, x):
+    z[0] = cuda.all_sync(0xFFFFFFFF, x[0])  # here
+
+
+@wrong("x: array(uint32, 1d, C)", x=np.ones(4, np.uint32))
+def a_shuffle_of_unsigned_numbers(z, x):
+    z[0] = cuda.shfl_sync(0xFFFFFFFF, x[0], 1)  # here
+
+
+@wrong("x: array(float32, 1d, C)")
+def a_sum_in_place_of_a_whole_array(z, x):
+    x += 1  # here
+    z[0] = x[0]
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_it_is_refused_before_anything_runs(device: na.Device, name: str) -> None:
+    function, given, said = WRONG[name]
+    kernel = na.launcher(cuda.jit(function))
+    passed = {"z": np.zeros(4, F32), "x": np.ones(4, F32)} | given
+    tensors = [na.from_host(v).sync() if isinstance(v, np.ndarray) else v for v in passed.values()]
+    source, first = inspect.getsourcelines(function)
+    (line,) = [first + i for i, text in enumerate(source) if "# here" in text]
+    before = counters()
+    with pytest.raises(KernelCompileError, match=f"kernel {name} cannot be compiled") as caught:
+        kernel[1, 4](*tensors).sync()
+    text = str(caught.value)
+    assert f"test_numba_refuses.py, line {line}: " in text, text
+    where = text if said.startswith(HINTS) else text.partition("which uses ")[2].split("\n")[0]
+    assert said in where, text
+    assert counters().launches == before.launches
+    assert kernel.cpu_engine().name == "none yet"
+    assert tensors[0].to_host().sync().tolist() == [0] * 4

@@ -1,0 +1,101 @@
+"""Numba's compiler for GPUs is asked where there is none, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from typing import Any
+
+import numpy as np
+import pytest
+from numba import cuda
+from numba.cuda.descriptor import cuda_target
+
+from numbasync.backend.base import ArrayKey
+from numbasync.backend.cpu import engines, gpu_compiler
+from numbasync.errors import InterpretedKernelWarning, KernelCompileError
+
+PLAIN: Any = contextlib.nullcontext()
+KEY = ArrayKey("<f4", 1, "C")
+nvvm: Any = importlib.import_module("numba.cuda.cudadrv.nvvm")
+
+
+@cuda.jit(device=True)
+def twice(a):
+    return a + a
+
+
+@cuda.jit
+def takes(z, x):
+    z[cuda.grid(1)] = twice(x[0])
+
+
+@cuda.jit
+def refused(z, x):
+    z[cuda.grid(1)] = twice(x[0]) & 1
+
+
+@cuda.jit
+def floors(z, x):
+    z[0] = np.floor(x[0])
+
+
+@cuda.jit
+def loop_with_an_end(z, x):
+    for _ in range(2):
+        cuda.syncthreads()
+    else:
+        z[0] = twice(x[0])
+
+
+def test_nothing_is_kept() -> None:
+    kind: Any = cuda.dispatcher.CUDADispatcher
+    context: Any = cuda_target.target_context
+
+    def state() -> list[Any]:
+        return [nvvm.NVVM, kind.get_call_template, kind.get_overload, dict(twice.overloads)]
+
+    before = state()
+    assert gpu_compiler.refusal(takes, [KEY, KEY]) is None
+    functions = len(context._defns)
+    assert gpu_compiler.refusal(takes, [KEY, KEY]) is None
+    assert "and_" in str(gpu_compiler.refusal(refused, [KEY, KEY]))
+    assert len(context._defns) == functions
+    assert state() == before and not takes.overloads
+
+
+@pytest.mark.parametrize("only", ["auto", "compiled", "interpreted"])
+def test_no_engine_runs_what_is_refused(only: str) -> None:
+    with pytest.raises(KernelCompileError, match="which uses z: array.*, x: array"):
+        engines.prepared(refused, (KEY, KEY), 1024, only)
+
+
+def test_what_is_compiled_alike_is_not_asked_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(gpu_compiler, "refusal", lambda d, keys: asked.append(d))
+    for kernel in (takes, floors, loop_with_an_end):
+        warns = pytest.warns(InterpretedKernelWarning) if kernel is loop_with_an_end else PLAIN
+        with warns:
+            engines.prepared(kernel, (KEY, KEY), 1024, "auto")
+    assert asked == [floors, loop_with_an_end]
+
+
+def test_a_numba_that_is_another_refuses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: Any) -> None:
+        raise AttributeError("CUDACompiler")
+
+    monkeypatch.setattr(gpu_compiler, "_compiled", broken)
+    assert gpu_compiler.refusal(refused, [KEY, KEY]) is None
+    monkeypatch.undo()
+    assert isinstance(gpu_compiler.refusal(floors, [KEY, KEY]), KeyError)
+
+
+def test_elements_of_the_type_of_an_array_in_a_tuple() -> None:
+    @cuda.jit
+    def put(z, arrays):
+        own = cuda.local.array(2, arrays[1].dtype)
+        own[0] = arrays[1][0]
+        z[0] = own[0] + arrays[0][0]
+
+    keys = (KEY, (KEY, ArrayKey("<i8", 1, "C")))
+    assert engines.prepared(put, keys, 1024, "compiled").engine == "compiled"
