@@ -111,6 +111,8 @@ class Event:
         if self._stream is not None:
             yield from self._stream.wait(self._number)
             self._stream.verify(self._number)
+            # The mark is enqueued before the event: the device may be between the two.
+            self.backend.synchronize()
         return self
 
     def elapsed_ms(self, later: Event) -> float:

@@ -84,11 +84,14 @@ def argument(x: Any) -> Tensor | HostArray | None:
     if at[0] not in interchange.HOST:
         return _adopted(x, at, None)
     try:
-        return interchange.numpy_of(interchange.read_dlpack(x))
+        array = interchange.numpy_of(interchange.read_dlpack(x))
     except OperationError:
         if is_arrow(x):
             return None  # to be copied: a column of Arrow has more types than DLPack
         raise
+    if is_arrow(x):
+        array.flags.writeable = False  # as Arrow has it, which not every release of it says
+    return array
 
 
 def in_place(array: HostArray, device: Device) -> Tensor | HostArray:

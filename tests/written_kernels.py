@@ -160,7 +160,8 @@ def _erf(x: Any) -> Any:
 
 
 _NUMPY = SimpleNamespace(
-    **{k.__name__: k for k in (np.float16, np.float32, np.float64, np.bool_, np.int8, np.uint32)},
+    **{k.__name__: k for k in (np.float16, np.float32, np.float64, np.bool_, np.int8)},
+    uint32=np.uint32, uint64=np.uint64,
     int32=_whole(np.int32), int64=_whole(np.int64),
 )  # fmt: skip
 _MATH = SimpleNamespace(

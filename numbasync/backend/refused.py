@@ -19,6 +19,7 @@ from numbasync.errors import KernelCompileError
 
 _PLACE = re.compile(r'(?:File "([^"]+)", line (\d+))|(?: at (\S+) \((\d+)\))')
 _HOST_FUNCTION = re.compile(r"Untyped global name '.*': .*<class 'function'>")
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # Numba's, where colorama is installed
 _NAME = re.compile(r"[A-Za-z_]\w*")
 
 
@@ -36,7 +37,7 @@ def compile_error(
     typed = dict(zip(names, map(str, kinds), strict=False))
     given = ", ".join(f"{name}: {kind}" for name, kind in typed.items())
     head = f"kernel {function.__name__} cannot be compiled for ({given})"
-    text = str(error) or type(error).__name__
+    text = _COLOUR.sub("", str(error)) or type(error).__name__
     if not isinstance(error, NumbaError):  # of whose classes the text says enough
         text = f"{type(error).__name__}: {text}"
     if isinstance(error, KeyError) and isinstance(error.args[0], np.ufunc):

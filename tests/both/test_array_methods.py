@@ -284,7 +284,7 @@ def test_what_cannot_be_joined_is_refused(device: na.Device) -> None:
         (na.concatenate, [t, t[0]], 0, "they must agree but in axis 0"),
         (na.stack, [t, t[:1]], 0, "they must agree\\."),
         (na.stack, [t, t[0]], 0, "they must agree\\."),
-        (na.concatenate, [t[0, 0]], 0, "stack gives it one"),
+        (na.concatenate, [t[0, 0]], 0, "Write stack, which gives it one"),
     ):
         with pytest.raises(ShapeError, match=message):
             join(parts, axis)  # type: ignore[arg-type]

@@ -144,9 +144,11 @@ def test_a_dropped_stream_is_used_again_and_counts_on(device: na.Device) -> None
 async def test_a_stream_that_nobody_holds_finishes_its_work(device: na.Device) -> None:
     na.zeros(4).sync()
     start = used(device)
-    stream = device.new_stream()
+    spare = [device.new_stream() for _ in range(51)]  # to make one may wait for a shut gate
+    stream = spare.pop()
     held = Gate(stream)
     held.close()
+    del spare
     backend = stream.backend
     na.zeros(2**18).async_on(stream)
     held.stream = None  # type: ignore[assignment]

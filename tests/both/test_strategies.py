@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, find, given, settings
 from hypothesis import strategies as st
+from hypothesis.control import current_build_context
 from numba import cuda
 
 import numbasync as na
@@ -17,6 +19,25 @@ from numbasync.testing import KernelMismatch, check_kernel, strategies
 from numbasync.testing.strategies import kernel_args, launch_configs, tiles_for
 from numbasync.testing.usage import usage_of
 from tests.common import saxpy, saxpy2d, visit_tile
+
+
+def test_compilations_are_no_time_of_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
+    @na.launcher
+    @cuda.jit
+    def fresh(z: na.KernelOutput):
+        z[0] = 1
+
+    monkeypatch.setattr(strategies, "perf_counter", itertools.count(step=100).__next__)
+
+    @settings(max_examples=2, database=None)
+    @given(kernel_args(fresh))
+    def drawn(args: tuple[Any, ...]) -> None:
+        left_out.append(current_build_context().data.draw_times.get("generate:compilation", 0))
+
+    left_out: list[float] = []
+    drawn()
+    assert left_out == [-100, 0]
+
 
 few = settings(
     max_examples=15,

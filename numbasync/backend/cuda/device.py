@@ -79,7 +79,7 @@ class CudaDevice:
         self.copiers = Copiers(self)
         self.bridges = Bridges(self)
         self.capture_streams = CaptureStreams(self)
-        self.pinned = PinnedPool(self)
+        self._pinned = PinnedPool(self)
         self._streams: weakref.WeakSet[CudaStream] = weakref.WeakSet()
         self.dropped: list[ForeignCudaStream] = []
         self._lock = threading.RLock()
@@ -170,11 +170,11 @@ class CudaDevice:
         return CudaPool(self)
 
     def host_buffer(self, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        block = self.pinned.take(nbytes)
+        block = self._pinned.take(nbytes)
         return np.ndarray((len(block),), np.uint8, block)
 
     def host_block(self, nbytes: int) -> Any:
-        return self.pinned.reuse(nbytes)
+        return self._pinned.reuse(nbytes)
 
     def host_arrays(
         self, shape: tuple[int, ...], dtype: np.dtype[Any]

@@ -308,18 +308,11 @@ class CudaStream:
         gate = self._gate
         self._gates += 1
         number = self._gates
-        go_on = self.device.pinned.pause_unlocking()
         flags = cu.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_GEQ
         (result,) = cu.cuStreamWaitValue32(self.handle, gate.device_address, number, flags)
         if result:
-            go_on()
             fail(result, "cuStreamWaitValue32")
-
-        def release() -> None:
-            gate.write(number)
-            go_on()
-
-        return release
+        return lambda: gate.write(number)
 
     # --- look ---
 
