@@ -301,9 +301,12 @@ def element_type(value: Any) -> Any:
 
 
 def device_function(value: Any) -> types.FunctionType | None:
-    """The code of what `cuda.jit` has made, or Numba's `jit`, as parts of `cuda.random` are."""
+    """The code of what `cuda.jit` has made, or Numba's `jit`, as parts of `cuda.random` are; also of
+    what stands for one, as launchers do.
+    """
     found = getattr(value, "py_func", None)
     is_dispatcher = isinstance(value, cuda.dispatcher.CUDADispatcher | Dispatcher)
+    is_dispatcher |= hasattr(type(value), "_numba_type_") and not hasattr(value, "nin")  # a ufunc
     return found if is_dispatcher and isinstance(found, types.FunctionType) else None
 
 
