@@ -8,25 +8,30 @@ same bits on every device.
 from __future__ import annotations
 
 import math
+import operator
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from numbasync import layout
 from numbasync.backend import interchange
+from numbasync.callsite import call_site
 from numbasync.context import Context
 from numbasync.contiguous import Contiguous, contiguous
 from numbasync.copies import HostArray
 from numbasync.copies import fill as fill_tensor
 from numbasync.errors import DeviceMismatchError, DTypeError, OperationError, ShapeError
 from numbasync.host import HostBuffer, direct
+from numbasync.host_arrays import host_array, is_arrow, place
 from numbasync.making import FromHost, Full, Generated, element
 from numbasync.op import DeviceOp, Steps
+from numbasync.partition import Partition
 from numbasync.parts import is_op, refusing
 from numbasync.sources import Value
 from numbasync.tensor import SharedTensor, Tensor, writable
 from numbasync.tensor import memcpy as memcpy
-from numbasync.transfer import Convert
+from numbasync.transfer import Convert, operands_of
 
 PITCH = 512  # bytes; what the driver's own pitched allocations have
 
@@ -52,7 +57,7 @@ def empty_pitched(shape: Any, dtype: Any = np.float32) -> DeviceOp[Tensor]:
     *rows, columns = extents
     padded = -(-columns * kind.itemsize // PITCH) * PITCH // kind.itemsize
     whole = Full(Contiguous((*rows, padded), kind), None, "empty_pitched")
-    return whole.map(lambda t: t[..., :columns])
+    return whole.map(operator.itemgetter((..., slice(columns))))
 
 
 def zeros(shape: Any, dtype: Any = np.float32) -> DeviceOp[Tensor]:
@@ -73,9 +78,57 @@ def full(shape: Any, value: Any, dtype: Any = np.float32) -> DeviceOp[Tensor]:
     return _full(shape, value, dtype, "full")
 
 
+def empty_like(t: Any, dtype: Any = None) -> DeviceOp[Tensor]:
+    """An uninitialised tensor with the shape of `t`, and its dtype unless that is given.
+
+    Args:
+        t: a tensor, shared or partitioned, or an array. Only shape and dtype are looked at: what
+            is made is contiguous, and on the device where it is made.
+    """
+    return empty(*_kind_of(t, dtype, "empty_like"))
+
+
+def zeros_like(t: Any, dtype: Any = None) -> DeviceOp[Tensor]:
+    """Zeros with the shape of `t`, and its dtype unless that is given; see `empty_like`."""
+    return zeros(*_kind_of(t, dtype, "zeros_like"))
+
+
+def ones_like(t: Any, dtype: Any = None) -> DeviceOp[Tensor]:
+    """Ones with the shape of `t`, and its dtype unless that is given; see `empty_like`."""
+    return ones(*_kind_of(t, dtype, "ones_like"))
+
+
+def full_like(t: Any, value: Any, dtype: Any = None) -> DeviceOp[Tensor]:
+    """`value` everywhere, with the shape of `t`, and its dtype unless that is given; see
+    `empty_like`.
+    """
+    shape, kind = _kind_of(t, dtype, "full_like")
+    return full(shape, value, kind)
+
+
+def _kind_of(t: Any, dtype: Any, what: str) -> tuple[Any, Any]:
+    if isinstance(t, Partition):
+        t = t.tensor
+    if is_op(t):
+        with refusing((t,)):
+            raise OperationError(
+                f"{what} takes a tensor, whose shape is known, not {t!r:.60}: run it first, "
+                f"t = await op, or go on with its value, op.then(na.{what})."
+            )
+    shape, own = getattr(t, "shape", None), getattr(t, "dtype", None)
+    if not isinstance(shape, tuple) or own is None:
+        raise OperationError(
+            f"{what} takes a tensor or an array, not {type(t).__name__} ({t!r:.60}).\n"
+            f"Write a shape and a dtype: na.{what.removesuffix('_like')}(shape, ..., dtype=...)"
+        )
+    return shape, own if dtype is None else dtype
+
+
 def _full(shape: Any, value: Any, dtype: Any, name: str) -> DeviceOp[Tensor]:
     kind = contiguous(shape, dtype)
-    return Full(kind, element(value, kind.dtype), name)
+    op = Full(kind, element(value, kind.dtype), name)
+    op._site = call_site(2)
+    return op
 
 
 def arange(
@@ -102,26 +155,34 @@ def arange(
             f"arange from {first!r} to {last!r} by {step!r} has no end; write finite numbers."
         ) from None
 
-    def make() -> HostArray:
-        return (
-            first + step * np.arange(count, dtype=np.float64 if kind.kind == "f" else None)
-        ).astype(kind)
-
+    make = partial(_evenly, first, step, count, kind)
     return Generated(Contiguous((count,), kind), make, "arange")
+
+
+def _evenly(first: float, step: float, count: int, dtype: np.dtype[Any]) -> HostArray:
+    steps = np.arange(count, dtype=np.float64 if dtype.kind == "f" else None)
+    values: HostArray = (first + step * steps).astype(dtype)
+    return values
 
 
 def linspace(start: float, stop: float, count: int, dtype: Any = np.float32) -> DeviceOp[Tensor]:
     """`count` evenly spaced values from `start` to `stop`, both included."""
     kind = contiguous(count, dtype)
-    return Generated(
-        kind, lambda: np.linspace(start, stop, kind.shape[0]).astype(kind.dtype), "linspace"
-    )
+    return Generated(kind, partial(_spaced, start, stop, kind.shape[0], kind.dtype), "linspace")
+
+
+def _spaced(start: float, stop: float, count: int, dtype: np.dtype[Any]) -> HostArray:
+    return np.linspace(start, stop, count).astype(dtype)
 
 
 def eye(rows: int, columns: int | None = None, dtype: Any = np.float32) -> DeviceOp[Tensor]:
     """Ones on the diagonal, zeros elsewhere; shape `(rows, columns or rows)`."""
     kind = contiguous((rows, rows if columns is None else columns), dtype)
-    return Generated(kind, lambda: np.eye(*kind.shape, dtype=kind.dtype), "eye")
+    return Generated(kind, partial(_diagonal, kind), "eye")
+
+
+def _diagonal(kind: Contiguous) -> HostArray:
+    return np.eye(*kind.shape, dtype=kind.dtype)
 
 
 def rand(shape: Any, seed: int | None = None, dtype: Any = np.float32) -> DeviceOp[Tensor]:
@@ -136,7 +197,13 @@ def rand(shape: Any, seed: int | None = None, dtype: Any = np.float32) -> Device
     kind = _float(dtype, "rand")
     extents, generator = layout.check_shape(shape), _generator(seed)
     made = Contiguous(extents, kind)
-    return Generated(made, lambda: generator.random(extents, kind), "rand")
+    return Generated(made, partial(_uniform, generator, extents, kind), "rand")
+
+
+def _uniform(
+    generator: np.random.Generator, shape: layout.Shape, dtype: np.dtype[Any]
+) -> HostArray:
+    return generator.random(shape, dtype)
 
 
 def randn(
@@ -157,13 +224,21 @@ def randn(
     kind = _float(dtype, "randn")
     extents, generator = layout.check_shape(shape), _generator(seed)
 
-    def make() -> HostArray:
-        values: HostArray = generator.standard_normal(extents, kind)
-        values *= kind.type(std)
-        values += kind.type(mean)
-        return values
-
+    make = partial(_normal, generator, extents, kind, mean, std)
     return Generated(Contiguous(extents, kind), make, "randn")
+
+
+def _normal(
+    generator: np.random.Generator,
+    shape: layout.Shape,
+    dtype: np.dtype[Any],
+    mean: float,
+    std: float,
+) -> HostArray:
+    values: HostArray = generator.standard_normal(shape, dtype)
+    values *= dtype.type(std)
+    values += dtype.type(mean)
+    return values
 
 
 def _generator(seed: int | None) -> np.random.Generator:
@@ -189,7 +264,11 @@ def from_host(array: Any) -> DeviceOp[Tensor]:
 
     Args:
         array: a NumPy array, what `np.asarray` takes, or another library's array in the host's
-            memory; shape and dtype are kept.
+            memory; shape and dtype are kept, but times become the int64 that they are.
+
+    Raises:
+        DTypeError: no tensor can have such elements, or some are missing (nulls).
+        OperationError: some are masked.
     """
     source = _host_array(array)
     kind = Contiguous(source.shape, layout.check_dtype(source.dtype, records=True))
@@ -197,13 +276,15 @@ def from_host(array: Any) -> DeviceOp[Tensor]:
 
 
 def _host_array(array: Any) -> HostArray:
-    at = interchange.place(array) if interchange.is_foreign(array) else None
+    at = place(array) if interchange.is_foreign(array) else None
     if at is None:
         if isinstance(array, HostBuffer):
             direct(array)  # refuses views that no device can copy from
             return array
-        return np.asarray(array)
+        return host_array(array)
     if at[0] in interchange.HOST:
+        if is_arrow(array):
+            return host_array(array)  # which has more types than DLPack
         return interchange.numpy_of(interchange.read_dlpack(array))
     raise DeviceMismatchError(
         f"{interchange.name_of(array)} lies {interchange.where(at)}, not in host memory.\n"
@@ -257,12 +338,16 @@ class Fill(DeviceOp[Tensor]):
     """One value everywhere in a tensor that exists."""
 
     def __init__(self, tensor: Tensor, value: np.generic) -> None:
+        self._site = call_site(2)
         self._tensor = tensor
         self._value = value
 
     @property
     def is_node(self) -> bool:  # type: ignore[override]
         return self._tensor.is_contiguous
+
+    def operands(self) -> frozenset[int] | None:
+        return operands_of(self._tensor)
 
     def steps(self, ctx: Context) -> Steps[Tensor]:
         yield from fill_tensor(ctx, self._tensor, self._value)

@@ -7,23 +7,24 @@ stages work with; it knows which arguments are arrays, and which of them came as
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Any, TypeAlias
+from types import NoneType
+from typing import Any
 
 import numpy as np
 
 from numbasync import foreign, layout
-from numbasync.backend import base
+from numbasync.argument_kinds import ArrayArgument, array_of, is_number, named
+from numbasync.backend import base, interchange
 from numbasync.backend.base import ArrayKey
 from numbasync.copies import HostArray
 from numbasync.device import Device
-from numbasync.errors import AliasError, CallerError, DTypeError, LauncherError
-from numbasync.execute import describe
-from numbasync.future import DeviceFuture
+from numbasync.errors import AliasError, DTypeError, LauncherError
+from numbasync.host_arrays import TIMES, number
+from numbasync.inout import InOut, check_apart
+from numbasync.members import fingerprint, flat, holds_arrays, members, numbers, replaced
 from numbasync.partition import Partition
 from numbasync.signature import Parameter, Role
-from numbasync.tensor import SharedTensor, Tensor
-
-ArrayArgument: TypeAlias = Tensor | HostArray
+from numbasync.tensor import Tensor
 
 # The type of such a value is all that a compiled kernel's key needs of it.
 TYPED = frozenset(
@@ -41,26 +42,40 @@ class Bound:
         host: position and array of each NumPy array.
         partitions: those that came as partitions, by position.
         sources: those of the tensors whose memory another library lends.
-        unplaced: other libraries' arrays in the host's memory, by position. Whether a device
-            uses them in place, it says itself: `placed`.
+        unplaced: by position, what stands for an argument on the device: other libraries' arrays
+            in the host's memory (whether a device uses them in place, it says itself: `placed`),
+            and times as integers.
+        inouts: position and array of each one that is downloaded again; `host` has them, too.
+        records: positions of structured scalars, which `host` has as arrays of no axes: kernels
+            are given their place.
+        tuples: tuples with arrays in them, by position: tensors and NumPy arrays, which are in
+            none of the above, and numbers.
     """
 
-    __slots__ = ("_parts", "host", "partitions", "sources", "tensors", "unplaced", "values")
+    __slots__ = (
+        "_given", "_parts", "host", "inouts", "partitions", "records", "sources", "tensors",
+        "tuples", "unplaced", "values",
+    )  # fmt: skip
 
     def __init__(
         self, kernel: str, parameters: tuple[Parameter, ...], values: tuple[Any, ...]
     ) -> None:
-        self.values = values
+        self._given = values
+        self.values = values = numbers(parameters, values)
         self.tensors: list[tuple[int, Tensor]] = []
         self.host: list[tuple[int, HostArray]] = []
         self.partitions: dict[int, Partition] = {}
         self.sources: tuple[Tensor, ...] = ()
-        self.unplaced: dict[int, HostArray] = {}
+        self.unplaced: dict[int, HostArray | np.generic] = {}
+        self.inouts: dict[int, HostArray] = {}
+        self.records: set[int] = set()
+        self.tuples: dict[int, Any] = {}
         parts: list[Any] = []
         for i, parameter in enumerate(parameters):
             value = values[i]
             kind = type(value)
-            # The common cases first; `_array` knows them all, and what to say of the others.
+            # The common cases first; `array_of` knows them all, and what to say of the others.
+            # Of what is only read, tiles mean nothing.
             if kind is Partition and parameter.is_output:
                 self.partitions[i] = value
                 tensor = value.tensor
@@ -77,12 +92,75 @@ class Bound:
                 parts.append(kind)
             elif kind is int and parameter.takes_number:
                 parts.append(int if -(2**63) <= value < 2**63 else _big(kernel, parameter, value))
+            elif kind is NoneType and parameter.takes_none:
+                parts.append(NoneType)
+            elif kind is InOut:
+                parts.append(self._take_inout(kernel, i, parameter, value))
+            elif kind is np.void and value.dtype.names and parameter.takes_number:
+                with named(kernel, parameter):
+                    layout.check_dtype(value.dtype, records=True)
+                self.host.append((i, np.asarray(value)))
+                self.records.add(i)
+                parts.append((np.void, value.dtype))
+            elif holds_arrays(value):
+                parts.append(self._take_tuple(kernel, i, parameter, value))
             else:
-                array = _array(kernel, parameter, value)
+                array = array_of(kernel, parameter, value)
                 parts.append(self._sort(i, value, array))
                 if isinstance(array, Tensor) and array.source is not None:
                     self._borrow(kernel, parameter, array)
         self._parts = parts
+        if self.inouts:
+            outputs = [(parameters[i].name, array) for i, array in self.inouts.items()]
+            others = ((parameters[i].name, a) for i, a in self.host if i not in self.inouts)
+            check_apart(kernel, outputs, others)
+
+    def _take_inout(self, kernel: str, i: int, p: Parameter, value: InOut) -> Hashable:
+        """File an array that is uploaded and downloaded again; its part of the fingerprint.
+
+        Raises:
+            LauncherError: the kernel does not write it, or wants tiles of it.
+        """
+        if not p.is_output or (p.role is Role.TILE and value.cut is None):
+            problem = (
+                "is a na.Tile and needs tiles; pass na.inout(array).partition(tile)"
+                if p.is_output else "is only read; pass the array without na.inout"
+            )  # fmt: skip
+            raise LauncherError(f"kernel {kernel}: {p.name} {problem}.")
+        array = self.inouts[i] = value.array
+        self.host.append((i, array))
+        if value.cut is None:
+            return layout.dtype_key(array.dtype), array.shape
+        self.partitions[i] = value.cut
+        return value.cut.fingerprint
+
+    def _take_tuple(self, kernel: str, i: int, p: Parameter, value: Any) -> Hashable:
+        """File a tuple with arrays in it; its part of the fingerprint."""
+
+        def member(v: Any) -> Any:
+            if is_number(v):
+                with named(kernel, p):
+                    return number(v) if isinstance(v, np.generic) else v
+            array = array_of(kernel, p, v)
+            if isinstance(array, Tensor) and array.source is not None:
+                self._borrow(kernel, p, array)
+            return v if array is None else array
+
+        self.tuples[i] = members(kernel, p, value, member)
+        return fingerprint(self.tuples[i])
+
+    def uploads(self) -> list[tuple[int, HostArray]]:
+        """Position and array of all that is uploaded, in tuples, too."""
+        return self.host + [(i, a) for i, a in self._members() if isinstance(a, np.ndarray)]
+
+    def _members(self) -> list[tuple[int, Any]]:
+        return [(i, v) for i, values in self.tuples.items() for v in flat(values)]
+
+    def given(self) -> tuple[Any, ...]:
+        """The values that a launch gives back."""
+        if not self.inouts:
+            return self._given
+        return tuple(self.inouts.get(i, v) for i, v in enumerate(self._given))
 
     def _borrow(self, kernel: str, parameter: Parameter, tensor: Tensor) -> None:
         if parameter.is_output and tensor.is_readonly:
@@ -97,12 +175,13 @@ class Bound:
         """File an argument of a rarer kind; its part of the fingerprint, None for a number
         whose type only the device knows.
         """
-        if isinstance(value, Partition):
-            self.partitions[i] = value
         if isinstance(array, Tensor):
             self.tensors.append((i, array))
-            return value.fingerprint if isinstance(value, Partition) else array.fingerprint
-        if array is not None and array is not value:
+            return array.fingerprint
+        if isinstance(value, TIMES):
+            self.unplaced[i] = number(value)
+            return None
+        if array is not None and array is not value and interchange.is_foreign(value):
             self.unplaced[i] = array
             return None
         if array is not None:
@@ -121,8 +200,8 @@ class Bound:
     def placed(self, device: Device) -> tuple[Any, ...]:
         """The values, with what is not placed in place on `device`, or to be uploaded there."""
         values = list(self.values)
-        for i, array in self.unplaced.items():
-            values[i] = foreign.in_place(array, device)
+        for i, x in self.unplaced.items():
+            values[i] = foreign.in_place(x, device) if isinstance(x, np.ndarray) else x
         return tuple(values)
 
     def check_aliases(self, kernel: str, parameters: tuple[Parameter, ...]) -> None:
@@ -131,7 +210,8 @@ class Bound:
         Raises:
             AliasError: there is one.
         """
-        found = [(i, t) for i, t in self.tensors if t.device is not None]
+        inner = [(i, t) for i, t in self._members() if isinstance(t, Tensor)]
+        found = [(i, t) for i, t in self.tensors + inner if t.device is not None]
         for n, (i, a) in enumerate(found):
             for j, b in found[n + 1 :]:
                 p, q = parameters[i], parameters[j]
@@ -149,6 +229,8 @@ class Bound:
     def storages_differ(self) -> bool:
         """Whether no two tensors share memory: the quick answer of nearly every call."""
         tensors = self.tensors
+        if self.tuples:
+            return False
         if len(tensors) == 2:
             return tensors[0][1].storage_id != tensors[1][1].storage_id
         return len({t.storage_id for _, t in tensors}) == len(tensors)
@@ -156,15 +238,18 @@ class Bound:
     def by_name(self, parameters: tuple[Parameter, ...]) -> dict[str, Any]:
         """The arguments as preconditions see them: a partition as its tensor."""
         found = {p.name: v for p, v in zip(parameters, self.values, strict=True)}
-        return found | {parameters[i].name: t for i, t in self.tensors}
+        return found | {parameters[i].name: a for i, a in self.arrays().items()}
 
     def arrays(self) -> dict[int, ArrayArgument]:
         """Every array, by position."""
-        return dict(self.tensors) | dict(self.host)
+        host = {i: array for i, array in self.host if i not in self.records}
+        return dict(self.tensors) | host
 
     def keys(self, device: base.Device) -> list[Hashable]:
         """Each argument's part of a compiled kernel's key."""
-        arrays = self.arrays()
+        arrays: dict[int, Any] = self.arrays()
+        if self.tuples:
+            arrays |= self.tuples
         return [_key(arrays.get(i), v, device) for i, v in enumerate(self.values)]
 
 
@@ -182,134 +267,13 @@ def _big(kernel: str, p: Parameter, value: int) -> str:
     return "big"
 
 
-def _key(array: ArrayArgument | None, value: Any, device: base.Device) -> Hashable:
+def _key(array: Any, value: Any, device: base.Device) -> Hashable:
     if array is None:
         return device.scalar_key(value)
+    if isinstance(array, tuple):
+        return replaced(
+            array, lambda v: _key(v if isinstance(v, Tensor | np.ndarray) else None, v, device)
+        )
     if isinstance(array, Tensor):
         return array.key
     return ArrayKey(layout.dtype_key(array.dtype), array.ndim, "C")
-
-
-def _array(kernel: str, p: Parameter, value: Any) -> ArrayArgument | None:
-    """The array that an argument is, None if it is a number; refuses what does not fit."""
-    found: ArrayArgument | None = None
-    if isinstance(value, Partition):
-        if not p.is_output:
-            raise LauncherError(
-                f"kernel {kernel}: {p.name} is only read, so a partition of it means nothing.\n"
-                "Pass the tensor itself, which partition.unpartition() gives, or declare "
-                f"{p.name}: na.KernelOutput."
-            )
-        found = value.tensor
-    elif p.role is Role.TILE:
-        raise LauncherError(
-            f"kernel {kernel}: {p.name} is a na.Tile and needs tiles; pass t.partition(tile), not "
-            f"{describe(value)}."
-        )
-    elif isinstance(value, Tensor):
-        found = value
-    elif isinstance(value, SharedTensor):
-        if p.is_output:
-            raise LauncherError(
-                f"kernel {kernel}: {p.name} may be written, but {value!r} is shared.\n"
-                "Its only holder may write to it as s.partition(tile); everyone else to a copy, "
-                "await s.dup()."
-            )
-        found = value.tensor
-    elif isinstance(value, np.ndarray):
-        if p.is_output:
-            raise LauncherError(
-                f"kernel {kernel}: {p.name} is written, but an array in host memory is copied to "
-                "the device and the result would be lost.\n"
-                "Keep a tensor: t = await na.from_host(array)"
-            )
-        _check_dtype(kernel, p, value.dtype)
-        found = value
-    elif _is_number(value) or (isinstance(value, tuple) and _is_numbers(kernel, p, value)):
-        if p.role in (Role.INPUT, Role.OUTPUT):
-            raise LauncherError(
-                f"kernel {kernel}: {p.name} is a na.{p.role.value} and takes an array, not "
-                f"{describe(value)}."
-            )
-        return None
-    else:
-        found = _foreign(kernel, p, value)
-        if found is None:
-            raise LauncherError(
-                f"kernel {kernel}: {p.name} cannot be {describe(value)}.\n{_instead(p, value)}"
-            )
-    if p.role is Role.SCALAR:
-        raise LauncherError(
-            f"kernel {kernel}: {p.name} is annotated as a number, but came as {describe(value)}."
-        )
-    return found
-
-
-def _foreign(kernel: str, p: Parameter, value: Any) -> ArrayArgument | None:
-    """The array of another library that an argument is, None if it is none."""
-    try:
-        return foreign.argument(value)
-    except CallerError as error:
-        raise type(error)(f"kernel {kernel}: {p.name}: {error}") from error.__cause__
-
-
-def _is_number(value: Any) -> bool:
-    if isinstance(value, np.generic):
-        return not isinstance(value, np.flexible | np.object_)  # strings, bytes, records
-    return isinstance(value, int | float | complex)
-
-
-def _is_numbers(kernel: str, p: Parameter, values: tuple[Any, ...]) -> bool:
-    """Whether a tuple is of numbers, and of tuples of them; False for a launch's result.
-
-    Raises:
-        LauncherError: something else is in it.
-    """
-    if hasattr(type(values), "_output_positions"):
-        return False
-    for value in values:
-        if isinstance(value, tuple):
-            _is_numbers(kernel, p, value)
-        elif not _is_number(value):
-            raise LauncherError(
-                f"kernel {kernel}: {p.name} is a tuple with {describe(value)} in it; a kernel "
-                "takes tuples of numbers only.\nGive each array a parameter of its own."
-            )
-    return True
-
-
-def _check_dtype(kernel: str, p: Parameter, dtype: np.dtype[Any]) -> None:
-    try:
-        layout.check_dtype(dtype, records=True)
-    except DTypeError as error:
-        raise DTypeError(f"kernel {kernel}: {p.name}: {error}") from None
-    if dtype.type is np.longdouble and dtype.itemsize > np.dtype(np.float64).itemsize:
-        raise DTypeError(
-            f"kernel {kernel}: {p.name} has elements of {dtype}, with which no device computes.\n"
-            "Convert it: array.astype(np.float64)"
-        )
-
-
-def _instead(p: Parameter, value: Any) -> str:
-    """What to pass instead of something that a kernel cannot take."""
-    positions = getattr(type(value), "_output_positions", None)
-    if positions is not None:
-        names = type(value)._fields
-        element = f"result.{names[positions[0]]}" if positions else f"result.{names[0]}"
-        return (
-            "That is the result of a launch, a tuple of all its arguments. Pass one of them: "
-            f"{element}, or op.output() of the operation that gives it."
-        )
-    if isinstance(value, DeviceFuture):
-        return "It is work under way: await it, and pass what that gives."
-    if value is None:
-        return f"Pass an array or a number; a kernel that needs no {p.name} does without it."
-    if isinstance(value, str | bytes):
-        return "Kernels have no text. Pass a number that stands for it."
-    if isinstance(value, list):
-        return "Write tuple(...) for a few numbers, or np.asarray(...) for an array."
-    return (
-        "A kernel takes tensors, partitions, NumPy arrays, arrays of other libraries (with "
-        "__dlpack__ or __cuda_array_interface__), numbers, tuples of numbers, and operations that "
-        "give one of these."
-    )

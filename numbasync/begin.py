@@ -9,6 +9,7 @@ from numbasync.backend.base import Preparation
 from numbasync.callsite import CallSite
 from numbasync.context import Context, Submittable
 from numbasync.errors import DeviceLostError, DeviceMismatchError
+from numbasync.limits import Admission
 from numbasync.memory import MemoryPool
 from numbasync.stream import Stream
 from numbasync.submission import Submission
@@ -25,11 +26,14 @@ def context_for(
         DeviceMismatchError: the pool is another device's.
         DeviceLostError: a fault has broken the device.
     """
-    stream.check()
+    stream.check_open()
     pool = pool or stream.device.pool
     if pool.device is not stream.device.backend:
         raise DeviceMismatchError(f"{pool!r} cannot serve {stream!r}, which is another device's.")
-    return Context(stream, pool, op.label, site)
+    ctx = Context(stream, pool, op.label, site)
+    if stream.device.is_limited:
+        ctx.admission = Admission(stream.device)
+    return ctx
 
 
 def at_once(
@@ -39,7 +43,7 @@ def at_once(
     else, marked or not. Its submission; None, if it has to be run step by step.
     """
     device = stream.device
-    if not op.is_quick or stream.is_broken or device.lost is not None or device.limit is not None:
+    if not op.is_quick or stream.is_broken or device.lost is not None or device.is_limited:
         return None
     submission = Submission(stream, op.label)
     try:
@@ -59,13 +63,17 @@ def at_once(
 
 def admitted(op: Submittable[T], ctx: Context) -> Generator[Preparation, None, T]:
     """The steps of `op`; before them, those that wait until there is room for it."""
-    if ctx.device.limit is None or op.unordered:
+    admission = ctx.admission
+    if admission is None or op.unordered or not admission.limits():
         return op.steps(ctx)
-    return _admitted(op, ctx)
+    return _admitted(op, ctx, admission)
 
 
-def _admitted(op: Submittable[T], ctx: Context) -> Generator[Preparation, None, T]:
+def _admitted(
+    op: Submittable[T], ctx: Context, admission: Admission
+) -> Generator[Preparation, None, T]:
     yield from ctx.room()
+    admission.admit(ctx.submission)
     return (yield from op.steps(ctx))
 
 

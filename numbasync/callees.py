@@ -120,6 +120,13 @@ def _known_of_numba(callee: Any, name: str) -> tuple[Collection[int], bool] | No
     return (), callee.__module__.startswith("numba.cuda.") and name != "literal_unroll"
 
 
+def function_of(callee: Any) -> FunctionType | None:
+    """The code of a device function, a kernel, or a launcher."""
+    found = getattr(callee, "py_func", None)
+    # A NumPy-like function made by Numba has one too, and an output besides.
+    return found if isinstance(found, FunctionType) and not hasattr(callee, "nin") else None
+
+
 def gives_value(callee: Any) -> bool:
     """Whether a known function gives something else than None."""
     name, package = _named(callee)

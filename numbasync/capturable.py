@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
     from numbasync.graph import CudaGraph
-    from numbasync.stream import Stream
+    from numbasync.stream import AnyStream
 
 T = TypeVar("T")
 
 
-def _no_graphs(op: Any, *where: Stream) -> Any:
+def _no_graphs(op: Any, *where: AnyStream) -> Any:
     raise NotImplementedError  # set when numbasync is imported
 
 
@@ -28,7 +28,7 @@ class Capturable(Generic[T]):
         graph: CudaGraph[T] = capture(self)
         return graph
 
-    def graph_on(self, stream: Stream) -> CudaGraph[T]:
+    def graph_on(self, stream: AnyStream) -> CudaGraph[T]:
         """Capture it for replays on `stream`; see `CudaGraph.capture`. Blocks; computes nothing."""
         graph: CudaGraph[T] = capture(self, stream)
         return graph

@@ -82,7 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     bench.set_defaults(run=_bench)
 
     new = commands.add_parser("new", help="write a kernel, its test and a pyproject to a folder")
-    new.add_argument("name", help="of the project, and of the folder, such as my-kernels")
+    new.add_argument("path", help="of the folder, with the project's name, such as work/my-kernels")
     new.add_argument("--in", dest="where", type=Path, default=Path(), help="default: here")
     new.set_defaults(run=_new)
     return parser
@@ -110,7 +110,7 @@ def _doctor(args: argparse.Namespace) -> int:
 def _new(args: argparse.Namespace) -> int:
     from numbasync import scaffold
 
-    return scaffold.run(args.name, args.where)
+    return scaffold.run(args.path, args.where)
 
 
 def _bench(args: argparse.Namespace) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Generator
 from contextlib import suppress
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -25,57 +25,17 @@ from numbasync.errors import (
     DriverError,
     OutOfDeviceMemoryError,
 )
-from numbasync.limits import Room
+from numbasync.limits import Admission, Room
 from numbasync.memory import MANY_READERS, MemoryPool, Storage
 from numbasync.ordering import is_strict
 from numbasync.stream import Stream
 from numbasync.submission import Submission
+from numbasync.submittable import Submittable as Submittable
+
+if TYPE_CHECKING:
+    from numbasync.staging import Reading
 
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
-
-
-class Submittable(Protocol[T_co]):
-    """An operation, as this stage sees it."""
-
-    def claim(self) -> None:
-        """Take the right to run it once; AlreadySubmittedError if it is taken."""
-        ...
-
-    def steps(self, ctx: Context) -> Generator[Preparation, None, T_co]: ...
-
-    @property
-    def unordered(self) -> bool:
-        """It has no order with anything else."""
-        ...
-
-    @property
-    def stream(self) -> Stream | None:
-        """The stream that the operation itself asks for, if any."""
-        ...
-
-    @property
-    def home(self) -> Stream | None:
-        """The stream where it runs if nobody asks for any; None: the policy's."""
-        ...
-
-    @property
-    def label(self) -> str:
-        """What messages call it."""
-        ...
-
-    @property
-    def is_quick(self) -> bool:
-        """It may be enqueued at once."""
-        ...
-
-    def at_once(self, submission: Submission, pool: MemoryPool | None) -> bool:
-        """Enqueue it now, if that needs nothing else. Whether it was."""
-        ...
-
-    def result(self) -> T_co:
-        """The value of what was enqueued so."""
-        ...
 
 
 def allocated(device: Device, pool: MemoryPool, nbytes: int, stream: Stream) -> Storage:
@@ -108,8 +68,9 @@ class Context:
 
     # What most contexts have, on the class.
     _closed = _suspended = False
+    admission: Admission | None = None  # the limits that it is submitted under
     awaited = False  # whoever submits it is suspended until it is done
-    reading: Preparation | None = None  # of host memory, while others go on
+    reading: Reading | None = None  # of host memory, while others go on
     landings: tuple[Any, ...] = ()  # what the caller's thread need not copy at the end
     waits_for: Any = None  # a shared operation that another one runs
     records = False  # what is enqueued is noted, not done
@@ -210,11 +171,11 @@ class Context:
 
     def room(self, nbytes: int | None = None) -> Generator[Preparation, None, None]:
         """Wait until `na.limit` allows so many bytes more; None: an operation to begin."""
-        while self.device.limit is not None:
-            need = Room(self.device, nbytes, self.submission.nbytes)
-            if need.is_there():
-                return
-            yield need
+        if self.admission is not None:
+            need = Room(self.admission, self.submission, nbytes)
+            while not need.is_there():
+                yield need
+            need.taken()
 
     # --- leases ---
 
@@ -356,6 +317,22 @@ class Context:
             self._suspended = True
             self.stream.suspend(self.submission)
 
+    def withdraw(self) -> None:
+        """It does not go on: what is enqueued runs, and is kept until the device has passed it."""
+        self._closed = True
+        if self._used:
+            self.stream.abandon(self.submission)
+        else:
+            self.stream.resume(self.submission)
+            self.submission.settle(None)
+
+    def stop_reading(self) -> None:
+        """Read no more of what the caller may change when this returns, but what others need."""
+        reading = self.reading
+        if reading is not None:
+            with suppress(Exception):  # told where it is needed
+                reading.run() if reading.is_shared else reading.stop()
+
     def let_go(self) -> None:
         """Whoever submits it goes on now, and may change what it reads: read it first."""
         self.awaited = False
@@ -367,7 +344,11 @@ class Context:
 
     def part(self, name: str) -> Context:
         """A context on the same stream, with a submission of its own: its own end and error."""
-        return Context(self.stream, self.pool, name, self.submission.site, self)
+        part = Context(self.stream, self.pool, name, self.submission.site, self)
+        if self.admission is not None:
+            part.admission = self.admission
+            self.admission.admit(part.submission)
+        return part
 
     @property
     def whole(self) -> Context:
@@ -387,4 +368,4 @@ class Context:
     def __del__(self) -> None:
         # Its operation was dropped half-way, with its event loop: the device may be at work.
         if getattr(self, "_suspended", False) and not self._closed:
-            self.stream.abandon(self.submission)
+            self.withdraw()

@@ -31,6 +31,9 @@ class Contiguous:
         self._key: ArrayKey | None = None
         self._fingerprint = -1
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Contiguous, (self.shape, self.dtype)  # a fingerprint is one process's
+
     @property
     def key(self) -> ArrayKey:
         """Its part of a compiled kernel's key."""

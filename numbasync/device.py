@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 
 from numbasync import backend as backends
 from numbasync import stream as streams
@@ -22,25 +22,13 @@ from numbasync.backend import base
 from numbasync.backend.base import MemoryStats
 from numbasync.errors import CallerError, DeviceLostError, DeviceMismatchError, DriverError
 from numbasync.event import Event
+from numbasync.limit_types import InFlight as InFlight
+from numbasync.limit_types import Limit, limits_here
 from numbasync.memory import MemoryPool
 from numbasync.ring import Ring
 from numbasync.scheduling import SchedulingPolicy, StreamPoolRoundRobin
 from numbasync.stream import Stream
 from numbasync.submission import Submission
-
-
-class Limit(NamedTuple):
-    """Most operations, and most bytes of theirs, in flight at once; None for any number."""
-
-    ops: int | None
-    bytes: int | None
-
-
-class InFlight(NamedTuple):
-    """Operations in flight, and the bytes that they have allocated or hold for copies."""
-
-    ops: int
-    bytes: int
 
 
 class _EventPool:
@@ -82,7 +70,6 @@ class Device:
         name: the product's name.
         compute_capability: (major, minor); (0, 0) on the CPU device.
         limits: what one launch may ask for.
-        limit: what may be in flight at once, `ops` and `bytes`; set by `na.limit`, else None.
         ring: page-locked chunks that large uploads pass through; `ring.statistics()`.
     """
 
@@ -108,8 +95,11 @@ class Device:
         self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
         self._policy: SchedulingPolicy | None = None
         self._pool: MemoryPool | None = None
-        self.limit: Limit | None = None
-        self.limit_scopes: list[Any] = []  # blocks that are open, in the order of their beginning
+        # Of `na.limit`: the one of all operations, how many have open blocks, and whether there is
+        # any at all, which quick ways ask.
+        self.limit_of_all: Any = None
+        self.open_limits = 0
+        self.is_limited = False
         self.lost: DeviceLostError | None = None
         self._lost_trace: TracebackType | None = None
 
@@ -131,11 +121,32 @@ class Device:
         with self._lock:
             dropped = self._dropped_streams.setdefault(priority, [])
             backend = _take_idle(dropped) or self.backend.new_stream(priority)
+            return self._on(backend, dropped)
+
+    def _on(self, backend: base.Stream, dropped: list[base.Stream]) -> Stream:
+        """The stream of a queue, which comes to `dropped` when nobody holds it."""
         stream = Stream(self, backend)
         weakref.finalize(stream, dropped.append, backend).atexit = False
+        self._streams.add(stream)
+        return stream
+
+    def stream_with(self, handle: int) -> Stream | None:
+        """The one of its own streams with that handle of the driver, also if it was dropped."""
+        with self._lock:
+            for stream in self._streams:
+                if type(stream) is Stream and stream.backend.handle_number == handle:
+                    return stream
+            for dropped in self._dropped_streams.values():
+                for backend in dropped:
+                    if backend.handle_number == handle:
+                        dropped.remove(backend)
+                        return self._on(backend, dropped)
+        return None
+
+    def add_stream(self, stream: Stream) -> None:
+        """List a stream that was made elsewhere."""
         with self._lock:
             self._streams.add(stream)
-        return stream
 
     @property
     def streams(self) -> tuple[Stream, ...]:
@@ -158,6 +169,7 @@ class Device:
 
     @policy.setter
     def policy(self, policy: SchedulingPolicy) -> None:
+        policy = streams.of_another_library(policy, None) or policy
         if not hasattr(policy, "next_stream") or isinstance(policy, type):
             raise CallerError(
                 f"a policy has next_stream(), which {policy!r:.60} has not; write "
@@ -199,6 +211,25 @@ class Device:
             with contextlib.suppress(DriverError):  # as there
                 stream.give_up()
         self.reclaim()
+
+    @property
+    def limit(self) -> Limit | None:
+        """The tightest bounds that `na.limit` sets to what is submitted here; None: there are
+        none.
+        """
+        held = [each.most for each in (*self.limits_held(), self.limit_of_all) if each is not None]
+        ops = min((most.ops for most in held if most.ops is not None), default=None)
+        nbytes = min((most.bytes for most in held if most.bytes is not None), default=None)
+        return None if ops is None and nbytes is None else Limit(ops, nbytes)
+
+    def limits_held(self) -> tuple[Any, ...]:
+        """The limits of open blocks that this is in, the outermost first."""
+        here = limits_here.get()
+        return tuple(dict.fromkeys(e for e in here if e.device is self and e.blocks))
+
+    def note_limits(self) -> None:
+        """A limit begins or ends."""
+        self.is_limited = self.limit_of_all is not None or self.open_limits > 0
 
     @property
     def in_flight(self) -> InFlight:
@@ -349,8 +380,18 @@ def _checked(device: Any, what: str) -> Device:
 
 
 @contextmanager
-def use_device(device: Device) -> Iterator[Device]:
-    """Make `device` the default inside the block, for this task or thread only."""
+def use_device(device: Device | str) -> Iterator[Device]:
+    """Make `device` the default inside the block, for this task or thread only.
+
+    Args:
+        device: one, or its name: `"cpu"` and `"cuda"` are the first of their kind, `"cuda:1"` is
+            the one with that ordinal.
+
+    Raises:
+        CallerError: there is no such device; the message names those that exist.
+    """
+    if isinstance(device, str):
+        device = _public(backends.named(device))
     _checked(device, "use_device")
     token = _current.set(device)
     try:

@@ -12,7 +12,7 @@ Each also derives from the built-in that fits, so `except MemoryError` and
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class NumbasyncError(Exception):
@@ -190,11 +190,15 @@ class DriverError(NumbasyncError, RuntimeError):
         self.call = call
         self.code = code
         self.name = name
+        self._made_of = call, code, name, text
         remedy = REMEDIES.get(name)
         lines = [f"{call} failed: {name} ({code}): {text}"]
         if remedy is not None:
             lines += [f"Cause: {remedy.cause}", f"Remedy: {remedy.remedy}"]
         super().__init__("\n".join(lines))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), self._made_of, self.__dict__
 
 
 class InternalError(NumbasyncError, RuntimeError):

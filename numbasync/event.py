@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
 from numbasync import stream as streams
 from numbasync.errors import CallerError, DeviceMismatchError, StateError
-from numbasync.stream import Stream, check_stream
+from numbasync.stream import AnyStream, Stream, as_stream
 from numbasync.submission import Submission
 
 if TYPE_CHECKING:
     from numbasync.device import Device
+
+
+# A later stage, which knows all devices, sets it: the event that another library's object is, of
+# the given device; None for what is no event.
+of_another_library: Callable[[object, Device | None], Event | None] = lambda _value, _device: None  # noqa: E731
 
 
 class Event:
@@ -27,32 +32,62 @@ class Event:
         self._stream: Stream | None = None
         self._number = 0
 
-    def record(self, stream: Stream) -> Event:
+    @classmethod
+    def of(cls, value: object, device: Device | None = None) -> Event:
+        """The event that an object of Numba, CuPy, PyTorch or cuda.core stands for, which it keeps
+        and does not destroy. It may be recorded, and waited for, by both libraries: the driver
+        knows the last record, also for `await`.
+
+        Args:
+            device: of which device it is, if its library does not say it (Numba, CuPy); None: the
+                default device.
+
+        Raises:
+            CallerError: it is no event.
+            StateError: its library makes it when it is first recorded (PyTorch), and has not yet.
+            DeviceMismatchError: it is of another device than `device`, or no CUDA device is here.
+        """
+        found = value if isinstance(value, Event) else of_another_library(value, device)
+        if found is None:
+            raise CallerError(
+                f"Event.of takes an event of any library, not {type(value).__name__} "
+                f"({value!r:.60})."
+            )
+        if device is not None and found.device is not device:
+            raise DeviceMismatchError(f"{found!r} is no event of {device.label}.")
+        return found
+
+    def record(self, stream: AnyStream) -> Event:
         """Mark the point that `stream` has been filled to; the event itself."""
-        check_stream(stream, "record")
+        stream = as_stream(stream, "record")
         if stream.device is not self.device:
             raise DeviceMismatchError(
                 f"an event of {self.device.label} cannot be recorded on {stream!r}."
             )
         streams.before_mark()
-        stream.check()
+        stream.check_open()
         # Behind the mark: when the event is passed, the word says so, and what lies before it can
         # be settled.
         self._stream, self._number = stream, stream.mark("an event")
         stream.backend.record(self.backend)
         return self
 
-    def wait(self, stream: Stream) -> None:
+    def wait(self, stream: AnyStream) -> None:
         """Work enqueued on `stream` from now on starts after this mark."""
-        check_stream(stream, "wait")
+        stream = as_stream(stream, "wait")
         streams.before_mark()
-        stream.check()
+        stream.check_open()
         stream.backend.wait(self.backend)
         submission = Submission(stream, "a wait for an event")
         submission.retain(self)
         stream.commit(submission)
         if self._stream is not None:
             stream.follow(self._stream, self._number)
+
+    @property
+    def was_recorded(self) -> bool:
+        """Whether there is a mark, as far as that is known here."""
+        return self._stream is not None
 
     def query(self) -> bool:
         """Whether the mark is passed. Never blocks."""
@@ -89,7 +124,7 @@ class Event:
             raise CallerError(
                 f"elapsed_ms takes an event, not {type(later).__name__} ({later!r:.60})."
             )
-        if self._stream is None or later._stream is None:
+        if not (self.was_recorded and later.was_recorded):
             raise StateError(
                 f"elapsed_ms needs two recorded events, not {self!r} and {later!r}: call "
                 "record(stream) on both."

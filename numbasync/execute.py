@@ -6,26 +6,34 @@ to `DeviceFuture`.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections.abc import Awaitable, Generator
+from asyncio.events import _get_running_loop
+from collections.abc import Generator
 from typing import Any, TypeVar
 
 from numbasync import line, reactor
 from numbasync.backend import interchange
 from numbasync.begin import admitted, at_once, context_for, named, prepared
-from numbasync.callsite import CallSite, call_site
+from numbasync.callsite import call_site
 from numbasync.context import Context, Submittable
 from numbasync.device import default_device
 from numbasync.errors import DeviceLostError, DriverError, OperationError
 from numbasync.exclusive import exclusive
-from numbasync.future import DeviceFuture, warn_if_it_fails
+from numbasync.foreign_streams import stream_of
+from numbasync.future import DeviceFuture
+from numbasync.later import check_there, made
 from numbasync.memory import MemoryPool
 from numbasync.scheduling import SchedulingPolicy
-from numbasync.stream import Steps, Stream
+from numbasync.stream import AnyStream, Stream
 from numbasync.submission import Submission
 
 T = TypeVar("T")
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
+D = TypeVar("D")
+E = TypeVar("E")
+F = TypeVar("F")
 
 
 def _run(op: Submittable[T], ctx: Context) -> T:
@@ -42,7 +50,7 @@ def _run(op: Submittable[T], ctx: Context) -> T:
 # --- running and waiting ----------------------------------------------------------------
 
 
-def stream_for(op: Submittable[Any], policy: SchedulingPolicy | None = None) -> Stream:
+def stream_for(op: Submittable[Any], policy: SchedulingPolicy | AnyStream | None = None) -> Stream:
     """The stream that `op` names, else the policy's next one.
 
     Raises:
@@ -53,14 +61,16 @@ def stream_for(op: Submittable[Any], policy: SchedulingPolicy | None = None) -> 
         if named is None:
             named = op.home
         return named if named is not None else default_device().policy.next_stream()
-    if not hasattr(policy, "next_stream") or isinstance(policy, type):
+    chosen: Any = policy if hasattr(policy, "next_stream") else stream_of(policy, None)
+    if chosen is None or isinstance(chosen, type):
         raise OperationError(
             f"{describe(policy)} is no scheduling policy: a policy has next_stream(). A stream "
             "is one, and so is na.StreamPoolRoundRobin(device)."
         )
     if named is not None:
-        return agreed(op, named, policy if isinstance(policy, Stream) else None)
-    return policy.next_stream()
+        return agreed(op, named, chosen if isinstance(chosen, Stream) else None)
+    found: Stream = chosen.next_stream()
+    return found
 
 
 def agreed(op: Submittable[Any], named: Stream | None, wish: Any) -> Stream:
@@ -73,6 +83,9 @@ def agreed(op: Submittable[Any], named: Stream | None, wish: Any) -> Stream:
         return wish
     if wish is None and named is not None:
         return named
+    wish = stream_of(wish, None) or wish
+    if isinstance(wish, Stream) and named in (None, wish):
+        return wish
     if not isinstance(wish, Stream):
         raise OperationError(f"{op} needs a na.Stream to run on, not {describe(wish)}.")
     raise OperationError(
@@ -80,7 +93,7 @@ def agreed(op: Submittable[Any], named: Stream | None, wish: Any) -> Stream:
     )
 
 
-def _claimed(op: Any) -> Any:
+def claimed(op: Any) -> Any:
     """`op`, whose one run is the caller's now."""
     if not hasattr(op, "steps"):
         raise OperationError(f"{describe(op)} is no operation; only operations are submitted.")
@@ -88,13 +101,15 @@ def _claimed(op: Any) -> Any:
     return op
 
 
-def async_on(op: Submittable[T], stream: Stream) -> T:
+def async_on(op: Submittable[T], stream: AnyStream) -> T:
     """Enqueue `op`; its value, whose device data is valid in the order of `stream`."""
-    return enqueued(op, stream)[1]
+    value = enqueued(op, stream)[1]
+    check_there(value, "async_on")
+    return value
 
 
 def enqueued(
-    op: Submittable[T], stream: Stream, pool: MemoryPool | None = None
+    op: Submittable[T], stream: AnyStream, pool: MemoryPool | None = None
 ) -> tuple[Submission, T]:
     """`async_on`, and its submission, whose error the stream reports.
 
@@ -117,7 +132,7 @@ def enqueued(
         return ctx.submission, _run(op, ctx)
 
 
-def sync_on(op: Submittable[T], stream: Stream) -> T:
+def sync_on(op: Submittable[T], stream: AnyStream) -> T:
     """Enqueue `op` and block until `stream` is done, also if enqueuing failed.
 
     An error of enqueuing comes first, then one of synchronising, then one of the work; those
@@ -159,7 +174,8 @@ def _sync(op: Submittable[T], stream: Stream) -> T:
             _note_failure(error, ctx.submission)
             raise
     ctx.submission.raise_error()
-    return value
+    found: T = made(value)
+    return found
 
 
 def _note_failure(error: BaseException, submission: Submission) -> None:
@@ -178,17 +194,19 @@ def sync(op: Submittable[T]) -> T:
     return _sync(op, stream_for(op))
 
 
-def schedule(op: Submittable[T], policy: SchedulingPolicy) -> DeviceFuture[T]:
+def schedule(op: Submittable[T], policy: SchedulingPolicy | AnyStream) -> DeviceFuture[T]:
     """Choose stream and pool now; the work starts at the first await."""
-    return DeviceFuture(_claimed(op), stream_for(op, policy))
+    return DeviceFuture(claimed(op), stream_for(op, policy))
 
 
-def spawn(op: Submittable[T], policy: SchedulingPolicy | None = None) -> DeviceFuture[T]:
+def spawn(
+    op: Submittable[T], policy: SchedulingPolicy | AnyStream | None = None
+) -> DeviceFuture[T]:
     """Start `op` now; await the future, or not, for its value.
 
     An error of the operation arrives at the await; one of the policy, here.
     """
-    future = DeviceFuture(_claimed(op), stream_for(op, policy))
+    future = DeviceFuture(claimed(op), stream_for(op, policy))
     future.start()
     return future
 
@@ -196,6 +214,8 @@ def spawn(op: Submittable[T], policy: SchedulingPolicy | None = None) -> DeviceF
 def awaiting(op: Submittable[T]) -> Generator[Any, None, T]:
     """What `await op` does: run it on a stream of the default device's policy."""
     op.claim()
+    if _get_running_loop() is None:
+        raise reactor.no_loop()
     stream = stream_for(op)
     submission = None
     try:
@@ -215,116 +235,6 @@ def awaiting(op: Submittable[T]) -> Generator[Any, None, T]:
     finally:
         # The traceback of an error holds this frame: what it held would live as long.
         del op, submission
-
-
-async def gather(*ops: Any) -> list[Any]:
-    """Start every operation, then await them all.
-
-    Args:
-        ops: operations, futures of `spawn` or `schedule`, coroutines and other awaitables.
-
-    Returns:
-        The values, in order.
-
-    Raises:
-        The first error, after all have settled: of those that could not be started, else of
-        those that failed, in the order of the arguments.
-    """
-    started: list[Awaitable[Any]] = []
-    values: list[Any] = []
-    errors: list[Exception] = []
-    site = call_site(1)
-    for op in ops:
-        try:
-            started.append(_start(op, site))
-        except Exception as error:
-            errors.append(error)
-    try:
-        for future in started:
-            try:
-                if type(future) is _Begun and future.is_well():
-                    values.append(future.op.result())
-                else:
-                    values.append(await future)
-            except Exception as error:
-                errors.append(error)
-        await Steps(reactor.need_not_wait())
-    except asyncio.CancelledError:
-        for future in started:
-            if isinstance(future, asyncio.Future):
-                future.cancel()
-            elif isinstance(future, _Begun):
-                warn_if_it_fails(future.submission)
-            elif isinstance(future, DeviceFuture):
-                future.let_go()
-        raise
-    try:
-        if errors:
-            raise errors[0]
-    finally:
-        errors.clear()  # their tracebacks hold this frame
-    return values
-
-
-class _Begun:
-    """An operation that was enqueued at once, and that nobody but `gather` knows."""
-
-    __slots__ = ("op", "submission")
-
-    def __init__(self, op: Submittable[Any], submission: Submission) -> None:
-        self.op = op
-        self.submission = submission
-
-    def is_well(self) -> bool:
-        """Whether it is known to be done, and to have gone well: there is nothing to wait for."""
-        s = self.submission
-        return s.done and s.error is None and s.sequence <= s.stream.well
-
-    def __await__(self) -> Generator[Any, None, Any]:
-        submission = self.submission
-        try:
-            if submission.done:
-                yield from reactor.need_not_wait()
-            else:
-                # Without a mark of its own: of many on one stream, one is enough.
-                yield from submission.stream.wait(submission.sequence)
-            submission.raise_error()
-            submission.stream.verify(submission.sequence)
-            return self.op.result()
-        finally:
-            del self, submission  # as in `awaiting`
-
-
-def _start(op: Any, site: CallSite | None) -> Awaitable[Any]:
-    """Something to await, whose work has begun."""
-    if isinstance(op, DeviceFuture):
-        op.start(awaited=True)
-        return op
-    if getattr(op, "is_quick", False) and line.is_empty():
-        op.claim()
-        exclusive.check()
-        stream = stream_for(op)
-        submission = at_once(op, stream, mark=False)
-        if submission is not None:
-            submission.site = site
-            return _Begun(op, submission)
-        future = DeviceFuture(op, stream)
-        future.start()
-        return future
-    if hasattr(op, "steps"):
-        future = DeviceFuture(_claimed(op), stream_for(op))
-        future.start(awaited=True)
-        return future
-    if isinstance(op, list | tuple):
-        raise OperationError(
-            f"gather takes operations, not a {type(op).__name__} of {len(op)}: write gather(*ops)."
-        )
-    if not isinstance(op, Awaitable):
-        raise OperationError(
-            f"gather takes operations and what can be awaited, not {describe(op)}."
-        )
-    found: Awaitable[Any] = asyncio.ensure_future(op)
-    return found
 
 
 def describe(value: object) -> str:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from numbasync import extents
+from numbasync import extents, layout
 from numbasync.backend import base, interchange
 from numbasync.copies import HostArray
 from numbasync.device import Device, chosen_device, default_device, devices
 from numbasync.errors import DeviceMismatchError, OperationError
+from numbasync.host_arrays import column, is_arrow, place, plain
 from numbasync.layout import Layout
 from numbasync.tensor import SharedTensor, Tensor
 
@@ -27,8 +28,8 @@ def as_tensor(x: Any, device: Device | None = None) -> Tensor:
 
     Args:
         x: what has `__dlpack__` (CuPy, PyTorch, JAX ...) or `__cuda_array_interface__` (Numba),
-            of any layout; a NumPy array, which is the CPU device's; or a tensor, which comes
-            back as it is.
+            of any layout; a NumPy array or a buffer such as `memoryview`, which are the CPU
+            device's; or a tensor, which comes back as it is.
         device: where it must lie. Default: where it lies; host memory is the default device's,
             if that is a CPU device.
 
@@ -40,15 +41,18 @@ def as_tensor(x: Any, device: Device | None = None) -> Tensor:
     """
     if device is not None:
         chosen_device(device, "as_tensor")
+    x = plain(x)
     if isinstance(x, Tensor):
         if device is not None and x.device is not device:
             raise DeviceMismatchError(
                 f"{x!r} is not on {device.label}, and as_tensor copies nothing."
             )
         return x
-    at = interchange.place(x)
+    at = place(x)
     if at is None:
-        raise OperationError(_instead(x))
+        x = _numbers(x)
+        at = place(x)
+        assert at is not None  # it is an array of NumPy's
     return _adopted(x, at, device)
 
 
@@ -70,16 +74,21 @@ def from_dlpack(x: Any) -> Tensor:
 
 
 def argument(x: Any) -> Tensor | HostArray | None:
-    """Another library's array as a kernel takes it; None if it is none.
+    """Another library's array as a kernel takes it where it is; None if it is none.
 
     What lies in the host's memory is a NumPy array until `in_place` is told the device.
     """
-    at = interchange.place(x)
+    at = place(x)
     if at is None:
         return None
-    if at[0] in interchange.HOST:
+    if at[0] not in interchange.HOST:
+        return _adopted(x, at, None)
+    try:
         return interchange.numpy_of(interchange.read_dlpack(x))
-    return _adopted(x, at, None)
+    except OperationError:
+        if is_arrow(x):
+            return None  # to be copied: a column of Arrow has more types than DLPack
+        raise
 
 
 def in_place(array: HostArray, device: Device) -> Tensor | HostArray:
@@ -89,6 +98,21 @@ def in_place(array: HostArray, device: Device) -> Tensor | HostArray:
 
 
 # --- how ---------------------------------------------------------------------------------
+
+
+def _numbers(x: Any) -> HostArray:
+    """The numbers of what lends nothing, in the same memory."""
+    try:
+        found = column(x, copy=False)
+    except ValueError as error:
+        raise OperationError(
+            f"{interchange.name_of(x)} becomes no tensor without a copy: {error}\n"
+            "Upload it: t = await na.from_host(x)"
+        ) from error
+    if found is None:
+        raise OperationError(_instead(x))
+    layout.check_dtype(found.dtype, records=True)
+    return found
 
 
 def _adopted(x: Any, at: tuple[int, int], device: Device | None) -> Tensor:
@@ -129,6 +153,7 @@ def _instead(x: Any) -> str:
         return f"{x!r} is a tensor already; as_tensor would let others write to it."
     name = f"{type(x).__name__} ({x!r:.60})"
     return (
-        f"as_tensor takes an array with __dlpack__ or __cuda_array_interface__, not {name}.\n"
+        "as_tensor takes an array with __dlpack__ or __cuda_array_interface__, or a buffer, not "
+        f"{name}.\n"
         "To make a tensor of numbers: t = await na.from_host(x)"
     )

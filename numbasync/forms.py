@@ -12,13 +12,14 @@ twice as much as everything else that Python does for a launch.
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import NoneType
 from typing import Any
 
 from numbasync.arguments import TYPED
 from numbasync.memory import MANY_READERS
 from numbasync.partition import Partition
 from numbasync.plan import Plan
-from numbasync.signature import Parameter, Role
+from numbasync.signature import Parameter
 from numbasync.submission import Submission
 from numbasync.tensor import SharedTensor, Tensor
 
@@ -47,7 +48,7 @@ class Form:
         names |= {f"k{i}": k for i, k in enumerate(kinds)}
         arrays = [i for i, k in enumerate(kinds) if k in _ARRAYS]
         outputs = [i for i in arrays if parameters[i].is_output]
-        text = _take(kinds, arrays, may_alias) + _enqueue(len(kinds), arrays, outputs)
+        text = _take(kinds, arrays, outputs, may_alias) + _enqueue(len(kinds), arrays, outputs)
         exec("\n".join(text), names)  # noqa: S102 - built from positions alone
         self.take: Callable[[tuple[Any, ...]], Taken | None] = names["take"]
         self.enqueue: Callable[[Plan, tuple[Any, ...], tuple[Tensor, ...], Submission], bool] = (
@@ -66,21 +67,21 @@ _ARRAYS = frozenset({Tensor, SharedTensor, Partition})
 
 
 def _is_plain(p: Parameter, kind: type) -> bool:
-    if kind is Partition:
-        return p.is_output and p.role is not Role.TILE
-    if kind is Tensor:
+    if kind is Tensor or kind is Partition:
         return p.takes_tensor
     if kind is SharedTensor:
         return p.takes_tensor and not p.is_output
+    if kind is NoneType:
+        return p.takes_none
     return p.takes_number and (kind is int or kind in TYPED)
 
 
-def _take(kinds: Kinds, arrays: list[int], may_alias: bool) -> list[str]:
+def _take(kinds: Kinds, arrays: list[int], outputs: list[int], may_alias: bool) -> list[str]:
     """`take(values)`: v are the values, t the tensors, s their storages, f the fingerprints."""
     lines = ["def take(values):", f"    {_all('v', range(len(kinds)))}= values"]
     for i in arrays:
         of = f"v{i}" if kinds[i] is Tensor else f"v{i}.tensor"
-        tiles = f"v{i}" if kinds[i] is Partition else f"t{i}"
+        tiles = f"v{i}" if kinds[i] is Partition and i in outputs else f"t{i}"
         lines += [
             f"    t{i} = {of}", f"    s{i} = t{i}.own_storage",
             f"    if s{i} is None or t{i}.source is not None: return None",

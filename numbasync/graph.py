@@ -39,7 +39,7 @@ from numbasync.recording import Branch, Recorder, Recording
 from numbasync.replays import GraphLaunch, Replay
 from numbasync.scope import Scope
 from numbasync.standing import Standing
-from numbasync.stream import Stream, check_stream
+from numbasync.stream import AnyStream, Stream, as_stream
 from numbasync.submission import Submission
 from numbasync.topology import (
     GraphStatistics,
@@ -94,7 +94,7 @@ class CudaGraph(Generic[T]):
     # --- capturing ---
 
     @staticmethod
-    def capture(stream: Stream, op: DeviceOp[T]) -> CudaGraph[T]:
+    def capture(stream: AnyStream, op: DeviceOp[T]) -> CudaGraph[T]:
         """Capture `op` for replays on `stream`; blocks until that is done.
 
         The operation may allocate: what it allocates is the graph's, at the same place in each
@@ -106,20 +106,20 @@ class CudaGraph(Generic[T]):
             What the operation itself raises. The stream works on as before.
         """
         with refusing((op,)):
-            check_stream(stream, "capture")
+            stream = as_stream(stream, "capture")
         check_op(op, "what capture takes")
         recorded, value = _recorded(op, stream, allocates=True)
         return CudaGraph(stream, recorded, value)
 
     @overload
     @staticmethod
-    def scope(stream: Stream) -> Scope: ...
+    def scope(stream: AnyStream) -> Scope: ...
     @overload
     @staticmethod
-    def scope(stream: Stream, f: Callable[[Scope], object]) -> CudaGraph[None]: ...
+    def scope(stream: AnyStream, f: Callable[[Scope], object]) -> CudaGraph[None]: ...
     @staticmethod
     def scope(
-        stream: Stream, f: Callable[[Scope], object] | None = None
+        stream: AnyStream, f: Callable[[Scope], object] | None = None
     ) -> Scope | CudaGraph[None]:
         """Record operations one by one: inside `with CudaGraph.scope(stream) as s:`, or in
         `f(s)`, which gives the graph at once. See `Scope`.

@@ -18,6 +18,7 @@ import numpy as np
 from numbasync import foreign, layout
 from numbasync.backend import interchange
 from numbasync.begin import prepared
+from numbasync.callsite import call_site
 from numbasync.context import Context
 from numbasync.contiguous import Contiguous
 from numbasync.copies import copy, upload_new
@@ -240,6 +241,7 @@ class Replayed(DeviceOp[Any]):
     graph_used: CudaGraph[Any] | None = None
 
     def __init__(self, graphed: Graphed[Any], arguments: _Arguments) -> None:
+        self._site = call_site(2)
         self._graphed = graphed
         self._arguments = arguments
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from numbasync.axes import Usage
 from numbasync.backend.base import Dim3, Limits
 from numbasync.errors import LaunchError
 from numbasync.partition import Partition
@@ -87,6 +88,9 @@ class Request:
         threads: as given to the launcher, if it was.
         axes: CUDA axis of each tensor axis; None for the same order.
         elements: launch this many threads in one dimension (`forall`).
+        usage: what the kernel asks about a thread's place; None: the call says what to launch.
+        bounds: pairs of a CUDA axis and an extent that the kernel compares a thread's coordinate
+            with.
     """
 
     kernel: str
@@ -97,6 +101,8 @@ class Request:
     threads: int | Dim3 | None
     axes: tuple[int, ...] | None
     elements: int | None = None
+    usage: Usage | None = None
+    bounds: frozenset[tuple[int, int]] = frozenset()
 
 
 def resolve(request: Request, limits: Limits, most: int, suggest: Callable[[], int]) -> Geometry:
@@ -111,6 +117,7 @@ def resolve(request: Request, limits: Limits, most: int, suggest: Callable[[], i
         LaunchError: the wishes contradict each other, or exceed a limit.
     """
     found = _extents(request, suggest)
+    _check_told_apart(request, found)
     _check(request, found, limits, most)
     return found
 
@@ -244,12 +251,88 @@ def _one_thread_an_element(
             f"kernel {r.kernel}: an output of {len(shape)} axes has no grid of its own.\n"
             f"Write {r.kernel}[grid, block](...), or reshape it to three axes at most."
         )
-    block = r.block or _threads(r, max(len(shape), 1), suggest)
-    used = set(r.axes or range(max(len(shape), 1)))
-    _check_axes_of_block(r, block, used, f"the output of shape {shape} has elements")
     extents = _on_cuda_axes(shape, r.axes, r.kernel)
-    grid = tuple(-(-n // t) for n, t in zip(extents, block, strict=True))
+    order = r.axes or tuple(range(len(shape)))
+    used = _used_axes(r, shape, order)
+    if r.block is not None or isinstance(r.threads, tuple):
+        block = r.block or _threads(r, 1, suggest)
+    elif used:
+        block = _on_cuda_axes(_threads(r, len(used), suggest)[: len(used)], tuple(used), r.kernel)
+    else:
+        block = r.threads or 1, 1, 1
+    lies_on = set(order) or {0}
+    _check_axes_of_block(r, block, lies_on, f"the output of shape {shape} has elements")
+    grid = tuple(
+        -(-n // t) if axis in used or not n else 1
+        for axis, (n, t) in enumerate(zip(extents, block, strict=True))
+    )
     return Geometry(grid, block)  # type: ignore[arg-type]  # three, as both operands
+
+
+def _used_axes(r: Request, shape: tuple[int, ...], order: tuple[int, ...]) -> list[int]:
+    """The CUDA axes that a launch of one thread an element has threads on: those with elements
+    that the kernel asks about.
+
+    Raises:
+        LaunchError: the kernel leaves out an axis with elements, and does not compare its
+            coordinates with the extents of the others.
+    """
+    on = dict(zip(order, shape, strict=False))
+    if r.usage is None or 0 in shape:
+        return sorted(on) or [0]
+    used = [axis for axis in sorted(on) if axis in r.usage.axes]
+    if not on and 0 in r.usage.axes:
+        return [0]
+    left_out = [axis for axis in sorted(on) if axis not in used and on[axis] > 1]
+    if used:
+        is_certain = all((axis, on[axis]) in r.bounds for axis in used)
+    else:
+        is_certain = not (r.usage.axes or r.usage.counts)
+    if left_out and not is_certain:
+        asked = _letters(sorted(r.usage.axes)) or "no axis"
+        raise LaunchError(
+            f"kernel {r.kernel}: the output of shape {shape} has elements along "
+            f"{_letters(sorted(on))}, but the kernel asks for its place along {asked} only, so "
+            f"threads along {_letters(left_out)} would do the same work again.\n"
+            f"Say how many threads there are, {r.kernel}.forall(n)(...) or "
+            f"{r.kernel}[grid, block](...); or compare each index with the output's extent: "
+            "i < z.shape[0]."
+        )
+    return used
+
+
+def _letters(axes: Sequence[int]) -> str:
+    return ", ".join(AXES[axis] for axis in axes)
+
+
+def _check_told_apart(r: Request, found: Geometry) -> None:
+    """Refuse blocks, or threads of a block, that the kernel cannot tell apart, where the call does
+    not ask for them by numbers.
+    """
+    if r.usage is None or r.usage.repeats or 0 in found.grid:
+        return
+    for what, extents, asked, name in (
+        ("threads a block", found.block, r.usage.threads, "threadIdx"),
+        ("blocks", found.grid, r.usage.blocks, "blockIdx"),
+    ):
+        for axis, extent in enumerate(extents):
+            if extent > 1 and axis not in asked:
+                place = f"cuda.{name}.{AXES[axis]}"
+                raise LaunchError(
+                    f"kernel {r.kernel}: {extents} {what}, but the kernel does not ask for {place}"
+                    f", so that those along {AXES[axis]} would do the same work again.\n"
+                    + _fewer(r, name)
+                )
+
+
+def _fewer(r: Request, name: str) -> str:
+    explicit = f"say both explicitly: {r.kernel}[grid, block](...)."
+    if name == "blockIdx":
+        return f"Use tiles that leave one block on that axis, or {explicit}"
+    return (
+        "Use cuda.grid(n), say how many threads a block has, @na.launcher(threads=1), or "
+        f"{explicit}"
+    )
 
 
 def _check(r: Request, found: Geometry, limits: Limits, most: int) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 from numbasync import layout
 from numbasync.device import Device, chosen_device
 from numbasync.errors import OperationError
+from numbasync.host_arrays import host_array
 from numbasync.memory import Storage
 
 
@@ -64,7 +65,7 @@ class HostBuffer(np.ndarray[Any, np.dtype[Any]]):
     @classmethod
     def from_array(cls, array: Any, device: Device | None = None) -> Self:
         """A buffer with the shape, the dtype and the elements of `array`."""
-        source = np.asarray(array)
+        source = host_array(array)
         made = cls._make(source.shape, source.dtype, device)
         made[...] = source
         return made

@@ -5,28 +5,39 @@ A call of plain arguments whose plan is known is enqueued at once; any other one
 
 from __future__ import annotations
 
+from functools import partial
+from sys import _getframe
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from numbasync.arguments import Bound
 from numbasync.backend import base
+from numbasync.callsite import call_site
 from numbasync.context import Context
-from numbasync.copies import order, upload
+from numbasync.copies import download, order, upload
 from numbasync.device import Device
 from numbasync.errors import DeviceMismatchError, InternalError
+from numbasync.foreseen import foreseen
+from numbasync.inout import InOut, check_settled, note
+from numbasync.members import replaced
 from numbasync.memory import MemoryPool
 from numbasync.op import DeviceOp, Steps
 from numbasync.parts import common_stream, refusing
+from numbasync.picklable import Recipe, packed
 from numbasync.plan import DEFAULT, Config, Plan
+from numbasync.result import LaunchResult as LaunchResult
 from numbasync.signature import Role
 from numbasync.submission import Submission
 from numbasync.tensor import Tensor
+from numbasync.transfer import operands_of
 
 if TYPE_CHECKING:
     from numbasync.forms import Form
     from numbasync.launcher import Launcher
 
 
-class Launch(DeviceOp[Any]):
+class Launch(DeviceOp[LaunchResult]):
     """One call of a kernel. Gives its arguments back, as a named tuple in signature order."""
 
     _form: Form | None = None
@@ -34,8 +45,11 @@ class Launch(DeviceOp[Any]):
     _parts: tuple[Any, ...]
     _lazy: tuple[int, ...] = ()
     _bound: Bound | None = None
+    is_quick = True
 
     def __init__(self, launcher: Launcher, values: tuple[Any, ...], config: Config) -> None:
+        frame = _getframe(2)  # whoever calls the kernel
+        self._site = frame.f_code, frame.f_lasti
         self._launcher = launcher
         self._values = values
         self._config = config
@@ -46,18 +60,22 @@ class Launch(DeviceOp[Any]):
         if taken is not None:
             self._form = form
             self._tensors, self._parts = taken
-            self.is_quick = True
             return
+        self.is_quick = False
         self._free = False  # a refused call needs no warning
         self._lazy = tuple(i for i, value in enumerate(values) if isinstance(value, DeviceOp))
         if self._lazy:
             with refusing(values):
                 self.stream = common_stream((values[i] for i in self._lazy), config.stream)
+                launcher.check(self._foreseen())
         else:
             self._bound = launcher.bind(values)
         for i in self._lazy:
             values[i].claim()
         self._free = True
+
+    def _recipe(self) -> Recipe:
+        return Launch, (self._launcher, packed(self._values), self._config)
 
     @property
     def label(self) -> str:
@@ -65,7 +83,19 @@ class Launch(DeviceOp[Any]):
 
     @property
     def is_node(self) -> bool:  # type: ignore[override]
-        return self._form is not None or (self._bound is not None and not self._bound.host)
+        return self._form is not None or (self._bound is not None and not self._bound.uploads())
+
+    def foreseen(self) -> Any:
+        """What it is going to give, as far as that is known; see `foreseen`."""
+        values = (v.array if type(v) is InOut else v for v in self._foreseen())
+        return self._launcher.result(tuple(values))
+
+    def _foreseen(self) -> tuple[Any, ...]:
+        """The arguments, as far as they are known before the lazy ones are run."""
+        values = list(self._values)
+        for i in self._lazy:
+            values[i] = foreseen(values[i])
+        return tuple(values)
 
     def again(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Launch:
         """Another call of the kernel, with what this one had in brackets."""
@@ -87,7 +117,15 @@ class Launch(DeviceOp[Any]):
         submission.launched += launcher.names  # before: the message of a fault lists it
         return self._form.enqueue(plan, self._values, self._tensors, submission)
 
-    def result(self) -> Any:
+    def operands(self) -> frozenset[int] | None:
+        if self._form is not None:
+            return operands_of(*self._tensors)
+        bound = self._bound
+        if bound is None or bound.uploads() or bound.sources:
+            return None
+        return operands_of(*(tensor for _, tensor in bound.tensors))
+
+    def result(self) -> LaunchResult:
         return self._launcher.result(self._values)
 
     def arguments(self, ctx: Context) -> Steps[Bound]:
@@ -99,10 +137,10 @@ class Launch(DeviceOp[Any]):
             values[i] = yield from values[i].steps(ctx)
         return self._launcher.bind(tuple(values))
 
-    def steps(self, ctx: Context) -> Steps[Any]:
+    def steps(self, ctx: Context) -> Steps[LaunchResult]:
         launcher, config, device = self._launcher, self._config, ctx.device
         bound = yield from self.arguments(ctx)
-        given = bound.values
+        given = bound.given()
         if bound.unplaced:
             bound = launcher.bind(bound.placed(device))
         if launcher.preconditions:
@@ -113,15 +151,22 @@ class Launch(DeviceOp[Any]):
         if plan is None:
             executable = yield from _compiled(launcher, bound, device)
             plan = launcher.planner.make(bound, config, device, executable)
-        if bound.host and device.limit is not None:
-            yield from ctx.room(sum(2 * array.nbytes for _, array in bound.host))
+        uploads = bound.uploads() if bound.tuples else bound.host
+        if uploads and ctx.admission is not None:
+            yield from ctx.room(sum(2 * array.nbytes for _, array in uploads))
+        if uploads and not plan.empty:
+            named = ((launcher.parameters[i].name, array) for i, array in uploads)
+            check_settled(launcher.name, named)
         if not plan.empty:
             if bound.sources:
                 order(ctx, *bound.sources)
             with device.leasing:
-                args = _lease(launcher, bound, ctx)
+                args, uploaded = _lease(launcher, bound, ctx)
                 ctx.queue.launch(plan.work, args)
             ctx.launched(launcher.names, self)
+            for i, array in bound.inouts.items():
+                yield from download(ctx, uploaded[i], array)
+                note(ctx, array)
         return launcher.result(given)
 
     def _width(self) -> int:
@@ -138,6 +183,7 @@ class Compile(DeviceOp[None]):
 
     def __init__(self, launcher: Launcher, values: tuple[Any, ...]) -> None:
         self._free = False  # a refused one needs no warning
+        self._site = call_site(2)
         self._launch = Launch(launcher, values, DEFAULT)
         self._free = True
         self._launch.claim()
@@ -165,12 +211,15 @@ def _compiled(launcher: Launcher, bound: Bound, device: Device) -> Steps[base.Ex
     return found
 
 
-def _lease(launcher: Launcher, bound: Bound, ctx: Context) -> list[Any]:
-    """Take every array of a launch for its stream; the arguments as the backend wants them."""
+def _lease(launcher: Launcher, bound: Bound, ctx: Context) -> tuple[list[Any], dict[int, Tensor]]:
+    """Take every array of a launch for its stream; the arguments as the backend wants them, and
+    what was uploaded.
+    """
     parameters = launcher.parameters
     args: list[Any] = list(bound.values)
+
     # Tensors before NumPy arrays: one of another device is found before anything is uploaded.
-    for i, tensor in bound.tensors:
+    def handle(i: int, tensor: Tensor) -> Any:
         try:
             if parameters[i].is_output:
                 ctx.write(tensor.storage, tensor)
@@ -182,13 +231,31 @@ def _lease(launcher: Launcher, bound: Bound, ctx: Context) -> list[Any]:
                 f"to {ctx.device.label}.\n"
                 "Run it on a stream of the tensor's device, or inside `with na.use_device(d):`."
             ) from None
-        args[i] = tensor.handle
+        return tensor.handle
+
+    def member(i: int, value: Any) -> Any:
+        return handle(i, value) if isinstance(value, Tensor) else value
+
+    def uploaded_handle(array: Any) -> Any:
+        if not isinstance(array, np.ndarray):
+            return array
+        made = Tensor.allocate(ctx, array.shape, array.dtype)
+        upload(ctx, made, array)
+        return made.handle
+
+    for i, tensor in bound.tensors:
+        args[i] = handle(i, tensor)
+    for i, values in bound.tuples.items():
+        args[i] = replaced(values, partial(member, i))
+    uploaded: dict[int, Tensor] = {}
     for i, array in bound.host:
-        tensor = Tensor.allocate(ctx, array.shape, array.dtype)
+        tensor = uploaded[i] = Tensor.allocate(ctx, array.shape, array.dtype)
         upload(ctx, tensor, array)
         args[i] = tensor.handle
+    for i in bound.tuples:
+        args[i] = replaced(args[i], uploaded_handle)
     # A tile's extents follow its array; from the back, so that positions stay.
     for i, partition in reversed(bound.partitions.items()):
         if parameters[i].role is Role.TILE:
             args[i + 1 : i + 1] = partition.tile
-    return args
+    return args, uploaded

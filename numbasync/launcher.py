@@ -5,37 +5,62 @@ Everything that can be wrong with a call is found before anything of it is enque
 
 from __future__ import annotations
 
-from collections import namedtuple
+import inspect
+from collections import deque
 from collections.abc import Callable, Iterable
 from functools import cached_property, partial
+from inspect import Signature
 from types import FunctionType
-from typing import Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, overload
+from weakref import WeakValueDictionary
 
 import numpy as np
 
 from numbasync import grid as grids
+from numbasync import stream as streams
 from numbasync.arguments import Bound
 from numbasync.backend.base import Dim3
 from numbasync.errors import LauncherError, LaunchError
 from numbasync.execute import describe
+from numbasync.foreseen import UNKNOWN
 from numbasync.forms import Form, Kinds
-from numbasync.launch import Compile, Launch
+from numbasync.launch import Compile, Launch, LaunchResult
 from numbasync.op import DeviceOp
 from numbasync.parts import refusing
-from numbasync.plan import DEFAULT, Config, Planner, as_device_function
+from numbasync.plan import DEFAULT, Config, Planner, as_device_function, in_order
 from numbasync.precondition import Precondition
+from numbasync.result import ResultType, pickle_intrinsics_by_name, result_type
 from numbasync.signature import check_kernel, parameters
-from numbasync.stream import Stream
+from numbasync.stream import AnyStream, Stream
+
+if TYPE_CHECKING:  # na.Launcher alone is that of any kernel, which only newer Pythons can say
+    from typing_extensions import ParamSpec as ParamSpecWithDefault
+
+    P = ParamSpecWithDefault("P", default=...)
+else:
+    P = ParamSpec("P")  # what a kernel is called with
 
 
-class Configured:
+class _CallSignature:
+    """`__signature__` of what is called with a kernel's arguments, for editors and `help`."""
+
+    def __get__(self, owner: Any, kind: type) -> Any:
+        if owner is None:
+            return None  # the class itself is called with something else
+        launcher: Launcher[Any] = getattr(owner, "_launcher", owner)
+        return inspect.signature(launcher.py_func).replace(return_annotation=Launch)
+
+
+class Configured(Generic[P]):
     """A kernel with its launch extents: `kernel[grid, block]`, `kernel.forall(n)`."""
 
-    def __init__(self, launcher: Launcher, config: Config) -> None:
+    __signature__ = _CallSignature()
+
+    def __init__(self, launcher: Launcher[P], config: Config) -> None:
         self._launcher = launcher
         self._config = config
 
-    def __call__(self, /, *args: Any, **kwargs: Any) -> Launch:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Launch:
         return Launch(self._launcher, self._launcher.arrange(args, kwargs), self._config)
 
     def __repr__(self) -> str:
@@ -75,7 +100,7 @@ class CpuEngine(NamedTuple):
     why: str
 
 
-class Launcher:
+class Launcher(Generic[P]):
     """A kernel whose calls are operations. Made by `@launcher`.
 
     Attributes:
@@ -84,7 +109,12 @@ class Launcher:
         names: that alone, as a submission lists what it has launched.
         parameters: its parameters and their roles.
         may_alias: the kernel is written for outputs that share storage with other arguments.
+        Result: the type of its results, a named tuple.
+
+    It is pickled by its name, or with cloudpickle by value.
     """
+
+    __signature__ = _CallSignature()
 
     def __init__(
         self,
@@ -93,18 +123,24 @@ class Launcher:
         axes: tuple[int, ...] | None,
         preconditions: Iterable[str],
         may_alias: bool,
+        result: ResultType | None = None,
     ) -> None:
-        self.kernel = dispatcher
         self.py_func: FunctionType = dispatcher.py_func
         self.name = self.py_func.__name__
         self.parameters = parameters(self.py_func)
+        only = self.py_func.__code__.co_kwonlyargcount
+        if only:
+            dispatcher = in_order(dispatcher)
+        self.kernel = dispatcher
         self.may_alias = may_alias
         names = [p.name for p in self.parameters]
         self.label = f"{self.name}({', '.join(names)})"
         self.names = (self.name,)
         self._names = names
+        self._positional = len(names) - only
+        self._plain_count = -1 if only else len(names)  # of arguments that need no sorting
         self._forms: dict[Kinds, Form | None] = {}
-        self._configured: dict[Any, Configured] = {}
+        self._configured: dict[Any, Configured[P]] = {}
         if isinstance(preconditions, str):
             raise LauncherError(
                 f"kernel {self.name}: preconditions= is a list of conditions, not one text; write "
@@ -118,24 +154,30 @@ class Launcher:
         self.planner = Planner(
             dispatcher, self.parameters, block, grids.check_axes(axes, self.name)
         )
-        # `rename` replaces names that a named tuple cannot have, such as `_x`.
-        named = namedtuple(self.name, names, rename=True)  # type: ignore[misc]  # noqa: PYI024
         outputs = tuple(i for i, p in enumerate(self.parameters) if p.is_output)
-        kind = type(self.name, (named,), {"__slots__": (), "_output_positions": outputs})
+        texts = tuple(p.text for p in self.preconditions)
+        made_of = (dispatcher, threads, axes, texts, may_alias)
+        kind: Any = result or result_type(self.py_func, names, outputs, made_of)
+        self.Result = kind
+        _launchers[kind] = self
+        pickle_intrinsics_by_name()
         # Makes the named tuple of a tuple; `kind(*values)` takes twice as long.
-        self.result: Callable[[tuple[Any, ...]], Any] = partial(tuple.__new__, kind)
-        self.__name__ = self.__qualname__ = self.name
+        self.result: Callable[[tuple[Any, ...]], LaunchResult] = partial(tuple.__new__, kind)
+        self.__name__, self.__qualname__ = self.name, self.py_func.__qualname__
         self.__doc__ = self.py_func.__doc__
         self.__module__ = self.py_func.__module__
         self.__wrapped__ = self.py_func
 
     # --- calling ---
 
-    def __call__(self, /, *args: Any, **kwargs: Any) -> Launch:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Launch:
         """The operation that launches the kernel with these arguments; nothing happens yet."""
-        return Launch(self, self.arrange(args, kwargs), DEFAULT)
+        values: tuple[Any, ...] = args
+        if kwargs or len(args) != len(self._names):  # else a call is spared
+            values = self.arrange(args, kwargs)
+        return Launch(self, values, DEFAULT)
 
-    def __getitem__(self, config: Any) -> Configured:
+    def __getitem__(self, config: Any) -> Configured[P]:
         """Numba's form: `kernel[grid, block]`, `[grid, block, stream]`, `[..., shared_bytes]`."""
         if not _is_plain(config):
             return self._configure(config)
@@ -146,7 +188,7 @@ class Launcher:
             found = self._configured[config] = self._configure(config)
         return found
 
-    def _configure(self, config: Any) -> Configured:
+    def _configure(self, config: Any) -> Configured[P]:
         parts: tuple[Any, ...] = config if isinstance(config, tuple) else (config,)
         if not 2 <= len(parts) <= 4:
             raise LaunchError(
@@ -154,31 +196,38 @@ class Launcher:
                 f"[grid, block, stream, shared_bytes]; not {len(parts)} values."
             )
         grid, block, stream, shared_bytes = [*parts, 0, 0][:4]
-        if not isinstance(stream, Stream) and (not isinstance(stream, int) or stream):
-            raise LaunchError(
-                f"kernel {self.name}: the stream is a na.Stream, or 0 for the policy's; not "
-                f"{describe(stream)}."
-            )
         found = Config(
             grids.dim3(grid, "the grid", self.name),
             grids.dim3(block, "the block", self.name),
-            stream if isinstance(stream, Stream) else None,
+            self._stream(stream),
             int(shared_bytes),
         )
         return Configured(self, found)
 
+    def _stream(self, value: Any) -> Stream | None:
+        """The stream of brackets; None for 0, the policy's."""
+        if isinstance(value, int) and not value:
+            return None
+        found = value if isinstance(value, Stream) else streams.of_another_library(value, None)
+        if found is None:
+            raise LaunchError(
+                f"kernel {self.name}: the stream is a na.Stream or one of another library, or 0 "
+                f"for the policy's; not {describe(value)}."
+            )
+        return found
+
     def forall(
-        self, n: int, tpb: int = 0, stream: Stream | None = None, sharedmem: int = 0
-    ) -> Configured:
+        self, n: int, tpb: int = 0, stream: AnyStream | int | None = None, sharedmem: int = 0
+    ) -> Configured[P]:
         """Numba's form: `n` threads in one dimension, `tpb` a block or as many as suit."""
         if not isinstance(n, int | np.integer) or n < 0:
             raise LaunchError(
                 f"kernel {self.name}: forall({n!r:.60}) threads; write a whole number, 0 or more."
             )
         block = grids.dim3(tpb, "tpb", self.name) if tpb else None
-        return Configured(self, Config(None, block, stream or None, sharedmem, n))
+        return Configured(self, Config(None, block, self._stream(stream or 0), sharedmem, n))
 
-    def compile(self, /, *args: Any, **kwargs: Any) -> DeviceOp[None]:
+    def compile(self, /, *args: P.args, **kwargs: P.kwargs) -> DeviceOp[None]:
         """An operation that compiles for such arguments and launches nothing.
 
         Tensors of `na.meta` suffice. The variant serves every call with the same dtypes,
@@ -200,17 +249,20 @@ class Launcher:
     def arrange(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """The arguments in signature order."""
         names = self._names
-        if not kwargs and len(args) == len(names):
+        if not kwargs and len(args) == self._plain_count:
             return args
-        values = dict(zip(names, args, strict=False))
+        values = dict(zip(names[: self._positional], args, strict=False))
         wrong = [k for k in kwargs if k not in names or k in values]
         values |= kwargs
+        for p in self.parameters:
+            if p.name not in values and p.default is not Signature.empty:
+                values[p.name] = p.default
         missing = [n for n in names if n not in values]
-        if len(args) > len(names) or wrong or missing:
+        if len(args) > self._positional or wrong or missing:
             named = wrong or missing
             these = f"{', '.join(named)} {'is' if len(named) == 1 else 'are'}"
             problem = (
-                f"{len(args)} arguments came" if len(args) > len(names)
+                f"{len(args)} arguments came without a name" if len(args) > self._positional
                 else f"{these} unknown or came twice" if wrong
                 else f"{these} missing"
             )  # fmt: skip
@@ -237,6 +289,17 @@ class Launcher:
             bound.check_aliases(self.name, self.parameters)
         return bound
 
+    def check(self, values: tuple[Any, ...]) -> None:
+        """`bind`, for its refusals, of the arguments that are known before others are run."""
+        known = [(p, v) for p, v in zip(self.parameters, values, strict=True) if v is not UNKNOWN]
+        parameters = tuple(p for p, _ in known)
+        bound = Bound(self.name, parameters, tuple(v for _, v in known))
+        if not self.may_alias and not bound.storages_differ():
+            bound.check_aliases(self.name, parameters)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _launcher_of, (self.Result,)
+
     @property
     def _numba_type_(self) -> Any:
         # So that another kernel can call this one as a device function.
@@ -253,8 +316,22 @@ class Launcher:
         return f"<launcher {self.name}({names}){how}>"
 
 
+# By the types of their results, with which they are pickled.
+_launchers: WeakValueDictionary[ResultType, Launcher] = WeakValueDictionary()
+# Those that came by value, with what has been compiled of them, for the next time that they come.
+_came: deque[Launcher] = deque(maxlen=32)
+
+
+def _launcher_of(result: ResultType) -> Launcher:
+    found = _launchers.get(result)
+    if found is None:
+        found = Launcher(*result._made_of, result)
+        _came.append(found)
+    return found
+
+
 @overload
-def launcher(function: Callable[..., Any], /) -> Launcher: ...
+def launcher(function: Callable[P, Any], /) -> Launcher[P]: ...
 @overload
 def launcher(
     *,
@@ -263,7 +340,7 @@ def launcher(
     preconditions: Iterable[str] = (),
     may_alias: bool = False,
     **jit_options: Any,
-) -> Callable[[Callable[..., Any]], Launcher]: ...
+) -> Callable[[Callable[P, Any]], Launcher[P]]: ...
 def launcher(
     function: Any = None,
     /,

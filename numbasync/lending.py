@@ -11,31 +11,39 @@ from typing import TYPE_CHECKING, Any
 
 from numbasync import extents, stream
 from numbasync.backend import base
+from numbasync.exclusive import exclusive
 from numbasync.submission import Submission
 
 if TYPE_CHECKING:
     from numbasync.tensor import Tensor
 
 
-def _users(tensor: Tensor) -> list[base.Stream]:
+def _users(tensor: Tensor, loan: base.Loan) -> list[base.Stream]:
     """The streams with work that a consumer comes behind: it may write what others still read.
 
     What stands in line, behind a compilation, is submitted first.
+
+    Raises:
+        ReentrancyError: lending waits, and this thread is enqueuing an operation or a graph.
     """
+    if loan.waits:
+        exclusive.check()
     stream.before_mark()
     storage, device = tensor.storage, tensor.device
     assert device is not None  # it has storage
     with device.leasing:  # who finds a lease finds its work on the stream
-        extents.note(storage)
         users: list[Submission] = []
         for each in (storage, *storage.linked()):
             users += (s for s in (each.writer, *each.readers.values()) if s is not None)
-        streams = {s.stream: None for s in users if not s.done and s.stream.device is device}
-        return [s.backend for s in streams]
+        streams = {s.stream: None for s in users if not s.done}
+        # Another device can be waited for, if it uses the same memory; its streams have no
+        # order with the consumer's.
+        return [s.backend for s in streams if loan.waits or s.device is device]
 
 
 def _interface(tensor: Tensor, loan: base.Loan) -> dict[str, Any]:
-    return loan.interface(_users(tensor), tensor.source)
+    extents.note(tensor.storage)
+    return loan.interface(_users(tensor, loan), tensor.source)
 
 
 def _dlpack(tensor: Tensor, loan: base.Loan) -> Callable[..., object]:
@@ -46,18 +54,30 @@ def _dlpack(tensor: Tensor, loan: base.Loan) -> Callable[..., object]:
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> object:
-        """A capsule of the array, in order for work on `stream`.
+        """A capsule of the array, in order for work on `stream`. Of host memory, the work on it is
+        done when this returns: it blocks the thread until then.
 
         Args:
-            stream: the consumer's native handle; None or 1: the legacy default stream; -1: none.
+            stream: the consumer's native handle; None or 1: the legacy default stream; -1: none,
+                and no order. For host memory None or -1.
             max_version: the newest DLPack that the consumer reads.
             dl_device: only the device it is on.
-            copy: only None or False.
+            copy: None or False; for host memory also True.
         """
-        users = [] if stream == -1 else _users(tensor)
+        extents.note(tensor.storage)
+        users = [] if stream == -1 else _users(tensor, loan)
         return loan.dlpack(users, tensor.source, stream, max_version, dl_device, copy)
 
     return lend
+
+
+class Lending:
+    """What type checkers know of a tensor's protocols, which it has if its device lends so."""
+
+    __slots__ = ()
+
+    __dlpack__: Callable[..., Any]
+    __dlpack_device__: Callable[[], tuple[int, int]]
 
 
 # What a tensor has if its device can lend: made of the tensor and its loan.

@@ -7,35 +7,121 @@ With a limit, submitting waits, as sending to a full queue does; it never fails.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import operator
 import threading
 import time
+import weakref
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numbasync import reactor
-from numbasync.device import Device, Limit, chosen_device
+from numbasync.device import Device, chosen_device
 from numbasync.errors import CallerError
+from numbasync.limit_types import InFlight, Limit, limits_here
+
+if TYPE_CHECKING:
+    from numbasync.submission import Submission
 
 LOOK_SECONDS = 0.0002  # between two looks of a thread that waits for room
 QUICK_LOOKS = 100  # at first, which only let other threads run in between
 LOOK_AGAIN = 0.1  # of a loop, when nothing has come to its end
+LATER = 0.001  # of a loop, when there is room for somebody who comes first
+GONE = 0.5  # seconds without a look: whoever waits there waits no more
 ASK_EVERY = 500  # looks; in between, the device itself is not asked
 
-_scoping = threading.RLock()  # reentrant: a finaliser may leave a block
+_lock = threading.RLock()  # reentrant: a finaliser may leave a block
+_tickets = itertools.count(1)
+
+
+class Bounds:
+    """One call of `na.limit`: what may be in flight of the operations that it admits.
+
+    Attributes:
+        most: how much that is.
+        priority: of those who wait for room under it; None: as outside of it.
+        blocks: how many `with` blocks of it are open.
+        waiting: those who wait for room.
+    """
+
+    def __init__(self, device: Device, most: Limit, priority: int | None) -> None:
+        self.device = device
+        self.most = most
+        self.priority = priority
+        self.blocks = 0
+        self.is_device_wide = True  # it admits all that the device is given
+        self.waiting: weakref.WeakSet[Room] = weakref.WeakSet()
+        self._admitted: list[Submission] = []
+
+    def admit(self, submission: Submission) -> None:
+        """Count it, from when it is enqueued until it is done."""
+        if not self.is_device_wide and self.most != UNBOUNDED:
+            with _lock:
+                self._admitted.append(submission)
+
+    def in_flight(self) -> InFlight:
+        """What is in flight now. Looks at the device first."""
+        if self.is_device_wide:
+            return self.device.in_flight
+        self.device.reclaim()
+        with _lock:
+            self._admitted = [s for s in self._admitted if not s.done]
+            now = [s for s in self._admitted if s.sequence]
+        return InFlight(len(now), sum(s.nbytes for s in now))
+
+    def has_room(self, nbytes: int | None, mine: int) -> bool:
+        """Whether there is room for `nbytes` more of an operation that has `mine` bytes already;
+        None: for one that begins.
+        """
+        most = self.most
+        if most == UNBOUNDED:
+            return True
+        now = self.in_flight()
+        if now.ops == 0:
+            return True
+        if most.ops is not None and now.ops >= most.ops and nbytes is None:
+            return False
+        return most.bytes is None or now.bytes + mine + (nbytes or 1) <= most.bytes
+
+
+UNBOUNDED = Limit(None, None)
 
 
 class Setting:
-    """A limit that has been set; as a context manager, until the end of the block."""
+    """A limit that has been set; as a context manager, of what the block submits instead."""
 
-    def __init__(self, device: Device, before: Limit | None) -> None:
-        self._device = device
-        self._before = before
+    def __init__(self, bounds: Bounds) -> None:
+        self._bounds = bounds
+        with _lock:
+            device = bounds.device
+            self._before: Bounds | None = device.limit_of_all
+            if bounds.most != UNBOUNDED or bounds.priority is None:
+                device.limit_of_all = self._of_all
+                device.note_limits()
+            _settings.add(self)
 
-    def __enter__(self) -> Limit | None:
-        with _scoping:
-            self._device.limit_scopes.append(self)
-        return self._device.limit
+    @property
+    def _of_all(self) -> Bounds | None:
+        return None if self._bounds.most == UNBOUNDED else self._bounds
+
+    def __enter__(self) -> Limit:
+        bounds = self._bounds
+        device = bounds.device
+        with _lock:
+            if bounds.is_device_wide:
+                bounds.is_device_wide = False
+                # As if it had never held for all; another thread may have set one meanwhile.
+                if device.limit_of_all is self._of_all:
+                    device.limit_of_all = self._before
+                for other in _settings:
+                    if other._before is bounds:
+                        other._before = self._before
+                self._before = None
+            bounds.blocks += 1
+            device.open_limits += bounds.blocks == 1
+            device.note_limits()
+        limits_here.set((*limits_here.get(), bounds))
+        return bounds.most
 
     def __exit__(
         self,
@@ -43,28 +129,44 @@ class Setting:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        with _scoping:
-            scopes = self._device.limit_scopes
-            at = scopes.index(self)
-            scopes.remove(self)
-            if at == len(scopes):
-                self._device.limit = self._before
-            else:  # a block of another task began inside this one, and goes on
-                scopes[at]._before = self._before
+        bounds = self._bounds
+        held = list(limits_here.get())
+        if bounds in held:  # else the block is left in another context, by a finaliser perhaps
+            held.reverse()
+            held.remove(bounds)
+            limits_here.set(tuple(reversed(held)))
+        with _lock:
+            bounds.blocks -= 1
+            bounds.device.open_limits -= bounds.blocks == 0
+            bounds.device.note_limits()
 
     def __repr__(self) -> str:
-        return f"<limit of {self._device.label}: {self._device.limit}>"
+        return f"<limit of {self._bounds.device.label}: {self._bounds.most}>"
+
+
+# Those that somebody holds; most are dropped where they are made, or left by their block.
+_settings: weakref.WeakSet[Setting] = weakref.WeakSet()
 
 
 def limit(
     ops: int | None = None,
     bytes: int | None = None,
     device: Device | None = None,
+    priority: int | None = None,
 ) -> Setting:
-    """Bound what is in flight on a device: from now on, or inside `with na.limit(...):`.
+    """Bound what is in flight: of the operations that `with na.limit(...):` submits, or, without
+    `with`, of all that the device is given, until the next call: `na.limit()` lifts it.
 
     An operation that finds no room waits before it is enqueued: an await while the loop turns,
-    a blocking form by blocking. What is submitted behind it on the same loop waits behind it.
+    a blocking form by blocking. A block is of its task, and of tasks that are made in it; blocks
+    in blocks all hold, and so does the limit of the device. What is submitted in a block waits
+    under its limit also when the block has been left. One that nobody awaits any more is not
+    enqueued.
+
+    Of those who wait for room, those of higher priority go first, and among equals those that
+    were submitted first. Under one limit operations of a thread keep their order. Others pass
+    them only if both are known to share no tensor; closures (`then`, `defer`) may use any.
+
     One that is larger than `bytes` alone goes when nothing else is in flight. Threads that
     submit at the same instant may exceed a limit by one operation each.
 
@@ -73,18 +175,27 @@ def limit(
         bytes: most bytes that operations in flight have allocated on the device, and hold in
             page-locked host memory for copies; None for any number.
         device: default: the default device.
+        priority: of what the block submits, higher first; None: as outside of it, at first 0.
 
     Returns:
-        What `with` takes: at the end of the block the limit is again what it was before.
+        What `with` takes.
 
     Raises:
-        CallerError: a bound is less than 1 or no whole number, or `device` is no device.
+        CallerError: a bound is less than 1 or no whole number, `priority` is no whole number, or
+            `device` is no device.
     """
     device = chosen_device(device, "limit")
-    found = Limit(_bound("ops", ops), _bound("bytes", bytes))
-    setting = Setting(device, device.limit)
-    device.limit = None if found == Limit(None, None) else found
-    return setting
+    most = Limit(_bound("ops", ops), _bound("bytes", bytes))
+    return Setting(Bounds(device, most, _whole(priority)))
+
+
+def _whole(priority: Any) -> int | None:
+    try:
+        return None if priority is None else operator.index(priority)
+    except TypeError:
+        raise CallerError(
+            f"limit(priority={priority!r:.60}): write a whole number; higher ones go first."
+        ) from None
 
 
 def _bound(name: str, value: Any) -> int | None:
@@ -102,47 +213,93 @@ def _bound(name: str, value: Any) -> int | None:
     return found
 
 
+class Admission:
+    """What limits an operation is submitted under, and its turn among those who wait for room."""
+
+    __slots__ = ("device", "rank", "under")
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.under: tuple[Bounds, ...] = device.limits_held()
+        of_all = device.limit_of_all
+        given = (b.priority for b in (*reversed(self.under), of_all) if b is not None)
+        self.rank = (-next((p for p in given if p is not None), 0), next(_tickets))
+
+    def limits(self) -> tuple[Bounds, ...]:
+        """Those that hold now. One of all operations may have been set or lifted meanwhile."""
+        of_all = self.device.limit_of_all
+        return self.under if of_all is None else (*self.under, of_all)
+
+    def admit(self, submission: Submission) -> None:
+        for bounds in self.under:
+            bounds.admit(submission)
+
+
 class Room:
-    """A preparation: there is room on `device`.
+    """A preparation: there is room on the device, and nobody else comes first.
 
     Args:
+        admission: of the operation.
+        submission: its bytes count already.
         nbytes: for as many more bytes; None: for an operation that begins.
-        mine: bytes that the same operation has already.
     """
 
-    def __init__(self, device: Device, nbytes: int | None = None, mine: int = 0) -> None:
-        self._device = device
+    def __init__(
+        self, admission: Admission, submission: Submission, nbytes: int | None = None
+    ) -> None:
+        self._admission = admission
+        self._submission = submission
         self._nbytes = nbytes
-        self._mine = mine
+        self._looked = 0.0
+        self._thread = threading.get_ident()
+        self._blocks = False  # so that nobody else of its thread goes on
 
     def is_there(self) -> bool:
-        """Whether there is now. Looks at the device first."""
-        most = self._device.limit
-        if most is None:
+        """Whether there is now. Looks at the device first. If not, it waits for its turn."""
+        limits, self._looked = self._admission.limits(), time.monotonic()
+        if self._fits(limits) and not self._is_behind(limits):
             return True
-        now = self._device.in_flight
-        if now.ops == 0:
-            return True
-        if most.ops is not None and now.ops >= most.ops and self._nbytes is None:
-            return False
-        if most.bytes is None:
-            return True
-        return now.bytes + self._mine + (self._nbytes or 1) <= most.bytes
+        for bounds in limits:
+            bounds.waiting.add(self)
+        return False
+
+    def taken(self) -> None:
+        """It waits no more."""
+        for bounds in self._admission.limits():
+            bounds.waiting.discard(self)
+
+    def _fits(self, limits: tuple[Bounds, ...]) -> bool:
+        mine = self._submission.nbytes
+        return all(bounds.has_room(self._nbytes, mine) for bounds in limits)
+
+    def _is_behind(self, limits: tuple[Bounds, ...]) -> bool:
+        """Whether somebody who comes first and waits under one of the limits could go now."""
+        return any(
+            other._admission.rank < self._admission.rank
+            and self._looked - other._looked < GONE
+            and not (self._blocks and other._thread == self._thread)
+            and other._fits(other._admission.limits())
+            for bounds in limits
+            for other in list(bounds.waiting)
+        )
 
     def run(self) -> None:
         """Block the thread until there is."""
-        looks = 0
+        looks, self._blocks = 0, True
         while not self.is_there():
             time.sleep(0 if looks < QUICK_LOOKS else LOOK_SECONDS)
             looks += 1
             if not looks % ASK_EVERY:
-                self._device.ask()
+                self._admission.device.ask()
 
     async def wait(self) -> None:
         """Wait, while the loop turns, until something that is in flight has come to its end."""
         watcher = reactor.current()
-        fronts = [(s, s.front) for s in list(self._device.busy)]
-        if not any(front for _, front in fronts) or self.is_there():
+        fronts = [(s, s.front) for s in list(self._admission.device.busy)]
+        if self.is_there():
+            return
+        if not any(front for _, front in fronts):
+            await asyncio.sleep(LATER)
             return
         for s, front in fronts:
             s.have_marked(front)

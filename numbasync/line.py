@@ -12,47 +12,42 @@ import asyncio
 import contextlib
 import itertools
 import math
-import os
+import operator
 import threading
 import weakref
-from collections import deque
-from collections.abc import Awaitable, Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
 from contextvars import ContextVar
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from numbasync import stream
 from numbasync.backend.base import Preparation
-from numbasync.exclusive import LOOK_AGAIN, Turn, unlocked
-from numbasync.helpers import background
+from numbasync.exclusive import unlocked
 from numbasync.limits import Room
-from numbasync.staging import Reading
+from numbasync.preparing import attempt, beside
 
 T = TypeVar("T")
 
-_workers: ThreadPoolExecutor | None = None
-
-
-def _executor() -> ThreadPoolExecutor:
-    """Threads that compile while event loops turn; made when first needed."""
-    global _workers
-    if _workers is None:
-        _workers = ThreadPoolExecutor(4, thread_name_prefix="numbasync-prepare")
-    return _workers
-
-
-def _forget_workers() -> None:
-    global _workers
-    _workers = None
-
-
-if hasattr(os, "register_at_fork"):  # a forked child has none of the threads
-    os.register_at_fork(after_in_child=_forget_workers)
-
 
 class Waiting(Protocol):
-    """Something that stands in line."""
+    """Something that stands in line.
+
+    Attributes:
+        lane: the limits that it is submitted under. Within a lane nobody passes anybody.
+        place: its number in the line; later ones have higher numbers.
+        behind: one before it that it must not pass, if it has met one.
+    """
+
+    place: int
+    behind: Waiting | None
+
+    @property
+    def lane(self) -> Hashable: ...
+
+    def may_pass(self, other: Waiting) -> bool:
+        """Whether nobody can tell if it is enqueued before `other`, which waits for room."""
+        ...
 
     def begin(self) -> Preparation | None:
         """Enqueue up to a preparation; that one, if it stands at one already; None at the
@@ -64,6 +59,9 @@ class Waiting(Protocol):
         """`need` is done, or failed: enqueue up to the next one."""
         ...
 
+
+_place = operator.attrgetter("place")
+_Job: TypeAlias = "asyncio.Future[BaseException | None]"
 
 # All lines, of all threads, by their identity.
 _lines: weakref.WeakValueDictionary[int, Line] = weakref.WeakValueDictionary()
@@ -79,25 +77,48 @@ class Line:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         # Weakly: the thread keeps its line, and a loop keeps its tasks and what they hold.
         self._loop = weakref.ref(loop)
-        self._waiting: deque[Waiting] = deque()
+        self._waiting: OrderedDict[Waiting, Hashable] = OrderedDict()  # with their lanes
+        self._lanes: dict[Hashable, OrderedDict[Waiting, None]] = {}
+        # Of those who stand at a preparation: which, and when the loop has it.
+        self._jobs: dict[Waiting, tuple[Preparation, _Job]] = {}
+        self._places = itertools.count()
         self._lock = threading.RLock()
         self._thread = threading.current_thread()
         self._task: asyncio.Task[None] | None = None
-        self._submitter = 0  # the thread that runs the first one, whose closures may come back
+        self._changed: asyncio.Future[None] | None = None  # what the task waits for, too
+        self._submitter = 0  # the thread that runs one of them, whose closures may come back
         self._kept: list[object] = []
         _lines[id(self)] = self
 
     def add(self, waiting: Waiting) -> None:
-        """Stand in line, at the end."""
-        self._waiting.append(waiting)
+        """Stand in line, at the end; and go at once, if nobody before has to go first."""
+        waiting.place = next(self._places)
+        lane = self._waiting[waiting] = waiting.lane
+        self._lanes.setdefault(lane, OrderedDict())[waiting] = None
+        # Now: a task that is cancelled at once never begins.
+        if next(iter(self._lanes[lane])) is waiting and self._goes(waiting):
+            return
         if self._task is None or self._task.done():
-            first = self._waiting[0]
-            # Now: a task that is cancelled at once never begins.
-            need = self._submit(first.begin)
-            job = None if need is None else self._prepare(need)
-            loop = asyncio.get_running_loop()
-            self._task = loop.create_task(self._work_off(need, job))
+            self._task = asyncio.get_running_loop().create_task(self._work_off())
             self._task.add_done_callback(self._worked_off)
+        else:
+            self._tell()
+
+    def withdraw(self, waiting: Waiting) -> None:
+        """It will not go: those behind need not wait for it. Any thread may call."""
+        job = self._jobs.get(waiting)
+        self._leave(waiting)
+        loop = self._loop()
+        if loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                if job is not None:
+                    loop.call_soon_threadsafe(job[1].cancel)
+                loop.call_soon_threadsafe(self._tell)
+
+    def _tell(self) -> None:
+        """Have the task look who may go."""
+        if self._changed is not None and not self._changed.done():
+            self._changed.set_result(None)
 
     def _worked_off(self, task: asyncio.Task[None]) -> None:
         if self._task is task:
@@ -144,7 +165,7 @@ class Line:
         with self._lock:
             while self._waiting:
                 try:
-                    first = self._waiting[0]
+                    first = next(iter(self._waiting))
                     need = self._submit(first.begin)
                     if need is None:
                         self._leave(first)
@@ -163,9 +184,15 @@ class Line:
         finally:
             self._submitter = 0
 
-    def _leave(self, first: Waiting) -> None:
-        if self._waiting and self._waiting[0] is first:
-            self._waiting.popleft()
+    def _leave(self, waiting: Waiting) -> None:
+        self._jobs.pop(waiting, None)
+        if waiting in self._waiting:
+            key = self._waiting.pop(waiting)
+            lane = self._lanes[key]
+            del lane[waiting]
+            if not lane:
+                del self._lanes[key]
+        waiting.behind = None
         if not self._waiting:
             self._kept.clear()
 
@@ -175,58 +202,72 @@ class Line:
         if not self._waiting:
             self._kept.clear()
 
-    def _prepare(self, need: Preparation) -> asyncio.Future[BaseException | None]:
-        """Do it on another thread; or, if another task or thread is at it, wait for that."""
-        if isinstance(need, Turn):
-            return settled(need)
-        if isinstance(need, Room):
-            return asyncio.ensure_future(told(need.wait()))
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[BaseException | None] = loop.create_future()
+    def _has_to_wait(self, waiting: Waiting) -> bool:
+        """Whether it must not be enqueued before one of those who stand before it."""
+        if any(
+            other.place < waiting.place and not isinstance(need, Room)
+            for other, (need, _) in self._jobs.items()
+        ):
+            return True
+        if waiting.behind is None or waiting.behind not in self._waiting:
+            waiting.behind = None
+            for other in self._waiting:
+                if other is waiting:
+                    break
+                if not waiting.may_pass(other):
+                    waiting.behind = other
+                    break
+        return waiting.behind is not None
 
-        def tell(error: BaseException | None) -> None:
+    def _goes(self, waiting: Waiting) -> bool:
+        """Submit the first of a lane up to its next preparation, if it may; whether it has left."""
+        job = self._jobs.get(waiting)
+        if job is not None:
+            need, done = job
             if not done.done():
-                done.set_result(error)
+                return False
+            error = None if done.cancelled() else done.result()
+            self._jobs.pop(waiting, None)
+            self._submit(partial(waiting.go_on, need, error))
+        elif self._has_to_wait(waiting):
+            return False
+        following = self._submit(waiting.begin)
+        if following is None:
+            self._leave(waiting)
+            return True
+        self._jobs[waiting] = following, beside(following, self.finish)
+        return False
 
-        def prepared(job: Future[BaseException | None]) -> None:
-            try:
-                # An exception if the preparation was stopped, by no Exception.
-                error = job.exception() or job.result()
-                loop.call_soon_threadsafe(tell, error)
-            except RuntimeError:  # the loop is closed
-                self.finish()
+    def _pass(self) -> None:
+        """Submit all who may go: those who came first, first."""
+        while True:
+            firsts = sorted((next(iter(lane)) for lane in self._lanes.values()), key=_place)
+            if not any(self._goes(first) for first in firsts):  # none has left
+                return
 
-        try:
-            job = (
-                background(partial(attempt, need.aside)) if isinstance(need, Reading)
-                else _executor().submit(attempt, need)
-            )  # fmt: skip
-            job.add_done_callback(prepared)
-        except RuntimeError:  # no thread can be started
-            tell(attempt(need))
-        return done
-
-    async def _work_off(
-        self, need: Preparation | None, job: asyncio.Future[BaseException | None] | None
-    ) -> None:
-        first: Waiting | None = None
+    async def _work_off(self) -> None:
+        loop, jobs = asyncio.get_running_loop(), list[asyncio.Future[Any]]()
         try:
             while self._waiting:
-                first = self._waiting[0]
-                if need is None:
-                    self._leave(first)
-                else:
-                    error = await (job or self._prepare(need))
-                    job = None
-                    self._submit(partial(first.go_on, need, error))
-                need = self._submit(self._waiting[0].begin) if self._waiting else None
+                self._pass()
+                if self._waiting:
+                    self._changed = loop.create_future()
+                    jobs = [self._changed, *(job for _, job in self._jobs.values())]
+                    await asyncio.wait(jobs, return_when=asyncio.FIRST_COMPLETED)
         except GeneratorExit:  # collected with its loop: a finaliser is no place to compile
             raise
-        except BaseException:  # the loop ends, or a closure ends it
+        except asyncio.CancelledError:
+            # The loop ends. It cancels those who wait as well, who then withdraw from here.
+            for _ in range(3):
+                await asyncio.sleep(0)
+            self.finish()
+            raise
+        except BaseException:  # a closure ends it
             self.finish()
             raise
         finally:
-            first = need = job = None  # a cancelled task keeps its frame
+            self._changed = None
+            jobs.clear()  # a cancelled task keeps its frame
 
 
 class _Thread(threading.local):
@@ -334,24 +375,6 @@ stream.nothing_waits = is_empty
 stream.line_is_finished = finished
 
 
-def attempt(need: Preparation) -> BaseException | None:
-    """Do it; the error as a value, so that it can be thrown where the need arose."""
-    try:
-        need.run()
-    except Exception as error:
-        return error
-    return None
-
-
-async def told(need: Awaitable[None]) -> BaseException | None:
-    """Await it; the error as a value."""
-    try:
-        await need
-    except Exception as error:
-        return error
-    return None
-
-
 def do(waiting: Waiting, need: Preparation) -> None:
     """Prepare on this thread, and go on."""
     try:
@@ -360,22 +383,3 @@ def do(waiting: Waiting, need: Preparation) -> None:
         waiting.go_on(need, stop)
         raise
     waiting.go_on(need, error)
-
-
-def settled(turn: Turn) -> asyncio.Future[BaseException | None]:
-    """A future of the running loop that is done when `turn` is settled."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[BaseException | None] = loop.create_future()
-
-    def wake() -> None:
-        if not future.done():
-            future.set_result(None)
-
-    def call() -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(wake)
-
-    turn.when_settled(call)
-    # Its line's loop may be closed, or its thread end, without a word: look again.
-    loop.call_later(LOOK_AGAIN, wake)
-    return future

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from sys import _getframe
 from typing import Any
 
 import numpy as np
 
+from numbasync.callsite import call_site
 from numbasync.context import Context
 from numbasync.contiguous import Contiguous
 from numbasync.copies import HostArray, upload_new
@@ -39,6 +41,9 @@ class Made(DeviceOp[Tensor]):
         assert made is not None  # `at_once` has made it, and it is asked for once
         return made
 
+    def operands(self) -> frozenset[int] | None:
+        return frozenset()
+
     @property
     def label(self) -> str:
         at = self._name, self._kind.shape
@@ -62,13 +67,15 @@ class Full(Made):
     is_quick = True
 
     def __init__(self, kind: Contiguous, value: np.generic | None, name: str) -> None:
+        frame = _getframe(2)  # as in `Launch`
+        self._site = frame.f_code, frame.f_lasti
         self._kind = kind
         self._value = value
         self._name = name
 
     def at_once(self, submission: Submission, pool: MemoryPool | None) -> bool:
         kind, stream = self._kind, submission.stream
-        if stream.device.limit is not None:
+        if stream.device.is_limited:
             return False
         storage = (pool or stream.device.pool).reuse(kind.nbytes)
         if storage is None:
@@ -85,7 +92,7 @@ class Full(Made):
 
     def steps(self, ctx: Context) -> Steps[Tensor]:
         kind = self._kind
-        if ctx.device.limit is not None:
+        if ctx.admission is not None:
             yield from ctx.room(kind.nbytes)
         made = Tensor.of(ctx.device, ctx.alloc(kind.nbytes), kind)
         if self._value is not None and kind.nbytes:
@@ -97,13 +104,14 @@ class Generated(Made):
     """A new tensor with elements that the host computes when this is enqueued."""
 
     def __init__(self, kind: Contiguous, make: Callable[[], HostArray], name: str) -> None:
+        self._site = call_site(2)
         self._kind = kind
         self._make = make
         self._name = name
 
     def steps(self, ctx: Context) -> Steps[Tensor]:
         kind = self._kind
-        if ctx.device.limit is not None:
+        if ctx.admission is not None:
             yield from ctx.room(kind.nbytes + held(ctx.device, kind.nbytes))
         made = Tensor.of(ctx.device, ctx.alloc(kind.nbytes), kind)
         yield from upload_new(ctx, made, self._make())
@@ -116,15 +124,19 @@ class FromHost(Made):
     _name = "from_host"
 
     def __init__(self, kind: Contiguous, array: HostArray) -> None:
+        self._site = call_site(2)
         self._kind = kind
         self._array = array
         # Page-locked arrays are read when the copy runs, and large ones by several threads.
         self.is_quick = 0 < kind.nbytes <= LARGE and not isinstance(array, HostBuffer)
 
+    def operands(self) -> frozenset[int] | None:
+        return None if isinstance(self._array, HostBuffer) else frozenset()
+
     def at_once(self, submission: Submission, pool: MemoryPool | None) -> bool:
         kind, stream = self._kind, submission.stream
         device = stream.device
-        if device.limit is not None:
+        if device.is_limited:
             return False
         block = device.backend.host_block(kind.nbytes)
         if block is None:
@@ -143,7 +155,7 @@ class FromHost(Made):
 
     def steps(self, ctx: Context) -> Steps[Tensor]:
         kind = self._kind
-        if ctx.device.limit is not None:
+        if ctx.admission is not None:
             yield from ctx.room(kind.nbytes + held(ctx.device, kind.nbytes))
         made = Tensor.of(ctx.device, ctx.alloc(kind.nbytes), kind)
         yield from upload_new(ctx, made, self._array)

@@ -10,8 +10,9 @@ from typing import Any, Generic, TypeVar
 from numbasync import line
 from numbasync.backend.base import Preparation
 from numbasync.context import Context
-from numbasync.errors import ReentrancyError, StateError
+from numbasync.errors import AlreadySubmittedError, ReentrancyError, StateError
 from numbasync.exclusive import Turn
+from numbasync.picklable import Recipe, packed
 from numbasync.submission import Submission
 
 T = TypeVar("T")
@@ -35,11 +36,22 @@ class Once(Generic[T]):
         self._error: BaseException | None = None
         self._trace: TracebackType | None = None
         self._producer: Submission | None = None
+        self._left: _Begun[T] | None = None  # begun, and taken by nobody
 
     @property
     def begun(self) -> bool:
         """Whether anyone has asked."""
         return self._turn is not None
+
+    def __reduce__(self) -> Recipe:
+        """Of the steps of an operation that nobody has asked for."""
+        steps: Any = self._steps  # a bound method
+        if steps is None:
+            raise AlreadySubmittedError(
+                f"{self._label} was already submitted; only an operation that has not run can be "
+                "pickled.\nPickle its result: await op"
+            )
+        return _once, (packed(steps.__self__), self._label)
 
     def steps(self, ctx: Context) -> Steps[T]:
         """The value, on whatever stream `ctx` is; taken now if nobody has asked before."""
@@ -50,18 +62,15 @@ class Once(Generic[T]):
                 self._turn = made
             turn = self._turn
         if steps is not None:
-            yield from self._take(steps, ctx, turn)
-        elif not turn.is_settled:
-            whole = ctx.whole
-            whole.waits_for = self
-            try:
-                self._check_cycle(ctx)
-                while not turn.is_settled:  # who waits may look up before it is
-                    line.finish_left_alone()  # whoever takes them may stand there
-                    if not turn.is_settled:
-                        yield turn
-            finally:
-                whole.waits_for = None
+            inner = ctx.part(self._label)
+            inner.suspend()  # it may be, and then only its own steps hold it
+            yield from self._take(_Begun(steps(inner), inner), ctx, turn)
+        while not (turn := self._turn).is_settled or self._left is not None:
+            left = self._take_over(turn)
+            if left is not None:
+                yield from self._take(left, ctx, self._turn)
+            else:
+                yield from self._wait(ctx, turn)
         if self._error is not None:
             try:
                 raise self._error.with_traceback(self._trace)
@@ -71,6 +80,28 @@ class Once(Generic[T]):
             ctx.depend(self._producer)
         value: T = self._value
         return value
+
+    def _take_over(self, turn: Turn) -> _Begun[T] | None:
+        """The steps that nobody takes any more, and a new turn for those who wait meanwhile."""
+        made = Turn()
+        with self._lock:
+            left, self._left = self._left, None
+            if left is not None:
+                self._turn = made
+            return left
+
+    def _wait(self, ctx: Context, turn: Turn) -> Steps[None]:
+        """Wait until whoever takes the steps is through, or leaves them to others."""
+        whole = ctx.whole
+        whole.waits_for = self
+        try:
+            self._check_cycle(ctx)
+            while not turn.is_settled:  # who waits may look up before it is
+                line.finish_left_alone()  # whoever takes them may stand there
+                if not turn.is_settled:
+                    yield turn
+        finally:
+            whole.waits_for = None
 
     def _forget(self) -> None:
         """It was recorded, and will never run: nobody writes what its value holds."""
@@ -97,15 +128,33 @@ class Once(Generic[T]):
                 )
             once = runner.whole.waits_for
 
-    def _take(self, steps: Callable[[Context], Steps[T]], ctx: Context, turn: Turn) -> Steps[None]:
+    def _take(self, begun: _Begun[T], ctx: Context, turn: Turn) -> Steps[None]:
         # A submission of its own: what its runner does besides, and how that ends, is none of
         # the others' business.
-        inner = self._runner = ctx.part(self._label)
-        inner.suspend()  # it may be, and then only its own steps hold it
+        inner = self._runner = begun.ctx
+        inner.parent = ctx
+        failed: BaseException | None = None
         try:
-            self._value = yield from steps(inner)
+            while True:
+                if begun.need is None:
+                    steps = begun.steps  # here: nested ones are frames enough
+                    begun.need = next(steps) if failed is None else steps.throw(failed)
+                failed = None
+                try:
+                    yield begun.need
+                except GeneratorExit:
+                    # Whoever runs it is withdrawn. Others may need the value, now or later.
+                    inner.parent, self._left = None, begun
+                    raise
+                except BaseException as error:
+                    failed = error
+                begun.need = None
+        except StopIteration as end:
+            self._value = end.value
             self._producer = inner.close()
             inner.if_forgotten(self._forget)
+        except GeneratorExit:
+            raise
         except Exception as error:
             # Without this frame, which would hold us, who hold the error.
             trace = error.__traceback__
@@ -118,5 +167,26 @@ class Once(Generic[T]):
             self._error = StateError(f"whoever ran {self._label} was stopped: {stop!r}")
             raise
         finally:
+            failed = None  # its traceback holds this frame
             self._runner = None
             turn.settle()
+
+
+class _Begun(Generic[T]):
+    """Steps that need not end with the operation that takes them.
+
+    Attributes:
+        steps: what they are.
+        ctx: where they are run.
+        need: what they wait for.
+    """
+
+    def __init__(self, steps: Steps[T], ctx: Context) -> None:
+        self.steps = steps
+        self.ctx = ctx
+        self.need: Preparation | None = None
+
+
+def _once(op: Any, label: str) -> Once[Any]:
+    op.claim()
+    return Once(op.steps, label)

@@ -7,30 +7,32 @@ them on the stream that it is given, so their order on the device is their order
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Generator
 from typing import Any, Generic, TypeVar
 
 from numbasync import execute
 from numbasync.capturable import Capturable
 from numbasync.context import Context
-from numbasync.errors import AlreadySubmittedError, OperationError
+from numbasync.errors import OperationError
 from numbasync.exclusive import unlocked
 from numbasync.future import DeviceFuture
+from numbasync.later import check_there
 from numbasync.memory import MemoryPool
 from numbasync.once import Once
 from numbasync.once import Steps as Steps
-from numbasync.parts import check_closure, name_of, part_of, refusing, shortened
+from numbasync.parts import check_closure, name_of, not_a_coroutine, part_of, refusing, shortened
+from numbasync.picklable import Picklable
+from numbasync.runs_once import RunsOnce
 from numbasync.scheduling import SchedulingPolicy
-from numbasync.stream import Stream
+from numbasync.stream import AnyStream, Stream
 from numbasync.submission import Submission
-from numbasync.value_methods import ValueMethods
+from numbasync.value_methods import ValueMethods, itself
 
 T = TypeVar("T")
 U = TypeVar("U")
 
 
-class DeviceOp(ValueMethods, Capturable[T], Generic[T]):
+class DeviceOp(RunsOnce, Picklable, ValueMethods[T], Capturable[T], Generic[T]):
     """A lazy operation that gives a `T`. It runs once.
 
     | to run it | stream chosen by | blocks the thread |
@@ -45,15 +47,10 @@ class DeviceOp(ValueMethods, Capturable[T], Generic[T]):
 
     unordered = False  # nothing that is submitted later has to wait for it
     is_quick = False  # it may be enqueued at once: see `at_once`
-
     # The stream that it asks for, as `kernel[grid, block, stream]` does; None: none.
     stream: Stream | None = None
-
     home: Stream | None = None  # where it runs if nobody asks for a stream; None: the policy's
-
     is_node = False  # a graph can repeat it, which shows without running it
-
-    _free = True  # neither run nor part of another operation
 
     def steps(self, ctx: Context) -> Steps[T]:
         """Enqueue the work. Yields what must be prepared first; returns the value."""
@@ -72,6 +69,12 @@ class DeviceOp(ValueMethods, Capturable[T], Generic[T]):
         """The value, after `at_once`."""
         raise NotImplementedError
 
+    def operands(self) -> frozenset[int] | None:
+        """The identities of the storages that it uses, but for its own; None: they show only when
+        it is run.
+        """
+        return None
+
     @property
     def label(self) -> str:
         """What messages call it."""
@@ -86,39 +89,6 @@ class DeviceOp(ValueMethods, Capturable[T], Generic[T]):
     def __repr__(self) -> str:
         return f"<DeviceOp {self}, {'not run' if self._free else 'used'}>"
 
-    # --- once ---
-
-    def claim(self) -> None:
-        """Take the right to run it.
-
-        Raises:
-            AlreadySubmittedError: it was run before, or is part of another operation.
-        """
-        if not self._free:
-            raise AlreadySubmittedError(
-                f"{self} was already submitted, or made part of another operation.\n"
-                "To use its result twice, share it before the first use:\n\n"
-                f"    op = {self}.shared()\n    a, b = await op, await op"
-            )
-        self._free = False
-
-    def silence(self) -> None:
-        """It will not be run: no warning."""
-        self._free = False
-
-    def __del__(self) -> None:
-        if self._free:
-            try:
-                name = str(self)
-            except Exception:
-                return  # half made: its constructor raised, and that is what the caller got
-            warnings.warn(
-                f"{name} was never awaited: it has not run",
-                RuntimeWarning,
-                stacklevel=2,
-                source=self,
-            )
-
     # --- running ---
 
     def __await__(self) -> Generator[Any, None, T]:
@@ -128,15 +98,15 @@ class DeviceOp(ValueMethods, Capturable[T], Generic[T]):
         """Run on a stream of the default device's policy and block until it is done."""
         return execute.sync(self)
 
-    def sync_on(self, stream: Stream) -> T:
+    def sync_on(self, stream: AnyStream) -> T:
         """Run on `stream` and block until the stream is done, also after an error."""
         return execute.sync_on(self, stream)
 
-    def async_on(self, stream: Stream) -> T:
+    def async_on(self, stream: AnyStream) -> T:
         """Enqueue on `stream`; the value, whose device data is valid in stream order only."""
         return execute.async_on(self, stream)
 
-    def schedule(self, policy: SchedulingPolicy) -> DeviceFuture[T]:
+    def schedule(self, policy: SchedulingPolicy | AnyStream) -> DeviceFuture[T]:
         """A future on the policy's next stream; the work starts at its first await."""
         return execute.schedule(self, policy)
 
@@ -166,6 +136,7 @@ class DeviceOp(ValueMethods, Capturable[T], Generic[T]):
                     f"map of an operation takes a function of its value, not {change!r:.60}.\n"
                     "To map a partition to 8 blocks, write op.map(lambda p: p.map(8))."
                 )
+        check_closure(change, "map", self)
         return Map(self, change)
 
     def inspect(self, look: Callable[[T], object]) -> DeviceOp[T]:
@@ -177,12 +148,7 @@ class DeviceOp(ValueMethods, Capturable[T], Generic[T]):
         """Runs once, however often it is awaited; everyone gets the same object."""
         return Shared(self)
 
-    def unzip(self, n: int | None = None) -> tuple[DeviceOp[Any], ...]:
-        """One operation for each element of the tuple that this gives; it runs once.
-
-        Args:
-            n: how many elements; may be left out where the operation knows it (`zip`, a launch).
-        """
+    def _unzipped(self, n: int | None) -> tuple[DeviceOp[Any], ...]:
         count = self._width() if n is None else n
         if count is None:
             raise OperationError(f"how many values {self} gives is not known yet: write unzip(n).")
@@ -217,6 +183,7 @@ class Link(DeviceOp[U], Generic[T, U]):
         first.claim()
         self._free = True
         self._first: DeviceOp[T] = first
+        self._site = first._site
         if first.stream is not None:
             self.stream = first.stream
         self.home = first.home
@@ -238,6 +205,7 @@ class Link(DeviceOp[U], Generic[T, U]):
                 value = yield from op.steps(ctx)
             while links:
                 link = links.pop()
+                check_there(value, link)
                 value = link.follow(ctx, value)
                 if link.continues:
                     op = value
@@ -286,6 +254,9 @@ class Then(Link[T, U]):
         self._unchecked = unchecked
         self._wants_context = wants_context
 
+    def operands(self) -> frozenset[int] | None:
+        return self._first.operands() if self._then is itself else None
+
     def follow(self, ctx: Context, value: T) -> DeviceOp[U]:
         args: tuple[Any, ...] = (value,)
         if self._wants_context:
@@ -296,7 +267,7 @@ class Then(Link[T, U]):
                 made = self._then(*args)
         else:
             made = self._then(*args)
-        return part_of(ctx, made, self)
+        return part_of(ctx, not_a_coroutine(made, "then", self._then), self)
 
     def _suffix(self) -> str:
         return f".then({name_of(self._then)})"
@@ -318,8 +289,13 @@ class Map(Link[T, U]):
         self._keep = keep
         self._label = label
 
+    def operands(self) -> frozenset[int] | None:
+        # A label is of a method of the value, which uses nothing else.
+        return None if self._label is None else self._first.operands()
+
     def follow(self, ctx: Context, value: T) -> Any:
-        changed = self._change(value)
+        where = "inspect" if self._keep else "map"
+        changed = not_a_coroutine(self._change(value), where, self._change)
         return value if self._keep else changed
 
     def _suffix(self) -> str:
@@ -335,10 +311,13 @@ class Shared(DeviceOp[T]):
     If it fails, every holder gets that error.
     """
 
+    is_shared = True
+
     def __init__(self, parent: DeviceOp[T]) -> None:
         self._free = False
         parent.claim()
         self._free = True
+        self._site = parent._site
         self._label = shortened(f"{parent}.shared()")
         self._count = parent._width()
         self._stream = parent.stream

@@ -100,6 +100,9 @@ class Partition:
             )
         return found
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (self.tensor, self.tile, self.exact, self.blocks)
+
     def unpartition(self) -> Tensor:
         """The tensor."""
         return self.tensor
@@ -112,6 +115,11 @@ class Partition:
         kind = "partition" if self.exact else "partition_prefix"
         mapped = "" if self.blocks is None else f", mapped to {self.blocks} blocks"
         return f"<{kind} of {self.tensor!r} into tiles {self.tile}, grid {self.grid}{mapped}>"
+
+
+def _restored(tensor: Tensor, tile: tuple[int, ...], exact: bool, blocks: int | None) -> Partition:
+    partition = Partition(tensor, tile, exact=exact)
+    return partition if blocks is None else partition.map(blocks)
 
 
 def _check_tile(tile: Any, shape: tuple[int, ...]) -> tuple[int, ...]:

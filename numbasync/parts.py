@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeGuard
+from types import CoroutineType
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 from numbasync.context import Context
 from numbasync.errors import CallerError, OperationError
@@ -12,6 +14,32 @@ from numbasync.stream import Stream
 
 if TYPE_CHECKING:
     from numbasync.op import DeviceOp
+
+T = TypeVar("T")
+
+
+_ASYNC = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
+
+
+def _must_not_be_awaited(where: str, function: object) -> OperationError:
+    return OperationError(
+        f"{where} calls its function while the operation is enqueued, when nothing can be awaited; "
+        f"{getattr(function, '__name__', type(function).__name__)} is an `async def`.\n"
+        "Write a plain function, or await the operation first:\n\n"
+        "    x = await op\n    y = await f(x)"
+    )
+
+
+def not_a_coroutine(value: T, where: str, function: object) -> T:
+    """`value`, which `function` has returned.
+
+    Raises:
+        OperationError: it is a coroutine, which is closed.
+    """
+    if isinstance(value, CoroutineType):
+        value.close()
+        raise _must_not_be_awaited(where, function)
+    return value
 
 
 def is_op(value: object) -> TypeGuard[DeviceOp[Any]]:
@@ -37,8 +65,11 @@ def check_closure(value: object, where: str, first: object = None) -> None:
     """Refuse what cannot be called, and with it the operation that it was to follow.
 
     Raises:
-        OperationError: it is no function.
+        OperationError: it is no function, or one that has to be awaited.
     """
+    if getattr(getattr(value, "__code__", None), "co_flags", 0) & _ASYNC:
+        with refusing((first,)):
+            raise _must_not_be_awaited(where, value)
     if not callable(value):
         with refusing((first, value)):
             raise OperationError(

@@ -8,18 +8,20 @@ elsewhere.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from numbasync import grid as grids
 from numbasync.arguments import Bound
+from numbasync.axes import ALL, Usage, usage
 from numbasync.backend import base
 from numbasync.backend.base import Dim3
 from numbasync.device import Device
 from numbasync.errors import LaunchError
 from numbasync.kernel import Kernel, Keys
 from numbasync.partition import Partition
-from numbasync.signature import Parameter, Role
+from numbasync.signature import Parameter, Role, positional
 from numbasync.stream import Stream
 from numbasync.tiles import are_mapped, with_tiles
 
@@ -161,8 +163,27 @@ class Planner:
         threads = config.block if config.elements is not None and config.block else self._threads
         return grids.Request(
             self.kernel.name, partitions, shape, config.grid, config.block,
-            threads, self.axes, config.elements,
+            threads, self.axes, config.elements, *self._place(arrays, config),
         )  # fmt: skip
+
+    def _place(
+        self, arrays: dict[int, Any], config: Config
+    ) -> tuple[Usage | None, frozenset[tuple[int, int]]]:
+        """What the kernel asks about a thread's place, and the extents that it compares it with:
+        `usage` and `bounds` of a request.
+        """
+        if config.grid is not None or config.elements is not None:
+            return None, frozenset()  # the call says how many threads there are
+        found = self._usage
+        shapes = {i: array.shape for i, array in arrays.items()}
+        bounds = ((a, shapes[i][n]) for a, i, n in found.bounded if 0 <= n < len(shapes.get(i, ())))
+        return found, frozenset(bounds)
+
+    @cached_property
+    def _usage(self) -> Usage:
+        found = usage(self.kernel.dispatcher.py_func)
+        # The kernel around a body with tiles asks for its block along every axis.
+        return replace(found, blocks=ALL) if self._has_tiles else found
 
     def _with_tiles(self, ranks: tuple[int, ...], mapped: bool) -> Any:
         dispatcher = self.kernel.dispatcher
@@ -177,6 +198,14 @@ def jit_options(dispatcher: Any) -> dict[str, Any]:
     """The options that another function compiled for the same purpose should have."""
     kept = ("debug", "opt", "lineinfo", "fastmath", "max_registers")
     return {k: v for k, v in dispatcher.targetoptions.items() if k in kept}
+
+
+def in_order(dispatcher: Any) -> Any:
+    """The same kernel with all of its parameters positional; see `positional`."""
+    made = type(dispatcher)(positional(dispatcher.py_func), dispatcher.targetoptions)
+    if type(dispatcher._cache).__name__ != "NullCache":
+        made.enable_caching()
+    return made
 
 
 def as_device_function(dispatcher: Any) -> Any:

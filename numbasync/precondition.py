@@ -72,5 +72,8 @@ def _show(env: Mapping[str, Any]) -> str:
     parts = []
     for name, value in env.items():
         shape = getattr(value, "shape", None)
-        parts.append(f"{name} = {value!r:.60}" if shape is None else f"{name}.shape = {shape}")
+        dtype = f" of {value.dtype}" if shape is not None else ""
+        parts.append(
+            f"{name} = {value!r:.60}" if shape is None else f"{name}.shape = {shape}{dtype}"
+        )
     return ", ".join(parts)

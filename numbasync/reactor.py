@@ -23,7 +23,7 @@ from typing import Protocol
 
 from numbasync.backend import base
 from numbasync.doorbell import Doorbell as Doorbell
-from numbasync.errors import InternalError
+from numbasync.errors import InternalError, StateError
 from numbasync.forecast import Forecast
 
 # uvloop and asyncio both sleep whole milliseconds at least; finer timers return at once.
@@ -328,10 +328,26 @@ _lock = threading.Lock()
 
 
 def current() -> Reactor:
-    """The running loop's reactor; made on first use."""
-    loop = asyncio.get_running_loop()
+    """The running loop's reactor; made on first use.
+
+    Raises:
+        StateError: no loop of asyncio's kind runs on this thread.
+    """
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        raise no_loop() from None
     reactor: Reactor | None = getattr(loop, _ATTRIBUTE, None)
     return _make(loop) if reactor is None else reactor
+
+
+def no_loop() -> StateError:
+    """What says that operations are awaited from asyncio only."""
+    return StateError(
+        "operations are awaited on event loops of asyncio (its own, or uvloop), and none runs on "
+        "this thread.\nWrite na.run(main()), or op.sync() to block the thread. Under trio:\n\n"
+        "    value = await trio.to_thread.run_sync(op.sync)"
+    )
 
 
 def _make(loop: asyncio.AbstractEventLoop) -> Reactor:

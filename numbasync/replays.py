@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from numbasync.callsite import call_site
 from numbasync.context import Context
 from numbasync.host import sharing
 from numbasync.memory import MemoryPool
@@ -22,6 +23,7 @@ class GraphLaunch(DeviceOp[None]):
     is_quick = True
 
     def __init__(self, graph: CudaGraph[Any]) -> None:
+        self._site = call_site(2)
         self._graph = graph
         self.home = graph.stream
 

@@ -13,6 +13,7 @@ from typing import Any, Self, TypeVar
 
 from numbasync.device import Device, chosen_device, use_device
 from numbasync.errors import CallerError, StateError
+from numbasync.runs_once import RunsOnce
 
 T = TypeVar("T")
 
@@ -136,11 +137,16 @@ class Runtime:
         return asyncio.wrap_future(future)
 
     async def call(self, function: Callable[..., T], *args: Any) -> T:
-        """`function(*args)`, called on the thread.
+        """`function(*args)`, called on the thread. `function` is no `async def`.
 
         A cancelled call still waits until the function has returned, so that what it works
         on is not released under it.
         """
+        if inspect.iscoroutinefunction(function):
+            raise CallerError(
+                f"Runtime.call takes a plain function, and {function.__name__} is an `async def`: "
+                "write rt.run(f())."
+            )
 
         async def call() -> T:
             return function(*args)
@@ -158,7 +164,8 @@ class Runtime:
     async def run(self, op: Awaitable[T]) -> T:
         """The value of an operation, or of a coroutine, awaited on the thread.
 
-        Cancelling stops the waiting; what was submitted runs to its end.
+        A cancelled one is cancelled on the thread: what has not been enqueued is withdrawn, what
+        is enqueued runs to its end. It returns when the thread has seen to that.
 
         Raises:
             CallerError: it cannot be awaited.
@@ -168,7 +175,27 @@ class Runtime:
                 f"Runtime.run takes an operation or something else to await, not "
                 f"{type(op).__name__} ({op!r:.60}); a function goes to Runtime.call."
             )
-        return await self._on_thread(_awaiting(op))
+        ended: Future[None] = Future()
+
+        async def run() -> T:
+            try:
+                return await op
+            finally:
+                ended.set_result(None)
+
+        steps = run()
+        future = self._on_thread(steps)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if inspect.getcoroutinestate(steps) == inspect.CORO_CREATED:
+                if isinstance(op, RunsOnce):
+                    op.silence()  # cancelled before the thread came to it
+            else:
+                while not ended.done():  # it may still be reading the caller's arrays
+                    with contextlib.suppress(asyncio.CancelledError):
+                        await asyncio.wait([asyncio.wrap_future(ended)])
+            raise
 
     def __repr__(self) -> str:
         state = "running" if self._loop is not None else "not running"

@@ -1,10 +1,11 @@
-"""`numbasync new NAME`: a folder with a kernel, its test and a pyproject, which passes at once."""
+"""`numbasync new PATH`: a folder with a kernel, its test and a pyproject, which passes at once."""
 
 from __future__ import annotations
 
 import importlib.util
 import keyword
 import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -99,18 +100,22 @@ FILES = {
 }
 
 
-def create(name: str, where: Path) -> list[Path]:
-    """Write the files below `where / name`.
+def create(path: str | Path, where: Path) -> list[Path]:
+    """Write the files below `where / path`.
 
     Args:
-        name: of the project; as a module, with `_` for `-`.
+        path: a folder that does not exist yet, whose last part is the project's name; as a module,
+            with `_` for `-`.
 
     Returns:
         What was written.
 
     Raises:
-        CallerError: there is such a folder already, or a module cannot have that name.
+        CallerError: there is such a folder already, a module cannot have that name, or the folder
+            cannot be made.
     """
+    root = where / Path(path).expanduser()
+    name = root.name
     module = name.replace("-", "_")
     if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", module) or keyword.iskeyword(module):
         raise CallerError(
@@ -118,15 +123,17 @@ def create(name: str, where: Path) -> list[Path]:
         )
     if module in _TAKEN or _is_installed(module):
         raise CallerError(f"{name!r} would hide the package {module}; choose another name.")
-    root = where / name
     if root.exists():
         raise CallerError(
             f"{root} exists already, and nothing is overwritten; choose another name."
         )
     written = []
-    for path, text in FILES.items():
-        target = root / path.format(module=module)
-        target.parent.mkdir(parents=True, exist_ok=True)
+    for file, text in FILES.items():
+        target = root / file.format(module=module)
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CallerError(f"{root} cannot be made: {error}.") from None
         target.write_text(text.replace("{module}", module).replace("{project}", name))
         written.append(target)
     return written
@@ -140,9 +147,10 @@ def _is_installed(module: str) -> bool:
     return found is not None and found.origin is not None
 
 
-def run(name: str, where: Path) -> int:
+def run(path: str, where: Path) -> int:
     """The command; says what was written and what to do next."""
-    for path in create(name, where):
-        print(path)  # noqa: T201 - a command's output
-    print(f"\nNow: cd {where / name} && python -m pytest")  # noqa: T201
+    for written in create(path, where):
+        print(written)  # noqa: T201 - a command's output
+    root = shlex.quote(str(where / Path(path).expanduser()))
+    print(f"\nNow: cd {root} && python -m pytest")  # noqa: T201
     return 0

@@ -17,7 +17,7 @@ from numbasync.op import DeviceOp
 from numbasync.parts import check_op, is_op, refusing
 from numbasync.recorded import Recorded
 from numbasync.recording import Branch, Recorder
-from numbasync.stream import Stream, check_stream
+from numbasync.stream import AnyStream, Stream, as_stream
 
 if TYPE_CHECKING:
     from numbasync.graph import CudaGraph
@@ -104,8 +104,8 @@ class Scope(ScopeBranch):
     other operation; do not await there either.
     """
 
-    def __init__(self, stream: Stream, make: Callable[[Stream, Recorded], Any]) -> None:
-        check_stream(stream, "scope")
+    def __init__(self, stream: AnyStream, make: Callable[[Stream, Recorded], Any]) -> None:
+        stream = as_stream(stream, "scope")
         super().__init__(self, Branch())
         self._stream = stream
         self._make = make

@@ -11,48 +11,35 @@ import inspect
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
-from types import FunctionType
-from typing import Any
+from types import FunctionType, NoneType, UnionType
+from typing import TYPE_CHECKING, Any, TypeAlias, Union, get_args, get_origin
 
 from numbasync.errors import LauncherError
 from numbasync.execute import describe
 from numbasync.stores import Store, summary
 
+if TYPE_CHECKING:
+    # In the kernel they are arrays that are indexed; where it is called, whatever a call takes. No
+    # type is both.
+    KernelInput: TypeAlias = Any
+    KernelOutput: TypeAlias = Any
+    Tile: TypeAlias = Any
+else:
 
-class _ArrayParameter:
-    """What a kernel's body may do with an array parameter; for type checkers only."""
+    class KernelInput:
+        """Annotation: an array that the kernel only reads."""
 
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    ndim: int
-    size: int
-    itemsize: int
-    nbytes: int
-    dtype: Any
+    class KernelOutput:
+        """Annotation: an array that the kernel may write; a partition of it gives the grid."""
 
-    def __getitem__(self, index: Any) -> Any:
-        raise TypeError("a kernel's parameter has elements only on a device")
+    class Tile:
+        """Annotation: a partitioned output of which a block sees its own tile only.
 
-    def __setitem__(self, index: Any, value: Any) -> None:
-        raise TypeError("a kernel's parameter has elements only on a device")
-
-
-class KernelInput(_ArrayParameter):
-    """Annotation: an array that the kernel only reads."""
-
-
-class KernelOutput(_ArrayParameter):
-    """Annotation: an array that the kernel may write; a partition of it gives the grid."""
-
-
-class Tile(_ArrayParameter):
-    """Annotation: a partitioned output of which a block sees its own tile only.
-
-    The tile is clipped at the edge of the tensor; its indices start at 0. Of a mapped partition
-    (`Partition.map`) the kernel's body is run for one tile after the other.
-    """
+        The tile is clipped at the edge of the tensor; its indices start at 0. Of a mapped partition
+        (`Partition.map`) the kernel's body is run for one tile after the other.
+        """
 
 
 class Role(Enum):
@@ -87,11 +74,17 @@ class Parameter:
             the kernel's code stores to it.
         takes_tensor: a whole tensor may be passed.
         takes_number: a number may be passed.
+        takes_none: None may be passed: it is the default, or the kernel's code tests for it.
+        is_number: undeclared, and the kernel's code uses it as a number.
+        default: what it is if nothing is passed; `inspect.Parameter.empty` if that is an error.
     """
 
     name: str
     role: Role
     is_output: bool
+    takes_none: bool = False
+    is_number: bool = False
+    default: Any = inspect.Parameter.empty
 
     # Asked at every call, so worked out once.
     takes_tensor: bool = field(init=False)
@@ -136,7 +129,7 @@ def parameters(function: FunctionType) -> tuple[Parameter, ...]:
 
     Raises:
         LauncherError: the code contradicts an annotation, gives something back, or cannot be
-            read by Numba; or the signature has defaults, `*args` or keyword-only parameters.
+            read by Numba; or the signature has `*args`, `**kwargs` or positional-only parameters.
     """
     name = function.__name__
     _check_form(name, function)
@@ -147,12 +140,12 @@ def parameters(function: FunctionType) -> tuple[Parameter, ...]:
     bare.__kwdefaults__ = function.__kwdefaults__
     plain = inspect.signature(bare).parameters
     for p in plain.values():
-        if p.kind is not p.POSITIONAL_OR_KEYWORD or p.default is not p.empty:
+        if p.kind not in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY):
             raise LauncherError(
-                f"kernel {name}: parameter {p} is not a plain one; Numba kernels have neither "
-                "defaults, nor *args, nor keyword-only parameters."
+                f"kernel {name}: parameter {p} is not a plain one; kernels have neither *args, nor "
+                "**kwargs, nor positional-only parameters."
             )
-    does = summary(function)
+    does = summary(positional(function) if function.__code__.co_kwonlyargcount else function)
     if does.line:
         raise LauncherError(
             f"kernel {name} returns a value, in line {does.line} of {function.__code__.co_filename}"
@@ -161,10 +154,33 @@ def parameters(function: FunctionType) -> tuple[Parameter, ...]:
         )
     roles = _roles(function)
     stores = [{s for k, s in does.stores if k == i} for i in range(len(plain))]
-    return tuple(
-        _parameter(name, key, roles.get(key, Role.ANY), found)
-        for key, found in zip(plain, stores, strict=True)
-    )
+    found = []
+    for i, (key, p) in enumerate(plain.items()):
+        role, is_optional = roles.get(key, (Role.ANY, False))
+        parameter = _parameter(name, key, role, stores[i])
+        optional = is_optional or i in does.tested or p.default is None
+        found.append(
+            replace(
+                parameter,
+                takes_none=optional and role is not Role.TILE,
+                is_number=role is Role.ANY and i in does.numbers,
+                default=p.default,
+            )
+        )
+    return tuple(found)
+
+
+def positional(function: FunctionType) -> FunctionType:
+    """The same function with its keyword-only parameters behind the others: Numba has none."""
+    code = function.__code__
+    count = code.co_argcount + code.co_kwonlyargcount
+    made = FunctionType(
+        code.replace(co_argcount=count, co_kwonlyargcount=0), function.__globals__,
+        function.__name__, None, function.__closure__,
+    )  # fmt: skip
+    made.__doc__, made.__module__ = function.__doc__, function.__module__
+    made.__qualname__ = function.__qualname__
+    return made
 
 
 def _parameter(name: str, key: str, role: Role, stores: set[Store]) -> Parameter:
@@ -206,11 +222,12 @@ def _check_form(name: str, function: FunctionType) -> None:
 
 # How an annotation ends that says what it is though its names are not there when it is read:
 # imported for type checkers alone, or local to the function around the kernel.
+_OR_NONE = re.compile(r"\s*\|\s*None$")
 _DECLARES = re.compile(r"(?:^|\.)(KernelInput|KernelOutput|Tile)$")
 
 
-def _roles(function: FunctionType) -> dict[str, Role]:
-    """What each annotated parameter is declared to be."""
+def _roles(function: FunctionType) -> dict[str, tuple[Role, bool]]:
+    """What each annotated parameter is declared to be, and whether it may be None."""
     return {key: _role(value, function) for key, value in _annotations(function).items()}
 
 
@@ -222,21 +239,24 @@ def _annotations(function: FunctionType) -> Mapping[str, Any]:
     return function.__annotations__
 
 
-def _role(annotation: Any, function: FunctionType) -> Role:
+def _role(annotation: Any, function: FunctionType) -> tuple[Role, bool]:
     text = annotation
     for _ in range(2):  # a string in a module whose annotations are strings is one twice
         text = getattr(annotation, "__forward_arg__", annotation)
         if not isinstance(text, str):
             break
         annotation = _evaluate(text, function)
+    if annotation is text and isinstance(text, str):  # it does not evaluate
+        bare = _OR_NONE.sub("", text.strip())
+        named = _DECLARES.search(bare)
+        return (Role(named[1]) if named else Role.ANY), bare != text.strip()
+    others = [a for a in get_args(annotation) if a is not NoneType]
+    is_optional = get_origin(annotation) in (Union, UnionType) and len(others) == 1
     try:
-        found = _ROLES.get(annotation, Role.ANY)
+        found = _ROLES.get(others[0] if is_optional else annotation, Role.ANY)
     except TypeError:  # an annotation may be any object, and some have no hash
         found = Role.ANY
-    if annotation is text and isinstance(text, str):  # it does not evaluate
-        named = _DECLARES.search(text.strip())
-        return Role(named[1]) if named else Role.ANY
-    return found
+    return found, is_optional
 
 
 def _evaluate(text: str, function: FunctionType) -> Any:

@@ -5,15 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
+from numbasync.callsite import call_site
 from numbasync.context import Context
 from numbasync.op import DeviceOp, Shared, Steps
-from numbasync.parts import check_closure, check_op, common_stream, name_of, part_of, refusing
+from numbasync.parts import (
+    check_closure,
+    check_op,
+    common_stream,
+    name_of,
+    not_a_coroutine,
+    part_of,
+    refusing,
+)
 
 T = TypeVar("T")
 A = TypeVar("A")
 B = TypeVar("B")
 C = TypeVar("C")
 D = TypeVar("D")
+E = TypeVar("E")
+F = TypeVar("F")
 
 
 class Leaf(DeviceOp[T]):
@@ -34,6 +45,7 @@ class Value(Leaf[T]):
     is_node = True
 
     def __init__(self, value: T) -> None:
+        self._site = call_site(2)
         self._value = value
 
     def enqueue(self, ctx: Context) -> T:
@@ -51,6 +63,7 @@ class Zip(DeviceOp[tuple[Any, ...]]):
 
     def __init__(self, ops: tuple[DeviceOp[Any], ...]) -> None:
         self._free = False
+        self._site = call_site(2)
         stream = common_stream(ops)
         for op in ops:
             op.claim()
@@ -69,6 +82,11 @@ class Zip(DeviceOp[tuple[Any, ...]]):
                 values.append((yield from op.steps(ctx)))
         return tuple(values)
 
+    def operands(self) -> frozenset[int] | None:
+        found = [op.operands() for op in self._ops]
+        known = [each for each in found if each is not None]
+        return frozenset().union(*known) if len(known) == len(found) else None
+
     def _width(self) -> int | None:
         return len(self._ops)
 
@@ -81,18 +99,19 @@ class Defer(DeviceOp[T]):
 
     def __init__(self, build: Callable[..., Any], *, wants_context: bool = False) -> None:
         check_closure(build, "with_context" if wants_context else "defer")
+        self._site = call_site(2)
         self._build = build
         self._wants_context = wants_context
 
     def steps(self, ctx: Context) -> Steps[T]:
         if self._wants_context:
             ctx.touch()
-            made = self._build(ctx)
+            made = not_a_coroutine(self._build(ctx), "with_context", self._build)
             if not isinstance(made, DeviceOp):
                 value: T = made
                 return value
         else:
-            made = self._build()
+            made = not_a_coroutine(self._build(), "defer", self._build)
         op = part_of(ctx, made, self)
         result: T = yield from op.steps(ctx)
         return result
@@ -136,7 +155,23 @@ def zip(
     a: DeviceOp[A], b: DeviceOp[B], c: DeviceOp[C], d: DeviceOp[D], /
 ) -> DeviceOp[tuple[A, B, C, D]]: ...
 @overload
-def zip(*ops: DeviceOp[Any]) -> DeviceOp[Any]: ...
+def zip(
+    a: DeviceOp[A], b: DeviceOp[B], c: DeviceOp[C], d: DeviceOp[D], e: DeviceOp[E], /
+) -> DeviceOp[tuple[A, B, C, D, E]]: ...
+@overload
+def zip(
+    a: DeviceOp[A],
+    b: DeviceOp[B],
+    c: DeviceOp[C],
+    d: DeviceOp[D],
+    e: DeviceOp[E],
+    f: DeviceOp[F],
+    /,
+) -> DeviceOp[tuple[A, B, C, D, E, F]]: ...
+@overload
+def zip(*ops: DeviceOp[T]) -> DeviceOp[tuple[T, ...]]: ...
+@overload
+def zip(*ops: DeviceOp[Any]) -> DeviceOp[tuple[Any, ...]]: ...
 def zip(*ops: DeviceOp[Any]) -> DeviceOp[Any]:
     """All of them, in order on one stream; the tuple of their values.
 

@@ -35,10 +35,12 @@ class Reading:
 
     Attributes:
         aside: the same, for a thread that may wait for chunks of the ring to come back.
+        is_shared: others may need it as well as the operation that does it.
     """
 
     def __init__(self, work: Together[Any], patience: Patience | None = None) -> None:
         self.aside = work
+        self.is_shared = False
         self._patience = patience
 
     def run(self) -> None:
@@ -46,6 +48,12 @@ class Reading:
         if self._patience is not None:
             self._patience.hurry()
         self.aside.run()
+
+    def stop(self) -> None:
+        """Leave out what has not been read yet; wait until no thread reads any more."""
+        if self._patience is not None:
+            self._patience.hurry()
+        self.aside.stop()
 
 
 def read(ctx: Context, need: Reading) -> Generator[Preparation, None, None]:
@@ -55,6 +63,7 @@ def read(ctx: Context, need: Reading) -> Generator[Preparation, None, None]:
         need.run()
         return
     whole.reading = need
+    need.is_shared = ctx is not whole
     try:
         yield need
     finally:

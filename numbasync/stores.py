@@ -8,6 +8,7 @@ ordering, a missed one is a race.
 from __future__ import annotations
 
 import inspect
+import operator
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -16,11 +17,23 @@ from types import FunctionType
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
+import numpy as np
+
 from numbasync import callees
 from numbasync.callees import NO_CONSTANT, UNKNOWN, Method, Names
 
 # Attributes of an array that are not another view of it.
 _PLAIN = frozenset({"shape", "size", "ndim", "strides", "dtype", "itemsize", "nbytes"})
+
+
+_IDENTITIES = (operator.is_, operator.is_not)
+
+
+def _takes_numbers(callee: Any) -> bool:
+    """Whether a function that is no device function takes numbers and no arrays."""
+    package = getattr(callee, "__module__", None)
+    is_type = isinstance(callee, type) and issubclass(callee, np.generic | int | float | complex)
+    return is_type or callee is range or package in ("math", "cmath")
 
 
 class Store(Enum):
@@ -52,11 +65,16 @@ class Summary:
         stores: positions of parameters, and how they are stored to.
         returns: positions of parameters, and what of them the result may be.
         line: where it returns a value other than None; 0 if it does not.
+        tested: positions of parameters that are compared with None.
+        numbers: positions of parameters that are nothing but numbers in it: they have neither
+            elements nor attributes, and no function has them that could ask for these.
     """
 
     stores: frozenset[tuple[int, Store]] = frozenset()
     returns: frozenset[Root] = frozenset()
     line: int = 0
+    tested: frozenset[int] = frozenset()
+    numbers: frozenset[int] = frozenset()
 
 
 # Weak, so that a kernel that is gone does not stay for what was once found in it.
@@ -141,7 +159,45 @@ class _Reader:
         ends = [s for s in statements if isinstance(s, self._ir.Return)]
         lines = [s.loc.line for s in ends if self._is_value(s.value)]
         result = self._of(*(s.value for s in ends))
-        return Summary(frozenset(found), frozenset(result), min(lines, default=0))
+        return Summary(
+            frozenset(found), frozenset(result), min(lines, default=0), *self._kinds_of_parameters()
+        )
+
+    def _kinds_of_parameters(self) -> tuple[frozenset[int], frozenset[int]]:
+        """`tested` and `numbers` of the summary."""
+        ir = self._ir
+        tested: set[int] = set()
+        others: set[int] = set()
+        parameters: set[int] = set()
+        for s in self._names.statements:
+            value: Any = getattr(s, "value", None)
+            if isinstance(value, ir.Arg):
+                parameters.add(value.index)
+            if isinstance(s, ir.SetItem | ir.StaticSetItem):
+                others |= self._parameters([s.target])
+            elif not isinstance(s, ir.Assign | ir.Branch):
+                others |= self._parameters(s.list_vars())
+            elif isinstance(value, ir.Expr):
+                mine = self._parameters(value.list_vars())
+                if value.op == "binop" and value.fn in _IDENTITIES:
+                    tested |= mine
+                elif value.op not in ("binop", "unary", "cast", "phi", "inplace_binop"):
+                    others |= mine - self._counted(value)
+        return frozenset(tested), frozenset(parameters - others)
+
+    def _counted(self, value: Any) -> set[int]:
+        """Of a call, the parameters that it takes for numbers."""
+        if value.op in ("getitem", "static_getitem"):
+            return self._parameters(value.list_vars()) - self._parameters([value.value])
+        if value.op != "call":
+            return set()
+        plain = [c for c in self._names.callees(value.func) if _takes_numbers(c)]
+        return self._parameters(value.list_vars()) if plain else set()
+
+    def _parameters(self, variables: Iterable[Any]) -> set[int]:
+        """The parameters that variables are other names for."""
+        values = (v for variable in variables for v in self._names.origins(variable))
+        return {v.index for v in values if isinstance(v, self._ir.Arg)}
 
     # --- what a variable may be ---
 
@@ -251,7 +307,7 @@ class _Reader:
         if getattr(call, "varkwarg", None) is not None:
             callee = UNKNOWN
             passed.append(call.varkwarg)
-        function = _python(callee)
+        function = callees.function_of(callee)
         if function is not None:
             return self._of_function(function, args, named, rest)
         if isinstance(callee, Method):
@@ -335,14 +391,7 @@ class _Reader:
         return False
 
     def _gives_value(self, callee: Any) -> bool:
-        function = _python(callee)
+        function = callees.function_of(callee)
         if function is not None:
             return self._ask(function).line > 0
         return not isinstance(callee, Method) and callees.gives_value(callee)
-
-
-def _python(callee: Any) -> FunctionType | None:
-    """The code of a device function, a kernel, or a launcher."""
-    found = getattr(callee, "py_func", None)
-    # A NumPy-like function made by Numba has one too, and an output besides.
-    return found if isinstance(found, FunctionType) and not hasattr(callee, "nin") else None

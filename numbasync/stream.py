@@ -6,11 +6,11 @@ import itertools
 import warnings
 import weakref
 from collections.abc import Awaitable, Callable, Generator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from numbasync import reactor
 from numbasync.backend import base
-from numbasync.errors import CallerError
+from numbasync.errors import CallerError, DeviceMismatchError
 from numbasync.progress import Progress
 from numbasync.submission import Submission
 
@@ -29,8 +29,18 @@ async def _nothing_to_await() -> None: ...
 before_mark: Callable[[], None] = _nothing
 nothing_waits: Callable[[], bool] = lambda: True  # noqa: E731
 line_is_finished: Callable[[], Awaitable[None]] = _nothing_to_await
+# A later stage, which knows all devices, sets it: the stream that another library's object is,
+# of the given device; None for what is no stream.
+of_another_library: Callable[[object, Device | None], Stream | None] = lambda _value, _device: None  # noqa: E731
 
 _numbers = itertools.count(1)
+
+
+class CudaStreamLike(Protocol):
+    """A stream of another library, by the protocol that these have agreed on."""
+
+    def __cuda_stream__(self) -> tuple[int, int]: ...
+
 
 MOST_UNSEEN = 63  # awaits without a glance, where glances are in vain
 
@@ -52,6 +62,7 @@ class Stream(Progress):
     def __init__(self, device: Device, backend: base.Stream) -> None:
         super().__init__(device, backend)
         self.number = next(_numbers)
+        self._numba: weakref.ref[Any] | None = None
         # Glances in vain: the awaits that do without because of the latest, and those left.
         self._in_vain = self._unseen = 0
         # Of other streams, the number that what is enqueued here from now on starts after.
@@ -62,6 +73,51 @@ class Stream(Progress):
         """The same as `device.new_stream()`."""
         return device.new_stream()
 
+    @classmethod
+    def of(cls, value: AnyStream, device: Device | None = None) -> Stream:
+        """The stream that an object of Numba, CuPy, PyTorch, cuda.core, or any with
+        `__cuda_stream__`, stands for: the same one for the same stream of the driver, as long as
+        somebody holds it or it has work. It keeps the object, and destroys nothing. What takes a
+        stream takes such objects, too.
+
+        The legacy default stream (`numba.cuda.default_stream()`, `cupy.cuda.Stream.null`) is one
+        of each GPU. The driver orders it with other libraries' blocking streams, such as Numba's
+        and most of CuPy's, and not with streams of numbasync, which shared tensors order with it.
+
+        Args:
+            device: of which device a default stream is whose library does not say it; None: the
+                default device. Other streams belong to one.
+
+        Raises:
+            CallerError: it is no stream, or the per-thread default stream.
+            DeviceMismatchError: it is of another device than `device`, or no CUDA device is here.
+        """
+        found = value if isinstance(value, Stream) else of_another_library(value, device)
+        if found is None:
+            raise CallerError(
+                f"Stream.of takes a stream of any library, not {type(value).__name__} "
+                f"({value!r:.60})."
+            )
+        if device is not None and found.device is not device:
+            raise DeviceMismatchError(f"{found!r} is no stream of {device.label}.")
+        return found
+
+    @property
+    def numba(self) -> Any:
+        """This stream as one of Numba's, for Numba's own calls, in order with what is enqueued
+        here: `cuda.to_device(x, stream=s.numba)`, `kernel.kernel[grid, block, s.numba](x)`. It
+        keeps this stream.
+
+        Raises:
+            DeviceMismatchError: it is of a CPU device, of which Numba has no streams.
+        """
+        known = None if self._numba is None else self._numba()
+        if known is None:
+            known = self.backend.numba_stream()
+            known.numbasync = self  # by it this queue is nobody else's
+            self._numba = weakref.ref(known)
+        return known
+
     def next_stream(self) -> Stream:
         """Itself: a stream is a scheduling policy that always picks itself, so that
         `op.schedule(stream)` and `na.spawn(op, stream)` do what they say.
@@ -70,10 +126,14 @@ class Stream(Progress):
 
     # --- submitting ---
 
+    def check_open(self) -> None:
+        """Raise if nothing can be enqueued now."""
+        self.check()
+
     def mark(self, name: str = "a mark") -> int:
         """Make this point awaitable; its sequence number."""
         before_mark()
-        self.check()
+        self.check_open()
         submission = Submission(self, name)
         self.commit(submission)
         return submission.sequence
@@ -88,7 +148,7 @@ class Stream(Progress):
 
     def wait_for(self, other: Stream) -> None:
         """Work enqueued here from now on starts after all that `other` holds now."""
-        check_stream(other, "wait_for")
+        other = as_stream(other, "wait_for")
         number = other._sequence
         events = other.device.order_events  # an event is recorded on its own device only
         event = events.take()
@@ -213,6 +273,7 @@ class Stream(Progress):
         Raises:
             What work of `async_on` failed with, which has no future to report it.
         """
+        reactor.current()
         await line_is_finished()
         number = self.mark("Stream.done()")
         await Steps(self.wait(number))
@@ -254,11 +315,18 @@ class Steps:
         return self._steps
 
 
-def check_stream(value: object, where: str) -> None:
-    """Refuse what is no stream.
+AnyStream = Stream | CudaStreamLike
+
+
+def as_stream(value: object, where: str) -> Stream:
+    """A stream as it is, and one of another library as ours.
 
     Raises:
-        CallerError: the message says that `where` takes one.
+        CallerError: it is none. The message says that `where` takes one.
     """
-    if not isinstance(value, Stream):
+    if isinstance(value, Stream):
+        return value
+    found = of_another_library(value, None)
+    if found is None:
         raise CallerError(f"{where} takes a stream, not {type(value).__name__} ({value!r:.60}).")
+    return found

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from numbasync import layout, line
+from numbasync.array_methods import ArrayMethods, NoOperators
 from numbasync.backend import base
 from numbasync.context import Context
 from numbasync.contiguous import Contiguous, array_key
@@ -29,18 +30,20 @@ from numbasync.errors import (
     StateError,
 )
 from numbasync.host import direct
+from numbasync.host_arrays import plain
 from numbasync.layout import Layout
-from numbasync.lending import PROTOCOLS
+from numbasync.lending import PROTOCOLS, Lending
 from numbasync.memory import Storage
 from numbasync.op import DeviceOp
 from numbasync.partition import Partition
 from numbasync.parts import refusing
+from numbasync.picklable import Copied
 from numbasync.transfer import Convert, Memcpy, ToHost
 
 _moving = threading.RLock()  # two threads must not both become the only holder
 
 
-class Tensor:
+class Tensor(Copied, Lending, ArrayMethods):
     """An array in device memory. Operations such as `na.zeros` give one.
 
     Attributes:
@@ -51,7 +54,7 @@ class Tensor:
         own_storage: `storage`, if it has not moved and is no tensor of `na.meta`; else None.
         own_handle: `handle`, if it has been asked for; else None.
 
-    On a GPU it has `__cuda_array_interface__`, `__dlpack__` and `__dlpack_device__`.
+    It has `__dlpack__` and `__dlpack_device__`, on a GPU also `__cuda_array_interface__`.
     """
 
     __slots__ = (
@@ -117,8 +120,7 @@ class Tensor:
     @property
     def is_contiguous(self) -> bool:
         """Whether the elements lie in C order without gaps."""
-        kind, step = self._kind, self.dtype.itemsize
-        return kind is not None or layout.is_contiguous(self.shape, self.strides, step)
+        return bool(self._kind) or layout.is_contiguous(*self._layout[1:], self.dtype.itemsize)
 
     @property
     def is_readonly(self) -> bool:
@@ -217,10 +219,6 @@ class Tensor:
         """Whether it is the same view of the same storage."""
         return self.storage is other.storage and self._layout == other._layout
 
-    def spread(self, shape: layout.Shape) -> Tensor:
-        """A view of a tensor of one element in which every element is that one."""
-        return self._view(Layout(self._layout.offset, shape, (0,) * len(shape)))
-
     def partition(self, tile: int | tuple[int, ...]) -> Partition:
         """Cut into tiles, one a block; a launch writes the tensor in place."""
         return Partition(self, tile)
@@ -284,7 +282,7 @@ class Tensor:
         if export is not None and self.device is not None and self.own_storage is not None:
             storage = self.own_storage
             loan = self.device.backend.lend(self.handle, storage.memory, storage)
-            if loan is not None:
+            if name in loan.protocols:
                 return export(self, loan)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
@@ -294,7 +292,7 @@ class Tensor:
         return f"<Tensor {self.shape} {self.dtype} on {where}{state}>"
 
 
-class SharedTensor:
+class SharedTensor(NoOperators):
     """A tensor that several tasks read. Passed to a kernel, the same object comes back."""
 
     __slots__ = ("tensor",)
@@ -373,8 +371,7 @@ def memcpy(dst: Tensor | HostArray, src: Tensor | HostArray | SharedTensor) -> D
     Raises:
         ShapeError, DTypeError: now, if the shapes or the dtypes differ.
     """
-    if isinstance(src, SharedTensor):
-        src = src.tensor
+    src = src.tensor if isinstance(src, SharedTensor) else plain(src)
     for name, side in (("dst", dst), ("src", src)):
         if not isinstance(side, Tensor | np.ndarray):
             with refusing((dst, src)):

@@ -69,6 +69,17 @@ class Together(Generic[P]):
             error = None
             self = None  # type: ignore[assignment]  # the traceback holds this frame
 
+    def stop(self) -> None:
+        """Leave out the parts that nobody has begun with; wait for those who are at one."""
+        with self._lock:
+            begun, self._begun = self._begun, True
+            self._parts.clear()
+        if begun:
+            self._over.wait()
+        else:
+            self._do = _nothing  # what it holds goes
+            self._over.set()
+
     def _share(self) -> None:
         # Not if no thread can be started, at the end of the interpreter.
         with contextlib.suppress(RuntimeError):

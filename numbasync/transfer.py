@@ -6,8 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from numbasync.callsite import call_site
 from numbasync.context import Context
 from numbasync.copies import HostArray, copy, download, upload_any
+from numbasync.errors import NotAGraphNodeError
+from numbasync.later import Later
 from numbasync.memory import MANY_READERS, MemoryPool
 from numbasync.op import DeviceOp, Steps
 from numbasync.submission import Submission
@@ -17,6 +20,17 @@ if TYPE_CHECKING:
     from numbasync.tensor import Tensor
 
 
+def operands_of(*tensors: Tensor) -> frozenset[int] | None:
+    """What `operands` gives of an operation that uses these tensors, and memory of its own."""
+    found = set()
+    for tensor in tensors:
+        storage = tensor.own_storage
+        if storage is None or storage.plain_device is None or tensor.source is not None:
+            return None
+        found.add(storage.identity)
+    return frozenset(found)
+
+
 class ToHost(DeviceOp[HostArray]):
     """The elements of a tensor as a new NumPy array."""
 
@@ -24,6 +38,7 @@ class ToHost(DeviceOp[HostArray]):
     _array: HostArray | None = None
 
     def __init__(self, tensor: Tensor) -> None:
+        self._site = call_site(2)
         self._tensor = tensor
 
     def at_once(self, submission: Submission, pool: MemoryPool | None) -> bool:
@@ -36,7 +51,7 @@ class ToHost(DeviceOp[HostArray]):
             or tensor.source is not None
             or not 0 < nbytes <= LARGE
             or not tensor.is_contiguous
-            or device.limit is not None
+            or device.is_limited
         ):
             return False
         block = backend.host_block(nbytes)
@@ -59,6 +74,9 @@ class ToHost(DeviceOp[HostArray]):
         self._array = np.ndarray(tensor.shape, tensor.dtype, block)
         return True
 
+    def operands(self) -> frozenset[int] | None:
+        return operands_of(self._tensor)
+
     def result(self) -> HostArray:
         array, self._array = self._array, None
         assert array is not None  # `at_once` has made it, and it is asked for once
@@ -71,12 +89,36 @@ class ToHost(DeviceOp[HostArray]):
         return f"to_host({self._tensor.shape})"
 
 
+class Item(DeviceOp[Any]):
+    """The only element of a tensor, as a number of Python's."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor = tensor
+
+    def steps(self, ctx: Context) -> Steps[Any]:
+        if ctx.records:
+            raise NotAGraphNodeError(
+                f"item() of {self._tensor!r} gives a number of Python's, which no replay can "
+                "change.\n"
+                "Give the tensor, and read it behind the replay: await t.item()"
+            )
+        array = yield from download(ctx, self._tensor)
+        return Later(array.item)
+
+    def _describe(self) -> str:
+        return f"item({self._tensor.shape})"
+
+
 class Convert(DeviceOp["Tensor"]):
     """A contiguous copy of a tensor in elements of a type."""
 
     def __init__(self, tensor: Tensor, dtype: np.dtype[Any]) -> None:
+        self._site = call_site(2)
         self._tensor = tensor
         self._dtype = dtype
+
+    def operands(self) -> frozenset[int] | None:
+        return operands_of(self._tensor)
 
     def steps(self, ctx: Context) -> Steps[Tensor]:
         yield from ctx.room(self._tensor.size * self._dtype.itemsize)
@@ -92,6 +134,7 @@ class Memcpy(DeviceOp[Any]):
     """Elements of one array into another, in place."""
 
     def __init__(self, dst: Tensor | HostArray, src: Tensor | HostArray) -> None:
+        self._site = call_site(2)
         self._dst = dst
         self._src = src
 
@@ -103,6 +146,12 @@ class Memcpy(DeviceOp[Any]):
         if isinstance(src, np.ndarray):
             return True
         return src.is_contiguous and src.storage_id != dst.storage_id
+
+    def operands(self) -> frozenset[int] | None:
+        dst, src = self._dst, self._src
+        if isinstance(dst, np.ndarray) or isinstance(src, np.ndarray):
+            return None  # others may read and write the array
+        return operands_of(dst, src)
 
     def steps(self, ctx: Context) -> Steps[Any]:
         dst, src = self._dst, self._src

@@ -116,26 +116,30 @@ class Programs(RuleBasedStateMachine):
 
     # --- submitting ---
 
-    def submit(self, op: Any, way: str, s: int, expected: Any = None) -> None:
-        """Submit now; NumPy has done the same already, or does it right after."""
+    def submit(self, op: Any, way: str, s: int, expected: Any = None) -> bool:
+        """Submit now; NumPy has done the same already, or does it right after. Whether it runs:
+        what was cancelled while it waited for room does not.
+        """
         stream = self.streams[s % STREAMS]
         if way == "enqueue" and expected is None:
             op.async_on(stream)
         elif way == "dropped" and expected is None:
             na.spawn(op, stream)
         elif way in ("task", "cancelled"):
-            task = self.loop.create_task(waited(op.schedule(stream)))
+            future = op.schedule(stream)
+            task = self.loop.create_task(waited(future))
             self.turn(1)
             if way == "cancelled":
                 task.cancel()
                 self.turn(2)
-            else:
-                self.pending.append((task, expected))
+                return not future.cancelled()
+            self.pending.append((task, expected))
         else:
             future = na.spawn(op, stream)
             # One that fails on purpose needs no warning, if the program fails before it is awaited.
             future._seen = way == "failing"
             self.pending.append((future, expected))
+        return True
 
     def turn(self, n: int) -> None:
         async def turns() -> None:
@@ -176,15 +180,15 @@ class Programs(RuleBasedStateMachine):
     @rule(i=index, value=number, way=way, s=index)
     def fill(self, i: int, value: int, way: str, s: int) -> None:
         tensor, array = self.pick(i)
-        self.submit(na.fill(tensor, value), way, s)
-        array[:] = value
+        if self.submit(na.fill(tensor, value), way, s):
+            array[:] = value
 
     @precondition(lambda self: self.tensors)
     @rule(i=index, way=way, s=index, tile=st.integers(0, 4))
     def add_one(self, i: int, way: str, s: int, tile: int) -> None:
         tensor, array = self.pick(i)
-        self.submit(bump(tensor.partition(tile) if tile else tensor), way, s)
-        array += 1
+        if self.submit(bump(tensor.partition(tile) if tile else tensor), way, s):
+            array += 1
 
     @precondition(lambda self: self.tensors)
     @rule(i=index, j=index, way=way, s=index, a=number, shared=st.booleans())
@@ -192,15 +196,15 @@ class Programs(RuleBasedStateMachine):
         z, out, x, values = self.pair(i, j)
         if z.storage is x.storage:
             return
-        self.submit(axpy(z, a, x.shared() if shared else x), way, s)
-        out += a * values
+        if self.submit(axpy(z, a, x.shared() if shared else x), way, s):
+            out += a * values
 
     @precondition(lambda self: self.tensors)
     @rule(i=index, j=index, way=way, s=index)
     def copy(self, i: int, j: int, way: str, s: int) -> None:
         dst, out, src, values = self.pair(i, j)
-        self.submit(na.memcpy(dst, src), way, s)
-        out[:] = values.copy()
+        if self.submit(na.memcpy(dst, src), way, s):
+            out[:] = values.copy()
 
     @precondition(lambda self: self.tensors)
     @rule(i=index, j=index, way=way, s=index)
@@ -208,9 +212,10 @@ class Programs(RuleBasedStateMachine):
         z, out, x, values = self.pair(i, j)
         if z.storage is x.storage:
             return
-        self.submit(na.zip(bump(x), na.value(z)).then(lambda pair: axpy(pair[1], 2, x)), way, s)
-        values += 1
-        out += 2 * values
+        op = na.zip(bump(x), na.value(z)).then(lambda pair: axpy(pair[1], 2, x))
+        if self.submit(op, way, s):
+            values += 1
+            out += 2 * values
 
     @precondition(lambda self: self.tensors)
     @rule(i=index, s=index, t=index)
@@ -228,15 +233,15 @@ class Programs(RuleBasedStateMachine):
     @rule(i=index, way=way, s=index)
     def to_pinned(self, i: int, way: str, s: int) -> None:
         tensor, array = self.pick(i)
-        self.submit(tensor.copy_to(self.pinned[: len(array)]), way, s)
-        self.held[: len(array)] = array
+        if self.submit(tensor.copy_to(self.pinned[: len(array)]), way, s):
+            self.held[: len(array)] = array
 
     @precondition(lambda self: self.tensors)
     @rule(i=index, way=way, s=index)
     def from_pinned(self, i: int, way: str, s: int) -> None:
         tensor, array = self.pick(i)
-        self.submit(tensor.copy_from(self.pinned[: len(array)]), way, s)
-        array[:] = self.held[: len(array)]
+        if self.submit(tensor.copy_from(self.pinned[: len(array)]), way, s):
+            array[:] = self.held[: len(array)]
 
     @precondition(lambda self: self.tensors)
     @rule(i=index, s=index, value=number)
@@ -364,9 +369,9 @@ class Programs(RuleBasedStateMachine):
     def launch(self, i: int, way: str, s: int, times: int) -> None:
         graph, changes = self.graphs[i % len(self.graphs)]
         for _ in range(times):
-            self.submit(graph.launch(), way, s)
-            for change in changes:
-                change()
+            if self.submit(graph.launch(), way, s):
+                for change in changes:
+                    change()
 
     @precondition(lambda self: self.graphs and self.tensors)
     @rule(i=index, j=index, k=index, s=index, kind=st.integers(0, 4))

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Hashable
 from functools import lru_cache
 
 from numbasync.backend.base import Device
-from numbasync.errors import CallerError, DeviceUnavailableError
+from numbasync.errors import CallerError, DeviceMismatchError, DeviceUnavailableError
 
 KINDS = ("cuda", "cpu")
 
@@ -60,6 +61,44 @@ def why_unavailable(kind: str) -> str:
     """Why `devices(kind)` is empty; an empty text if it is not."""
     with _lock:
         return _cuda()[1] if kind == "cuda" else ""
+
+
+def named(name: str) -> Device:
+    """The device that is called so: `"cpu"` is the first of its kind, `"cpu:1"` one of them.
+
+    Raises:
+        CallerError: there is none.
+    """
+    found = {f"{d.kind}:{d.ordinal}": d for d in devices()}
+    for label, device in found.items():
+        if name in (label, device.kind):
+            return device
+    why = "" if devices("cuda") else f"\nThere is no CUDA device: {why_unavailable('cuda')}"
+    raise CallerError(f"there is no device {name!r}; there are {', '.join(found)}.{why}")
+
+
+def stream_identity(number: int) -> Hashable:
+    """What tells a driver's stream from all others; None of the legacy default stream.
+
+    Raises:
+        DeviceMismatchError: there is no CUDA device.
+        CallerError: it is the per-thread default stream.
+    """
+    if not devices("cuda"):
+        raise DeviceMismatchError(
+            f"a stream of CUDA was given, and no CUDA device can be used: "
+            f"{why_unavailable('cuda')}\nOn the CPU device, use device.new_stream()."
+        )
+    from numbasync.backend import cuda
+
+    return cuda.identity_of(number)
+
+
+def stream_ordinal(number: int) -> int:
+    """The GPU of a driver's stream that has an identity."""
+    from numbasync.backend import cuda
+
+    return cuda.ordinal_of(number)
 
 
 def toolchain() -> dict[str, str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -30,6 +30,11 @@ from numbasync.backend.facts import Limits as Limits
 from numbasync.backend.facts import MemoryStats as MemoryStats
 from numbasync.backend.interchange import Foreign as Foreign
 from numbasync.backend.interchange import Loan as Loan
+from numbasync.backend.pools import Memory as Memory
+from numbasync.backend.pools import Pool as Pool
+
+if TYPE_CHECKING:
+    from numbasync.backend.handles import ForeignStream
 
 # File name of kernels that numbasync writes around a user's body. The one barrier in them is
 # behind the body, where every thread is done with its tile.
@@ -39,15 +44,6 @@ WRITTEN = "__numbasync_source__"
 
 
 SMALL_BLOCK = 2**19  # bytes; of page-locked memory that stays until the process ends
-
-
-class Memory(Protocol):
-    """One allocation on a device."""
-
-    @property
-    def address(self) -> int: ...
-    @property
-    def nbytes(self) -> int: ...
 
 
 class Preparation(Protocol):
@@ -80,37 +76,6 @@ class Event(Protocol):
 
     def elapsed_ms(self, later: Any) -> float:
         """Device milliseconds from this mark to `later`; both recorded, with timing."""
-        ...
-
-
-class Pool(Protocol):
-    """Stream-ordered memory of one device."""
-
-    def allocate(self, nbytes: int, stream: Any) -> Memory:
-        """Memory that work enqueued on `stream` from now on may use.
-
-        Raises:
-            OutOfDeviceMemoryError: it does not fit; nothing has changed.
-        """
-        ...
-
-    def reuse(self, nbytes: int) -> Memory | None:
-        """Memory that work on any stream may use at once; None if there is none at hand."""
-        ...
-
-    def free(self, memory: Any) -> None:
-        """Take back memory whose last use the host has seen complete. Never raises."""
-        ...
-
-    @property
-    def used(self) -> int:
-        """Bytes that are handed out. Calls no driver."""
-        ...
-
-    def stats(self) -> MemoryStats: ...
-    def reset_high(self) -> None: ...
-    def trim(self) -> None:
-        """Give unused memory back to the system."""
         ...
 
 
@@ -196,6 +161,19 @@ class Stream(Protocol):
     @property
     def native(self) -> Any:
         """The driver library's own stream object; None where there is none."""
+        ...
+
+    @property
+    def handle_number(self) -> int:
+        """The driver's handle; 0 where there is none."""
+        ...
+
+    def numba_stream(self) -> Any:
+        """A stream of Numba's own, which enqueues here.
+
+        Raises:
+            DeviceMismatchError: Numba has no streams of this device.
+        """
         ...
 
     def open(self) -> Queue:
@@ -299,7 +277,15 @@ class Device(Protocol):
         ...
 
     def new_stream(self, priority: int) -> Stream: ...
+    def foreign_stream(self, number: int) -> ForeignStream:
+        """Another library's stream of this device, by its handle, which the caller keeps."""
+        ...
+
     def new_event(self, timing: bool) -> Event: ...
+    def foreign_event(self, number: int) -> Event:
+        """Another library's event, as there."""
+        ...
+
     def new_pool(self) -> Pool: ...
 
     def host_buffer(self, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
@@ -344,10 +330,8 @@ class Device(Protocol):
         """
         ...
 
-    def lend(self, array: Array, memory: Any, keep: object) -> Loan | None:
-        """`array`, which lies in `memory`, for other libraries, who hold `keep` with it; None if
-        none of them can use this device's memory.
-        """
+    def lend(self, array: Array, memory: Any, keep: object) -> Loan:
+        """`array`, which lies in `memory`, for other libraries, who hold `keep` with it."""
         ...
 
     def scalar_key(self, value: object) -> Hashable:

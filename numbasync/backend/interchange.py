@@ -93,7 +93,17 @@ class Loan(Protocol):
 
     `after`: streams of the device with work that comes before theirs; `source`: whose array it
     is, if another library's.
+
+    Attributes:
+        protocols: the names of the attributes that a tensor has by it.
+        waits: `dlpack` blocks the thread until `after` have done what they hold.
     """
+
+    @property
+    def protocols(self) -> frozenset[str]: ...
+
+    @property
+    def waits(self) -> bool: ...
 
     def interface(self, after: Sequence[Any], source: Any) -> dict[str, Any]:
         """`__cuda_array_interface__`, version 3."""
@@ -110,7 +120,8 @@ class Loan(Protocol):
         dl_device: tuple[int, int] | None,
         copy: bool | None,
     ) -> object:
-        """A capsule; what is enqueued on `stream`, a native handle, starts after all that.
+        """A capsule; what is enqueued on `stream`, a native handle, starts after all that. Without
+        streams, for host memory, all that is done when it returns.
 
         Raises:
             BufferError: the consumer asks for something else than this memory as it is.
@@ -171,7 +182,10 @@ def capsule(obj: Any, **how: Any) -> Any:
     try:
         try:
             return obj.__dlpack__(max_version=VERSION, **how)
-        except TypeError:  # written before there were versions
+        except TypeError as error:
+            if type(error) is not TypeError:  # a library's own, such as Arrow's of nulls
+                raise
+            # Written before there were versions.
             return obj.__dlpack__(**how)
     except NumbasyncError:
         raise
@@ -256,9 +270,13 @@ def read_interface(obj: object, interface: Mapping[str, Any]) -> Exported:
     if interface.get("mask") is not None:
         raise OperationError(f"{name_of(obj)} is masked; a kernel would not see the mask.")
     address, readonly = interface["data"]
+    dtype = np.dtype(interface["typestr"])
+    own = getattr(obj, "dtype", None)
+    if dtype.kind == "V" and isinstance(own, np.dtype) and own.itemsize == dtype.itemsize:
+        dtype = own  # a structure, of which the interface says the size
     return _checked(
-        obj, int(address or 0), tuple(interface["shape"]), interface.get("strides"),
-        np.dtype(interface["typestr"]), bool(readonly), obj,
+        obj, int(address or 0), tuple(interface["shape"]), interface.get("strides"), dtype,
+        bool(readonly), obj,
     )  # fmt: skip
 
 
@@ -274,7 +292,7 @@ def _checked(
     readonly: bool,
     keep: object,
 ) -> Exported:
-    layout.check_dtype(dtype)
+    layout.check_dtype(dtype, records=True)
     if strides is None or 0 in shape:
         strides = layout.contiguous_strides(shape, dtype.itemsize)
     size = dtype.itemsize
@@ -298,6 +316,12 @@ class _Described:
     def __init__(self, interface: dict[str, Any], keep: object) -> None:
         self.__array_interface__ = interface
         self._keep = keep
+
+
+def kept(array: np.ndarray[Any, Any], keep: object, readonly: bool) -> np.ndarray[Any, Any]:
+    """A view of `array` that holds `keep` too, and that may be for reading only."""
+    interface = {**array.__array_interface__, "data": (array.ctypes.data, readonly)}
+    return np.asarray(_Described(interface, (array, keep)))
 
 
 def bytes_of(export: Exported) -> np.ndarray[Any, np.dtype[np.uint8]]:

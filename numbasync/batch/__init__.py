@@ -16,3 +16,7 @@ from numbasync.batch.ids import BufferId as BufferId
 from numbasync.batch.plan import BatchPlan as BatchPlan
 from numbasync.batch.replay import BatchGraph as BatchGraph
 from numbasync.batch.tuning import Tuning as Tuning
+from numbasync.picklable import unpicklable
+
+unpicklable(CommandBatch, "Read what you need of it, await b.read(id), and pickle that.")
+unpicklable(BatchGraph, "Read what you need of it, and pickle that.")

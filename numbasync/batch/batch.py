@@ -11,7 +11,7 @@ from numbasync.batch import ops
 from numbasync.batch.compute import Compute
 from numbasync.batch.execute import BatchOp, Results, Transfers
 from numbasync.batch.graph import CONSTANT, INPUT, Node, live
-from numbasync.batch.ids import BufferId
+from numbasync.batch.ids import BufferId, how_to_pass
 from numbasync.batch.plan import BatchPlan
 from numbasync.batch.prepared import Prepared, prepare
 from numbasync.batch.present import Captured, Present
@@ -29,9 +29,10 @@ from numbasync.errors import (
     DeviceMismatchError,
     OperationError,
 )
+from numbasync.host_arrays import host_array
 from numbasync.op import DeviceOp
 from numbasync.sources import Value
-from numbasync.stream import Stream
+from numbasync.stream import AnyStream
 from numbasync.submission import Submission
 from numbasync.tensor import SharedTensor, Tensor
 
@@ -112,7 +113,7 @@ class CommandBatch(Vocabulary, Present):
                 f"upload takes an array of the host, not {array!r}, which has no elements yet."
             )
         try:
-            source = np.asarray(array)
+            source = host_array(array)
         except (TypeError, ValueError) as error:
             raise OperationError(
                 f"upload takes an array of the host, not {type(array).__name__}: {error}\n"
@@ -136,7 +137,7 @@ class CommandBatch(Vocabulary, Present):
         found = tensor.tensor if isinstance(tensor, SharedTensor) else tensor
         if not isinstance(found, Tensor):
             raise OperationError(
-                f"use takes a tensor, not {type(tensor).__name__}; for an array, b.upload(array)."
+                f"use takes a tensor, not {type(tensor).__name__}; {how_to_pass(tensor)}."
             )
         if found.device is not self.device:
             raise DeviceMismatchError(f"{found!r} cannot be used on {self.device.label}.")
@@ -198,7 +199,7 @@ class CommandBatch(Vocabulary, Present):
         self._kept += ids
         return Compute(self, self.closed(), reads)
 
-    def graph(self, stream: Stream | None = None) -> BatchGraph:
+    def graph(self, stream: AnyStream | None = None) -> BatchGraph:
         """The batch as a graph, which runs as often as wanted, with new uploads:
         `await b.graph().replay({x: array})`. Blocks until it is captured.
 

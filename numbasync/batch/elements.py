@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 
 from numbasync.batch import reducing
 from numbasync.batch.emit import Emitter
-from numbasync.batch.space import Step
 
 # What writes the lines of neighbouring elements: of the first one's index, of what their names end
 # in, and of `"once"` (loads that all elements of a result share), `"load"`, or the first one's
@@ -53,40 +52,26 @@ def elements_of(made: Emitter, own: dict[int, reducing.Reduction], result: str) 
     wide = [n for n in made.outputs if not depends(made, own, n)]
     needed = [n for n in made.order([*targets, *wide], made.constants()) if n in made.reads]
     shared: dict[int, str] = made.constants()
+    once: list[str] = []
+    for n in needed:
+        is_one = made.steps(n, shape) == ()
+        if is_one or made.space.aligned(nodes[n].shape):
+            shared[n] = made.name()
+            once.append(f"{shared[n]} = {made.load(n, '0' if is_one else result)}")
     loaded: dict[str, dict[int, str]] = {}
 
-    def once() -> list[str]:
-        lines = []
-        for n in needed:
-            is_one = made.steps(n, shape) == ()
-            if is_one or made.space.aligned(nodes[n].shape):
-                shared[n] = made.name()
-                lines.append(f"{shared[n]} = {made.load(n, '0' if is_one else result)}")
-        return lines
-
     def load(at: str, suffixes: Sequence[str]) -> list[str]:
-        lines: list[str] = []
         names = [dict(shared) for _ in suffixes]
         loaded.update(zip(suffixes, names, strict=True))
-        placed: dict[tuple[Step, ...], dict[int, list[str]]] = {}
-        for n in needed:
-            found = made.steps(n, shape)
-            if n in shared:
-                continue
-            new = [made.name() for _ in suffixes]
-            for known, name in zip(names, new, strict=True):
+        new = {n: [made.name() for _ in suffixes] for n in needed if n not in shared}
+        for n, own in new.items():
+            for known, name in zip(names, own, strict=True):
                 known[n] = name
-            if found:
-                placed.setdefault(found, {})[n] = new
-            else:
-                lines += made.neighbours(n, at, new)
-        for found, loads in placed.items():
-            lines += made.broadcast(found, loads, at, f"p{made.name()}")
-        return lines
+        return made.elements(new, at)
 
     def each(at: str, suffixes: Sequence[str], what: str) -> list[str]:
         if what == "once":
-            return once()
+            return once
         if what == "load":
             return load(at, suffixes)
         lines: list[str] = []

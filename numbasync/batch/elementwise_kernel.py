@@ -11,9 +11,7 @@ from collections.abc import Callable, Iterable
 from numbasync.batch.emit import WIDTH, Emitter, KernelText, indented
 from numbasync.batch.fuse import Group
 from numbasync.batch.graph import Nodes
-from numbasync.batch.space import Step
 from numbasync.batch.tuning import Tuning
-from numbasync.layout import Shape
 
 
 def write(nodes: Nodes, group: Group, written: Iterable[int], tuning: Tuning) -> KernelText:
@@ -25,7 +23,12 @@ def write(nodes: Nodes, group: Group, written: Iterable[int], tuning: Tuning) ->
     size = group.space.size
     n = made.parameter("n", "number", size)
     inner, call = _function(made)
-    once, each = _loads(made, group.space.shape)
+    varying = _varying(made)
+    once = [f"a{k} = {made.load(n, '0')}" for k, n in enumerate(made.reads) if n not in varying]
+
+    def each(at: str, suffixes: list[str]) -> list[str]:
+        return made.elements({n: [f"{a}{s}" for s in suffixes] for n, a in varying.items()}, at)
+
     outputs = list(made.outputs)
 
     def stores(at: str, suffixes: list[str]) -> list[str]:
@@ -71,43 +74,15 @@ def _function(made: Emitter) -> tuple[str, Callable[[str], str]]:
     results = ", ".join(names[n] for n in targets)
     text = "\n".join([f"def element({', '.join(parameters)}):", *indented(lines),
                       f"    return {results}", ""])  # fmt: skip
-    loaded = len(made.reads)
+    varying = set(_varying(made).values())
 
     def call(suffix: str) -> str:
-        shown = [f"{p}{suffix}" if k < loaded and p in _varying(made) else p
-                 for k, p in enumerate(parameters)]  # fmt: skip
-        return f"element({', '.join(shown)})"
+        return f"element({', '.join(f'{p}{suffix}' if p in varying else p for p in parameters)})"
 
     return text, call
 
 
-def _varying(made: Emitter) -> set[str]:
-    """Names of the loads that differ between elements."""
+def _varying(made: Emitter) -> dict[int, str]:
+    """The values read that differ between elements, and their names."""
     shape = made.space.shape
-    return {f"a{k}" for k, n in enumerate(made.reads) if made.steps(n, shape) != ()}
-
-
-def _loads(made: Emitter, shape: Shape) -> tuple[list[str], Callable[[str, list[str]], list[str]]]:
-    """Loads of what all elements have in common, and what writes those of neighbours."""
-    once: list[str] = []
-    plain: dict[int, str] = {}
-    placed: dict[tuple[Step, ...], dict[int, str]] = {}
-    for k, n in enumerate(made.reads):
-        found = made.steps(n, shape)
-        if found is None:
-            plain[n] = f"a{k}"
-        elif not found:
-            once.append(f"a{k} = {made.load(n, '0')}")
-        else:
-            placed.setdefault(found, {})[n] = f"a{k}"
-
-    def each(at: str, suffixes: list[str]) -> list[str]:
-        lines: list[str] = []
-        for n, name in plain.items():
-            lines += made.neighbours(n, at, [f"{name}{s}" for s in suffixes])
-        for p, (found, names) in enumerate(placed.items()):
-            loads = {n: [f"{name}{s}" for s in suffixes] for n, name in names.items()}
-            lines += made.broadcast(found, loads, at, f"p{p}{suffixes[0]}")
-        return lines
-
-    return once, each
+    return {n: f"a{k}" for k, n in enumerate(made.reads) if made.steps(n, shape) != ()}

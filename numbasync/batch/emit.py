@@ -173,18 +173,40 @@ class Emitter:
     def steps(self, n: int, whole: Shape) -> tuple[Step, ...] | None:
         return steps(self.nodes[n].shape, whole)
 
-    def broadcast(
-        self, found: tuple[Step, ...], loads: Mapping[int, Sequence[str]], at: str, place: str
-    ) -> list[str]:
-        """Load what is broadcast, at neighbouring elements.
+    def place(self, n: int, whole: Shape, flat: str) -> str:
+        """The index of a value that is broadcast to `whole`, at element `flat` of that."""
+        found = self.steps(n, whole)
+        if found is None:
+            return flat
+        return self.index(found, self.numbers(found), flat) if found else "0"
+
+    def elements(self, names: Mapping[int, Sequence[str]], at: str) -> list[str]:
+        """Load values of any shape, each broadcast to the kernel's space, at neighbouring elements.
 
         Args:
-            loads: names for the elements of each value that is broadcast in this way.
+            names: of each value, for its elements.
             at: the first of the elements.
-            place: a name for where it is found; the others have it with a number behind.
         """
+        lines: list[str] = []
+        placed: dict[tuple[Step, ...], dict[int, Sequence[str]]] = {}
+        for n, own in names.items():
+            found = self.steps(n, self.space.shape)
+            if found is None:
+                lines += self.neighbours(n, at, own)
+            elif not found:
+                lines.append(f"{' = '.join(own)} = {self.load(n, '0')}")
+            else:
+                placed.setdefault(found, {})[n] = own
+        for found, loads in placed.items():
+            lines += self._broadcast(found, loads, at)
+        return lines
+
+    def _broadcast(
+        self, found: tuple[Step, ...], loads: Mapping[int, Sequence[str]], at: str
+    ) -> list[str]:
+        """Load what is broadcast in one way, at neighbouring elements."""
         width = len(next(iter(loads.values())))
-        inner = found[-1]
+        inner, place = found[-1], f"p{self.name()}"
         lines = [f"{place} = {self.index(found, self.numbers(found), at)}"]
         if width > 1 and inner.below == 1 and inner.extent % width == 0:  # neighbours there, too
             for n, names in loads.items():
@@ -268,12 +290,8 @@ class Emitter:
         """`compute` where there is one element of `whole` for each result of a reduction."""
         for n in self.order(targets, names):
             if n in self._arrays:
-                found = self.steps(n, whole)
-                index = flat if found is None else "0"
-                if found:
-                    index = self.index(found, self.numbers(found), flat)
                 names[n] = self.name()
-                lines.append(f"{names[n]} = {self.load(n, index)}")
+                lines.append(f"{names[n]} = {self.load(n, self.place(n, whole, flat))}")
         self.compute(targets, names, lines)
 
     # --- the module ---

@@ -20,6 +20,7 @@ from numbasync.batch.form import COUNTER
 from numbasync.batch.ids import BufferId
 from numbasync.batch.prepared import Prepared, partial_key
 from numbasync.batch.ready import Ready
+from numbasync.callsite import call_site
 from numbasync.context import Context
 from numbasync.contiguous import contiguous
 from numbasync.copies import HostArray, copy, fill, upload_new
@@ -270,6 +271,7 @@ class Run(DeviceOp[T]):
     def __init__(
         self, batch: CommandBatch, prepared: Prepared, reads: tuple[int, ...] = ()
     ) -> None:
+        self._site = call_site(2)
         self._batch = batch
         self._prepared = prepared
         self._reads = reads
@@ -277,7 +279,7 @@ class Run(DeviceOp[T]):
     def at_once(self, submission: Submission, pool: MemoryPool | None) -> bool:
         batch, device = self._batch, submission.stream.device
         ready: Ready | None = self._prepared.ready.get(device)
-        if ready is None or batch.device is not device or device.limit is not None:
+        if ready is None or batch.device is not device or device.is_limited:
             return False
         try:
             form, pool = ready.form(batch, self._reads), pool or device.pool
@@ -326,7 +328,7 @@ def run(ctx: Context, batch: CommandBatch, plan: Prepared) -> Steps[Memory]:
     found = yield from kernels(plan, ctx)
     values, there = batch.recorder.values, batch.there
     arrays: dict[int, HostArray] = {n: values[n] for n in plan.inputs if n not in there}
-    if ctx.device.limit is not None:
+    if ctx.admission is not None:
         staged = sum(held(ctx.device, a.nbytes) for a in arrays.values())
         yield from ctx.room(plan.peak_bytes + staged)
     memory = Memory(plan)

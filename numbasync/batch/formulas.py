@@ -51,8 +51,8 @@ def whole_power(base, exponent):  # of int64, which wraps; cut off where it has 
         exponent = -exponent
     while exponent > 0:
         if exponent & 1:
-            result = result * base
-        base = base * base
+            result = np.int64(np.uint64(result) * np.uint64(base))
+        base = np.int64(np.uint64(base) * np.uint64(base))
         exponent = exponent >> 1
     return result
 ''',
@@ -86,6 +86,15 @@ def register(dtype: DType) -> DType:
 def typed(dtype: DType, value: str) -> str:
     """A literal, or a conversion to a register."""
     return f"np.{register(dtype).name.replace('bool', 'bool_')}({value})"
+
+
+def arithmetic(dtype: DType, sign: str, a: str, b: str) -> str:
+    """`a + b`, `a - b` or `a * b` in a register. Integers wrap around, as NumPy's do: Numba tells
+    its compiler that signed ones never overflow, and so `a < a + b` would become `0 < b`.
+    """
+    if dtype == I64:
+        return f"np.int64(np.uint64({a}) {sign} np.uint64({b}))"
+    return f"({a} {sign} {b})"
 
 
 class Formulas:
@@ -145,8 +154,9 @@ class Formulas:
         if ty == BOOL:
             return self._of_bools(op, args)
         if op in _INFIX:
-            text = f"({args[0]} {_INFIX[op]} {args[1]})"
-            return text if dtype == BOOL else self.rounded(ty, text)
+            if dtype == BOOL:
+                return f"({args[0]} {_INFIX[op]} {args[1]})"
+            return self.rounded(ty, arithmetic(ty, _INFIX[op], args[0], args[1]))
         if op in _MATH:
             return self.rounded(ty, f"{_MATH[op]}({args[0]})")
         return self._others[op](self, ty, *args)
@@ -166,13 +176,15 @@ class Formulas:
     def _mul(self, ty: DType, a: str, b: str) -> str:
         if is_float(ty) and ty != F16:
             return self.product(ty, a, b)
-        return self.rounded(ty, f"({a} * {b})")  # of two float16, exact in float32
+        return self.rounded(ty, arithmetic(ty, "*", a, b))  # of two float16, exact in float32
 
     def _square(self, ty: DType, a: str) -> str:
         return self._mul(ty, a, a)
 
     def _neg(self, ty: DType, a: str) -> str:
-        return typed(ty, f"-{a}") if ty == I32 else f"(-{a})"
+        if is_integer(ty):
+            return self.rounded(ty, arithmetic(ty, "-", typed(ty, "0"), a))
+        return f"(-{a})"
 
     def _abs(self, ty: DType, a: str) -> str:
         return typed(ty, f"abs({a})") if is_integer(ty) else f"abs({a})"
@@ -254,8 +266,8 @@ def carried(ty: DType) -> DType:
     return I32 if ty == BOOL else register(ty)
 
 
-def combined(formulas: Formulas, op: str, a: str, b: str) -> str:
+def combined(formulas: Formulas, op: str, ty: DType, a: str, b: str) -> str:
     """Two parts of a reduction as one."""
     if op in ("sum", "mean"):
-        return f"{a} + {b}"
+        return arithmetic(ty, "+", a, b)
     return f"{formulas.use('larger' if op == 'max' else 'smaller')}({a}, {b})"

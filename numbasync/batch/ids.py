@@ -8,11 +8,28 @@ import numpy as np
 
 from numbasync.errors import DTypeError
 from numbasync.layout import Shape
+from numbasync.op import DeviceOp
+from numbasync.tensor import SharedTensor, Tensor
 
 if TYPE_CHECKING:
     from numbasync.batch.record import Recorder
 
 Operand = Any  # a BufferId, or a number
+
+
+def how_to_pass(value: Any) -> str:
+    """What to write instead of `value`, where an id of a batch is asked for."""
+    if isinstance(value, BufferId):
+        return "it is an id already"
+    if isinstance(value, Tensor | SharedTensor):
+        return "write b.use(tensor), without a copy"
+    if isinstance(value, DeviceOp):
+        return "await it, or record b.use(tensor) of the tensor that it gives"
+    if hasattr(value, "__cuda_array_interface__"):
+        return "write b.use(na.as_tensor(array))"
+    if hasattr(value, "shape") or isinstance(value, list | tuple):
+        return "upload it first: b.upload(array)"
+    return "pass an id"
 
 
 class BufferId:
@@ -36,6 +53,9 @@ class BufferId:
     def __init__(self, recorder: Recorder, number: int) -> None:
         self.recorder = recorder
         self.number = number
+
+    def __dir__(self) -> list[str]:
+        return ["dtype", "ndim", "number", "shape"]
 
     @property
     def shape(self) -> Shape:

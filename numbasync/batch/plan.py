@@ -18,6 +18,9 @@ class BatchPlan:
     def __init__(self, prepared: Prepared) -> None:
         self.prepared = prepared
 
+    def __dir__(self) -> list[str]:
+        return [name for name in vars(BatchPlan) if not name.startswith("_")]
+
     @property
     def kernels(self) -> tuple[str, ...]:
         """Names of its kernels, in the order in which they run."""

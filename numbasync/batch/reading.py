@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from numbasync.batch.execute import run
 from numbasync.batch.prepared import Prepared
+from numbasync.callsite import call_site
 from numbasync.context import Context
 from numbasync.copies import HostArray
 from numbasync.memory import MemoryPool
@@ -52,6 +53,7 @@ class Late(DeviceOp[HostArray]):
     """A value that was not written when the batch ran: computed from what is there, and read."""
 
     def __init__(self, batch: CommandBatch, prepared: Prepared, number: int) -> None:
+        self._site = call_site(2)
         self._batch = batch
         self._prepared = prepared
         self._number = number

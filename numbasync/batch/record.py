@@ -13,7 +13,7 @@ import numpy as np
 
 from numbasync.batch import ops
 from numbasync.batch.graph import CONSTANT, INPUT, Node, broadcast
-from numbasync.batch.ids import BufferId, Operand
+from numbasync.batch.ids import BufferId, Operand, how_to_pass
 from numbasync.batch.ops import DType, Kind
 from numbasync.batch.structure import Call, Constant, constant, converted, empty
 from numbasync.errors import (
@@ -94,10 +94,9 @@ class Recorder:
             OperationError: it is no id.
         """
         if not isinstance(value, BufferId):
-            hint = "upload it first: b.upload(array)" if hasattr(value, "shape") else "pass an id"
             raise OperationError(
                 f"{what} takes ids of this batch, not {type(value).__name__} ({value!r:.60}); "
-                f"{hint}."
+                f"{how_to_pass(value)}."
             )
         if value.recorder is not self:
             raise ForeignBufferError(

@@ -72,7 +72,7 @@ def take(made: Emitter, r: Reduction, value: str, place: str) -> list[str]:
             f"    {r.names[0]} = {new}",
             f"    {r.names[1]} = {place}",
         ]
-    return [f"{r.names[0]} = {combined(made.formulas, r.op, r.names[0], new)}"]
+    return [f"{r.names[0]} = {combined(made.formulas, r.op, r.ty, r.names[0], new)}"]
 
 
 def merge(made: Emitter, r: Reduction, others: tuple[str, ...]) -> list[str]:
@@ -84,7 +84,7 @@ def merge(made: Emitter, r: Reduction, others: tuple[str, ...]) -> list[str]:
             f"    {r.names[0]} = {value}",
             f"    {r.names[1]} = {place}",
         ]
-    return [f"{r.names[0]} = {combined(made.formulas, r.op, r.names[0], others[0])}"]
+    return [f"{r.names[0]} = {combined(made.formulas, r.op, r.ty, r.names[0], others[0])}"]
 
 
 def across_warp(made: Emitter, own: Iterable[Reduction], lanes: int = WARP) -> list[str]:

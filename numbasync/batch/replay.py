@@ -17,6 +17,7 @@ from numbasync.batch.execute import BatchOp, Results
 from numbasync.batch.ids import BufferId
 from numbasync.batch.prepared import with_copies
 from numbasync.batch.reach import is_used, reached
+from numbasync.callsite import call_site
 from numbasync.context import Context
 from numbasync.contiguous import contiguous
 from numbasync.copies import HostArray, upload_any
@@ -24,10 +25,11 @@ from numbasync.device import Device
 from numbasync.errors import BatchStateError, DTypeError, OperationError, ShapeError
 from numbasync.graph import CudaGraph
 from numbasync.host import pinned
+from numbasync.host_arrays import host_array
 from numbasync.memory import MemoryPool
 from numbasync.op import DeviceOp, Steps
 from numbasync.sources import zip as zip_ops
-from numbasync.stream import Stream, check_stream
+from numbasync.stream import AnyStream, Stream, as_stream
 from numbasync.submission import Submission
 from numbasync.tensor import Tensor, memcpy
 
@@ -42,9 +44,9 @@ class BatchGraph:
         graph: what is replayed.
     """
 
-    def __init__(self, batch: CommandBatch, stream: Stream) -> None:
+    def __init__(self, batch: CommandBatch, stream: AnyStream) -> None:
         self._batch = batch
-        check_stream(stream, "graph")
+        stream = as_stream(stream, "graph")
         batch.check_device(stream.device)
         plan = batch.closed()
         values = batch.recorder.values
@@ -79,6 +81,9 @@ class BatchGraph:
         batch.captured()
         self._last: Submission | None = None
 
+    def __dir__(self) -> list[str]:
+        return ["graph", "replay", "replay_sync", "stream"]
+
     @property
     def stream(self) -> Stream:
         """Where it is replayed."""
@@ -105,7 +110,7 @@ class BatchGraph:
         given: list[tuple[int, HostArray]] = []
         for id, array in (uploads or {}).items():
             number = self._batch.recorder.check(id, "replay").number
-            source = np.asarray(array)
+            source = host_array(array)
             target = self._inputs.get(number)
             if target is None:
                 raise BatchStateError(
@@ -213,6 +218,7 @@ class _Replay(DeviceOp[Results[HostArray]]):
     _made: Results[HostArray] | None = None
 
     def __init__(self, graph: BatchGraph, given: list[tuple[int, HostArray]]) -> None:
+        self._site = call_site(2)
         self._graph = graph
         self._given = given
         self.stream = graph.stream

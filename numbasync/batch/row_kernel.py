@@ -21,7 +21,6 @@ from numbasync.batch.fuse import Group
 from numbasync.batch.graph import Nodes
 from numbasync.batch.ops import BOOL
 from numbasync.batch.reducing import WARP, Reduction
-from numbasync.batch.space import Step
 from numbasync.batch.tuning import MOST_THREADS, Tuning
 from numbasync.layout import Shape
 
@@ -164,7 +163,7 @@ class _Row:
         made, plan, nodes = self.made, self.plan, self.nodes
         lines = [f"begin = row * {COLS}"]
         space = self.group.space
-        shape = (*space.shape[:-1], 1) if space.axis is not None else ()
+        shape = space.reduced_shape
         names = made.constants()  # of what a row has one of
         for n in made.reads:
             if nodes[n].size == 1:
@@ -259,37 +258,24 @@ class _Row:
 
     def _loads(self, at: int, part: Part) -> Callable[[bool], list[str]] | None:
         """What writes the loads of a pass, of neighbours at once or not; None: there are none."""
-        made, shape = self.made, self.group.space.shape
-        plain: dict[int, list[str]] = {}
-        placed: dict[tuple[Step, ...], dict[int, list[str]]] = {}
+        made = self.made
+        new: dict[int, list[str]] = {}
         for n in made.order(self.plan.wanted[at], part.names[0]):
             if n in made.reads:
-                new = [made.name() for _ in part.names]
-                for names, name in zip(part.names, new, strict=True):
+                new[n] = [made.name() for _ in part.names]
+                for names, name in zip(part.names, new[n], strict=True):
                     names[n] = name
-                found = made.steps(n, shape)
-                (placed.setdefault(found, {}) if found else plain)[n] = new
-        if not plain and not placed:
+        if not new:
             return None
-        places = {found: f"p{made.name()}" for found in placed}
-
-        def lines(of: slice, start: str) -> list[str]:
-            written: list[str] = []
-            for n, new in plain.items():
-                written += made.neighbours(n, start, new[of])
-            for found, loads in placed.items():
-                some = {n: new[of] for n, new in loads.items()}
-                written += made.broadcast(found, some, start, places[found])
-            return written
 
         def written(together: bool) -> list[str]:
             if together:
-                found = lines(slice(None), part.at)
-            else:
-                found = []
-                for e in range(len(part.names)):
-                    found += lines(slice(e, e + 1), f"({part.at} + {e})" if e else part.at)
-            return _guarded(part, found)
+                return _guarded(part, made.elements(new, part.at))
+            lines: list[str] = []
+            for e in range(len(part.names)):
+                one = {n: [names[e]] for n, names in new.items()}
+                lines += made.elements(one, f"({part.at} + {e})" if e else part.at)
+            return _guarded(part, lines)
 
         return written
 

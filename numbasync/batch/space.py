@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from numbasync.errors import InternalError
 from numbasync.layout import Shape
 
 
@@ -35,12 +36,19 @@ class Step(NamedTuple):
 def steps(shape: Shape, whole: Shape) -> tuple[Step, ...] | None:
     """How to find an element of a value of `shape` that is broadcast to `whole`: the terms of its
     index; () for one element; None where it is the same one.
+
+    Raises:
+        InternalError: such a value is not broadcast to `whole`.
     """
     if math.prod(shape) == math.prod(whole):
         return None
     if math.prod(shape) == 1:
         return ()
     padded = (1,) * (len(whole) - len(shape)) + shape
+    if len(padded) > len(whole) or any(
+        own not in (1, extent) for own, extent in zip(padded, whole, strict=True)
+    ):
+        raise InternalError(f"shape {shape} is looked for in {whole}")
     parts: list[tuple[bool, int]] = []  # neighbours of one kind together
     for own, extent in zip(padded, whole, strict=True):
         if extent == 1:
@@ -104,14 +112,20 @@ class Space(NamedTuple):
         """Elements that are left."""
         return self.outer * self.inner
 
+    @property
+    def reduced_shape(self) -> Shape:
+        """The shape of the results, with the axes that were reduced kept as 1."""
+        if self.axis is None:
+            return (1,) * len(self.shape)
+        return (*self.shape[: self.axis], 1, *self.shape[self.axis + 1 :])
+
     def aligned(self, shape: Shape) -> bool:
         """Whether a value of `shape`, broadcast to `self.shape`, has one element for each result
         of the reduction, in the same order.
         """
         if self.axis is None:
             return math.prod(shape) == 1
-        own = (1,) * (len(self.shape) - len(shape)) + shape
-        return own == (*self.shape[: self.axis], 1, *self.shape[self.axis + 1 :])
+        return (1,) * (len(self.shape) - len(shape)) + shape == self.reduced_shape
 
 
 def reduced_space(shape: Shape, axis: int | None) -> Space:

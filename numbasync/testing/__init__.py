@@ -40,6 +40,18 @@ from numbasync.testing.timing import device_ms as device_ms
 from numbasync.testing.timing import do_bench as do_bench
 from numbasync.testing.timing import do_bench_paired as do_bench_paired
 
+__all__ = [
+    "BarrierDivergence", "Counters", "Difference", "Fault", "Gate", "Injected", "InputModified",
+    "KernelFailure", "KernelMismatch", "KernelRace", "KernelSlow", "OutOfBounds", "Paired",
+    "Race", "ThreadOrder", "Timing", "UninitialisedRead", "check_kernel", "checked", "counters",
+    "device_ms", "do_bench", "do_bench_paired", "find_race", "gate", "inject", "seeded",
+    "settle",
+]  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    return __all__
+
 
 class Gate:
     """Holds a stream shut: what is enqueued behind it waits until it opens.

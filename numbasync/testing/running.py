@@ -55,7 +55,8 @@ def in_a_loop(function: Callable[..., Any], strict: bool) -> Callable[..., None]
 
 async def _watched(coroutine: Coroutine[Any, Any, Any]) -> None:
     await coroutine
-    await asyncio.sleep(0)  # what has just been told to end may
+    for _ in range(4):  # what has just been told to end may
+        await asyncio.sleep(0)
     left = asyncio.all_tasks() - {asyncio.current_task()}
     waiting = reactor.current().statistics().waiting
     if left or waiting:

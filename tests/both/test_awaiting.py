@@ -145,7 +145,7 @@ async def test_gather_starts_coroutines_too(device: na.Device) -> None:
 async def test_gather_says_what_cannot_be_awaited(device: na.Device) -> None:
     for wrong in (3, [3]):
         with pytest.raises(na.errors.OperationError, match="gather takes operations"):
-            await na.gather(na.value(2), wrong)
+            await na.gather(na.value(2), wrong)  # type: ignore[call-overload]
 
 
 async def test_a_cancelled_gather_cancels_what_it_started(device: na.Device) -> None:

@@ -30,6 +30,12 @@ def double(x: Any) -> Any:
     return x + x
 
 
+def not_run() -> na.DeviceOp[na.Tensor]:
+    op = na.zeros(6)
+    op.silence()
+    return op
+
+
 def refusals() -> dict[str, tuple[type, str, Callable[[na.CommandBatch, na.BufferId], Any]]]:
     other = na.CommandBatch(na.devices("cpu")[0])
     foreign = other.upload(X)
@@ -38,6 +44,14 @@ def refusals() -> dict[str, tuple[type, str, Callable[[na.CommandBatch, na.Buffe
             ForeignBufferError, "is of batch .*not of batch", lambda b, x: x + foreign),
         "another batch, relu": (ForeignBufferError, "relu: .*", lambda b, x: b.relu(foreign)),
         "an array": (OperationError, r"upload it first", lambda b, x: b.add(x, X)),
+        "a list": (OperationError, r"b\.upload\(array\)", lambda b, x: b.add(x, [1.0])),
+        "an operand on a device": (
+            OperationError, r"write b\.use\(tensor\)", lambda b, x: b.relu(na.meta(6).sync())),
+        "an operand that is not there yet": (
+            OperationError, r"await it, or record b\.use", lambda b, x: x + not_run()),
+        "an id to use": (OperationError, "an id already", lambda b, x: b.use(x)),  # type: ignore[arg-type]
+        "an operation to use": (
+            OperationError, "await it", lambda b, x: b.use(not_run())),  # type: ignore[arg-type]
         "text": (OperationError, "not str", lambda b, x: b.add(x, "2")),
         "sizes": (ShapeError, r"\(6,\), \(5,\).*broadcast", lambda b, x: x + b.upload(X[:5])),
         "rows and columns": (

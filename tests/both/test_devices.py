@@ -85,6 +85,26 @@ async def test_the_current_device_belongs_to_the_task() -> None:
     assert seen == {"inside": two, "inherited": two, "outside": one}
 
 
+def test_a_device_is_used_by_its_name(device: na.Device) -> None:
+    for name in (device.label, f"{device.kind}:{device.ordinal}"):
+        with na.use_device(name) as used:
+            assert used is device is na.default_device() is na.empty(1).sync().device
+    first = na.devices(device.kind)[0]
+    with na.use_device(device.kind):
+        assert na.default_device() is first
+
+
+@pytest.mark.parametrize("name", ["cpu:99", "gpu", "CPU", "", "cuda:", "cpu:0 "])
+def test_a_device_that_is_not_there_is_refused_with_those_that_are(name: str) -> None:
+    before = na.default_device()
+    with pytest.raises(na.errors.CallerError) as refused, na.use_device(name):
+        pass
+    said = str(refused.value)
+    assert repr(name) in said and all(d.label in said for d in na.devices())
+    assert ("no CUDA device: " in said) == (not na.devices("cuda"))
+    assert na.default_device() is before
+
+
 async def test_streams(device: na.Device) -> None:
     stream = await na.Stream.create(device)
     assert stream.device is device and stream.query()

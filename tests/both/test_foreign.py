@@ -334,9 +334,12 @@ def test_from_dlpack_wants_dlpack(device: na.Device) -> None:
         na.from_dlpack(3)
 
 
-def test_the_cpu_device_lends_nothing() -> None:
+def test_the_cpu_device_lends_by_dlpack_alone() -> None:
     (cpu, *_) = na.devices("cpu")
     with na.use_device(cpu):
         t = na.ones(3).sync()
-    for name in ("__dlpack__", "__dlpack_device__", "__cuda_array_interface__"):
+    assert np.from_dlpack(t).tolist() == [1, 1, 1]
+    for name in ("__cuda_array_interface__", "__array_interface__"):
         assert not hasattr(t, name)
+    with pytest.raises(DTypeError, match=r"await t\.to_host\(\)"):
+        np.asarray(t)

@@ -147,8 +147,8 @@ def test_what_a_scope_is_given_that_would_record_nothing(
     def yields(s: Any) -> Any:
         yield s.record(add_one(z))
 
-    for wrong in (awaits, yields):
-        with pytest.raises(CallerError, match="records nothing"):
+    for wrong, text in ((awaits, "is an `async def`"), (yields, "records nothing")):
+        with pytest.raises(CallerError, match=text):
             na.CudaGraph.scope(stream, wrong)
     with pytest.raises(OperationError, match="takes a function"):
         na.CudaGraph.scope(stream, 3)  # type: ignore[call-overload]

@@ -244,7 +244,8 @@ def test_unzip_needs_to_know_how_many(device: na.Device) -> None:
         op.unzip()
     a, b = op.unzip(2)
     assert (b.sync(), a.sync()) == (2, 1)
-    only, wrong = na.value((1, 2, 3)).map(lambda t: t).unzip(2)
+    three: na.DeviceOp[Any] = na.value((1, 2, 3)).map(lambda t: t)
+    only, wrong = three.unzip(2)
     for half in (only, wrong):
         with pytest.raises(OperationError, match="3 values, but unzip expected 2"):
             half.sync()

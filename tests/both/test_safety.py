@@ -210,13 +210,13 @@ async def test_cancelling_every_task_of_the_loop(device: na.Device) -> None:
 
 
 async def test_no_thread_can_be_started(device: na.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    from numbasync import line
+    from numbasync import preparing
 
     class Nobody:
         def submit(self, *args: Any) -> Any:
             raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(line, "_executor", Nobody)
+    monkeypatch.setattr(preparing, "_executor", Nobody)
     z = await na.zeros(4)
     assert (await fresh()(z).output().to_host()).tolist() == [1] * 4
 
@@ -224,13 +224,13 @@ async def test_no_thread_can_be_started(device: na.Device, monkeypatch: pytest.M
 def test_a_thread_that_ends_over_its_line_keeps_what_the_device_uses(
     device: na.Device, stream: na.Stream, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from numbasync import line
+    from numbasync import preparing
 
     class Nobody:
         def submit(self, *args: Any) -> Any:
             return Future()
 
-    monkeypatch.setattr(line, "_executor", Nobody)
+    monkeypatch.setattr(preparing, "_executor", Nobody)
     before = used(device)
     gate.close()
     futures: list[Any] = []

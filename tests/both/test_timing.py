@@ -12,7 +12,7 @@ from numbasync.errors import CallerError, OperationError
 from numbasync.testing import counters, device_ms, do_bench, do_bench_paired
 from tests.common import add_one, fresh
 
-SMALL, LARGE = 1 << 12, 1 << 24
+SMALL, LARGE = 1 << 12, 1 << 26
 
 
 def filled(n: int) -> na.DeviceOp[na.Tensor]:

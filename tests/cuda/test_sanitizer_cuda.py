@@ -1,8 +1,9 @@
-"""`--compute-sanitizer` with the tool itself, and `check_kernel` on a GPU that hides mistakes."""
+"""`--compute-sanitizer` with the tool itself, and random batches under it."""
 
 from __future__ import annotations
 
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -38,10 +39,16 @@ def test_right(device):
 """
 
 
-def test_memcheck_names_the_line(tmp_path: Path, python: str, python_env: dict[str, str]) -> None:
-    found = shutil.which("compute-sanitizer") or Path("/usr/local/cuda/bin/compute-sanitizer")
+@pytest.fixture
+def sanitizer() -> str:
+    found = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
     if not Path(found).exists():
         pytest.skip("there is no compute-sanitizer")
+    return found
+
+
+@pytest.mark.usefixtures("sanitizer")
+def test_memcheck_names_the_line(tmp_path: Path, python: str, python_env: dict[str, str]) -> None:
     (tmp_path / "test_kernels.py").write_text(TESTS)
     project = Project(tmp_path, python, python_env)
     result = project.run("--device", "cuda", "--compute-sanitizer", "memcheck", seconds=600)
@@ -50,3 +57,20 @@ def test_memcheck_names_the_line(tmp_path: Path, python: str, python_env: dict[s
     assert "Invalid __global__ read of size 4 bytes, kernel too_far" in result.stdout
     number = TESTS.splitlines().index("    z[i] = x[i + 2**36]") + 1
     assert f"test_kernels.py:{number}    z[i] = x[i + 2**36]" in result.stdout
+
+
+def test_kernels_of_batches_read_and_write_nothing_else(
+    sanitizer: str, tmp_path: Path, python: str, python_env: dict[str, str], root: Path
+) -> None:
+    """Random programs, whose results are compared, too. More of them by hand: CONTRIBUTING.md."""
+    result = subprocess.run(
+        [sanitizer, "--tool", "memcheck", "--target-processes", "application-only",
+         "--report-api-errors", "no", "--show-backtrace", "no", "--error-exitcode", "3",
+         python, "-m", "tests.soak_batches", "15", "cuda", "--most", "4"],
+        capture_output=True, text=True, timeout=1200, cwd=root, check=False,
+        env={**python_env, "PYTHONWARNINGS": "", "NUMBASYNC_CACHE_DIR": str(tmp_path)},
+    )  # fmt: skip
+    said = result.stdout + result.stderr
+    assert result.returncode == 0, said
+    assert "ERROR SUMMARY: 0 errors" in said, said
+    assert "programs 15" in said, said

@@ -230,8 +230,8 @@ with na.use_device(na.devices("cpu")[0]):
 """
 
 
-def test_the_next_process_compiles_nothing(tmp_path: Path) -> None:
-    env = {**os.environ, modules.FOLDER: str(tmp_path), "PYTHONPATH": str(ROOT)}
+def test_the_next_process_compiles_nothing(tmp_path: Path, python_env: dict[str, str]) -> None:
+    env = {**python_env, modules.FOLDER: str(tmp_path)}
     counts = []
     for _ in range(2):
         result = subprocess.run(
@@ -244,10 +244,12 @@ def test_the_next_process_compiles_nothing(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("batch/*.py"))) == 1
 
 
-def test_a_folder_that_cannot_be_written_to_is_no_error(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_to_is_no_error(
+    tmp_path: Path, python_env: dict[str, str]
+) -> None:
     blocked = tmp_path / "a file"
     blocked.write_text("")
-    env = {**os.environ, modules.FOLDER: str(blocked), "PYTHONPATH": str(ROOT)}
+    env = {**python_env, modules.FOLDER: str(blocked)}
     result = subprocess.run(
         [sys.executable, "-W", "error", "-c", PROGRAM],
         env=env, capture_output=True, text=True, timeout=120,

@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from numbasync.batch.space import Space, reduced_space, steps
+from numbasync.errors import InternalError
+from numbasync.layout import Shape
 
 extents = st.lists(st.integers(1, 4), min_size=1, max_size=5)
 
@@ -66,3 +68,12 @@ def test_results_are_aligned_with_the_rows_that_they_are_of() -> None:
     assert not rows.aligned((3,))
     assert not rows.aligned((1,))
     assert Space((3, 3), None, True).aligned((1, 1))
+    between = Space((4, 7, 1), 1)
+    assert between.reduced_shape == (4, 1, 1)
+    assert between.aligned((4, 1, 1)) and not between.aligned((7, 1))
+
+
+@pytest.mark.parametrize(("shape", "whole"), [((3,), (2, 5)), ((2, 1), (5,)), ((2, 3, 5), (3, 5))])
+def test_what_is_not_broadcast_has_no_index(shape: Shape, whole: Shape) -> None:
+    with pytest.raises(InternalError, match="is looked for in"):
+        steps(shape, whole)

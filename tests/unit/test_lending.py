@@ -1,6 +1,6 @@
 """What is handed to other libraries, and what comes back: one record of use for one memory.
 
-The CPU device lends nothing. Here it does, to a library that notes what it is told.
+The CPU device lends as a GPU does here, to a library that notes what it is told.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ from tests.lenders import Lent
 
 
 class Loan:
-    """What the CPU device would lend; `told` is what came with each request."""
+    """What a device with streams for its consumers lends; `told`: what came with each request."""
 
+    protocols = frozenset({"__cuda_array_interface__", "__dlpack__", "__dlpack_device__"})
+    waits = False
     told: list[dict[str, Any]] = []
 
     def __init__(self, array: np.ndarray) -> None:

@@ -16,8 +16,8 @@ from tests.unit.test_plugin import Project
 def test_a_new_project_passes_at_once(
     tmp_path: Path, python: str, python_env: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["new", "my-kernels", "--in", str(tmp_path)]) == 0
-    root = tmp_path / "my-kernels"
+    assert cli.main(["new", "a folder/my-kernels", "--in", str(tmp_path)]) == 0
+    root = tmp_path / "a folder/my-kernels"
     said = capsys.readouterr().out
     written = {str(p.relative_to(root)) for p in root.rglob("*") if p.is_file()}
     assert written == {
@@ -25,7 +25,7 @@ def test_a_new_project_passes_at_once(
         "tests/test_scale_add.py",
     }  # fmt: skip
     assert all(str(root / name) in said for name in written)
-    assert f"cd {root} && python -m pytest" in said
+    assert f"cd '{root}' && python -m pytest" in said
     assert tomllib.loads((root / "pyproject.toml").read_text())["project"]["name"] == "my-kernels"
     project = Project(root, python, python_env)
     result = project.run("--device", "cpu", seconds=120)
@@ -39,7 +39,7 @@ def test_a_new_project_passes_at_once(
 
 
 def test_what_is_written_is_tidy(tmp_path: Path) -> None:
-    cli.main(["new", "tidy", "--in", str(tmp_path)])
+    assert cli.main(["new", str(tmp_path / "tidy")]) == 0
     result = subprocess.run(
         [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "E,F,I,D2,D4,UP",
          "--ignore", "D203,D212,D213,D401,D406,D407,D413,D404", "--line-length", "100", "."],
@@ -55,7 +55,13 @@ def test_what_is_written_is_tidy(tmp_path: Path) -> None:
     [
         ("My Kernels", "'My Kernels' cannot be a package"),
         ("class", "'class' cannot be a package"),
-        ("../up", "cannot be a package"),
+        ("work/class", "'class' cannot be a package"),
+        ("work/..", "'..' cannot be a package"),
+        (".", "cannot be a package"),
+        ("work/numpy/", "would hide the package numpy"),
+        ("there/", "there exists already, and nothing is overwritten"),
+        ("file", "file exists already, and nothing is overwritten"),
+        ("file/kernels", "file/kernels cannot be made: "),
         ("numpy", "would hide the package numpy"),
         ("test", "would hide the package test"),
         ("pytest", "would hide the package pytest"),
@@ -68,6 +74,8 @@ def test_names_that_cannot_be(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, said: str
 ) -> None:
     (tmp_path / "there").mkdir()
+    (tmp_path / "file").touch()
     assert cli.main(["new", name, "--in", str(tmp_path)]) == 1
     assert said in capsys.readouterr().err
-    assert [p.name for p in tmp_path.iterdir()] == ["there"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "there"]
+    assert not list((tmp_path / "there").iterdir())

@@ -157,3 +157,30 @@ def test_isolated_tests_do_without_the_cache_where_it_is_switched_off(project: P
     assert "1 failed" in on.stdout, on
     addopts = project.run("test_alone.py", PYTEST_ADDOPTS="-p no:cacheprovider")
     assert "1 passed" in addopts.stdout, addopts
+
+
+def test_numbasync_may_be_imported_before_pytest_begins(
+    tmp_path: Path, python: str, python_env: dict[str, str]
+) -> None:
+    """As installed from a wheel, whose packages pytest wants to rewrite: a program that calls
+    pytest.main, and whose warnings are errors.
+    """
+    site = tmp_path / "site"
+    info = site / "numbasync-0.1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: numbasync\nVersion: 0.1.0\n")
+    names = ("numbasync", "numbasync_kernels")
+    (info / "RECORD").write_text("".join(f"{name}/__init__.py,,\n" for name in names))
+    plugin = "numbasync.testing.plugin"
+    (info / "entry_points.txt").write_text(f"[pytest11]\n{plugin} = {plugin}\n")
+    (tmp_path / "test_nothing.py").write_text("def test_nothing(device): assert device\n")
+    program = (
+        f"import sys, {', '.join(names)}, pytest; sys.path.append({str(site)!r}); "
+        "sys.exit(pytest.main(['-q', '-W', 'error', '-p', 'no:asyncio', '-p', 'no:benchmark', "
+        "'--device', 'cpu', 'test_nothing.py']))"
+    )
+    result = subprocess.run(
+        [python, "-c", program], env={**python_env, "PYTEST_ADDOPTS": ""}, cwd=tmp_path,
+        capture_output=True, text=True, timeout=100,
+    )  # fmt: skip
+    assert "1 passed" in result.stdout, result.stdout + result.stderr

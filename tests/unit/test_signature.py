@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
 
@@ -181,16 +182,46 @@ def test_a_store_to_a_declared_input_is_an_error_at_decoration() -> None:
     assert "x: na.KernelOutput" in str(caught.value)
 
 
-def test_defaults_and_star_args_are_refused() -> None:
-    def defaults(x, n=3):
-        pass
-
+def test_star_args_are_refused() -> None:
     def star(*x):
         pass
 
-    for kernel in (defaults, star):
+    def named(**x):
+        pass
+
+    def only(x, /):
+        pass
+
+    for kernel in (star, named, only):
         with pytest.raises(LauncherError, match="not a plain one"):
             parameters(kernel)
+
+
+def test_defaults_and_what_may_be_none() -> None:
+    def kernel(x, n=3, *, y=None, w: na.KernelInput | None, v: na.KernelOutput | None):
+        if x is not None:
+            x[0] = n
+
+    found = parameters(kernel)
+    assert [p.takes_none for p in found] == [True, False, True, True, True]
+    assert [p.default for p in found[1:3]] == [3, None]
+    assert [p.role.value for p in found[3:]] == ["KernelInput", "KernelOutput"]
+    assert [p.name for p in found if p.is_output] == ["x", "v"]
+
+
+def test_what_a_kernel_uses_as_a_number() -> None:
+    def kernel(z, index, factor, size, whole, given, asked, tested):
+        for i in range(size):
+            z[index] += math.sqrt(factor) * whole[i] if factor > size else -asked.shape[0]
+        z[0] = np.float32(factor) + helper(given)
+        z[1] = tested
+
+    @cuda.jit(device=True)
+    def helper(x):
+        return x
+
+    numbers = {p.name for p in parameters(kernel) if p.is_number}
+    assert numbers == {"index", "factor", "size", "tested"}
 
 
 def test_code_that_numba_cannot_read_is_refused() -> None:
@@ -216,3 +247,31 @@ def test_launchers_are_refused_where_there_is_no_kernel() -> None:
         na.launcher(fastmath=True)(cuda.jit(assignment))
     with pytest.raises(LauncherError, match="has a launcher already"):
         na.launcher(na.launcher(cuda.jit(assignment)))
+
+
+def test_editors_are_shown_the_kernels_parameters() -> None:
+    @na.launcher
+    def kernel(z: na.KernelOutput, a: float, x: na.KernelInput) -> None:
+        """What it does."""
+        z[0] = a * x[0]
+
+    for called in (kernel, kernel[1, 2], kernel.forall(3)):
+        shown = inspect.signature(called)
+        assert list(shown.parameters) == ["z", "a", "x"]
+        assert shown.parameters["a"].annotation == "float"
+        assert shown.return_annotation is na.Launch
+    assert kernel.__doc__ == "What it does."
+    assert "dispatcher" in inspect.signature(na.Launcher).parameters  # the class is no kernel
+    assert na.Launcher[...] is not None  # what annotations may say at run time
+
+
+def test_results_have_the_kernels_names() -> None:
+    @na.launcher
+    def kernel(z: na.KernelOutput, a, _x):
+        z[0] = a
+
+    result = kernel.result((1, 2, 3))
+    assert isinstance(result, na.LaunchResult) and isinstance(result, tuple)
+    assert (result.z, result.a, result[2]) == (1, 2, 3) and {"z", "a"} <= set(dir(result))
+    assert result._fields == ("z", "a", "_2")
+    assert not hasattr(result, "__dict__") and result == (1, 2, 3)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 from types import ModuleType
 
 import pytest
 
 import numbasync as na
-from tests import soak, soak_graphs
+from tests import soak, soak_batches, soak_graphs
 from tests.soak import Step, complaints
 
 
@@ -91,3 +92,52 @@ def test_a_soak_notices_what_is_lost(lost: str, monkeypatch: pytest.MonkeyPatch)
 def test_wrong_arguments(module: ModuleType, wrong: list[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         module.main(wrong)
+
+
+class TestBatches:
+    """`tests.soak_batches`, with programs that are not run."""
+
+    @pytest.fixture(autouse=True)
+    def programs(self, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+        seeds: list[int] = []
+
+        def run(seed: int, most: int, device: na.Device) -> set[str]:
+            seeds.append(seed)
+            assert seed != 7, "a wrong result"
+            return {"row"} if seed % 2 else {"row", "fold"}
+
+        monkeypatch.setattr(soak_batches, "run", run)
+        return seeds
+
+    def test_programs_are_counted_by_form(
+        self, programs: list[int], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert soak_batches.main(["5", "cpu", "--seed", "2"]) == 0
+        assert programs == [2, 3, 4, 5, 6]
+        assert capsys.readouterr().out.splitlines()[-3:] == ["fold 3", "programs 5", "row 5"]
+
+    def test_the_last_seed_is_the_wrong_one(self, capsys: pytest.CaptureFixture[str]) -> None:
+        with pytest.raises(AssertionError, match="a wrong result"):
+            soak_batches.main(["5", "cpu", "--seed", "5"])
+        assert capsys.readouterr().out.splitlines() == ["seed 5", "seed 6", "seed 7"]
+
+    @pytest.mark.parametrize("wrong", [["0"], ["1", "--seed", "-1"], ["1", "--jobs", "0"]])
+    def test_wrong_arguments(self, wrong: list[str]) -> None:
+        with pytest.raises(SystemExit, match="2"):
+            soak_batches.main(wrong)
+
+
+def test_parts_run_in_processes_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a part has counted is added up; of one that fails, the last seed is named."""
+
+    def process(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        first = int(command[command.index("--seed") + 1])
+        said = f"seed {first}\nseed {first + 1}\n"
+        if first >= 60:
+            return subprocess.CompletedProcess(command, -11, said)
+        return subprocess.CompletedProcess(command, 0, f"{said}column 2\nprograms 25\n")
+
+    monkeypatch.setattr(soak_batches.subprocess, "run", process)
+    assert soak_batches.main(["50", "cpu", "--jobs", "2"]) == 0
+    with pytest.raises(ChildProcessError, match="status -11, last seed 61.*\n.* 1 cpu --seed 61"):
+        soak_batches.main(["50", "cpu", "--seed", "60"])

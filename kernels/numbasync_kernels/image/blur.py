@@ -8,13 +8,24 @@ import numpy as np
 from numba import cuda, float32
 
 import numbasync as na
+from numbasync_kernels.fits import FLOAT32, REAL, fits
 
 TILE = 16  # threads along each side of a block
 RADIUS = 3  # pixels on each side of the centre
 WIDE = TILE + 2 * RADIUS  # the tile with its border
 
 
-@na.launcher(axes=(1, 0), threads=(TILE, TILE), preconditions=["weights.shape[0] == 7"])
+@na.launcher(
+    axes=(1, 0),
+    threads=(TILE, TILE),
+    preconditions=[
+        *fits("out", 2, FLOAT32),
+        *fits("levels", 2, REAL),
+        *fits("weights", 1, FLOAT32),
+        "levels.shape == out.shape",
+        "weights.shape[0] == 7",
+    ],
+)
 @cuda.jit
 def gaussian_blur(out: na.KernelOutput, levels: na.KernelInput, weights: na.KernelInput) -> None:
     """Blur with a separable kernel of 7 taps; beyond the edge, the nearest pixel counts.

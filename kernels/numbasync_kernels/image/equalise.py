@@ -8,11 +8,20 @@ import numpy as np
 from numba import cuda, int64
 
 import numbasync as na
+from numbasync_kernels.fits import INT32, UINT8, fits
 
 LEVELS = 256
 
 
-@na.launcher(threads=LEVELS, preconditions=["counts.shape[0] == 256", "table.shape[0] == 256"])
+@na.launcher(
+    threads=LEVELS,
+    preconditions=[
+        *fits("table", 1, UINT8),
+        *fits("counts", 1, INT32),
+        "counts.shape[0] == 256",
+        "table.shape[0] == 256",
+    ],
+)
 @cuda.jit
 def equalisation_table(table: na.KernelOutput, counts: na.KernelInput) -> None:
     """The level that each level becomes, so that all are about equally frequent.
@@ -59,7 +68,16 @@ def equalisation_table_reference(counts: np.ndarray[Any, Any]) -> np.ndarray[Any
     return table.astype(np.uint8)
 
 
-@na.launcher(axes=(1, 0))
+@na.launcher(
+    axes=(1, 0),
+    preconditions=[
+        *fits("levels", 2, UINT8),
+        "out.ndim == 2 and table.ndim == 1",
+        "out.dtype == table.dtype",
+        "levels.shape == out.shape",
+        "table.shape[0] == 256",
+    ],
+)
 @cuda.jit
 def look_up(out: na.KernelOutput, levels: na.KernelInput, table: na.KernelInput) -> None:
     """``out[y, x] = table[levels[y, x]]``.

@@ -8,9 +8,15 @@ import numpy as np
 from numba import cuda
 
 import numbasync as na
+from numbasync_kernels.fits import UINT8, fits
+
+FITS = (
+    *fits("out", 2, UINT8), *fits("picture", 3, UINT8), "picture.shape[2] == 3",
+    "picture.shape[0] == out.shape[0] and picture.shape[1] == out.shape[1]",
+)  # fmt: skip
 
 
-@na.launcher(axes=(1, 0), preconditions=["picture.shape[2] == 3"])
+@na.launcher(axes=(1, 0), preconditions=FITS)
 @cuda.jit
 def grey(out: na.KernelOutput, picture: na.KernelInput) -> None:
     """Luma of every pixel: ``(77 R + 150 G + 29 B + 128) // 256``.

@@ -8,12 +8,15 @@ import numpy as np
 from numba import cuda, int32
 
 import numbasync as na
+from numbasync_kernels.fits import INT32, UINT8, fits
 
 LEVELS = 256
 PIXELS_A_THREAD = 16
 
 
-@na.launcher
+@na.launcher(
+    preconditions=[*fits("counts", 1, INT32), *fits("levels", 1, UINT8), "counts.shape[0] == 256"]
+)
 @cuda.jit
 def histogram(counts: na.KernelOutput, levels: na.KernelInput) -> None:
     """Add to ``counts[v]`` how many elements of `levels` are ``v``.

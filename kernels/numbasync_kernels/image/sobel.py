@@ -9,9 +9,12 @@ import numpy as np
 from numba import cuda
 
 import numbasync as na
+from numbasync_kernels.fits import FLOAT32, fits
 
 
-@na.launcher(axes=(1, 0))
+@na.launcher(
+    axes=(1, 0), preconditions=[*fits("out levels", 2, FLOAT32), "levels.shape == out.shape"]
+)
 @cuda.jit
 def sobel(out: na.KernelOutput, levels: na.KernelInput) -> None:
     """Length of the Sobel gradient; beyond the edge, the nearest pixel counts.

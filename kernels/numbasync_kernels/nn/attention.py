@@ -9,6 +9,7 @@ import numpy as np
 from numba import cuda, float32
 
 import numbasync as na
+from numbasync_kernels.fits import FLOAT32, INTEGERS, fits
 from numbasync_kernels.nn.warp import WARP, warp_max, warp_sum
 
 QUERIES = 8  # of a block, a warp each
@@ -23,6 +24,8 @@ NEVER = float32(-math.inf)
     axes=(2, 1, 0),
     threads=(WARP, QUERIES),
     preconditions=[
+        *fits("out q k v", 3, FLOAT32),
+        *fits("mask", 2, INTEGERS),
         "heads >= 1",
         "q.shape == out.shape",
         "k.shape == v.shape",

@@ -9,6 +9,7 @@ import numpy as np
 from numba import cuda, float32
 
 import numbasync as na
+from numbasync_kernels.fits import FLOAT32, INTEGERS, fits
 
 EMBEDDING_TILE = (1, 1, 128)
 NOTHING = float32(math.nan)
@@ -17,6 +18,9 @@ NOTHING = float32(math.nan)
 @na.launcher(
     axes=(2, 1, 0),
     preconditions=[
+        *fits("out", 3, FLOAT32),
+        *fits("words positions types", 2, FLOAT32),
+        *fits("ids kinds", 2, INTEGERS),
         "out.shape[0] == ids.shape[0]",
         "out.shape[1] == ids.shape[1]",
         "kinds.shape == ids.shape",

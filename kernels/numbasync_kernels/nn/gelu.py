@@ -9,6 +9,7 @@ import numpy as np
 from numba import cuda, float32
 
 import numbasync as na
+from numbasync_kernels.fits import FLOAT32, fits
 
 GELU_THREADS = 256
 HALF = float32(0.5)
@@ -22,7 +23,9 @@ def gelu_of(x: Any) -> Any:
     return HALF * x * (ONE + math.erf(x * ROOT_HALF))
 
 
-@na.launcher(threads=GELU_THREADS, preconditions=["x.shape == out.shape"])
+@na.launcher(
+    threads=GELU_THREADS, preconditions=(*fits("out x", 1, FLOAT32), "x.shape == out.shape")
+)
 @cuda.jit
 def gelu(out: na.KernelOutput, x: na.KernelInput) -> None:
     """``out = x / 2 * (1 + erf(x / sqrt(2)))``, element by element.

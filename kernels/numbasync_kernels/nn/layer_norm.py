@@ -9,11 +9,15 @@ import numpy as np
 from numba import cuda, float32
 
 import numbasync as na
+from numbasync_kernels.fits import FLOAT32, fits
 from numbasync_kernels.nn.warp import WARP, warp_sum
 
 NORM_ROWS = 4  # rows, and warps, of a block
 
-FITS = ("x.shape == out.shape", "scale.shape == (out.shape[1],)", "shift.shape == scale.shape")
+FITS = (
+    *fits("out x", 2, FLOAT32), *fits("scale shift", 1, FLOAT32), "x.shape == out.shape",
+    "scale.shape == (out.shape[1],)", "shift.shape == scale.shape",
+)  # fmt: skip
 
 
 # What threads do by themselves; they meet in the kernels. Each touches its own elements only.
@@ -86,7 +90,7 @@ def layer_norm(
 @na.launcher(
     axes=(1, 0),
     threads=(WARP, NORM_ROWS),
-    preconditions=(*FITS, "residual.shape == out.shape"),
+    preconditions=(*FITS, *fits("residual", 2, FLOAT32), "residual.shape == out.shape"),
 )
 @cuda.jit
 def add_layer_norm(

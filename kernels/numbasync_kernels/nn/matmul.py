@@ -8,6 +8,7 @@ import numpy as np
 from numba import cuda, float32
 
 import numbasync as na
+from numbasync_kernels.fits import FLOAT32, fits
 from numbasync_kernels.nn.gelu import gelu_of, gelu_reference
 
 SIDE = 8  # threads along each side of a block
@@ -18,8 +19,11 @@ HELD = WIDE * WIDE // (SIDE * SIDE)  # elements of a tile that a thread brings
 ROWS_APART = SIDE * SIDE // WIDE
 MATMUL_TILE = (WIDE, WIDE)
 
-FITS = ("a.shape[1] == b.shape[0]", "out.shape[0] == a.shape[0]", "out.shape[1] == b.shape[1]")
-FITS_BIAS = (*FITS, "bias.shape[0] == b.shape[1]")
+FITS = (
+    *fits("out a b", 2, FLOAT32), "a.shape[1] == b.shape[0]", "out.shape[0] == a.shape[0]",
+    "out.shape[1] == b.shape[1]",
+)  # fmt: skip
+FITS_BIAS = (*FITS, *fits("bias", 1, FLOAT32), "bias.shape[0] == b.shape[1]")
 
 
 @cuda.jit(device=True)

@@ -9,6 +9,7 @@ import numpy as np
 from numba import cuda, float32
 
 import numbasync as na
+from numbasync_kernels.fits import FLOAT32, INTEGERS, fits
 from numbasync_kernels.nn.warp import WARP, warp_sum
 
 POOL_TILE = (1, 128)
@@ -18,6 +19,9 @@ UNIT_ROWS = 4  # rows, and warps, of a block
 @na.launcher(
     axes=(1, 0),
     preconditions=[
+        *fits("out", 2, FLOAT32),
+        *fits("x", 3, FLOAT32),
+        *fits("mask", 2, INTEGERS),
         "out.shape == (x.shape[0], x.shape[2])",
         "mask.shape == (x.shape[0], x.shape[1])",
     ],
@@ -58,7 +62,11 @@ def mean_pool_reference(
     return result
 
 
-@na.launcher(axes=(1, 0), threads=(WARP, UNIT_ROWS), preconditions=["x.shape == out.shape"])
+@na.launcher(
+    axes=(1, 0),
+    threads=(WARP, UNIT_ROWS),
+    preconditions=(*fits("out x", 2, FLOAT32), "x.shape == out.shape"),
+)
 @cuda.jit
 def unit_rows(out: na.KernelOutput, x: na.KernelInput) -> None:
     """Every row divided by its length; a row of zeros stays one.

@@ -41,6 +41,7 @@ class Compiled:
     engine = "compiled"
     why = ""
     formal: Formal | None = None  # of declared signatures
+    records: tuple[int, ...] = ()  # positions of structured scalars, which come as arrays
 
     def __init__(
         self, dispatcher: Any, keys: tuple[Hashable, ...], max_threads: int, watched: bool = False

@@ -8,7 +8,7 @@ import os
 import platform
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numba import typeof
@@ -18,12 +18,13 @@ from numbasync.backend.base import Checks, Command, CompletionPath, counters
 from numbasync.backend.cpu import engine, engines, sharing
 from numbasync.backend.cpu.engine import Engine
 from numbasync.backend.cpu.graph import CpuGraph
+from numbasync.backend.cpu.lending import CpuLoan
 from numbasync.backend.cpu.limits import LIMITS
 from numbasync.backend.cpu.memory import CpuForeign, CpuHost, CpuMemory, CpuPool
 from numbasync.backend.cpu.native import types
 from numbasync.backend.cpu.stepping import stepping
 from numbasync.backend.cpu.streams import CpuEvent, CpuStream
-from numbasync.errors import DTypeError
+from numbasync.errors import DeviceMismatchError, DTypeError
 
 
 class CpuArray:
@@ -82,6 +83,12 @@ class CpuDevice:
         """A stream. Priorities are accepted and have no effect: workers take what comes first."""
         return CpuStream(self, self._engine)
 
+    def foreign_stream(self, number: int) -> NoReturn:
+        raise DeviceMismatchError(f"a stream of CUDA cannot be one of cpu:{self.ordinal}.")
+
+    def foreign_event(self, number: int) -> NoReturn:
+        raise DeviceMismatchError(f"an event of CUDA cannot be one of cpu:{self.ordinal}.")
+
     def new_event(self, timing: bool) -> CpuEvent:
         return CpuEvent()
 
@@ -124,14 +131,14 @@ class CpuDevice:
             return None
         return CpuForeign(interchange.read_dlpack(obj))
 
-    def lend(self, array: object, memory: object, keep: object) -> None:
-        """Nothing: a tensor here is to be as foreign to NumPy as it is on a GPU."""
+    def lend(self, array: CpuArray, memory: object, keep: object) -> CpuLoan:
+        return CpuLoan(array.array, keep)
 
     def scalar_key(self, value: object) -> Hashable:
         if type(value) is int:
             kind: Hashable = types.int64 if -(2**63) <= value < 2**63 else types.uint64
             return kind
-        if isinstance(value, (np.generic, bool, int, float, complex)):
+        if value is None or isinstance(value, (np.generic, bool, int, float, complex)):
             found: Hashable = typeof(value)
             return found
         if isinstance(value, tuple):

@@ -17,6 +17,7 @@ from numbasync.backend.cpu.formal import formal
 from numbasync.backend.cpu.generate import type_of
 from numbasync.backend.cpu.interpret import Interpreted
 from numbasync.backend.cpu.names import UntranslatableError
+from numbasync.backend.cpu.native import types
 from numbasync.errors import CallerError, InterpretedKernelWarning, UnsupportedKernelError
 
 Engine: TypeAlias = Compiled | Interpreted
@@ -52,6 +53,7 @@ def prepared(
     array_calls.check(dispatcher.py_func, [type_of(k) for k in given])
     made = _prepared(dispatcher, given, max_threads, only, watched)
     made.formal = becomes
+    made.records = tuple(i for i, k in enumerate(given) if isinstance(k, types.Record))
     return made
 
 

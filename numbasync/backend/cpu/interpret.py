@@ -47,6 +47,7 @@ class Interpreted:
     engine = "interpreted"
     why = ""  # it is not compiled
     formal: Formal | None = None  # of declared signatures
+    records: tuple[int, ...] = ()  # positions of structured scalars, which come as arrays
 
     def __init__(self, dispatcher: Any, max_threads: int) -> None:
         self.function: types.FunctionType = dispatcher.py_func

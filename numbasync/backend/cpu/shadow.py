@@ -63,7 +63,7 @@ class Shadow:
         self._cells: list[Words] = []
         for argument, right in zip(args, rights, strict=False):
             array = getattr(argument, "array", None)
-            if array is not None and right is not None:
+            if isinstance(array, np.ndarray) and right is not None:
                 self._region(array, right)
 
     @property

@@ -5,14 +5,14 @@ from __future__ import annotations
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from numbasync.backend.base import Doorbell, Work, counters
 from numbasync.backend.cpu import tasks
 from numbasync.backend.cpu.engine import Blocker, Engine, changed, open_blocker, state, wait_for
-from numbasync.errors import StateError
+from numbasync.errors import DeviceMismatchError, StateError
 
 if TYPE_CHECKING:
     from numbasync.backend.cpu.device import CpuArray, CpuDevice
@@ -100,6 +100,7 @@ class CpuStream:
     """One queue. Entries are work (a callable), a sequence number, or a blocker."""
 
     native = None
+    handle_number = 0
 
     def __init__(self, device: CpuDevice, engine: Engine) -> None:
         self.device = device
@@ -112,6 +113,11 @@ class CpuStream:
         self._word = 0
         self._doorbells: list[tuple[int, Doorbell]] = []
         engine.streams.add(self)
+
+    def numba_stream(self) -> NoReturn:
+        raise DeviceMismatchError(
+            f"Numba has streams of CUDA devices only, and this one is of cpu:{self.device.ordinal}."
+        )
 
     # --- enqueue ---
 

@@ -25,11 +25,26 @@ def launch(engine: Engine, work: Work, args: Sequence[Any]) -> Task:
     grid, block, shared_bytes, rights = work.grid, work.block, work.shared_bytes, work.rights
     if executable.formal is not None:
         args = executable.formal.passed(args)
+    if executable.records:
+        records = executable.records
+        args = [_Record(a.array) if i in records else a for i, a in enumerate(args)]
     checks = engine.checks
     return (
         lambda: executable.run(grid, block, shared_bytes, args, engine, checks, rights),
         checks is None and executable.is_short(grid, block),
     )
+
+
+class _Record:
+    """A structured scalar: what it is when the kernel runs."""
+
+    def __init__(self, place: np.ndarray[Any, Any]) -> None:
+        self._place = place
+
+    @property
+    def array(self) -> Any:
+        # Of the type that has its fields as attributes, too.
+        return self._place.view(np.dtype((np.record, self._place.dtype)))[()]
 
 
 def upload(engine: Engine, dst: CpuArray, src: np.ndarray[Any, Any]) -> Task:

@@ -135,6 +135,12 @@ class _Translation:
             node = None if found is None else found[1]
         if node is None:
             node = recovered(function)
+        if node.args.kwonlyargs and not function.__code__.co_kwonlyargcount:
+            # Of a kernel, which has been given them as positional ones.
+            node = copy.copy(node)
+            node.args = copy.copy(node.args)
+            node.args.args = node.args.args + node.args.kwonlyargs
+            node.args.kwonlyargs, node.args.kw_defaults = [], []
         return node, Scope(function, node)
 
     def device(self, function: types.FunctionType, signatures: Signatures = ()) -> str:

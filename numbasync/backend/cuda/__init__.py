@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from numbasync.backend.cuda.device import CudaDevice
 from numbasync.backend.cuda.driver import cu, name_of
+from numbasync.backend.cuda.foreign_streams import LEGACY, identity_of, ordinal_of
 
 
 def find() -> tuple[tuple[CudaDevice, ...], str]:
@@ -30,4 +31,4 @@ def find() -> tuple[tuple[CudaDevice, ...], str]:
     return usable, ""
 
 
-__all__ = ["find"]
+__all__ = ["LEGACY", "find", "identity_of", "ordinal_of"]

@@ -22,6 +22,7 @@ from numbasync.backend.cuda import foreign, kernels, native
 from numbasync.backend.cuda.copies import Copiers, CopyCompilation
 from numbasync.backend.cuda.driver import cu, driver_version, enter, fail, name_of
 from numbasync.backend.cuda.foreign import Bridges, CudaForeign, CudaLoan
+from numbasync.backend.cuda.foreign_streams import ForeignCudaEvent, ForeignCudaStream
 from numbasync.backend.cuda.graph import CaptureStreams, CudaGraph
 from numbasync.backend.cuda.kernels import CudaArray, CudaExecutable, HostArray
 from numbasync.backend.cuda.memory import CudaMemory, CudaPool
@@ -78,8 +79,9 @@ class CudaDevice:
         self.copiers = Copiers(self)
         self.bridges = Bridges(self)
         self.capture_streams = CaptureStreams(self)
-        self._pinned = PinnedPool(self)
+        self.pinned = PinnedPool(self)
         self._streams: weakref.WeakSet[CudaStream] = weakref.WeakSet()
+        self.dropped: list[ForeignCudaStream] = []
         self._lock = threading.RLock()
         self._completion: CompletionPath | None = None
         native.begin()
@@ -150,19 +152,29 @@ class CudaDevice:
         self._streams.add(stream)
         return stream
 
+    def foreign_stream(self, number: int) -> ForeignCudaStream:
+        while self.dropped:
+            self.dropped.pop().release()
+        stream = ForeignCudaStream(self, number)
+        self._streams.add(stream)
+        return stream
+
     def new_event(self, timing: bool) -> CudaEvent:
         return CudaEvent(self, timing)
+
+    def foreign_event(self, number: int) -> ForeignCudaEvent:
+        return ForeignCudaEvent(self, number)
 
     def new_pool(self) -> CudaPool:
         _ = self.idle_stream, self.stream_behind_default  # made now, so that no finaliser has to
         return CudaPool(self)
 
     def host_buffer(self, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        block = self._pinned.take(nbytes)
+        block = self.pinned.take(nbytes)
         return np.ndarray((len(block),), np.uint8, block)
 
     def host_block(self, nbytes: int) -> Any:
-        return self._pinned.reuse(nbytes)
+        return self.pinned.reuse(nbytes)
 
     def host_arrays(
         self, shape: tuple[int, ...], dtype: np.dtype[Any]
@@ -232,7 +244,7 @@ class CudaDevice:
         before: list[tuple[int, bool]] = []
         since = time.monotonic()
         while time.monotonic() - since < QUIET_SECONDS:
-            now = [(s.completed(), s.query()) for s in self._streams]
+            now = [(s.completed(), s.query()) for s in self._streams if not s.dropped]
             if now != before:
                 before, since = now, time.monotonic()
             if all(idle for _, idle in now):

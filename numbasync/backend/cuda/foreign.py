@@ -180,6 +180,9 @@ class _View:
 class CudaLoan:
     """An array as other libraries may take it."""
 
+    protocols = frozenset({"__cuda_array_interface__", "__dlpack__", "__dlpack_device__"})
+    waits = False
+
     def __init__(
         self, device: CudaDevice, array: CudaArray, memory: CudaMemory, keep: object
     ) -> None:

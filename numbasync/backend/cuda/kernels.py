@@ -38,7 +38,9 @@ _PACK = {
     types.float16: "e", types.float32: "f", types.float64: "d",
     types.complex64: "ff", types.complex128: "dd",
 }  # fmt: skip
-_SCALARS: dict[type, Any] = {float: types.float64, bool: types.boolean, complex: types.complex128}
+_SCALARS: dict[type, Any] = {
+    float: types.float64, bool: types.boolean, complex: types.complex128, type(None): types.none,
+}  # fmt: skip
 
 
 class CudaArray:
@@ -131,6 +133,12 @@ class _ForNumba:
         self.__cuda_array_interface__ = array.cuda_array_interface(None)
 
 
+def _for_numba(argument: Any) -> Any:
+    if isinstance(argument, tuple) and any(isinstance(a, CudaArray | tuple) for a in argument):
+        return tuple(map(_for_numba, argument))
+    return _ForNumba(argument) if isinstance(argument, CudaArray) else argument
+
+
 def scalar_type(value: object) -> Any:
     """Numba's type of a host value."""
     kind = type(value)
@@ -178,6 +186,8 @@ def _loaded(dispatcher: Any, actual: tuple[Any, ...]) -> int:
 def _type_of(key: Hashable) -> Any:
     if isinstance(key, ArrayKey):
         return types.Array(from_dtype(np.dtype(key.dtype)), key.ndim, key.order)
+    if isinstance(key, tuple):  # with arrays in it
+        return types.BaseTuple.from_types([_type_of(k) for k in key])
     return key
 
 
@@ -241,6 +251,14 @@ class CudaExecutable:
         for i, kind in enumerate(self.numba.argument_types):
             array = isinstance(kind, types.Array)
             code = array_format(kind.ndim) if array else _PACK.get(kind)
+            if kind == types.none:  # which Numba passes as a pointer that nothing reads
+                codes.append("Q")
+                fields.append("0")
+                continue
+            if isinstance(kind, types.Record):  # passed by its place
+                codes.append("Q")
+                fields.append(f"a[{i}].address")
+                continue
             if code is None:
                 return f"arguments of type {kind} are packed by Numba"
             codes.append(code)
@@ -273,7 +291,7 @@ class CudaExecutable:
             return ""
         codes, at = ["="], 0
         for kind in self.numba.argument_types:
-            if isinstance(kind, types.Complex):
+            if kind == types.none or isinstance(kind, types.Complex | types.Record):
                 return ""
             array = isinstance(kind, types.Array)
             size = struct.calcsize(array_format(kind.ndim) if array else _PACK[kind])
@@ -321,7 +339,7 @@ class CudaExecutable:
         self, stream: CudaStream, grid: Dim3, block: Dim3, shared_bytes: int, args: Sequence[Any]
     ) -> None:
         if not self.packed:
-            values = [_ForNumba(a) if isinstance(a, CudaArray) else a for a in args]
+            values = [_for_numba(a) for a in args]
             try:
                 self.numba.launch(values, grid, block, stream.native, shared_bytes)
             except Exception as error:

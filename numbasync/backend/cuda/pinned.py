@@ -8,6 +8,7 @@ import os
 import queue
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -101,6 +102,7 @@ class PinnedPool:
         self._lock = threading.RLock()
         self._surplus: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._unlocking: threading.Thread | None = None
+        self._free_to_unlock = _Pausable()
 
     def take(self, nbytes: int) -> Any:
         """A block of at least so many bytes; it goes back when nothing holds it any more.
@@ -184,19 +186,58 @@ class PinnedPool:
                 return
         self._surplus.put(address)  # may be called while the same thread is inside of it
 
+    def pause_unlocking(self) -> Callable[[], None]:
+        """Unlock nothing until the function that this gives is called. To unlock waits for the
+        device with the driver's lock: whoever is to open a stream that is held may need that lock.
+        """
+        return self._free_to_unlock.pause()
+
     def _start_unlocking(self) -> None:
         with self._lock:
             if self._unlocking is None:
                 self._unlocking = threading.Thread(
-                    target=_unlock, args=(self._surplus, self._device), daemon=True,
-                    name="numbasync-unlock",
+                    target=_unlock, daemon=True, name="numbasync-unlock",
+                    args=(self._surplus, self._device, self._free_to_unlock),
                 )  # fmt: skip
                 self._unlocking.start()
 
 
-def _unlock(surplus: queue.SimpleQueue[int], device: CudaDevice) -> None:
+class _Pausable:
+    """A condition for one thread's work, which others pause."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._pauses = 0
+
+    def pause(self) -> Callable[[], None]:
+        """Wait for what is under way, and let nothing begin until the result is called once."""
+        with self._changed:
+            self._pauses += 1
+        pending = [None]
+
+        def go_on() -> None:
+            if pending:
+                pending.pop()
+                with self._changed:
+                    self._pauses -= 1
+                    self._changed.notify_all()
+
+        return go_on
+
+    def run(self, work: Callable[[], object]) -> None:
+        """Do it when nobody pauses."""
+        with self._changed:
+            while self._pauses:
+                self._changed.wait()
+            work()
+
+
+def _unlock(surplus: queue.SimpleQueue[int], device: CudaDevice, free_to_unlock: _Pausable) -> None:
+    def unlock(address: int) -> None:
+        enter(device)
+        cu.cuMemFreeHost(address)
+
     while True:
         address = surplus.get()
         with contextlib.suppress(Exception):  # of a broken device nothing is left to save
-            enter(device)
-            cu.cuMemFreeHost(address)
+            free_to_unlock.run(partial(unlock, address))

@@ -51,10 +51,19 @@ class CudaEvent:
         raise InternalError("a CUDA event cannot call back; the other device waits for it")
 
     def elapsed_ms(self, later: CudaEvent) -> float:
-        try:
-            return float(later.core - self.core)
-        except Exception as error:
-            raise StateError(f"elapsed_ms: {error}") from error
+        if type(self) is type(later) is CudaEvent:
+            try:
+                return float(later.core - self.core)
+            except Exception as error:
+                raise StateError(f"elapsed_ms: {error}") from error
+        enter(self._device)
+        result, ms = cu.cuEventElapsedTime(self.handle, later.handle)
+        if result:
+            raise StateError(
+                "elapsed_ms needs two events with timing that were recorded and have been passed: "
+                "make them so in their library, and await both."
+            ) from error_of(result, "cuEventElapsedTime")
+        return float(ms)
 
 
 class CudaQueue:
@@ -162,15 +171,20 @@ class CudaStream:
     """A CUDA stream that does not wait for the legacy default stream."""
 
     captures = False  # it is one that graphs are captured on
+    dropped = False  # it was another library's
 
     def __init__(self, device: CudaDevice, priority: int) -> None:
         enter(device)
-        self.device = device
         options = StreamOptions(nonblocking=True, priority=priority or None)
-        self.native = device.core.create_stream(options=options)
-        self.handle = self.native.handle
-        self._number = int(self.handle)
-        self._marks = device.marks(self.handle)
+        native = device.core.create_stream(options=options)
+        self._begin(device, native, native.handle)
+
+    def _begin(self, device: CudaDevice, native: Any, handle: Any) -> None:
+        self.device = device
+        self.native = native
+        self.handle = handle
+        self._number = int(handle)
+        self._marks = device.marks(handle)
         self._records: dict[Work, Record] = {}
         self._last = 0
         # The number that each ring is behind, and the word that it clears.
@@ -179,6 +193,16 @@ class CudaStream:
         self._vouched = 0
         self._gate: Word | None = None
         self._gates = 0
+
+    @property
+    def handle_number(self) -> int:
+        return self._number
+
+    def numba_stream(self) -> Any:
+        from numba import cuda
+
+        enter(self.device)  # Numba asks for its context
+        return cuda.external_stream(self._number)
 
     # --- enqueue ---
 
@@ -284,11 +308,18 @@ class CudaStream:
         gate = self._gate
         self._gates += 1
         number = self._gates
+        go_on = self.device.pinned.pause_unlocking()
         flags = cu.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_GEQ
         (result,) = cu.cuStreamWaitValue32(self.handle, gate.device_address, number, flags)
         if result:
+            go_on()
             fail(result, "cuStreamWaitValue32")
-        return lambda: gate.write(number)
+
+        def release() -> None:
+            gate.write(number)
+            go_on()
+
+        return release
 
     # --- look ---
 

@@ -105,6 +105,13 @@ class WordMarks:
             self._passed = passed
         return passed
 
+    def release(self, last: int) -> Word | None:
+        """Nothing is written any more. The word, for others; None if it may not have `last` yet."""
+        if self.completed() < last:
+            return None
+        self._word.write(0)
+        return self._word
+
 
 class EventMarks:
     """Marks of one stream, by an event each: where the device cannot write words."""
@@ -140,3 +147,11 @@ class EventMarks:
                 self._spare.append(event)
                 self._passed = sequence
             return self._passed
+
+    def release(self, last: int) -> None:
+        """Nothing is recorded any more."""
+        self.completed()
+        while self._spare:
+            (result,) = cu.cuEventDestroy(self._spare.pop())
+            if result:
+                fail(result, "cuEventDestroy")

@@ -1,0 +1,24 @@
+"""Preconditions that all kernels here have: how many axes an argument has, and of which type."""
+
+from __future__ import annotations
+
+FLOAT32 = ("float32",)
+UINT8 = ("uint8",)
+INT32 = ("int32",)
+INTEGERS = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+REAL = (*INTEGERS, "float16", "float32", "float64")
+
+
+def fits(names: str, ndim: int, dtypes: tuple[str, ...]) -> tuple[str, ...]:
+    """Conditions on parameters, named with spaces between: their axes, and one of `dtypes`.
+
+    To compare two dtypes is quicker than one with a name, so of parameters that must agree the
+    first is asked for its name.
+    """
+    first, *others = names.split()
+    if len(dtypes) != 1:
+        return tuple(f"{n}.ndim == {ndim} and {n}.dtype in {dtypes}" for n in (first, *others))
+    return (
+        f"{first}.ndim == {ndim} and {first}.dtype == {dtypes[0]!r}",
+        *(f"{n}.ndim == {ndim} and {n}.dtype == {first}.dtype" for n in others),
+    )

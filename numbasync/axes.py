@@ -1,0 +1,311 @@
+"""Which CUDA axes a kernel uses, read from its code with Numba's own front end.
+
+Threads that differ only along an axis that the kernel never asks about do the same work again.
+What cannot be followed counts as asking about every axis.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from types import FunctionType
+from typing import Any
+
+from numbasync import callees
+from numbasync.callees import NO_CONSTANT, UNKNOWN, Method, Names
+from numbasync.errors import LauncherError
+
+ALL = frozenset(range(3))
+_LETTERS = {"x": 0, "y": 1, "z": 2}
+_METHODS = (
+    callees.METHODS_THAT_STORE | callees.METHODS_THAT_VIEW | callees.METHODS_THAT_REDUCE
+    | {"type", "sync"}
+)  # fmt: skip
+# Their results depend on how many threads there are, but do not tell one from the other.
+_MEETINGS = frozenset(
+    {"activemask", "all_sync", "any_sync", "ballot_sync", "eq_sync", "match_all_sync",
+     "match_any_sync", "shfl_down_sync", "shfl_sync", "shfl_up_sync", "shfl_xor_sync",
+     "syncthreads_and", "syncthreads_count", "syncthreads_or", "this_grid"}
+)  # fmt: skip
+_COMPARISONS = frozenset({operator.lt, operator.le, operator.gt, operator.ge})
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a kernel asks about the place of a thread.
+
+    Attributes:
+        blocks: axes of `blockIdx`.
+        threads: axes of `threadIdx`.
+        counts: what it does depends on how many threads there are: atomics, votes.
+        bounded: pairs of a CUDA axis and an axis of a parameter (its position, the axis): a
+            thread's coordinate along the one is compared with the extent of the other, so that
+            threads beyond it do nothing.
+        is_idempotent: it reads nothing that it stores to.
+    """
+
+    blocks: frozenset[int] = ALL
+    threads: frozenset[int] = ALL
+    counts: bool = True
+    bounded: frozenset[tuple[int, int, int]] = frozenset()
+    is_idempotent: bool = False
+
+    @property
+    def repeats(self) -> bool:
+        """Every thread does the same, which is well: done again, it changes nothing."""
+        return self.is_idempotent and not self.axes and not self.counts
+
+    @property
+    def axes(self) -> frozenset[int]:
+        """Those along which it tells threads apart in some way."""
+        return self.blocks | self.threads
+
+
+def usage(function: FunctionType) -> Usage:
+    """What a kernel, with the device functions that it calls, asks about a thread's place."""
+    waiting, seen = [function], {function}
+    blocks: set[int] = set()
+    threads: set[int] = set()
+    counts = False
+    bounded: frozenset[tuple[int, int, int]] = frozenset()
+    is_idempotent = True
+    while waiting:
+        each = waiting.pop()
+        try:
+            reader = _Reader(each)
+        except LauncherError:
+            return Usage()
+        if each is function:
+            bounded = frozenset(reader.bounded())
+            is_idempotent = reader.is_idempotent()
+        blocks |= reader.blocks
+        threads |= reader.threads
+        counts = counts or reader.counts
+        new = reader.called - seen
+        seen |= new
+        waiting += new
+    return Usage(frozenset(blocks), frozenset(threads), counts, bounded, is_idempotent)
+
+
+@cache
+def _places() -> tuple[Any, Any, Any]:
+    from numba import cuda
+
+    return cuda.threadIdx, cuda.blockIdx, cuda.laneid
+
+
+class _Reader:
+    """One function's code.
+
+    Attributes:
+        blocks, threads, counts: as of `Usage`.
+        called: functions whose code is to be read, too.
+    """
+
+    def __init__(self, function: FunctionType) -> None:
+        from numba import cuda
+        from numba.core import ir
+
+        self._ir, self._cuda = ir, cuda
+        self._names = Names(function)
+        self.blocks: set[int] = set()
+        self.threads: set[int] = set()
+        self.counts = False
+        self.called: set[FunctionType] = set()
+        places = set()  # variables that are `threadIdx` or its like as a whole
+        for s in self._names.statements:
+            if isinstance(s, ir.Assign) and self._is_place(s.target):
+                places.add(s.target.name)
+        used = {v.name for s in self._names.statements for v in self._operands(s)}
+        for s in self._names.statements:
+            self._read(s, places, used)
+
+    def _all(self) -> None:
+        self.blocks |= ALL
+        self.threads |= ALL
+
+    def _is_place(self, variable: Any) -> bool:
+        return any(c is p for c in self._names.callees(variable) for p in _places()[:2])
+
+    def _operands(self, statement: Any) -> Iterator[Any]:
+        """The variables that a statement uses."""
+        ir = self._ir
+        if isinstance(statement, ir.Assign):
+            value = statement.value
+            if isinstance(value, ir.Var):
+                yield value
+            elif isinstance(value, ir.Expr):
+                yield from value.list_vars()
+        elif not isinstance(statement, ir.Del):
+            yield from statement.list_vars()
+
+    def _read(self, statement: Any, places: set[str], used: set[str]) -> None:
+        ir = self._ir
+        value: Any = statement.value if isinstance(statement, ir.Assign) else None
+        if isinstance(value, ir.Var):
+            return  # another name, which is looked through
+        if isinstance(value, ir.Global | ir.FreeVar | ir.Const | ir.Arg):
+            self._lane(statement.target)
+            return
+        op = getattr(value, "op", "")
+        if op == "getattr":
+            self._attribute(statement.target, value)
+            return
+        if op in ("phi", "cast"):
+            return
+        if op == "call":
+            self._call(value, statement.target.name in used)
+        elif op == "make_function" or isinstance(statement, ir.EnterWith):
+            self._all()
+        if any(v.name in places for v in self._operands(statement)):
+            self._all()  # passed on as a whole
+
+    def _lane(self, variable: Any) -> None:
+        if any(c is _places()[2] for c in self._names.callees(variable)):
+            self.threads |= ALL
+
+    def _attribute(self, target: Any, value: Any) -> None:
+        thread, block, _ = _places()
+        self._lane(target)
+        for owner in self._names.callees(value.value):
+            if owner is thread or owner is block:
+                axes = {_LETTERS[value.attr]} if value.attr in _LETTERS else ALL
+                if owner is thread:
+                    self.threads |= axes
+                else:
+                    self.blocks |= axes
+
+    def _call(self, call: Any, is_used: bool) -> None:
+        for callee in self._names.callees(call.func):
+            function = callees.function_of(callee)
+            if function is not None:
+                self.called.add(function)
+            elif isinstance(callee, Method):
+                if callee.name not in _METHODS:
+                    self._all()
+            elif callee is self._cuda.grid:
+                rank = self._rank(call)
+                self.blocks |= set(range(rank))
+                self.threads |= set(range(rank))
+            elif any(callee is f for f in vars(self._cuda.atomic).values()):
+                self.counts = True
+                if is_used:  # a turn, which no other thread has
+                    self._all()
+            elif getattr(callee, "__name__", "") in _MEETINGS:
+                self.counts = True
+            elif getattr(callee, "__name__", "") == "lanemask_lt":
+                self.threads |= ALL
+            elif callee is UNKNOWN or callees.known(callee, len(call.args)) is None:
+                self._all()
+
+    def _rank(self, call: Any) -> int:
+        args = [*call.args, *(v for _, v in call.kws)]
+        rank = self._names.constant(args[0]) if len(args) == 1 else NO_CONSTANT
+        return rank if isinstance(rank, int) and 1 <= rank <= 3 else 3
+
+    def is_idempotent(self) -> bool:
+        """Whether it certainly reads nothing that it stores to."""
+        ir = self._ir
+        stored: list[Any] = []
+        read: list[Any] = []
+        for s in self._names.statements:
+            value: Any = getattr(s, "value", None)
+            if isinstance(s, ir.SetItem | ir.StaticSetItem):
+                stored.append(self._one(s.target))
+            elif getattr(value, "op", "") in ("getitem", "static_getitem", "getiter"):
+                read.append(self._one(value.value))
+            elif getattr(value, "op", "") == "inplace_binop":
+                read.append(self._one(value.lhs))
+        arrays = {v.index if isinstance(v, ir.Arg) else None for v in stored}
+        parts = [v for v in read if getattr(v, "op", "") != "getattr" or v.attr != "shape"]
+        sources = {v.index if isinstance(v, ir.Arg) else None for v in parts}
+        return not self.called and None not in arrays | sources and arrays.isdisjoint(sources)
+
+    # --- bounds ---
+
+    def bounded(self) -> Iterator[tuple[int, int, int]]:
+        """See `Usage.bounded`."""
+        for s in self._names.statements:
+            value = getattr(s, "value", None)
+            op = getattr(value, "op", "")
+            if value is None:
+                continue
+            if op == "binop" and value.fn in _COMPARISONS:
+                pairs = [(value.lhs, value.rhs), (value.rhs, value.lhs)]
+            elif op == "call" and self._names.callees(value.func) == [range]:
+                pairs = [(value.args[0], value.args[1])] if len(value.args) > 1 else []
+            else:
+                continue
+            for left, right in pairs:
+                axis, extent = self._coordinate(left), self._extent(right)
+                if axis is not None and extent is not None:
+                    yield axis, *extent
+
+    def _one(self, variable: Any) -> Any:
+        """What a variable certainly was assigned."""
+        found = self._names.origins(variable)
+        return found[0] if len(found) == 1 else None
+
+    def _item(self, value: Any) -> tuple[Any, int] | None:
+        """Of `tuple[2]`, whether by index or by unpacking: what the tuple was assigned, and 2."""
+        if getattr(value, "op", "") not in ("static_getitem", "getitem"):
+            return None
+        index = value.index if value.op == "static_getitem" else self._names.constant(value.index)
+        whole = self._one(value.value)
+        if getattr(whole, "op", "") == "exhaust_iter":
+            whole = self._one(whole.value)
+        return (whole, index) if type(index) is int else None
+
+    def _coordinate(self, variable: Any) -> int | None:
+        """The axis along which a variable is the thread's coordinate in the grid."""
+        value = self._one(variable)
+        item = self._item(value)
+        if item is not None:
+            whole, index = item
+            if self._calls(whole, self._cuda.grid) and 0 <= index < self._rank(whole) > 1:
+                return index
+            return None
+        if self._calls(value, self._cuda.grid):
+            return 0 if self._rank(value) == 1 else None
+        if getattr(value, "op", "") != "binop" or value.fn is not operator.add:
+            return None
+        for one, other in ((value.lhs, value.rhs), (value.rhs, value.lhs)):
+            product = self._one(one)
+            if getattr(product, "op", "") != "binop" or product.fn is not operator.mul:
+                continue
+            axis = self._axis_of(other, self._cuda.threadIdx)
+            for a, b in ((product.lhs, product.rhs), (product.rhs, product.lhs)):
+                along = self._axis_of(a, self._cuda.blockIdx)
+                if axis is not None and axis == along == self._axis_of(b, self._cuda.blockDim):
+                    return axis
+        return None
+
+    def _calls(self, value: Any, function: Any) -> bool:
+        is_call = getattr(value, "op", "") == "call"
+        return is_call and self._names.callees(value.func) == [function]
+
+    def _axis_of(self, variable: Any, place: Any) -> int | None:
+        value = self._one(variable)
+        if getattr(value, "op", "") != "getattr" or self._names.callees(value.value) != [place]:
+            return None
+        return _LETTERS.get(value.attr)
+
+    def _extent(self, variable: Any) -> tuple[int, int] | None:
+        """The parameter and the axis of it of which a variable is the extent, or a little less."""
+        value = self._one(variable)
+        if getattr(value, "op", "") == "binop" and value.fn in (operator.sub, operator.add):
+            is_shifted = type(self._names.constant(value.rhs)) is int
+            return self._extent(value.lhs) if is_shifted else None
+        item = self._item(value)
+        if item is not None:
+            whole, axis = item
+            if getattr(whole, "op", "") != "getattr" or whole.attr != "shape":
+                return None
+            array = self._one(whole.value)
+        elif self._calls(value, len):
+            array, axis = self._one(value.args[0]), 0
+        else:
+            return None
+        return (array.index, axis) if isinstance(array, self._ir.Arg) else None

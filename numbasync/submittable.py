@@ -1,0 +1,63 @@
+"""An operation, as the stages that submit it see it."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from numbasync.backend.base import Preparation
+from numbasync.memory import MemoryPool
+from numbasync.stream import Stream
+from numbasync.submission import Submission
+
+if TYPE_CHECKING:
+    from numbasync.context import Context
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Submittable(Protocol[T_co]):
+    """An operation, as this stage sees it."""
+
+    def claim(self) -> None:
+        """Take the right to run it once; AlreadySubmittedError if it is taken."""
+        ...
+
+    def steps(self, ctx: Context) -> Generator[Preparation, None, T_co]: ...
+
+    @property
+    def unordered(self) -> bool:
+        """It has no order with anything else."""
+        ...
+
+    @property
+    def stream(self) -> Stream | None:
+        """The stream that the operation itself asks for, if any."""
+        ...
+
+    @property
+    def home(self) -> Stream | None:
+        """The stream where it runs if nobody asks for any; None: the policy's."""
+        ...
+
+    @property
+    def label(self) -> str:
+        """What messages call it."""
+        ...
+
+    def operands(self) -> frozenset[int] | None:
+        """The identities of the storages that it uses; None: that is not known before."""
+        ...
+
+    @property
+    def is_quick(self) -> bool:
+        """It may be enqueued at once."""
+        ...
+
+    def at_once(self, submission: Submission, pool: MemoryPool | None) -> bool:
+        """Enqueue it now, if that needs nothing else. Whether it was."""
+        ...
+
+    def result(self) -> T_co:
+        """The value of what was enqueued so."""
+        ...

@@ -1,0 +1,84 @@
+"""Every ready kernel refuses an argument of the wrong rank or dtype before it compiles anything."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import numbasync as na
+from numbasync.errors import LauncherError, LaunchError
+from numbasync.kernel import compile_count
+from numbasync_kernels import image, nn
+
+
+def of(*shape: int, dtype: str = "float32") -> np.ndarray[Any, Any]:
+    return np.zeros(shape, dtype)
+
+
+def marks(*shape: int) -> np.ndarray[Any, Any]:
+    return of(*shape, dtype="int32")
+
+
+def pixels(*shape: int) -> np.ndarray[Any, Any]:
+    return of(*shape, dtype="uint8")
+
+
+# Arguments that fit; the first is the output.
+FITTING: dict[na.Launcher, tuple[Any, ...]] = {
+    nn.gelu: (of(8), of(8)),
+    nn.matmul: (of(4, 5), of(4, 3), of(3, 5)),
+    nn.linear: (of(4, 5), of(4, 3), of(3, 5), of(5)),
+    nn.linear_gelu: (of(4, 5), of(4, 3), of(3, 5), of(5)),
+    nn.layer_norm: (of(4, 8), of(4, 8), of(8), of(8), 1e-5),
+    nn.add_layer_norm: (of(4, 8), of(4, 8), of(4, 8), of(8), of(8), 1e-5),
+    nn.unit_rows: (of(4, 8), of(4, 8)),
+    nn.mean_pool: (of(2, 8), of(2, 3, 8), marks(2, 3)),
+    nn.embedding: (of(1, 3, 4), marks(1, 3), marks(1, 3), of(5, 4), of(8, 4), of(2, 4)),
+    nn.attention: (of(1, 2, 8), of(1, 2, 8), of(1, 3, 8), of(1, 3, 8), marks(1, 3), 2),
+    image.grey: (pixels(4, 5), pixels(4, 5, 3)),
+    image.gaussian_blur: (of(4, 5), pixels(4, 5), of(7)),
+    image.sobel: (of(4, 5), of(4, 5)),
+    image.histogram: (marks(256), pixels(9)),
+    image.equalisation_table: (pixels(256), marks(256)),
+    image.look_up: (pixels(4, 5), pixels(4, 5), pixels(256)),
+}
+
+
+def test_no_kernel_is_left_out() -> None:
+    ready = [v for m in (nn, image) for v in vars(m).values() if isinstance(v, na.Launcher)]
+    assert set(ready) == set(FITTING)
+
+
+def called(kernel: na.Launcher, args: list[Any]) -> None:
+    out = na.from_host(args[0]).sync()
+    before = compile_count()
+    try:
+        kernel[1, 1](out, *args[1:]).sync()
+    finally:
+        assert compile_count() == before, "compiled before it was refused"
+
+
+@pytest.mark.parametrize("kernel", FITTING, ids=lambda kernel: kernel.name)
+def test_wrong_ranks_and_dtypes_are_refused(device: na.Device, kernel: na.Launcher) -> None:
+    args = FITTING[kernel]
+    values = dict(zip([p.name for p in kernel.parameters], args, strict=True))
+    for condition in kernel.preconditions:
+        condition.check(values)
+    for i, right in enumerate(args):
+        name = kernel.parameters[i].name
+        if not isinstance(right, np.ndarray):
+            with pytest.raises(LauncherError, match=name):
+                called(kernel, [*args[:i], of(3), *args[i + 1 :]])
+            continue
+        wrongs = [right[None], np.asarray(right[0]), right.astype(np.complex64)]
+        if right.dtype != np.float32:
+            wrongs.append(right.astype(np.float32))
+        elif kernel is not image.gaussian_blur or name != "levels":
+            wrongs.append(right.astype(np.float64))
+        if kernel is image.gaussian_blur and name == "levels":
+            wrongs.pop()  # it takes any real dtype
+        for wrong in wrongs:
+            with pytest.raises(LaunchError, match=rf"precondition .*{name}(.|\n)*{name}\.shape = "):
+                called(kernel, [*args[:i], wrong, *args[i + 1 :]])
