@@ -5,7 +5,7 @@ there. Processor time, in one process, each kernel as a new function.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -14,18 +14,24 @@ import numpy as np
 from numba import cuda, from_dtype, types
 
 import numbasync as na
+from numbasync.bench import targets
 from numbasync.bench.long_kernels import LONG, LongCase
 from numbasync.bench.repeats import Result, summary
+from numbasync.bench.targets import Target
 from numbasync.device import Device
 
 NAMES = tuple(case.name for case in LONG)
 THEIRS = "numba.cuda, as far as PTX"
+OURS = "numbasync"
 CAPABILITY = (9, 0)  # of the GPU that is compiled for
-BOUND = 3.0  # what `BY` may take at most, as a multiple of `THEIRS`
 REPEATS = 3
+TARGETS = tuple(
+    Target(f"{case.name} / {THEIRS}", f"{OURS}: {case.name}", f"{THEIRS}: {case.name}", 3.0, 2.0)
+    for case in LONG
+)
 
 
-def measured(device: Device, by: str, wanted: Callable[[str], bool]) -> list[Result]:
+def measured(device: Device, wanted: Callable[[str], bool]) -> list[Result]:
     """Two rows for every case whose name is wanted; one of them may say why there is no time."""
     cases = [case for case in LONG if wanted(case.name)]
     if not cases:
@@ -34,17 +40,28 @@ def measured(device: Device, by: str, wanted: Callable[[str], bool]) -> list[Res
     _ours(device, LONG[-1])  # what is loaded once, and the helpers of all kernels
     found = []
     for case in cases:
-        own = [_ours(device, case) for _ in range(REPEATS)]
-        found.append(summary(case.name, by, own, None))
-        if why:
-            found.append(Result(case.name, THEIRS, note=f"skipped: {why}"))
-            continue
-        theirs = [_theirs(case) for _ in range(REPEATS)]
-        ratio = float(np.median(own) / np.median(theirs))
-        met = "" if ratio <= BOUND else ", more than meant"
-        note = f"numbasync takes {ratio:.2g} times as long{met}"
-        found.append(summary(case.name, THEIRS, theirs, None, note))
+        own, theirs = [], []
+        for _ in range(REPEATS):
+            own.append(_ours(device, case))
+            if not why:
+                theirs.append(_theirs(case))
+        found.append(summary(case.name, OURS, own, None))
+        found.append(
+            Result(case.name, THEIRS, note=f"skipped: {why}")
+            if why
+            else summary(case.name, THEIRS, theirs, None)
+        )
     return found
+
+
+def judged(results: Sequence[Result]) -> list[dict[str, Any]]:
+    """The targets of the cases that are among the results."""
+    about = {r.case for r in results}
+    names = [(f"{r.by}: {r.case}", r) for r in results]
+    timings = [{"name": n, "median": r.median, "unit": "s"} for n, r in names if r.median]
+    missing = [{"name": n, "why": r.note} for n, r in names if not r.median]
+    wanted = [t for t in TARGETS if t.ours.partition(": ")[2] in about]
+    return targets.judge(wanted, timings, missing)
 
 
 def _ours(device: Device, case: LongCase) -> float:

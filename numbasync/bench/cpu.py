@@ -10,7 +10,7 @@ from typing import Any
 from numba import cuda, get_num_threads
 
 import numbasync as na
-from numbasync.bench import awaits, by_hand, compiling, report, simulator, warp_cpu
+from numbasync.bench import awaits, by_hand, compiling, report, simulator, targets, warp_cpu
 from numbasync.bench.cpu_cases import CASES, Array, Case
 from numbasync.bench.repeats import Prepare, Result, measure_case, shown
 from numbasync.device import Device
@@ -42,13 +42,15 @@ def run(
     results = _of_cases(device, cases, repeats, limit)
     ours = _name(None)
     results += na.run(awaits.measured(device, ours, repeats, lambda name: only in name))
-    results += compiling.measured(device, ours, lambda name: only in name)
+    results += compiling.measured(device, lambda name: only in name)
     method = METHOD.format(
         repeats=repeats, simulator=simulator.REPEATS, limit=limit, threads=get_num_threads()
     )
     found = _record(method, device, results)
     report.show_head(found)
     report.show_table(f"{found['what']}: {found['unit']}", TITLES, rows(found), texts=2)
+    if found["targets"]:
+        report.show_table("targets", targets.TITLES, targets.rows(found["targets"]))
     if json is not None:
         report.save(found, json)
     return 0
@@ -106,7 +108,8 @@ def _record(method: str, device: Device, results: list[Result]) -> report.Record
     found = report.head("the CPU device", method, device)
     if warp_cpu.installed():
         found["versions"]["warp-lang"] = warp_cpu.version()
-    return {**found, "unit": "seconds a call", "results": [asdict(r) for r in results]}
+    return {**found, "unit": "seconds a call", "results": [asdict(r) for r in results],
+            "targets": compiling.judged(results)}  # fmt: skip
 
 
 def rows(found: report.Record) -> list[tuple[str, ...]]:
@@ -125,4 +128,7 @@ def rows(found: report.Record) -> list[tuple[str, ...]]:
 
 def markdown(found: report.Record) -> str:
     """The run as a Markdown table."""
-    return report.markdown_table(TITLES, rows(found), texts=2)
+    table = report.markdown_table(TITLES, rows(found), texts=2)
+    if not found.get("targets"):  # or a run of before there were some
+        return table
+    return f"{table}\n{report.markdown_table(targets.TITLES, targets.rows(found['targets']))}"

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,9 +14,10 @@ from numba import cuda
 
 import numbasync as na
 from numbasync import cli
-from numbasync.bench import by_hand, cpu, repeats, simulator
+from numbasync.bench import by_hand, compiling, cpu, repeats, simulator
 from numbasync.bench.awaits import NAMES
 from numbasync.bench.cpu_cases import CASES, Array, Case
+from numbasync.bench.long_kernels import LONG
 from numbasync.bench.repeats import Result, measure_case, shown
 
 
@@ -122,6 +124,41 @@ def test_the_whole_command(
     said = capsys.readouterr().out
     assert "histogram" in said and "first call" in said
     assert f"| {CASES[0].name} | {simulator.NAME} | 3 s |" in cpu.markdown(found)
+
+
+def test_compile_times_have_targets_or_reasons(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "cpu.json"
+    argv = ["bench", "cpu", "--only", "compile", "--json", str(path)]
+    monkeypatch.setattr(compiling, "_ours", lambda device, case: 6.0)
+    monkeypatch.setattr(compiling, "_theirs", lambda case: 1.0 if "reduce" in case.name else 3.0)
+    assert cli.main(argv) == 0
+    met = {t["what"].split(": ")[1].split(" ")[0]: t["met"] for t in judged(path)}
+    assert met == {
+        "reduce": False,
+        **dict.fromkeys(("physics", "sums", "sorting", "unrolled"), True),
+    }
+    assert " NO " in capsys.readouterr().out
+
+    def without_nvvm(case: object) -> float:
+        raise RuntimeError("no NVVM\nin this process")
+
+    monkeypatch.setattr(compiling, "_theirs", without_nvvm)
+    assert cli.main(argv) == 0
+    assert {t["why"] for t in judged(path)} == {"skipped: RuntimeError: no NVVM"}
+
+
+def judged(path: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(path.read_text())["targets"]
+    return found
+
+
+def test_long_kernels_are_compiled(on_cpu: na.Device) -> None:
+    shortest = LONG[-1]
+    assert compiling._ours(on_cpu, shortest) > 0  # and what is interpreted would warn
+    lines = [int(c.name.split()[1]) for c in LONG]
+    assert sum(100 <= n <= 470 for n in lines) >= 4 and "reduce" in shortest.name
 
 
 def test_the_simulator_measures_a_part() -> None:

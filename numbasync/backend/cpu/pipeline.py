@@ -10,7 +10,8 @@ from __future__ import annotations
 from types import CodeType
 from typing import Any
 
-from numba.core import codegen, lowering, typed_passes, untyped_passes
+from numba.core import codegen, ir_utils, lowering, postproc, ssa, typed_passes, untyped_passes
+from numba.core.analysis import compute_cfg_from_blocks
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_machinery import register_pass
 
@@ -94,7 +95,45 @@ class _Inference(typed_passes.NopythonTypeInference):  # type: ignore[misc, unus
         return done
 
 
-_OWN = {typed_passes.NativeLowering: _Lowering, typed_passes.NopythonTypeInference: _Inference}
+def _with_single_assignments(code: Any) -> Any:
+    """What Numba's `reconstruct_ssa` does. For a variable it goes through all blocks; this, through
+    those that name the variable or may join values of it.
+    """
+    blocks = code.blocks
+    graph = compute_cfg_from_blocks(blocks)
+    frontiers = ssa._iterated_domfronts(graph)
+    listed = ssa._CacheListVars()
+    users: dict[str, set[Any]] = {}
+    for label, block in blocks.items():
+        for name in {v.name for statement in block.body for v in statement.list_vars()}:
+            users.setdefault(name, set()).add(label)
+    for name in ssa._find_defs_violators(blocks, graph):
+        some = {label: b for label, b in blocks.items() if label in users.get(name, ())}
+        some, definitions = ssa._fresh_vars(some, name)
+        blocks.update(some)
+        joins = ssa._compute_phi_locations(frontiers, definitions)
+        some = {label: b for label, b in blocks.items() if label in some or label in joins}
+        blocks.update(ssa._fix_ssa_vars(some, name, definitions, graph, frontiers, listed))
+    return code
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class _SingleAssignments(untyped_passes.ReconstructSSA):  # type: ignore[misc, unused-ignore]
+    _name = "numbasync_single_assignments"
+
+    def run_pass(self, state: Any) -> bool:
+        state.func_ir = _with_single_assignments(state.func_ir)
+        self._patch_locals(state)
+        state.func_ir._definitions = ir_utils.build_definitions(state.func_ir.blocks)
+        postproc.PostProcessor(state.func_ir).run(emit_dels=False)
+        return True
+
+
+_OWN = {
+    typed_passes.NativeLowering: _Lowering,
+    typed_passes.NopythonTypeInference: _Inference,
+    untyped_passes.ReconstructSSA: _SingleAssignments,
+}
 
 
 class Pipeline(CompilerBase):  # type: ignore[misc, unused-ignore]
