@@ -15,6 +15,7 @@ from numbasync.context import Context
 from numbasync.copies import HostArray, copy
 from numbasync.errors import DTypeError, OperationError, ShapeError
 from numbasync.execute import describe
+from numbasync.host_arrays import plain
 from numbasync.op import DeviceOp, Steps
 from numbasync.partition import Partition
 from numbasync.parts import common_stream, is_op, refusing
@@ -86,7 +87,7 @@ class Joined(DeviceOp[Tensor]):
             op.claim()
         self._free = True
 
-    def _listed(self, tensors: Any) -> list[Any]:
+    def _listed(self, tensors: Any) -> tuple[Any, ...]:
         if not isinstance(tensors, list | tuple) or hasattr(tensors, "_output_positions"):
             raise OperationError(
                 f"{self._name} takes a list of tensors, not {describe(tensors)}.\n"
@@ -94,7 +95,7 @@ class Joined(DeviceOp[Tensor]):
             )
         if not tensors:
             raise ShapeError(f"{self._name} of no tensors: write at least one.")
-        return [t if is_op(t) else self._part(i, t) for i, t in enumerate(tensors)]
+        return tuple(t if is_op(t) else self._part(i, t) for i, t in enumerate(tensors))
 
     def _part(self, position: int, value: Any) -> Tensor | HostArray:
         if isinstance(value, SharedTensor | Partition):
@@ -105,6 +106,7 @@ class Joined(DeviceOp[Tensor]):
                 "It takes tensors, NumPy arrays, and operations that give tensors. Of a launch, "
                 "write op.output(); of another library's array, na.as_tensor(x)."
             )
+        value = plain(value)
         layout.check_dtype(value.dtype, records=True)
         return value
 

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import math
 import operator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -63,7 +64,7 @@ def random_states(n: int, seed: int, subsequence_start: int = 0) -> DeviceOp[Ten
         if value < 0:
             raise ShapeError(f"random_states with {name}={value}; write 0 or more.")
     kind = contiguous(count, xoroshiro.STATE, records=True)
-    return Generated(kind, lambda: xoroshiro.states(count, bits, start), "random_states")
+    return Generated(kind, partial(xoroshiro.states, count, bits, start), "random_states")
 
 
 def _whole(name: str, value: Any) -> int:

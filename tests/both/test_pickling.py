@@ -244,6 +244,11 @@ OPERATIONS: dict[str, Callable[[], na.DeviceOp[Any]]] = {
     "zip": lambda: na.zip(na.ones(2), na.zeros(3), na.value(4)).first(),
     "shared": lambda: na.arange(4).shared(),
     "unzip": lambda: na.zip(na.ones(2), na.zeros(3)).unzip()[1],
+    "astype": lambda: na.arange(3).astype(np.int32),
+    "item": lambda: na.ones(1).item(),
+    "concatenate": lambda: na.concatenate([na.ones(2).sync(), na.zeros(3).dup(), np.arange(2)]),
+    "stack": lambda: na.stack((na.ones(2), na.zeros(2)), axis=1),
+    "random_states": lambda: na.random_states(3, 7, 2),
 }  # fmt: skip
 
 
@@ -265,6 +270,20 @@ def test_an_operation_is_what_it_is_made_of(
         if not isinstance(op, Shared):
             with pytest.raises(AlreadySubmittedError):
                 found.sync()
+
+
+def test_a_launch_is_unpickled_without_callers(
+    device: na.Device, python: str, python_env: dict[str, str]
+) -> None:
+    """At the top level of a script, where nobody calls who unpickles."""
+    op = saxpy(na.ones(2), 2.0, np.arange(2, dtype="f4")).output().to_host()
+    script = f"import pickle\nprint(pickle.loads({pickle.dumps(op)!r}).sync())"
+    env = {**python_env, "NUMBASYNC_DEVICE": device.kind}
+    done = subprocess.run(
+        [python, "-c", script], capture_output=True, text=True, env=env, timeout=60
+    )
+    assert (done.stdout, done.stderr) == ("[1. 3.]\n", "")
+    op.silence()
 
 
 def test_a_shared_operation_runs_once_where_it_comes() -> None:
