@@ -129,4 +129,8 @@ def host_array(x: Any) -> np.ndarray[Any, Any]:
     if type(x) is np.ndarray and x.dtype.char in layout.CHARS:
         return x  # the usual one
     found = plain(x) if isinstance(x, np.ndarray) else column(x)
+    if isinstance(x, list | tuple):
+        for part in x:
+            if isinstance(part, np.ma.MaskedArray):
+                plain(part)  # NumPy would drop its mask
     return np.asarray(plain(np.asarray(x)) if found is None else found)

@@ -106,9 +106,9 @@ class Joined(DeviceOp[Tensor]):
                 "It takes tensors, NumPy arrays, and operations that give tensors. Of a launch, "
                 "write op.output(); of another library's array, na.as_tensor(x)."
             )
-        value = plain(value)
-        layout.check_dtype(value.dtype, records=True)
-        return value
+        part: Tensor | HostArray = plain(value)
+        layout.check_dtype(part.dtype, records=True)
+        return part
 
     def _plan(self, parts: Sequence[Tensor | HostArray]) -> _Plan:
         shapes = [part.shape for part in parts]

@@ -19,6 +19,7 @@ from numbasync.contiguous import Contiguous
 from numbasync.copies import HostArray, upload_new
 from numbasync.errors import DTypeError, ShapeError
 from numbasync.host import HostBuffer
+from numbasync.host_arrays import plain
 from numbasync.memory import MemoryPool
 from numbasync.op import DeviceOp, Steps
 from numbasync.staging import held
@@ -192,6 +193,7 @@ def element(value: Any, dtype: np.dtype[Any]) -> np.generic:
 
 def _element(value: Any, dtype: np.dtype[Any]) -> np.generic:
     """`element`, with care."""
+    plain(value)  # not masked
     if np.shape(value):
         raise ShapeError(f"the value must be one number, not an array of shape {np.shape(value)}.")
     try:

@@ -171,7 +171,9 @@ def test_masks_are_not_lost_on_other_ways(device: na.Device) -> None:
     b = na.CommandBatch()
     for way in (
         lambda: na.memcpy(z, MASKED), lambda: z.copy_from(MASKED), lambda: b.upload(MASKED),
-        lambda: na.HostBuffer.from_array(MASKED),
+        lambda: na.HostBuffer.from_array(MASKED), lambda: na.concatenate([z, MASKED]),
+        lambda: na.full(2, np.ma.masked), lambda: na.fill(z, np.ma.masked),
+        lambda: na.from_host([MASKED, MASKED]),
     ):  # fmt: skip
         with pytest.raises(OperationError, match=r"array\.filled\(value\)"):
             way()
