@@ -325,7 +325,8 @@ _came: deque[Launcher] = deque(maxlen=32)
 def _launcher_of(result: ResultType) -> Launcher:
     found = _launchers.get(result)
     if found is None:
-        found = Launcher(*result._made_of, result)
+        made_of: tuple[Any, Any, Any, Any, Any] = result._made_of
+        found = Launcher(*made_of, result)
         _came.append(found)
     return found
 

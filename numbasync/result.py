@@ -32,7 +32,7 @@ class LaunchResult(tuple[Any, ...]):
 class ResultType(type):
     """The class of these types."""
 
-    _made_of: tuple[Any, Any, Any, Any, Any]
+    _made_of: Any  # a tuple
 
 
 def result_type(
@@ -46,20 +46,20 @@ def result_type(
         outputs: the positions of those that it may write.
         made_of: the arguments of `Launcher`.
     """
-    name = function.__name__
     # `rename` replaces names that a named tuple cannot have, such as `_x`.
-    named = namedtuple(name, names, rename=True)  # type: ignore[misc]  # noqa: PYI024
-    return ResultType(
-        name,
-        (named, LaunchResult),
-        {
-            "__slots__": (),
-            "__module__": function.__module__,
-            "__qualname__": f"{function.__qualname__}.Result",
-            "_output_positions": outputs,
-            "_made_of": made_of,
-        },
-    )
+    named = namedtuple(function.__name__, names, rename=True)  # type: ignore[misc]  # noqa: PYI024
+    bases = named, LaunchResult
+    return type_of(function, "Result", bases, made_of, __slots__=(), _output_positions=outputs)
+
+
+def type_of(
+    function: Any, name: str, bases: tuple[type, ...], made_of: tuple[Any, ...], **attributes: Any
+) -> ResultType:
+    """A type that is reached as the attribute `name` of what stands for `function` in its module,
+    and with which that is pickled.
+    """
+    where = {"__module__": function.__module__, "__qualname__": f"{function.__qualname__}.{name}"}
+    return ResultType(function.__name__, bases, {**attributes, **where, "_made_of": made_of})
 
 
 def _by_name(kind: ResultType) -> tuple[Any, ...]:
@@ -69,10 +69,9 @@ def _by_name(kind: ResultType) -> tuple[Any, ...]:
     except (ImportError, AttributeError):
         found = None
     if found is not kind:
-        kernel = name.removesuffix(".Result")
         raise PicklingError(
-            f"kernel {kernel} of module {module} cannot be pickled by its name, which does not "
-            "lead to it.\n"
+            f"kernel {name.rpartition('.')[0]} of module {module} cannot be pickled by its "
+            "name, which does not lead to it.\n"
             "Define it at the top level of a module, under the name of its function; or pickle "
             "with cloudpickle, as joblib does, which sends the function itself."
         )

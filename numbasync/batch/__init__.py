@@ -19,4 +19,5 @@ from numbasync.batch.tuning import Tuning as Tuning
 from numbasync.picklable import unpicklable
 
 unpicklable(CommandBatch, "Read what you need of it, await b.read(id), and pickle that.")
+unpicklable(BufferId, "Read what it stands for, await b.read(id), and pickle that.")
 unpicklable(BatchGraph, "Read what you need of it, and pickle that.")

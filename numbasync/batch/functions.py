@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import inspect
+from collections import deque
 from collections.abc import Callable
 from functools import cached_property
 from types import FunctionType
 from typing import Any, overload
+from weakref import WeakValueDictionary
 
 from numbasync.batch import ops
 from numbasync.batch.ids import BufferId, Operand
 from numbasync.batch.ops import DType
 from numbasync.errors import LauncherError, OperationError
+from numbasync.result import ResultType, pickle_intrinsics_by_name, type_of
 
 MOST_PARAMETERS = 16
 
@@ -24,9 +27,12 @@ class Elementwise:
         name: its name.
         arity: how many operands it takes.
         dtype: of its results; None: NumPy's common type of the operands.
+        Kind: a type of its own.
+
+    It is pickled as launchers are: by its name, or with cloudpickle by value.
     """
 
-    def __init__(self, function: Any, dtype: DType | None) -> None:
+    def __init__(self, function: Any, dtype: DType | None, kind: ResultType | None = None) -> None:
         self._given = function
         self.py_func: FunctionType = getattr(function, "py_func", function)
         if not isinstance(self.py_func, FunctionType):
@@ -47,6 +53,12 @@ class Elementwise:
         self.dtype = dtype
         self.__doc__ = self.py_func.__doc__
         self.__name__ = self.name
+        self.Kind = kind or type_of(self.py_func, "Kind", (), (function, dtype))
+        _functions[self.Kind] = self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        pickle_intrinsics_by_name()  # now: it imports numba.cuda
+        return _function_of, (self.Kind,)
 
     @cached_property
     def device(self) -> Any:
@@ -75,6 +87,20 @@ class Elementwise:
 
     def __repr__(self) -> str:
         return f"<elementwise {self.name}, {self.arity} operands>"
+
+
+# As launchers: by the types with which they are pickled, and those that came by value.
+_functions: WeakValueDictionary[ResultType, Elementwise] = WeakValueDictionary()
+_came: deque[Elementwise] = deque(maxlen=32)
+
+
+def _function_of(kind: ResultType) -> Elementwise:
+    found = _functions.get(kind)
+    if found is None:
+        function, dtype = kind._made_of
+        found = Elementwise(function, dtype, kind)
+        _came.append(found)
+    return found
 
 
 @overload

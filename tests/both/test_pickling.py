@@ -204,6 +204,49 @@ def test_copies_are_as_numpys(device: na.Device, copied: Callable[[Any], Any]) -
     assert copied(na.meta(3).sync()).shape == (3,)
 
 
+# --- functions of batches ------------------------------------------------------------
+
+
+@na.elementwise
+def doubled(x):
+    return 2 * x
+
+
+def test_functions_of_batches_are_pickled_as_launchers_are(
+    device: na.Device, python: str, python_env: dict[str, str], tmp_path: Any
+) -> None:
+    for pickled in (again, copy.copy, copy.deepcopy, lambda x: pickle.loads(cloudpickle.dumps(x))):
+        assert pickled(doubled) is doubled
+    assert len(cloudpickle.dumps(doubled)) < 200
+    factor = 3
+
+    @na.elementwise(dtype=np.float32)
+    def tripled(x):
+        return factor * x
+
+    with pytest.raises(pickle.PicklingError, match=r"<locals>\.tripled of.*\n.*cloudpickle"):
+        pickle.dumps(tripled)
+    assert copy.deepcopy(tripled) is tripled
+    (tmp_path / "data").write_bytes(cloudpickle.dumps(tripled))
+    program = """
+import pathlib, pickle, sys
+import numbasync as na
+data = pathlib.Path(sys.argv[1]).read_bytes()
+tripled = pickle.loads(data)
+assert pickle.loads(data) is tripled
+b = na.CommandBatch()
+x = tripled(b.upload([1, 2]))
+b.execute_sync()
+print(b.read_sync(x), b.read_sync(x).dtype)
+"""
+    found = subprocess.run(
+        [python, "-c", program, str(tmp_path / "data")],
+        env={**python_env, "NUMBASYNC_DEVICE": device.kind},
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert (found.returncode, found.stdout, found.stderr) == (0, "[3. 6.] float32\n", "")
+
+
 # --- operations ----------------------------------------------------------------------
 
 
@@ -341,6 +384,7 @@ def test_what_belongs_to_a_process_says_so(device: na.Device) -> None:
     graph = na.fill(t, 1).graph_on(stream)
     batch = na.CommandBatch()
     things = (stream, device, device.pool, device.new_event(), future, graph, batch)
+    things += (batch.upload(np.ones(3)),)
     held = [saxpy[1, 1, stream](t, 1.0, np.ones(3, "f4")), graph.launch()]
     for thing in (*things, *held):
         for refused in (pickle.dumps, copy.deepcopy):
