@@ -44,6 +44,7 @@ class ValueMethods(Generic[T_co]):
     # --- what is not offered, since the value is not there yet ---
 
     __hash__ = object.__hash__
+    __array_ufunc__ = None  # NumPy leaves `array == op` and its like to the operation
 
     def __eq__(self, other: object) -> bool:
         """Whether they are the same operation. Its value is compared when it is there.
@@ -64,6 +65,12 @@ class ValueMethods(Generic[T_co]):
         raise OperationError(
             f"{self} is an operation, not its value, so it is neither true nor false: write "
             "`if await op`, or `if op is not None`."
+        )
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NoReturn:
+        raise OperationError(
+            f"{self} is an operation, not its value, so NumPy cannot read it: write "
+            "await op.to_host()."
         )
 
     def __getitem__(self, index: Any) -> NoReturn:

@@ -32,6 +32,9 @@ def test_an_operation_has_no_truth_and_no_elements(device: na.Device) -> None:
         op[0]
     with pytest.raises(OperationError, match="no elements yet"):
         list(op)
+    for read in (np.asarray, na.from_host):
+        with pytest.raises(OperationError, match=r"NumPy cannot read it.*await op\.to_host\(\)"):
+            read(op)
     assert op.sync() == (1, 2)
 
 

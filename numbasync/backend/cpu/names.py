@@ -301,8 +301,8 @@ def element_type(value: Any) -> Any:
 
 
 def device_function(value: Any) -> types.FunctionType | None:
-    """The code of what `cuda.jit` has made, or Numba's `jit`, as parts of `cuda.random` are; of what
-    stands for such a function, as launchers do, too.
+    """The code of what `cuda.jit` has made, or Numba's `jit`, as parts of `cuda.random` are; also
+    of what stands for such a function, as launchers do.
     """
     found = getattr(value, "py_func", None)
     is_dispatcher = isinstance(value, cuda.dispatcher.CUDADispatcher | Dispatcher)
