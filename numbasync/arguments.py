@@ -112,7 +112,7 @@ class Bound:
         self._parts = parts
         if self.inouts:
             outputs = [(parameters[i].name, array) for i, array in self.inouts.items()]
-            others = ((parameters[i].name, a) for i, a in self.host if i not in self.inouts)
+            others = ((parameters[i].name, a) for i, a in self.uploads() if i not in self.inouts)
             check_apart(kernel, outputs, others)
 
     def _take_inout(self, kernel: str, i: int, p: Parameter, value: InOut) -> Hashable:
@@ -160,7 +160,7 @@ class Bound:
         """The values that a launch gives back."""
         if not self.inouts:
             return self._given
-        return tuple(self.inouts.get(i, v) for i, v in enumerate(self._given))
+        return tuple(v.given if type(v) is InOut else v for v in self._given)
 
     def _borrow(self, kernel: str, parameter: Parameter, tensor: Tensor) -> None:
         if parameter.is_output and tensor.is_readonly:

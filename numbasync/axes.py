@@ -225,8 +225,16 @@ class _Reader:
 
     # --- bounds ---
 
-    def bounded(self) -> Iterator[tuple[int, int, int]]:
-        """See `Usage.bounded`."""
+    def bounded(self) -> set[tuple[int, int, int]]:
+        """See `Usage.bounded`. Not of a coordinate that is compared with anything else, too: that
+        may be the bound, and the extent that of a special case.
+        """
+        pairs = list(self._bounds())
+        unsure = {axis for axis, extent in pairs if extent is None}
+        return {(axis, *extent) for axis, extent in pairs if extent and axis not in unsure}
+
+    def _bounds(self) -> Iterator[tuple[int, tuple[int, int] | None]]:
+        """Axes of coordinates, and the extents that they are compared with; None: other values."""
         for s in self._names.statements:
             value = getattr(s, "value", None)
             op = getattr(value, "op", "")
@@ -240,8 +248,8 @@ class _Reader:
                 continue
             for left, right in pairs:
                 axis, extent = self._coordinate(left), self._extent(right)
-                if axis is not None and extent is not None:
-                    yield axis, *extent
+                if axis is not None and (extent or self._names.constant(right) is NO_CONSTANT):
+                    yield axis, extent
 
     def _one(self, variable: Any) -> Any:
         """What a variable certainly was assigned."""

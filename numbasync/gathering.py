@@ -102,7 +102,7 @@ async def gather(*ops: Any, return_exceptions: bool = False) -> Any:
                 values.append(error)
                 failed.append(error)
         await Steps(reactor.need_not_wait())
-    except asyncio.CancelledError:
+    except BaseException:  # cancelled, closed or stopped: nobody waits any more
         for future in started:
             if isinstance(future, asyncio.Future):
                 future.cancel()

@@ -28,19 +28,23 @@ class InOut:
     Attributes:
         array: what is uploaded, and written when the operation is done.
         cut: how it is partitioned, as a partition of a tensor without memory; None: not at all.
+        given: the caller's array, in the same memory, of which `array` may be a view.
     """
 
-    def __init__(self, array: HostArray, cut: Partition | None = None) -> None:
+    def __init__(
+        self, array: HostArray, cut: Partition | None = None, given: HostArray | None = None
+    ) -> None:
         self.array = array
         self.cut = cut
+        self.given = array if given is None else given
 
     def partition(self, tile: int | tuple[int, ...]) -> InOut:
         """Cut into tiles, one a block, as `Tensor.partition`."""
-        return InOut(self.array, self._described().partition(tile))
+        return InOut(self.array, self._described().partition(tile), self.given)
 
     def partition_prefix(self, tile: int | tuple[int, ...]) -> InOut:
         """`partition` for a launch whose grid may cover less."""
-        return InOut(self.array, self._described().partition_prefix(tile))
+        return InOut(self.array, self._described().partition_prefix(tile), self.given)
 
     def map(self, blocks: int) -> InOut:
         """The same tiles shared out among few blocks; see `Partition.map`."""
@@ -48,7 +52,7 @@ class InOut:
             raise OperationError(
                 f"{self!r} has no tiles to map: write partition(tile).map(blocks)."
             )
-        return InOut(self.array, self.cut.map(blocks))
+        return InOut(self.array, self.cut.map(blocks), self.given)
 
     def _described(self) -> Tensor:
         shape, dtype = self.array.shape, self.array.dtype
@@ -76,14 +80,14 @@ def inout(array: HostArray) -> InOut:
             f"na.inout takes a NumPy array, not {type(array).__name__} ({array!r:.60}).\n"
             "A tensor is an output as it is: pass it without na.inout."
         )
-    array = plain(array)
+    given, array = array, plain(array)
     layout.check_dtype(array.dtype, records=True)
     if not array.flags.writeable:
         raise OperationError(
             f"na.inout of a read-only array of shape {array.shape}: the result could not be "
             "written into it.\nPass a copy: na.inout(array.copy())"
         )
-    return InOut(array)
+    return InOut(array, None, given)
 
 
 # --- what is in flight -------------------------------------------------------------------

@@ -106,14 +106,19 @@ class Line:
 
     def withdraw(self, waiting: Waiting) -> None:
         """It will not go: those behind need not wait for it. Any thread may call."""
+        loop = self._loop()
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            if self._thread is threading.current_thread():
+                self._withdraw(waiting)
+            elif loop is not None:  # whose thread may be going through the line
+                loop.call_soon_threadsafe(self._withdraw, waiting)
+
+    def _withdraw(self, waiting: Waiting) -> None:
         job = self._jobs.get(waiting)
         self._leave(waiting)
-        loop = self._loop()
-        if loop is not None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed
-                if job is not None:
-                    loop.call_soon_threadsafe(job[1].cancel)
-                loop.call_soon_threadsafe(self._tell)
+        if job is not None:
+            job[1].cancel()
+        self._tell()
 
     def _tell(self) -> None:
         """Have the task look who may go."""
