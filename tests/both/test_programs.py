@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import traceback
 import warnings
 from collections.abc import Callable
@@ -26,6 +27,7 @@ from numbasync.submission import Submission
 from numbasync.tensor import Tensor
 from tests.programs import compiled, machine
 
+PROGRAMS = int(os.environ.get("NUMBASYNC_PROGRAMS", "1000"))  # other ones each run
 CHECKS = (HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large)
 
 
@@ -41,7 +43,7 @@ def run(device: na.Device, examples: int, *phases: Phase, numbers_only: bool = F
 
 
 def test_programs_give_what_numpy_gives(device: na.Device) -> None:
-    run(device, 2000 if device.kind == "cpu" else 300)
+    run(device, PROGRAMS if device.kind == "cpu" else 300)
 
 
 # --- planted bugs: each must be caught -----------------------------------------------
