@@ -126,9 +126,9 @@ class Line:
             self._changed.set_result(None)
 
     def _worked_off(self, task: asyncio.Task[None]) -> None:
-        if self._task is task:
+        if self._task is task:  # or another one has begun meanwhile, and prepares beside the loop
             self._task = None
-        self.finish()
+            self.finish()
 
     async def passed(self) -> None:
         """Wait until everyone is submitted."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 
@@ -44,10 +44,10 @@ def attempt(need: Preparation) -> BaseException | None:
     return None
 
 
-async def _told(need: Awaitable[None]) -> BaseException | None:
-    """Await it; the error as a value."""
+async def _told(need: Room) -> BaseException | None:
+    """Wait for it; the error as a value."""
     try:
-        await need
+        await need.wait()
     except Exception as error:
         return error
     return None
@@ -85,7 +85,7 @@ def beside(
     if isinstance(need, Turn):
         return settled(need)
     if isinstance(need, Room):
-        return asyncio.ensure_future(_told(need.wait()))
+        return asyncio.ensure_future(_told(need))
     loop = asyncio.get_running_loop()
     done: asyncio.Future[BaseException | None] = loop.create_future()
 

@@ -282,6 +282,27 @@ async def test_gather_that_is_cancelled_reads_its_arrays_no_more(
     assert not (await t.to_host()).any(), "all of it, or nothing"
 
 
+@pytest.mark.parametrize("turns", range(7))
+async def test_an_upload_behind_a_cancelled_one_is_copied_beside_the_loop(
+    device: na.Device, monkeypatch: pytest.MonkeyPatch, turns: int
+) -> None:
+    array = numbers(20 * CHUNK)
+    held = Held(monkeypatch)
+
+    async def behind() -> na.Tensor:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        return await na.from_host(array)
+
+    first = asyncio.ensure_future(waited(na.from_host(array)))
+    await held.is_reached()
+    first.cancel()
+    second = asyncio.ensure_future(behind())
+    held.open()
+    await second
+    assert threading.get_ident() not in held.threads
+
+
 def test_a_loop_that_is_closed_half_way(device: na.Device, monkeypatch: pytest.MonkeyPatch) -> None:
     array = numbers(5 * CHUNK)
     t = na.zeros(array.shape, np.uint8).sync()
