@@ -28,12 +28,6 @@ from numbasync.stream import AnyStream, Stream
 from numbasync.submission import Submission
 
 T = TypeVar("T")
-A = TypeVar("A")
-B = TypeVar("B")
-C = TypeVar("C")
-D = TypeVar("D")
-E = TypeVar("E")
-F = TypeVar("F")
 
 
 def _run(op: Submittable[T], ctx: Context) -> T:

@@ -293,3 +293,12 @@ def test_rows_of_a_matrix_are_visited_once(device: na.Device) -> None:
     assert (host(z) == 1).all()
     saxpy2d(z, 1.0, z.dup().sync()).sync()
     assert (host(z) == 2).all()
+
+
+def test_an_inout_meets_no_array_of_a_tuple_and_gives_back_what_it_was_given(
+    device: na.Device,
+) -> None:
+    z, days = np.zeros(4, np.float32), np.zeros(4, "M8[D]")
+    with pytest.raises(AliasError, match="share memory of the host"):
+        total(na.inout(z), (z, z))
+    assert na.inout(days).given is days

@@ -313,3 +313,19 @@ def strided(z):
 )  # fmt: skip
 def test_the_extents_that_bound_it(body: Any, bounded: Any) -> None:
     assert usage(body).bounded == bounded
+
+
+def test_an_extent_is_no_bound_beside_another_comparison() -> None:
+    def rows(z: Any) -> None:
+        i = cuda.grid(1)
+        if 0 < i < z.shape[0] - 1:
+            z[i, 0] = 1
+
+    def flat(z: Any) -> None:
+        i = cuda.grid(1)
+        if i < z.size:
+            z[i // z.shape[1], i % z.shape[1]] = 1
+            if i < z.shape[0]:
+                z[i, 0] = 2
+
+    assert usage(rows).bounded and not usage(flat).bounded
