@@ -173,9 +173,11 @@ class Context:
         """Wait until `na.limit` allows so many bytes more; None: an operation to begin."""
         if self.admission is not None:
             need = Room(self.admission, self.submission, nbytes)
-            while not need.is_there():
-                yield need
-            need.taken()
+            try:
+                while not need.is_there():
+                    yield need
+            finally:  # also when it is withdrawn
+                need.taken()
 
     # --- leases ---
 

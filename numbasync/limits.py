@@ -27,7 +27,7 @@ LOOK_SECONDS = 0.0002  # between two looks of a thread that waits for room
 QUICK_LOOKS = 100  # at first, which only let other threads run in between
 LOOK_AGAIN = 0.1  # of a loop, when nothing has come to its end
 LATER = 0.001  # of a loop, when there is room for somebody who comes first
-GONE = 0.5  # seconds without a look: whoever waits there waits no more
+GONE = 0.5  # seconds without a look: a waiter of another thread or loop waits no more
 ASK_EVERY = 500  # looks; in between, the device itself is not asked
 
 _lock = threading.RLock()  # reentrant: a finaliser may leave a block
@@ -235,6 +235,13 @@ class Admission:
             bounds.admit(submission)
 
 
+def _running_loop() -> weakref.ref[asyncio.AbstractEventLoop] | None:
+    try:
+        return weakref.ref(asyncio.get_running_loop())
+    except RuntimeError:
+        return None
+
+
 class Room:
     """A preparation: there is room on the device, and nobody else comes first.
 
@@ -252,6 +259,7 @@ class Room:
         self._nbytes = nbytes
         self._looked = 0.0
         self._thread = threading.get_ident()
+        self._loop = _running_loop()
         self._blocks = False  # so that nobody else of its thread goes on
 
     def is_there(self) -> bool:
@@ -276,12 +284,16 @@ class Room:
         """Whether somebody who comes first and waits under one of the limits could go now."""
         return any(
             other._admission.rank < self._admission.rank
-            and self._looked - other._looked < GONE
+            and (self._looked - other._looked < GONE or self._is_beside(other))
             and not (self._blocks and other._thread == self._thread)
             and other._fits(other._admission.limits())
             for bounds in limits
             for other in list(bounds.waiting)
         )
+
+    def _is_beside(self, other: Room) -> bool:
+        """Whether the loop that turns here turns for `other` too, however late both look."""
+        return self._loop is not None and self._loop == other._loop
 
     def run(self) -> None:
         """Block the thread until there is."""

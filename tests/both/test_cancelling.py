@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from numba import cuda
 
 import numbasync as na
-from numbasync import together
+from numbasync import limits, together
 from numbasync.testing import Gate, counters, settle
 from tests.common import add_one, compiled, copy_to, fresh, used, waited
 
@@ -462,20 +462,29 @@ async def test_blocks_in_blocks_all_hold(device: na.Device, stream: na.Stream, g
     assert (await z.to_host()).tolist() == [6] * 4
 
 
+@pytest.mark.parametrize("loop", ["turns", "stalled"])
 async def test_higher_priority_goes_first_and_equals_in_their_order(
-    device: na.Device, stream: na.Stream, gate: Gate
+    device: na.Device, stream: na.Stream, gate: Gate, monkeypatch: pytest.MonkeyPatch, loop: str
 ) -> None:
+    admitted: list[Any] = []  # tasks may be resumed in another order than their work ran in
+    admit = limits.Admission.admit
+
+    def noted(self: limits.Admission, submission: Any) -> None:
+        admitted.append(self)
+        admit(self, submission)
+
     tensors = [await na.zeros(4) for _ in range(6)]
-    order: list[int] = []
     gate.close()
     na.limit(ops=1)
     try:
         held = na.spawn(add_one(await na.zeros(4)), stream)
+        monkeypatch.setattr(limits.Admission, "admit", noted)
+        if loop == "stalled":  # so long that nobody's last look was lately
+            monkeypatch.setattr(limits, "GONE", 0.0)
 
         async def one(i: int, priority: int) -> None:
             with na.limit(priority=priority):
                 await add_one(tensors[i]).schedule(stream)
-                order.append(i)
 
         tasks = []
         for i, priority in enumerate([0, 0, 1, 0, 1, 2]):
@@ -485,7 +494,8 @@ async def test_higher_priority_goes_first_and_equals_in_their_order(
         await asyncio.gather(held_by(held), *tasks)
     finally:
         na.limit()
-    assert order == [5, 2, 4, 0, 1, 3]
+    submitted = sorted(admitted, key=lambda admission: admission.rank[1])
+    assert [submitted.index(each) for each in admitted] == [5, 2, 4, 0, 1, 3]
 
 
 async def held_by(future: Any) -> None:
