@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 # File name of kernels that numbasync writes around a user's body. The one barrier in them is
 # behind the body, where every thread is done with its tile.
 GENERATED = "<numbasync tiles>"
-# The attribute in which such a kernel has its source.
+# The attribute in which such a kernel, or the module of one, has its source.
 WRITTEN = "__numbasync_source__"
 
 

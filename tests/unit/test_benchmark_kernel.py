@@ -65,8 +65,9 @@ def test_workers_keep_theirs_together(project: Project) -> None:
         "def test_each(device, benchmark_kernel, n):\n"
         "    benchmark_kernel(lambda: na.value(n), repeats=2, flush=0)\n"
     )
-    options = ("-n", "2", "--kernel-benchmarks", "speed.json")
-    assert "4 passed" in project.run("--device", "cpu", *options).stdout
+    options = ("-p", "xdist", "-n", "2", "--kernel-benchmarks", "speed.json")
+    result = project.run("--device", "cpu", *options)
+    assert "4 passed" in result.stdout, result
     kept = json.loads((project.folder / "speed.json").read_text())["benchmarks"]
     assert {k["test"] for k in kept} == {f"test_speed.py::test_each[cpu-{n}]" for n in range(4)}
 
@@ -82,7 +83,7 @@ def test_pytest_benchmark_gets_the_times_of_the_device(project: Project) -> None
         "    print('said', found.ms / 1e3, benchmark.stats.stats.median)\n"
         "    assert len(benchmark.stats.stats.data) == 5 and benchmark.group == 'theirs'\n"
     )
-    result = project.run("--device", "cpu", "-s")
+    result = project.run("--device", "cpu", "-s", beside_others=True)
     assert "1 passed" in result.stdout, result.stdout
     ours, theirs = result.stdout.split("said ")[1].split()[:2]
     assert float(ours) == pytest.approx(float(theirs), rel=1e-6)

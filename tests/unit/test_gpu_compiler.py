@@ -11,9 +11,11 @@ import pytest
 from numba import cuda
 from numba.cuda.descriptor import cuda_target
 
+import numbasync as na
 from numbasync.backend.base import ArrayKey
 from numbasync.backend.cpu import engines, gpu_compiler
 from numbasync.errors import InterpretedKernelWarning, KernelCompileError
+from numbasync.testing import counters
 
 PLAIN: Any = contextlib.nullcontext()
 KEY = ArrayKey("<f4", 1, "C")
@@ -23,6 +25,14 @@ nvvm: Any = importlib.import_module("numba.cuda.cudadrv.nvvm")
 @cuda.jit(device=True)
 def twice(a):
     return a + a
+
+
+def doubled(a):
+    return a + a
+
+
+def rounded(a):
+    return np.floor(a)
 
 
 @cuda.jit
@@ -99,3 +109,20 @@ def test_elements_of_the_type_of_an_array_in_a_tuple() -> None:
 
     keys = (KEY, (KEY, ArrayKey("<i8", 1, "C")))
     assert engines.prepared(put, keys, 1024, "compiled").engine == "compiled"
+
+
+def test_kernels_of_batches_are_not_asked_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(gpu_compiler, "refusal", lambda d, keys: asked.append(d))
+
+    def written(inner: Any) -> int:  # not of any process before: nothing is on disk
+        with na.use_device("cpu"):
+            b = na.CommandBatch()
+            total = b.sum(inner(b.upload(np.ones(70_000))))
+            compiles = counters().compiles
+            b.execute_sync()
+            assert b.read_sync(total) > 0
+            return counters().compiles - compiles
+
+    assert written(na.elementwise(doubled)) and not asked, "though they use atomic operations"
+    assert written(na.elementwise(rounded)) and asked, "functions of programs may use anything"

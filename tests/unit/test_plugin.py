@@ -20,11 +20,16 @@ class Project:
         others = {k: v for k, v in env.items() if not k.startswith("PYTEST_XDIST")}
         self.env = {**others, "PYTHONWARNINGS": "", "PYTEST_ADDOPTS": ""}
 
-    def run(self, *args: str, seconds: float = 100, **env: str) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *args: str, beside_others: bool = False, seconds: float = 100, **env: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Run pytest with `args`; `beside_others`: with every plugin that is installed, whose
+        imports take as long as everything else.
+        """
+        alone = {} if beside_others else {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
         return subprocess.run(
-            [self.python, "-m", "pytest", "-q", "-p",
-             "numbasync.testing.plugin", *args],
-            capture_output=True, text=True, timeout=seconds, env={**self.env, **env},
+            [self.python, "-m", "pytest", "-q", "-p", "numbasync.testing.plugin", *args],
+            capture_output=True, text=True, timeout=seconds, env={**self.env, **alone, **env},
             cwd=self.folder,
         )  # fmt: skip
 
@@ -44,7 +49,7 @@ def project(tmp_path: Path, python: str, python_env: dict[str, str]) -> Project:
 
 def test_a_device_is_chosen_by_option(project: Project) -> None:
     for option in ("--device", "--numbasync-device"):
-        result = project.run("-s", option, "cpu")
+        result = project.run("-s", option, "cpu", beside_others=True)
         assert "kind cpu" in result.stdout and "2 passed" in result.stdout, result
     assert "invalid choice" in project.run("--device", "tpu").stderr
 

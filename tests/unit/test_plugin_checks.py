@@ -175,7 +175,7 @@ def test_hypothesis_runs_async_tests(project: Project) -> None:
         "def test_seen(device):\n"
         "    assert seen\n",
     )
-    assert "2 passed" in project.run("--device", "cpu").stdout
+    assert "2 passed" in project.run("--device", "cpu", beside_others=True).stdout
 
 
 PLUGINS = """
@@ -198,7 +198,8 @@ def test_other_plugins_run_what_is_theirs(project: Project, mark: str, package: 
         pytest.skip(f"{package} is not installed")
     fixture = "@pytest.fixture\ndef anyio_backend():\n    return 'asyncio'\n"
     write(project, fixture + PLUGINS.format(mark=mark))
-    assert "2 passed" in (said := project.run("--device", "cpu").stdout), said
+    said = project.run("--device", "cpu", beside_others=True).stdout
+    assert "2 passed" in said, said
 
 
 def test_workers_share_the_machine(project: Project) -> None:
@@ -215,7 +216,7 @@ def test_workers_share_the_machine(project: Project) -> None:
         "def test_alone(device):\n"
         "    pass\n",
     )
-    result = project.run("--device", "cpu", "-n", "2")
+    result = project.run("--device", "cpu", "-p", "xdist", "-n", "2")
     assert "5 passed" in result.stdout, result
     said = [path.read_text().split() for path in project.folder.glob("said-*")]
     assert len(said) == 4

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import numbasync as na
+from numbasync.backend.cpu import accesses, stored
 from numbasync.errors import KernelError
 from numbasync.testing import counters
 
@@ -223,3 +224,31 @@ def test_a_second_process_compiles_nothing(
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.split("CpuEngine")[0].strip() == "0 0"
+
+
+def test_the_library_of_checks_is_compiled_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Compiled(Exception):
+        pass
+
+    def njit(*_: object, **__: object) -> None:
+        raise Compiled
+
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    first = accesses.library()
+    monkeypatch.setattr(accesses, "njit", njit)
+    again = accesses.library()
+    assert again.result is not first.result
+    assert again.result.signature == first.result.signature
+    with monkeypatch.context() as other:
+        other.setattr(stored, "_version", lambda: "of other sources")
+        with pytest.raises(Compiled):
+            accesses.library()
+    for path in tmp_path.rglob("*.nbc"):
+        path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(Compiled):  # half a file
+        accesses.library()
+    monkeypatch.setattr(accesses, "Store", lambda _: (_ for _ in ()).throw(RuntimeError))
+    with pytest.raises(Compiled):  # nowhere to keep it
+        accesses.library()

@@ -19,7 +19,7 @@ import threading
 from typing import Any
 
 from llvmlite import binding
-from numba import cfunc, njit
+from numba import njit
 
 from numbasync.backend.cpu import native
 from numbasync.backend.cpu.native import (
@@ -30,6 +30,7 @@ from numbasync.backend.cpu.native import (
     UNWRITTEN,
     types,
 )
+from numbasync.backend.cpu.stored import Entry, Store, key_of_own
 
 STATE = 12  # word of the block's memory
 
@@ -203,14 +204,33 @@ def _access(m, address, nbytes, mode, site, tx, ty, tz):  # type: ignore[no-unty
 _SYMBOL = "numbasync_access"
 _SIGNATURE = types.int64(*[types.int64] * 8)
 access: Any = types.ExternalFunction(_SYMBOL, _SIGNATURE)  # once it is `ready`
-_made: list[Any] = []  # which the code's memory belongs to
-_making = threading.Lock()
+_compiled: list[Entry] = []  # which the code's memory belongs to
+_compiling = threading.Lock()
 
 
 def ready() -> None:
-    """Compile what kernels call, unless that has been done."""
-    with _making:
-        if not _made:
-            made: Any = cfunc(_SIGNATURE, **OPTIONS)(_access)
-            binding.add_symbol(_SYMBOL, made.address)
-            _made.append(made)
+    """Make known what kernels call, unless that has been done: from disk, or compiled now, which
+    takes two seconds.
+    """
+    with _compiling:
+        if not _compiled:
+            entry = library()
+            name = entry.result.fndesc.llvm_cfunc_wrapper_name
+            binding.add_symbol(_SYMBOL, entry.result.library.get_pointer_to_function(name))
+            _compiled.append(entry)
+
+
+def library() -> Entry:
+    """The library, kept where Numba would keep it."""
+    try:
+        store = Store(_access)
+    except RuntimeError:  # there is no folder that could be written to
+        store = None
+    entry = None if store is None else store.load(key_of_own())
+    if entry is None:
+        dispatcher: Any = njit(_SIGNATURE, **OPTIONS)(_access)
+        (result,) = dispatcher.overloads.values()
+        entry = Entry(result, "", 0)
+        if store is not None:
+            store.save(key_of_own(), entry)
+    return entry

@@ -112,7 +112,7 @@ def _used(function: types.FunctionType, seen: set[types.FunctionType]) -> Iterat
         inner = device_function(value)
         if inner is not None:
             yield from _used(inner, seen)
-        elif not hasattr(function, WRITTEN):
+        elif not (hasattr(function, WRITTEN) or WRITTEN in function.__globals__):
             yield value
 
 

@@ -13,7 +13,6 @@ import functools
 import hashlib
 from collections.abc import Callable, Hashable, Iterable
 from pathlib import Path
-from types import FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,7 +40,7 @@ class Entry(NamedTuple):
 class Store:
     """The file of one kernel."""
 
-    def __init__(self, function: FunctionType) -> None:
+    def __init__(self, function: Callable[..., Any]) -> None:
         self._numbas: Any = caching.CompileResultCacheImpl(function)
         locator = self._numbas.locator
         self._file = caching.IndexDataCacheFile(
@@ -102,6 +101,11 @@ def key_of(program: Program, kinds: Iterable[Any], options: dict[str, Any]) -> H
             return None
         told.append(f"{name}={described}")
     return hashlib.sha256("\0".join(told).encode()).hexdigest()
+
+
+def key_of_own() -> Hashable:
+    """What code is made of that is this package's own."""
+    return _version(), repr(_target())
 
 
 def _told(value: Any) -> str | None:
