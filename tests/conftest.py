@@ -13,12 +13,17 @@ ROOT = Path(__file__).parent.parent
 
 # What takes longest comes first: then several workers, which take whole files, end together.
 LONG = (
-    "test_batch.py", "test_programs.py", "test_nn.py", "test_plugin_checks.py",
-    "test_planted_mistakes.py", "test_cuda_integers.py", "test_cuda_math.py", "test_examples.py",
-    "test_plugin.py", "test_cuda_atomics.py", "test_project.py", "test_checked.py",
-    "test_cuda_algorithms.py", "test_cuda_warps.py", "test_sentence_embeddings.py",
-    "test_check_kernel.py", "test_cuda_features.py", "test_batch_plan.py", "test_large_uploads.py",
-    "test_compiled_programs.py", "test_behaviours_ends.py", "test_launching.py",
+    "test_plugin_checks.py", "test_batch.py", "test_plugin.py", "test_examples.py",
+    "test_programs.py", "test_batch_tuning.py", "test_nn.py", "test_cuda_math.py",
+    "test_planted_mistakes.py", "test_project.py", "test_cuda_atomics.py",
+    "test_batch_plan.py", "test_cuda_integers.py", "test_compiled_programs.py",
+    "test_checked.py", "test_cuda_warps.py", "test_bench.py", "test_large_uploads.py",
+    "test_cuda_made_arrays.py", "test_cuda_algorithms.py", "test_cuda_libdevice.py",
+    "test_new.py", "test_benchmark_kernel.py", "test_cuda_votes.py", "test_devices.py",
+    "test_processes.py", "test_bench_cpu.py", "test_behaviours_ends.py",
+    "test_cuda_barriers.py", "test_sentence_graphs.py", "test_batch_broadcasts.py",
+    "test_check_kernel.py", "test_sentence_embeddings.py", "test_cuda_features.py",
+    "test_launching.py",
 )  # fmt: skip
 
 
