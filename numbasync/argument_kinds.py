@@ -121,7 +121,8 @@ def _is_numbers(kernel: str, p: Parameter, values: tuple[Any, ...]) -> bool:
         elif not is_number(value):
             raise LauncherError(
                 f"kernel {kernel}: {p.name} is a tuple with {describe(value)} in it; a kernel "
-                "takes tuples of tensors, NumPy arrays and numbers."
+                "takes tuples of tensors, NumPy arrays and numbers.\nOf an operation, pass what it "
+                "gives: value = await op."
             )
         elif isinstance(value, np.generic):
             with named(kernel, p):

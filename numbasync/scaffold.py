@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import keyword
+import os
 import re
 import shlex
 import sys
@@ -104,18 +105,18 @@ def create(path: str | Path, where: Path) -> list[Path]:
     """Write the files below `where / path`.
 
     Args:
-        path: a folder that does not exist yet, whose last part is the project's name; as a module,
-            with `_` for `-`.
+        path: a folder that does not exist yet, or is empty, whose name is the project's; as a
+            module, with `_` for `-`.
 
     Returns:
         What was written.
 
     Raises:
-        CallerError: there is such a folder already, a module cannot have that name, or the folder
-            cannot be made.
+        CallerError: there is something in such a folder already, a module cannot have that name, or
+            the folder cannot be made.
     """
-    root = where / Path(path).expanduser()
-    name = root.name
+    root = _root(path, where)
+    name = Path(os.path.abspath(root)).name
     module = name.replace("-", "_")
     if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", module) or keyword.iskeyword(module):
         raise CallerError(
@@ -123,7 +124,7 @@ def create(path: str | Path, where: Path) -> list[Path]:
         )
     if module in _TAKEN or _is_installed(module):
         raise CallerError(f"{name!r} would hide the package {module}; choose another name.")
-    if root.exists():
+    if root.exists() and (not root.is_dir() or any(root.iterdir())):
         raise CallerError(
             f"{root} exists already, and nothing is overwritten; choose another name."
         )
@@ -139,6 +140,11 @@ def create(path: str | Path, where: Path) -> list[Path]:
     return written
 
 
+def _root(path: str | Path, where: Path) -> Path:
+    """The project's folder."""
+    return Path(os.path.normpath(where / Path(path).expanduser()))
+
+
 def _is_installed(module: str) -> bool:
     """Also what is part of Python; a folder that lies here without being a package is not."""
     if module in sys.stdlib_module_names:
@@ -151,6 +157,6 @@ def run(path: str, where: Path) -> int:
     """The command; says what was written and what to do next."""
     for written in create(path, where):
         print(written)  # noqa: T201 - a command's output
-    root = shlex.quote(str(where / Path(path).expanduser()))
+    root = shlex.quote(str(_root(path, where)))
     print(f"\nNow: cd {root} && python -m pytest")  # noqa: T201
     return 0

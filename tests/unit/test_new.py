@@ -56,8 +56,6 @@ def test_what_is_written_is_tidy(tmp_path: Path) -> None:
         ("My Kernels", "'My Kernels' cannot be a package"),
         ("class", "'class' cannot be a package"),
         ("work/class", "'class' cannot be a package"),
-        ("work/..", "'..' cannot be a package"),
-        (".", "cannot be a package"),
         ("work/numpy/", "would hide the package numpy"),
         ("there/", "there exists already, and nothing is overwritten"),
         ("file", "file exists already, and nothing is overwritten"),
@@ -74,8 +72,22 @@ def test_names_that_cannot_be(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, said: str
 ) -> None:
     (tmp_path / "there").mkdir()
+    (tmp_path / "there/theirs").touch()
     (tmp_path / "file").touch()
     assert cli.main(["new", name, "--in", str(tmp_path)]) == 1
     assert said in capsys.readouterr().err
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "there"]
-    assert not list((tmp_path / "there").iterdir())
+    assert [p.name for p in (tmp_path / "there").iterdir()] == ["theirs"]
+
+
+def test_a_folder_that_is_empty_is_filled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "my-kernels"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    assert cli.main(["new", "."]) == 0
+    assert (folder / "src/my_kernels/scale_add.py").exists()
+    assert "src/my_kernels/__init__.py" in capsys.readouterr().out.split()
+    assert cli.main(["new", "../my-kernels/src/.."]) == 1
+    assert "my-kernels exists already" in capsys.readouterr().err
