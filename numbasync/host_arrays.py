@@ -19,6 +19,11 @@ T = TypeVar("T")
 TIMES = (np.datetime64, np.timedelta64)
 
 
+def _has_masked(array: np.ndarray[Any, Any]) -> bool:
+    mask = np.ma.getmask(array)  # of records, one with their fields
+    return mask is not np.ma.nomask and bool(np.ascontiguousarray(mask).view(np.bool_).any())
+
+
 def plain(x: T) -> T:
     """A NumPy array without a mask, times as integers, in the same memory; all else as it is.
 
@@ -30,8 +35,7 @@ def plain(x: T) -> T:
         return x
     array: Any = x
     if isinstance(array, np.ma.MaskedArray):
-        mask = np.ma.getmask(array)
-        if mask is not np.ma.nomask and np.ascontiguousarray(mask).view(np.bool_).any():
+        if _has_masked(array):
             raise OperationError(
                 f"a masked array of shape {array.shape} has masked elements, and device memory has "
                 "no masks.\nWrite array.filled(value)."
@@ -42,6 +46,21 @@ def plain(x: T) -> T:
     if array.dtype.kind in "mM":
         array = array.view(np.dtype(np.int64).newbyteorder(array.dtype.byteorder))
     return array  # type: ignore[no-any-return]  # an array, too
+
+
+def check_destination(array: np.ndarray[Any, Any]) -> None:
+    """Refuse an array that nothing can be copied into.
+
+    Raises:
+        OperationError: it is read-only, or some elements are masked.
+    """
+    if not array.flags.writeable:
+        raise OperationError(f"memcpy into a read-only array of shape {array.shape}.")
+    if _has_masked(array):
+        raise OperationError(
+            f"memcpy into a masked array of shape {array.shape}: its masked elements would be "
+            "written, too, and stay masked.\nWrite array.data."
+        )
 
 
 def number(value: np.generic) -> np.generic:

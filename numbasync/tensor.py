@@ -30,7 +30,7 @@ from numbasync.errors import (
     StateError,
 )
 from numbasync.host import direct
-from numbasync.host_arrays import plain
+from numbasync.host_arrays import check_destination, plain
 from numbasync.layout import Layout
 from numbasync.lending import PROTOCOLS, Lending
 from numbasync.memory import Storage
@@ -380,12 +380,12 @@ def memcpy(dst: Tensor | HostArray, src: Tensor | HostArray | SharedTensor) -> D
                     f"({side!r:.60}).\n"
                     "Run an operation first, t = await op; make an array of numbers by np.asarray."
                 )
-    if isinstance(dst, np.ndarray) and not dst.flags.writeable:
-        raise OperationError(f"memcpy into a read-only array of shape {dst.shape}.")
     if isinstance(dst, Tensor):
         writable(dst, "memcpy")
-    elif not isinstance(src, Tensor):
-        raise OperationError("memcpy between two NumPy arrays: write np.copyto(dst, src).")
+    else:
+        check_destination(dst)
+        if not isinstance(src, Tensor):
+            raise OperationError("memcpy between two NumPy arrays: write np.copyto(dst, src).")
     for side in (dst, src):
         direct(side)  # refuses views of page-locked buffers that no device can copy from
     if dst.shape != src.shape:

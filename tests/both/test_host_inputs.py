@@ -179,6 +179,14 @@ def test_masks_are_not_lost_on_other_ways(device: na.Device) -> None:
             way()
 
 
+def test_nothing_is_copied_below_a_mask(device: na.Device) -> None:
+    ones = na.ones(2, np.int64).sync()
+    with pytest.raises(OperationError, match=r"stay masked\.\nWrite array\.data"):
+        na.memcpy(MASKED, ones)
+    bare = np.ma.array([0, 0], mask=[False, False])
+    assert na.memcpy(bare, ones).sync() is bare and bare.tolist() == [1, 1]
+
+
 def test_numbers_that_kernels_do_not_have(device: na.Device) -> None:
     z = na.zeros(2, np.int64).sync()
     for k, text in (
