@@ -96,12 +96,13 @@ class Bound:
                 parts.append(NoneType)
             elif kind is InOut:
                 parts.append(self._take_inout(kernel, i, parameter, value))
-            elif kind is np.void and value.dtype.names and parameter.takes_number:
+            elif issubclass(kind, np.void) and value.dtype.names and parameter.takes_number:
+                dtype = np.dtype((np.void, value.dtype))  # of np.record, too
                 with named(kernel, parameter):
-                    layout.check_dtype(value.dtype, records=True)
-                self.host.append((i, np.asarray(value)))
+                    layout.check_dtype(dtype, records=True)
+                self.host.append((i, np.asarray(value).view(dtype)))
                 self.records.add(i)
-                parts.append((np.void, value.dtype))
+                parts.append((np.void, dtype))
             elif holds_arrays(value):
                 parts.append(self._take_tuple(kernel, i, parameter, value))
             else:

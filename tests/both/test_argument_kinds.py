@@ -258,6 +258,12 @@ def test_structured_scalars_and_arrays_of_no_axes(device: na.Device) -> None:
         assert result.r is r
         assert result.s is s
         assert (host(z) == (6, 20)[n]).all()
+    (recorded,) = records[:1].view(np.recarray)
+    assert type(recorded) is np.record and recorded.dtype == records.dtype
+    before = na.compile_count()
+    assert by_record(z, recorded, 0).sync().r is recorded
+    by_record(z, records[0], 0).sync()
+    assert na.compile_count() - before <= 1, "the same type as of np.void"
     by_element(z, s).sync()  # here it is an array
     assert (host(z) == 22).all()
     assert [p.is_number for p in by_record.parameters] == [False, False, True]

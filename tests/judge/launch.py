@@ -157,8 +157,9 @@ def _passed(device: Any, argument: Any) -> tuple[Any, Hashable]:
         return tuple(v for v, _ in parts), tuple(k for _, k in parts)
     if isinstance(argument, Enum):  # which no tensor has, and Numba knows
         return argument, typeof(argument)
-    argument = getattr(argument, "_ary", argument)  # a structured scalar
-    return argument, device.scalar_key(argument)
+    argument = getattr(argument, "_ary", argument)  # a structured scalar, which comes as an array
+    key = device.scalar_key(argument)
+    return CpuArray(np.asarray(argument)) if isinstance(argument, np.void) else argument, key
 
 
 def _hinted(hint: Any) -> Any:
