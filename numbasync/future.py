@@ -71,6 +71,12 @@ class DeviceFuture(Submitting[T]):
         if is_wanted or not self.cancel():
             self.let_go()
 
+    def never_awaited(self) -> None:
+        """Somebody who was to await it has been cancelled before it came to that."""
+        with starting:
+            self._waiters += 1
+        self.wait_no_more()
+
     def want(self) -> None:
         """Start it, for somebody who calls `wait_no_more` or awaits its end."""
         with starting:

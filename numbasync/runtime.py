@@ -13,6 +13,7 @@ from typing import Any, Self, TypeVar
 
 from numbasync.device import Device, chosen_device, use_device
 from numbasync.errors import CallerError, StateError
+from numbasync.future import DeviceFuture
 from numbasync.runs_once import RunsOnce
 
 T = TypeVar("T")
@@ -176,9 +177,14 @@ class Runtime:
                 f"{type(op).__name__} ({op!r:.60}); a function goes to Runtime.call."
             )
         ended: Future[None] = Future()
+        given_up = False
 
         async def run() -> T:
             try:
+                if given_up:  # before the thread came to it
+                    if inspect.iscoroutine(op):
+                        op.close()
+                    raise asyncio.CancelledError
                 return await op
             finally:
                 ended.set_result(None)
@@ -188,9 +194,12 @@ class Runtime:
         try:
             return await future
         except asyncio.CancelledError:
+            given_up = True  # first: from now on it does not begin
             if inspect.getcoroutinestate(steps) == inspect.CORO_CREATED:
                 if isinstance(op, RunsOnce):
-                    op.silence()  # cancelled before the thread came to it
+                    op.silence()
+                elif isinstance(op, DeviceFuture):
+                    op.never_awaited()
             else:
                 while not ended.done():  # it may still be reading the caller's arrays
                     with contextlib.suppress(asyncio.CancelledError):

@@ -301,6 +301,35 @@ async def test_what_a_runtime_was_to_run_is_withdrawn(device: na.Device) -> None
     assert (await z.to_host()).tolist() == [1] * 4
 
 
+async def test_what_a_runtime_has_not_come_to_does_not_begin(device: na.Device) -> None:
+    z, begun = await na.zeros(4), threading.Event()
+    other = add_one(z).schedule(device.policy)
+
+    async def coroutine() -> None:
+        begun.set()
+        await add_one(z)
+
+    async with na.Runtime(device) as rt:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            busy, go_on = threading.Event(), threading.Event()
+            held = asyncio.ensure_future(rt.call(lambda: busy.set() or go_on.wait(20)))
+            await asyncio.to_thread(busy.wait)
+            future, shared = add_one(z).schedule(device.policy), add_one(z).shared()
+            ops = [add_one(z), future, other, shared, coroutine()]
+            tasks = [asyncio.ensure_future(rt.run(op)) for op in ops]
+            wanted = asyncio.ensure_future(rt.run(other))
+            await asyncio.sleep(0)
+            await cancelled(*tasks[:2], *tasks[3:])
+            go_on.set()
+            await asyncio.gather(held, tasks[2], wanted)
+            assert future.cancelled() and not begun.is_set()
+            assert (await rt.run(z.to_host())).tolist() == [1] * 4
+            await rt.run(shared)
+            assert (await rt.run(z.to_host())).tolist() == [2] * 4, "others may run it"
+            del ops, tasks, future
+
+
 # --- what others need ------------------------------------------------------------------------
 
 
