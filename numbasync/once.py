@@ -12,6 +12,7 @@ from numbasync.backend.base import Preparation
 from numbasync.context import Context
 from numbasync.errors import AlreadySubmittedError, ReentrancyError, StateError
 from numbasync.exclusive import Turn
+from numbasync.limits import Room
 from numbasync.picklable import Recipe, packed
 from numbasync.submission import Submission
 
@@ -143,7 +144,10 @@ class Once(Generic[T]):
                 try:
                     yield begun.need
                 except GeneratorExit:
-                    # Whoever runs it is withdrawn. Others may need the value, now or later.
+                    # Whoever runs it is withdrawn. Others may need the value, now or later;
+                    # until then nobody waits behind it for room.
+                    if isinstance(begun.need, Room):
+                        begun.need.taken()
                     inner.parent, self._left = None, begun
                     raise
                 except BaseException as error:

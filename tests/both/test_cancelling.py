@@ -368,6 +368,29 @@ async def test_a_shared_operation_goes_on_for_those_who_need_it(
     assert used(device) == start
 
 
+@pytest.mark.parametrize("asked", ["by nobody", "on this loop", "on another"])
+async def test_nobody_waits_behind_what_nobody_goes_on_with(
+    device: na.Device, stream: na.Stream, gate: Gate, asked: str
+) -> None:
+    await na.zeros(4)
+    gate.close()
+    with na.limit(bytes=4000):
+        held = na.spawn(na.zeros(700), stream)
+        shared = na.value(800).then(lambda n: na.zeros(n)).shared()
+        first = asyncio.ensure_future(waited(shared))
+        await settle(device)
+        await cancelled(first)  # it waits for room, half enqueued
+        gate.open()
+        await held
+        await asyncio.wait_for(waited(na.zeros(4)), 10)
+        if asked == "on this loop":
+            assert (await asyncio.wait_for(waited(shared), 10)).size == 800
+        elif asked == "on another":
+            there = asyncio.to_thread(asyncio.run, waited(shared))
+            assert (await asyncio.wait_for(there, 10)).size == 800
+        await asyncio.wait_for(waited(na.zeros(4)), 10)
+
+
 async def test_a_chain_that_is_half_enqueued_stops_there_and_frees_nothing_in_use(
     device: na.Device, stream: na.Stream, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
