@@ -94,10 +94,12 @@ class Setting:
         self._bounds = bounds
         with _lock:
             device = bounds.device
-            self._before: Bounds | None = device.limit_of_all
+            self._before: Bounds | None = None
             if bounds.most != UNBOUNDED or bounds.priority is None:
-                device.limit_of_all = self._of_all
+                self._before, device.limit_of_all = device.limit_of_all, self._of_all
                 device.note_limits()
+            else:  # a priority alone is of a block only
+                bounds.is_device_wide = False
             _settings.add(self)
 
     @property

@@ -258,6 +258,17 @@ def test_blocks_of_several_tasks_may_overlap(device: na.Device) -> None:
     assert not device.is_limited
 
 
+def test_a_block_of_a_priority_alone_brings_back_no_limit(device: na.Device) -> None:
+    na.limit(ops=1)
+    block = na.limit(priority=1)
+    assert device.limit == (1, None), "of a block only"
+    na.limit()
+    with block:
+        assert device.limit is None
+    assert device.limit is None
+    assert not device.is_limited
+
+
 @pytest.mark.parametrize("wrong", [{"ops": 0}, {"bytes": -1}, {"ops": 1.5}, {"bytes": "1 GB"}])
 def test_a_limit_of_nothing_is_refused(device: na.Device, wrong: dict[str, Any]) -> None:
     with pytest.raises(CallerError, match="nothing could ever be submitted"):
