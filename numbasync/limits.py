@@ -50,7 +50,8 @@ class Bounds:
         self.priority = priority
         self.blocks = 0
         self.is_device_wide = True  # it admits all that the device is given
-        self.waiting: weakref.WeakSet[Room] = weakref.WeakSet()
+        # By their identity: unlike a set, it can be listed while other threads change it.
+        self.waiting: weakref.WeakValueDictionary[int, Room] = weakref.WeakValueDictionary()
         self._admitted: list[Submission] = []
 
     def admit(self, submission: Submission) -> None:
@@ -270,13 +271,13 @@ class Room:
         if self._fits(limits) and not self._is_behind(limits):
             return True
         for bounds in limits:
-            bounds.waiting.add(self)
+            bounds.waiting[id(self)] = self
         return False
 
     def taken(self) -> None:
         """It waits no more."""
         for bounds in self._admission.limits():
-            bounds.waiting.discard(self)
+            bounds.waiting.pop(id(self), None)
 
     def _fits(self, limits: tuple[Bounds, ...]) -> bool:
         mine = self._submission.nbytes
@@ -285,12 +286,13 @@ class Room:
     def _is_behind(self, limits: tuple[Bounds, ...]) -> bool:
         """Whether somebody who comes first and waits under one of the limits could go now."""
         return any(
-            other._admission.rank < self._admission.rank
+            (other := ref()) is not None
+            and other._admission.rank < self._admission.rank
             and (self._looked - other._looked < GONE or self._is_beside(other))
             and not (self._blocks and other._thread == self._thread)
             and other._fits(other._admission.limits())
             for bounds in limits
-            for other in list(bounds.waiting)
+            for ref in bounds.waiting.valuerefs()
         )
 
     def _is_beside(self, other: Room) -> bool:

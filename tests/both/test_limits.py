@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from typing import Any
 
@@ -11,6 +12,8 @@ import pytest
 
 import numbasync as na
 from numbasync.errors import CallerError
+from numbasync.limits import Admission, Room
+from numbasync.submission import Submission
 from numbasync.testing import Gate, counters, inject, settle
 from tests.common import add_one, fresh
 
@@ -210,6 +213,42 @@ def test_a_lost_completion_keeps_no_place(device: na.Device, stream: na.Stream) 
             add_one(z).async_on(stream)
         add_one(z).async_on(device.new_stream())
     assert z.to_host().sync().tolist() == [2] * 4
+
+
+def test_who_waits_can_be_looked_at_while_other_threads_begin_to_wait(
+    device: na.Device, stream: na.Stream, gate: Gate
+) -> None:
+    gate.close()
+    na.zeros(4).async_on(stream)
+    is_over = threading.Event()
+
+    def room(nbytes: int) -> Room:
+        return Room(Admission(device), Submission(stream, ""), nbytes)
+
+    def work() -> None:
+        with na.use_device(device):
+            while not is_over.is_set():
+                mine = room(2000)
+                assert not mine.is_there()
+                mine.taken()
+
+    before = sys.getswitchinterval()
+    na.limit(bytes=1000)
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    try:
+        first, others = room(4), [room(2000) for _ in range(100)]
+        assert not any(other.is_there() for other in others)
+        sys.setswitchinterval(1e-6)
+        for thread in threads:
+            thread.start()
+        for _ in range(20_000):
+            assert first.is_there()
+    finally:
+        is_over.set()
+        for thread in threads:
+            thread.join()
+        sys.setswitchinterval(before)
+        na.limit()
 
 
 def test_a_limit_ends_with_its_block_and_can_be_lifted(device: na.Device) -> None:
