@@ -30,6 +30,7 @@ class DeviceFuture(Submitting[T]):
 
     _asked = False  # the device has been asked whether all went well
     _waiters = 0  # that wait until it is submitted
+    _elsewhere = 0  # of them, those who are no tasks of the loop in whose line it stands
 
     # --- cancelling ---
 
@@ -63,25 +64,42 @@ class DeviceFuture(Submitting[T]):
         """Whether it was cancelled before all of it was enqueued."""
         return self._state is State.CANCELLED
 
-    def wait_no_more(self) -> None:
+    def give_up(self) -> None:
+        """The loop in whose line it stands has ended: its tasks wait for nothing any more."""
+        with starting:
+            is_wanted = self._spawned or self._elsewhere > 0
+        if not is_wanted:
+            self.cancel()
+
+    def _count(self, more: int, elsewhere: bool = False) -> None:
+        with starting:
+            self._waiters += more
+            self._elsewhere += more * elsewhere
+
+    def wait_no_more(self, elsewhere: bool = False) -> None:
         """One of those who wait for it does not any more: if it was the last, withdraw it."""
         with starting:
-            self._waiters -= 1
+            self._count(-1, elsewhere)
             is_wanted = self._spawned or self._waiters > 0
         if is_wanted or not self.cancel():
             self.let_go()
 
     def never_awaited(self) -> None:
         """Somebody who was to await it has been cancelled before it came to that."""
-        with starting:
-            self._waiters += 1
+        self._count(1)
         self.wait_no_more()
 
     def want(self) -> None:
         """Start it, for somebody who calls `wait_no_more` or awaits its end."""
-        with starting:
-            self._waiters += 1
+        self._count(1)
         self.start(awaited=True)
+        with starting:
+            self._elsewhere += self._stands_elsewhere()  # once for all: it may be awaited later
+
+    def _stands_elsewhere(self) -> bool:
+        """Whether it stands in the line of another loop than the running one."""
+        stands = self._line
+        return stands is not None and not stands.is_of(asyncio.get_running_loop())
 
     def let_go(self) -> None:
         """Nobody waits for it any more: what it reads of the host's memory may be changed then."""
@@ -100,18 +118,17 @@ class DeviceFuture(Submitting[T]):
                 self.start(awaited=True)
             while (turn := self._starting_turn()) is not None:
                 stands = self._line
-                if stands is not None and stands.is_left_alone:
-                    stands.finish()
-                    continue
-                with starting:
-                    self._waiters += 1
+                elsewhere = self._stands_elsewhere()
+                self._count(1, elsewhere)
                 try:
-                    yield from settled(turn)
-                except (asyncio.CancelledError, GeneratorExit):
-                    self.wait_no_more()
+                    if stands is not None and stands.is_left_alone:
+                        stands.finish()
+                    else:
+                        yield from settled(turn)
+                except BaseException:
+                    self.wait_no_more(elsewhere)
                     raise
-                with starting:
-                    self._waiters -= 1
+                self._count(-1, elsewhere)
             submission = self._submission
             if submission is not None:
                 try:
@@ -162,14 +179,20 @@ class DeviceFuture(Submitting[T]):
 
     def sync(self) -> T:
         """Start it if need be, block the thread until it is done, and give its value."""
-        self.start()
-        line.finish()
-        while (turn := self._starting_turn()) is not None:
-            stands = self._line
-            if stands is not None and stands.may_be_finished_here and not stands.submits_here:
-                stands.finish()
-            else:
-                turn.run()  # another thread is at it
+        self._count(1, elsewhere=True)
+        try:
+            self.start()
+            line.finish()
+            while (turn := self._starting_turn()) is not None:
+                stands = self._line
+                if stands is not None and stands.may_be_finished_here and not stands.submits_here:
+                    stands.finish()
+                else:
+                    turn.run()  # another thread is at it
+        except BaseException:
+            self.wait_no_more(elsewhere=True)
+            raise
+        self._count(-1, elsewhere=True)
         submission = self._submission
         if submission is not None and not submission.done:
             submission.stream.wait_until_idle()

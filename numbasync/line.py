@@ -59,6 +59,10 @@ class Waiting(Protocol):
         """`need` is done, or failed: enqueue up to the next one."""
         ...
 
+    def give_up(self) -> None:
+        """Its loop has ended: withdraw it, if it is only for tasks of that loop."""
+        ...
+
 
 _place = operator.attrgetter("place")
 _Job: TypeAlias = "asyncio.Future[BaseException | None]"
@@ -150,8 +154,12 @@ class Line:
     @property
     def is_left_alone(self) -> bool:
         """Whether its own thread will not work on it any more."""
+        return self._is_closed or not self._thread.is_alive()
+
+    @property
+    def _is_closed(self) -> bool:
         loop = self._loop()
-        return loop is None or loop.is_closed() or not self._thread.is_alive()
+        return loop is None or loop.is_closed()
 
     def is_of(self, loop: asyncio.AbstractEventLoop) -> bool:
         return self._loop() is loop
@@ -171,6 +179,8 @@ class Line:
             while self._waiting:
                 try:
                     first = next(iter(self._waiting))
+                    if self._is_closed:
+                        first.give_up()
                     need = self._submit(first.begin)
                     if need is None:
                         self._leave(first)

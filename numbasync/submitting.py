@@ -184,6 +184,9 @@ class Submitting(Generic[T]):
             finally:
                 self._entered = False
 
+    def give_up(self) -> None:
+        """As of `line.Waiting`. A future knows who waits for it."""
+
     @property
     def lane(self) -> Hashable:
         """The limits that it is submitted under."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import threading
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,7 @@ from hypothesis import strategies as st
 from numba import cuda
 
 import numbasync as na
-from numbasync import limits, together
+from numbasync import exclusive, limits, together
 from numbasync.testing import Gate, counters, settle
 from tests.common import add_one, compiled, copy_to, fresh, used, waited
 
@@ -195,6 +197,82 @@ async def test_of_two_who_wait_one_may_go(device: na.Device, stream: na.Stream, 
         gate.open()
         await asyncio.gather(tasks[1], together[1])
     assert (await z.to_host()).tolist() == [3] * 4
+
+
+async def test_a_thread_that_blocks_for_it_waits_as_well(
+    device: na.Device, stream: na.Stream, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocks, run = threading.Event(), exclusive.Turn.run
+
+    def noted(turn: exclusive.Turn) -> None:
+        blocks.set()
+        run(turn)
+
+    monkeypatch.setattr(exclusive.Turn, "run", noted)
+    z = await na.zeros(4)
+    gate.close()
+    with na.limit(ops=1):
+        na.spawn(add_one(z), stream)
+        future = add_one(z).schedule(stream)
+        task = asyncio.ensure_future(waited(future))
+        await settle(device)
+        other = asyncio.ensure_future(asyncio.to_thread(future.sync))
+        assert await asyncio.to_thread(blocks.wait, 10)
+        await cancelled(task)
+        gate.open()
+        await asyncio.wait_for(other, 10)
+    assert (await z.to_host()).tolist() == [2] * 4
+
+
+@pytest.mark.may_leave("a thread keeps the line of a loop that was never ended until its next loop")
+@pytest.mark.parametrize("held", [True, False], ids=["tasks held", "tasks dropped"])
+@pytest.mark.parametrize("then", ["another loop", "blocking", "another thread"])
+def test_of_a_loop_that_is_closed_only_what_was_spawned_runs(
+    device: na.Device, stream: na.Stream, gate: Gate, held: bool, then: str
+) -> None:
+    z, spawned, both = (na.zeros(4).sync() for _ in range(3))
+    tasks: list[asyncio.Future[Any]] = []
+
+    async def main() -> Any:
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # tasks were pending
+        gate.close()
+        na.spawn(add_one(spawned), stream)
+        future = add_one(spawned).then(lambda r: add_one(r.z)).schedule(stream)
+        ops = (
+            add_one(z),
+            na.value(z).then(lambda z: add_one(z)),
+            add_one(z).schedule(stream),
+            future,
+        )
+        tasks.extend(asyncio.ensure_future(waited(op)) for op in ops)
+        tasks.append(asyncio.ensure_future(na.gather(add_one(z), add_one(z).schedule(stream))))
+        last = na.spawn(add_one(spawned), stream)
+        await settle(device)
+        if not held:
+            tasks.clear()
+        return future, last
+
+    na.limit(ops=1)
+    try:
+        loop = asyncio.new_event_loop()
+        future, last = loop.run_until_complete(main())
+        loop.close()
+        gate.open()
+        if then == "another loop":
+            asyncio.run(waited(na.fill(both, 1)))
+        elif then == "another thread":
+            with ThreadPoolExecutor(1) as threads:
+                threads.submit(future.sync).result(20)
+        last.sync()
+        if then == "another thread":
+            assert future.done() and not future.cancelled(), "somebody else waits for it"
+    finally:
+        na.limit()
+    assert z.to_host().sync().tolist() == [0] * 4
+    expected = 4 if then == "another thread" else 2
+    assert spawned.to_host().sync().tolist() == [expected] * 4
+    tasks.clear()
+    gc.collect()
 
 
 async def test_cancel_withdraws_what_has_not_been_enqueued(
