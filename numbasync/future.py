@@ -64,10 +64,10 @@ class DeviceFuture(Submitting[T]):
         """Whether it was cancelled before all of it was enqueued."""
         return self._state is State.CANCELLED
 
-    def give_up(self) -> None:
+    def give_up(self, spawned: bool) -> None:
         """The loop in whose line it stands has ended: its tasks wait for nothing any more."""
         with starting:
-            is_wanted = self._spawned or self._elsewhere > 0
+            is_wanted = (self._spawned and not spawned) or self._elsewhere > 0
         if not is_wanted:
             self.cancel()
 

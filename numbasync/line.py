@@ -50,17 +50,15 @@ class Waiting(Protocol):
         ...
 
     def begin(self) -> Preparation | None:
-        """Enqueue up to a preparation; that one, if it stands at one already; None at the
-        end.
-        """
+        """Enqueue up to a preparation, or give the one that it stands at; None at the end."""
         ...
 
     def go_on(self, need: Preparation, error: BaseException | None) -> None:
         """`need` is done, or failed: enqueue up to the next one."""
         ...
 
-    def give_up(self) -> None:
-        """Its loop has ended: withdraw it, if it is only for tasks of that loop."""
+    def give_up(self, spawned: bool) -> None:
+        """Its loop has ended: withdraw it, if it is for tasks of that loop, or `spawned`."""
         ...
 
 
@@ -168,9 +166,9 @@ class Line:
     def may_be_finished_here(self) -> bool:
         return self._thread is threading.current_thread() or self.is_left_alone
 
-    def finish(self) -> None:
+    def finish(self, at_end: bool = False) -> None:
         """Submit everyone now, preparing on this thread. Inside a closure of the first one,
-        which comes before all others anyway, nothing.
+        which comes before all others anyway, nothing. `at_end` of the loop ^C is for everyone.
         """
         if self.submits_here:
             return
@@ -179,8 +177,9 @@ class Line:
             while self._waiting:
                 try:
                     first = next(iter(self._waiting))
-                    if self._is_closed:
-                        first.give_up()
+                    stops = at_end and isinstance(stop, KeyboardInterrupt)
+                    if stops or self._is_closed:
+                        first.give_up(stops)
                     need = self._submit(first.begin)
                     if need is None:
                         self._leave(first)
@@ -275,7 +274,7 @@ class Line:
             # The loop ends. It cancels those who wait as well, who then withdraw from here.
             for _ in range(3):
                 await asyncio.sleep(0)
-            self.finish()
+            self.finish(at_end=True)
             raise
         except BaseException:  # a closure ends it
             self.finish()

@@ -184,7 +184,7 @@ class Submitting(Generic[T]):
             finally:
                 self._entered = False
 
-    def give_up(self) -> None:
+    def give_up(self, spawned: bool) -> None:
         """As of `line.Waiting`. A future knows who waits for it."""
 
     @property

@@ -21,6 +21,7 @@ import numbasync as na
 from numbasync import exclusive, limits, together
 from numbasync.testing import Gate, counters, settle
 from tests.common import add_one, compiled, copy_to, fresh, used, waited
+from tests.waiting import LOOPS, loops
 
 
 @pytest.fixture(autouse=True)
@@ -273,6 +274,40 @@ def test_of_a_loop_that_is_closed_only_what_was_spawned_runs(
     assert spawned.to_host().sync().tolist() == [expected] * 4
     tasks.clear()
     gc.collect()
+
+
+@pytest.mark.may_leave("a thread keeps the line of a loop that was stopped until its next loop")
+@loops
+def test_ctrl_c_at_the_end_of_a_loop_stops_all_that_it_waits_for(
+    device: na.Device, stream: na.Stream, gate: Gate, monkeypatch: pytest.MonkeyPatch, loop: str
+) -> None:
+    z = na.zeros(4).sync()
+    blocked: list[Any] = []
+
+    def run(room: limits.Room) -> None:
+        blocked.append(room)
+        gate.open()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(limits.Room, "run", run)
+
+    async def main() -> None:
+        gate.close()
+        na.limit(ops=1)
+        futures.extend(na.spawn(add_one(z), stream) for _ in range(10))
+        futures.append(na.spawn(na.value(z).then(lambda z: add_one(z)), stream))
+        await settle(device)
+
+    futures: list[Any] = []
+    try:
+        with pytest.raises(KeyboardInterrupt), asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
+            runner.run(main())
+    finally:
+        na.limit()
+    assert len(blocked) == 1
+    assert [future.cancelled() for future in futures] == [False] * 2 + [True] * 9
+    assert z.to_host().sync().tolist() == [1] * 4
+    assert device.in_flight == (0, 0)
 
 
 async def test_cancel_withdraws_what_has_not_been_enqueued(
