@@ -80,8 +80,8 @@ class Bounds:
         now = self.in_flight()
         if now.ops == 0:
             return True
-        if most.ops is not None and now.ops >= most.ops and nbytes is None:
-            return False
+        if most.ops is not None and now.ops >= most.ops:
+            return False  # also if it has begun: others may have gone meanwhile
         return most.bytes is None or now.bytes + mine + (nbytes or 1) <= most.bytes
 
 

@@ -79,6 +79,40 @@ async def test_no_more_bytes_are_in_flight_than_allowed(
             await future
 
 
+async def test_who_waits_for_bytes_counts_the_operations_that_go_meanwhile(
+    device: na.Device, stream: na.Stream, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, looks, is_there = device.new_stream(), list[Room](), Room.is_there
+
+    def noted(room: Room) -> bool:
+        looks.append(room)
+        return is_there(room)
+
+    monkeypatch.setattr(Room, "is_there", noted)
+    gate.close()
+    na.limit(ops=2, bytes=4000)
+    try:
+        with Gate(other):
+            held = na.spawn(na.zeros(700), stream)
+            large = na.spawn(na.zeros(800), other)  # no room for its bytes
+            with na.limit(priority=1):
+                small = [na.spawn(na.zeros(1), other) for _ in range(2)]
+            await settle(device)
+            assert device.in_flight.ops == 2
+            gate.open()
+            await held
+            while device.in_flight.ops < 2:
+                await settle(device)
+            looks.clear()
+            while not looks and device.in_flight.ops == 2:  # the large one looks again
+                await settle(device)
+            await settle(device)
+            assert device.in_flight.ops == 2
+        await na.gather(large, *small)
+    finally:
+        na.limit()
+
+
 @pytest.mark.parametrize(
     ("make", "nbytes"),
     [
