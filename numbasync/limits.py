@@ -261,9 +261,16 @@ class Room:
         self._submission = submission
         self._nbytes = nbytes
         self._looked = 0.0
-        self._thread = threading.get_ident()
-        self._loop = _running_loop()
-        self._blocks = False  # so that nobody else of its thread goes on
+        self._waits_here()
+
+    def _waits_here(self, blocks: bool = False) -> None:
+        """Who waits from now on: one that somebody has left, others go on with elsewhere.
+
+        Args:
+            blocks: so that nobody else of its thread goes on.
+        """
+        self._thread, self._loop = threading.get_ident(), _running_loop()
+        self._blocks = blocks
 
     def is_there(self) -> bool:
         """Whether there is now. Looks at the device first. If not, it waits for its turn."""
@@ -301,7 +308,8 @@ class Room:
 
     def run(self) -> None:
         """Block the thread until there is."""
-        looks, self._blocks = 0, True
+        looks = 0
+        self._waits_here(blocks=True)
         while not self.is_there():
             time.sleep(0 if looks < QUICK_LOOKS else LOOK_SECONDS)
             looks += 1
@@ -311,6 +319,7 @@ class Room:
     async def wait(self) -> None:
         """Wait, while the loop turns, until something that is in flight has come to its end."""
         watcher = reactor.current()
+        self._waits_here()
         fronts = [(s, s.front) for s in list(self._admission.device.busy)]
         if self.is_there():
             return

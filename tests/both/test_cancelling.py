@@ -504,6 +504,46 @@ async def test_nobody_waits_behind_what_nobody_goes_on_with(
         await asyncio.wait_for(waited(na.zeros(4)), 10)
 
 
+@pytest.mark.may_leave("a thread keeps the line of a loop that was never ended until its next loop")
+def test_who_goes_on_with_it_on_another_loop_waits_for_nobody_of_the_first(
+    device: na.Device, stream: na.Stream, gate: Gate
+) -> None:
+    na.zeros(4).sync()
+
+    async def main() -> tuple[Any, Any]:
+        gate.close()
+        na.spawn(na.zeros(700), stream)
+        shared = na.value(800).then(lambda n: na.zeros(n)).shared()
+        first = asyncio.ensure_future(waited(shared))
+        await settle(device)
+        with na.limit(priority=1):
+            other = na.spawn(na.zeros(850), stream)
+        await settle(device)
+        await cancelled(first)
+        await settle(device)
+        return shared, other
+
+    def work() -> tuple[Any, Any]:
+        with na.use_device(device):
+            loop = asyncio.new_event_loop()
+            loop.set_exception_handler(lambda *_: None)  # tasks were pending
+            found = loop.run_until_complete(main())
+            held.append(loop)
+            loop.close()  # what was spawned waits for room until somebody asks for it
+            return found
+
+    held: list[asyncio.AbstractEventLoop] = []
+    na.limit(bytes=4000)
+    try:
+        with ThreadPoolExecutor(1) as threads:
+            shared, other = threads.submit(work).result(20)
+            gate.open()
+            assert asyncio.run(asyncio.wait_for(waited(shared), 10)).size == 800
+            assert other.sync().size == 850
+    finally:
+        na.limit()
+
+
 async def test_a_chain_that_is_half_enqueued_stops_there_and_frees_nothing_in_use(
     device: na.Device, stream: na.Stream, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
