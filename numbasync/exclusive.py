@@ -60,7 +60,7 @@ class Turn:
 
     def __init__(self, thread: int | None = None) -> None:
         self._settled = threading.Event()
-        self._calls: list[Callable[[], None]] = []
+        self._calls: dict[Callable[[], None], None] = {}
         self._lock = threading.Lock()
         self._thread = thread or threading.get_ident()
 
@@ -72,7 +72,7 @@ class Turn:
         """It is over; whoever waits goes on."""
         with self._lock:
             self._settled.set()
-            calls, self._calls = self._calls, []
+            calls, self._calls = self._calls, {}
         for call in calls:
             call()
 
@@ -80,9 +80,14 @@ class Turn:
         """Call on whatever thread settles it; now, if that has happened."""
         with self._lock:
             if not self._settled.is_set():
-                self._calls.append(call)
+                self._calls[call] = None
                 return
         call()
+
+    def forget(self, call: Callable[[], None]) -> None:
+        """Whoever waited for it with `call` waits no more, or looks again."""
+        with self._lock:
+            self._calls.pop(call, None)
 
     def run(self) -> None:
         """Block the thread until it is settled, or for a moment: then look again."""

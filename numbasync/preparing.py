@@ -67,6 +67,7 @@ def settled(turn: Turn) -> asyncio.Future[BaseException | None]:
             loop.call_soon_threadsafe(wake)
 
     turn.when_settled(call)
+    future.add_done_callback(lambda _: turn.forget(call))
     # Its line's loop may be closed, or its thread end, without a word: look again.
     loop.call_later(LOOK_AGAIN, wake)
     return future

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from numba import cuda
 
 import numbasync as na
-from numbasync import exclusive, limits, together
+from numbasync import exclusive, limits, preparing, together
 from numbasync.testing import Gate, counters, settle
 from tests.common import add_one, compiled, copy_to, fresh, used, waited
 from tests.waiting import LOOPS, loops
@@ -308,6 +308,34 @@ def test_ctrl_c_at_the_end_of_a_loop_stops_all_that_it_waits_for(
     assert [future.cancelled() for future in futures] == [False] * 2 + [True] * 9
     assert z.to_host().sync().tolist() == [1] * 4
     assert device.in_flight == (0, 0)
+
+
+async def test_who_waits_for_long_piles_up_nothing(
+    device: na.Device, stream: na.Stream, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[Callable[[], None]] = []
+    when_settled = exclusive.Turn.when_settled
+
+    def noted(turn: exclusive.Turn, call: Callable[[], None]) -> None:
+        looks.append(call)
+        when_settled(turn, call)
+
+    monkeypatch.setattr(exclusive.Turn, "when_settled", noted)
+    monkeypatch.setattr(preparing, "LOOK_AGAIN", 0.001)
+    z = await na.zeros(4)
+    gate.close()
+    with na.limit(ops=1):
+        na.spawn(add_one(z), stream)
+        future = add_one(z).schedule(stream)
+        tasks = [asyncio.ensure_future(waited(future)) for _ in range(3)]
+        while len(looks) < 30:
+            await asyncio.sleep(0.001)
+        turn = future._turn
+        assert turn is not None and len(turn._calls) <= len(tasks)
+        await cancelled(*tasks)
+        await asyncio.sleep(0)
+        assert not turn._calls
+        gate.open()
 
 
 async def test_cancel_withdraws_what_has_not_been_enqueued(
