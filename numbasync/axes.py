@@ -6,7 +6,6 @@ What cannot be followed counts as asking about every axis.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -16,6 +15,7 @@ from typing import Any
 from numbasync import callees
 from numbasync.callees import NO_CONSTANT, UNKNOWN, Method, Names
 from numbasync.errors import LauncherError
+from numbasync.guards import Bound, Guards
 
 ALL = frozenset(range(3))
 _LETTERS = {"x": 0, "y": 1, "z": 2}
@@ -29,7 +29,6 @@ _MEETINGS = frozenset(
      "match_any_sync", "shfl_down_sync", "shfl_sync", "shfl_up_sync", "shfl_xor_sync",
      "syncthreads_and", "syncthreads_count", "syncthreads_or", "this_grid"}
 )  # fmt: skip
-_COMPARISONS = frozenset({operator.lt, operator.le, operator.gt, operator.ge})
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +43,16 @@ class Usage:
             thread's coordinate along the one is compared with the extent of the other, so that
             threads beyond it do nothing.
         is_idempotent: it reads nothing that it stores to.
+        reach: such pairs, and numbers: threads up to that extent, plus the number, have something
+            to do, and nobody else does it for them. The axis may be `SIZE`.
     """
 
     blocks: frozenset[int] = ALL
     threads: frozenset[int] = ALL
     counts: bool = True
-    bounded: frozenset[tuple[int, int, int]] = frozenset()
+    bounded: frozenset[Bound] = frozenset()
     is_idempotent: bool = False
+    reach: frozenset[tuple[Bound, int]] = frozenset()
 
     @property
     def repeats(self) -> bool:
@@ -69,7 +71,9 @@ def usage(function: FunctionType) -> Usage:
     blocks: set[int] = set()
     threads: set[int] = set()
     counts = False
-    bounded: frozenset[tuple[int, int, int]] = frozenset()
+    walks = False
+    bounded: frozenset[Bound] = frozenset()
+    reach: frozenset[tuple[Bound, int]] = frozenset()
     is_idempotent = True
     while waiting:
         each = waiting.pop()
@@ -78,15 +82,18 @@ def usage(function: FunctionType) -> Usage:
         except LauncherError:
             return Usage()
         if each is function:
-            bounded = frozenset(reader.bounded())
+            guards = Guards(reader._names)
+            bounded, reach = guards.bounded(), guards.reach()
             is_idempotent = reader.is_idempotent()
         blocks |= reader.blocks
         threads |= reader.threads
         counts = counts or reader.counts
+        walks = walks or reader.walks
         new = reader.called - seen
         seen |= new
         waiting += new
-    return Usage(frozenset(blocks), frozenset(threads), counts, bounded, is_idempotent)
+    reach = frozenset() if walks else reach
+    return Usage(frozenset(blocks), frozenset(threads), counts, bounded, is_idempotent, reach)
 
 
 @cache
@@ -101,6 +108,7 @@ class _Reader:
 
     Attributes:
         blocks, threads, counts: as of `Usage`.
+        walks: it asks how many threads or blocks there are, to take the work of more than one.
         called: functions whose code is to be read, too.
     """
 
@@ -113,6 +121,7 @@ class _Reader:
         self.blocks: set[int] = set()
         self.threads: set[int] = set()
         self.counts = False
+        self.walks = False
         self.called: set[FunctionType] = set()
         places = set()  # variables that are `threadIdx` or its like as a whole
         for s in self._names.statements:
@@ -169,6 +178,7 @@ class _Reader:
     def _attribute(self, target: Any, value: Any) -> None:
         thread, block, _ = _places()
         self._lane(target)
+        self.walks |= any(c is self._cuda.gridDim for c in self._names.callees(value.value))
         for owner in self._names.callees(value.value):
             if owner is thread or owner is block:
                 axes = {_LETTERS[value.attr]} if value.attr in _LETTERS else ALL
@@ -185,6 +195,8 @@ class _Reader:
             elif isinstance(callee, Method):
                 if callee.name not in _METHODS:
                     self._all()
+            elif callee is self._cuda.gridsize:
+                self.walks = True
             elif callee is self._cuda.grid:
                 rank = self._rank(call)
                 self.blocks |= set(range(rank))
@@ -213,107 +225,12 @@ class _Reader:
         for s in self._names.statements:
             value: Any = getattr(s, "value", None)
             if isinstance(s, ir.SetItem | ir.StaticSetItem):
-                stored.append(self._one(s.target))
+                stored.append(self._names.one(s.target))
             elif getattr(value, "op", "") in ("getitem", "static_getitem", "getiter"):
-                read.append(self._one(value.value))
+                read.append(self._names.one(value.value))
             elif getattr(value, "op", "") == "inplace_binop":
-                read.append(self._one(value.lhs))
+                read.append(self._names.one(value.lhs))
         arrays = {v.index if isinstance(v, ir.Arg) else None for v in stored}
         parts = [v for v in read if getattr(v, "op", "") != "getattr" or v.attr != "shape"]
         sources = {v.index if isinstance(v, ir.Arg) else None for v in parts}
         return not self.called and None not in arrays | sources and arrays.isdisjoint(sources)
-
-    # --- bounds ---
-
-    def bounded(self) -> set[tuple[int, int, int]]:
-        """See `Usage.bounded`. Not of a coordinate that is compared with anything else, too: that
-        may be the bound, and the extent that of a special case.
-        """
-        pairs = list(self._bounds())
-        unsure = {axis for axis, extent in pairs if extent is None}
-        return {(axis, *extent) for axis, extent in pairs if extent and axis not in unsure}
-
-    def _bounds(self) -> Iterator[tuple[int, tuple[int, int] | None]]:
-        """Axes of coordinates, and the extents that they are compared with; None: other values."""
-        for s in self._names.statements:
-            value = getattr(s, "value", None)
-            op = getattr(value, "op", "")
-            if value is None:
-                continue
-            if op == "binop" and value.fn in _COMPARISONS:
-                pairs = [(value.lhs, value.rhs), (value.rhs, value.lhs)]
-            elif op == "call" and self._names.callees(value.func) == [range]:
-                pairs = [(value.args[0], value.args[1])] if len(value.args) > 1 else []
-            else:
-                continue
-            for left, right in pairs:
-                axis, extent = self._coordinate(left), self._extent(right)
-                if axis is not None and (extent or self._names.constant(right) is NO_CONSTANT):
-                    yield axis, extent
-
-    def _one(self, variable: Any) -> Any:
-        """What a variable certainly was assigned."""
-        found = self._names.origins(variable)
-        return found[0] if len(found) == 1 else None
-
-    def _item(self, value: Any) -> tuple[Any, int] | None:
-        """Of `tuple[2]`, whether by index or by unpacking: what the tuple was assigned, and 2."""
-        if getattr(value, "op", "") not in ("static_getitem", "getitem"):
-            return None
-        index = value.index if value.op == "static_getitem" else self._names.constant(value.index)
-        whole = self._one(value.value)
-        if getattr(whole, "op", "") == "exhaust_iter":
-            whole = self._one(whole.value)
-        return (whole, index) if type(index) is int else None
-
-    def _coordinate(self, variable: Any) -> int | None:
-        """The axis along which a variable is the thread's coordinate in the grid."""
-        value = self._one(variable)
-        item = self._item(value)
-        if item is not None:
-            whole, index = item
-            if self._calls(whole, self._cuda.grid) and 0 <= index < self._rank(whole) > 1:
-                return index
-            return None
-        if self._calls(value, self._cuda.grid):
-            return 0 if self._rank(value) == 1 else None
-        if getattr(value, "op", "") != "binop" or value.fn is not operator.add:
-            return None
-        for one, other in ((value.lhs, value.rhs), (value.rhs, value.lhs)):
-            product = self._one(one)
-            if getattr(product, "op", "") != "binop" or product.fn is not operator.mul:
-                continue
-            axis = self._axis_of(other, self._cuda.threadIdx)
-            for a, b in ((product.lhs, product.rhs), (product.rhs, product.lhs)):
-                along = self._axis_of(a, self._cuda.blockIdx)
-                if axis is not None and axis == along == self._axis_of(b, self._cuda.blockDim):
-                    return axis
-        return None
-
-    def _calls(self, value: Any, function: Any) -> bool:
-        is_call = getattr(value, "op", "") == "call"
-        return is_call and self._names.callees(value.func) == [function]
-
-    def _axis_of(self, variable: Any, place: Any) -> int | None:
-        value = self._one(variable)
-        if getattr(value, "op", "") != "getattr" or self._names.callees(value.value) != [place]:
-            return None
-        return _LETTERS.get(value.attr)
-
-    def _extent(self, variable: Any) -> tuple[int, int] | None:
-        """The parameter and the axis of it of which a variable is the extent, or a little less."""
-        value = self._one(variable)
-        if getattr(value, "op", "") == "binop" and value.fn in (operator.sub, operator.add):
-            is_shifted = type(self._names.constant(value.rhs)) is int
-            return self._extent(value.lhs) if is_shifted else None
-        item = self._item(value)
-        if item is not None:
-            whole, axis = item
-            if getattr(whole, "op", "") != "getattr" or whole.attr != "shape":
-                return None
-            array = self._one(whole.value)
-        elif self._calls(value, len):
-            array, axis = self._one(value.args[0]), 0
-        else:
-            return None
-        return (array.index, axis) if isinstance(array, self._ir.Arg) else None

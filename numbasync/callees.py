@@ -153,6 +153,7 @@ class Names:
 
     Attributes:
         statements: all of the function, in no order that matters.
+        blocks: the same, by the labels of its basic blocks.
     """
 
     def __init__(self, function: FunctionType) -> None:
@@ -160,7 +161,8 @@ class Names:
 
         self._ir = ir
         code = _read(function)
-        self.statements: list[Any] = [s for block in code.blocks.values() for s in block.body]
+        self.blocks: dict[int, Any] = code.blocks
+        self.statements: list[Any] = [s for block in self.blocks.values() for s in block.body]
         self._definitions: dict[str, list[Any]] = defaultdict(list)
         for s in self.statements:
             if isinstance(s, ir.Assign):
@@ -186,6 +188,11 @@ class Names:
                     waiting += others
             self._origins[variable.name] = known
         return known
+
+    def one(self, variable: Any) -> Any:
+        """What a variable certainly was assigned, None if that is not certain."""
+        found = self.origins(variable)
+        return found[0] if len(found) == 1 else None
 
     def constant(self, variable: Any) -> Any:
         """The constant that a variable certainly is, or NO_CONSTANT."""

@@ -329,3 +329,87 @@ def test_an_extent_is_no_bound_beside_another_comparison() -> None:
                 z[i, 0] = 2
 
     assert usage(rows).bounded and not usage(flat).bounded
+
+
+# --- an extent bounds a kernel where it stands before all that the kernel does ---
+
+
+def test_an_extent_is_no_bound_of_what_it_does_not_stand_before() -> None:
+    @cuda.jit(device=True)
+    def is_inside(i: int, z: Any) -> bool:
+        return i < z.size
+
+    def beside(z: Any) -> None:
+        i = cuda.grid(1)
+        if is_inside(i, z):
+            z[i // z.shape[1], i % z.shape[1]] += 1
+            if i < z.shape[0]:
+                z[i, 0] = 2
+
+    def by_quotient(z: Any) -> None:
+        i = cuda.grid(1)
+        if i // z.shape[1] < z.shape[0]:
+            z[i // z.shape[1], i % z.shape[1]] += 1
+        if i < z.shape[0]:
+            z[i, 0] = 2
+
+    def of_two(z: Any, x: Any) -> None:
+        i = cuda.grid(1)
+        if i < z.shape[0]:
+            z[i, 0] = 0
+        if i < x.shape[0]:
+            z[i // z.shape[1], i % z.shape[1]] = x[i]
+
+    def by_number(z: Any) -> None:
+        i = cuda.grid(1)
+        if i < 64:
+            z[i // 16, i % 16] = 1
+            if i < z.shape[0]:
+                z[i, 0] = 2
+
+    def beyond(z: Any) -> None:
+        i = cuda.grid(1)
+        if 0 < i < z.shape[0] + 1:
+            z[i - 1, 0] = 1
+
+    for body in (beside, by_quotient, of_two, by_number, beyond):
+        assert not usage(body).bounded
+        with pytest.raises(LaunchError, match=r"along x only"):
+            others = [meta((64,))] if body is of_two else []
+            launched(na.launcher(cuda.jit(body)), meta((4, 16)), *others)
+
+
+def test_the_forms_of_a_bound() -> None:
+    def turned(z: Any) -> None:
+        i = cuda.grid(1)
+        if not z.shape[0] > i:
+            return
+        z[i, 0] = 1
+
+    def in_one_expression(z: Any) -> None:
+        i, j = cuda.grid(2)
+        if (i < z.shape[0]) & (j <= z.shape[1] - 1):
+            z[i, j] = 1
+
+    def edges(z: Any) -> None:
+        i = cuda.grid(1)
+        if i == 0:
+            z[i, 0] = 1
+        elif i == len(z) - 1:
+            z[i, 0] = 2
+        elif i < len(z):
+            z[i, 0] = 3
+
+    def with_shared(z: Any) -> None:
+        own = cuda.shared.array(256, np.int32)
+        i, t = cuda.grid(1), cuda.threadIdx.x
+        own[t] = t
+        cuda.syncthreads()
+        while i < z.shape[0]:
+            z[i, 0] = own[t]
+            i += cuda.gridsize(1)
+
+    for body in (turned, edges, with_shared):
+        assert usage(body).bounded == {(0, 0, 0)}
+        assert launched(na.launcher(cuda.jit(body)), meta((4, 16))).block == (256, 1, 1)
+    assert usage(in_one_expression).bounded == {(0, 0, 0), (1, 0, 1)}
