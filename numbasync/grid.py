@@ -91,6 +91,7 @@ class Request:
         usage: what the kernel asks about a thread's place; None: the call says what to launch.
         bounds: pairs of a CUDA axis and an extent that the kernel compares a thread's coordinate
             with.
+        reach: pairs of a CUDA axis and how many threads along it have something to do, at least.
     """
 
     kernel: str
@@ -103,6 +104,7 @@ class Request:
     elements: int | None = None
     usage: Usage | None = None
     bounds: frozenset[tuple[int, int]] = frozenset()
+    reach: frozenset[tuple[int, int]] = frozenset()
 
 
 def resolve(request: Request, limits: Limits, most: int, suggest: Callable[[], int]) -> Geometry:
@@ -118,6 +120,7 @@ def resolve(request: Request, limits: Limits, most: int, suggest: Callable[[], i
     """
     found = _extents(request, suggest)
     _check_told_apart(request, found)
+    _check_reach(request, found)
     _check(request, found, limits, most)
     return found
 
@@ -323,6 +326,29 @@ def _check_told_apart(r: Request, found: Geometry) -> None:
                     f", so that those along {AXES[axis]} would do the same work again.\n"
                     + _fewer(r, name)
                 )
+
+
+def _check_reach(r: Request, found: Geometry) -> None:
+    """Refuse a launch, one thread an element, that leaves out threads with something to do."""
+    is_mapped = any(p.blocks is not None for _, p in r.partitions)
+    if 0 in found.grid or is_mapped or (r.partitions and r.threads is not None):
+        return
+    for axis, letter in enumerate(AXES):
+        launched = found.grid[axis] * found.block[axis]
+        wanted = min((n for a, n in r.reach if a == axis), default=0)
+        if wanted > launched:
+            explicit = f"{r.kernel}[grid, block](...)"
+            also = f"{r.kernel}.forall(n)(...)"
+            rank = len(r.shape or ())
+            if r.usage is not None and len(r.usage.axes) > 1 and rank > 1:
+                turned = tuple(reversed(range(rank)))
+                also = f"@na.launcher(axes={turned}), if x is the output's last axis"
+            raise LaunchError(
+                f"kernel {r.kernel}: it compares its index along {letter} with {wanted}, but there "
+                f"are {launched} threads along {letter}, enough for the elements of its first "
+                "output; nobody would do the work of the others.\n"
+                f"Say how many threads there are: {also}; or {explicit}."
+            )
 
 
 def _fewer(r: Request, name: str) -> str:

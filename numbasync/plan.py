@@ -7,6 +7,7 @@ elsewhere.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -19,6 +20,7 @@ from numbasync.backend import base
 from numbasync.backend.base import Dim3
 from numbasync.device import Device
 from numbasync.errors import LaunchError
+from numbasync.guards import SIZE
 from numbasync.kernel import Kernel, Keys
 from numbasync.partition import Partition
 from numbasync.signature import Parameter, Role, positional
@@ -168,16 +170,21 @@ class Planner:
 
     def _place(
         self, arrays: dict[int, Any], config: Config
-    ) -> tuple[Usage | None, frozenset[tuple[int, int]]]:
+    ) -> tuple[Usage | None, frozenset[tuple[int, int]], frozenset[tuple[int, int]]]:
         """What the kernel asks about a thread's place, and the extents that it compares it with:
-        `usage` and `bounds` of a request.
+        `usage`, `bounds` and `reach` of a request.
         """
         if config.grid is not None or config.elements is not None:
-            return None, frozenset()  # the call says how many threads there are
+            return None, frozenset(), frozenset()  # the call says how many threads there are
         found = self._usage
         shapes = {i: array.shape for i, array in arrays.items()}
         bounds = ((a, shapes[i][n]) for a, i, n in found.bounded if 0 <= n < len(shapes.get(i, ())))
-        return found, frozenset(bounds)
+        reach = {
+            (a, (math.prod(shapes[i]) if n == SIZE else shapes[i][n]) + more)
+            for (a, i, n), more in found.reach
+            if i in shapes and n < len(shapes[i])
+        }
+        return found, frozenset(bounds), frozenset() if self._has_tiles else frozenset(reach)
 
     @cached_property
     def _usage(self) -> Usage:

@@ -413,3 +413,72 @@ def test_the_forms_of_a_bound() -> None:
         assert usage(body).bounded == {(0, 0, 0)}
         assert launched(na.launcher(cuda.jit(body)), meta((4, 16))).block == (256, 1, 1)
     assert usage(in_one_expression).bounded == {(0, 0, 0), (1, 0, 1)}
+
+
+# --- threads that would have something to do are not left out ---
+
+
+def by_column_and_row(z):
+    x, y = cuda.grid(2)
+    height, width = z.shape
+    if x < width and y < height:
+        z[y, x] += 1
+
+
+def histogram(counts, x):
+    i = cuda.grid(1)
+    if i < x.size:
+        cuda.atomic.add(counts, x[i], 1)
+
+
+def tally(total, x):
+    i = cuda.grid(1)
+    if i >= len(x) - 1:
+        return
+    cuda.atomic.add(total, 0, x[i + 1] - x[i])
+
+
+def test_a_launch_that_leaves_threads_out_is_refused_and_told_what_to_write() -> None:
+    kernel = na.launcher(cuda.jit(by_column_and_row))
+    for z in (meta((300, 20)), meta((20, 300)), meta((300, 20)).partition((16, 16))):
+        with pytest.raises(LaunchError, match=r"with 300, but there are 32 (.|\n)*axes=\(1, 0\)"):
+            launched(kernel, z)
+    turned = na.launcher(axes=(1, 0))(cuda.jit(by_column_and_row))
+    assert launched(turned, meta((300, 20))).grid == (2, 19, 1)
+    assert launched(kernel, meta((300, 300))).grid == (19, 19, 1)
+    for body in (histogram, tally):
+        kernel = na.launcher(cuda.jit(body))
+        with pytest.raises(LaunchError, match=r"along x(.|\n)*forall\(n\)\(...\); or .*\[grid, "):
+            launched(kernel, meta((4,)), meta((1000,)))
+        assert launched(kernel, meta((4,)), meta((100,))).threads == 256
+        request = kernel.planner._request(
+            kernel.bind((meta((4,)), meta((1000,)))), kernel.forall(1000)._config
+        )
+        assert grids.resolve(request, LIMITS, 1024, lambda: 256).grid == (4, 1, 1)
+
+
+def test_it_is_launched_where_others_may_do_their_work() -> None:
+    def strided(total: Any, x: Any) -> None:
+        for i in range(cuda.grid(1), x.shape[0], cuda.gridsize(1)):
+            cuda.atomic.add(total, 0, x[i])
+
+    def by_steps(total: Any, x: Any, step: int) -> None:
+        i = cuda.grid(1)
+        while i < x.shape[0]:
+            cuda.atomic.add(total, 0, x[i])
+            i += step
+
+    def at_most(total: Any, x: Any, n: int) -> None:
+        i = cuda.grid(1)
+        if i < x.shape[0] and i < n:
+            cuda.atomic.add(total, 0, x[i])
+
+    def of_both(z: Any, x: Any) -> None:
+        i = cuda.grid(1)
+        if i < x.shape[0] and i < z.shape[0]:
+            z[i] = x[i]
+
+    for body in (strided, by_steps, at_most, of_both):
+        more = [4] if body in (by_steps, at_most) else []
+        found = launched(na.launcher(cuda.jit(body)), meta((4,)), meta((1000,)), *more)
+        assert found.threads == 256
