@@ -291,7 +291,8 @@ class Launcher(Generic[P]):
 
     def check(self, values: tuple[Any, ...]) -> None:
         """`bind`, for its refusals, of the arguments that are known before others are run."""
-        known = [(p, v) for p, v in zip(self.parameters, values, strict=True) if v is not UNKNOWN]
+        pairs = zip(self.parameters, values, strict=True)
+        known = [(p, v) for p, v in pairs if not _is_open(v)]
         parameters = tuple(p for p, _ in known)
         bound = Bound(self.name, parameters, tuple(v for _, v in known))
         if not self.may_alias and not bound.storages_differ():
@@ -314,6 +315,14 @@ class Launcher(Generic[P]):
         engine = self.cpu_engine()
         how = f", interpreted: {engine.why}" if engine.name == "interpreted" else ""
         return f"<launcher {self.name}({names}){how}>"
+
+
+def _is_open(value: Any) -> bool:
+    """Whether a value, or one in a tuple that is no launch's result, is not known yet."""
+    if value is UNKNOWN:
+        return True
+    is_plain = isinstance(value, tuple) and not hasattr(type(value), "_output_positions")
+    return is_plain and any(map(_is_open, value))
 
 
 # By the types of their results, with which they are pickled.

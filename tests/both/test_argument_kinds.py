@@ -207,6 +207,17 @@ def test_tuples_of_arrays(device: na.Device) -> None:
     assert (host(z) == 14).all()
 
 
+def test_tuples_of_what_operations_will_give(device: na.Device) -> None:
+    z = na.zeros(8).sync()
+    ones = na.ones(8).sync()
+    total(z, na.zip(na.ones(8), na.value(ones))).sync()
+    total(z, na.zip(na.ones(8), na.zip(na.ones(8), na.ones(8)).first())).sync()
+    total(z, na.zip(optional(na.zeros(8)).first(), na.ones(8)).shared()).sync()
+    assert (host(z) == 2 + 2 + 21).all()
+    with pytest.raises(LauncherError, match="result of a launch"):
+        total(z, optional(na.zeros(8)))
+
+
 def test_tuples_that_are_refused(device: na.Device) -> None:
     z, x = na.zeros(8).sync(), na.ones(8).sync()
     for kind, said, build in (
