@@ -330,25 +330,31 @@ def _check_told_apart(r: Request, found: Geometry) -> None:
 
 def _check_reach(r: Request, found: Geometry) -> None:
     """Refuse a launch, one thread an element, that leaves out threads with something to do."""
-    is_mapped = any(p.blocks is not None for _, p in r.partitions)
-    if 0 in found.grid or is_mapped or (r.partitions and r.threads is not None):
+    if 0 in found.grid or (r.partitions and r.threads is not None):
         return
     for axis, letter in enumerate(AXES):
         launched = found.grid[axis] * found.block[axis]
         wanted = min((n for a, n in r.reach if a == axis), default=0)
         if wanted > launched:
-            explicit = f"{r.kernel}[grid, block](...)"
-            also = f"{r.kernel}.forall(n)(...)"
-            rank = len(r.shape or ())
-            if r.usage is not None and len(r.usage.axes) > 1 and rank > 1:
-                turned = tuple(reversed(range(rank)))
-                also = f"@na.launcher(axes={turned}), if x is the output's last axis"
             raise LaunchError(
                 f"kernel {r.kernel}: it compares its index along {letter} with {wanted}, but there "
-                f"are {launched} threads along {letter}, enough for the elements of its first "
-                "output; nobody would do the work of the others.\n"
-                f"Say how many threads there are: {also}; or {explicit}."
+                f"are {launched} threads along {letter}; nobody would do the work of the others.\n"
+                f"{_more(r)}; or {r.kernel}[grid, block](...)."
             )
+
+
+def _more(r: Request) -> str:
+    """What to write where there are too few threads."""
+    if any(p.blocks is not None for _, p in r.partitions):
+        return (
+            "Blocks of a mapped partition visit its tiles in turn: walk through the elements, for i"
+            " in range(cuda.grid(1), z.shape[0], cuda.gridsize(1)); or leave out map()"
+        )
+    rank = len(r.shape or ())
+    if r.usage is not None and len(r.usage.axes) > 1 and rank > 1:
+        turned = tuple(reversed(range(rank)))
+        return f"If x is the output's last axis, write @na.launcher(axes={turned})"
+    return f"Say how many threads there are: {r.kernel}.forall(n)(...)"
 
 
 def _fewer(r: Request, name: str) -> str:

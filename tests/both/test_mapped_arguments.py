@@ -21,7 +21,7 @@ from numbasync.errors import (
 )
 from numbasync.plan import DEFAULT
 from numbasync.testing import counters
-from tests.common import add_one, visit, visit_striding, visit_tile
+from tests.common import visit, visit_striding, visit_tile
 
 
 def host(tensor: Any) -> np.ndarray:
@@ -259,12 +259,12 @@ def test_a_kernel_that_walks_itself_is_compiled_once(device: na.Device) -> None:
 
 def test_plans_are_found_again(device: na.Device) -> None:
     z = na.zeros(100).sync()
-    planner = add_one.planner
+    planner = visit_striding.planner
     found = []
     for blocks in (2, 3, 2):
         part = z.partition(10).map(blocks)
-        add_one(part).sync()
-        bound = add_one.bind((part,))
+        visit_striding(part).sync()
+        bound = visit_striding.bind((part,))
         found.append(planner.find(bound, DEFAULT, device.backend))
     assert found[0] is found[2] is not found[1]
 

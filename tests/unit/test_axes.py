@@ -457,6 +457,13 @@ def test_a_launch_that_leaves_threads_out_is_refused_and_told_what_to_write() ->
         assert grids.resolve(request, LIMITS, 1024, lambda: 256).grid == (4, 1, 1)
 
 
+def test_a_mapped_partition_is_refused_for_a_kernel_that_does_not_walk() -> None:
+    kernel = na.launcher(cuda.jit(by_x))
+    with pytest.raises(LaunchError, match=r"with 37, but there are 32 (.|\n)*gridsize\(1\)"):
+        launched(kernel, meta((37,)).partition(16).map(2))
+    assert launched(kernel, meta((32,)).partition(16).map(2)).grid == (2, 1, 1)
+
+
 def test_it_is_launched_where_others_may_do_their_work() -> None:
     def strided(total: Any, x: Any) -> None:
         for i in range(cuda.grid(1), x.shape[0], cuda.gridsize(1)):
