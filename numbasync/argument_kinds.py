@@ -47,6 +47,8 @@ def array_of(kernel: str, p: Parameter, value: Any) -> ArrayArgument | None:
         if isinstance(value, np.generic):
             with named(kernel, p):
                 number(value)
+        elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+            big(kernel, p, value)  # of a type of its own: an enumeration's, say
         if p.role in (Role.INPUT, Role.OUTPUT):
             raise LauncherError(
                 f"kernel {kernel}: {p.name} is a na.{p.role.value} and takes an array, not "
@@ -107,6 +109,22 @@ def is_number(value: Any) -> bool:
     return isinstance(value, int | float | complex)
 
 
+def big(kernel: str, p: Parameter, value: int) -> str:
+    """The fingerprint's part of an integer that only fits unsigned.
+
+    Raises:
+        DTypeError: it has more than 64 bits.
+    """
+    if not 0 <= value < 2**64:
+        bits = value.bit_length()
+        shown = f"{value:.3e}" if bits < 1000 else f"an integer of {bits} bits"
+        raise DTypeError(
+            f"kernel {kernel}: {p.name} is {shown}, which has more than 64 bits; a kernel's "
+            "integers have at most 64. Pass a float, or split it."
+        )
+    return "big"
+
+
 def _is_numbers(kernel: str, p: Parameter, values: tuple[Any, ...]) -> bool:
     """Whether a tuple is of numbers, and of tuples of them; False for a launch's result.
 
@@ -124,6 +142,8 @@ def _is_numbers(kernel: str, p: Parameter, values: tuple[Any, ...]) -> bool:
                 "takes tuples of tensors, NumPy arrays and numbers.\nOf an operation, pass what it "
                 "gives: value = await op."
             )
+        elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+            big(kernel, p, value)
         elif isinstance(value, np.generic):
             with named(kernel, p):
                 if number(value) is not value:

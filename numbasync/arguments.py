@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from numbasync import foreign, layout
-from numbasync.argument_kinds import ArrayArgument, array_of, is_number, named
+from numbasync.argument_kinds import ArrayArgument, array_of, big, is_number, named
 from numbasync.backend import base, interchange
 from numbasync.backend.base import ArrayKey
 from numbasync.copies import HostArray
 from numbasync.device import Device
-from numbasync.errors import AliasError, DTypeError, LauncherError
+from numbasync.errors import AliasError, LauncherError
 from numbasync.host_arrays import TIMES, number
 from numbasync.inout import InOut, check_apart
 from numbasync.members import fingerprint, flat, holds_arrays, members, numbers, replaced
@@ -91,7 +91,7 @@ class Bound:
             elif kind in TYPED and parameter.takes_number:
                 parts.append(kind)
             elif kind is int and parameter.takes_number:
-                parts.append(int if -(2**63) <= value < 2**63 else _big(kernel, parameter, value))
+                parts.append(int if -(2**63) <= value < 2**63 else big(kernel, parameter, value))
             elif kind is NoneType and parameter.takes_none:
                 parts.append(NoneType)
             elif kind is InOut:
@@ -140,6 +140,8 @@ class Bound:
 
         def member(v: Any) -> Any:
             if is_number(v):
+                if isinstance(v, int) and not -(2**63) <= v < 2**63:
+                    big(kernel, p, v)
                 with named(kernel, p):
                     return number(v) if isinstance(v, np.generic) else v
             array = array_of(kernel, p, v)
@@ -252,20 +254,6 @@ class Bound:
         if self.tuples:
             arrays |= self.tuples
         return [_key(arrays.get(i), v, device) for i, v in enumerate(self.values)]
-
-
-def _big(kernel: str, p: Parameter, value: int) -> str:
-    """The fingerprint's part of an integer that only fits unsigned.
-
-    Raises:
-        DTypeError: it has more than 64 bits.
-    """
-    if not 0 <= value < 2**64:
-        raise DTypeError(
-            f"kernel {kernel}: {p.name} is {value:.3e}, which has more than 64 bits; a kernel's "
-            "integers have at most 64. Pass a float, or split it."
-        )
-    return "big"
 
 
 def _key(array: Any, value: Any, device: base.Device) -> Hashable:

@@ -5,6 +5,7 @@ are written, tuples of arrays, structured scalars, arrays of no axes.
 from __future__ import annotations
 
 import asyncio
+import enum
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from numba import cuda
 import numbasync as na
 from numbasync.errors import (
     AliasError,
+    DTypeError,
     LauncherError,
     NotAGraphNodeError,
     OperationError,
@@ -259,6 +261,34 @@ def by_element(z: na.KernelOutput, s):
     i = cuda.grid(1)
     if i < z.shape[0]:
         z[i] += s[()]
+
+
+class Flag(enum.IntEnum):
+    NONE = 0
+    TOO_LARGE = 2**70
+
+
+@na.launcher
+@cuda.jit
+def plus_first(z: na.KernelOutput, t):
+    i = cuda.grid(1)
+    if i < z.shape[0]:
+        z[i] += t[0]
+
+
+def test_integers_of_more_than_64_bits(device: na.Device) -> None:
+    z = na.zeros(8, np.float64).sync()
+    for build in (
+        lambda n: plus_first(z, (n, 1)),
+        lambda n: plus_first(z, ((n, 1), 1)),
+        lambda n: spread((z, (z,), n), na.zeros(8)),
+        lambda n: scaled(z, n),
+    ):
+        for n in (2**64, -(2**63) - 1, 10**400, Flag.TOO_LARGE):
+            with pytest.raises(DTypeError, match=r"kernel \w+: \w+ is .*more than 64 bits"):
+                build(n)
+    plus_first(z, (2**63, 1)).sync()
+    assert (host(z) == 2.0**63).all()
 
 
 def test_structured_scalars_and_arrays_of_no_axes(device: na.Device) -> None:
