@@ -127,9 +127,9 @@ class _Reader:
         for s in self._names.statements:
             if isinstance(s, ir.Assign) and self._is_place(s.target):
                 places.add(s.target.name)
-        used = {v.name for s in self._names.statements for v in self._operands(s)}
+        self._used = self._needed()
         for s in self._names.statements:
-            self._read(s, places, used)
+            self._read(s, places)
 
     def _all(self) -> None:
         self.blocks |= ALL
@@ -150,7 +150,26 @@ class _Reader:
         elif not isinstance(statement, ir.Del):
             yield from statement.list_vars()
 
-    def _read(self, statement: Any, places: set[str], used: set[str]) -> None:
+    def _needed(self) -> set[str]:
+        """Variables that something comes of: not `_` in `i, _ = cuda.grid(2)`."""
+        waiting: list[str] = []
+        sources: dict[str, list[str]] = {}
+        for s in self._names.statements:
+            mine = [v.name for v in self._operands(s)]
+            op = getattr(getattr(s, "value", None), "op", "")
+            if not isinstance(s, self._ir.Assign) or op in ("call", "inplace_binop"):
+                waiting += mine
+            else:
+                sources.setdefault(s.target.name, []).extend(mine)
+        needed: set[str] = set()
+        while waiting:
+            name = waiting.pop()
+            if name not in needed:
+                needed.add(name)
+                waiting += sources.get(name, [])
+        return needed
+
+    def _read(self, statement: Any, places: set[str]) -> None:
         ir = self._ir
         value: Any = statement.value if isinstance(statement, ir.Assign) else None
         if isinstance(value, ir.Var):
@@ -165,7 +184,7 @@ class _Reader:
         if op in ("phi", "cast"):
             return
         if op == "call":
-            self._call(value, statement.target.name in used)
+            self._call(value, statement.target.name)
         elif op == "make_function" or isinstance(statement, ir.EnterWith):
             self._all()
         if any(v.name in places for v in self._operands(statement)):
@@ -176,6 +195,8 @@ class _Reader:
             self.threads |= ALL
 
     def _attribute(self, target: Any, value: Any) -> None:
+        if target.name not in self._used:
+            return
         thread, block, _ = _places()
         self._lane(target)
         self.walks |= any(c is self._cuda.gridDim for c in self._names.callees(value.value))
@@ -187,7 +208,7 @@ class _Reader:
                 else:
                     self.blocks |= axes
 
-    def _call(self, call: Any, is_used: bool) -> None:
+    def _call(self, call: Any, target: str) -> None:
         for callee in self._names.callees(call.func):
             function = callees.function_of(callee)
             if function is not None:
@@ -198,12 +219,12 @@ class _Reader:
             elif callee is self._cuda.gridsize:
                 self.walks = True
             elif callee is self._cuda.grid:
-                rank = self._rank(call)
-                self.blocks |= set(range(rank))
-                self.threads |= set(range(rank))
+                asked = self._items_of(target, self._rank(call))
+                self.blocks |= asked
+                self.threads |= asked
             elif any(callee is f for f in vars(self._cuda.atomic).values()):
                 self.counts = True
-                if is_used:  # a turn, which no other thread has
+                if target in self._used:  # a turn, which no other thread has
                     self._all()
             elif getattr(callee, "__name__", "") in _MEETINGS:
                 self.counts = True
@@ -211,6 +232,29 @@ class _Reader:
                 self.threads |= ALL
             elif callee is UNKNOWN or callees.known(callee, len(call.args)) is None:
                 self._all()
+
+    def _items_of(self, name: str, rank: int) -> set[int]:
+        """The items of a tuple of coordinates that something comes of."""
+        if rank == 1:
+            return {0} if name in self._used else set()
+        found: set[int] = set()
+        waiting, seen = [name], {name}
+        while waiting:
+            name = waiting.pop()
+            for s in self._names.statements:
+                if not any(v.name == name for v in self._operands(s)):
+                    continue
+                value: Any = s.value if isinstance(s, self._ir.Assign) else None
+                op = getattr(value, "op", "")
+                if isinstance(value, self._ir.Var) or op == "exhaust_iter":
+                    waiting += {s.target.name} - seen
+                    seen.add(s.target.name)
+                    continue
+                index = self._names.index(value) if op.endswith("getitem") else None
+                if type(index) is not int:
+                    return set(range(rank))
+                found |= {index % rank} if s.target.name in self._used else set()
+        return found
 
     def _rank(self, call: Any) -> int:
         args = [*call.args, *(v for _, v in call.kws)]

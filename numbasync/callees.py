@@ -201,6 +201,10 @@ class Names:
             return found[0].value
         return NO_CONSTANT
 
+    def index(self, item: Any) -> Any:
+        """The index of an expression that takes an item of something, or NO_CONSTANT."""
+        return item.index if item.op == "static_getitem" else self.constant(item.index)
+
     def items(self, variable: Any) -> list[Any] | None:
         """The variables of which a tuple was built, if that is certain."""
         found = self.origins(variable)

@@ -269,11 +269,38 @@ def of_any_rank(z, n):
     z[0] = cuda.grid(n)
 
 
+def by_one_of_two(z):
+    i, _ = cuda.grid(2)
+    z[i] = 1
+
+
+def by_an_item(z):
+    at = cuda.grid(3)
+    z[at[2]] = 1
+
+
+def as_a_whole(z):
+    z[cuda.grid(2)] = 1
+
+
+def for_nothing(z):
+    j = cuda.threadIdx.y
+    k = j + 1  # noqa: F841 - nothing comes of it
+    z[cuda.blockIdx.x] = 1
+
+
+def in_a_loop(z):
+    i, j = cuda.grid(2)
+    while i < 10:
+        z[i] = 1
+        i += j
+
+
 @pytest.mark.parametrize(
     ("body", "blocks", "threads", "is_counting"),
     [
         (through_aliases, {0, 1}, {0, 1}, False),
-        (through_a_device_function, {0, 1}, {0, 1}, False),
+        (through_a_device_function, {0, 1}, {1}, False),
         (through_a_closure, set(), {2}, False),
         (passed_on, ALL, ALL, False),
         (by_lane, {0}, ALL, False),
@@ -281,6 +308,11 @@ def of_any_rank(z, n):
         (by_vote, set(), set(), True),
         (of_extents, set(), set(), False),
         (of_any_rank, ALL, ALL, False),
+        (by_one_of_two, {0}, {0}, False),
+        (by_an_item, {2}, {2}, False),
+        (as_a_whole, {0, 1}, {0, 1}, False),
+        (for_nothing, {0}, set(), False),
+        (in_a_loop, {0, 1}, {0, 1}, False),
     ],
 )
 def test_what_a_kernel_asks_about(body: Any, blocks: Any, threads: Any, is_counting: bool) -> None:
