@@ -27,7 +27,7 @@ from numbasync.forms import Form, Kinds
 from numbasync.launch import Compile, Launch, LaunchResult
 from numbasync.op import DeviceOp
 from numbasync.parts import refusing
-from numbasync.plan import DEFAULT, Config, Planner, as_device_function, in_order
+from numbasync.plan import DEFAULT, Config, Planner, as_device_function, in_order, whole_bytes
 from numbasync.precondition import Precondition
 from numbasync.result import ResultType, pickle_intrinsics_by_name, result_type
 from numbasync.signature import check_kernel, parameters
@@ -200,7 +200,7 @@ class Launcher(Generic[P]):
             grids.dim3(grid, "the grid", self.name),
             grids.dim3(block, "the block", self.name),
             self._stream(stream),
-            int(shared_bytes),
+            whole_bytes(shared_bytes, self.name),
         )
         return Configured(self, found)
 
@@ -225,7 +225,8 @@ class Launcher(Generic[P]):
                 f"kernel {self.name}: forall({n!r:.60}) threads; write a whole number, 0 or more."
             )
         block = grids.dim3(tpb, "tpb", self.name) if tpb else None
-        return Configured(self, Config(None, block, self._stream(stream or 0), sharedmem, n))
+        shared = whole_bytes(sharedmem, self.name)
+        return Configured(self, Config(None, block, self._stream(stream or 0), shared, n))
 
     def compile(self, /, *args: P.args, **kwargs: P.kwargs) -> DeviceOp[None]:
         """An operation that compiles for such arguments and launches nothing.

@@ -8,6 +8,7 @@ elsewhere.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -199,6 +200,20 @@ class Planner:
 
 
 DEFAULT = Config()
+
+
+def whole_bytes(value: Any, kernel: str) -> int:
+    """The dynamic shared memory that a call asks for.
+
+    Raises:
+        LaunchError: it is no whole number.
+    """
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise LaunchError(
+            f"kernel {kernel}: dynamic shared memory is a whole number of bytes, not {value!r:.60}."
+        ) from None
 
 
 def jit_options(dispatcher: Any) -> dict[str, Any]:

@@ -152,6 +152,13 @@ def test_numbers_of_more_than_64_bits_are_refused_by_name(device: na.Device, num
         saxpy(z, number, x)
 
 
+@pytest.mark.parametrize("count", ["a", 1.5, None], ids=str)
+def test_shared_memory_is_counted_in_whole_bytes(device: na.Device, count: Any) -> None:
+    for configure in (lambda: saxpy[1, 32, 0, count], lambda: saxpy.forall(8, sharedmem=count)):
+        with pytest.raises(LaunchError, match=r"kernel saxpy: dynamic shared memory is a whole"):
+            configure()
+
+
 @pytest.mark.parametrize("threads", ["a", 1.5, -1, None], ids=str)
 def test_forall_counts_threads(device: na.Device, threads: Any) -> None:
     with pytest.raises(LaunchError, match="whole number, 0 or more"):
