@@ -229,7 +229,7 @@ class Device:
 
     def note_limits(self) -> None:
         """A limit begins or ends."""
-        self.is_limited = self.limit_of_all is not None or self.open_limits > 0
+        self.is_limited = self.limit is not None or self.open_limits > 0
 
     @property
     def in_flight(self) -> InFlight:

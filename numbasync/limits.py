@@ -97,15 +97,11 @@ class Setting:
             device = bounds.device
             self._before: Bounds | None = None
             if bounds.most != UNBOUNDED or bounds.priority is None:
-                self._before, device.limit_of_all = device.limit_of_all, self._of_all
+                self._before, device.limit_of_all = device.limit_of_all, bounds
                 device.note_limits()
             else:  # a priority alone is of a block only
                 bounds.is_device_wide = False
             _settings.add(self)
-
-    @property
-    def _of_all(self) -> Bounds | None:
-        return None if self._bounds.most == UNBOUNDED else self._bounds
 
     def __enter__(self) -> Limit:
         bounds = self._bounds
@@ -114,7 +110,7 @@ class Setting:
             if bounds.is_device_wide:
                 bounds.is_device_wide = False
                 # As if it had never held for all; another thread may have set one meanwhile.
-                if device.limit_of_all is self._of_all:
+                if device.limit_of_all is bounds:
                     device.limit_of_all = self._before
                 for other in _settings:
                     if other._before is bounds:

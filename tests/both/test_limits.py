@@ -342,6 +342,24 @@ def test_a_block_of_a_priority_alone_brings_back_no_limit(device: na.Device) -> 
     assert not device.is_limited
 
 
+def test_a_block_without_a_limit_brings_back_no_limit_that_was_lifted_since(
+    device: na.Device,
+) -> None:
+    na.limit(ops=1)
+    block = na.limit()
+    assert device.limit is None and not device.is_limited
+    na.limit()
+    with block:
+        assert device.limit is None
+    assert device.limit is None and not device.is_limited
+    na.limit(ops=3)
+    with na.limit():  # as if it had never held for all
+        assert device.limit == (3, None)
+    assert device.limit == (3, None)
+    na.limit()
+    assert not device.is_limited
+
+
 @pytest.mark.parametrize("wrong", [{"ops": 0}, {"bytes": -1}, {"ops": 1.5}, {"bytes": "1 GB"}])
 def test_a_limit_of_nothing_is_refused(device: na.Device, wrong: dict[str, Any]) -> None:
     with pytest.raises(CallerError, match="nothing could ever be submitted"):
