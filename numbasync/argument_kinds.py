@@ -47,8 +47,8 @@ def array_of(kernel: str, p: Parameter, value: Any) -> ArrayArgument | None:
         if isinstance(value, np.generic):
             with named(kernel, p):
                 number(value)
-        elif isinstance(value, int) and not -(2**63) <= value < 2**63:
-            big(kernel, p, value)  # of a type of its own: an enumeration's, say
+        else:
+            check_integer(kernel, p, value)
         if p.role in (Role.INPUT, Role.OUTPUT):
             raise LauncherError(
                 f"kernel {kernel}: {p.name} is a na.{p.role.value} and takes an array, not "
@@ -125,6 +125,12 @@ def big(kernel: str, p: Parameter, value: int) -> str:
     return "big"
 
 
+def check_integer(kernel: str, p: Parameter, value: Any) -> None:
+    """Refuse an integer, also of an enumeration or in a tuple, of more than 64 bits (`big`)."""
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        big(kernel, p, value)
+
+
 def _is_numbers(kernel: str, p: Parameter, values: tuple[Any, ...]) -> bool:
     """Whether a tuple is of numbers, and of tuples of them; False for a launch's result.
 
@@ -142,12 +148,12 @@ def _is_numbers(kernel: str, p: Parameter, values: tuple[Any, ...]) -> bool:
                 "takes tuples of tensors, NumPy arrays and numbers.\nOf an operation, pass what it "
                 "gives: value = await op."
             )
-        elif isinstance(value, int) and not -(2**63) <= value < 2**63:
-            big(kernel, p, value)
         elif isinstance(value, np.generic):
             with named(kernel, p):
                 if number(value) is not value:
                     raise DTypeError(f"a time in a tuple ({value!r}).\nWrite x.view(np.int64).")
+        else:
+            check_integer(kernel, p, value)
     return True
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from numbasync import foreign, layout
-from numbasync.argument_kinds import ArrayArgument, array_of, big, is_number, named
+from numbasync.argument_kinds import ArrayArgument, array_of, big, check_integer, is_number, named
 from numbasync.backend import base, interchange
 from numbasync.backend.base import ArrayKey
 from numbasync.copies import HostArray
@@ -140,8 +140,7 @@ class Bound:
 
         def member(v: Any) -> Any:
             if is_number(v):
-                if isinstance(v, int) and not -(2**63) <= v < 2**63:
-                    big(kernel, p, v)
+                check_integer(kernel, p, v)
                 with named(kernel, p):
                     return number(v) if isinstance(v, np.generic) else v
             array = array_of(kernel, p, v)

@@ -13,12 +13,11 @@ from types import FunctionType
 from typing import Any
 
 from numbasync import callees
-from numbasync.callees import NO_CONSTANT, UNKNOWN, Method, Names
+from numbasync.callees import UNKNOWN, Method, Names
 from numbasync.errors import LauncherError
-from numbasync.guards import Bound, Guards
+from numbasync.guards import LETTERS, Bound, Guards, rank_of
 
 ALL = frozenset(range(3))
-_LETTERS = {"x": 0, "y": 1, "z": 2}
 _METHODS = (
     callees.METHODS_THAT_STORE | callees.METHODS_THAT_VIEW | callees.METHODS_THAT_REDUCE
     | {"type", "sync"}
@@ -202,7 +201,7 @@ class _Reader:
         self.walks |= any(c is self._cuda.gridDim for c in self._names.callees(value.value))
         for owner in self._names.callees(value.value):
             if owner is thread or owner is block:
-                axes = {_LETTERS[value.attr]} if value.attr in _LETTERS else ALL
+                axes = {LETTERS[value.attr]} if value.attr in LETTERS else ALL
                 if owner is thread:
                     self.threads |= axes
                 else:
@@ -219,7 +218,7 @@ class _Reader:
             elif callee is self._cuda.gridsize:
                 self.walks = True
             elif callee is self._cuda.grid:
-                asked = self._items_of(target, self._rank(call))
+                asked = self._items_of(target, rank_of(self._names, call))
                 self.blocks |= asked
                 self.threads |= asked
             elif any(callee is f for f in vars(self._cuda.atomic).values()):
@@ -237,7 +236,7 @@ class _Reader:
         """The items of a tuple of coordinates that something comes of."""
         if rank == 1:
             return {0} if name in self._used else set()
-        found: set[int] = set()
+        axes: set[int] = set()
         waiting, seen = [name], {name}
         while waiting:
             name = waiting.pop()
@@ -253,13 +252,8 @@ class _Reader:
                 index = self._names.index(value) if op.endswith("getitem") else None
                 if type(index) is not int:
                     return set(range(rank))
-                found |= {index % rank} if s.target.name in self._used else set()
-        return found
-
-    def _rank(self, call: Any) -> int:
-        args = [*call.args, *(v for _, v in call.kws)]
-        rank = self._names.constant(args[0]) if len(args) == 1 else NO_CONSTANT
-        return rank if isinstance(rank, int) and 1 <= rank <= 3 else 3
+                axes |= {index % rank} if s.target.name in self._used else set()
+        return axes
 
     def is_idempotent(self) -> bool:
         """Whether it certainly reads nothing that it stores to."""

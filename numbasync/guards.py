@@ -22,11 +22,18 @@ Bounds: TypeAlias = dict[Bound, int]
 
 SIZE = -1  # in an axis' place: the number of all elements
 _FIRST = -1  # in a parameter's place: `i == 0`, which is within any extent
-_LETTERS = {"x": 0, "y": 1, "z": 2}
+LETTERS = {"x": 0, "y": 1, "z": 2}  # the CUDA axes
 _LT, _LE, _GT, _GE, _EQ = operator.lt, operator.le, operator.gt, operator.ge, operator.eq
 _NEGATED: dict[Any, Any] = {_LT: _GE, _LE: _GT, _GT: _LE, _GE: _LT, operator.ne: _EQ}
 _TURNED: dict[Any, Any] = {_LT: _GT, _LE: _GE, _GT: _LT, _GE: _LE, _EQ: _EQ}
 _MORE = {_LT: 0, _LE: 1, _EQ: 1}  # i <= n is i < n + 1
+
+
+def rank_of(names: Names, call: Any) -> int:
+    """How many coordinates `cuda.grid(n)`, or `gridsize`, gives; 3 if that cannot be read."""
+    args = [*call.args, *(v for _, v in call.kws)]
+    rank = names.constant(args[0]) if len(args) == 1 else NO_CONSTANT
+    return rank if isinstance(rank, int) and 1 <= rank <= 3 else 3
 
 
 class Guards:
@@ -73,12 +80,12 @@ class Guards:
                         if others:
                             self._walked.add(bound[0])
             held.append(mine)
-        found: Bounds = {}
+        common: Bounds = {}
         for bound in set().union(*held):
             first = bound[0], _FIRST, 0
             if bound != first and all(bound in mine or first in mine for mine in held):
-                found[bound] = max(mine[bound] for mine in held if bound in mine)
-        return found
+                common[bound] = max(mine[bound] for mine in held if bound in mine)
+        return common
 
     def _edges(self) -> Iterator[tuple[int, int, list[tuple[Bound, int]]]]:
         """Edges of the control flow that are taken within bounds only, and these."""
@@ -174,8 +181,8 @@ class Guards:
 
     def _is_own(self, variable: Any) -> bool:
         """Whether an array is certainly in memory of the block, or of the thread."""
-        made = self._cuda.shared.array, self._cuda.local.array
-        return any(self._calls(self._names.one(variable), f) for f in made)
+        makers = self._cuda.shared.array, self._cuda.local.array
+        return any(self._calls(self._names.one(variable), f) for f in makers)
 
     # --- what is compared ---
 
@@ -195,11 +202,11 @@ class Guards:
         item = self._item(value)
         if item is not None:
             whole, index = item
-            if self._calls(whole, self._cuda.grid) and 0 <= index < self._rank(whole) > 1:
+            if self._calls(whole, self._cuda.grid) and 0 <= index < rank_of(self._names, whole) > 1:
                 return index
             return None
         if self._calls(value, self._cuda.grid):
-            return 0 if self._rank(value) == 1 else None
+            return 0 if rank_of(self._names, value) == 1 else None
         if getattr(value, "op", "") != "binop" or value.fn is not operator.add:
             return None
         for one, other in ((value.lhs, value.rhs), (value.rhs, value.lhs)):
@@ -213,11 +220,6 @@ class Guards:
                     return axis
         return None
 
-    def _rank(self, call: Any) -> int:
-        args = [*call.args, *(v for _, v in call.kws)]
-        rank = self._names.constant(args[0]) if len(args) == 1 else NO_CONSTANT
-        return rank if isinstance(rank, int) and 1 <= rank <= 3 else 3
-
     def _calls(self, value: Any, function: Any) -> bool:
         is_call = getattr(value, "op", "") == "call"
         return is_call and self._names.callees(value.func) == [function]
@@ -226,17 +228,17 @@ class Guards:
         value = self._names.one(variable)
         if getattr(value, "op", "") != "getattr" or self._names.callees(value.value) != [place]:
             return None
-        return _LETTERS.get(value.attr)
+        return LETTERS.get(value.attr)
 
     def _extent(self, variable: Any) -> tuple[int, int, int] | None:
         """The parameter, the axis of it of which a variable is the extent, and what is added."""
         value = self._names.one(variable)
         op = getattr(value, "op", "")
         if op == "binop" and value.fn in (operator.sub, operator.add):
-            more, found = self._names.constant(value.rhs), self._extent(value.lhs)
-            if type(more) is not int or found is None:
+            more, extent = self._names.constant(value.rhs), self._extent(value.lhs)
+            if type(more) is not int or extent is None:
                 return None
-            position, axis, before = found
+            position, axis, before = extent
             return position, axis, before + (more if value.fn is operator.add else -more)
         item = self._item(value)
         if item is not None:
