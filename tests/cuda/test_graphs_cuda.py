@@ -233,6 +233,7 @@ def test_a_capture_while_torch_captures_on_another_thread(
 
     def capture() -> None:
         try:
+            torch.cuda.set_device(theirs.device)  # a new thread's is the first GPU
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 theirs.add_(1)

@@ -6,6 +6,7 @@ import asyncio
 
 import numpy as np
 import pytest
+from numba import cuda
 
 import numbasync as na
 from numbasync.errors import DeviceMismatchError
@@ -44,6 +45,19 @@ def test_what_belongs_to_one_is_refused_by_the_other(device: na.Device) -> None:
         na.CommandBatch(second).use(z)
     add_one(z).sync_on(first.new_stream())
     assert z.to_host().sync_on(first.new_stream()).sum() == 10
+
+
+def test_an_array_without_dlpack_is_of_the_gpu_that_it_lies_on(device: na.Device) -> None:
+    for gpu in (*both(), *both()):
+        with na.use_device(gpu):
+            cuda.select_device(gpu.ordinal)
+            array = cuda.to_device(np.ones(100, np.float32))
+            for default in both():
+                with na.use_device(default):
+                    assert na.as_tensor(array).device is gpu
+            tensor = na.as_tensor(array)
+            add_one(tensor).sync()
+            assert (tensor.to_host().sync() == 2).all()
 
 
 def test_batches_and_graphs_run_on_the_second(device: na.Device) -> None:

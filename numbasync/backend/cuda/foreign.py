@@ -7,8 +7,10 @@ stream that ours must be put behind.
 
 from __future__ import annotations
 
+import ctypes
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from numbasync.backend import interchange
@@ -154,16 +156,27 @@ def _by_interface(device: CudaDevice, obj: Any) -> CudaForeign | None:
     return CudaForeign(device, obj, export, mark, False)
 
 
+@cache
+def _get_attribute() -> Callable[..., int]:
+    """The driver's own `cuPointerGetAttribute(result, attribute, address)`. The binding of it in
+    cuda.bindings 13.3 says GPU 0 of every address.
+    """
+    function = ctypes.CDLL("libcuda.so.1").cuPointerGetAttribute
+    function.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_uint64)
+    function.restype = ctypes.c_int
+    return function
+
+
 def _ordinal_of(device: CudaDevice, obj: object, address: int) -> int:
     enter(device)  # the driver does not answer without a context
     attribute = cu.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
-    result, ordinal = cu.cuPointerGetAttribute(attribute, cu.CUdeviceptr(address))
-    if result:
+    ordinal = ctypes.c_int(-1)
+    if _get_attribute()(ctypes.byref(ordinal), int(attribute), address):
         raise OperationError(
             f"__cuda_array_interface__ of {interchange.name_of(obj)} says {address:#x}, which is "
             "no address that the driver knows."
         )
-    return int(ordinal)
+    return ordinal.value
 
 
 # --- lending ---------------------------------------------------------------------------
