@@ -2,6 +2,6 @@
 
 import sys
 
-from numbasync.cli import main
+from numbasync.tools.cli import main
 
 sys.exit(main())

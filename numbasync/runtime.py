@@ -11,10 +11,10 @@ from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, Self, TypeVar
 
-from numbasync.device import Device, chosen_device, use_device
+from numbasync.device.device import Device, chosen_device, use_device
 from numbasync.errors import CallerError, StateError
-from numbasync.future import DeviceFuture
-from numbasync.runs_once import RunsOnce
+from numbasync.ops.consume import RunsOnce
+from numbasync.ops.future import DeviceFuture
 
 T = TypeVar("T")
 

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from numbasync.backend.base import counters
 from numbasync.backend.cuda.stream import CudaEvent, CudaQueue, CudaStream
+from numbasync.backend.protocols import counters
 
 _changed = threading.Condition()
 

@@ -19,8 +19,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from numba import cuda
 
 import numbasync as na
-from numbasync import context, line
 from numbasync.errors import KernelError, MovedError, OutOfDeviceMemoryError
+from numbasync.ops import context, submission_queue
 from numbasync.testing import Gate, inject, seeded
 from tests.common import used, waited
 
@@ -257,7 +257,7 @@ class Programs(RuleBasedStateMachine):
         """It changes nothing, and everyone who shares it is told."""
         tensor, _ = self.pick(i)
         once = bump(tensor).output().shared()
-        line.finish()  # or the fault would be that of something that waits for room
+        submission_queue.finish()  # or the fault would be that of something that waits for room
         with inject(self.device, "kernel"):
             self.submit(once, "failing", s, KernelError)
         self.submit(once.then(lambda z: z.to_host()), "failing", t, KernelError)
@@ -267,7 +267,7 @@ class Programs(RuleBasedStateMachine):
     def out_of_memory(self, i: int, s: int) -> None:
         tensor, array = self.pick(i)
         op = na.zip(bump(tensor), tensor.dup())
-        line.finish()
+        submission_queue.finish()
         with inject(self.device, "allocation"):
             self.submit(op, "failing", s, OutOfDeviceMemoryError)
         array += 1

@@ -15,8 +15,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 import numbasync as na
-from numbasync.batch.fuse import Group
-from numbasync.batch.graph import Nodes, broadcast
+from numbasync.batch.fusion.groups import Group
+from numbasync.batch.record.nodes import Nodes, broadcast
 from tests.trees import Array, Value, binary, cast, chosen, clamped, exact, reduced, unary
 
 DTYPES = [np.float16, np.float32, np.float64, np.int32, np.int64, np.bool_]

@@ -28,8 +28,8 @@ import numpy as np
 
 import numbasync as na
 from numbasync.batch import Tuning
-from numbasync.batch.codegen import form
-from numbasync.batch.modules import FOLDER
+from numbasync.batch.codegen.choose import form
+from numbasync.batch.codegen.kernel_files import FOLDER
 from tests.random_batches import program
 from tests.trees import Array, check
 

@@ -71,9 +71,9 @@ def _rounded(array: Array, propagated: Array) -> Array:
 
 def _loops(name: str, *values: Value) -> list[Value]:
     """Operands as the operation converts them, with the bounds of what that rounds."""
-    from numbasync.batch import ops
+    from numbasync.batch.record import element_ops
 
-    loops, _ = ops.resolve(name, tuple(v.array.dtype for v in values))
+    loops, _ = element_ops.resolve(name, tuple(v.array.dtype for v in values))
     return [converted(v, t) for v, t in zip(values, loops, strict=True)]
 
 
@@ -97,10 +97,10 @@ def converted(v: Value, dtype: Any) -> Value:
 
 
 def _numpy(name: str, *values: Value) -> Array:
-    from numbasync.batch import ops
+    from numbasync.batch.record import element_ops
 
     with np.errstate(all="ignore"):
-        return np.asarray(ops.OPS[name].numpy(*(v.array for v in values)))
+        return np.asarray(element_ops.OPS[name].numpy(*(v.array for v in values)))
 
 
 def unary(b: na.CommandBatch, name: str, x: Value) -> Value:
@@ -189,20 +189,20 @@ def cast(b: na.CommandBatch, x: Value, dtype: Any) -> Value:
 
 def reduced(b: na.CommandBatch, name: str, x: Value, axis: int | None, keepdims: bool) -> Value:
     """A reduction, whose own bound is the one that its docstring states. `argmax` keeps no axes."""
-    from numbasync.batch import ops
+    from numbasync.batch.record import element_ops
 
     if name == "argmax":
         place = np.asarray(np.argmax(x.array, axis=axis))
         return _finished(b.argmax(x.id, axis), place, (x.bound > 0).any(axis=axis).astype(float))
     id = getattr(b, name)(x.id, axis, keepdims)
-    kind = ops.accumulator(name, x.array.dtype)
+    kind = element_ops.accumulator(name, x.array.dtype)
     unsure = np.isinf(x.bound).any(axis=axis, keepdims=keepdims)
     with np.errstate(all="ignore"):
         if name in ("max", "min"):
             array = getattr(np, name)(x.array, axis=axis, keepdims=keepdims)
             grown = x.bound.max(axis=axis, keepdims=keepdims)
             return _finished(id, array, np.where(unsure, np.inf, grown))
-        out = ops.reduced(name, x.array.dtype)
+        out = element_ops.reduced(name, x.array.dtype)
         count = x.array.size if axis is None else x.array.shape[axis]
         total = np.sum(x.array.astype(kind), axis=axis, keepdims=keepdims)
         sizes = np.sum(np.abs(wide(x.array)), axis=axis, keepdims=keepdims)

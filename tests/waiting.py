@@ -15,7 +15,7 @@ import pytest
 import uvloop
 
 import numbasync as na
-from numbasync import reactor
+from numbasync.device import reactor
 from numbasync.testing import gate
 from tests.common import waited
 

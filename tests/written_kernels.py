@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from numbasync.batch import emit
-from numbasync.batch.prepared import Prepared
-from numbasync.batch.tuning import WARP
+from numbasync.batch.codegen import writer
+from numbasync.batch.fusion.tuning import WARP
+from numbasync.batch.run.plan import Prepared
 
 Array = np.ndarray[Any, Any]
 GARBAGE = 7
@@ -205,7 +205,7 @@ def run(plan: Prepared, values: Mapping[int, Any], aligned: bool = True) -> dict
                 if role in ("read", "write"):
                     given.append(found[value])
                 elif role == "constant":
-                    given.append(emit.argument_value(values[value], nodes[value].dtype))
+                    given.append(writer.argument_value(values[value], nodes[value].dtype))
                 elif role == "partial":
                     part = text.partials[value]
                     given.append(Memory.new(part.extent, part.dtype, f"parts {value}"))

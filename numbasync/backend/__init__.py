@@ -11,7 +11,7 @@ import threading
 from collections.abc import Hashable
 from functools import lru_cache
 
-from numbasync.backend.base import Device
+from numbasync.backend.protocols import Device
 from numbasync.errors import CallerError, DeviceMismatchError, DeviceUnavailableError
 
 KINDS = ("cuda", "cpu")

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
-from numbasync.backend.checks import Right
-from numbasync.backend.facts import Dim3
+from numbasync.backend.device_facts import Dim3
+from numbasync.backend.kernel_checks import Right
 
 
 class ArrayKey(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from numbasync.backend.facts import MemoryStats
+from numbasync.backend.device_facts import MemoryStats
 
 
 class Memory(Protocol):

@@ -7,16 +7,16 @@ shapes, types), `graph` (nodes as data), `structure` (what is known of them), `f
 `replay` (as graphs), `batch`, `plan` (for people), `functions` (users').
 """
 
-from numbasync.batch.batch import CommandBatch as CommandBatch
-from numbasync.batch.execute import Results as Results
-from numbasync.batch.execute import Transfers as Transfers
-from numbasync.batch.functions import Elementwise as Elementwise
-from numbasync.batch.functions import elementwise as elementwise
-from numbasync.batch.ids import BufferId as BufferId
-from numbasync.batch.plan import BatchPlan as BatchPlan
-from numbasync.batch.replay import BatchGraph as BatchGraph
-from numbasync.batch.tuning import Tuning as Tuning
-from numbasync.picklable import unpicklable
+from numbasync.batch.command_batch import CommandBatch as CommandBatch
+from numbasync.batch.fusion.tuning import Tuning as Tuning
+from numbasync.batch.record.buffer_id import BufferId as BufferId
+from numbasync.batch.record.user_functions import Elementwise as Elementwise
+from numbasync.batch.record.user_functions import elementwise as elementwise
+from numbasync.batch.run.replay import BatchGraph as BatchGraph
+from numbasync.batch.run.report import BatchPlan as BatchPlan
+from numbasync.batch.run.run import Results as Results
+from numbasync.batch.run.state import Transfers as Transfers
+from numbasync.ops.pickling import unpicklable
 
 unpicklable(CommandBatch, "Read what you need of it, await b.read(id), and pickle that.")
 unpicklable(BufferId, "Read what it stands for, await b.read(id), and pickle that.")

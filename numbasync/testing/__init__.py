@@ -11,34 +11,34 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Self, get_args
 
-from numbasync import reactor
-from numbasync.backend import base
-from numbasync.backend.base import Checks
-from numbasync.backend.base import Counters as Counters
-from numbasync.backend.checks import ThreadOrder as ThreadOrder
-from numbasync.device import Device
+from numbasync.backend import protocols
+from numbasync.backend.kernel_checks import ThreadOrder as ThreadOrder
+from numbasync.backend.protocols import Checks
+from numbasync.backend.protocols import Counters as Counters
+from numbasync.device import reactor
+from numbasync.device.device import Device
+from numbasync.device.stream import Stream
 from numbasync.errors import CallerError, StateError
-from numbasync.stream import Stream
-from numbasync.testing.benchmarks import KernelSlow as KernelSlow
-from numbasync.testing.check import check_kernel as check_kernel
-from numbasync.testing.failures import BarrierDivergence as BarrierDivergence
-from numbasync.testing.failures import InputModified as InputModified
-from numbasync.testing.failures import KernelFailure as KernelFailure
-from numbasync.testing.failures import KernelMismatch as KernelMismatch
-from numbasync.testing.failures import KernelRace as KernelRace
-from numbasync.testing.failures import OutOfBounds as OutOfBounds
-from numbasync.testing.failures import UninitialisedRead as UninitialisedRead
+from numbasync.testing.check.check import check_kernel as check_kernel
+from numbasync.testing.check.failures import BarrierDivergence as BarrierDivergence
+from numbasync.testing.check.failures import InputModified as InputModified
+from numbasync.testing.check.failures import KernelFailure as KernelFailure
+from numbasync.testing.check.failures import KernelMismatch as KernelMismatch
+from numbasync.testing.check.failures import KernelRace as KernelRace
+from numbasync.testing.check.failures import OutOfBounds as OutOfBounds
+from numbasync.testing.check.failures import UninitialisedRead as UninitialisedRead
+from numbasync.testing.check.races import Difference as Difference
+from numbasync.testing.check.races import Race as Race
+from numbasync.testing.check.races import find_race as find_race
 from numbasync.testing.faults import Fault as Fault
 from numbasync.testing.faults import Injected as Injected
 from numbasync.testing.faults import inject as inject
-from numbasync.testing.races import Difference as Difference
-from numbasync.testing.races import Race as Race
-from numbasync.testing.races import find_race as find_race
-from numbasync.testing.timing import Paired as Paired
-from numbasync.testing.timing import Timing as Timing
-from numbasync.testing.timing import device_ms as device_ms
-from numbasync.testing.timing import do_bench as do_bench
-from numbasync.testing.timing import do_bench_paired as do_bench_paired
+from numbasync.testing.timing.benchmark_kernel import KernelSlow as KernelSlow
+from numbasync.testing.timing.timing import Paired as Paired
+from numbasync.testing.timing.timing import Timing as Timing
+from numbasync.testing.timing.timing import device_ms as device_ms
+from numbasync.testing.timing.timing import do_bench as do_bench
+from numbasync.testing.timing.timing import do_bench_paired as do_bench_paired
 
 __all__ = [
     "BarrierDivergence", "Counters", "Difference", "Fault", "Gate", "Injected", "InputModified",
@@ -163,4 +163,4 @@ def checked(device: Device, order: ThreadOrder = "forward", seed: int = 0) -> It
 
 def counters() -> Counters:
     """What the process has done so far; the difference of two says what lies between them."""
-    return base.counters.copy()
+    return protocols.counters.copy()

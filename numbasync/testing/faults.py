@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, TypeAlias, get_args
 
-from numbasync.backend import base
-from numbasync.device import Device
+from numbasync.backend import protocols
+from numbasync.device.device import Device
 from numbasync.errors import (
     CallerError,
     DeviceLostError,
@@ -56,15 +56,15 @@ class Injected:
 class _Queue:
     """A submission's queue whose launches may fail."""
 
-    def __init__(self, queue: base.Queue, injected: Injected) -> None:
+    def __init__(self, queue: protocols.Queue, injected: Injected) -> None:
         self._queue = queue
         self._injected = injected
         self._error: KernelError | None = None
 
-    def launch(self, work: base.Work, args: list[Any]) -> None:
+    def launch(self, work: protocols.Work, args: list[Any]) -> None:
         self._begin(lambda: self._queue.launch(work, args))
 
-    def replay(self, graph: base.Graph) -> None:
+    def replay(self, graph: protocols.Graph) -> None:
         self._begin(lambda: self._queue.replay(graph))
 
     def _begin(self, work: Callable[[], None]) -> None:
@@ -144,7 +144,7 @@ def _on_streams(
     def only_here(original: Callable[..., Any]) -> Callable[..., Any]:
         changed = make(original)
 
-        def method(self: base.Stream, *args: Any) -> Any:
+        def method(self: protocols.Stream, *args: Any) -> Any:
             return (changed if self.device is backend else original)(self, *args)
 
         return method
@@ -158,7 +158,7 @@ def _allocation(injected: Injected) -> Iterator[None]:
     refused: list[int] = []  # who is refused tries once more, after a collection
 
     def make(allocate: Callable[..., Any]) -> Callable[..., Any]:
-        def refusing(nbytes: int, stream: base.Stream) -> Any:
+        def refusing(nbytes: int, stream: protocols.Stream) -> Any:
             if refused and refused.pop() == nbytes:
                 raise OutOfDeviceMemoryError(f"{nbytes:,} bytes: an injected fault.")
             if injected.now():
@@ -179,12 +179,14 @@ def _launches(injected: Injected) -> Iterator[None]:
     def make(open_: Callable[..., Any]) -> Callable[..., Any]:
         return lambda self: _Queue(open_(self), injected)
 
-    def through_a_queue(self: base.Stream, work: base.Work, args: list[Any], queue: Any) -> Any:
+    def through_a_queue(
+        self: protocols.Stream, work: protocols.Work, args: list[Any], queue: Any
+    ) -> Any:
         queue = queue or self.open()
         queue.launch(work, args)
         return queue
 
-    def replayed(self: base.Stream, graph: base.Graph, queue: Any) -> Any:
+    def replayed(self: protocols.Stream, graph: protocols.Graph, queue: Any) -> Any:
         queue = queue or self.open()
         queue.replay(graph)
         return queue
@@ -209,7 +211,7 @@ def _device(injected: Injected) -> Iterator[None]:
         return lambda self: not injected.lost and original(self)
 
     def raising(original: Callable[..., Any]) -> Callable[..., Any]:
-        def call(self: base.Stream) -> Any:
+        def call(self: protocols.Stream) -> Any:
             if injected.lost:
                 raise injected.lost
             return original(self)
@@ -243,7 +245,7 @@ def _completion(injected: Injected) -> Iterator[None]:
 @contextmanager
 def _query(injected: Injected) -> Iterator[None]:
     def make(completed: Callable[..., Any]) -> Callable[..., Any]:
-        def look(self: base.Stream) -> int:
+        def look(self: protocols.Stream) -> int:
             if injected.now():
                 raise DriverError("cuEventQuery", 999, "CUDA_ERROR_UNKNOWN", "an injected fault")
             passed: int = completed(self)

@@ -15,17 +15,17 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from numbasync import api
-from numbasync.backend.base import Checks
-from numbasync.device import Device, default_device, devices, use_device
+from numbasync.backend.protocols import Checks
+from numbasync.device.device import Device, default_device, devices, use_device
 from numbasync.errors import CallerError, MissingExtraError
-from numbasync.launcher import Launcher
-from numbasync.signature import Parameter, Role
-from numbasync.tensor import Tensor
-from numbasync.testing.closeness import Array
-from numbasync.testing.fitting import hold, lengthen
-from numbasync.testing.runs import Extents, Subject, launcher_of
-from numbasync.testing.usage import Usage, usage_of
+from numbasync.launch.launcher import Launcher
+from numbasync.launch.parameters import Parameter, Role
+from numbasync.tensors import create
+from numbasync.tensors.tensor import Tensor
+from numbasync.testing.check.closeness import Array
+from numbasync.testing.check.fitting_shapes import hold, lengthen
+from numbasync.testing.check.guarded_run import Extents, Subject, launcher_of
+from numbasync.testing.check.source_hints import Usage, usage_of
 
 try:
     from hypothesis import assume
@@ -115,7 +115,7 @@ def arrays_on(
 
     def upload(array: Array) -> Tensor:
         with use_device(default_device() if device is None else device):
-            return api.from_host(array).sync()
+            return create.from_host(array).sync()
 
     return arrays(shape, dtype, values).map(upload)
 
@@ -315,5 +315,5 @@ def _leave_out(seconds: float) -> None:
 
 def _described(argument: Any) -> Any:
     if isinstance(argument, np.ndarray):
-        return api.meta(argument.shape, argument.dtype).sync()
+        return create.meta(argument.shape, argument.dtype).sync()
     return argument

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import numbasync as na
-from numbasync import reactor
+from numbasync.device import reactor
 from numbasync.errors import LaunchError
 from numbasync.testing import Gate, settle
 from tests.common import add_one, copy_to, saxpy, used, waited

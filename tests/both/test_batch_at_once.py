@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import numbasync as na
-from numbasync.batch.execute import BatchOp
-from numbasync.batch.reading import Read
-from numbasync.batch.replay import BatchGraph
+from numbasync.batch.run.read import Read
+from numbasync.batch.run.replay import BatchGraph
+from numbasync.batch.run.run import BatchOp
 from numbasync.errors import BatchStateError, KernelError
 from numbasync.testing import counters, gate, inject
 from tests.common import add_one, only_at_once, used

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import numbasync as na
-from numbasync.batch.compute import Compute
-from numbasync.batch.prepared import SMALL
+from numbasync.batch.run.compute import Compute
+from numbasync.batch.run.plan import SMALL
 from numbasync.errors import (
     AlreadySubmittedError,
     BatchStateError,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import numbasync as na
-from numbasync.batch.prepared import SMALL
+from numbasync.batch.run.plan import SMALL
 from numbasync.errors import (
     AlreadySubmittedError,
     BatchStateError,

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import numbasync as na
-from numbasync.batch import Tuning, column_kernel, emit
-from numbasync.batch.emit import KernelText
+from numbasync.batch import Tuning
+from numbasync.batch.codegen import columns, writer
+from numbasync.batch.codegen.writer import KernelText
 
 TUNED = Tuning()
 F32 = np.float32
@@ -175,7 +176,7 @@ def test_columns_are_reduced_by_any_number_of_threads(device: na.Device, threads
 def test_columns_that_take_64_bits_for_an_index(
     device: na.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (emit, column_kernel):
+    for module in (writer, columns):
         monkeypatch.setattr(module, "WIDE", 50)
     a = np.random.default_rng(11).integers(-99, 99, (3, 64, 9)).astype(F32)
     b = na.CommandBatch(tuning=TUNED)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import numbasync as na
-from numbasync import reactor
+from numbasync.device import reactor
 from numbasync.testing import Gate, settle
 from tests.common import add_one, used, waited
 from tests.waiting import LOOPS, begin, in_time, loops, run

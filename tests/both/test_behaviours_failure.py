@@ -255,11 +255,11 @@ def test_nothing_but_the_compiled_function_is_given_to_the_driver_to_call() -> N
 @pytest.mark.skipif(not hasattr(os, "eventfd"), reason="this system has no eventfd")
 def test_the_function_that_rings_is_machine_code() -> None:
     pytest.importorskip("cuda.bindings.driver", reason="the CUDA packages are not installed")
-    from numbasync.backend.cuda import wakeup
+    from numbasync.backend.cuda import host_callback
 
-    if not wakeup._function:
-        wakeup._compile()
-    compiled: Any = wakeup._keep[-1]
+    if not host_callback._function:
+        host_callback._compile()
+    compiled: Any = host_callback._keep[-1]
     assert type(compiled).__name__ == "CFunc"
     fd = os.eventfd(0, os.EFD_NONBLOCK)
     try:

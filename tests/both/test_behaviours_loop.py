@@ -17,9 +17,10 @@ from contextlib import contextmanager
 import pytest
 
 import numbasync as na
-from numbasync import cli, reactor
-from numbasync.reactor import PATIENCE, Doorbell
+from numbasync.device import reactor
+from numbasync.device.reactor import PATIENCE, Doorbell
 from numbasync.testing import Gate, settle
+from numbasync.tools import cli
 from tests.common import waited
 from tests.waiting import loops, run, rung_once, tick_while
 

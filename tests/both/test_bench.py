@@ -11,10 +11,19 @@ from typing import Any
 import pytest
 
 import numbasync as na
-from numbasync import cli
-from numbasync.bench import batches, chains, copying, host_work, long_wait, peers, replayed, report
-from numbasync.bench.replayed import Replayed
 from numbasync.testing import Gate, settle
+from numbasync.tools import cli
+from numbasync.tools.bench import (
+    batches,
+    chains,
+    copying,
+    host_work,
+    long_wait,
+    peer_registry,
+    replayed,
+    report,
+)
+from numbasync.tools.bench.replayed import Replayed
 from tests.common import waited
 
 TABLES = {
@@ -88,7 +97,7 @@ def test_all_suites_in_one_run(
     assert any(one["targets"] for one in found["tables"])
     with image.open(picture) as drawn:
         colours = {colour for _, colour in drawn.getcolors(1 << 16)}
-    from numbasync.bench.chart import OURS
+    from numbasync.tools.bench.chart import OURS
 
     assert OURS in colours
 
@@ -99,7 +108,7 @@ def expected_to_be_said(device: na.Device, suite: str | None, one: dict[str, Any
         return
     missing = {m["name"]: m["why"] for m in one["missing"]}
     assert all(missing.values())
-    wanted = [name for name, _, suites in peers.PEERS if suite in suites]
+    wanted = [name for name, _, suites in peer_registry.PEERS if suite in suites]
     for name in wanted:
         measured = any(t["name"].startswith(name) for t in one["timings"])
         assert measured or any(m.startswith(name) for m in missing), name
@@ -192,10 +201,10 @@ async def test_an_async_step_computes_while_the_device_does(
 def test_a_wrong_answer_ends_the_run(
     device: na.Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from numbasync.bench import launch
+    from numbasync.tools.bench import launch
 
     monkeypatch.setattr(launch, "saxpy", lambda part, a, x: launch_of(part, a + 1, x))
-    from numbasync.bench.work import saxpy as launch_of
+    from numbasync.tools.bench.work import saxpy as launch_of
 
     with pytest.raises(AssertionError, match="Mismatched"):
         bench(device, "launch", tmp_path / "launch.json")

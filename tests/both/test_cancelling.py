@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from numba import cuda
 
 import numbasync as na
-from numbasync import exclusive, limits, preparing, together
+from numbasync.ops import backpressure, prerequisites, reentrancy
+from numbasync.tensors import parallel_copy
 from numbasync.testing import Gate, counters, settle
 from tests.common import add_one, compiled, copy_to, fresh, used, waited
 from tests.waiting import LOOPS, loops
@@ -203,13 +204,13 @@ async def test_of_two_who_wait_one_may_go(device: na.Device, stream: na.Stream, 
 async def test_a_thread_that_blocks_for_it_waits_as_well(
     device: na.Device, stream: na.Stream, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    blocks, run = threading.Event(), exclusive.Turn.run
+    blocks, run = threading.Event(), reentrancy.Turn.run
 
-    def noted(turn: exclusive.Turn) -> None:
+    def noted(turn: reentrancy.Turn) -> None:
         blocks.set()
         run(turn)
 
-    monkeypatch.setattr(exclusive.Turn, "run", noted)
+    monkeypatch.setattr(reentrancy.Turn, "run", noted)
     z = await na.zeros(4)
     gate.close()
     with na.limit(ops=1):
@@ -284,12 +285,12 @@ def test_ctrl_c_at_the_end_of_a_loop_stops_all_that_it_waits_for(
     z = na.zeros(4).sync()
     blocked: list[Any] = []
 
-    def run(room: limits.Room) -> None:
+    def run(room: backpressure.Room) -> None:
         blocked.append(room)
         gate.open()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(limits.Room, "run", run)
+    monkeypatch.setattr(backpressure.Room, "run", run)
 
     async def main() -> None:
         gate.close()
@@ -314,14 +315,14 @@ async def test_who_waits_for_long_piles_up_nothing(
     device: na.Device, stream: na.Stream, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: list[Callable[[], None]] = []
-    when_settled = exclusive.Turn.when_settled
+    when_settled = reentrancy.Turn.when_settled
 
-    def noted(turn: exclusive.Turn, call: Callable[[], None]) -> None:
+    def noted(turn: reentrancy.Turn, call: Callable[[], None]) -> None:
         looks.append(call)
         when_settled(turn, call)
 
-    monkeypatch.setattr(exclusive.Turn, "when_settled", noted)
-    monkeypatch.setattr(preparing, "LOOK_AGAIN", 0.001)
+    monkeypatch.setattr(reentrancy.Turn, "when_settled", noted)
+    monkeypatch.setattr(prerequisites, "LOOK_AGAIN", 0.001)
     z = await na.zeros(4)
     gate.close()
     with na.limit(ops=1):
@@ -627,7 +628,7 @@ async def test_an_upload_that_is_withdrawn_reads_no_more(
 ) -> None:
     array = np.ones(20 * 2**20, np.uint8)
     t = await na.zeros(array.shape, np.uint8)
-    held, reached, place = threading.Event(), threading.Event(), together.place
+    held, reached, place = threading.Event(), threading.Event(), parallel_copy.place
 
     def slow(room: Any, piece: Any) -> None:
         reached.set()
@@ -635,7 +636,7 @@ async def test_an_upload_that_is_withdrawn_reads_no_more(
         assert piece[0] == 1, "read although nobody waits for it"
         place(room, piece)
 
-    monkeypatch.setattr(together, "place", slow)
+    monkeypatch.setattr(parallel_copy, "place", slow)
     task = asyncio.ensure_future(waited(na.memcpy(t, array)))
     while not reached.is_set():
         await asyncio.sleep(0.001)
@@ -700,9 +701,9 @@ async def test_higher_priority_goes_first_and_equals_in_their_order(
     device: na.Device, stream: na.Stream, gate: Gate, monkeypatch: pytest.MonkeyPatch, loop: str
 ) -> None:
     admitted: list[Any] = []  # tasks may be resumed in another order than their work ran in
-    admit = limits.Admission.admit
+    admit = backpressure.Admission.admit
 
-    def noted(self: limits.Admission, submission: Any) -> None:
+    def noted(self: backpressure.Admission, submission: Any) -> None:
         admitted.append(self)
         admit(self, submission)
 
@@ -711,9 +712,9 @@ async def test_higher_priority_goes_first_and_equals_in_their_order(
     na.limit(ops=1)
     try:
         held = na.spawn(add_one(await na.zeros(4)), stream)
-        monkeypatch.setattr(limits.Admission, "admit", noted)
+        monkeypatch.setattr(backpressure.Admission, "admit", noted)
         if loop == "stalled":  # so long that nobody's last look was lately
-            monkeypatch.setattr(limits, "GONE", 0.0)
+            monkeypatch.setattr(backpressure, "GONE", 0.0)
 
         async def one(i: int, priority: int) -> None:
             with na.limit(priority=priority):

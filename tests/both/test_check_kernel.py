@@ -13,8 +13,8 @@ from numbasync import testing
 from numbasync.errors import CallerError, DTypeError, InterpretedKernelWarning
 from numbasync.layout import Layout
 from numbasync.testing import check_kernel
-from numbasync.testing.guarded import ZONE, Guarded
-from numbasync.testing.judging import bits_differ
+from numbasync.testing.check.guard_zones import ZONE, Guarded
+from numbasync.testing.check.judge import bits_differ
 
 pytestmark = pytest.mark.filterwarnings("ignore::numba.cuda.core.errors.NumbaPerformanceWarning")
 X = np.random.default_rng(0).random(100).astype(np.float32)

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import numbasync as na
-from numbasync import cli, demo
-from numbasync.bench import report
+from numbasync.tools import cli, demo
+from numbasync.tools.bench import report
 
 pytest.importorskip("PIL", reason="needs the extra demo")
 pytest.importorskip("skimage", reason="needs the extra demo")

@@ -14,8 +14,8 @@ import pytest
 from numba import types
 
 import numbasync as na
-from numbasync.backend.base import ArrayKey
-from numbasync.backend.cpu import engines
+from numbasync.backend.cpu.runtime import choose_engine
+from numbasync.backend.protocols import ArrayKey
 from numbasync.errors import KernelCompileError
 
 # Constants that are computed are interpreted on the CPU device.
@@ -268,7 +268,7 @@ def test_the_interpreter_refuses_the_same(tmp_path: Path) -> None:
     for only in ("auto", "interpreted"):
         launcher = made(tmp_path, "cuda.shared.array(TILE + 1, float32)")
         with pytest.raises(KernelCompileError, match="SIZE = TILE"):
-            engines.prepared(launcher.kernel, KEYS, 1024, only)
-    assert engines.prepared(
+            choose_engine.prepared(launcher.kernel, KEYS, 1024, only)
+    assert choose_engine.prepared(
         made(tmp_path, "cuda.shared.array(TILE, float32)").kernel, KEYS, 1024, "interpreted"
     )

@@ -11,7 +11,7 @@ import pytest
 
 import numbasync as na
 from numbasync.errors import CallerError, NotAGraphNodeError, OperationError
-from numbasync.graphed import Graphed
+from numbasync.graphs.graphed import Graphed
 from numbasync.testing import counters
 from tests.common import add_one, copy_to, fresh, saxpy, used
 

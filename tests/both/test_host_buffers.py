@@ -10,7 +10,7 @@ import pytest
 
 import numbasync as na
 from numbasync.errors import DTypeError, OperationError, ShapeError
-from numbasync.host import direct
+from numbasync.tensors.pinned import direct
 from numbasync.testing import Gate, counters, settle
 from tests.common import add_one, used
 

@@ -12,27 +12,28 @@ import numpy as np
 import pytest
 
 import numbasync as na
-from numbasync import helpers, staging, together
-from numbasync.ring import Ring
+from numbasync.device import copy_threads
+from numbasync.device.staging_ring import Ring
+from numbasync.tensors import parallel_copy, staging
 from numbasync.testing import Gate, settle
 from tests.common import add_one, used, waited
 
 CHUNK = Ring.CHUNK
-LARGE = together.LARGE
+LARGE = parallel_copy.LARGE
 SIZES = [0, 1, LARGE, LARGE + 1, CHUNK - 1, CHUNK + 1, 5 * CHUNK + 4097]
 
 
 @pytest.fixture(autouse=True)
 def several_threads(device: na.Device, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As on a machine with more processors than this one may have."""
-    monkeypatch.setattr(helpers, "THREADS", 4)
-    helpers.start_over()
+    monkeypatch.setattr(copy_threads, "THREADS", 4)
+    copy_threads.start_over()
     # Kept for whoever asks next: to lock pages may wait for a stream that a test holds.
     blocks = [device.backend.host_buffer(n * CHUNK) for n in (3, 3, 4, 4)]
     del blocks
     yield
-    helpers.settle()
-    helpers.start_over()
+    copy_threads.settle()
+    copy_threads.start_over()
 
 
 def numbers(count: int, seed: int = 0) -> np.ndarray[Any, np.dtype[np.uint8]]:
@@ -46,7 +47,7 @@ class Held:
         self.begun = threading.Event()
         self.gate = threading.Event()
         self.threads: set[int] = set()
-        place = together.place
+        place = parallel_copy.place
 
         def slow(room: Any, piece: Any) -> None:
             self.threads.add(threading.get_ident())
@@ -54,7 +55,7 @@ class Held:
             assert self.gate.wait(30)
             place(room, piece)
 
-        monkeypatch.setattr(together, "place", slow)
+        monkeypatch.setattr(parallel_copy, "place", slow)
 
     async def is_reached(self, threads: int = 1) -> None:
         """Turn the loop until so many are to copy."""
@@ -166,7 +167,7 @@ async def test_a_shared_download_is_there_for_everyone(
         made.append(awaited)
         return landing(dst, src, awaited)
 
-    monkeypatch.setattr("numbasync.copies.Landing", noting)
+    monkeypatch.setattr("numbasync.tensors.copies.Landing", noting)
     await na.gather(*(copied.schedule(device.new_stream()) for _ in range(3)))
     np.testing.assert_array_equal(out, array)
     assert made == [False]  # not left to one of the three
@@ -220,7 +221,7 @@ async def test_what_fails_at_the_end_is_the_awaiters(
         raise MemoryError("no more")
 
     t, out = await na.zeros(3 * CHUNK, np.uint8), np.zeros(3 * CHUNK, np.uint8)
-    monkeypatch.setattr(together, "place", fails)
+    monkeypatch.setattr(parallel_copy, "place", fails)
     with pytest.raises(MemoryError, match="no more"):
         await na.memcpy(out, t)
     with pytest.raises(MemoryError, match="no more"):
@@ -241,7 +242,7 @@ async def test_nothing_stays_behind(device: na.Device, monkeypatch: pytest.Monke
         blocks.append(weakref.ref(memory))
         return landing(dst, src, awaited)
 
-    monkeypatch.setattr("numbasync.copies.Landing", noting)
+    monkeypatch.setattr("numbasync.tensors.copies.Landing", noting)
     before, device.pool = device.pool, device.new_pool()
     try:
         t, out = await na.ones(3 * CHUNK, np.uint8), np.zeros(6 * CHUNK, np.uint8)[::2]

@@ -13,23 +13,24 @@ import numpy as np
 import pytest
 
 import numbasync as na
-from numbasync import helpers, ring, together
+from numbasync.device import copy_threads, staging_ring
+from numbasync.device.staging_ring import Ring
 from numbasync.errors import AccessConflictError, DriverError, OutOfDeviceMemoryError
-from numbasync.ring import Ring
+from numbasync.tensors import parallel_copy
 from numbasync.testing import Gate, settle
 from tests.common import add_one, fresh, used, waited
 from tests.waiting import begin, in_time
 
 CHUNK = Ring.CHUNK
-LARGE = together.LARGE
+LARGE = parallel_copy.LARGE
 SIZES = [0, 1, LARGE - 1, LARGE, LARGE + 1, CHUNK - 1, CHUNK + 1, 2 * CHUNK, 9 * CHUNK + 4097]
 
 
 @pytest.fixture(autouse=True)
 def several_threads(device: na.Device, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As on a machine with more processors than this one may have."""
-    monkeypatch.setattr(helpers, "THREADS", 4)
-    helpers.start_over()
+    monkeypatch.setattr(copy_threads, "THREADS", 4)
+    copy_threads.start_over()
     add_one.compile(na.meta(4)).sync()
     na.from_host(np.zeros(3 * CHUNK, np.uint8)).to_host().sync()
     # Kept for whoever asks next: to lock pages may wait for a stream that a test holds.
@@ -37,8 +38,8 @@ def several_threads(device: na.Device, monkeypatch: pytest.MonkeyPatch) -> Itera
     blocks.append(device.backend.host_buffer(device.ring.nbytes + 3 * CHUNK + 512))
     del blocks
     yield
-    helpers.settle()
-    helpers.start_over()
+    copy_threads.settle()
+    copy_threads.start_over()
 
 
 def numbers(count: int, seed: int = 0) -> np.ndarray[Any, np.dtype[np.uint8]]:
@@ -53,7 +54,7 @@ class Held:
         self.gate = threading.Event()
         self.count = itertools.count()
         self.threads: set[int] = set()
-        place = together.place
+        place = parallel_copy.place
 
         def slow(room: Any, piece: Any) -> None:
             self.threads.add(threading.get_ident())
@@ -62,7 +63,7 @@ class Held:
                 assert self.gate.wait(30)
             place(room, piece)
 
-        monkeypatch.setattr(together, "place", slow)
+        monkeypatch.setattr(parallel_copy, "place", slow)
 
     def open(self) -> None:
         self.gate.set()
@@ -143,7 +144,7 @@ async def test_rows_at_a_pitch_and_strided_tensors(device: na.Device) -> None:
 def test_pieces_are_runs_of_the_elements_in_c_order() -> None:
     array = np.arange(5 * 7 * 11, dtype=np.int32).reshape(5, 7, 11).transpose(1, 2, 0)
     for most in (4, 12, 20, 100, 10_000):
-        found = list(together.pieces(array, most))
+        found = list(parallel_copy.pieces(array, most))
         assert all(p.nbytes <= most for _, p in found)
         offsets = np.cumsum([0, *(p.nbytes for _, p in found)])
         assert [offset for offset, _ in found] == offsets[:-1].tolist()
@@ -227,7 +228,7 @@ async def test_who_stops_waiting_may_change_the_array_at_once(
         await task
     opening.join()
     gate.open()
-    assert next(held.count) < 3 + 1 + helpers.THREADS, "pieces are copied that nobody wants"
+    assert next(held.count) < 3 + 1 + copy_threads.THREADS, "pieces are copied that nobody wants"
     assert not (await t.to_host()).any(), "all of it, or nothing"
 
 
@@ -278,7 +279,7 @@ async def test_gather_that_is_cancelled_reads_its_arrays_no_more(
         await task
     opening.join()
     gate.open()
-    assert next(held.count) < 3 + 1 + helpers.THREADS, "pieces are copied that nobody wants"
+    assert next(held.count) < 3 + 1 + copy_threads.THREADS, "pieces are copied that nobody wants"
     assert not (await t.to_host()).any(), "all of it, or nothing"
 
 
@@ -376,7 +377,7 @@ async def test_what_comes_behind_an_upload_is_behind_it(
 async def test_who_blocks_the_thread_does_not_wait_for_a_held_stream(
     device: na.Device, stream: na.Stream, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ring, "PATIENCE", 1e9)
+    monkeypatch.setattr(staging_ring, "PATIENCE", 1e9)
     array = numbers(device.ring.nbytes + 5 * CHUNK)
     gate.close()
     task = asyncio.ensure_future(waited(na.from_host(array).schedule(stream)))
@@ -413,7 +414,7 @@ async def until(is_so: Callable[[], bool]) -> None:
 async def test_page_locked_memory_is_bounded_and_the_loop_turns_while_there_is_none(
     device: na.Device, stream: na.Stream, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ring, "PATIENCE", 1e9)
+    monkeypatch.setattr(staging_ring, "PATIENCE", 1e9)
     array = numbers(device.ring.nbytes + 5 * CHUNK)
     before = device.ring.statistics()
     gate.close()
@@ -489,7 +490,7 @@ def test_threads_that_need_the_ring_at_once_make_one(
 
     def take() -> Any:
         at_once.wait()
-        return made.take(ring.Patience())
+        return made.take(staging_ring.Patience())
 
     taken = [result() for result in [begin(take) for _ in range(4)]]
     assert next(calls) == 1
@@ -566,14 +567,14 @@ async def test_reading_that_fails_is_its_operations_error(
     array = numbers(9 * CHUNK).reshape(-1, 2048)
     t = await (na.empty_pitched if into == "rows at a pitch" else na.empty)(array.shape, np.uint8)
     await na.fill(t, 3)
-    place, count = together.place, itertools.count()
+    place, count = parallel_copy.place, itertools.count()
 
     def fails(room: Any, piece: Any) -> None:
         if next(count) == 3:
             raise MemoryError("no more")
         place(room, piece)
 
-    monkeypatch.setattr(together, "place", fails)
+    monkeypatch.setattr(parallel_copy, "place", fails)
     with pytest.raises(MemoryError, match="no more"):
         await (na.from_host(array) if into == "new" else na.memcpy(t, array))
     assert (await t.to_host() == 3).all()

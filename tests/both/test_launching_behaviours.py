@@ -14,7 +14,6 @@ import pytest
 from numba import cuda
 
 import numbasync as na
-from numbasync import kernel as kernels
 from numbasync.errors import (
     AliasError,
     DeviceMismatchError,
@@ -25,6 +24,7 @@ from numbasync.errors import (
     NumbasyncError,
     ShapeError,
 )
+from numbasync.launch import variants as kernels
 from numbasync.testing import counters
 from tests.common import copy_to, fresh, saxpy, visit
 

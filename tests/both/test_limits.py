@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import numbasync as na
+from numbasync.device.submission import Submission
 from numbasync.errors import CallerError
-from numbasync.limits import Admission, Room
-from numbasync.submission import Submission
+from numbasync.ops.backpressure import Admission, Room
 from numbasync.testing import Gate, counters, inject, settle
 from tests.common import add_one, fresh
 

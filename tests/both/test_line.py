@@ -15,8 +15,8 @@ import pytest
 from numba import cuda
 
 import numbasync as na
-from numbasync import preparing
 from numbasync.errors import KernelCompileError, MovedError
+from numbasync.ops import prerequisites
 from numbasync.testing import Gate
 from tests.common import add_one, fresh, used, waited
 from tests.waiting import begin
@@ -301,7 +301,7 @@ async def test_who_waits_for_a_shared_operation_of_another_thread_waits_to_its_e
     device: na.Device, compiler: Compiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It looks up now and then, whether that thread is still there."""
-    monkeypatch.setattr(preparing, "LOOK_AGAIN", 0.001)
+    monkeypatch.setattr(prerequisites, "LOOK_AGAIN", 0.001)
     z = await na.ones(1)
     shared = ten_times()(z).output().shared()
 

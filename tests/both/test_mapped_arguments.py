@@ -19,7 +19,7 @@ from numbasync.errors import (
     ShapeError,
     StateError,
 )
-from numbasync.plan import DEFAULT
+from numbasync.launch.plan import DEFAULT
 from numbasync.testing import counters
 from tests.common import visit, visit_striding, visit_tile
 

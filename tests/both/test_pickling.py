@@ -17,7 +17,7 @@ from numba.cuda import grid
 
 import numbasync as na
 from numbasync.errors import AlreadySubmittedError, DriverError, MovedError, ReentrancyError
-from numbasync.op import Shared
+from numbasync.ops.op import Shared
 from numbasync.testing import counters
 from tests.common import add_one, saxpy, visit_tile
 

@@ -15,16 +15,16 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 import numbasync as na
-from numbasync import copies
-from numbasync.context import Context
-from numbasync.memory import Storage
-from numbasync.once import Once
-from numbasync.recorded import Order, Recorded
-from numbasync.recording import Recorder
-from numbasync.standing import Standing
-from numbasync.stream import Stream
-from numbasync.submission import Submission
-from numbasync.tensor import Tensor
+from numbasync.device.storage import Storage
+from numbasync.device.stream import Stream
+from numbasync.device.submission import Submission
+from numbasync.graphs.buffer_leases import Standing
+from numbasync.graphs.recorder import Recorder
+from numbasync.graphs.recording import Order, Recorded
+from numbasync.ops.context import Context
+from numbasync.ops.shared_run import Once
+from numbasync.tensors import copies
+from numbasync.tensors.tensor import Tensor
 from tests.programs import compiled, machine
 
 PROGRAMS = int(os.environ.get("NUMBASYNC_PROGRAMS", "500"))  # other ones each run

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import numbasync as na
-from numbasync import launch
 from numbasync.errors import ReentrancyError, StateError
+from numbasync.launch import call as launch
 from numbasync.testing import Gate, seeded, settle
 from tests.common import add_one, copy_to, fresh, used, waited
 
@@ -210,13 +210,13 @@ async def test_cancelling_every_task_of_the_loop(device: na.Device) -> None:
 
 
 async def test_no_thread_can_be_started(device: na.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    from numbasync import preparing
+    from numbasync.ops import prerequisites
 
     class Nobody:
         def submit(self, *args: Any) -> Any:
             raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(preparing, "_executor", Nobody)
+    monkeypatch.setattr(prerequisites, "_executor", Nobody)
     z = await na.zeros(4)
     assert (await fresh()(z).output().to_host()).tolist() == [1] * 4
 
@@ -224,13 +224,13 @@ async def test_no_thread_can_be_started(device: na.Device, monkeypatch: pytest.M
 def test_a_thread_that_ends_over_its_line_keeps_what_the_device_uses(
     device: na.Device, stream: na.Stream, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from numbasync import preparing
+    from numbasync.ops import prerequisites
 
     class Nobody:
         def submit(self, *args: Any) -> Any:
             return Future()
 
-    monkeypatch.setattr(preparing, "_executor", Nobody)
+    monkeypatch.setattr(prerequisites, "_executor", Nobody)
     before = used(device)
     gate.close()
     futures: list[Any] = []

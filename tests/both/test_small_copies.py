@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import numbasync as na
-from numbasync import together
-from numbasync.contiguous import Contiguous, contiguous
 from numbasync.errors import AccessConflictError, DTypeError, ShapeError
-from numbasync.making import element
+from numbasync.tensors import parallel_copy
+from numbasync.tensors.array_spec import Contiguous, contiguous
+from numbasync.tensors.create_ops import element
 from numbasync.testing import Gate, settle
 from tests.common import add_one, used
 from tests.waiting import in_time
@@ -30,7 +30,7 @@ ARRAYS: dict[str, Any] = {
     "booleans": np.array([True, False, True]),
     "structures": np.array([(1, 2.5), (3, 4.5)], [("a", "i1"), ("b", "f8")]),
     "read-only": np.frombuffer(b"abcdef", np.uint8),
-    "as large as one thread copies": np.arange(together.LARGE // 4, dtype=np.int32),
+    "as large as one thread copies": np.arange(parallel_copy.LARGE // 4, dtype=np.int32),
 }
 
 

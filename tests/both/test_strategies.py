@@ -16,8 +16,8 @@ from numba import cuda
 import numbasync as na
 from numbasync.errors import CallerError
 from numbasync.testing import KernelMismatch, check_kernel, strategies
+from numbasync.testing.check.source_hints import usage_of
 from numbasync.testing.strategies import kernel_args, launch_configs, tiles_for
-from numbasync.testing.usage import usage_of
 from tests.common import saxpy, saxpy2d, visit_tile
 
 

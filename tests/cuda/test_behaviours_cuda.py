@@ -17,7 +17,7 @@ import pytest
 from numba import cuda
 
 import numbasync as na
-from numbasync import reactor
+from numbasync.device import reactor
 from numbasync.errors import DeviceLostError
 from numbasync.testing import Gate
 from tests.common import used, waited

@@ -14,7 +14,7 @@ import pytest
 from numba import cuda
 
 import numbasync as na
-from numbasync import reactor
+from numbasync.device import reactor
 from numbasync.errors import KernelCompileError, OutOfDeviceMemoryError
 from numbasync.testing import counters
 from tests.common import add_one, saxpy
@@ -276,12 +276,12 @@ def steps_for(milliseconds: float) -> int:
 
 
 async def test_a_long_kernel_is_waited_for_asleep(device: na.Device) -> None:
-    from numbasync.backend.cuda import wakeup
+    from numbasync.backend.cuda import host_callback
 
     z = await na.zeros(1)
     steps = steps_for(200)
     deadline = time.monotonic() + 60
-    while not wakeup.host_function():  # compiled on another thread, once
+    while not host_callback.host_function():  # compiled on another thread, once
         assert time.monotonic() < deadline
         await na.value(0)
     before = reactor.current().statistics()

@@ -457,7 +457,7 @@ def test_a_handle_that_comes_again_is_another_stream(device: na.Device) -> None:
 def test_streams_that_come_and_go_need_no_more_pages(
     device: na.Device, library: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = pytest.importorskip("numbasync.backend.cuda.words")
+    words = pytest.importorskip("numbasync.backend.cuda.completion_words")
     z, pages, page = na.zeros(SIZE).sync(), [], words.Words._page
     monkeypatch.setattr(words.Words, "_page", staticmethod(lambda: pages.append(1) or page()))
     for _ in range(200):

@@ -11,8 +11,8 @@ import pytest
 from numba import cuda
 
 import numbasync as na
-from numbasync.backend.base import Command
-from numbasync.backend.cuda import native
+from numbasync.backend.cuda import fast_calls
+from numbasync.backend.protocols import Command
 from numbasync.errors import DriverError, GraphUpdateError
 from numbasync.testing import Gate, counters, settle
 from tests.common import add_one, copy_to, saxpy
@@ -182,7 +182,7 @@ def test_a_graph_without_compiled_calls(
 ) -> None:
     z = na.zeros(8).sync()
     graph = add_one(z).graph_on(stream)
-    monkeypatch.setattr(native, "calls", lambda: None)
+    monkeypatch.setattr(fast_calls, "calls", lambda: None)
     for _ in range(3):
         graph.launch().sync()
     assert host(z) == [3] * 8

@@ -21,11 +21,11 @@ pytestmark = pytest.mark.cuda
 def test_surplus_is_unlocked_by_a_thread(
     device: na.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from numbasync.backend.cuda import pinned
+    from numbasync.backend.cuda import pinned_memory
 
     freed: list[tuple[int, Any]] = []
     done = threading.Event()
-    free = pinned.cu.cuMemFreeHost
+    free = pinned_memory.cu.cuMemFreeHost
 
     def watched(address: int) -> Any:
         result = free(address)
@@ -33,8 +33,8 @@ def test_surplus_is_unlocked_by_a_thread(
         done.set()
         return result
 
-    monkeypatch.setattr(pinned.cu, "cuMemFreeHost", watched)
-    monkeypatch.setattr(pinned.PinnedPool, "KEPT_BYTES", 0)
+    monkeypatch.setattr(pinned_memory.cu, "cuMemFreeHost", watched)
+    monkeypatch.setattr(pinned_memory.PinnedPool, "KEPT_BYTES", 0)
     host = na.ones(3_000_000).to_host().sync()
     assert host.sum() == 3_000_000
     del host
@@ -48,18 +48,18 @@ def test_surplus_is_unlocked_by_a_thread(
 async def test_small_copies_behind_a_held_stream_lock_no_pages(
     device: na.Device, stream: na.Stream, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from numbasync.backend.cuda import pinned
+    from numbasync.backend.cuda import pinned_memory
 
     array = np.arange(1024, dtype=np.float32)
     await na.from_host(array).to_host()  # makes what the others use
     locked: list[int] = []
-    lock = pinned.cu.cuMemHostAlloc
+    lock = pinned_memory.cu.cuMemHostAlloc
 
     def watched(nbytes: int, flags: int) -> Any:
         locked.append(nbytes)
         return lock(nbytes, flags)
 
-    monkeypatch.setattr(pinned.cu, "cuMemHostAlloc", watched)
+    monkeypatch.setattr(pinned_memory.cu, "cuMemHostAlloc", watched)
     gate.close()
     futures = [na.spawn(na.from_host(array + i).to_host(), stream) for i in range(100)]
     assert not locked
@@ -69,7 +69,7 @@ async def test_small_copies_behind_a_held_stream_lock_no_pages(
 
 
 def test_blocks_of_all_sizes_are_apart_and_come_back(device: na.Device) -> None:
-    from numbasync.backend.cuda.pinned import PinnedPool
+    from numbasync.backend.cuda.pinned_memory import PinnedPool
 
     pool = PinnedPool(device.backend)  # type: ignore[arg-type]  # of this kind
     sizes = [1, 4096, 4097, 70_000, 2**19 - 1, 2**19, 2**19 + 1, 3 * 2**20, 17 * 2**20]
@@ -87,7 +87,7 @@ def test_blocks_of_all_sizes_are_apart_and_come_back(device: na.Device) -> None:
 
 
 def test_threads_that_need_a_slab_at_once_lose_none(device: na.Device) -> None:
-    from numbasync.backend.cuda.pinned import PinnedPool
+    from numbasync.backend.cuda.pinned_memory import PinnedPool
 
     pool = PinnedPool(device.backend)  # type: ignore[arg-type]  # of this kind
     begin_all = threading.Barrier(4)

@@ -17,8 +17,8 @@ from numba.core import errors, types
 from numba.np.numpy_support import as_dtype, from_dtype
 
 import numbasync as na
-from numbasync.backend import base
-from numbasync.backend.cpu.device import CpuArray
+from numbasync.backend import protocols
+from numbasync.backend.cpu.runtime.device import CpuArray
 from numbasync.errors import KernelCompileError, KernelError, UnsupportedKernelError
 from numbasync.layout import dtype_key
 from tests.judge.outcome import COMPILED
@@ -78,7 +78,7 @@ def _run(dispatcher: Any, args: Sequence[Any], grid: Any, block: Any, shared: in
         executable = variants[tuple(keys)] = _compiled(device, dispatcher, tuple(keys))
     stream = device.new_stream(0)
     queue = stream.open()
-    queue.launch(base.Work(executable, grid, block, shared), values)
+    queue.launch(protocols.Work(executable, grid, block, shared), values)
     stream.synchronize()
     launched.append(engine_of(executable))
     error = queue.failure()
@@ -139,7 +139,7 @@ def _numbas(error: Exception) -> BaseException:
 
 def _numba_type(key: Hashable) -> Any:
     """Numba's type of an argument, by its part of a variant's key."""
-    if isinstance(key, base.ArrayKey):
+    if isinstance(key, protocols.ArrayKey):
         return types.Array(from_dtype(np.dtype(key.dtype)), key.ndim, key.order)
     if isinstance(key, tuple):
         return types.BaseTuple.from_types([_numba_type(k) for k in key])
@@ -150,7 +150,7 @@ def _passed(device: Any, argument: Any) -> tuple[Any, Hashable]:
     """An argument as the device takes it, and its part of a variant's key."""
     array = _array(argument)
     if array is not None:
-        key = base.ArrayKey(dtype_key(array.dtype), array.ndim, _order(array))
+        key = protocols.ArrayKey(dtype_key(array.dtype), array.ndim, _order(array))
         return CpuArray(array), key
     if type(argument) is tuple:
         parts = [_passed(device, a) for a in argument]

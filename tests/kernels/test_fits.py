@@ -9,7 +9,7 @@ import pytest
 
 import numbasync as na
 from numbasync.errors import LauncherError, LaunchError
-from numbasync.kernel import compile_count
+from numbasync.launch.variants import compile_count
 from numbasync_kernels import image, nn
 
 

@@ -15,11 +15,11 @@ from numba.cuda import grid as place
 from numba.cuda import threadIdx as thread
 
 import numbasync as na
-from numbasync import grid as grids
-from numbasync.axes import ALL, usage
 from numbasync.backend.cpu.limits import LIMITS
 from numbasync.errors import LaunchError
-from numbasync.plan import DEFAULT
+from numbasync.launch import grid as grids
+from numbasync.launch.axes import ALL, usage
+from numbasync.launch.plan import DEFAULT
 
 SHAPES: dict[int, tuple[int, ...]] = {0: (), 1: (37,), 2: (9, 20), 3: (5, 6, 7)}
 TILES: dict[int, tuple[int, ...]] = {1: (16,), 2: (4, 4), 3: (2, 4, 4)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from numbasync.batch.arena import ALIGNMENT, Life, place, rounded
+from numbasync.batch.fusion.arena import ALIGNMENT, Life, place, rounded
 
 lives = st.lists(
     st.tuples(st.integers(0, 5000), st.integers(0, 9), st.integers(0, 4)), max_size=24

@@ -14,8 +14,11 @@ import numpy as np
 import pytest
 
 import numbasync as na
-from numbasync.batch import Tuning, column_kernel, emit, fuse, prepared
-from numbasync.batch.prepared import Prepared
+from numbasync.batch import Tuning
+from numbasync.batch.codegen import columns, writer
+from numbasync.batch.fusion import groups
+from numbasync.batch.run import plan as prepared
+from numbasync.batch.run.plan import Prepared
 from tests.random_batches import CASES, Case, Kept, Shape, axes, broadcasts, part, program, reached
 from tests.trees import Value, binary, check, exact, reduced
 from tests.written_kernels import Memory, OutOfBoundsError, run
@@ -48,14 +51,14 @@ DTYPES = [np.float32, np.float16, np.int32, np.float64, np.int64]
 @pytest.fixture
 def folds(monkeypatch: pytest.MonkeyPatch) -> None:
     """No block holds a row, and blocks share short columns, too."""
-    monkeypatch.setattr(fuse, "ROW_MOST", 0)
-    monkeypatch.setattr(fuse, "WHOLE_MOST", 0)
-    monkeypatch.setattr(column_kernel, "LEAST_TILES", 1)
+    monkeypatch.setattr(groups, "ROW_MOST", 0)
+    monkeypatch.setattr(groups, "WHOLE_MOST", 0)
+    monkeypatch.setattr(columns, "LEAST_TILES", 1)
 
 
 @pytest.fixture
 def wide_indices(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (emit, column_kernel):
+    for module in (writer, columns):
         monkeypatch.setattr(module, "WIDE", 1)
 
 

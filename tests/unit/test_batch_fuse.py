@@ -9,12 +9,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from numbasync.batch import ops
-from numbasync.batch.codegen import form, write
-from numbasync.batch.fuse import MOST_ARRAYS, MOST_NODES, Fusion, fuse
-from numbasync.batch.graph import live
-from numbasync.batch.record import Of, Recorder
-from numbasync.batch.tuning import GPU, SERIAL
+from numbasync.batch.codegen.choose import form, write
+from numbasync.batch.fusion.groups import MOST_ARRAYS, MOST_NODES, Fusion, fuse
+from numbasync.batch.fusion.tuning import GPU, SERIAL
+from numbasync.batch.record import element_ops
+from numbasync.batch.record.nodes import live
+from numbasync.batch.record.recorder import Of, Recorder
 
 
 class Recording:
@@ -23,7 +23,7 @@ class Recording:
     def __init__(self) -> None:
         self.recorder = Recorder()
 
-    def input(self, *shape: int, dtype: Any = ops.F32) -> Of:
+    def input(self, *shape: int, dtype: Any = element_ops.F32) -> Of:
         return Of(self.recorder.source(shape, np.dtype(dtype), None).number)
 
     def __call__(self, name: str, *operands: Any) -> Of:

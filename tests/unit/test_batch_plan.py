@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 
 import numbasync as na
-from numbasync.batch import kept, modules
-from numbasync.batch.codegen import write
-from numbasync.batch.fuse import fuse
-from numbasync.batch.record import Recorder
-from numbasync.batch.tuning import Tuning
+from numbasync.batch.codegen import kernel_cache, kernel_files
+from numbasync.batch.codegen.choose import write
+from numbasync.batch.fusion.groups import fuse
+from numbasync.batch.fusion.tuning import Tuning
+from numbasync.batch.record.recorder import Recorder
 from numbasync.errors import CallerError, DTypeError
 
 ROOT = Path(__file__).parent.parent.parent
@@ -206,8 +206,8 @@ def test_threads_that_ask_at_once_get_one_kernel() -> None:
 
     def ask() -> None:
         start.wait()
-        modules.loading(text).run()
-        found.append(modules.find(text))
+        kernel_files.loading(text).run()
+        found.append(kernel_files.find(text))
 
     threads = [threading.Thread(target=ask) for _ in range(6)]
     for thread in threads:
@@ -231,7 +231,7 @@ with na.use_device(na.devices("cpu")[0]):
 
 
 def test_the_next_process_compiles_nothing(tmp_path: Path, python_env: dict[str, str]) -> None:
-    env = {**python_env, modules.FOLDER: str(tmp_path)}
+    env = {**python_env, kernel_files.FOLDER: str(tmp_path)}
     counts = []
     for _ in range(2):
         result = subprocess.run(
@@ -249,7 +249,7 @@ def test_a_folder_that_cannot_be_written_to_is_no_error(
 ) -> None:
     blocked = tmp_path / "a file"
     blocked.write_text("")
-    env = {**python_env, modules.FOLDER: str(blocked)}
+    env = {**python_env, kernel_files.FOLDER: str(blocked)}
     result = subprocess.run(
         [sys.executable, "-W", "error", "-c", PROGRAM],
         env=env, capture_output=True, text=True, timeout=120,
@@ -287,22 +287,22 @@ def test_a_folder_that_others_can_write_to_is_not_used(
     """Here `__wrapped__`: without what is remembered for the process."""
     if "owner" in how and os.geteuid() != 0:
         pytest.skip("only root gives files away")
-    monkeypatch.setenv(modules.FOLDER, str(tmp_path / "cache"))
+    monkeypatch.setenv(kernel_files.FOLDER, str(tmp_path / "cache"))
     before = os.umask(0o002)  # of systems on which each user has a group
     try:
-        own = modules.folder.__wrapped__()
+        own = kernel_files.folder.__wrapped__()
     finally:
         os.umask(before)
     assert own == tmp_path / "cache" / "batch"
     assert own.stat().st_mode & 0o777 == own.parent.stat().st_mode & 0o777 == 0o700
     (tmp_path / "cache").chmod(0o1777)
-    assert modules.folder.__wrapped__() == own  # nobody else can replace it there
+    assert kernel_files.folder.__wrapped__() == own  # nobody else can replace it there
     (tmp_path / "cache").chmod(0o700)
     SHARED[how](own)
     with pytest.warns(RuntimeWarning, match=f"not kept in {own}: .*NUMBASYNC_CACHE_DIR") as told:
-        elsewhere = modules.folder.__wrapped__()
+        elsewhere = kernel_files.folder.__wrapped__()
     assert len(told) == 1
-    assert elsewhere == modules._private()
+    assert elsewhere == kernel_files._private()
     assert elsewhere.stat().st_mode & 0o777 == 0o700
 
 
@@ -310,9 +310,9 @@ def test_a_folder_that_is_cleared_meanwhile_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     where = tmp_path / "batch"
-    monkeypatch.setattr(modules, "folder", lambda: where)
+    monkeypatch.setattr(kernel_files, "folder", lambda: where)
     for factor in (3, 5):
-        monkeypatch.setattr(modules, "_made", {})  # other tests have such kernels
+        monkeypatch.setattr(kernel_files, "_made", {})  # other tests have such kernels
         b = na.CommandBatch(CPU)
         x = b.upload(np.arange(factor * 10 + 1, dtype=np.int32))
         y = b.where(x > factor, x * x - factor, b.cast(x, np.int32) + b.max(x) * factor)
@@ -330,10 +330,10 @@ def test_kernels_that_nobody_uses_any_more_are_removed(
     (written,) = b.plan().prepared.texts
 
     def another_process() -> None:
-        monkeypatch.setattr(modules, "_made", {})
-        modules.loading(written).run()
+        monkeypatch.setattr(kernel_files, "_made", {})
+        kernel_files.loading(written).run()
 
-    monkeypatch.setattr(modules, "folder", lambda: tmp_path)
+    monkeypatch.setattr(kernel_files, "folder", lambda: tmp_path)
     another_process()
     assert b.compute_sync(y).shape == x.shape  # compiled, and kept
     mine = {p for p in tmp_path.rglob("*") if p.is_file()}
@@ -344,21 +344,21 @@ def test_kernels_that_nobody_uses_any_more_are_removed(
     others = [tmp_path / "notes.py", tmp_path / f"__pycache__/notes.{name}.nbi"]
     for path in (*old, *others):
         path.write_text("")
-    then = time.time() - kept.KEPT - 60
+    then = time.time() - kernel_cache.KEPT - 60
     for path in (*old, *others, text):
         os.utime(path, (then, then))
     used: list[Path] = []
     with monkeypatch.context() as patch:
-        patch.setattr(kept, "use", used.append)
+        patch.setattr(kernel_cache, "use", used.append)
         another_process()
     assert used == [text]
     os.utime(text, (then, then))  # file systems may have noted that it was read, or may not
     stamp = text.stat().st_mtime_ns
-    kept.use(text)
+    kernel_cache.use(text)
     assert text.stat().st_mtime_ns == stamp  # or what was compiled from it is found no more
     for looked in (time.time(), 0):
-        os.utime(tmp_path / kept.STAMP, (looked, looked))
-        kept.tidy(tmp_path)
+        os.utime(tmp_path / kernel_cache.STAMP, (looked, looked))
+        kernel_cache.tidy(tmp_path)
         assert [p.exists() for p in old] == [looked > 0] * 2  # once a day
     assert {*mine, *others} <= set(tmp_path.rglob("*"))
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import numbasync as na
-from numbasync.batch import ops, structure
-from numbasync.batch.graph import CONSTANT
-from numbasync.batch.ids import BufferId
-from numbasync.batch.record import Recorder
+from numbasync.batch.record import call_cache, element_ops
+from numbasync.batch.record.buffer_id import BufferId
+from numbasync.batch.record.nodes import CONSTANT
+from numbasync.batch.record.recorder import Recorder
 from numbasync.errors import DTypeError
 
 OPERATORS = [operator.add, operator.sub, operator.mul, operator.truediv, operator.pow,
@@ -26,13 +26,15 @@ def r() -> Recorder:
 
 
 def input_of(r: Recorder, shape: tuple[int, ...] = (3,), dtype: Any = np.float32) -> BufferId:
-    return r.source(shape, ops.check_dtype(dtype, "a test"), None)
+    return r.source(shape, element_ops.check_dtype(dtype, "a test"), None)
 
 
 @pytest.mark.parametrize("apply", OPERATORS, ids=lambda f: f.__name__)
 def test_types_are_those_of_numpy(r: Recorder, apply: Any) -> None:
     compared = 0
-    operands: list[tuple[Any, Any]] = [(input_of(r, (3,), t), np.ones(3, t)) for t in ops.DTYPES]
+    operands: list[tuple[Any, Any]] = [
+        (input_of(r, (3,), t), np.ones(3, t)) for t in element_ops.DTYPES
+    ]
     operands += [(v, v) for v in (2, 2.5, True, np.float64(2), np.int32(3), np.float16(1))]
     for (a, x), (b, y) in itertools.product(operands, operands):
         if not isinstance(a, BufferId) and not isinstance(b, BufferId):
@@ -42,7 +44,7 @@ def test_types_are_those_of_numpy(r: Recorder, apply: Any) -> None:
             want = np.power(x, y) if apply is operator.pow else apply(x, y)
         except TypeError:
             want = None
-        if want is None or want.dtype not in ops.DTYPES:
+        if want is None or want.dtype not in element_ops.DTYPES:
             with pytest.raises(DTypeError):
                 apply(a, b)
             continue
@@ -55,11 +57,11 @@ def test_types_are_those_of_numpy(r: Recorder, apply: Any) -> None:
 def test_numbers_do_not_widen_the_results_of_a_programs_functions(r: Recorder) -> None:
     f = na.elementwise(lambda x, y: x * y)
     numbers = (2, 2.5, True, np.float64(2), np.int32(3), np.float16(1))
-    for dtype, number in itertools.product(ops.DTYPES, numbers):
+    for dtype, number in itertools.product(element_ops.DTYPES, numbers):
         have = f(input_of(r, (3,), dtype), number)
         assert have.dtype == np.result_type(dtype, number), (dtype, number)
     passed = [r.nodes[f(input_of(r), k).number].loops[1] for k in (2.5, 2)]
-    assert passed == [ops.F32, ops.I64]  # an int may be a count
+    assert passed == [element_ops.F32, element_ops.I64]  # an int may be a count
 
 
 def test_shapes_are_those_of_numpy(r: Recorder) -> None:
@@ -77,7 +79,7 @@ def test_shapes_are_those_of_numpy(r: Recorder) -> None:
 def test_reductions_have_the_shape_and_type_of_numpys(
     r: Recorder, name: str, keepdims: bool
 ) -> None:
-    for dtype, axis in itertools.product(ops.DTYPES, [None, 0, 1, -1]):
+    for dtype, axis in itertools.product(element_ops.DTYPES, [None, 0, 1, -1]):
         want = np.asarray(getattr(np, name)(np.ones((2, 3), dtype), axis=axis, keepdims=keepdims))
         x = input_of(r, (2, 3), dtype)
         node = r.nodes[r.reduce(name, x.number, axis, keepdims)]
@@ -100,8 +102,8 @@ def test_what_constants_decide_is_computed_at_once(r: Recorder) -> None:
     assert (x - 0).number == x.number
     assert (x + 0).number != x.number  # -0.0 + 0 is 0.0
     assert r.elementwise("where", True, x, 3).number == x.number
-    assert r.cast(x.number, ops.F32) == x.number
-    two = r.elementwise("exp", r.again(r.constant(0.0, ops.F64))) + np.float64(1)
+    assert r.cast(x.number, element_ops.F32) == x.number
+    two = r.elementwise("exp", r.again(r.constant(0.0, element_ops.F64))) + np.float64(1)
     assert r.nodes[two.number].op == CONSTANT
     assert r.values[two.number] == 2.0
 
@@ -159,7 +161,7 @@ def test_what_is_known_is_recorded_as_what_is_new(monkeypatch: pytest.MonkeyPatc
         known = Recorder()
         have = calls(numbers, known)
         with monkeypatch.context() as patch:
-            patch.setattr(structure, "_empty", structure.Structure())
+            patch.setattr(call_cache, "_empty", call_cache.Structure())
             new = Recorder()
             want = calls(numbers, new)
         assert known.nodes == new.nodes, numbers
@@ -183,15 +185,15 @@ def test_equal_calls_lead_to_one_structure_whatever_their_numbers_are() -> None:
 
 
 def test_ever_new_structures_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(structure, "MOST", 20)
-    monkeypatch.setattr(structure, "_empty", structure.Structure())
-    first, seen = structure.empty(), set[int]()
+    monkeypatch.setattr(call_cache, "MOST", 20)
+    monkeypatch.setattr(call_cache, "_empty", call_cache.Structure())
+    first, seen = call_cache.empty(), set[int]()
     for n in range(1, 60):
         r = Recorder()
         y = input_of(r, (n,)) * 2 + 1
         assert y.shape == (n,) and len(r.nodes) == 5
-        seen.add(id(structure.empty()))
-    assert len(seen) > 5 or structure.empty() is not first
+        seen.add(id(call_cache.empty()))
+    assert len(seen) > 5 or call_cache.empty() is not first
 
 
 def test_dir_shows_what_programs_call_and_nothing_else() -> None:

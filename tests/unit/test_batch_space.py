@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from numbasync.batch.space import Space, reduced_space, steps
+from numbasync.batch.fusion.indexing import Space, reduced_space, steps
 from numbasync.errors import InternalError
 from numbasync.layout import Shape
 

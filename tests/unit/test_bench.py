@@ -11,10 +11,19 @@ from typing import Any
 
 import pytest
 
-from numbasync.bench import chart, host_work, page, report, targets
-from numbasync.bench.measure import Case, Measured, Missing, measure, per_part, said, timed, timing
-from numbasync.bench.targets import Target
 from numbasync.errors import CallerError
+from numbasync.tools.bench import chart, host_work, page, report, targets
+from numbasync.tools.bench.measure import (
+    Case,
+    Measured,
+    Missing,
+    measure,
+    per_part,
+    said,
+    timed,
+    timing,
+)
+from numbasync.tools.bench.targets import Target
 
 LOG: list[str] = []
 

@@ -13,12 +13,13 @@ import pytest
 from numba import cuda
 
 import numbasync as na
-from numbasync import cli
-from numbasync.bench import by_hand, compiling, cpu, repeats, simulator
-from numbasync.bench.awaits import NAMES
-from numbasync.bench.cpu_cases import CASES, Array, Case
-from numbasync.bench.long_kernels import LONG
-from numbasync.bench.repeats import Result, measure_case, shown
+from numbasync.tools import cli
+from numbasync.tools.bench import compiling, cpu, repeats
+from numbasync.tools.bench.awaits import NAMES
+from numbasync.tools.bench.cpu_cases import CASES, Array, Case
+from numbasync.tools.bench.long_kernels import LONG
+from numbasync.tools.bench.peers import by_hand, simulator
+from numbasync.tools.bench.repeats import Result, measure_case, shown
 
 
 @pytest.fixture

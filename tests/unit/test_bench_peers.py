@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 
 import numbasync as na
-from numbasync.bench import core_peer, driver, floor, host_callback, peers, raw, raw_graph
-from numbasync.bench.measure import Case, Measured, Missing, measure
-from numbasync.bench.work import BLOCKS, THREADS, N
+from numbasync.tools.bench import peer_registry
+from numbasync.tools.bench.measure import Case, Measured, Missing, measure
+from numbasync.tools.bench.peers import core_peer, driver, floor, host_callback, raw, raw_graph
+from numbasync.tools.bench.work import BLOCKS, THREADS, N
 
 
 class FakeDriver:
@@ -209,7 +210,7 @@ def cu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
 
 def measured(make: Callable[[int], list[Case]]) -> Measured:
     async def run() -> Measured:
-        return await measure(peers.excusable(make(0)), calls=20, rounds=3)
+        return await measure(peer_registry.excusable(make(0)), calls=20, rounds=3)
 
     return na.run(run())
 
@@ -309,9 +310,9 @@ def test_who_is_not_installed_is_named(cu: FakeDriver, monkeypatch: pytest.Monke
         return known(name, package)
 
     monkeypatch.setattr(importlib, "import_module", absent_first)
-    only = tuple(p for p in peers.PEERS if p[1] != "numba_peer")
-    monkeypatch.setattr(peers, "PEERS", only)
-    found = peers.of("launch", SimpleNamespace(kind="cuda", ordinal=0))  # type: ignore[arg-type]
+    only = tuple(p for p in peer_registry.PEERS if p[1] != "numba_peer")
+    monkeypatch.setattr(peer_registry, "PEERS", only)
+    found = peer_registry.of("launch", SimpleNamespace(kind="cuda", ordinal=0))  # type: ignore[arg-type]
     assert {m.name: m.why for m in found.missing} == {
         "CuPy RawKernel": "ModuleNotFoundError: no cupy here",
         "PyTorch": "ModuleNotFoundError: no torch here",
@@ -321,9 +322,11 @@ def test_who_is_not_installed_is_named(cu: FakeDriver, monkeypatch: pytest.Monke
 
 
 def test_every_peer_has_the_suites_that_it_is_listed_for() -> None:
-    for _, module, suites in peers.PEERS:
+    for _, module, suites in peer_registry.PEERS:
         if module == "triton_peer":
             continue  # imports Triton
         for suite in suites:
-            found = getattr(importlib.import_module(f"numbasync.bench.{module}"), f"of_{suite}")
+            found = getattr(
+                importlib.import_module(f"numbasync.tools.bench.peers.{module}"), f"of_{suite}"
+            )
             assert callable(found)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from numbasync.testing.benchmarks import Replay
+from numbasync.testing.timing.benchmark_kernel import Replay
 from tests.unit.test_plugin import Project
 
 TESTS = """

@@ -7,8 +7,8 @@ import sys
 import types
 from typing import Any
 
-from numbasync import callsite
-from numbasync.callsite import CallSite, call_site
+from numbasync.device import callsite
+from numbasync.device.callsite import CallSite, call_site
 
 
 def here() -> int:

@@ -13,7 +13,8 @@ from numba import complex64, cuda, float32, int32, int64
 
 import numbasync as na
 from numbasync import testing
-from numbasync.backend.cpu import checked, compiled, generate
+from numbasync.backend.cpu.compiler import checked_kernel, generate
+from numbasync.backend.cpu.compiler import kernel as compiled
 from numbasync.errors import (
     CallerError,
     DataRaceError,
@@ -564,7 +565,7 @@ def test_who_watches_a_kernel_pays_for_that_alone(monkeypatch: pytest.MonkeyPatc
         made.append((program.checked, threading.current_thread() is threading.main_thread()))
         return generate.entry_of(program, *more)
 
-    for module in (checked, compiled):
+    for module in (checked_kernel, compiled):
         monkeypatch.setattr(module, "entry_of", entry_of)
     before = testing.counters()
     for watches in (True, True, False, False):

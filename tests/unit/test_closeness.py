@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from numbasync.errors import CallerError
-from numbasync.testing.closeness import Tolerance, compare
+from numbasync.testing.check.closeness import Tolerance, compare
 
 DEFAULT = Tolerance()
 

@@ -9,8 +9,8 @@ import pytest
 from numba import cuda, float32
 
 import numbasync as na
-from numbasync.backend.cpu import compiled, pipeline
-from numbasync.backend.cpu.native import types
+from numbasync.backend.cpu.compiler import kernel, pipeline
+from numbasync.backend.cpu.library.entry_points import types
 
 
 @pytest.fixture(autouse=True)
@@ -47,16 +47,16 @@ def with_columns(z: na.KernelOutput):
     z[cuda.threadIdx.x, cuda.threadIdx.y] = cuda.blockDim.x
 
 
-def compiled_from_now_on(monkeypatch: pytest.MonkeyPatch) -> list[compiled.Compiled]:
+def compiled_from_now_on(monkeypatch: pytest.MonkeyPatch) -> list[kernel.Compiled]:
     """A list to which every kernel that is compiled from now on is added."""
-    made: list[compiled.Compiled] = []
-    init = compiled.Compiled.__init__
+    made: list[kernel.Compiled] = []
+    init = kernel.Compiled.__init__
 
-    def kept(self: compiled.Compiled, *args: Any, **kwargs: Any) -> None:
+    def kept(self: kernel.Compiled, *args: Any, **kwargs: Any) -> None:
         init(self, *args, **kwargs)
         made.append(self)
 
-    monkeypatch.setattr(compiled.Compiled, "__init__", kept)
+    monkeypatch.setattr(kernel.Compiled, "__init__", kept)
     return made
 
 

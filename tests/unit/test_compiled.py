@@ -11,8 +11,10 @@ import pytest
 from numba import cuda, float32, int64
 
 import numbasync as na
-from numbasync.backend.base import ArrayKey
-from numbasync.backend.cpu import compiled, engines, sharing
+from numbasync.backend.cpu.compiler import block_scheduling
+from numbasync.backend.cpu.compiler import kernel as compiled
+from numbasync.backend.cpu.runtime import choose_engine
+from numbasync.backend.protocols import ArrayKey
 from numbasync.errors import (
     BarrierDivergenceError,
     CallerError,
@@ -107,8 +109,8 @@ def test_what_cannot_be_compiled_says_why_once() -> None:
 def test_one_engine_may_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     dispatcher = halve_sums.kernel
     keys = (ArrayKey("<f4", 1, "C"),) * 2
-    assert engines.prepared(dispatcher, keys, 1024, "auto").engine == "compiled"
-    made = engines.prepared(dispatcher, keys, 1024, "interpreted")
+    assert choose_engine.prepared(dispatcher, keys, 1024, "auto").engine == "compiled"
+    made = choose_engine.prepared(dispatcher, keys, 1024, "interpreted")
     assert (made.engine, made.why) == (
         "interpreted",
         "NUMBASYNC_CPU_ENGINE=interpreted asks for it",
@@ -116,10 +118,10 @@ def test_one_engine_may_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
         UnsupportedKernelError, match=r"loop_with_an_end is not compiled.*: an else"
     ):
-        engines.prepared(loop_with_an_end.kernel, keys, 1024, "compiled")
+        choose_engine.prepared(loop_with_an_end.kernel, keys, 1024, "compiled")
     monkeypatch.setenv("NUMBASYNC_CPU_ENGINE", "warp")
     with pytest.raises(CallerError, match="write auto, compiled or interpreted"):
-        engines.wish()
+        choose_engine.wish()
 
 
 # --- messages ---
@@ -221,11 +223,11 @@ def test_the_blocks_of_a_large_launch_are_shared_out(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(compiled.Compiled, "_run", note)
     z = na.zeros(7, np.int32).sync()
-    n = sharing.SPREAD_THREADS
+    n = block_scheduling.SPREAD_THREADS
     count_all[n // 64, 64](z).sync()
     assert z.to_host().sync().sum() == n
     bounds = sorted((first, end) for _, first, end in seen)
-    assert len(bounds) == 3 * sharing.PARTS
+    assert len(bounds) == 3 * block_scheduling.PARTS
     assert [b for _, b in bounds[:-1]] == [a for a, _ in bounds[1:]]
 
 
@@ -238,7 +240,7 @@ def test_of_several_parts_that_fail_the_first_is_told(monkeypatch: pytest.Monkey
         z[cuda.grid(1) + 1_000_000] = 1
 
     with pytest.raises(KernelError, match="index 1"):
-        fail[sharing.SPREAD_THREADS // 64, 64](na.zeros(4).sync()).sync()
+        fail[block_scheduling.SPREAD_THREADS // 64, 64](na.zeros(4).sync()).sync()
 
 
 def test_shared_memory_is_of_a_block() -> None:
@@ -345,15 +347,15 @@ def test_blocks_that_meet_are_not_too_many() -> None:
 
 
 def test_blocks_that_contend_are_shared_out_if_that_is_quicker() -> None:
-    many = sharing.SPREAD_THREADS
+    many = block_scheduling.SPREAD_THREADS
     for alone, shared in ((1.0, 2.0), (2.0, 1.0)):
-        costs = sharing.Costs(contend=True)
+        costs = block_scheduling.Costs(contend=True)
         assert costs.are_shared(many, 64)
         costs.took(True, shared)
         assert not costs.are_shared(many, 64)  # to know what it takes alone
         costs.took(False, alone)
         assert costs.are_shared(many, 64) is (shared < alone)
-    others = sharing.Costs(contend=False)
+    others = block_scheduling.Costs(contend=False)
     others.took(True, 1.0)
     assert others.are_shared(many, 64)
     others.took(False, 1e-9)
@@ -362,9 +364,11 @@ def test_blocks_that_contend_are_shared_out_if_that_is_quicker() -> None:
 
 def test_kernels_with_atomic_operations_contend() -> None:
     add_up[1, 1](na.zeros(1)).sync()
-    engine = engines.prepared(add_up.kernel, (ArrayKey("<f4", 1, "C"),), 1024, "compiled")
+    engine = choose_engine.prepared(add_up.kernel, (ArrayKey("<f4", 1, "C"),), 1024, "compiled")
     assert engine.program.has_atomics()  # type: ignore[union-attr]
-    other = engines.prepared(halve_sums.kernel, (ArrayKey("<f4", 1, "C"),) * 2, 1024, "compiled")
+    other = choose_engine.prepared(
+        halve_sums.kernel, (ArrayKey("<f4", 1, "C"),) * 2, 1024, "compiled"
+    )
     assert not other.program.has_atomics()  # type: ignore[union-attr]
 
 

@@ -12,10 +12,10 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from numba import cuda, int64
 
-from numbasync.backend.base import ArrayKey, Checks, Right
-from numbasync.backend.cpu.compiled import Compiled
-from numbasync.backend.cpu.engine import Engine
-from numbasync.backend.cpu.interpret import Interpreted
+from numbasync.backend.cpu.compiler.kernel import Compiled
+from numbasync.backend.cpu.interpreter.interpret import Interpreted
+from numbasync.backend.cpu.runtime.workers import Engine
+from numbasync.backend.protocols import ArrayKey, Checks, Right
 
 _numbers = itertools.count()
 # What differs between threads, and what is the same for all of a block.

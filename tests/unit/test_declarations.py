@@ -14,7 +14,7 @@ from numba import cuda
 
 import numbasync as na
 from numbasync.errors import LauncherError
-from numbasync.signature import check_kernel, parameters
+from numbasync.launch.parameters import check_kernel, parameters
 
 if TYPE_CHECKING:
     import somewhere  # pyright: ignore[reportMissingImports]

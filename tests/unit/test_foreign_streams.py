@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import numbasync as na
-from numbasync.backend.handles import Handle, event_handle, stream_handle
+from numbasync.backend.stream_handles import Handle, event_handle, stream_handle
 from numbasync.errors import CallerError, DeviceMismatchError, LaunchError, OperationError
 from tests.common import add_one
 

@@ -12,8 +12,9 @@ from numba import cuda
 from numba.cuda.descriptor import cuda_target
 
 import numbasync as na
-from numbasync.backend.base import ArrayKey
-from numbasync.backend.cpu import engines, gpu_compiler
+from numbasync.backend.cpu.compiler import numba_cuda
+from numbasync.backend.cpu.runtime import choose_engine
+from numbasync.backend.protocols import ArrayKey
 from numbasync.errors import InterpretedKernelWarning, KernelCompileError
 from numbasync.testing import counters
 
@@ -66,10 +67,10 @@ def test_nothing_is_kept() -> None:
         return [nvvm.NVVM, kind.get_call_template, kind.get_overload, dict(twice.overloads)]
 
     before = state()
-    assert gpu_compiler.refusal(takes, [KEY, KEY]) is None
+    assert numba_cuda.refusal(takes, [KEY, KEY]) is None
     functions = len(context._defns)
-    assert gpu_compiler.refusal(takes, [KEY, KEY]) is None
-    assert "and_" in str(gpu_compiler.refusal(refused, [KEY, KEY]))
+    assert numba_cuda.refusal(takes, [KEY, KEY]) is None
+    assert "and_" in str(numba_cuda.refusal(refused, [KEY, KEY]))
     assert len(context._defns) == functions
     assert state() == before and not takes.overloads
 
@@ -77,16 +78,16 @@ def test_nothing_is_kept() -> None:
 @pytest.mark.parametrize("only", ["auto", "compiled", "interpreted"])
 def test_no_engine_runs_what_is_refused(only: str) -> None:
     with pytest.raises(KernelCompileError, match="which uses z: array.*, x: array"):
-        engines.prepared(refused, (KEY, KEY), 1024, only)
+        choose_engine.prepared(refused, (KEY, KEY), 1024, only)
 
 
 def test_what_is_compiled_alike_is_not_asked_about(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
-    monkeypatch.setattr(gpu_compiler, "refusal", lambda d, keys: asked.append(d))
+    monkeypatch.setattr(numba_cuda, "refusal", lambda d, keys: asked.append(d))
     for kernel in (takes, floors, loop_with_an_end):
         warns = pytest.warns(InterpretedKernelWarning) if kernel is loop_with_an_end else PLAIN
         with warns:
-            engines.prepared(kernel, (KEY, KEY), 1024, "auto")
+            choose_engine.prepared(kernel, (KEY, KEY), 1024, "auto")
     assert asked == [floors, loop_with_an_end]
 
 
@@ -94,10 +95,10 @@ def test_a_numba_that_is_another_refuses_nothing(monkeypatch: pytest.MonkeyPatch
     def broken(*args: Any) -> None:
         raise AttributeError("CUDACompiler")
 
-    monkeypatch.setattr(gpu_compiler, "_compiled", broken)
-    assert gpu_compiler.refusal(refused, [KEY, KEY]) is None
+    monkeypatch.setattr(numba_cuda, "_compiled", broken)
+    assert numba_cuda.refusal(refused, [KEY, KEY]) is None
     monkeypatch.undo()
-    assert isinstance(gpu_compiler.refusal(floors, [KEY, KEY]), KeyError)
+    assert isinstance(numba_cuda.refusal(floors, [KEY, KEY]), KeyError)
 
 
 def test_elements_of_the_type_of_an_array_in_a_tuple() -> None:
@@ -108,12 +109,12 @@ def test_elements_of_the_type_of_an_array_in_a_tuple() -> None:
         z[0] = own[0] + arrays[0][0]
 
     keys = (KEY, (KEY, ArrayKey("<i8", 1, "C")))
-    assert engines.prepared(put, keys, 1024, "compiled").engine == "compiled"
+    assert choose_engine.prepared(put, keys, 1024, "compiled").engine == "compiled"
 
 
 def test_kernels_of_batches_are_not_asked_about(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
-    monkeypatch.setattr(gpu_compiler, "refusal", lambda d, keys: asked.append(d))
+    monkeypatch.setattr(numba_cuda, "refusal", lambda d, keys: asked.append(d))
 
     def written(inner: Any) -> int:  # not of any process before: nothing is on disk
         with na.use_device("cpu"):

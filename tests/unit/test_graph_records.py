@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import numbasync as na
-from numbasync.backend.base import Command
-from numbasync.host import sharing
-from numbasync.memory import Storage
-from numbasync.recorded import Order, Step
+from numbasync.backend.protocols import Command
+from numbasync.device.storage import Storage
+from numbasync.graphs.recording import Order, Step
+from numbasync.tensors.pinned import sharing
 from numbasync.testing import gate
 from tests.common import add_one, saxpy
 

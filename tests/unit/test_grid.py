@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from numbasync import grid
-from numbasync.backend.base import Limits
+from numbasync.backend.protocols import Limits
 from numbasync.errors import LaunchError, ShapeError
-from numbasync.grid import Geometry, Request
-from numbasync.partition import Partition
+from numbasync.launch import grid
+from numbasync.launch.grid import Geometry, Request
+from numbasync.tensors.partition import Partition
 
 LIMITS = Limits(1024, (1024, 1024, 64), (2**31 - 1, 65535, 65535), 49152, 32, 1)
 

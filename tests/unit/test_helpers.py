@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from numbasync import helpers
+from numbasync.device import copy_threads
 
 
 def test_settling_waits_for_what_was_given() -> None:
@@ -15,11 +15,11 @@ def test_settling_waits_for_what_was_given() -> None:
         done.set()
 
     def settle() -> None:
-        helpers.settle(30)
+        copy_threads.settle(30)
         assert done.is_set()
         settled.set()
 
-    helpers.give(call)
+    copy_threads.give(call)
     waiting = threading.Thread(target=settle)
     waiting.start()
     assert not settled.wait(0.01)
@@ -30,8 +30,8 @@ def test_settling_waits_for_what_was_given() -> None:
 
 def test_settling_gives_up_on_a_thread_that_is_held() -> None:
     gate = threading.Event()
-    helpers.give(lambda: gate.wait(30))
-    helpers.settle(0.001)  # returns, and the threads go on
+    copy_threads.give(lambda: gate.wait(30))
+    copy_threads.settle(0.001)  # returns, and the threads go on
     gate.set()
-    helpers.settle(30)
-    assert helpers.background(lambda: 1).result(30) == 1
+    copy_threads.settle(30)
+    assert copy_threads.background(lambda: 1).result(30) == 1

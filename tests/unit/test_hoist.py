@@ -12,13 +12,13 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from numba import cuda
 
-from numbasync.backend.base import ArrayKey
-from numbasync.backend.cpu import hoist
-from numbasync.backend.cpu.compiled import Compiled
-from numbasync.backend.cpu.engine import Engine
-from numbasync.backend.cpu.interpret import Interpreted
-from numbasync.backend.cpu.native import types
-from numbasync.backend.cpu.translate import translate
+from numbasync.backend.cpu.compiler import bounds_hoisting
+from numbasync.backend.cpu.compiler.kernel import Compiled
+from numbasync.backend.cpu.compiler.translate import translate
+from numbasync.backend.cpu.interpreter.interpret import Interpreted
+from numbasync.backend.cpu.library.entry_points import types
+from numbasync.backend.cpu.runtime.workers import Engine
+from numbasync.backend.protocols import ArrayKey
 from numbasync.errors import OutOfBoundsError
 
 _numbers = itertools.count()
@@ -165,5 +165,5 @@ def test_random_indices(body: str) -> None:
 )  # fmt: skip
 def test_what_is_checked_once_a_block(name: str, hoisted: bool) -> None:
     program = translate(made(CASES[name], "z, x, n").py_func)
-    found = hoist.Hoist(program, (KINDS[VECTOR], KINDS[VECTOR], NUMBER))
+    found = bounds_hoisting.Hoist(program, (KINDS[VECTOR], KINDS[VECTOR], NUMBER))
     assert (found.condition is not None) is hoisted

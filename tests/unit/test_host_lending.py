@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import numbasync as na
-from numbasync.backend.cpu.streams import CpuStream
+from numbasync.backend.cpu.runtime.streams import CpuStream
 from numbasync.errors import AliasError, ReentrancyError
 from numbasync.testing import Gate
 from tests.common import add_one, fresh, saxpy

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from numbasync.backend import interchange
+from numbasync.backend import array_protocols
 from numbasync.errors import DTypeError, OperationError, ShapeError
 
 
@@ -82,7 +82,7 @@ class Made:
 
 
 def read(obj: Any) -> np.ndarray:
-    return interchange.numpy_of(interchange.read_dlpack(obj))
+    return array_protocols.numpy_of(array_protocols.read_dlpack(obj))
 
 
 @pytest.mark.parametrize("version", [None, (1, 0), (1, 3)])
@@ -120,9 +120,9 @@ def test_an_array_of_nothing_may_have_no_address() -> None:
 
 def test_what_a_capsule_says_of_writing() -> None:
     array = np.zeros(3)
-    assert interchange.read_dlpack(Made(array, (1, 0), interchange.READ_ONLY)).readonly
-    assert not interchange.read_dlpack(Made(array, (1, 0))).readonly
-    assert not interchange.read_dlpack(Made(array)).readonly
+    assert array_protocols.read_dlpack(Made(array, (1, 0), array_protocols.READ_ONLY)).readonly
+    assert not array_protocols.read_dlpack(Made(array, (1, 0))).readonly
+    assert not array_protocols.read_dlpack(Made(array)).readonly
 
 
 REFUSED: dict[str, tuple[Made, type, str]] = {
@@ -155,8 +155,8 @@ def test_a_capsule_is_held_and_then_given_back() -> None:
 
     array = np.arange(4.0).view(Array)
     alive = weakref.ref(array)
-    export = interchange.read_dlpack(array)
-    found = interchange.numpy_of(export)
+    export = array_protocols.read_dlpack(array)
+    found = array_protocols.numpy_of(export)
     del array, export
     gc.collect()
     assert alive() is not None and found.tolist() == [0, 1, 2, 3]
@@ -168,10 +168,10 @@ def test_a_capsule_is_held_and_then_given_back() -> None:
 def test_an_interface_may_leave_out_the_strides_and_must_not_have_a_mask() -> None:
     array = np.arange(6, dtype=np.int32)
     said = {"shape": (2, 3), "typestr": "<i4", "data": (array.ctypes.data, True), "version": 2}
-    export = interchange.read_interface(array, said)
+    export = array_protocols.read_interface(array, said)
     assert (export.strides, export.nbytes, export.readonly) == ((12, 4), 24, True)
     with pytest.raises(OperationError, match="is masked"):
-        interchange.read_interface(array, {**said, "mask": array})
+        array_protocols.read_interface(array, {**said, "mask": array})
 
 
 @pytest.mark.parametrize(
@@ -179,11 +179,11 @@ def test_an_interface_may_leave_out_the_strides_and_must_not_have_a_mask() -> No
     [(np.zeros(3), (1, 0)), (3, None), (np.ndarray, None), (np.float32(3), None)],
 )
 def test_places(obj: Any, at: Any) -> None:
-    assert interchange.place(obj) == at
+    assert array_protocols.place(obj) == at
 
 
 def test_places_have_names() -> None:
-    names = [interchange.where(at) for at in ((1, 0), (3, 1), (2, 1), (13, 0), (2, -1), (7, 2))]
+    names = [array_protocols.where(at) for at in ((1, 0), (3, 1), (2, 1), (13, 0), (2, -1), (7, 2))]
     host = "in host memory"
     assert names == [
         host, host, "on cuda:1", "on cuda:0", "on a GPU", "on device 2 of DLPack's kind 7",
@@ -196,4 +196,4 @@ def test_a_device_that_cannot_be_named_is_refused() -> None:
             raise ValueError("Unknown device type meta")
 
     with pytest.raises(OperationError, match="Meta does not lend its memory: Unknown device"):
-        interchange.place(Meta(np.zeros(3)))
+        array_protocols.place(Meta(np.zeros(3)))

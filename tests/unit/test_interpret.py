@@ -13,11 +13,11 @@ from hypothesis.extra import numpy as hnp
 from numba import cuda, float32, int8, uint8
 from numba.cuda import blockDim, blockIdx, grid, syncthreads, threadIdx
 
-from numbasync.backend.base import Dim3
-from numbasync.backend.cpu.arrays import IntArray, typed, wrap
-from numbasync.backend.cpu.engine import Engine
-from numbasync.backend.cpu.interpret import Interpreted
-from numbasync.backend.cpu.intrinsics import Intrinsics
+from numbasync.backend.cpu.interpreter.arrays import IntArray, typed, wrap
+from numbasync.backend.cpu.interpreter.cuda_module import Intrinsics
+from numbasync.backend.cpu.interpreter.interpret import Interpreted
+from numbasync.backend.cpu.runtime.workers import Engine
+from numbasync.backend.protocols import Dim3
 from numbasync.errors import BarrierDivergenceError, KernelError, UnsupportedKernelError
 
 FACTOR = 2.1

@@ -14,8 +14,8 @@ from numba import cuda
 from numba.cuda import libdevice
 from numba.cuda.random import xoroshiro128p_uniform_float32
 
-from numbasync.backend.cpu.engine import Engine
-from numbasync.backend.cpu.interpret import Interpreted
+from numbasync.backend.cpu.interpreter.interpret import Interpreted
+from numbasync.backend.cpu.runtime.workers import Engine
 from numbasync.errors import UnsupportedKernelError
 from tests.unit.test_interpret import CpuArgument, run
 

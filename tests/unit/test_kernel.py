@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from numbasync.errors import KernelCompileError
-from numbasync.kernel import Kernel, compile_count
+from numbasync.launch.variants import Kernel, compile_count
 
 
 class FakeDevice:

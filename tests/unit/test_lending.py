@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import numbasync as na
-from numbasync import extents
+from numbasync.device import address_map
 from numbasync.errors import AliasError
 from numbasync.testing import Gate
 from tests.common import add_one, fresh, saxpy
@@ -144,14 +144,14 @@ def test_two_devices_that_use_the_same_memory_are_ordered(cpu: na.Device) -> Non
 
 def test_nothing_is_left_of_arrays_that_are_gone(cpu: na.Device) -> None:
     gc.collect()
-    before = len(extents._live)
+    before = len(address_map._live)
     array = np.zeros(100, np.float32)
     tensors = [na.as_tensor(array[i:]) for i in range(50)]
     first = tensors[0].storage
-    assert len(extents._live) == before + 50
+    assert len(address_map._live) == before + 50
     del tensors
     gc.collect()
-    assert len(extents._live) == before + 1
+    assert len(address_map._live) == before + 1
     for _ in range(100):
         na.as_tensor(array[1:])
     assert len(first.links or ()) == 1 and not list(first.linked())

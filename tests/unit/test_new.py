@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from numbasync import cli
+from numbasync.tools import cli
 from tests.unit.test_plugin import Project
 
 

@@ -20,7 +20,7 @@ import pytest
 from nbclient import NotebookClient
 
 import numbasync as na
-from numbasync.backend.cpu import rewrite
+from numbasync.backend.cpu.library import source
 
 CELLS = {
     "imports": """
@@ -142,7 +142,7 @@ def test_the_source_of_an_entry_that_awaits(future: int) -> None:
     flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | future
     code = compile(ENTRY, name, "exec", flags, dont_inherit=True)
     (body,) = (c for c in code.co_consts if getattr(c, "co_name", "") == "kernel")
-    found = rewrite.definition(FunctionType(body, {}))
+    found = source.definition(FunctionType(body, {}))
     assert found is not None
     assert ast.unparse(found[1]) == ast.unparse(ast.parse(ENTRY).body[0])
 
@@ -160,7 +160,7 @@ def test_a_doctest() -> None:
     >>> _ = first[1, 1, stream](z).sync_on(stream)
     >>> z.to_host().sync_on(stream).tolist()
     [4.0, 0.0, 0.0]
-    >>> rewrite.definition(first.py_func) is not None
+    >>> source.definition(first.py_func) is not None
     True
     """
     stream = na.devices("cpu")[0].new_stream()

@@ -11,7 +11,7 @@ import pytest
 
 
 def test_a_system_that_does_not_say_how_much_memory_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    pinned = pytest.importorskip("numbasync.backend.cuda.pinned", exc_type=ImportError)
+    pinned = pytest.importorskip("numbasync.backend.cuda.pinned_memory", exc_type=ImportError)
     assert pinned._memory() > 0
     assert pinned.PinnedPool.KEPT_BYTES >= 256 * 2**20
     monkeypatch.delattr(os, "sysconf")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from numbasync.device import devices
+from numbasync.device.device import devices
 
 
 class Project:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from numbasync.errors import CallerError
-from numbasync.testing import needs
+from numbasync.testing.plugin import needs
 from tests.unit.test_plugin import Project
 
 KERNELS = """

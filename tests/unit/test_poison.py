@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numba import cuda
 
-from numbasync.testing.poison import only_stored_to, poisoned, told_apart
+from numbasync.testing.check.poison import only_stored_to, poisoned, told_apart
 
 
 @cuda.jit(device=True)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from numbasync.errors import LauncherError, LaunchError
-from numbasync.precondition import Precondition
+from numbasync.launch.preconditions import Precondition
 
 NAMES = ["x", "y", "n"]
 

@@ -12,7 +12,7 @@ import pytest
 
 import numbasync as na
 import numbasync_kernels
-from numbasync.bench import page
+from numbasync.tools.bench import page
 
 ROOT = Path(__file__).parent.parent.parent
 # Wherever they are installed.
@@ -174,7 +174,7 @@ def test_the_tables_of_the_performance_page_are_the_measured_ones() -> None:
     files = sorted(p.stem for p in path.with_suffix("").glob("*.json"))
     assert sorted(page.names(text)) == files, "a table for each file, and a file for each table"
     assert page.filled(text, path.with_suffix("")) == text, (
-        "run: python -m numbasync.bench.page docs/performance.md"
+        "run: python -m numbasync.tools.bench.page docs/performance.md"
     )
 
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import uvloop
 
-from numbasync import reactor
-from numbasync.backend import base
-from numbasync.reactor import Doorbell
+from numbasync.backend import protocols
+from numbasync.device import reactor
+from numbasync.device.reactor import Doorbell
 
 
 class FakeStream:
@@ -25,7 +25,7 @@ class FakeStream:
         self.spin_seconds = spin_seconds
         self.passed = 0
         self.looks = 0
-        self.bells: list[tuple[int, base.Doorbell]] = []
+        self.bells: list[tuple[int, protocols.Doorbell]] = []
         self.prompt = True
         self.broken = False
 
@@ -33,7 +33,7 @@ class FakeStream:
         self.looks += 1
         return self.passed
 
-    def wake(self, sequence: int, doorbell: base.Doorbell) -> bool:
+    def wake(self, sequence: int, doorbell: protocols.Doorbell) -> bool:
         self.bells.append((sequence, doorbell))
         return self.prompt
 

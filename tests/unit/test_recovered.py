@@ -14,8 +14,8 @@ import pytest
 from numba import cuda
 
 import numbasync as na
-from numbasync.backend.cpu.names import UntranslatableError
-from numbasync.backend.cpu.recovered import recovered
+from numbasync.backend.cpu.compiler.from_bytecode import recovered
+from numbasync.backend.cpu.compiler.names import UntranslatableError
 from numbasync.errors import OutOfBoundsError
 
 LOG: list[Any] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from numbasync.backend.rows import Rows, rows
+from numbasync.backend.pitched_rows import Rows, rows
 
 
 def found(array: np.ndarray) -> Rows | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from numbasync.testing.sanitizer import Finding, parse, report
+from numbasync.testing.plugin.sanitizer import Finding, parse, report
 
 KERNEL = """\
 import numbasync as na

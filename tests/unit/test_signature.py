@@ -12,7 +12,7 @@ from numba import cuda
 
 import numbasync as na
 from numbasync.errors import LauncherError
-from numbasync.signature import parameters
+from numbasync.launch.parameters import parameters
 
 
 @cuda.jit(device=True)

@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 import numbasync as na
-from numbasync.backend.cpu import accesses, stored
+from numbasync.backend.cpu.library import disk_cache
+from numbasync.backend.cpu.races import rules
 from numbasync.errors import KernelError
 from numbasync.testing import counters
 
@@ -236,19 +237,19 @@ def test_the_library_of_checks_is_compiled_once(
         raise Compiled
 
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
-    first = accesses.library()
-    monkeypatch.setattr(accesses, "njit", njit)
-    again = accesses.library()
+    first = rules.library()
+    monkeypatch.setattr(rules, "njit", njit)
+    again = rules.library()
     assert again.result is not first.result
     assert again.result.signature == first.result.signature
     with monkeypatch.context() as other:
-        other.setattr(stored, "_version", lambda: "of other sources")
+        other.setattr(disk_cache, "_version", lambda: "of other sources")
         with pytest.raises(Compiled):
-            accesses.library()
+            rules.library()
     for path in tmp_path.rglob("*.nbc"):
         path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(Compiled):  # half a file
-        accesses.library()
-    monkeypatch.setattr(accesses, "Store", lambda _: (_ for _ in ()).throw(RuntimeError))
+        rules.library()
+    monkeypatch.setattr(rules, "Store", lambda _: (_ for _ in ()).throw(RuntimeError))
     with pytest.raises(Compiled):  # nowhere to keep it
-        accesses.library()
+        rules.library()

@@ -19,8 +19,8 @@ from numba.extending import intrinsic
 
 import numbasync as na
 from numbasync.errors import LauncherError
-from numbasync.signature import parameters
-from numbasync.stores import summary
+from numbasync.launch.parameters import parameters
+from numbasync.launch.store_analysis import summary
 
 if TYPE_CHECKING:
     pass  # pyright: ignore[reportMissingImports]

@@ -6,7 +6,7 @@ test of a kernel runs where the programmer is.
 
 from __future__ import annotations
 
-from numbasync.backend.cpu.device import CpuDevice
+from numbasync.backend.cpu.runtime.device import CpuDevice
 
 
 def find(count: int) -> tuple[CpuDevice, ...]:

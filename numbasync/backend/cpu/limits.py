@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from numbasync.backend.base import Limits
+from numbasync.backend.protocols import Limits
 
 # The limits of a CUDA device of today, so that a launch refused there is refused here.
 LIMITS = Limits(

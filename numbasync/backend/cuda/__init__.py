@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from numbasync.backend.cuda.device import CudaDevice
 from numbasync.backend.cuda.driver import cu, name_of
-from numbasync.backend.cuda.foreign_streams import LEGACY, identity_of, ordinal_of
+from numbasync.backend.cuda.stream_exchange import LEGACY, identity_of, ordinal_of
 
 
 def find() -> tuple[tuple[CudaDevice, ...], str]:

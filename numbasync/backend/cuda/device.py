@@ -17,19 +17,19 @@ import numpy as np
 from cuda.core import Device as CoreDevice
 from cuda.core import StreamOptions
 
-from numbasync.backend.base import Checks, Command, CompletionPath, Limits
-from numbasync.backend.cuda import foreign, kernels, native
-from numbasync.backend.cuda.copies import Copiers, CopyCompilation
+from numbasync.backend.cuda import array_exchange, fast_calls, kernels
+from numbasync.backend.cuda.array_exchange import Bridges, CudaForeign, CudaLoan
+from numbasync.backend.cuda.completion_words import EventMarks, WordMarks, Words
+from numbasync.backend.cuda.copy_kernels import Copiers, CopyCompilation
 from numbasync.backend.cuda.driver import cu, driver_version, enter, fail, name_of
-from numbasync.backend.cuda.foreign import Bridges, CudaForeign, CudaLoan
-from numbasync.backend.cuda.foreign_streams import ForeignCudaEvent, ForeignCudaStream
 from numbasync.backend.cuda.graph import CaptureStreams, CudaGraph
 from numbasync.backend.cuda.kernels import CudaArray, CudaExecutable, HostArray
 from numbasync.backend.cuda.memory import CudaMemory, CudaPool
-from numbasync.backend.cuda.pinned import HostMemory, PinnedPool
-from numbasync.backend.cuda.pitched import copies_rows
+from numbasync.backend.cuda.pinned_memory import HostMemory, PinnedPool
+from numbasync.backend.cuda.pitched_copies import copies_rows
 from numbasync.backend.cuda.stream import CudaEvent, CudaStream
-from numbasync.backend.cuda.words import EventMarks, WordMarks, Words
+from numbasync.backend.cuda.stream_exchange import ForeignCudaEvent, ForeignCudaStream
+from numbasync.backend.protocols import Checks, Command, CompletionPath, Limits
 from numbasync.errors import CallerError
 
 QUIET_SECONDS = 0.02
@@ -84,13 +84,13 @@ class CudaDevice:
         self.dropped: list[ForeignCudaStream] = []
         self._lock = threading.RLock()
         self._completion: CompletionPath | None = None
-        native.begin()
+        fast_calls.begin()
 
     @property
     def versions(self) -> dict[str, str]:
         result, number = cu.cuDriverGetVersion()
         supports = "unknown" if result else f"{number // 1000}.{number % 1000 // 10}"
-        why_not = native.ready()
+        why_not = fast_calls.ready()
         calls = f"by cuda.bindings: {why_not}" if why_not else "compiled"
         return {
             "driver": driver_version(), "driver supports CUDA": supports, "driver calls": calls
@@ -211,7 +211,7 @@ class CudaDevice:
         return kind(memory.address + offset, shape, strides, dtype)
 
     def foreign(self, obj: object) -> CudaForeign | None:
-        return foreign.find(self, obj)
+        return array_exchange.find(self, obj)
 
     def lend(self, array: CudaArray, memory: CudaMemory, keep: object) -> CudaLoan:
         return CudaLoan(self, array, memory, keep)

@@ -13,14 +13,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from numbasync.backend.base import Command
 from numbasync.backend.cuda.driver import cu, enter, error_of, fail
 from numbasync.backend.cuda.stream import CudaQueue, CudaStream
+from numbasync.backend.protocols import Command
 from numbasync.errors import GraphUpdateError
 
 if TYPE_CHECKING:
+    from numbasync.backend.cuda.debug_exceptions import Found
     from numbasync.backend.cuda.device import CudaDevice
-    from numbasync.backend.cuda.exceptions import Found
 
 # CUDA 12 has them beside older forms, which know no data of edges.
 _capture_info: Any = getattr(cu, "cuStreamGetCaptureInfo_v3", cu.cuStreamGetCaptureInfo)

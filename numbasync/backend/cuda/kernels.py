@@ -18,13 +18,13 @@ import numpy as np
 from numba.cuda import types
 from numba.cuda.np.numpy_support import from_dtype
 
-from numbasync.backend.base import ArrayKey, Dim3, counters
+from numbasync.backend.compile_errors import compile_error
+from numbasync.backend.cuda.debug_exceptions import ExceptionReport, Found
 from numbasync.backend.cuda.driver import cu, enter, fail
-from numbasync.backend.cuda.exceptions import ExceptionReport, Found
-from numbasync.backend.cuda.pitched import NARROWEST
-from numbasync.backend.declared import resolved
-from numbasync.backend.refused import compile_error
-from numbasync.backend.rows import NO_ROWS, Rows, rows
+from numbasync.backend.cuda.pitched_copies import NARROWEST
+from numbasync.backend.declared_signatures import resolved
+from numbasync.backend.pitched_rows import NO_ROWS, Rows, rows
+from numbasync.backend.protocols import ArrayKey, Dim3, counters
 from numbasync.errors import DTypeError, KernelError, NumbasyncError
 from numbasync.layout import dtype_key
 

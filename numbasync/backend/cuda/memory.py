@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from cuda.core import DeviceMemoryResource, DeviceMemoryResourceOptions
 
-from numbasync.backend.base import MemoryStats, counters
 from numbasync.backend.cuda.driver import cu, enter, error_of, fail
+from numbasync.backend.protocols import MemoryStats, counters
 from numbasync.errors import OutOfDeviceMemoryError
 
 if TYPE_CHECKING:

@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from cuda.core import EventOptions, StreamOptions
 
-from numbasync.backend.base import Doorbell, Work, counters
-from numbasync.backend.cuda import native, wakeup
-from numbasync.backend.cuda.copies import THREADS
+from numbasync.backend.cuda import fast_calls, host_callback
+from numbasync.backend.cuda.completion_words import Word
+from numbasync.backend.cuda.copy_kernels import THREADS
 from numbasync.backend.cuda.driver import NOT_READY, cu, enter, error_of, fail
+from numbasync.backend.cuda.fill_patterns import pattern
 from numbasync.backend.cuda.kernels import CudaArray, CudaExecutable
-from numbasync.backend.cuda.patterns import pattern
-from numbasync.backend.cuda.pitched import copies_rows, copy_rows, download_rows, upload_rows
-from numbasync.backend.cuda.records import MOST, Record, record
-from numbasync.backend.cuda.words import Word
+from numbasync.backend.cuda.launch_records import MOST, Record, record
+from numbasync.backend.cuda.pitched_copies import copies_rows, copy_rows, download_rows, upload_rows
+from numbasync.backend.protocols import Doorbell, Work, counters
 from numbasync.errors import DTypeError, InternalError, StateError
 
 if TYPE_CHECKING:
+    from numbasync.backend.cuda.debug_exceptions import Found
     from numbasync.backend.cuda.device import CudaDevice
-    from numbasync.backend.cuda.exceptions import Found
     from numbasync.backend.cuda.graph import CudaGraph
 
 
@@ -234,7 +234,7 @@ class CudaStream:
         return made
 
     def fill(self, dst: CudaArray, value: np.generic, queue: CudaQueue | None) -> CudaQueue | None:
-        calls, (unit, number) = native.calls(), pattern(value)
+        calls, (unit, number) = fast_calls.calls(), pattern(value)
         if calls is None or unit > 4:
             self.open().fill(dst, value)  # of which nothing can fail later: it need not be kept
             return queue
@@ -245,7 +245,7 @@ class CudaStream:
         return queue
 
     def upload(self, dst: CudaArray, block: Any, queue: CudaQueue | None) -> CudaQueue | None:
-        calls = native.calls()
+        calls = fast_calls.calls()
         if calls is None:
             self.open().upload(dst, np.ndarray((dst.nbytes,), np.uint8, block))
             return queue
@@ -257,7 +257,7 @@ class CudaStream:
         return queue
 
     def download(self, block: Any, src: CudaArray, queue: CudaQueue | None) -> CudaQueue | None:
-        calls = native.calls()
+        calls = fast_calls.calls()
         if calls is None:
             self.open().download(np.ndarray((src.nbytes,), np.uint8, block), src)
             return queue
@@ -269,7 +269,7 @@ class CudaStream:
         return queue
 
     def replay(self, graph: CudaGraph, queue: CudaQueue | None) -> CudaQueue | None:
-        calls = native.calls()
+        calls = fast_calls.calls()
         if calls is None or graph.checks:
             queue = queue or CudaQueue(self)
             queue.replay(graph)
@@ -345,7 +345,7 @@ class CudaStream:
         return not result
 
     def glance(self) -> bool:
-        calls = native.calls()
+        calls = fast_calls.calls()
         if calls is None:
             return False
         result = calls.glance(self._number)
@@ -354,14 +354,14 @@ class CudaStream:
         return not result
 
     def _query(self) -> int:
-        calls = native.calls()
+        calls = fast_calls.calls()
         if calls is not None:
             return calls.query(self._number)
         return int(cu.cuStreamQuery(self.handle)[0])
 
     def synchronize(self) -> None:
         enter(self.device)
-        calls = native.calls()
+        calls = fast_calls.calls()
         if calls is not None:
             result = calls.synchronize(self._number)
         else:
@@ -372,7 +372,7 @@ class CudaStream:
     def wake(self, sequence: int, doorbell: Doorbell) -> bool:
         if doorbell.eventfd < 0:
             return False
-        if not wakeup.host_function():
+        if not host_callback.host_function():
             return False
         enter(self.device)
         word = self.device.words.take()
@@ -380,7 +380,7 @@ class CudaStream:
         # It runs behind all that is enqueued now, which may be more than was asked for.
         ring = self._last, word
         self._rings.append(ring)
-        if not wakeup.launch(self.handle, word.address):
+        if not host_callback.launch(self.handle, word.address):
             with self._looking:
                 self._rings.remove(ring)
             word.write(0)

@@ -1,0 +1,63 @@
+"""What compiled code is made of: the name of a program in the cache on disk."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from collections.abc import Hashable, Iterable
+from typing import Any
+
+import numpy as np
+
+from numbasync.backend.cpu.compiler.program import Program
+from numbasync.backend.cpu.library.disk_cache import key_of_own
+from numbasync.backend.cpu.library.entry_points import types
+
+
+def key_of(program: Program, kinds: Iterable[Any], options: dict[str, Any]) -> Hashable | None:
+    """What the code is made of. None if it refers to something that has no lasting name."""
+    told: list[str] = [repr(key_of_own()), repr(sorted(options.items()))]
+    told += [str(kind) for kind in kinds]
+    told += [ast.dump(statement) for statement in program.body]
+    told += [*program.functions, *program.parameters, program.prologue, repr(program.shared)]
+    told.append(repr(program.declared))
+    for name, value in program.names.items():
+        described = _told(value)
+        if described is None:
+            return None
+        told.append(f"{name}={described}")
+    return hashlib.sha256("\0".join(told).encode()).hexdigest()
+
+
+def _told(value: Any) -> str | None:
+    """What a value is, the same in every process."""
+    made_of = getattr(value, "made_of", None)
+    if made_of is not None:
+        return repr(made_of)
+    if value is None or isinstance(value, bool | int | float | complex | str | bytes):
+        return f"{type(value).__name__} {value!r}"
+    if isinstance(value, np.ndarray | np.generic):
+        if value.dtype.hasobject:
+            return None
+        array = np.asarray(value)
+        order = (array.flags.c_contiguous, array.flags.f_contiguous)
+        digest = hashlib.sha256(array.tobytes()).hexdigest()
+        return f"{type(value).__name__} {array.dtype.descr} {array.shape} {order} {digest}"
+    if isinstance(value, tuple):
+        parts = [_told(part) for part in value]
+        return None if None in parts else f"{type(value).__qualname__}{parts}"
+    if isinstance(value, types.Type):
+        return f"type {value}"
+    return _name_of(value)
+
+
+def _name_of(value: Any) -> str | None:
+    """Of a function or a class: where it is found. Others of users are not followed."""
+    name = getattr(value, "__name__", None)
+    module = getattr(value, "__module__", None) or type(value).__module__
+    if not isinstance(name, str) or not isinstance(module, str):
+        return None
+    known = ("numbasync", "numba", "numpy", "builtins", "math", "operator", "cmath", "ctypes")
+    if module.split(".")[0] not in known:
+        return None
+    return f"{module} {getattr(value, '__qualname__', '')} {name}"

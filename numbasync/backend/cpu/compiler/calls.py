@@ -1,0 +1,234 @@
+"""Calls of a program's own functions: of device functions, and of those defined in a function.
+
+One is written out where it is called if threads meet in it, if it is passed functions, or if
+it is defined in another one, whose variables it then reads and writes as they are at that moment.
+"""
+
+from __future__ import annotations
+
+import ast
+import types
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from numbasync.backend.cpu.compiler.control_flow import single_exit
+from numbasync.backend.cpu.compiler.evaluation_order import written_out
+from numbasync.backend.cpu.compiler.instrument import Watched
+from numbasync.backend.cpu.compiler.names import (
+    MISSING,
+    Closure,
+    Signatures,
+    UntranslatableError,
+    is_reassigned,
+)
+from numbasync.backend.cpu.compiler.program import ALL, parsed
+from numbasync.backend.cpu.library import float16
+from numbasync.backend.cpu.library.entry_points import types as numba_types
+
+
+class Calls(Watched):
+    """Expressions, with calls of functions.
+
+    Attributes:
+        node: the function's definition.
+    """
+
+    node: ast.FunctionDef
+    _translation: Any
+    _result: str | None
+    _tuples: dict[str, int]  # how long a parameter with a star is
+
+    def _within(
+        self, function: types.FunctionType, bound: dict[str, Any], closure: Closure | None
+    ) -> Calls:
+        """What writes out a function that this one calls."""
+        raise NotImplementedError
+
+    def block(self, statements: list[ast.stmt]) -> list[ast.stmt]:
+        """A function's statements."""
+        raise NotImplementedError
+
+    def _device(
+        self, node: ast.Call, function: types.FunctionType, signatures: Signatures = ()
+    ) -> Any:
+        definition, _ = self._translation.source(function)
+        passes_functions = any(_is_function(self._scope.resolve(a)) for a in node.args)
+        meets = self._translation.meets(function)
+        is_apart = not (meets or passes_functions or self._translation.needs_kinds(function))
+        if is_apart and definition.args.vararg is None:
+            name = self._translation.device(function, signatures)
+            arguments = self._in_order(node.args)
+            if node.keywords:
+                raise UntranslatableError(f"keywords in a call of {function.__name__}", node)
+            first = parsed(f"({ALL})") if self._in_kernel else ast.Name("_c", ast.Load())
+            return ast.Call(ast.Name(name, ast.Load()), [first, *arguments], [])
+        if not self._in_kernel and meets:
+            raise UntranslatableError("a meeting in a function that is compiled by itself", node)
+        given = (function.__defaults__ or ())[::-1]
+        names = [a.arg for a in [*definition.args.posonlyargs, *definition.args.args]][::-1]
+        return self._written_out(
+            node, definition, function, dict(zip(names, given, strict=False)), signatures
+        )
+
+    def _inner(self, node: ast.Call, closure: Closure) -> Any:
+        definition = closure.node
+        names = [a.arg for a in [*definition.args.posonlyargs, *definition.args.args]][::-1]
+        defaults = {
+            name: _written(value, closure)
+            for name, value in zip(names, definition.args.defaults[::-1], strict=False)
+        }
+        if MISSING in defaults.values():
+            raise UntranslatableError("a default that is computed", definition)
+        return self._written_out(
+            node, definition, closure.scope.function, defaults, closure=closure
+        )
+
+    def _written_out(
+        self, node: ast.Call, definition: ast.FunctionDef, function: types.FunctionType,
+        defaults: dict[str, Any], signatures: Signatures = (), closure: Closure | None = None,
+    ) -> Any:  # fmt: skip
+        """The function's statements in front, with its parameters as variables; of those that
+        are passed constants or functions, these.
+        """
+        written = function, definition.lineno  # its source is read anew each time
+        if written in self._translation.writing:
+            raise UntranslatableError(f"{definition.name}, which calls itself", node)
+        names, rest = self._parameters(definition, node)
+        given = dict(zip(names, node.args, strict=False))
+        given |= {k.arg: k.value for k in node.keywords if k.arg is not None}
+        known = {name: self._scope.constant(value) for name, value in given.items()}
+        bound = {
+            name: value
+            for name, value in known.items()
+            if value is not MISSING and not is_reassigned(name, definition)
+        }
+        passed = [name for name in given if name not in bound]
+        kinds = {name: self._scope.kind(given[name]) for name in passed}
+        values = self._in_order([given[name] for name in passed] + rest)
+        arguments = dict(zip(passed, values, strict=False))
+        for name, value in defaults.items():
+            if name not in given:
+                arguments[name] = ast.Name(self._program.bind(value, "default"), ast.Load())
+        if set(arguments) | set(bound) != set(names):
+            raise UntranslatableError(f"a call of {definition.name} with other arguments", node)
+        if len(signatures) > 1:
+            raise UntranslatableError("a meeting in a function of several signatures", node)
+        declared, result = signatures[0] if signatures else ((), None)
+        for name, kind in zip(names, declared, strict=bool(signatures)):
+            if name in arguments:
+                arguments[name] = self._cast(arguments[name], kind)
+        inner = self._within(function, bound, closure)
+        inner._scope.kinds = kinds
+        star = definition.args.vararg
+        if star is not None:
+            arguments[star.arg] = ast.Tuple(values[len(passed) :], ast.Load())
+            inner._tuples[star.arg] = len(rest)
+        for name, value in arguments.items():
+            target = ast.Name(inner._own(name), ast.Store())
+            self._before.append(ast.Assign([target], value))
+        number = self._program.number()
+        inner._result = f"_r{number}"
+        self._translation.writing.append(written)
+        try:
+            body = inner.block(definition.body)
+        finally:
+            self._translation.writing.pop()
+        outside = any(isinstance(n, ast.Nonlocal) for n in ast.walk(definition))
+        body = single_exit(body, f"_left_{number}")
+        self._before += written_out(self._program, body, outside)
+        returns = [n for n in ast.walk(definition) if isinstance(n, ast.Return)]
+        if not any(n.value is not None for n in returns):
+            return ast.Constant(None)
+        return self._cast(ast.Name(inner._result, ast.Load()), result)
+
+    @staticmethod
+    def _parameters(
+        definition: ast.FunctionDef, node: ast.Call
+    ) -> tuple[list[str], list[ast.expr]]:
+        """Names of parameters, and what is passed to the one with a star."""
+        arguments = definition.args
+        names = [a.arg for a in [*arguments.posonlyargs, *arguments.args]]
+        rest = node.args[len(names) :]
+        if (
+            arguments.kwarg
+            or arguments.kwonlyargs
+            or (rest and arguments.vararg is None)
+            or any(isinstance(a, ast.Starred) for a in node.args)
+        ):
+            raise UntranslatableError(f"a call of {definition.name} with other arguments", node)
+        return names, rest
+
+    def _cast(self, value: ast.expr, kind: Any) -> Any:
+        """`value` as a declared type of number."""
+        if not isinstance(kind, numba_types.Number | numba_types.Boolean):
+            return value
+        return self._call(float16.of if kind == numba_types.float16 else kind, [value])
+
+    # --- as values ---
+
+    def _global(self, node: ast.expr, value: Any, name: str) -> Any:
+        if isinstance(value, Closure):
+            return ast.Name(self._translation.by_itself(value, self._program), ast.Load())
+        return super()._global(node, value, name)
+
+    def visit_Lambda(self, node: ast.Lambda) -> Any:
+        return self._global(node, self._scope.resolve(node), "a lambda")
+
+    def visit_Subscript(self, node: ast.Subscript) -> Any:
+        star = self.node.args.vararg
+        if (
+            star is not None
+            and star.arg in self._scope.own
+            and isinstance(node.value, ast.Name)
+            and node.value.id == star.arg
+            and isinstance(node.slice, ast.Constant)
+        ):
+            node.value = self.visit(node.value)
+            return node  # of a tuple, which is looked at when it is compiled
+        return super().visit_Subscript(node)
+
+    # --- stars ---
+
+    def visit_Call(self, node: ast.Call) -> Any:
+        node.args = [part for a in node.args for part in self._unpacked(a)]
+        return super().visit_Call(node)
+
+    def _unpacked(self, node: ast.expr) -> Sequence[ast.expr]:
+        """What a `*name` stands for, if it is known how many those are."""
+        if not isinstance(node, ast.Starred) or not isinstance(node.value, ast.Name):
+            return [node]
+        count = self._length(node.value.id)
+        if count is None:
+            return [node]
+        return [
+            ast.copy_location(
+                ast.Subscript(ast.Name(node.value.id, ast.Load()), ast.Constant(i), ast.Load()),
+                node,
+            )
+            for i in range(count)
+        ]
+
+    def _length(self, name: str) -> int | None:
+        outer = self._scope.outer
+        if outer is not None and name not in self._scope.own:
+            found: int | None = outer.owner._length(name)
+            return found
+        return None if is_reassigned(name, self.node) else self._tuples.get(name)
+
+
+def _written(default: ast.expr, closure: Closure) -> Any:
+    """The value of a default; MISSING if it is computed."""
+    try:
+        return ast.literal_eval(default)
+    except ValueError:
+        return closure.scope.constant(default)
+
+
+def _is_function(value: Any) -> bool:
+    """Whether Numba could not pass it as a value."""
+    if value is MISSING or isinstance(value, (int, float, complex, str, bytes, np.generic)):
+        return False
+    is_number_type = isinstance(value, type) and issubclass(value, np.generic)
+    return isinstance(value, Closure) or (callable(value) and not is_number_type)

@@ -1,0 +1,79 @@
+"""Kernels that are compiled once more, to find what a GPU hides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from types import FunctionType
+from typing import Any
+
+from numbasync.backend.cpu.compiler.block_memory import Slab, slab_of_blocks
+from numbasync.backend.cpu.compiler.generate import entry_of
+from numbasync.backend.cpu.compiler.kernel_errors import error_of
+from numbasync.backend.cpu.compiler.program import RECORD_BYTES
+from numbasync.backend.cpu.compiler.translate import translate
+from numbasync.backend.cpu.library.entry_points import RAISED
+from numbasync.backend.cpu.races import rules
+from numbasync.backend.cpu.races.shadow_memory import Shadow
+from numbasync.backend.protocols import Checks, Dim3, Right
+
+
+class Checked:
+    """One variant of a kernel, every access of which is checked.
+
+    Blocks run one after the other, in the order that is asked for. If they meet, each goes on to
+    the next meeting, and accesses are not checked: what a block has written is known for one block
+    at a time.
+    """
+
+    def __init__(
+        self, function: FunctionType, kinds: tuple[Any, ...], options: dict[str, Any], prologue: str
+    ) -> None:
+        rules.ready()
+        self.program = translate(function, kinds, checked=True)
+        self.program.prologue = prologue
+        entry = entry_of(self.program, kinds, options)
+        self.source = entry.source
+        self._result = entry.result
+        self._fixed_bytes = entry.fixed_bytes
+        self._entry: Callable[..., None] = entry.result.entry_point
+
+    def run(
+        self,
+        checks: Checks,
+        grid: Dim3,
+        block: Dim3,
+        shared_bytes: int,
+        args: Sequence[Any],
+        values: Sequence[Any],
+        rights: Sequence[Right | None],
+    ) -> None:
+        """Run every block.
+
+        Args:
+            args: of the launch.
+            values: the same, as compiled code takes them.
+            rights: of `args`, or none.
+        """
+        program = self.program
+        nbytes = self._fixed_bytes + shared_bytes
+        blocks = grid[0] * grid[1] * grid[2]
+        end = blocks
+        if program.cooperative:
+            checks = replace(checks, watches=False)
+            slab, end = slab_of_blocks(program.name, nbytes, blocks), 1
+        else:
+            slab = Slab(nbytes)
+        slab.clear([(RECORD_BYTES, nbytes - RECORD_BYTES)])
+        shadow = Shadow(
+            checks, grid, block, nbytes, self._fixed_bytes, program.shared, args, rights
+        )
+        slab.put(rules.STATE, shadow.address)
+        try:
+            self._entry(0, end, *block, *grid, slab.address, shared_bytes, *values)
+        except Exception as error:
+            record = slab.record()
+            cause = error if record[0] == RAISED else None
+            raise error_of(program, record, error, shadow) from cause
+        if checks.writers is not None and checks.watches:
+            checks.writers.append(shadow.writers())

@@ -1,0 +1,63 @@
+"""What the names of `numba.cuda` and `math` mean to a kernel that is compiled for the processor."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numba import cuda
+
+from numbasync.backend.cpu.library import arithmetic, atomics, float16, fp16_functions, libdevice
+from numbasync.backend.cpu.library.entry_points import types
+
+AXES = {cuda.threadIdx: "_t", cuda.blockIdx: "_b", cuda.blockDim: "_w", cuda.gridDim: "_g"}
+
+# Where threads meet: whether all of a block must come, and how many arguments there are.
+MEETINGS: dict[Any, tuple[str, bool]] = {
+    cuda.syncthreads: ("@barrier", True),
+    cuda.syncthreads_count: ("@count", True),
+    cuda.syncthreads_and: ("@and", True),
+    cuda.syncthreads_or: ("@or", True),
+    cuda.syncwarp: ("@warp", False),
+    cuda.shfl_sync: ("@shfl", False),
+    cuda.shfl_up_sync: ("@shfl_up", False),
+    cuda.shfl_down_sync: ("@shfl_down", False),
+    cuda.shfl_xor_sync: ("@shfl_xor", False),
+    cuda.all_sync: ("@all", False),
+    cuda.any_sync: ("@any", False),
+    cuda.eq_sync: ("@eq", False),
+    cuda.ballot_sync: ("@ballot", False),
+    cuda.match_any_sync: ("@match_any", False),
+    cuda.match_all_sync: ("@match_all", False),
+    cuda.activemask: ("@activemask", False),
+}
+GRID_MEETING = "@grid"  # the method `sync` of what `cuda.cg.this_grid()` gives
+THIS_GRID = cuda.cg.this_grid
+NOTHING = (cuda.threadfence, cuda.threadfence_block, cuda.threadfence_system, cuda.nanosleep)
+FUNCTIONS: dict[Any, Any] = {
+    cuda.popc: arithmetic.popc, cuda.clz: arithmetic.clz, cuda.ffs: arithmetic.ffs,
+    cuda.brev: arithmetic.brev,
+    cuda.fma: arithmetic.fma, cuda.selp: arithmetic.selp, cuda.cbrt: arithmetic.cbrt,
+    math.floor: arithmetic.floor, math.ceil: arithmetic.ceil, math.trunc: arithmetic.trunc,
+    min: arithmetic.smaller, max: arithmetic.larger, math.remainder: arithmetic.remainder,
+    math.fmod: np.fmod, math.modf: arithmetic.modf,
+    np.float16: float16.of, types.float16: float16.of,
+    **libdevice.FUNCTIONS,
+}  # fmt: skip
+_FP16 = "numba.cuda._internal.cuda_fp16"
+ATOMICS = {getattr(cuda.atomic, name): function for name, function in atomics.ATOMICS.items()}
+
+
+def is_meeting(value: Any) -> bool:
+    try:
+        return value in MEETINGS
+    except TypeError:
+        return False
+
+
+def function(value: Any) -> Any:
+    """What a call of `value` calls here; None if that is not said."""
+    if getattr(value, "__module__", None) == _FP16:
+        return fp16_functions.FUNCTIONS.get(value.__name__)
+    return FUNCTIONS.get(value)

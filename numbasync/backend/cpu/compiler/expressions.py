@@ -1,0 +1,375 @@
+"""Expressions of a kernel, as Numba's compiler for the processor has them."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import types
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numba import cuda
+from numba.core.errors import TypingError
+
+from numbasync.backend.cpu.compiler.cuda_names import (
+    ATOMICS,
+    AXES,
+    GRID_MEETING,
+    MEETINGS,
+    NOTHING,
+    THIS_GRID,
+    function,
+)
+from numbasync.backend.cpu.compiler.evaluation_order import Parts
+from numbasync.backend.cpu.compiler.extensions import Intrinsic, has_typing, intrinsic_of
+from numbasync.backend.cpu.compiler.local_arrays import made_array
+from numbasync.backend.cpu.compiler.names import (
+    MISSING,
+    Closure,
+    Scope,
+    Signatures,
+    UntranslatableError,
+    declared_types,
+    device_function,
+)
+from numbasync.backend.cpu.compiler.overloads import is_inlined, is_overloaded
+from numbasync.backend.cpu.compiler.program import PLACE, Program, parsed
+from numbasync.backend.cpu.library import arithmetic, atomics, float16, vector_types
+from numbasync.backend.cpu.library.entry_points import types as numba_types
+from numbasync.errors import KernelCompileError
+
+_REFUSED = (
+    ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.Await, ast.Yield,
+    ast.YieldFrom, ast.JoinedStr, ast.List, ast.Dict, ast.Set, ast.NamedExpr,
+)  # fmt: skip
+
+
+class Expressions(Parts):
+    """What one function's expressions become."""
+
+    def __init__(
+        self, program: Program, function: types.FunctionType, scope: Scope, number: int,
+        in_kernel: bool,
+    ) -> None:  # fmt: skip
+        super().__init__(program)
+        self._function = function
+        self._scope = scope
+        self._number = number
+        self._in_kernel = in_kernel
+        scope.owner = self
+
+    def _own(self, name: str) -> str:
+        """What a variable is called here; one of the function around an inner one, there."""
+        outer = self._scope.outer
+        if outer is not None and name not in self._scope.own:
+            found: str = outer.owner._own(name)
+            return found
+        return f"{name}_{self._number}"
+
+    def _device(
+        self, node: ast.Call, function: types.FunctionType, signatures: Signatures = ()
+    ) -> Any:
+        """A call of a device function."""
+        raise NotImplementedError
+
+    def _inner(self, node: ast.Call, closure: Closure) -> Any:
+        """A call of a function that is defined in another one."""
+        raise NotImplementedError
+
+    # --- names ---
+
+    def visit_Name(self, node: ast.Name) -> Any:
+        if node.id in self._scope.locals:
+            node.id = self._own(node.id)
+            return node
+        return self._global(node, self._scope.find(node.id), node.id)
+
+    def visit_Attribute(self, node: ast.Attribute) -> Any:
+        axes = self._scope.resolve(node.value)
+        if isinstance(axes, type) and axes in AXES and node.attr in "xyz":
+            return parsed(f"_i32({AXES[axes]}{node.attr})")
+        found = self._scope.resolve(node)
+        if found is not MISSING:
+            return self._global(node, found, node.attr)
+        node.value = self.visit(node.value)
+        return node
+
+    def _global(self, node: ast.expr, value: Any, name: str) -> Any:
+        if value is cuda.laneid:
+            return parsed("_i32((_tx + _wx * (_ty + _wy * _tz)) & 31)")
+        if value is cuda.warpsize:
+            return parsed("_i32(32)")
+        if value is MISSING:
+            raise UntranslatableError(f"the name {name}", node)
+        if isinstance(value, types.MethodDescriptorType):  # such as `float.hex`, and no value's
+            what = f"Unknown attribute '{name}' of type class({value.__objclass__.__name__})"
+            raise KernelCompileError(
+                f"kernel {self._program.name} cannot be compiled: {what}, line {node.lineno}"
+            ) from TypingError(what)
+        if isinstance(value, types.ModuleType | Closure) or device_function(value) is not None:
+            raise UntranslatableError(f"{name} as a value", node)
+        module = getattr(value, "__module__", None) or ""
+        if isinstance(module, str) and module.startswith("numba.cuda") and not _is_type(value):
+            raise UntranslatableError(f"cuda.{name}", node)
+        if isinstance(value, Intrinsic):
+            value = intrinsic_of(value)
+        is_of_users = not module.startswith(("numpy", "numba", "builtins"))
+        if isinstance(value, types.FunctionType | type) and is_of_users and not has_typing(value):
+            if isinstance(value, types.FunctionType) and not is_overloaded(value):
+                raise UntranslatableError(f"{name}, which is no device function", node)
+            self._program.has_inlined |= is_inlined(value)
+        if isinstance(value, np.ndarray):
+            value = self._program.frozen(value)
+        if isinstance(value, np.ndarray | np.generic) and value.dtype == np.float16:
+            return self._half(value)
+        return ast.copy_location(ast.Name(self._program.bind(value, name), ast.Load()), node)
+
+    def _half(self, value: Any) -> Any:
+        """A constant of float16, which Numba does not have."""
+        if isinstance(value, np.generic):
+            return self._call(float16.of, [self._bound(np.float32(value))])
+        return self._call(float16.of_bits, [self._bound(self._program.as_bits(value))])
+
+    def _bound(self, value: Any) -> ast.expr:
+        return ast.Name(self._program.bind(value, "half"), ast.Load())
+
+    # --- elements ---
+
+    def visit_Subscript(self, node: ast.Subscript) -> Any:
+        base, index = node.value, node.slice
+        text = ast.unparse(base)
+        made_here = self._is_array(base)
+        new = self.visit(base)
+        if isinstance(index, ast.Constant) and not made_here:
+            is_number = isinstance(index.value, int)
+            if is_number and isinstance(node.ctx, ast.Load) and not is_extents(base):
+                # Of a tuple, its type depends on which it is.
+                site = self._program.site(self._function, node, text)
+                node.value = called("_at_literal", new, index, None, site)
+                return node
+            if not is_number or isinstance(node.ctx, ast.Load):
+                node.value = new
+                return node
+        has_name = isinstance(new, ast.Name)
+        if not has_name and isinstance(node.ctx, ast.Store):
+            held = f"_h{self._program.number()}"
+            self._before.append(ast.Assign([ast.Name(held, ast.Store())], new))
+            new, has_name = ast.Name(held, ast.Load()), True
+        site = self._program.site(self._function, node, text)
+        if isinstance(index, ast.Tuple):
+            parts = [self.visit(e) for e in index.elts]
+            plain = not any(is_open(e) for e in index.elts)
+            if has_name:
+                for axis, part in enumerate(parts):
+                    if isinstance(part, ast.Slice):
+                        continue
+                    if is_open(part):
+                        break  # which axis the next one is of depends on the array
+                    parts[axis] = called("_axis", new, ast.Constant(axis), part, site)
+                node.value, node.slice = new, ast.Tuple(parts, ast.Load())
+                return node
+            if plain and not any(isinstance(e, ast.Slice) for e in parts):
+                return called("_get", new, ast.Tuple(parts, ast.Load()), None, site)
+            node.value, node.slice = new, ast.Tuple(parts, ast.Load())
+            return node
+        if isinstance(index, ast.Slice):
+            node.value, node.slice = new, self.visit(index)
+            return node
+        at = self.visit(index)
+        if has_name:
+            node.value, node.slice = new, called("_check", new, at, None, site)
+            return node
+        return called("_get", new, at, None, site)
+
+    def _is_array(self, base: ast.expr) -> bool:
+        """Whether it is known to be an array, and no tuple: one of its own that was made here."""
+        if not isinstance(base, ast.Name):
+            return False
+        made = self._scope._constants.get(base.id)
+        called = made.func if isinstance(made, ast.Call) else None
+        return called is not None and self._scope.resolve(called) in (
+            cuda.shared.array,
+            cuda.local.array,
+        )
+
+    # --- calls ---
+
+    def visit_Call(self, node: ast.Call) -> Any:
+        callee = self._scope.resolve(node.func)
+        if callee is MISSING:
+            return self._method(node)
+        if isinstance(callee, Closure):
+            return self._inner(node, callee)
+        handler = self._special(callee)
+        if handler is not None:
+            if any(isinstance(a, ast.Starred) for a in node.args):
+                raise UntranslatableError("a star in a call of a function of cuda or math", node)
+            return handler(node)
+        inner = device_function(callee)
+        if inner is not None:
+            return self._device(node, inner, declared_types(callee))
+        function = self._global(node.func, callee, getattr(callee, "__name__", "f"))
+        keywords = [ast.keyword(k.arg, self.visit(k.value)) for k in node.keywords]
+        return ast.Call(function, self._in_order(node.args), keywords)
+
+    def _special(self, callee: Any) -> Callable[[ast.Call], Any] | None:
+        try:
+            hash(callee)
+        except TypeError:
+            return None
+        if callee in MEETINGS:
+            return lambda node: self._meeting(node, *MEETINGS[callee])
+        if callee is cuda.grid or callee is cuda.gridsize:
+            return lambda node: self._grid(node, callee is cuda.grid)
+        if callee in (cuda.shared.array, cuda.local.array):
+            shared = callee is cuda.shared.array
+            kept = not shared and self._in_kernel and self._program.meets
+            return lambda node: made_array(self._program, self._scope, node, shared, kept)
+        if callee is cuda.const.array_like:
+            return lambda node: self.visit([*node.args, *(k.value for k in node.keywords)][0])
+        if callee in NOTHING:
+            return lambda node: ast.copy_location(ast.Constant(None), node)
+        if callee is cuda.lanemask_lt:
+            name = self._program.bind(np.uint32, "u32")
+            lane = "((_tx + _wx * (_ty + _wy * _tz)) & 31)"
+            return lambda node: parsed(f"{name}((1 << {lane}) - 1)")
+        if callee in ATOMICS:
+            return lambda node: self._atomic(node, ATOMICS[callee])
+        if callee is cuda.atomic.cas:
+            return lambda node: self._atomic(node, atomics.atomic_cas)
+        if callee is cuda.atomic.compare_and_swap:
+            return self._compare_and_swap
+        if callee is round:
+            return self._round
+        if callee in vector_types.CONSTRUCTORS:
+            return lambda node: self._vector(node, vector_types.CONSTRUCTORS[callee])
+        here = function(callee)
+        if here is not None:
+            return lambda node: self._renamed(node, callee, here)
+        return None
+
+    def _vector(self, node: ast.Call, construct: Any) -> Any:
+        return self._call(construct, [ast.Tuple(self._in_order(node.args), ast.Load())])
+
+    def _round(self, node: ast.Call) -> Any:
+        arguments = self._in_order([*node.args, *(k.value for k in node.keywords)])
+        return self._call(round if len(arguments) == 1 else arithmetic.rounded_to, arguments)
+
+    def _renamed(self, node: ast.Call, callee: Any, function: Any) -> Any:
+        arguments = self._in_order(node.args)
+        if node.keywords:
+            raise UntranslatableError("keywords of a function of cuda or math", node)
+        if callee in (min, max) and len(arguments) != 2:
+            if len(arguments) < 2:
+                raise UntranslatableError(f"{callee.__name__} of one argument", node)
+            made = arguments[0]
+            for more in arguments[1:]:
+                made = self._call(function, [made, more])
+            return made
+        return self._call(function, arguments)
+
+    def _call(self, function: Any, arguments: list[ast.expr]) -> Any:
+        name = self._program.bind(function, getattr(function, "__name__", "f"))
+        return ast.Call(ast.Name(name, ast.Load()), arguments, [])
+
+    def _method(self, node: ast.Call) -> Any:
+        """A method of a value, such as `array.sum`; Numba knows which there are."""
+        if isinstance(node.func, ast.Attribute) and self._is_grid(node.func.value):
+            if node.func.attr != "sync":
+                raise UntranslatableError(f"the method {node.func.attr} of a grid", node)
+            return self._meet(node, GRID_MEETING, "sync of the grid")
+        if not isinstance(node.func, ast.Attribute):
+            raise UntranslatableError("a call of something that is computed", node)
+        if node.func.attr == "bit_count" and not node.args:
+            return self._call(arithmetic.popc, [self.visit(node.func.value)])
+        return self.generic_visit(node)
+
+    def _grid(self, node: ast.Call, position: bool) -> Any:
+        count = self._scope.constant(node.args[0]) if len(node.args) == 1 else MISSING
+        if count not in (1, 2, 3):
+            raise UntranslatableError("cuda.grid of something else than 1, 2 or 3", node)
+        form = "(_natural(_b{0} * _w{0}) + _t{0})" if position else "(_g{0} * _w{0})"
+        axes = [form.format(a) for a in "xyz"[:count]]
+        return parsed(axes[0] if count == 1 else f"({', '.join(axes)})")
+
+    def _atomic(self, node: ast.Call, function: Any) -> Any:
+        if len(node.args) < 3 or node.keywords:
+            raise UntranslatableError("an atomic operation with keywords", node)
+        text = ast.unparse(node.args[0])
+        array, index, *values = (self.visit(a) for a in node.args)
+        array = self._held(array)
+        site = self._program.site(self._function, node, text)
+        at = called(self._program.atomic, array, index, None, site)
+        return self._call(function, [array, at, *values])
+
+    def _compare_and_swap(self, node: ast.Call) -> Any:
+        text = ast.unparse(node.args[0])
+        array, *values = (self.visit(a) for a in node.args)
+        array = self._held(array)
+        site = self._program.site(self._function, node, text)
+        at = called(self._program.atomic, array, ast.Constant(0), None, site)
+        return self._call(atomics.atomic_cas, [array, at, *values])
+
+    def _held(self, value: ast.expr) -> Any:
+        """A name for it: it is used twice."""
+        if isinstance(value, ast.Name):
+            return value
+        name = f"_h{self._program.number()}"
+        self._before.append(ast.Assign([ast.Name(name, ast.Store())], value))
+        return ast.Name(name, ast.Load())
+
+    # --- calls in which threads meet ---
+
+    def _is_grid(self, node: ast.expr) -> bool:
+        """Whether an expression is what `cuda.cg.this_grid()` gives, or its name."""
+        made = self._scope._constants.get(node.id) if isinstance(node, ast.Name) else node
+        return isinstance(made, ast.Call) and self._scope.resolve(made.func) is THIS_GRID
+
+    def _meeting(self, node: ast.Call, name: str, whole_block: bool) -> Any:
+        what = next(k for k, v in MEETINGS.items() if v[0] == name).__name__
+        return self._meet(node, name, f"cuda.{what}")
+
+    def _meet(self, node: ast.Call, name: str, what: str) -> Any:
+        if not self._in_kernel:
+            raise UntranslatableError("a meeting in a function that is compiled by itself", node)
+        arguments = [self.visit(a) for a in node.args]
+        if node.keywords:
+            raise UntranslatableError("keywords of a function of cuda", node)
+        site = self._program.site(self._function, node, what)
+        return self._hoisted(
+            ast.Call(ast.Name(name, ast.Load()), [ast.Constant(site), *arguments], [])
+        )
+
+    def _hoisted(self, call: ast.expr) -> Any:
+        result = f"_r{self._program.number()}"
+        self._before.append(ast.Assign([ast.Name(result, ast.Store())], call))
+        return ast.Name(result, ast.Load())
+
+    # --- what there is no place for ---
+
+    def generic_visit(self, node: ast.AST) -> Any:
+        if isinstance(node, _REFUSED):
+            raise UntranslatableError(f"a {type(node).__name__}", node)
+        return super().generic_visit(node)
+
+
+def _is_type(value: Any) -> bool:
+    return isinstance(value, numba_types.Type) or type(value) in (int, float, bool, complex)
+
+
+def is_extents(node: ast.AST) -> bool:
+    return isinstance(node, ast.Attribute) and node.attr in ("shape", "strides")
+
+
+def is_open(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and node.value in (None, ...)
+
+
+def called(
+    name: str, array: ast.expr, first: ast.expr | None, second: ast.expr | None, site: int
+) -> Any:
+    """A call that also says where it is."""
+    arguments = [copy.deepcopy(a) for a in (array, first, second) if a is not None]
+    rest = [parsed("_m"), ast.Constant(site), parsed(PLACE)]
+    return ast.Call(ast.Name(name, ast.Load()), arguments + rest, [])

@@ -1,0 +1,190 @@
+"""The code of a kernel: its program as a loop over blocks, compiled by Numba."""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections.abc import Hashable
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numba.core import compiler
+from numba.core.compiler_lock import global_compiler_lock
+from numba.core.errors import NumbaError
+from numba.core.registry import cpu_target
+from numba.np.numpy_support import from_dtype
+
+from numbasync.backend.cpu.compiler import checked_elements
+from numbasync.backend.cpu.compiler.barrier_regions import Pieces
+from numbasync.backend.cpu.compiler.bounds_hoisting import Hoist
+from numbasync.backend.cpu.compiler.control_flow import alone, counted, plain, threads
+from numbasync.backend.cpu.compiler.names import UntranslatableError
+from numbasync.backend.cpu.compiler.pipeline import Pipeline, inferred
+from numbasync.backend.cpu.compiler.program import ALL, HIDDEN, Program
+from numbasync.backend.cpu.compiler.uniformity import Uniform
+from numbasync.backend.cpu.library import barriers_and_warps
+from numbasync.backend.cpu.library.disk_cache import Entry
+from numbasync.backend.cpu.library.entry_points import types
+from numbasync.backend.cpu.library.float16 import known
+from numbasync.backend.protocols import ArrayKey
+
+INNER = {
+    "no_cpython_wrapper": True,
+    "no_cfunc_wrapper": True,
+    "pipeline_class": Pipeline,
+}  # called by compiled code only
+
+_KNOWN = types.UniTuple(types.int64, len(HIDDEN))  # what device functions are given first
+_SIZES = "_wx, _wy, _wz, _gx, _gy, _gz, _m, _d"
+_BOX = "_last_x = _wx - 1; _last_y = _wy - 1; _last_z = _wz - 1"
+# Not literals, which would be types of their own to the functions that are given them.
+_ROW = "_last_x = _wx - 1; _ty = _tz = _natural(0); _wy = _wz = _natural(1)"
+_WHERE = """
+    _bx = _b % _gx
+    _by = _b // _gx % _gy
+    _bz = _b // _gx // _gy
+"""
+
+
+def type_of(key: Hashable) -> Any:
+    """Numba's type of an argument, by its part of a variant's key."""
+    if isinstance(key, ArrayKey):
+        return types.Array(known(from_dtype(np.dtype(key.dtype))), key.ndim, key.order)
+    if isinstance(key, types.Array):  # which is declared
+        declared: Any = key
+        return declared.copy(dtype=known(declared.dtype))
+    if isinstance(key, tuple):
+        return types.BaseTuple.from_types([type_of(k) for k in key])
+    return known(key)
+
+
+def entry_of(
+    given: Program, kinds: tuple[Any, ...], options: dict[str, Any], row: bool = False
+) -> Entry:
+    """The code of a program, which stays as it is; `row`: for blocks of one row alone."""
+    program = given.copy(row)
+    try:
+        source, names = _generated(program, kinds, options)
+        signature = types.void(*[types.int64] * 10, *kinds)
+        made = njit(signature, **options, no_cfunc_wrapper=True, pipeline_class=Pipeline)(
+            _defined(source, names, "_blocks")
+        )
+    except NumbaError as error:  # whose text is to name the arguments that the user wrote
+        error.patch_message(str(error).replace(f"{_KNOWN}, ", "").replace(f"{_KNOWN})", ")"))
+        raise
+    (result,) = made.overloads.values()
+    return Entry(result, source, program.fixed_bytes)
+
+
+def _generated(
+    program: Program, kinds: tuple[Any, ...], options: dict[str, Any]
+) -> tuple[str, dict[str, Any]]:
+    """The source of the loop over blocks, and what its names stand for."""
+    if len(kinds) != len(program.parameters):
+        raise UntranslatableError("arguments that do not fit the parameters")
+    names = program.names
+    names.update(barriers_and_warps.NAMES)
+    names["__name__"] = __name__  # of the generated functions: what is kept on disk asks for it
+    names.setdefault("_fixed", 0)  # of its type, until it is known
+    for source in program.functions:
+        name = source.split("(", 1)[0].removeprefix("def ").strip()
+        names[name] = None
+    for source in program.functions:
+        name = source.split("(", 1)[0].removeprefix("def ").strip()
+        function = _defined(source, names, name)
+        signatures = [_with_hidden(s) for s in program.declared.get(name, ())]
+        names[name] = njit(signatures or None, **options, **INNER)(function)
+    parameters = "".join(f", {p}" for p in program.parameters)
+    by_itself = None if program.meets else alone(program, program.body)
+    if by_itself is not None:
+        names["_fixed"] = program.fixed_bytes
+        if not program.checked:
+            by_itself = _with_hoisted_checks(program, kinds, by_itself)
+        body = _indented(_text(by_itself, 0), 2)
+    elif not program.meets:
+        thread = f"def _thread({ALL}{parameters}):\n    {program.prologue}\n"
+        names["_fixed"] = program.fixed_bytes
+        own = copy.deepcopy(program.body)
+        if not program.checked:
+            own = checked_elements.shortened(own)
+            own = [*checked_elements.where(own), *own]
+        names["_thread"] = njit(**{**options, **INNER, "forceinline": True})(
+            _defined(thread + _text(own), names, "_thread")
+        )
+        call = ast.parse(f"_thread({ALL}{parameters})").body
+        body = _indented(_text(threads(call, program), 0), 2)
+    else:
+        uniform = Uniform(program)
+        if counted(program, uniform):
+            uniform = Uniform(program)
+        seen = _types(program, kinds, names)
+        written = Pieces(program, uniform, seen).write()
+        names["_fixed"] = program.fixed_bytes
+        body = _indented(_text(written, 0), 2)
+    if program.cooperative:
+        body = "        _base = _m\n        _slab = (_fixed + _d + 63) // 64 * 64\n" + body
+    where = _indented(_WHERE.strip("\n"))
+    turn, begin = ("_turn_of_block(_m, _k)", "_begin(_m, _b)") if program.checked else ("_k", "")
+    source = (
+        f"def _blocks(_lo, _hi, {_SIZES}{parameters}):\n"
+        f"    {_ROW if program.row else _BOX}\n"
+        f"    for _k in range(_lo, _hi):\n        _b = {turn}\n{where}\n        {begin}\n{body}\n"
+    )
+    return source, names
+
+
+def _with_hidden(signature: tuple[tuple[Any, ...], Any]) -> Any:
+    """A declared signature of a device function, which is also given what a thread knows."""
+    kinds, result = signature
+    arguments = (_KNOWN, *map(type_of, kinds))
+    return arguments if result is None else type_of(result)(*arguments)
+
+
+def _with_hoisted_checks(
+    program: Program, kinds: tuple[Any, ...], careful: list[ast.stmt]
+) -> list[ast.stmt]:
+    """Two loops over the threads, if a block can tell that no index of it is out of range."""
+    hoist = Hoist(program, kinds)
+    if hoist.condition is None:
+        return careful
+    quick = alone(program, hoist.body)
+    return careful if quick is None else [ast.If(hoist.condition, quick, careful)]
+
+
+def _types(program: Program, kinds: tuple[Any, ...], names: dict[str, Any]) -> dict[str, Any]:
+    """Numba's type of every variable."""
+    parameters = "".join(f", {p}" for p in program.parameters)
+    source = f"def _plain({ALL}{parameters}):\n" + _text(
+        plain(program) if program.checked else checked_elements.shortened(plain(program))
+    )
+    function = _defined(source, names, "_plain")
+    context: Any = cpu_target.typing_context
+    target: Any = cpu_target.target_context
+    arguments = (*[types.int64] * len(HIDDEN), *kinds)
+    with global_compiler_lock:
+        context.refresh()
+        target.refresh()
+        code = compiler.run_frontend(function)
+        return inferred(context, target, code, arguments)
+
+
+def _defined(source: str, names: dict[str, Any], name: str) -> Any:
+    space = names if name in names else dict(names)
+    held = names.get(name)
+    # Made of a syntax tree whose names have all been replaced.
+    exec(compile(source, f"<numbasync {name}>", "exec"), names)  # noqa: S102
+    made = names[name]
+    if held is None and space is not names:
+        names.pop(name)
+    return made
+
+
+def _text(statements: list[ast.stmt], levels: int = 1) -> str:
+    tree = ast.fix_missing_locations(ast.Module(statements, []))
+    return _indented(ast.unparse(tree), levels)
+
+
+def _indented(text: str, levels: int = 1) -> str:
+    pad = "    " * levels
+    return "\n".join(pad + line if line else line for line in text.splitlines())

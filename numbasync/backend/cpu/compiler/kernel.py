@@ -1,0 +1,250 @@
+"""Kernels compiled by Numba for the processor: blocks of threads as loops."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+import time
+from collections.abc import Hashable, Sequence
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+from numba.core.errors import NumbaError
+
+from numbasync.backend.cpu.compiler.block_memory import slab_of_blocks, slab_of_thread
+from numbasync.backend.cpu.compiler.block_scheduling import PARTS, Costs, helpers, workers
+from numbasync.backend.cpu.compiler.cache_key import key_of
+from numbasync.backend.cpu.compiler.checked_kernel import Checked
+from numbasync.backend.cpu.compiler.extensions import tell
+from numbasync.backend.cpu.compiler.generate import entry_of, type_of
+from numbasync.backend.cpu.compiler.kernel_errors import NO_SITE, error_of
+from numbasync.backend.cpu.compiler.names import UntranslatableError
+from numbasync.backend.cpu.compiler.numba_cuda import check, may_be_refused
+from numbasync.backend.cpu.compiler.program import PLACE
+from numbasync.backend.cpu.compiler.translate import translate
+from numbasync.backend.cpu.library import entry_points
+from numbasync.backend.cpu.library.declared_arguments import Formal
+from numbasync.backend.cpu.library.disk_cache import Entry, store_of
+from numbasync.backend.cpu.limits import LIMITS
+from numbasync.backend.protocols import Checks, Dim3, Right
+from numbasync.errors import KernelCompileError, KernelError, UnsupportedKernelError
+
+if TYPE_CHECKING:
+    from numbasync.backend.cpu.protocols import Workers
+
+SHORT_THREADS = 1024
+
+
+class Compiled:
+    """A kernel, ready to be run on the CPU device by any thread."""
+
+    engine = "compiled"
+    why = ""
+    formal: Formal | None = None  # of declared signatures
+    records: tuple[int, ...] = ()  # positions of structured scalars, which come as arrays
+
+    def __init__(
+        self, dispatcher: Any, keys: tuple[Hashable, ...], max_threads: int, watched: bool = False
+    ) -> None:
+        self.function: FunctionType = dispatcher.py_func
+        self.name = self.function.__name__
+        self.max_threads_per_block = max_threads
+        kinds = tuple(type_of(k) for k in keys)
+        tell()
+        self.program = translate(self.function, kinds)
+        wishes = dispatcher.targetoptions
+        options = {**entry_points.OPTIONS, "fastmath": bool(wishes.get("fastmath"))}
+        if wishes.get("debug"):
+            # Divisions by zero raise, so that every thread leaves a note of who it is.
+            options["error_model"] = "python"
+            self.program.prologue = f"_note(_m, {NO_SITE}, {PLACE})"
+        if self.program.has_inlined:
+            options["boundscheck"] = True
+        self._is_straight = self.program.is_straight()
+        self._shared_bytes = sum(nbytes for _, nbytes in self.program.shared)
+        self._has_rows = self.program.has_rows()
+        self._plain: dict[bool, Entry] = {}  # the code that checks nothing: for rows, for others
+        self._checked: Checked | None = None
+        self._made_of = kinds, options
+        self._making = threading.Lock()
+        self._costs = Costs(self.program.has_atomics())
+        self._store = store_of(dispatcher)
+        self._key = None if self._store is None else key_of(self.program, kinds, options)
+        self.from_disk = self._load(self._has_rows)
+        if not self.from_disk and may_be_refused(self.function, kinds):
+            check(dispatcher, keys)
+        if not (self.from_disk or (watched and self._can_be_checked())):
+            self._entry(self._has_rows)  # at once; who watches it may never run it otherwise
+
+    @property
+    def source(self) -> str:
+        return self._entry(self._has_rows).source
+
+    def _is_row(self, block: Dim3) -> bool:
+        """Whether a block is run by the code for rows: there is some if nothing speaks against."""
+        return self._has_rows and block[1] == 1 and block[2] == 1
+
+    def _load(self, row: bool) -> bool:
+        """Whether there is code on disk."""
+        kept = None
+        if self._store is not None and self._key is not None:
+            kept = self._store.load((self._key, row))
+        if kept is not None:
+            self._plain[row] = kept
+        return kept is not None
+
+    def _entry(self, row: bool) -> Entry:
+        """What runs unwatched; compiled now, if so far that was not needed."""
+        with self._making:
+            if row not in self._plain and (row == self._has_rows or not self._load(row)):
+                entry = self._compiled(*self._made_of, row)
+                if self._store is not None and self._key is not None:
+                    self._store.save((self._key, row), entry)
+                self._plain[row] = entry
+            return self._plain[row]
+
+    def _compiled(self, kinds: tuple[Any, ...], options: dict[str, Any], row: bool) -> Entry:
+        try:
+            return entry_of(self.program, kinds, options, row)
+        except NumbaError as error:
+            if not self.program.declared:
+                raise
+            # The interpreter converts nothing, so that it would compute something else.
+            given = ", ".join(map(str, kinds))
+            raise KernelCompileError(
+                f"kernel {self.name} cannot be compiled for ({given}): {error}"
+            ) from error
+
+    def suggested_threads(self) -> int:
+        return 256
+
+    # --- running ---
+
+    def is_short(self, grid: Dim3, block: Dim3) -> bool:
+        """Whether a launch surely takes less than to wake a thread does: no loops, few threads,
+        and nothing left to compile.
+        """
+        threads = grid[0] * grid[1] * grid[2] * block[0] * block[1] * block[2]
+        return self._is_straight and threads <= SHORT_THREADS and self._is_row(block) in self._plain
+
+    def run(
+        self,
+        grid: Dim3,
+        block: Dim3,
+        shared_bytes: int,
+        args: Sequence[Any],
+        engine: Workers,
+        checks: Checks | None = None,
+        rights: Sequence[Right | None] = (),
+    ) -> None:
+        """Run every block. Called on a worker thread; of a short launch, by who submits it.
+
+        Args:
+            checks: how to check every access; None: run as fast as it can.
+            rights: what may be written, for the checks.
+        """
+        used = self._shared_bytes + shared_bytes
+        if used > LIMITS.max_shared_bytes:
+            raise KernelError(
+                f"kernel {self.name}: a block needs {used} bytes of shared memory, dynamic and "
+                f"static together; the device has {LIMITS.max_shared_bytes}."
+            )
+        values = [_value(a) for a in args]
+        if checks is not None:
+            self._with_checks().run(checks, grid, block, shared_bytes, args, values, rights)
+            return
+        if self._is_row(block) not in self._plain:
+            self._entry(self._is_row(block))  # before the time is taken
+        blocks = grid[0] * grid[1] * grid[2]
+        if self.program.cooperative:
+            # Its blocks go on together, with memory of their own.
+            self._run(0, 1, grid, block, shared_bytes, values, blocks)
+            return
+        threads = blocks * block[0] * block[1] * block[2]
+        # What is stepped does the same each time. The number of processors is asked for last: it
+        # takes longer than a short launch.
+        shared = (
+            blocks > 1
+            and engine.stepper is None
+            and self._costs.are_shared(threads, blocks)
+            and workers() > 1
+        )
+        began = time.perf_counter()
+        if shared:
+            self._spread(blocks, grid, block, shared_bytes, values, engine)
+        else:
+            self._run(0, blocks, grid, block, shared_bytes, values)
+        self._costs.took(shared, (time.perf_counter() - began) / blocks)
+
+    def _spread(
+        self, blocks: int, grid: Dim3, block: Dim3, shared_bytes: int, values: list[Any],
+        engine: Workers,
+    ) -> None:  # fmt: skip
+        parts = min(blocks, workers() * PARTS)
+        bounds = [blocks * i // parts for i in range(parts + 1)]
+        turn = itertools.count()
+        failed: list[tuple[int, BaseException]] = []
+
+        def work() -> None:
+            while (part := next(turn)) < parts and not failed and not engine.stopping:
+                try:
+                    self._run(bounds[part], bounds[part + 1], grid, block, shared_bytes, values)
+                except BaseException as error:
+                    failed.append((part, error))
+
+        others = []
+        with contextlib.suppress(RuntimeError):  # at interpreter exit there are no new threads
+            others += [helpers().submit(work) for _ in range(workers() - 1)]
+        work()
+        for other in others:
+            other.result()
+        if failed:
+            raise min(failed, key=lambda f: f[0])[1]
+
+    def _run(
+        self, first: int, end: int, grid: Dim3, block: Dim3, shared_bytes: int, values: list[Any],
+        blocks: int = 1,
+    ) -> None:  # fmt: skip
+        """Run the blocks `first` to `end`; `blocks`: how many have memory at the same time."""
+        row = self._is_row(block)
+        entry = self._plain.get(row) or self._entry(row)
+        nbytes = entry.fixed_bytes + shared_bytes
+        alone = blocks == 1
+        slab = slab_of_thread(nbytes) if alone else slab_of_blocks(self.name, nbytes, blocks)
+        shared = self.program.shared
+        slab.clear([*shared, (entry.fixed_bytes, shared_bytes)] if shared_bytes else shared)
+        try:
+            entry.run(first, end, *block, *grid, slab.address, shared_bytes, *values)
+        except Exception as error:
+            record = slab.record()
+            raise error_of(self.program, record, error) from (
+                None if record[0] != entry_points.RAISED else error
+            )
+
+    def _can_be_checked(self) -> bool:
+        try:
+            self._with_checks()
+        except Exception:  # Numba has many, and who runs it is told
+            return False
+        return True
+
+    def _with_checks(self) -> Checked:
+        with self._making:
+            if self._checked is None:
+                try:
+                    self._checked = Checked(self.function, *self._made_of, self.program.prologue)
+                except (UntranslatableError, NumbaError) as why:
+                    raise UnsupportedKernelError(
+                        f"kernel {self.name} cannot be checked: {why}"
+                    ) from None
+            return self._checked
+
+
+def _value(argument: Any) -> Any:
+    array = getattr(argument, "array", None)
+    if array is not None:
+        return array
+    if type(argument) is tuple:
+        return tuple(_value(a) for a in argument)
+    return argument

@@ -1,0 +1,53 @@
+"""Arrays that a kernel makes: shared by a block, or a thread's own, as parts of its memory."""
+
+from __future__ import annotations
+
+import ast
+import math
+from typing import Any
+
+from numbasync.backend.cpu.compiler.names import (
+    MISSING,
+    Scope,
+    UntranslatableError,
+    arguments_of_maker,
+    element_type,
+)
+from numbasync.backend.cpu.compiler.program import MOST_THREADS, Program, item_bytes, parsed
+from numbasync.backend.cpu.library import entry_points
+
+MOST_LOCAL_BYTES = 2**26  # of all threads of a block
+
+
+def made_array(program: Program, scope: Scope, node: ast.Call, shared: bool, kept: bool) -> Any:
+    """What `cuda.shared.array` or `cuda.local.array` becomes.
+
+    Args:
+        kept: whether every thread has its own, since they take turns.
+    """
+    given = arguments_of_maker(node)
+    shape = scope.constant(given.get("shape"))
+    kind = element_type(scope.constant(given.get("dtype")))
+    shape = (shape,) if isinstance(shape, int) else shape
+    if kind is MISSING or not isinstance(shape, tuple):
+        raise UntranslatableError("an array whose shape or dtype is no constant", node)
+    if not all(isinstance(n, int) and n >= 0 for n in shape):
+        raise UntranslatableError("an array whose shape is no constant", node)
+    if shared and shape == (0,):
+        make = program.bind(entry_points.array_of_bytes(kind), "dynamic")
+        program.pure.add(make)
+        return parsed(f"{make}(_m + _fixed, _d)")
+    nbytes = math.prod(shape) * item_bytes(kind)
+    make = program.bind(entry_points.array_at(shape, kind), "array")
+    program.pure.add(make)
+    if not kept:
+        at = program.take(nbytes)
+        if shared:
+            program.shared.append((at, nbytes))
+        return parsed(f"{make}(_m + {at})")
+    each = -(-max(nbytes, 1) // 16) * 16
+    if each * MOST_THREADS > MOST_LOCAL_BYTES:
+        raise UntranslatableError("a large local array of threads that meet", node)
+    at = program.take(each * MOST_THREADS)
+    lane = "(_tx + _wx * (_ty + _wy * _tz))"
+    return parsed(f"{make}(_m + {at} + {each} * {lane})")

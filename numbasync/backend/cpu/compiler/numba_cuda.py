@@ -1,0 +1,222 @@
+"""Numba's compiler for GPUs, where there is none: what it refuses, the CPU device refuses.
+
+Numba infers types and writes LLVM's code in Python; only what comes after that, NVVM and the
+driver, needs more. So the compiler is run that far, with the capability of some GPU and NVVM's
+layout of data, and what it made is dropped.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import dis
+import math
+import types
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numba import cuda
+from numba.core.errors import NumbaError
+from numba.core.target_extension import target_override
+from numba.cuda import compiler
+from numba.cuda.cudadrv import nvvm
+from numba.cuda.descriptor import cuda_target
+from numba.np.numpy_support import from_dtype
+
+from numbasync.backend.compile_errors import compile_error
+from numbasync.backend.cpu.compiler.names import device_function
+from numbasync.backend.cpu.compiler.pipeline import Typing
+from numbasync.backend.cpu.library.entry_points import types as numba_types
+from numbasync.backend.protocols import WRITTEN, ArrayKey
+
+# Type checkers do not know all of their names.
+_compiler: Any = compiler
+_nvvm: Any = nvvm
+_dispatchers: Any = cuda.dispatcher.CUDADispatcher
+_ATTRIBUTE = ("LOAD_ATTR", "LOAD_METHOD")
+_WIDER = (
+    cuda.atomic, *vars(cuda.atomic).values(), cuda.selp, cuda.ffs, math.gcd,
+    cuda.all_sync, cuda.any_sync, cuda.eq_sync, cuda.ballot_sync,
+)  # fmt: skip
+_CAPABILITY = (9, 0)
+_LAYOUT = (
+    "e-p:64:64:64-i1:8:8-i8:8:8-i16:16:16-i32:32:32-i64:64:64-i128:128:128-f32:32:32-f64:64:64-"
+    "v16:16:16-v32:32:32-v64:64:64-v128:128:128-n16:32:64"
+)
+
+
+def check(dispatcher: Any, keys: Sequence[Hashable]) -> None:
+    """Refuse a kernel that Numba's compiler for GPUs refuses.
+
+    Args:
+        keys: parts of a variant's key, one an argument.
+
+    Raises:
+        KernelCompileError: it does; the error names the line and the parameters.
+    """
+    error = refusal(dispatcher, keys)
+    if error is not None:
+        kinds = [type_on_gpu(k) for k in keys]
+        raise compile_error(dispatcher.py_func, kinds, error) from error
+
+
+def refusal(dispatcher: Any, keys: Sequence[Hashable]) -> Exception | None:
+    """What Numba's compiler for GPUs raises for a kernel; None if it takes it."""
+    error = _raised(dispatcher.py_func, tuple(map(type_on_gpu, keys)))
+    if isinstance(error, Warning):  # which a program has turned into errors
+        return None
+    if isinstance(error, NumbaError) or error is None:
+        return error
+    # Numba raises others, too, for what it does not have; but so it does if it is not what was
+    # expected here, and then it refuses everything.
+    return error if _raised(_plain, (numba_types.float32[:],)) is None else None
+
+
+def may_be_refused(function: types.FunctionType, kinds: Sequence[Any]) -> bool:
+    """Whether a kernel uses something that is compiled for the processor with more types than for
+    a GPU: an operation in place on a whole array, a function of NumPy, or of `_WIDER`.
+
+    Args:
+        kinds: Numba's types of its arguments.
+    """
+    arrays = {
+        name
+        for name, kind in zip(function.__code__.co_varnames, kinds, strict=False)
+        if isinstance(kind, numba_types.Array)
+    }
+    stores = (i.argval for i in dis.get_instructions(function) if i.opname.startswith("STORE_FAST"))
+    names = {n for stored in stores for n in (stored if type(stored) is tuple else (stored,))}
+    return bool(arrays & names) or any(map(_is_wider, _used(function, set())))
+
+
+def _is_wider(value: Any) -> bool:
+    if isinstance(value, np.ufunc):
+        return True
+    is_of_numpy = str(getattr(value, "__module__", None)).split(".")[0] == "numpy"
+    is_function = is_of_numpy and callable(value) and not isinstance(value, type | np.generic)
+    return is_function or any(value is each for each in _WIDER)
+
+
+def _used(function: types.FunctionType, seen: set[types.FunctionType]) -> Iterator[Any]:
+    """What the names in a function stand for, and in those that it calls. In one that was written
+    for a program, only the names of the program's functions.
+    """
+    if function in seen:
+        return
+    seen.add(function)
+    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+    held = {n: c.cell_contents for n, c in cells.items() if c != types.CellType()}
+    known = {**vars(builtins), **function.__globals__, **held}
+    for value in _named(function.__code__, known):
+        inner = device_function(value)
+        if inner is not None:
+            yield from _used(inner, seen)
+        elif not (hasattr(function, WRITTEN) or WRITTEN in function.__globals__):
+            yield value
+
+
+def _named(code: types.CodeType, known: dict[str, Any]) -> Iterator[Any]:
+    at: Any = None  # the module that the last instruction has loaded
+    for instruction in dis.get_instructions(code):
+        name = instruction.argval
+        if instruction.opname in ("LOAD_GLOBAL", "LOAD_DEREF"):
+            at = known.get(name)
+        elif isinstance(at, types.ModuleType) and instruction.opname in _ATTRIBUTE:
+            at = getattr(at, name, None)
+        elif instruction.opname != "CACHE":
+            at = None
+        if at is not None and not isinstance(at, types.ModuleType):
+            yield at
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            yield from _named(inner, known)
+
+
+def type_on_gpu(key: Hashable) -> Any:
+    """Numba's type of an argument on a GPU, by its part of a variant's key."""
+    if isinstance(key, ArrayKey):
+        return numba_types.Array(from_dtype(np.dtype(key.dtype)), key.ndim, key.order)
+    if isinstance(key, tuple):
+        return numba_types.BaseTuple.from_types([type_on_gpu(k) for k in key])
+    return key
+
+
+def _plus_one(x: Any) -> Any:
+    return x + 1
+
+
+_device: Any = cuda.jit(device=True)
+_called = _device(_plus_one)
+
+
+def _store(z: Any) -> None:
+    z[cuda.grid(1)] = _called(z[0])
+
+
+_plain: Any = _store
+
+
+def _raised(function: types.FunctionType, arguments: tuple[Any, ...]) -> Exception | None:
+    try:
+        with _compiler.global_compiler_lock, target_override("cuda"), _for_any_gpu():
+            _compiled(function, arguments, numba_types.void)
+    except Exception as error:
+        return error
+    return None
+
+
+def _compiled(function: types.FunctionType, arguments: tuple[Any, ...], result: Any) -> Any:
+    flags = _compiler.CUDAFlags()
+    flags.no_compile = flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
+    flags.error_model = "numpy"
+    flags.compute_capability = _CAPABILITY
+    contexts = Typing(cuda_target.typing_context), cuda_target.target_context
+    pipeline = _compiler.CUDACompiler(*contexts, None, arguments, result, flags, {})
+    return pipeline.compile_extra(function)
+
+
+class _Layout:
+    """What Numba asks NVVM for while it writes code."""
+
+    data_layout = _LAYOUT
+
+    def get_ir_version(self) -> tuple[int, ...]:
+        return 2, 0, 3, 2
+
+
+@contextlib.contextmanager
+def _for_any_gpu() -> Iterator[None]:
+    """Let dispatchers compile the functions that a kernel calls for no GPU, and keep nothing.
+    The caller holds the compiler's lock: nobody else compiles meanwhile.
+    """
+    made: dict[Any, dict[tuple[Any, ...], Any]] = {}
+
+    def get_call_template(self: Any, args: Any, kws: Any) -> Any:
+        signature, folded = self.fold_argument_types(args, kws)
+        known = made.setdefault(self, {})
+        if self._can_compile and tuple(folded) not in known:
+            found = known[tuple(folded)] = _compiled(self.py_func, tuple(folded), None)
+            context.insert_user_function(found.entry_point, found.fndesc, [found.library])
+        declared = [] if self._can_compile else self.nopython_signatures
+        name = self.py_func.__name__
+        template = _compiler.typing.make_concrete_template(
+            name, key=name, signatures=[*declared, *(f.signature for f in known.values())]
+        )
+        return template, signature, folded, {}
+
+    def get_overload(self: Any, signature: Any) -> Any:
+        found = made.get(self, {}).get(tuple(signature)) or self.overloads[tuple(signature)]
+        return found.entry_point
+
+    held = _nvvm.NVVM, _dispatchers.get_call_template, _dispatchers.get_overload
+    context: Any = cuda_target.target_context
+    _nvvm.NVVM = _Layout
+    _dispatchers.get_call_template = get_call_template
+    _dispatchers.get_overload = get_overload
+    try:
+        yield
+    finally:
+        _nvvm.NVVM, _dispatchers.get_call_template, _dispatchers.get_overload = held
+        for found in (f for known in made.values() for f in known.values()):
+            context.remove_user_function(found.entry_point)

@@ -1,0 +1,193 @@
+"""What the threads of a block keep between two pieces of their work: an element a thread."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import functools
+from collections import Counter
+from typing import Any
+
+from numbasync.backend.cpu.compiler.control_flow import assigned, expression
+from numbasync.backend.cpu.compiler.names import UntranslatableError
+from numbasync.backend.cpu.compiler.program import MOST_THREADS, Program, item_bytes
+from numbasync.backend.cpu.compiler.uniformity import Uniform, is_extent, names
+from numbasync.backend.cpu.library import entry_points
+from numbasync.backend.cpu.library.entry_points import types
+
+
+class Memory:
+    """Where variables are kept in the block's memory, and who is there.
+
+    Args:
+        kinds: Numba's types of the variables.
+    """
+
+    def __init__(self, program: Program, uniform: Uniform, kinds: dict[str, Any]) -> None:
+        self._program = program
+        self._uniform = uniform
+        self._kinds = kinds
+        self._masks = 0
+        self._places: dict[str, str] = {}
+        self._accesses: dict[Any, tuple[str, str]] = {}
+        self._own_arrays: dict[str, ast.Assign | UntranslatableError] = {}
+
+    def _place_of(self, name: str) -> str:
+        """The address of a variable's values."""
+        if name not in self._places:
+            self._places[name] = self._room(self._kind(name))
+        return self._places[name]
+
+    def _room(self, kind: Any) -> str:
+        return f"_m + {self._program.take(item_bytes(kind) * MOST_THREADS)}"
+
+    def _access(self, kind: Any) -> tuple[str, str]:
+        """The names of the functions that load and store such a value."""
+        if kind not in self._accesses:
+            load, store = entry_points.element_of(kind)
+            self._accesses[kind] = (
+                self._program.bind(load, "load"), self._program.bind(store, "store")
+            )  # fmt: skip
+        return self._accesses[kind]
+
+    def _load(self, name: str) -> ast.stmt:
+        load, _ = self._access(self._kind(name))
+        return assigned(name, f"{load}({self._place_of(name)}, _t)")
+
+    def _save(self, name: str, value: str = "") -> ast.stmt:
+        _, store = self._access(self._kind(name))
+        return expression(f"{store}({self._place_of(name)}, _t, {value or name})")
+
+    def _array(self, name: str) -> str:
+        """A variable's values as an array."""
+        make = self._program.bind(entry_points.array_at((MOST_THREADS,), self._kind(name)), "array")
+        return f"{make}({self._place_of(name)})"
+
+    # --- who is there ---
+
+    def _new_mask(self) -> str:
+        self._masks += 1
+        name = f"_a{self._masks}"
+        self._kinds[name] = types.boolean
+        return name
+
+    def _is_in(self, mask: str) -> str:
+        load, _ = self._access(types.boolean)
+        return f"{load}({self._place_of(mask)}, _t)"
+
+    def _kind(self, name: str) -> Any:
+        kind: Any = types.unliteral(self._kinds[name]) if name in self._kinds else None
+        parts = list(kind) if isinstance(kind, types.BaseTuple) else [kind]
+        if all(isinstance(p, types.Number | types.Boolean) for p in parts):
+            return kind
+        raise UntranslatableError(
+            f"{name.rpartition('_')[0]}, a {kind}, which is kept over a meeting"
+        )
+
+    def _is_local_array(self, name: str) -> bool:
+        return isinstance(self._kinds.get(name), types.Array)
+
+    # --- arrays ---
+
+    def _made_again(self, arrays: set[str]) -> list[ast.Assign]:
+        """The statements that make threads' own arrays and views, those that others need first."""
+        made: dict[str, ast.Assign] = {}
+
+        def add(name: str) -> None:
+            if name not in made:
+                statement = self._own_array(name)
+                for other in sorted(names(statement.value, ast.Load)):
+                    if self._is_local_array(other) and other in self._uniform.varying:
+                        add(other)
+                made[name] = statement
+
+        for name in sorted(arrays):
+            add(name)
+        return list(made.values())
+
+    @staticmethod
+    def _arrays_of(made: list[ast.Assign]) -> set[str]:
+        return {n for s in made for n in names(s.targets, ast.Store)}
+
+    def _needed_for(self, found: set[str]) -> set[str]:
+        """What threads' arrays among these names are made of, if they are used again."""
+        arrays = {n for n in found & self._uniform.varying if self._is_local_array(n)}
+        try:
+            made = self._made_again(arrays)
+        except UntranslatableError:  # which is no matter if they are not kept
+            return set()
+        return {n for s in made for n in names(s.value, ast.Load)}
+
+    def _own_array(self, name: str) -> ast.Assign:
+        """The statement that makes a thread's own array: done again, it gives the same one."""
+        if name not in self._own_arrays:
+            try:
+                self._own_arrays[name] = self._that_makes(name)
+            except UntranslatableError as error:
+                self._own_arrays[name] = error
+        found = self._own_arrays[name]
+        if isinstance(found, UntranslatableError):
+            raise found
+        return copy.deepcopy(found)
+
+    def _that_makes(self, name: str) -> ast.Assign:
+        made = [
+            s
+            for each in self._program.body
+            for s in ast.walk(each)
+            if isinstance(s, ast.Assign) and name in names(s.targets, ast.Store)
+        ]
+        if len(made) == 1:  # none, if it is what a loop goes through
+            value = made[0].value
+            is_own = isinstance(value, ast.Call) and self._uniform.is_pure(value.func)
+            if is_own or self._is_steady_view(made[0], name):
+                return made[0]
+        raise UntranslatableError(f"{name.rpartition('_')[0]}, a view, kept over a meeting")
+
+    def _is_steady_view(self, statement: ast.Assign, name: str) -> bool:
+        """Whether it is a part of an array, by indices that do not change, which is used only
+        where its statement has been run.
+        """
+        value = statement.value
+        calls = {ast.unparse(n.func) for n in ast.walk(value) if isinstance(n, ast.Call)}
+        subscripts = [
+            n for n in ast.walk(value) if isinstance(n, ast.Subscript) and not is_extent(n)
+        ]
+        is_part = isinstance(value, ast.Name) or subscripts == [value]
+        is_view = is_part and calls <= {"_axis", "_check", "_seen", "_at_literal", "_i32"}
+        body = self._program.body
+        home = _home_of(statement, body)
+        everywhere = _uses(name, body)
+        return (
+            is_view and home is not None and _uses(name, home) == everywhere
+            and all(self._is_steady(n) for n in names(value, ast.Load))
+        )  # fmt: skip
+
+    def _is_steady(self, name: str) -> bool:
+        """Whether a variable is assigned once at most, and in no loop."""
+        return name not in self._unsteady
+
+    @functools.cached_property
+    def _unsteady(self) -> set[str]:
+        nodes = [n for s in self._program.body for n in ast.walk(s)]
+        loops = [n for n in nodes if isinstance(n, ast.For | ast.While)]
+        stores = Counter(
+            n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+        )
+        return {n for n in stores if stores[n] > 1} | names(loops, ast.Store)
+
+
+def _home_of(wanted: ast.stmt, statements: list[ast.stmt]) -> list[ast.stmt] | None:
+    """The list that a statement is in, if that is in no loop."""
+    for statement in statements:
+        if statement is wanted:
+            return statements
+        if isinstance(statement, ast.If):
+            found = _home_of(wanted, statement.body) or _home_of(wanted, statement.orelse)
+            if found is not None:
+                return found
+    return None
+
+
+def _uses(name: str, statements: list[ast.stmt]) -> int:
+    return sum(isinstance(n, ast.Name) and n.id == name for s in statements for n in ast.walk(s))

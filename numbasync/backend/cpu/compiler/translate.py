@@ -1,0 +1,343 @@
+"""A kernel's source as source of Numba's CPU compiler: one thread's part of the work.
+
+What a thread knows of itself are variables: `_tx` to `_tz` (its index in the block), `_bx` to
+`_bz`, `_wx` to `_wz` (threads of a block) and `_gx` to `_gz` (blocks), all 64-bit; `_m` is the
+address of the block's memory, which begins with the record of `native`, and `_d` the size of
+the dynamic shared memory. Variables of the kernel get a number, so no name is taken.
+
+Where the threads of a block meet, a call of a `@name` is left, which `regions` replaces. A
+device function in which they meet is written out at its call; others become functions of their
+own, which take the variables above as their first argument.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import types
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import numpy as np
+
+from numbasync.backend.cpu.compiler import checked_elements
+from numbasync.backend.cpu.compiler.calls import Calls
+from numbasync.backend.cpu.compiler.cuda_names import THIS_GRID, is_meeting
+from numbasync.backend.cpu.compiler.from_bytecode import recovered
+from numbasync.backend.cpu.compiler.names import (
+    MISSING,
+    Closure,
+    InnerScope,
+    Scope,
+    Signatures,
+    UntranslatableError,
+    arguments_of_maker,
+    device_function,
+    is_maker,
+)
+from numbasync.backend.cpu.compiler.program import ALL, HIDDEN, PLACE, Program, parsed
+from numbasync.backend.cpu.library import entry_points
+from numbasync.backend.cpu.library.source import definition, of_lambda
+from numbasync.backend.cpu.races import recorder
+
+_STATEMENTS = (
+    ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr, ast.If, ast.While, ast.For, ast.Return,
+    ast.Pass, ast.Break, ast.Continue, ast.Raise, ast.Assert, ast.FunctionDef, ast.Nonlocal,
+)  # fmt: skip
+
+
+def translate(
+    kernel: types.FunctionType, kinds: Sequence[Any] = (), checked: bool = False
+) -> Program:
+    """The kernel's program.
+
+    Args:
+        kinds: Numba's types of its arguments, of which arrays that it makes may be.
+        checked: see `Program.checked`.
+
+    Raises:
+        UntranslatableError: it has something that this engine does not know.
+    """
+    program = Program(kernel.__name__, checked=checked)
+    program.names.update(
+        _i32=np.int32, _check=entry_points.check, _axis=entry_points.check_axis,
+        _get=entry_points.get,
+        _at_literal=entry_points.at_literal, _sure=entry_points.sure,
+        _stop=entry_points.stop, _note=entry_points.note, _natural=entry_points.natural,
+    )  # fmt: skip
+    program.names.update(recorder.NAMES if checked else checked_elements.NAMES)
+    translation = _Translation(program)
+    program.meets = translation.meets(kernel)
+    function = _Function(translation, kernel, in_kernel=True)
+    program.parameters = function.parameters
+    function.know(kinds)
+    program.body = function.block(function.node.body)
+    return program
+
+
+class _Translation:
+    """What the functions of one program share."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self._meets: dict[types.FunctionType, bool] = {}
+        self._needs_kinds: dict[types.FunctionType, bool] = {}
+        self._made: dict[Hashable, str] = {}
+        self._sources: dict[types.FunctionType, tuple[ast.FunctionDef, Scope]] = {}
+        self.writing: list[Hashable] = []  # what is being written out
+
+    def meets(self, function: types.FunctionType) -> bool:
+        """Whether threads meet in a function, or in one that it calls."""
+        found = self._meets.get(function)
+        if found is not None:
+            return found
+        self._meets[function] = False
+        node, scope = self.source(function)
+        for each in ast.walk(node):
+            if not isinstance(each, ast.Call):
+                continue
+            callee = scope.resolve(each.func)
+            inner = device_function(callee)
+            if callee is THIS_GRID:
+                self.program.cooperative = self._meets[function] = True
+            if is_meeting(callee) or (inner is not None and self.meets(inner)):
+                self._meets[function] = True
+        return self._meets[function]
+
+    def needs_kinds(self, function: types.FunctionType) -> bool:
+        """Whether a device function, or one that it calls, makes arrays whose elements are of the
+        type of its arguments'.
+        """
+        found = self._needs_kinds.get(function)
+        if found is None:
+            self._needs_kinds[function] = False
+            node, scope = self.source(function)
+            calls = [n for n in ast.walk(node) if isinstance(n, ast.Call)]
+            found = self._needs_kinds[function] = any(self._asks(scope, call) for call in calls)
+        return found
+
+    def _asks(self, scope: Scope, call: ast.Call) -> bool:
+        callee = scope.resolve(call.func)
+        inner = device_function(callee)
+        if inner is not None:
+            return self.needs_kinds(inner)
+        return is_maker(callee) and scope.constant(arguments_of_maker(call).get("dtype")) is MISSING
+
+    def source(self, function: types.FunctionType) -> tuple[ast.FunctionDef, Scope]:
+        """Its definition and its names, to be read and not to be changed."""
+        if function not in self._sources:
+            self._sources[function] = self._read(function)
+        return self._sources[function]
+
+    @staticmethod
+    def _read(function: types.FunctionType) -> tuple[ast.FunctionDef, Scope]:
+        if function.__name__ == "<lambda>":
+            node = of_lambda(function)
+        else:
+            found = definition(function)
+            node = None if found is None else found[1]
+        if node is None:
+            node = recovered(function)
+        if node.args.kwonlyargs and not function.__code__.co_kwonlyargcount:
+            # Of a kernel, which has been given them as positional ones.
+            node = copy.copy(node)
+            node.args = copy.copy(node.args)
+            node.args.args = node.args.args + node.args.kwonlyargs
+            node.args.kwonlyargs, node.args.kw_defaults = [], []
+        return node, Scope(function, node)
+
+    def device(self, function: types.FunctionType, signatures: Signatures = ()) -> str:
+        """The name of a device function, which is made when it is first called."""
+        name = self._made.get((function, signatures))
+        if name is None:
+            name = f"_{function.__name__.strip('<>')}_{self.program.number()}f"
+            self._made[function, signatures] = name
+            if signatures:
+                self.program.declared[name] = signatures
+            made = _Function(self, function, in_kernel=False)
+            body = made.block(made.node.body)
+            head = ast.parse(f"{ALL} = _c").body
+            if not self.program.checked:
+                body = checked_elements.shortened(body)
+                head += checked_elements.where(body)
+            tree = ast.FunctionDef(
+                name, ast.arguments([], [ast.arg("_c"), *map(ast.arg, made.parameters)], None, [],
+                                    [], None, made.defaults()),
+                [*head, *body], [], None, None,
+            )  # fmt: skip
+            self.program.functions.append(ast.unparse(ast.fix_missing_locations(tree)))
+        return name
+
+    def by_itself(self, closure: Closure, program: Program) -> str:
+        """The name of a function that another one defines and passes on as a value: one of its
+        arguments and of constants alone, as Numba has them.
+        """
+        node, outer = closure.node, closure.scope
+        if node.args.defaults or any(isinstance(n, ast.Nonlocal) for n in ast.walk(node)):
+            raise UntranslatableError(f"{node.name} as a value", node)
+        used = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+        free = (used & outer.locals) - InnerScope(closure, {}).own
+        bound = {n: outer.constant(ast.Name(n, ast.Load())) for n in free}
+        made = _Function(self, outer.function, False, bound, closure, True)
+        body = made.block(node.body)
+        star = node.args.vararg
+        tree = ast.FunctionDef(
+            f"_inner_{program.number()}f",
+            ast.arguments([], [*map(ast.arg, made.parameters)],
+                          star and ast.arg(made._own(star.arg)), [], [], None, []),
+            body, [], None, None,
+        )  # fmt: skip
+        hidden = {n.id for s in body for n in ast.walk(s) if isinstance(n, ast.Name)}
+        if MISSING in bound.values() or hidden & {*HIDDEN, "_c"}:
+            raise UntranslatableError(f"{node.name} as a value", node)
+        program.functions.append(ast.unparse(ast.fix_missing_locations(tree)))
+        return tree.name
+
+
+class _Function(Calls):
+    """One function's statements; what an expression needs done before it is put in front."""
+
+    def __init__(
+        self,
+        translation: _Translation,
+        function: types.FunctionType,
+        in_kernel: bool,
+        bound: dict[str, Any] | None = None,
+        closure: Closure | None = None,
+        is_written_out: bool = False,
+    ) -> None:
+        self._translation = translation
+        scope: Scope
+        if closure is None:
+            self.node = copy.deepcopy(translation.source(function)[0])
+            scope = Scope(function, self.node, bound)
+        else:
+            self.node = closure.node
+            scope = InnerScope(closure, bound or {})
+        number = translation.program.number()
+        super().__init__(translation.program, function, scope, number, in_kernel)
+        arguments = self.node.args
+        is_open = arguments.vararg and not is_written_out
+        if is_open or arguments.kwarg or arguments.kwonlyargs:
+            raise UntranslatableError("parameters with a star", self.node)
+        self._arguments = [a.arg for a in [*arguments.posonlyargs, *arguments.args]]
+        self.parameters = [self._own(a) for a in self._arguments]
+        self._result: str | None = None
+        self._tuples: dict[str, int] = {}
+
+    def know(self, kinds: Sequence[Any]) -> None:
+        """Take Numba's types of its arguments."""
+        self._scope.kinds = dict(zip(self._arguments, kinds, strict=False))
+
+    def defaults(self) -> list[ast.expr]:
+        values = self._function.__defaults__ or ()
+        return [ast.Name(self._program.bind(v, "default"), ast.Load()) for v in values]
+
+    # --- statements ---
+
+    def block(self, statements: list[ast.stmt]) -> list[ast.stmt]:
+        done: list[ast.stmt] = []
+        for i, statement in enumerate(statements):
+            if (
+                i == 0
+                and isinstance(statement, ast.Expr)
+                and isinstance(statement.value, ast.Constant)
+            ):
+                continue  # a docstring
+            done += self._statement(copy.deepcopy(statement))
+        return done or [ast.Pass()]
+
+    def _statement(self, statement: ast.stmt) -> list[ast.stmt]:
+        if not isinstance(statement, _STATEMENTS):
+            raise UntranslatableError(
+                f"a `{type(statement).__name__.lower()}` statement", statement
+            )
+        outer, self._before = self._before, []
+        try:
+            made = self._lowered(statement)
+            return [*self._before, *made]
+        finally:
+            self._before = outer
+
+    def _lowered(self, statement: ast.stmt) -> list[ast.stmt]:
+        match statement:
+            case ast.If():
+                statement.test = self.visit(statement.test)
+                statement.body = self.block(statement.body)
+                statement.orelse = self.block(statement.orelse) if statement.orelse else []
+            case ast.While():
+                before, self._before = self._before, []
+                statement.test = self.visit(statement.test)
+                first, self._before = self._before, before
+                if first:
+                    if statement.orelse:
+                        raise UntranslatableError(
+                            "an else of a loop in which threads meet", statement
+                        )
+                    end = ast.UnaryOp(ast.Not(), statement.test)
+                    first.append(ast.If(end, [ast.Break()], []))
+                    statement.test = ast.Constant(True)
+                statement.body = [*first, *self.block(statement.body)]
+                statement.orelse = self.block(statement.orelse) if statement.orelse else []
+            case ast.For():
+                statement.iter = self.visit(statement.iter)
+                statement.target = self.visit(statement.target)
+                statement.body = self.block(statement.body)
+                statement.orelse = self.block(statement.orelse) if statement.orelse else []
+            case ast.Expr():
+                value = self.visit(statement.value)
+                return [] if isinstance(value, ast.Name | ast.Constant) else [ast.Expr(value)]
+            case ast.Return():
+                return self._returned(statement)
+            case ast.Raise():
+                if statement.cause is not None:
+                    raise UntranslatableError("raise ... from", statement)
+                # What is raised is looked up by Numba, so that it must be a name of its own.
+                return [self._note(statement, "raise"), self.generic_visit(statement)]
+            case ast.Assert():
+                error = ast.Call(ast.Name("AssertionError", ast.Load()),
+                                 [statement.msg] if statement.msg else [], [])  # fmt: skip
+                failed = ast.copy_location(ast.Raise(error, None), statement)
+                test = ast.UnaryOp(ast.Not(), self.visit(statement.test))
+                return [ast.If(test, [self._note(statement, "assert"), failed], [])]
+            case ast.AnnAssign():
+                if statement.value is None or not isinstance(statement.target, ast.Name):
+                    raise UntranslatableError("an annotation without a value", statement)
+                plain = ast.Assign([statement.target], statement.value)
+                return self._lowered(ast.copy_location(plain, statement))
+            case ast.FunctionDef(decorator_list=[_, *_]):
+                raise UntranslatableError("a decorator in a kernel", statement)
+            case ast.FunctionDef() | ast.Nonlocal() | ast.Assign(value=ast.Lambda()):
+                return []  # it is written out where it is called
+            case ast.Assign() if self._is_grid(statement.value):
+                return []  # it stands for nothing that there is
+            case ast.Assign() if self._program.checked:
+                return self._assigned(statement)
+            case ast.AugAssign() if self._program.checked:
+                return self._added(statement)
+            case _:
+                return [self.generic_visit(statement)]
+        return [statement]
+
+    def _note(self, node: ast.AST, what: str) -> ast.stmt:
+        site = self._program.site(self._function, node, what)
+        return ast.Expr(parsed(f"_note(_m, {site}, {PLACE})"))
+
+    def _returned(self, statement: ast.Return) -> list[ast.stmt]:
+        value = None if statement.value is None else self.visit(statement.value)
+        if self._result is None:
+            if self._in_kernel and value is not None:
+                none = isinstance(value, ast.Constant) and value.value is None
+                if not none:
+                    raise UntranslatableError("a value returned by the kernel", statement)
+                value = None
+            return [ast.Return(value)]
+        # Written out where it is called, which leaves only the assignment.
+        if value is None:
+            return [ast.Return()]
+        return [ast.Assign([ast.Name(self._result, ast.Store())], value), ast.Return()]
+
+    def _within(
+        self, function: types.FunctionType, bound: dict[str, Any], closure: Closure | None
+    ) -> Calls:
+        return _Function(self._translation, function, self._in_kernel, bound, closure, True)

@@ -1,0 +1,1 @@
+"""Kernels that Python itself runs: for debuggers, coverage and what cannot be compiled."""

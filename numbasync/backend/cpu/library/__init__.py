@@ -1,0 +1,1 @@
+"""What compiled kernels call: CUDA's functions in terms of the host's."""

@@ -1,0 +1,1 @@
+"""The race finder: which thread reads and writes which element."""

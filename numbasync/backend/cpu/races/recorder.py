@@ -1,0 +1,253 @@
+"""What checked kernels call at every access to an array's elements, and where threads meet.
+
+Whether an access may be is known to `accesses`; here are the subscripts that ask it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import njit
+from numba.core import cgutils
+from numba.extending import overload
+from numba.np.arrayobj import make_array
+
+from numbasync.backend.cpu.library import entry_points
+from numbasync.backend.cpu.library.entry_points import (
+    INLINED,
+    OPTIONS,
+    OVERFLOWN,
+    check,
+    stop,
+    types,
+    widened,
+)
+from numbasync.backend.cpu.races.rules import (
+    ALL,
+    ATOMIC,
+    BARRIER,
+    BEGUN,
+    BLOCK,
+    BLOCK_ORDER,
+    QUIET,
+    READ,
+    SOME,
+    STATE,
+    THREAD_ORDER,
+    TIME,
+    WARP,
+    WATCHES,
+    WRITE,
+    access,
+)
+
+_get, _set = entry_points.element_of(types.int64)
+_F = njit(**OPTIONS)
+
+
+@_F
+def turn(m, k):  # type: ignore[no-untyped-def]
+    """The thread of the block whose turn is the k-th."""
+    return _get(_get(_get(m, STATE), THREAD_ORDER), k)
+
+
+@_F
+def turn_of_block(m, k):  # type: ignore[no-untyped-def]
+    return _get(_get(_get(m, STATE), BLOCK_ORDER), k)
+
+
+@_F
+def begin(m, block):  # type: ignore[no-untyped-def]
+    """A block begins: nothing of another one lies before it in its memory."""
+    s = _get(m, STATE)
+    now = _get(s, TIME) + 1
+    for word in (TIME, BEGUN, BARRIER, WARP):
+        _set(s, word, now)
+    _set(s, BLOCK, block)
+
+
+@_F
+def met(m, whole):  # type: ignore[no-untyped-def]
+    """The threads of the block have met, or those of its warps."""
+    s = _get(m, STATE)
+    now = _get(s, TIME) + 1
+    _set(s, TIME, now)
+    _set(s, WARP, now)
+    if whole:
+        _set(s, BARRIER, now)
+
+
+@_F
+def touch(m, address, nbytes, mode, site, place):  # type: ignore[no-untyped-def]
+    """One access to `nbytes` bytes. Stops the kernel if it must not be."""
+    s = _get(m, STATE)
+    if not _get(s, WATCHES):
+        return
+    _, _, _, tx, ty, tz = place
+    wrong = access(m, address, nbytes, mode, site, tx, ty, tz)
+    if wrong:
+        stop(wrong, m, site, _get(s, SOME), _get(s, ALL), place)
+
+
+# --- in place of subscripts ---
+
+
+@entry_points.any_intrinsic
+def _address(tyctx: Any, array: Any, index: Any):  # type: ignore[no-untyped-def]
+    """Of an element; `index` has been checked."""
+    index = types.unliteral(index)
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        view = make_array(array)(context, builder, args[0])
+        is_tuple = isinstance(index, types.BaseTuple)
+        kinds = list(index) if is_tuple else [index]
+        parts = cgutils.unpack_tuple(builder, args[1], len(kinds)) if is_tuple else [args[1]]
+        wide = [widened(builder, p, k) for p, k in zip(parts, kinds, strict=True)]
+        pointer = cgutils.get_item_pointer(context, builder, array, view, wide, wraparound=False)
+        return builder.ptrtoint(pointer, ir.IntType(64))
+
+    return types.int64(array, index), codegen
+
+
+def _is_number(array: Any, index: Any) -> bool:
+    """Whether it is an element that is a number, and no row, field or item of a tuple."""
+    index = types.unliteral(index)
+    parts = list(index) if isinstance(index, types.BaseTuple) else [index]
+    return (
+        isinstance(array, types.Array)
+        and isinstance(array.dtype, types.Number | types.Boolean)
+        and len(parts) == array.ndim
+        and all(isinstance(types.unliteral(p), types.Integer) for p in parts)
+    )
+
+
+def seen(array, index, record, site, place): ...  # type: ignore[no-untyped-def]
+
+
+@overload(seen, jit_options=INLINED)
+def _seen(array, index, record, site, place):  # type: ignore[no-untyped-def]
+    """The checked index of what is about to be read."""
+    if not _is_number(array, index):
+        return lambda array, index, record, site, place: check(array, index, record, site, place)
+
+    def seen_number(array, index, record, site, place):  # type: ignore[no-untyped-def]
+        at = check(array, index, record, site, place)
+        touch(record, _address(array, at), array.itemsize, READ, site, place)
+        return at
+
+    return seen_number
+
+
+def take(array, index, record, site, place): ...  # type: ignore[no-untyped-def]
+
+
+@overload(take, jit_options=INLINED)
+def _take(array, index, record, site, place):  # type: ignore[no-untyped-def]
+    """An element of something that has no name."""
+    return lambda array, index, record, site, place: array[seen(array, index, record, site, place)]
+
+
+def at_literal(array, index, record, site, place): ...  # type: ignore[no-untyped-def]
+
+
+@overload(at_literal, jit_options=INLINED)
+def _at_literal(array, index, record, site, place):  # type: ignore[no-untyped-def]
+    """`array` as it is, as `native.at_literal` gives it; its element is about to be read."""
+    if not isinstance(array, types.Array):
+        return lambda array, index, record, site, place: array
+
+    def at_literal_of_array(array, index, record, site, place):  # type: ignore[no-untyped-def]
+        seen(array, index, record, site, place)
+        return array
+
+    return at_literal_of_array
+
+
+def put(array, index, value, record, site, place): ...  # type: ignore[no-untyped-def]
+
+
+@overload(put, jit_options=INLINED)
+def _put(array, index, value, record, site, place):  # type: ignore[no-untyped-def]
+    if not _is_number(array, index):
+
+        def put_other(array, index, value, record, site, place):  # type: ignore[no-untyped-def]
+            array[check(array, index, record, site, place)] = value
+
+        return put_other
+
+    def put_number(array, index, value, record, site, place):  # type: ignore[no-untyped-def]
+        at = check(array, index, record, site, place)
+        before = array[at]
+        array[at] = value
+        mode = QUIET if array[at] == before else WRITE
+        touch(record, _address(array, at), array.itemsize, mode, site, place)
+
+    return put_number
+
+
+def atomic(array, index, record, site, place): ...  # type: ignore[no-untyped-def]
+
+
+@overload(atomic, jit_options=INLINED)
+def _atomic(array, index, record, site, place):  # type: ignore[no-untyped-def]
+    """The checked index of an element that is about to be changed at one stroke."""
+    if not _is_number(array, index):
+        return lambda array, index, record, site, place: check(array, index, record, site, place)
+
+    def atomic_number(array, index, record, site, place):  # type: ignore[no-untyped-def]
+        at = check(array, index, record, site, place)
+        touch(record, _address(array, at), array.itemsize, ATOMIC, site, place)
+        return at
+
+    return atomic_number
+
+
+def filled(array, record, site, place): ...  # type: ignore[no-untyped-def]
+
+
+@overload(filled, jit_options=INLINED)
+def _filled(array, record, site, place):  # type: ignore[no-untyped-def]
+    """All of a view has been assigned."""
+    if not isinstance(array, types.Array) or not isinstance(
+        array.dtype, types.Number | types.Boolean
+    ):
+        return lambda array, record, site, place: None
+    if array.ndim > 1:
+
+        def filled_rows(array, record, site, place):  # type: ignore[no-untyped-def]
+            for i in range(array.shape[0]):
+                filled(array[i], record, site, place)
+
+        return filled_rows
+
+    def filled_elements(array, record, site, place):  # type: ignore[no-untyped-def]
+        for i in range(array.shape[0]):
+            touch(record, _address(array, i), array.itemsize, WRITE, site, place)
+
+    return filled_elements
+
+
+def narrow(value, record, site, place): ...  # type: ignore[no-untyped-def]
+
+
+@overload(narrow, jit_options=INLINED)
+def _narrow(value, record, site, place):  # type: ignore[no-untyped-def]
+    """An index as an int32, which it must fit into."""
+    if not isinstance(types.unliteral(value), types.Integer):
+        return lambda value, record, site, place: np.int32(value)
+
+    def narrow_integer(value, record, site, place):  # type: ignore[no-untyped-def]
+        if not -(2**31) <= value < 2**31:
+            stop(OVERFLOWN, record, site, types.int64(value), 0, place)
+        return np.int32(value)
+
+    return narrow_integer
+
+
+NAMES: dict[str, Any] = {
+    "_seen": seen, "_take": take, "_at_literal": at_literal, "_put": put, "_atomic": atomic,
+    "_filled": filled, "_narrow": narrow,
+    "_turn": turn, "_turn_of_block": turn_of_block, "_begin": begin, "_met": met,
+}  # fmt: skip

@@ -1,0 +1,120 @@
+"""What a checked launch keeps about memory, beside the memory: see `accesses`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from numbasync.backend.cpu.races import rules
+from numbasync.backend.protocols import Checks, Dim3, Right, Writers
+
+# Larger arrays are checked for what is written where, but not for races.
+MOST_ELEMENTS = 1 << 24
+
+Words: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
+
+
+class Shadow:
+    """The state of one launch, as `accesses` wants it.
+
+    Args:
+        slab_bytes: memory of a block.
+        dynamic: where its dynamic shared memory begins.
+        shared: offset and size of its static shared arrays.
+        args: the launch's arguments, `array` of which is a NumPy array, or values.
+        rights: as many as `args`, or none.
+    """
+
+    def __init__(
+        self,
+        checks: Checks,
+        grid: Dim3,
+        block: Dim3,
+        slab_bytes: int,
+        dynamic: int,
+        shared: Sequence[tuple[int, int]],
+        args: Sequence[Any],
+        rights: Sequence[Right | None],
+    ) -> None:
+        blocks, threads = grid[0] * grid[1] * grid[2], block[0] * block[1] * block[2]
+        self.grid, self.block = grid, block
+        self.state: Words = np.zeros(rules.WORDS, np.int64)
+        self._arrays: list[np.ndarray[Any, Any]] = []  # which the state has addresses of
+        # Memory that is never touched costs nothing: the system hands out zeros when it is.
+        self.state[rules.THREADS] = threads
+        self.state[rules.WATCHES] = checks.watches
+        self.state[[rules.WX, rules.WY]] = block[:2]
+        self.state[[rules.GX, rules.GY]] = grid[:2]
+        self._put(rules.THREAD_ORDER, turns(checks, threads))
+        self._put(rules.BLOCK_ORDER, turns(checks, blocks))
+        ranges = [bound for at, nbytes in shared for bound in (at, at + nbytes)]
+        self._put(rules.RANGES, np.array(ranges, np.int64))
+        self.state[rules.N_RANGES] = len(shared)
+        self.state[rules.DYNAMIC] = dynamic
+        self.state[rules.SLAB_BYTES] = slab_bytes
+        self._put(rules.STAMPS, np.zeros(slab_bytes, np.int64))
+        self._put(rules.SLAB_CELLS, np.zeros(slab_bytes * rules.CELL_WORDS, np.int64))
+        self._put(rules.ATOMIC_TIMES, np.zeros(blocks, np.int64))
+        words = self._put(rules.REGIONS, np.zeros(len(args) * rules.REGION_WORDS, np.int64))
+        self._regions = words.reshape(-1, rules.REGION_WORDS)
+        self._seen: dict[tuple[int, int, int], Words] = {}
+        self._cells: list[Words] = []
+        for argument, right in zip(args, rights, strict=False):
+            array = getattr(argument, "array", None)
+            if isinstance(array, np.ndarray) and right is not None:
+                self._region(array, right)
+
+    @property
+    def address(self) -> int:
+        return int(self.state.ctypes.data)
+
+    def place(self, thread: int) -> tuple[int, ...]:
+        """Block and thread of a thread of the launch, by its number."""
+        (gx, gy, _), (wx, wy, wz) = self.grid, self.block
+        b, t = divmod(thread, wx * wy * wz)
+        return (b % gx, b // gx % gy, b // gx // gy, t % wx, t // wx % wy, t // wx // wy)
+
+    def writers(self) -> Writers:
+        """Who changed what, of the launch that is over."""
+        last = [c[:: rules.CELL_WORDS].copy() for c in self._cells]
+        return Writers(self.grid, self.block, [c if c.size else None for c in last])
+
+    def _put(self, word: int, values: Words) -> Words:
+        self._arrays.append(values)
+        self.state[word] = values.ctypes.data
+        return values
+
+    def _region(self, array: np.ndarray[Any, Any], right: Right) -> None:
+        if array.size == 0:
+            self._cells.append(np.zeros(0, np.int64))
+            return
+        n = int(self.state[rules.N_REGIONS])
+        self.state[rules.N_REGIONS] = n + 1
+        words = self._regions[n]
+        lo, hi = np.lib.array_utils.byte_bounds(array)
+        words[: rules.CELLS] = lo, hi, array.itemsize, right.writable
+        place = lo, hi, array.itemsize
+        if place not in self._seen:  # the same memory has the same cells
+            elements = (hi - lo) // array.itemsize
+            small = elements <= MOST_ELEMENTS
+            cells = np.zeros(elements * rules.CELL_WORDS if small else 0, np.int64)
+            self._seen[place] = cells
+        cells = self._seen[place]
+        self._cells.append(cells)
+        words[rules.CELLS] = cells.ctypes.data if cells.size else 0
+        if not right.tile or array.ndim > rules.MOST_AXES or min(array.strides) < 0:
+            return
+        along = sorted(range(array.ndim), key=lambda axis: -array.strides[axis])
+        for k, axis in enumerate(along):
+            at = rules.AXES_FROM + 3 * k
+            words[at : at + 3] = array.strides[axis], right.tile[axis], right.axes[axis]
+
+
+def turns(checks: Checks, count: int) -> Words:
+    """Who goes first."""
+    if checks.order == "shuffled":
+        return np.random.default_rng([checks.seed, count]).permutation(count).astype(np.int64)
+    turns = np.arange(count, dtype=np.int64)
+    return turns[::-1].copy() if checks.order == "reverse" else turns

@@ -1,0 +1,1 @@
+"""The CPU device: its streams, its workers, its memory and its graphs."""

@@ -1,0 +1,186 @@
+"""One virtual CPU device: its limits, its threads, and how arrays and kernels look on it."""
+
+from __future__ import annotations
+
+import atexit
+import math
+import os
+import platform
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, NoReturn
+
+import numpy as np
+from numba import typeof
+
+from numbasync.backend import array_protocols
+from numbasync.backend.cpu.compiler import block_scheduling
+from numbasync.backend.cpu.library.entry_points import types
+from numbasync.backend.cpu.limits import LIMITS
+from numbasync.backend.cpu.runtime import choose_engine, workers
+from numbasync.backend.cpu.runtime.array import CpuArray
+from numbasync.backend.cpu.runtime.export_array import CpuLoan
+from numbasync.backend.cpu.runtime.graph import CpuGraph
+from numbasync.backend.cpu.runtime.memory import CpuForeign, CpuHost, CpuMemory, CpuPool
+from numbasync.backend.cpu.runtime.seeded import stepping
+from numbasync.backend.cpu.runtime.streams import CpuEvent, CpuStream
+from numbasync.backend.cpu.runtime.workers import Engine
+from numbasync.backend.protocols import Checks, Command, CompletionPath, counters
+from numbasync.errors import DeviceMismatchError, DTypeError
+
+
+class CpuDevice:
+    """The embedded device. All virtual devices share the processor and its memory."""
+
+    kind = "cpu"
+    compute_capability = (0, 0)
+    limits = LIMITS
+    completion = CompletionPath("worker", "the worker thread writes the stream's word itself")
+
+    def __init__(self, ordinal: int) -> None:
+        self.ordinal = ordinal
+        self.name = f"{_processor_name()} ({os.cpu_count()} threads)"
+        self.total_memory = _total_memory()
+        self._engine = Engine(f"cpu{ordinal}", threads=min(4, os.cpu_count() or 1))
+        self._engines = choose_engine.wish()
+        atexit.register(self._engine.stop)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=block_scheduling.after_fork)
+            os.register_at_fork(after_in_child=self._engine.after_fork)
+
+    @property
+    def spin_seconds(self) -> float:
+        # Looking at a word from Python would take the interpreter lock from the workers; but
+        # while it is stepped, looking is what makes it go on.
+        return 0.0 if self._engine.stepper is None else math.inf
+
+    def seeded(self, seed: int) -> AbstractContextManager[object]:
+        return stepping(self._engine, seed)
+
+    @contextmanager
+    def checked(self, checks: Checks) -> Iterator[None]:
+        outer, self._engine.checks = self._engine.checks, checks
+        try:
+            yield
+        finally:
+            self._engine.checks = outer
+
+    def _poisons(self) -> bool:
+        return self._engine.stepper is not None
+
+    @property
+    def versions(self) -> dict[str, str]:
+        return {"interpreter": f"{platform.python_implementation()} {platform.python_version()}"}
+
+    def new_stream(self, priority: int) -> CpuStream:
+        """A stream. Priorities are accepted and have no effect: workers take what comes first."""
+        return CpuStream(self, self._engine)
+
+    def foreign_stream(self, number: int) -> NoReturn:
+        raise DeviceMismatchError(f"a stream of CUDA cannot be one of cpu:{self.ordinal}.")
+
+    def foreign_event(self, number: int) -> NoReturn:
+        raise DeviceMismatchError(f"an event of CUDA cannot be one of cpu:{self.ordinal}.")
+
+    def new_event(self, timing: bool) -> CpuEvent:
+        return CpuEvent()
+
+    def new_pool(self) -> CpuPool:
+        return CpuPool(f"cpu:{self.ordinal}", self.total_memory, self._poisons)
+
+    def host_buffer(self, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        return CpuMemory(nbytes).bytes
+
+    def host_block(self, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        return np.empty(nbytes, np.uint8)  # not aligned as memory is, which takes microseconds
+
+    def host_arrays(
+        self, shape: tuple[int, ...], dtype: np.dtype[Any]
+    ) -> Callable[[Any], tuple[CpuArray, np.ndarray[Any, Any]]]:
+        def arrays(block: np.ndarray[Any, Any]) -> tuple[CpuArray, np.ndarray[Any, Any]]:
+            view: np.ndarray[Any, Any] = np.ndarray(shape, dtype, block)
+            return CpuArray(view.reshape(-1)), view
+
+        return arrays
+
+    def host_memory(self, block: Any) -> CpuHost:
+        return CpuHost(block)
+
+    def array(
+        self,
+        memory: CpuHost | CpuForeign,
+        offset: int,
+        shape: tuple[int, ...],
+        strides: tuple[int, ...],
+        dtype: np.dtype[Any],
+    ) -> CpuArray:
+        return CpuArray(np.ndarray(shape, dtype, memory.bytes, offset, strides))
+
+    def foreign(self, obj: object) -> CpuForeign | None:
+        if isinstance(obj, np.ndarray):  # which need not lend what DLPack has no name for
+            return CpuForeign(array_protocols.read_interface(obj, obj.__array_interface__))
+        at = array_protocols.place(obj)
+        if at is None or at[0] not in array_protocols.HOST:
+            return None
+        return CpuForeign(array_protocols.read_dlpack(obj))
+
+    def lend(self, array: CpuArray, memory: object, keep: object) -> CpuLoan:
+        return CpuLoan(array.array, keep)
+
+    def scalar_key(self, value: object) -> Hashable:
+        if type(value) is int:
+            kind: Hashable = types.int64 if -(2**63) <= value < 2**63 else types.uint64
+            return kind
+        if value is None or isinstance(value, (np.generic, bool, int, float, complex)):
+            found: Hashable = typeof(value)
+            return found
+        if isinstance(value, tuple):
+            parts = tuple(self.scalar_key(v) for v in value)
+            return types.NamedTuple(parts, type(value)) if hasattr(value, "_fields") else parts
+        raise DTypeError(
+            f"a kernel cannot take a {type(value).__name__} ({value!r:.60}).\n"
+            "Pass a tensor, a NumPy array, a number, or a tuple of numbers."
+        )
+
+    def compile(self, dispatcher: Any, keys: tuple[Hashable, ...]) -> choose_engine.Engine:
+        most = self.limits.max_threads_per_block
+        watched = self._engine.checks is not None
+        made = choose_engine.prepared(dispatcher, keys, most, self._engines, watched)
+        counters.compiles += not made.from_disk
+        return made
+
+    def reaches(self, array: CpuArray) -> bool:
+        return True
+
+    def copy_needs(self, dst: CpuArray, src: CpuArray) -> None:
+        """Nothing: NumPy copies between all layouts and types."""
+
+    def graph(self, commands: Sequence[Command]) -> CpuGraph:
+        return CpuGraph(self._engine, commands)
+
+    def synchronize(self) -> None:
+        """Streams are synchronised one by one by the stage above, which knows them all."""
+
+    def quiesce(self) -> None:
+        workers.wait_for(self._engine.is_quiet)
+
+    def can_access(self, other: Any) -> bool:
+        return isinstance(other, CpuDevice)
+
+
+def _total_memory() -> int:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return 2**34  # Windows has no sysconf
+
+
+def _processor_name() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            for line in file:
+                if line.startswith("model name"):
+                    return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine() or "CPU"

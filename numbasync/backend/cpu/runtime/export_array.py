@@ -1,0 +1,54 @@
+"""Host memory for other libraries, by DLPack.
+
+NumPy makes the capsule. A consumer of host memory has no stream that could be put behind ours,
+so lending waits until the work on the tensor is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from numbasync.backend import array_protocols
+
+if TYPE_CHECKING:
+    from numbasync.backend.cpu.runtime.memory import CpuForeign
+    from numbasync.backend.cpu.runtime.streams import CpuStream
+
+
+class CpuLoan:
+    """An array of the CPU device as other libraries may take it."""
+
+    protocols = frozenset({"__dlpack__", "__dlpack_device__"})
+    waits = True
+
+    def __init__(self, array: np.ndarray[Any, Any], keep: object) -> None:
+        self._array = array
+        self._keep = keep
+
+    def interface(self, after: Sequence[CpuStream], source: CpuForeign | None) -> dict[str, Any]:
+        raise NotImplementedError  # not among `protocols`: it is for memory of GPUs
+
+    def dlpack_device(self) -> tuple[int, int]:
+        return 1, 0  # host memory, of which there is one
+
+    def dlpack(
+        self,
+        after: Sequence[CpuStream],
+        source: CpuForeign | None,
+        stream: int | None,
+        max_version: tuple[int, int] | None,
+        dl_device: tuple[int, int] | None,
+        copy: bool | None,
+    ) -> object:
+        if stream not in (None, -1):
+            raise BufferError(f"host memory is in order with no stream: say None, not {stream!r}.")
+        for each in after:
+            each.synchronize()
+        readonly = source is not None and source.export.readonly
+        array = array_protocols.kept(self._array, self._keep, readonly)
+        # What NumPy 2.0 does not know is said only where it is asked for.
+        wishes: dict[str, Any] = {"max_version": max_version, "dl_device": dl_device, "copy": copy}
+        return array.__dlpack__(**{k: v for k, v in wishes.items() if v is not None})

@@ -1,0 +1,127 @@
+"""Device memory that is host memory: aligned, counted and limited as a GPU's would be."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from numbasync.backend.array_protocols import Exported, bytes_of
+from numbasync.backend.protocols import MemoryStats, counters
+from numbasync.errors import OutOfDeviceMemoryError
+
+POISON = 0xA7  # a large negative integer, a tiny negative float
+ALIGNMENT = 256  # what a CUDA allocation guarantees; kernels may rely on it
+
+
+class CpuHost:
+    """Bytes of the host as memory of the device. Views made from `bytes` keep them alive, as the
+    queue's views do.
+    """
+
+    __slots__ = ("bytes", "nbytes")
+
+    def __init__(self, block: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
+        self.bytes = block
+        self.nbytes = block.nbytes
+
+    @property
+    def address(self) -> int:
+        return int(self.bytes.ctypes.data)
+
+
+class CpuMemory(CpuHost):
+    """One allocation."""
+
+    __slots__ = ()
+
+    def __init__(self, nbytes: int) -> None:
+        room: np.ndarray[Any, np.dtype[np.uint8]] = np.empty(nbytes + ALIGNMENT, np.uint8)
+        skip = -room.ctypes.data % ALIGNMENT
+        super().__init__(room[skip : skip + nbytes])
+
+
+class CpuForeign:
+    """An array in the host's memory that NumPy, or another library, has made; and its memory."""
+
+    __slots__ = ("bytes", "export", "nbytes")
+
+    def __init__(self, export: Exported) -> None:
+        self.export = export
+        self.bytes = bytes_of(export)
+        self.nbytes = export.nbytes
+
+    @property
+    def address(self) -> int:
+        return self.export.low
+
+    @property
+    def memory(self) -> CpuForeign:
+        return self
+
+    def order(self, stream: object) -> None:
+        """Nothing: what a host library has done is done."""
+
+
+class CpuPool:
+    """Counts what is handed out and refuses to go past `max_bytes`."""
+
+    def __init__(self, device: str, max_bytes: int, poisons: Callable[[], bool]) -> None:
+        self._device = device
+        self._max = max_bytes
+        self._poisons = poisons
+        self._used = 0
+        self._high = 0
+        # Reentrant, because a collection that starts inside `allocate` may run finalisers
+        # which call `free` on the same thread.
+        self._lock = threading.RLock()
+
+    def allocate(self, nbytes: int, stream: object) -> CpuMemory:
+        with self._lock:
+            if self._used + nbytes > self._max:
+                raise OutOfDeviceMemoryError(
+                    f"{nbytes:,} bytes do not fit on {self._device}: "
+                    f"{self._used:,} of {self._max:,} are in use."
+                )
+            try:
+                memory = CpuMemory(nbytes)
+            except MemoryError as error:
+                raise OutOfDeviceMemoryError(
+                    f"the system has no {nbytes:,} bytes left for {self._device}, "
+                    f"which holds {self._used:,}."
+                ) from error
+            self._used += nbytes
+            self._high = max(self._high, self._used)
+        counters.allocations += 1
+        if self._poisons():
+            memory.bytes.fill(POISON)
+        return memory
+
+    def reuse(self, nbytes: int) -> CpuMemory | None:
+        try:
+            return self.allocate(nbytes, None)
+        except OutOfDeviceMemoryError:
+            return None  # to be told, with sizes, to whoever asks for it again
+
+    def free(self, memory: CpuMemory) -> None:
+        if self._poisons():
+            memory.bytes.fill(POISON)
+        with self._lock:
+            self._used -= memory.nbytes
+
+    @property
+    def used(self) -> int:
+        return self._used
+
+    def stats(self) -> MemoryStats:
+        with self._lock:
+            return MemoryStats(self._used, self._high, self._used, self._high)
+
+    def reset_high(self) -> None:
+        with self._lock:
+            self._high = self._used
+
+    def trim(self) -> None:
+        """Nothing to do: freed memory went back to the allocator at once."""

@@ -1,0 +1,313 @@
+"""Streams and events of the CPU device: queues of work, marks and blockers."""
+
+from __future__ import annotations
+
+import traceback
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from numbasync.backend.cpu.protocols import Numbered
+from numbasync.backend.cpu.runtime import tasks
+from numbasync.backend.cpu.runtime.workers import (
+    Blocker,
+    Engine,
+    changed,
+    open_blocker,
+    state,
+    wait_for,
+)
+from numbasync.backend.protocols import Doorbell, Work, counters
+from numbasync.errors import DeviceMismatchError, StateError
+
+if TYPE_CHECKING:
+    from numbasync.backend.cpu.runtime.array import CpuArray
+    from numbasync.backend.cpu.runtime.graph import CpuGraph
+
+
+class CpuEvent:
+    """A mark in a stream. One that was never recorded counts as passed, as in CUDA."""
+
+    def __init__(self) -> None:
+        self.reached = Blocker(is_open=True)
+        self.time_ns: int | None = None
+
+    def query(self) -> bool:
+        return self.reached.open
+
+    def synchronize(self) -> None:
+        reached = self.reached
+        wait_for(lambda: reached.open)
+
+    def notify(self, call: Callable[[], None]) -> None:
+        with state:
+            if not self.reached.open:
+                self.reached.calls.append(call)
+                return
+        call()
+
+    def elapsed_ms(self, later: CpuEvent) -> float:
+        if self.time_ns is None or later.time_ns is None:
+            raise StateError(
+                "elapsed_ms needs two events that were recorded and have been passed.\n"
+                "Await both, or call synchronize() on the later one, first."
+            )
+        return (later.time_ns - self.time_ns) / 1e6
+
+
+class CpuQueue:
+    """The work of one submission. After an entry has failed, its later ones are skipped."""
+
+    __slots__ = ("_stream", "error")
+
+    def __init__(self, stream: CpuStream) -> None:
+        self._stream = stream
+        self.error: BaseException | None = None
+
+    def launch(self, work: Work, args: Sequence[Any]) -> None:
+        counters.launches += 1
+        self._push(*tasks.launch(self._stream.engine, work, args))
+
+    def upload(self, dst: CpuArray, src: np.ndarray[Any, Any]) -> None:
+        counters.copies += 1
+        self._push(*tasks.upload(self._stream.engine, dst, src))
+
+    def download(self, dst: np.ndarray[Any, Any], src: CpuArray) -> None:
+        counters.copies += 1
+        self._push(*tasks.download(self._stream.engine, dst, src))
+
+    def copy(self, dst: CpuArray, src: CpuArray) -> None:
+        counters.copies += 1
+        self._push(*tasks.copy(self._stream.engine, dst, src))
+
+    def fill(self, dst: CpuArray, value: np.generic) -> None:
+        self._push(*tasks.fill(self._stream.engine, dst, value))
+
+    def replay(self, graph: CpuGraph) -> None:
+        counters.replays += 1
+        for task in graph.entries():
+            self._push(*task)
+
+    def failure(self) -> BaseException | None:
+        return self.error
+
+    def _push(self, work: Callable[[], None], is_short: bool) -> None:
+        def run() -> None:
+            if self.error is None:
+                try:
+                    work()
+                except BaseException as error:
+                    self.error = error
+
+        self._stream.push(run, is_short)
+
+
+class CpuStream:
+    """One queue. Entries are work (a callable), a sequence number, or a blocker."""
+
+    native = None
+    handle_number = 0
+
+    def __init__(self, device: Numbered, engine: Engine) -> None:
+        self.device = device
+        self.engine = engine
+        self._queue: deque[Callable[[], None] | int | Blocker] = deque()
+        self._owned = False  # with the engine, or parked
+        self._working = False  # a thread is inside an entry
+        self._pushed = 0
+        self._popped = 0
+        self._word = 0
+        self._doorbells: list[tuple[int, Doorbell]] = []
+        engine.streams.add(self)
+
+    def numba_stream(self) -> NoReturn:
+        raise DeviceMismatchError(
+            f"Numba has streams of CUDA devices only, and this one is of cpu:{self.device.ordinal}."
+        )
+
+    # --- enqueue ---
+
+    def open(self) -> CpuQueue:
+        return CpuQueue(self)
+
+    def launch(self, work: Work, args: list[Any], queue: CpuQueue | None) -> CpuQueue:
+        queue = queue or self.open()
+        queue.launch(work, args)
+        return queue
+
+    def fill(self, dst: CpuArray, value: np.generic, queue: CpuQueue | None) -> CpuQueue:
+        queue = queue or self.open()
+        queue.fill(dst, value)
+        return queue
+
+    def upload(self, dst: CpuArray, block: Any, queue: CpuQueue | None) -> CpuQueue:
+        queue = queue or self.open()
+        queue.upload(dst, np.ndarray(dst.array.shape, dst.array.dtype, block))
+        return queue
+
+    def download(self, block: Any, src: CpuArray, queue: CpuQueue | None) -> CpuQueue:
+        queue = queue or self.open()
+        queue.download(np.ndarray(src.array.shape, src.array.dtype, block), src)
+        return queue
+
+    def replay(self, graph: CpuGraph, queue: CpuQueue | None) -> CpuQueue:
+        queue = queue or self.open()
+        queue.replay(graph)
+        return queue
+
+    def push(self, entry: Callable[[], None] | int | Blocker, is_short: bool = False) -> None:
+        """Queue it. A short one that nothing comes before is done here and now: to wake a thread,
+        and to be woken by it, takes longer.
+        """
+        with state:
+            self._pushed += 1
+            if self._owned or not is_short or not self.engine.enter():
+                self._queue.append(entry)
+                if not self._owned:
+                    self._owned = True
+                    self.engine.schedule(self)
+                return
+            self._popped += 1
+            self._owned = self._working = True
+        try:
+            self._do(entry)
+        finally:  # this may be the main thread, which Ctrl-C interrupts
+            with state:
+                self._working = False
+                self.engine.leave()
+                if self._goes_on():  # others may have come meanwhile
+                    self.engine.schedule(self)
+
+    def write(self, sequence: int) -> None:
+        self.push(sequence, is_short=True)
+
+    def record(self, event: CpuEvent) -> None:
+        # A new mark each time: whoever waits for the former one waits for that one only.
+        event.reached = Blocker()
+        event.time_ns = None
+        reached = event.reached
+
+        def mark() -> None:
+            if event.reached is reached:
+                event.time_ns = self.engine.now_ns()
+            open_blocker(reached)
+
+        self.push(mark, is_short=True)
+
+    def wait(self, event: Any) -> None:
+        if not isinstance(event, CpuEvent):
+            self.push(event.synchronize)  # of another kind of device: a worker waits for it
+        elif not event.reached.open:
+            self.push(event.reached)
+
+    def hold(self) -> Callable[[], None]:
+        gate = Blocker()
+        self.push(gate)
+        return lambda: open_blocker(gate)
+
+    # --- look ---
+
+    def completed(self) -> int:
+        if self.engine.stepper is not None:
+            self.engine.stepper.step()
+        return self._word
+
+    def fault(self) -> BaseException | None:
+        """Never: a kernel that raises fails its own operation, and the stream goes on."""
+        return None
+
+    def vouched(self) -> int:
+        return self._word
+
+    def query(self) -> bool:
+        if self.engine.stepper is not None:
+            self.engine.stepper.step()
+        # Not `_owned`: the thread that wrote the last word may not have let go yet.
+        with state:
+            return not self._queue and not self._working
+
+    def glance(self) -> bool:
+        # Once: short work is done when it is submitted. To look on would take the interpreter from
+        # the workers.
+        with state:
+            return not self._queue and not self._working
+
+    def synchronize(self) -> None:
+        # What is enqueued while we wait is not waited for.
+        with state:
+            last = self._pushed
+        wait_for(lambda: self._popped > last or (self._popped == last and not self._working))
+
+    def wake(self, sequence: int, doorbell: Doorbell) -> bool:
+        with state:
+            if self._word < sequence:
+                self._doorbells.append((sequence, doorbell))
+                return True
+        doorbell.ring()
+        return True
+
+    # --- run, by a worker thread or by a step ---
+
+    def run_one(self) -> bool:
+        """Run the next entry. False, and it is not with the engine any more, if nothing is left or
+        a blocker is shut.
+        """
+        with state:
+            if self.engine.stopping:
+                return False
+            if not self._queue:  # given up by a fork's child
+                return self._goes_on()
+            entry = self._queue[0]
+            if isinstance(entry, Blocker) and not entry.open:
+                entry.parked.append(self)
+                return False
+            self._queue.popleft()
+            self._popped += 1
+            if isinstance(entry, int):
+                self._pass(entry)
+            if not callable(entry):
+                return self._goes_on()
+            self._working = True
+        self._do(entry)
+        del entry  # the last reference to the operands may be this one
+        with state:
+            self._working = False
+            return self._goes_on()
+
+    def _goes_on(self) -> bool:
+        """Whether there is more to run. The caller holds `changed`."""
+        self._owned = bool(self._queue)
+        changed.notify_all()
+        return self._owned
+
+    def _do(self, entry: Callable[[], None] | int | Blocker) -> None:
+        if isinstance(entry, int):
+            with state:
+                self._pass(entry)
+        elif callable(entry):
+            try:
+                entry()
+            except Exception:  # a mark or a wait: work keeps its own errors
+                traceback.print_exc()
+
+    def _pass(self, sequence: int) -> None:
+        self._word = sequence
+        changed.notify_all()
+        due = [bell for number, bell in self._doorbells if number <= sequence]
+        if due:
+            self._doorbells = [d for d in self._doorbells if d[0] > sequence]
+            counters.callbacks += len(due)
+            for bell in due:
+                bell.ring()
+
+    def start_over(self) -> None:
+        """In a forked child: nobody runs this stream, unless it is parked."""
+        self._working = False
+        self._doorbells = []
+        front = self._queue[0] if self._queue else None
+        if self._owned and not (isinstance(front, Blocker) and self in front.parked):
+            self._owned = bool(self._queue)
+            if self._owned:
+                self.engine.schedule(self)

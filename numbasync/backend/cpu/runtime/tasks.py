@@ -1,0 +1,77 @@
+"""What the commands of a queue do on the CPU device: each a function to call, and whether to
+call it takes less than to wake a thread does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from numbasync.backend.protocols import Work
+
+if TYPE_CHECKING:
+    from numbasync.backend.cpu.runtime.array import CpuArray
+    from numbasync.backend.cpu.runtime.workers import Engine
+
+Task = tuple[Callable[[], None], bool]
+
+SHORT_BYTES = 1 << 15
+
+
+def launch(engine: Engine, work: Work, args: Sequence[Any]) -> Task:
+    executable: Any = work.executable
+    grid, block, shared_bytes, rights = work.grid, work.block, work.shared_bytes, work.rights
+    if executable.formal is not None:
+        args = executable.formal.passed(args)
+    if executable.records:
+        records = executable.records
+        args = [_Record(a.array) if i in records else a for i, a in enumerate(args)]
+    checks = engine.checks
+    return (
+        lambda: executable.run(grid, block, shared_bytes, args, engine, checks, rights),
+        checks is None and executable.is_short(grid, block),
+    )
+
+
+class _Record:
+    """A structured scalar: what it is when the kernel runs."""
+
+    def __init__(self, place: np.ndarray[Any, Any]) -> None:
+        self._place = place
+
+    @property
+    def array(self) -> Any:
+        # Of the type that has its fields as attributes, too.
+        return self._place.view(np.dtype((np.record, self._place.dtype)))[()]
+
+
+def upload(engine: Engine, dst: CpuArray, src: np.ndarray[Any, Any]) -> Task:
+    source = src.reshape(dst.array.shape)
+    return lambda: np.copyto(dst.array, source), _is_short(src)
+
+
+def download(engine: Engine, dst: np.ndarray[Any, Any], src: CpuArray) -> Task:
+    target = dst.reshape(src.array.shape)
+    return lambda: np.copyto(target, src.array), _is_short(dst)
+
+
+def copy(engine: Engine, dst: CpuArray, src: CpuArray) -> Task:
+    return lambda: _convert(dst.array, src.array), _is_short(src.array)
+
+
+def fill(engine: Engine, dst: CpuArray, value: np.generic) -> Task:
+    return lambda: dst.array.fill(value), _is_short(dst.array)
+
+
+def _is_short(array: np.ndarray[Any, Any]) -> bool:
+    """Whether to copy it takes less than to wake a thread does."""
+    return array.nbytes <= SHORT_BYTES
+
+
+def _convert(dst: np.ndarray[Any, Any], src: np.ndarray[Any, Any]) -> None:
+    if src.dtype.kind == "c" and dst.dtype.kind not in "cb":
+        src = src.real  # as the conversion does, but without NumPy's warning
+    with np.errstate(all="ignore"):
+        np.copyto(dst, src, casting="unsafe")

@@ -1,0 +1,235 @@
+"""What runs the streams of the CPU device: a few threads, or steps; and what they wait for.
+
+A stream is at every moment in one of three places: idle (nothing queued), with the engine
+(queued or being run by one thread) or parked on a blocker (an event or a gate). So work on
+one stream is ordered, work on two streams is not, and no thread waits for anything but work.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+
+from numbasync.backend.cpu.protocols import Schedulable, Stepping
+from numbasync.backend.protocols import Checks
+
+STEP_PAUSE = 0.001
+IDLE_SECONDS = 2.0  # a worker that found nothing to do for this long ends
+
+# One lock for all virtual devices, since a stream of one may wait for an event of another.
+# The default condition's lock is reentrant; a finaliser may run inside it.
+# The lock of `changed`, for those who neither wait nor tell: it is in C, a condition is not.
+state = threading.RLock()
+changed = threading.Condition(state)
+
+_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+_forking = False
+
+
+def _before_fork() -> None:
+    """A child has its parent's streams, but nobody who would end what a thread is at here: let
+    every thread come to the end of its entry, and hold them there.
+    """
+    global _forking
+    changed.acquire()
+    _forking = True
+    me = threading.current_thread()
+    changed.wait_for(lambda: not any(e.is_at_work and not e.owns(me) for e in list(_engines)))
+
+
+def _after_fork_in_parent() -> None:
+    global _forking
+    _forking = False
+    changed.notify_all()
+    changed.release()
+
+
+def _after_fork_in_child() -> None:
+    global _forking
+    _forking = False
+    changed._at_fork_reinit()  # type: ignore[attr-defined]
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_before_fork,
+        after_in_parent=_after_fork_in_parent,
+        after_in_child=_after_fork_in_child,
+    )
+
+
+class Blocker:
+    """Something a stream may have to wait for."""
+
+    __slots__ = ("calls", "open", "parked")
+
+    def __init__(self, is_open: bool = False) -> None:
+        self.open = is_open
+        self.parked: list[Schedulable] = []
+        self.calls: list[Callable[[], None]] = []
+
+
+def open_blocker(blocker: Blocker) -> None:
+    """Let everyone go on who waits for it, on whatever device."""
+    with changed:
+        blocker.open = True
+        parked, blocker.parked = blocker.parked, []
+        calls, blocker.calls = blocker.calls, []
+        for stream in parked:
+            stream.engine.schedule(stream)
+        changed.notify_all()
+    for call in calls:
+        call()
+
+
+# Engines that have no threads at the moment: whoever waits lets them go on.
+stepped: list[Stepping] = []
+
+
+def wait_for(true: Callable[[], bool]) -> None:
+    while True:
+        with changed:
+            if not stepped:
+                changed.wait_for(lambda: true() or bool(stepped))
+            if true():
+                return
+        moved = [stepper.step() for stepper in stepped]
+        if not any(moved):
+            with changed:
+                if not true() and stepped:
+                    changed.wait(STEP_PAUSE)  # for a gate, or another thread
+
+
+class Engine:
+    """The threads of one virtual device."""
+
+    def __init__(self, name: str, threads: int) -> None:
+        self._name = name
+        self._most = threads
+        self._ready: deque[Schedulable] = deque()
+        self._running = 0
+        self._idle = 0
+        self._threads: set[threading.Thread] = set()
+        self.streams: weakref.WeakSet[Schedulable] = weakref.WeakSet()
+        self.stopping = False
+        self.stepper: Stepping | None = None
+        self.checks: Checks | None = None
+        _engines.add(self)
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether a thread is running a stream."""
+        return self._running > 0
+
+    def owns(self, thread: threading.Thread) -> bool:
+        return thread in self._threads
+
+    def schedule(self, stream: Schedulable) -> None:
+        """Give `stream` to a thread. The caller holds `changed` and owns the stream."""
+        self._ready.append(stream)
+        if self.stepper is not None:
+            return
+        if self._idle:
+            changed.notify_all()
+        if len(self._ready) > self._idle and len(self._threads) < self._most and not self.stopping:
+            thread = threading.Thread(
+                target=self._work, name=f"numbasync-{self._name}-{len(self._threads)}", daemon=True
+            )
+            self._threads.add(thread)
+            thread.start()
+
+    # --- without threads ---
+
+    def be_stepped(self, stepper: Stepping | None) -> None:
+        """Leave the work to `stepper`; None: take it back."""
+        with changed:
+            if stepper is not None:
+                changed.wait_for(lambda: not self._running)
+                stepped.append(stepper)
+            elif self.stepper is not None:
+                stepped.remove(self.stepper)
+            self.stepper = stepper
+            ready, self._ready = self._ready, deque()
+            for stream in ready:
+                self.schedule(stream)
+            changed.notify_all()
+
+    def draw(self, choose: Callable[[int], int]) -> Schedulable | None:
+        """A stream that can go on, which the caller runs now."""
+        with changed:
+            if not self._ready:
+                return None
+            self._ready.rotate(-choose(len(self._ready)))
+            self._running += 1
+            return self._ready.popleft()
+
+    def put_back(self, stream: Schedulable, goes_on: bool) -> None:
+        with changed:
+            self._running -= 1
+            if goes_on:
+                self.schedule(stream)
+            changed.notify_all()
+
+    def now_ns(self) -> int:
+        return time.perf_counter_ns() if self.stepper is None else self.stepper.now_ns()
+
+    def enter(self) -> bool:
+        """Whether the calling thread may do work of a stream; then it must `leave`. The caller
+        holds `changed`.
+        """
+        if self.stepper is not None or self.stopping or _forking:
+            return False
+        self._running += 1
+        return True
+
+    def leave(self) -> None:
+        self._running -= 1
+
+    def is_quiet(self) -> bool:
+        """Whether no stream is being run or could be. The caller holds `changed`."""
+        return not self._ready and not self._running
+
+    def stop(self) -> None:
+        """End the threads at interpreter exit; what is still queued is dropped."""
+        with changed:
+            self.stopping = True
+            self._ready.clear()
+            changed.notify_all()
+            threads = list(self._threads)
+        for thread in threads:
+            thread.join(timeout=1.0)
+
+    def after_fork(self) -> None:
+        """A forked child has none of the threads: start over with what is queued."""
+        with changed:
+            self._threads.clear()
+            self._running = self._idle = 0
+            self._ready.clear()
+            for stream in list(self.streams):
+                stream.start_over()
+
+    def _work(self) -> None:
+        while True:
+            with changed:
+                self._idle += 1
+                found = changed.wait_for(
+                    lambda: (
+                        bool(self._ready and self.stepper is None and not _forking) or self.stopping
+                    ),
+                    timeout=IDLE_SECONDS,
+                )
+                self._idle -= 1
+                if self.stopping or not found:
+                    self._threads.discard(threading.current_thread())
+                    return
+                stream = self._ready.popleft()
+                self._running += 1
+            goes_on = stream.run_one()
+            while goes_on and self.stepper is None and not _forking:
+                goes_on = stream.run_one()
+            self.put_back(stream, goes_on)
+            del stream  # its queue ends with it

@@ -1,0 +1,267 @@
+"""Memory between libraries on one GPU: theirs for our kernels, ours for their streams.
+
+Order between two libraries is kept by streams alone. A library that lends by DLPack is asked to
+put one of our streams behind its current one; one with `__cuda_array_interface__` names the
+stream that ours must be put behind.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from numbasync.backend import array_protocols
+from numbasync.backend.array_protocols import Exported
+from numbasync.backend.cuda.driver import cu, enter, fail
+from numbasync.backend.cuda.memory import CudaMemory
+from numbasync.errors import OperationError
+
+if TYPE_CHECKING:
+    from numbasync.backend.cuda.device import CudaDevice
+    from numbasync.backend.cuda.kernels import CudaArray
+    from numbasync.backend.cuda.stream import CudaEvent, CudaStream
+
+# The legacy default stream, as the driver and both protocols write it.
+LEGACY = 1
+
+
+def _put_behind(device: CudaDevice, handle: int, other: int) -> None:
+    """Work enqueued on stream `handle` from now on starts after what `other` holds now."""
+    if handle != other:
+        event = device.new_event(timing=False)
+        _record(event, other)
+        _wait(handle, event)
+
+
+def _record(event: CudaEvent, handle: int) -> None:
+    (result,) = cu.cuEventRecord(event.handle, cu.CUstream(handle))
+    if result:
+        fail(result, "cuEventRecord")
+
+
+def _wait(handle: int, event: CudaEvent) -> None:
+    (result,) = cu.cuStreamWaitEvent(cu.CUstream(handle), event.handle, 0)
+    if result:
+        fail(result, "cuStreamWaitEvent")
+
+
+class Bridges:
+    """Streams without work, for waits alone: put behind one library's work, they show a point of
+    it that others can be put behind. An idle one is used again; none is destroyed.
+    """
+
+    def __init__(self, device: CudaDevice) -> None:
+        self._device = device
+        self._all: list[Any] = []
+        self._lock = threading.Lock()
+
+    def take(self) -> int:
+        """The handle of one that holds nothing."""
+        enter(self._device)
+        with self._lock:
+            for stream in self._all:
+                (result,) = cu.cuStreamQuery(stream.handle)
+                if not result:
+                    return int(stream.handle)
+            made = self._device.core.create_stream()
+            self._all.append(made)
+            return int(made.handle)
+
+    def mark(self, handle: int) -> CudaEvent | None:
+        """The point that it is at; None if that is passed already."""
+        (result,) = cu.cuStreamQuery(cu.CUstream(handle))
+        if not result:
+            return None
+        event = self._device.new_event(timing=False)
+        _record(event, handle)
+        return event
+
+
+class ForeignMemory(CudaMemory):
+    """Memory of another library, and what keeps it."""
+
+    __slots__ = ("_keep",)
+
+    def __init__(self, export: Exported) -> None:
+        super().__init__(export.low, export.nbytes)
+        self._keep = export.keep
+
+
+class CudaForeign:
+    """An array of another library in a GPU's memory."""
+
+    __slots__ = ("_array", "_by_dlpack", "_device", "_mark", "export", "memory")
+
+    def __init__(
+        self, device: CudaDevice, array: Any, export: Exported, mark: CudaEvent | None, dlpack: bool
+    ) -> None:
+        self._device = device
+        self._array = array
+        self._by_dlpack = dlpack
+        # What its library had enqueued when it was found. Its current stream may be another
+        # one when work is enqueued here, on another thread perhaps.
+        self._mark = mark
+        self.export = export
+        self.memory = ForeignMemory(export)
+
+    def order(self, stream: CudaStream) -> None:
+        self.follow(int(stream.handle))
+
+    def follow(self, handle: int) -> None:
+        """`order`, for any library's stream."""
+        enter(self._device)
+        mark = self._mark
+        if mark is not None:
+            if mark.query():
+                self._mark = None
+            else:
+                _wait(handle, mark)
+        if self._by_dlpack:
+            array_protocols.capsule(self._array, stream=handle)
+            return
+        producer = self._array.__cuda_array_interface__.get("stream")
+        if producer:
+            _put_behind(self._device, handle, int(producer))
+
+
+def find(device: CudaDevice, obj: Any) -> CudaForeign | None:
+    """The array that `obj` exports, if it is in this GPU's memory."""
+    at = array_protocols.place(obj)
+    if at is None or at[0] not in array_protocols.GPU:
+        return None
+    number = at[1]
+    if number == array_protocols.UNKNOWN:
+        return _by_interface(device, obj)
+    if number != device.ordinal:
+        return None
+    bridge = device.bridges.take()
+    export = array_protocols.read_dlpack(obj, stream=bridge)
+    return CudaForeign(device, obj, export, device.bridges.mark(bridge), True)
+
+
+def _by_interface(device: CudaDevice, obj: Any) -> CudaForeign | None:
+    interface = obj.__cuda_array_interface__
+    export = array_protocols.read_interface(obj, interface)
+    if export.nbytes and _ordinal_of(device, obj, export.low) != device.ordinal:
+        return None
+    enter(device)
+    mark = None
+    producer = interface.get("stream")
+    if producer:
+        mark = device.new_event(timing=False)
+        _record(mark, int(producer))
+    return CudaForeign(device, obj, export, mark, False)
+
+
+@cache
+def _get_attribute() -> Callable[..., int]:
+    """The driver's own `cuPointerGetAttribute(result, attribute, address)`. The binding of it in
+    cuda.bindings 13.3 says GPU 0 of every address.
+    """
+    function = ctypes.CDLL("libcuda.so.1").cuPointerGetAttribute
+    function.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_uint64)
+    function.restype = ctypes.c_int
+    return function
+
+
+def _ordinal_of(device: CudaDevice, obj: object, address: int) -> int:
+    enter(device)  # the driver does not answer without a context
+    attribute = cu.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+    ordinal = ctypes.c_int(-1)
+    if _get_attribute()(ctypes.byref(ordinal), int(attribute), address):
+        raise OperationError(
+            f"__cuda_array_interface__ of {array_protocols.name_of(obj)} says {address:#x}, which "
+            "is no address that the driver knows."
+        )
+    return ordinal.value
+
+
+# --- lending ---------------------------------------------------------------------------
+
+
+class _View:
+    """An array for cuda.core, which makes the capsule, and what keeps its memory."""
+
+    def __init__(self, interface: dict[str, Any], keep: object) -> None:
+        self.__cuda_array_interface__ = interface
+        self._keep = keep
+
+
+class CudaLoan:
+    """An array as other libraries may take it."""
+
+    protocols = frozenset({"__cuda_array_interface__", "__dlpack__", "__dlpack_device__"})
+    waits = False
+
+    def __init__(
+        self, device: CudaDevice, array: CudaArray, memory: CudaMemory, keep: object
+    ) -> None:
+        self._device = device
+        self._array = array
+        self._memory = memory
+        self._keep = keep
+
+    def interface(self, after: Sequence[CudaStream], source: CudaForeign | None) -> dict[str, Any]:
+        self._memory.lent = True
+        handle = None
+        if source is None and len(after) == 1:
+            handle = int(after[0].handle)
+        elif source is not None or after:
+            # It can name one stream only.
+            handle = self._device.bridges.take()
+            self._put_behind(handle, after, source)
+        return self._array.cuda_array_interface(handle, _readonly(source))
+
+    def _put_behind(
+        self, handle: int, after: Sequence[CudaStream], source: CudaForeign | None
+    ) -> None:
+        enter(self._device)
+        for stream in after:
+            _put_behind(self._device, handle, int(stream.handle))
+        if source is not None:
+            source.follow(handle)
+
+    def _view(self, source: CudaForeign | None) -> Any:
+        from cuda.core.utils import StridedMemoryView
+
+        enter(self._device)
+        interface = self._array.cuda_array_interface(None, _readonly(source))
+        # Of no elements, too: without an address, cuda.core takes it for the host's.
+        interface["data"] = self._array.address, _readonly(source)
+        return StridedMemoryView.from_cuda_array_interface(_View(interface, self._keep), -1)
+
+    def dlpack_device(self) -> tuple[int, int]:
+        kind, number = self._view(None).__dlpack_device__()
+        return int(kind), int(number)
+
+    def dlpack(
+        self,
+        after: Sequence[CudaStream],
+        source: CudaForeign | None,
+        stream: int | None,
+        max_version: tuple[int, int] | None,
+        dl_device: tuple[int, int] | None,
+        copy: bool | None,
+    ) -> object:
+        if copy:
+            raise BufferError("a tensor is lent without a copy; to have one: await t.dup()")
+        if dl_device is not None and tuple(dl_device) != self.dlpack_device():
+            raise BufferError(
+                f"the tensor is on device {self.dlpack_device()}, not on {tuple(dl_device)}, and "
+                "lending copies nothing."
+            )
+        if _readonly(source) and (max_version is None or max_version < (1, 0)):
+            raise BufferError("DLPack before 1.0 cannot say that an array is for reading only.")
+        if stream == 0:
+            raise BufferError("stream 0 may mean two things: say 1 (legacy) or 2 (per thread).")
+        self._memory.lent = True
+        if stream != -1:
+            self._put_behind(LEGACY if stream is None else int(stream), after, source)
+        return self._view(source).__dlpack__(max_version=max_version)
+
+
+def _readonly(source: CudaForeign | None) -> bool:
+    return source is not None and source.export.readonly

@@ -1,0 +1,157 @@
+"""Words: 32-bit numbers in pinned host memory that the device and its host functions write.
+
+A stream's next sequence number is written to its completion word behind the work. Looking
+is a read of host memory: no driver call. Where the device cannot do that, events do the same.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections import deque
+from typing import Any
+
+from numbasync.backend.cuda import fast_calls
+from numbasync.backend.cuda.driver import cu, fail
+
+PAGE_BYTES = 4096
+WORD_BYTES = 64  # a cache line each: the device writes one while the host reads another
+_MASK = 0xFFFFFFFF
+
+
+class Word:
+    """One number: readable here and by native code, writable by the device."""
+
+    __slots__ = ("_index", "_view", "address", "device_address")
+
+    def __init__(self, view: memoryview, index: int, address: int, device_address: Any) -> None:
+        self._view = view
+        self._index = index
+        self.address = address
+        self.device_address = device_address
+
+    def read(self) -> int:
+        return self._view[self._index]
+
+    def write(self, value: int) -> None:
+        self._view[self._index] = value & _MASK
+
+
+class Words:
+    """Hands out words of pinned pages, which are there until the process ends. A stream keeps
+    its words, as it is kept itself.
+    """
+
+    def __init__(self) -> None:
+        self._spare: list[Word] = []
+        self._lock = threading.Lock()
+
+    def take(self) -> Word:
+        with self._lock:
+            if not self._spare:
+                self._spare = self._page()
+            return self._spare.pop()
+
+    def give(self, word: Word) -> None:
+        """Nobody writes it any more."""
+        with self._lock:
+            self._spare.append(word)
+
+    @staticmethod
+    def _page() -> list[Word]:
+        flags = cu.CU_MEMHOSTALLOC_PORTABLE | cu.CU_MEMHOSTALLOC_DEVICEMAP
+        result, address = cu.cuMemHostAlloc(PAGE_BYTES, flags)
+        if result:
+            fail(result, "cuMemHostAlloc")
+        result, mapped = cu.cuMemHostGetDevicePointer(address, 0)
+        if result:
+            fail(result, "cuMemHostGetDevicePointer")
+        ctypes.memset(int(address), 0, PAGE_BYTES)
+        page = (ctypes.c_uint32 * (PAGE_BYTES // 4)).from_address(int(address))
+        view = memoryview(page).cast("B").cast("I")
+        return [
+            Word(view, offset // 4, int(address) + offset, cu.CUdeviceptr(int(mapped) + offset))
+            for offset in range(0, PAGE_BYTES, WORD_BYTES)
+        ]
+
+
+class WordMarks:
+    """Marks of one stream, by its word."""
+
+    def __init__(self, handle: Any, word: Word) -> None:
+        self._handle = handle
+        self._word = word
+        self._address = word.device_address
+        self._numbers = int(handle), int(word.device_address)
+        self._passed = 0
+
+    def write(self, sequence: int) -> None:
+        calls = fast_calls.calls()
+        if calls is not None:
+            found = calls.mark(*self._numbers, sequence)
+            if found:
+                fail(cu.CUresult(found), "cuStreamWriteValue32")
+            return
+        (result,) = cu.cuStreamWriteValue32(self._handle, self._address, sequence & _MASK, 0)
+        if result:
+            fail(result, "cuStreamWriteValue32")
+
+    def completed(self) -> int:
+        # The word holds the low 32 bits; it is never 2**32 numbers ahead of the last look.
+        passed = self._passed
+        step = (self._word.read() - passed) & _MASK
+        if step:
+            passed += step
+            self._passed = passed
+        return passed
+
+    def release(self, last: int) -> Word | None:
+        """Nothing is written any more. The word, for others; None if it may not have `last` yet."""
+        if self.completed() < last:
+            return None
+        self._word.write(0)
+        return self._word
+
+
+class EventMarks:
+    """Marks of one stream, by an event each: where the device cannot write words."""
+
+    def __init__(self, handle: Any) -> None:
+        self._handle = handle
+        self._waiting: deque[tuple[int, Any]] = deque()
+        self._spare: list[Any] = []
+        self._passed = 0
+        self._lock = threading.Lock()
+
+    def write(self, sequence: int) -> None:
+        if self._spare:
+            event = self._spare.pop()
+        else:
+            flags = cu.CUevent_flags.CU_EVENT_DISABLE_TIMING
+            result, event = cu.cuEventCreate(flags)
+            if result:
+                fail(result, "cuEventCreate")
+        (result,) = cu.cuEventRecord(event, self._handle)
+        if result:
+            fail(result, "cuEventRecord")
+        self._waiting.append((sequence, event))
+
+    def completed(self) -> int:
+        with self._lock:
+            while self._waiting:
+                sequence, event = self._waiting[0]
+                (result,) = cu.cuEventQuery(event)
+                if result:
+                    break  # not ready; or a fault, which `CudaStream.fault` reports
+                self._waiting.popleft()
+                self._spare.append(event)
+                self._passed = sequence
+            return self._passed
+
+    def release(self, last: int) -> None:
+        """Nothing is recorded any more."""
+        self.completed()
+        while self._spare:
+            (result,) = cu.cuEventDestroy(self._spare.pop())
+            if result:
+                fail(result, "cuEventDestroy")

@@ -1,0 +1,59 @@
+"""Records: a launch made ready for the compiled call, all but its arguments."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from numbasync.backend.cuda import fast_calls
+from numbasync.backend.protocols import Work
+
+if TYPE_CHECKING:
+    from numbasync.backend.cuda.kernels import CudaExecutable
+
+MOST = 1024  # of one stream; a program that launches ever new shapes starts over
+
+_DESCRIPTION = fast_calls.RECORD_WORDS  # where the five words begin that describe the buffer
+_SIZE = _DESCRIPTION + 5
+_ARGUMENTS = _SIZE + 1
+
+
+class Record:
+    """One kind of launch on one stream. The driver copies the arguments, so the memory serves
+    launch after launch; who launches must be alone.
+
+    Attributes:
+        run: launch with these arguments, arrays of this device and numbers; the driver's result.
+    """
+
+    __slots__ = ("run",)
+
+    def __init__(self, work: Work, stream: int, calls: fast_calls.Calls) -> None:
+        executable: CudaExecutable = work.executable  # type: ignore[assignment]  # of this backend
+        layout = struct.Struct(executable.buffer_format)
+        words = (ctypes.c_int64 * (_ARGUMENTS + -(-layout.size // 8)))()
+        start = ctypes.addressof(words)
+        words[:_DESCRIPTION] = [
+            executable.function, *work.grid, *work.block, work.shared_bytes, stream,
+            start + 8 * _DESCRIPTION,
+        ]  # fmt: skip
+        # CU_LAUNCH_PARAM_BUFFER_POINTER, the buffer, CU_LAUNCH_PARAM_BUFFER_SIZE, the address of
+        # its size, CU_LAUNCH_PARAM_END.
+        words[_DESCRIPTION:_SIZE] = [1, start + 8 * _ARGUMENTS, 2, start + 8 * _SIZE, 0]
+        words[_SIZE] = layout.size
+        # One expression for this kernel's arguments: a loop over them costs more than to pack them.
+        args = (f", a[{i}]{'.packed' * array}" for i, array in enumerate(executable.takes_arrays))
+        run = f"lambda a: pack(words, {8 * _ARGUMENTS}{''.join(args)}) or launch({start})"
+        names = {"pack": layout.pack_into, "words": words, "launch": calls.launch}
+        self.run: Callable[[Sequence[Any]], int] = eval(run, names)  # noqa: S307 - of positions
+
+
+def record(work: Work, stream: int) -> Record | None:
+    """The record of such launches; None if they must be made another way, now or always."""
+    calls = fast_calls.calls()
+    executable: Any = work.executable
+    if calls is None or not executable.buffer_format:
+        return None
+    return Record(work, stream, calls)

@@ -1,0 +1,176 @@
+"""Streams and events that other libraries made, of the same GPU, by their handles.
+
+Work of both libraries on such a stream runs in the order in which it was enqueued. A handle is
+never destroyed here. While another library captures the stream for a graph of its own, nothing is
+enqueued on it and the driver is not asked about it: that would become part of the graph, or end
+the capture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from cuda.core import Stream as CoreStream
+
+from numbasync.backend.cuda.driver import NOT_READY, cu, enter, fail
+from numbasync.backend.cuda.stream import CudaEvent, CudaStream
+from numbasync.backend.protocols import Doorbell
+from numbasync.errors import CallerError, DeviceMismatchError, StateError
+
+if TYPE_CHECKING:
+    from numbasync.backend.cuda.device import CudaDevice
+
+LEGACY = int(cu.CU_STREAM_LEGACY)
+PER_THREAD = int(cu.CU_STREAM_PER_THREAD)
+_IMPLICIT = int(cu.CUresult.CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)
+
+
+def identity_of(number: int) -> int | None:
+    """What tells the stream from all others of the process, also from later ones with the same
+    handle; None of the legacy default stream, which each GPU has.
+
+    Raises:
+        CallerError: it is the per-thread default stream.
+        StateError: another library captures it; to ask for its identity would end the capture.
+    """
+    if number in (0, LEGACY):
+        return None
+    if number == PER_THREAD:
+        raise CallerError(
+            f"{number:#x} is the per-thread default stream, which is another stream on each "
+            "thread, and work here is "
+            "waited for on any thread: make a stream, cupy.cuda.Stream() say, or use one of "
+            "device.new_stream()."
+        )
+    handle = cu.CUstream(number)
+    if _is_captured(handle):
+        raise _captured(number)
+    result, identity = cu.cuStreamGetId(handle)
+    if result:
+        fail(result, "cuStreamGetId")
+    return int(identity)
+
+
+def ordinal_of(number: int) -> int:
+    """The GPU that a stream belongs to; not for default streams.
+
+    Raises:
+        DeviceMismatchError: it is of another context than the GPU's primary one.
+    """
+    result, context = cu.cuStreamGetCtx(cu.CUstream(number))
+    if result:
+        fail(result, "cuStreamGetCtx")
+    (result,) = cu.cuCtxPushCurrent(context)
+    if result:
+        fail(result, "cuCtxPushCurrent")
+    result, device = cu.cuCtxGetDevice()
+    popped, _ = cu.cuCtxPopCurrent()
+    if result or popped:
+        fail(result or popped, "cuCtxGetDevice")
+    result, primary = cu.cuDevicePrimaryCtxRetain(device)
+    if result:
+        fail(result, "cuDevicePrimaryCtxRetain")
+    (result,) = cu.cuDevicePrimaryCtxRelease(device)
+    if result:
+        fail(result, "cuDevicePrimaryCtxRelease")
+    if int(primary) != int(context):
+        raise DeviceMismatchError(
+            f"the stream {number:#x} is of another context than the primary one of "
+            f"cuda:{int(device)}, in which kernels and memory are: make it without cuCtxCreate, "
+            "and not of a green context."
+        )
+    return int(device)
+
+
+def _is_captured(handle: Any) -> bool:
+    """Whether a library captures the stream for a graph. The GPU's context must be current for a
+    default stream.
+    """
+    result, status = cu.cuStreamIsCapturing(handle)
+    if result:
+        # A capture on a blocking stream: the legacy default stream cannot be used then.
+        return int(result) == _IMPLICIT
+    return int(status) != int(cu.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE)
+
+
+def _captured(number: int) -> StateError:
+    return StateError(
+        f"another library captures the stream {number:#x} for a graph of its own, and work of "
+        "numbasync cannot become part of that. End the capture first, or use another stream."
+    )
+
+
+class ForeignCudaStream(CudaStream):
+    """Another library's stream. Its handle is good as long as somebody keeps its owner."""
+
+    def __init__(self, device: CudaDevice, number: int) -> None:
+        # A default stream is that of the context that is current.
+        enter(device)
+        self._begin(device, CoreStream.from_handle(number), cu.CUstream(number))
+
+    def is_captured(self) -> bool:
+        enter(self.device)
+        return _is_captured(self.handle)
+
+    def check_not_captured(self) -> None:
+        if self.is_captured():
+            raise _captured(self.handle_number)
+
+    def write(self, sequence: int) -> None:
+        self.check_not_captured()
+        super().write(sequence)
+
+    def record(self, event: CudaEvent) -> None:
+        self.check_not_captured()
+        super().record(event)
+
+    def wait(self, event: Any) -> None:
+        self.check_not_captured()
+        super().wait(event)
+
+    def hold(self) -> Callable[[], None]:
+        self.check_not_captured()
+        return super().hold()
+
+    def wake(self, sequence: int, doorbell: Doorbell) -> bool:
+        # It comes behind all that the other library has enqueued since: it may be late.
+        if not self.is_captured():
+            super().wake(sequence, doorbell)
+        return False
+
+    def synchronize(self) -> None:
+        self.check_not_captured()
+        super().synchronize()
+
+    def glance(self) -> bool:
+        return not self.is_captured() and super().glance()
+
+    def _query(self) -> int:
+        return NOT_READY if self.is_captured() else super()._query()
+
+    def drop(self) -> None:
+        self.dropped = True  # the driver is asked about it no more
+        self.device.dropped.append(self)
+
+    def release(self) -> None:
+        """What it has of this device is used again."""
+        self.vouched()  # gives back the words of rings
+        word = self._marks.release(self._last)
+        if word is not None:
+            self.device.words.give(word)
+
+
+class ForeignCudaEvent(CudaEvent):
+    """Another library's event."""
+
+    def __init__(self, device: CudaDevice, number: int) -> None:
+        self._device = device
+        self.handle = cu.CUevent(number)
+
+    def query(self) -> bool:
+        enter(self._device)
+        (result,) = cu.cuEventQuery(self.handle)
+        if result and int(result) != NOT_READY:
+            fail(result, "cuEventQuery")
+        return not result

@@ -1,0 +1,35 @@
+"""From groups to kernels' texts: which form a group's kernel has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from numbasync.batch.codegen import columns, elementwise, folds, rows
+from numbasync.batch.codegen.writer import KernelText
+from numbasync.batch.fusion.groups import Group
+from numbasync.batch.fusion.tuning import Tuning
+from numbasync.batch.record.nodes import Nodes
+
+
+def form(group: Group) -> str:
+    """How a group's kernel goes through its elements: `"elementwise"`, `"row"`, `"fold"` or
+    `"column"`.
+    """
+    if not group.space.is_reduced:
+        return "elementwise"
+    if group.holds_row:
+        return "row"
+    return "fold" if group.space.inner == 1 else "column"
+
+
+_WRITERS = {
+    "elementwise": elementwise.write,
+    "row": rows.write,
+    "fold": folds.write,
+    "column": columns.write,
+}
+
+
+def write(nodes: Nodes, group: Group, written: Iterable[int], tuning: Tuning) -> KernelText:
+    """The kernel of a group."""
+    return _WRITERS[form(group)](nodes, group, written, tuning)

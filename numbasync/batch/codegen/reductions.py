@@ -1,0 +1,168 @@
+"""What kernels with reductions have in common: how threads add up, and how it is written.
+
+A reduction is carried in one or two variables: the value, and for `argmax` also where it is. The
+threads of a warp exchange them by shuffles, the warps of a block through shared memory, in an order
+that does not depend on when who comes: the same input gives the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from numbasync.batch.codegen.expressions import carried, combined, identity, register, typed
+from numbasync.batch.codegen.writer import FEW_THREADS, Emitter, indented
+from numbasync.batch.fusion.tuning import WARP as WARP
+from numbasync.batch.record import element_ops
+from numbasync.batch.record.element_ops import BOOL, I64, DType
+from numbasync.batch.record.nodes import Nodes
+
+
+class Reduction(NamedTuple):
+    """One reduction of a kernel, and the variables that carry it.
+
+    Attributes:
+        node: its number.
+        op: which it is.
+        ty: the type that it is computed in.
+        names: of the value, and of its place.
+    """
+
+    node: int
+    op: str
+    ty: DType
+    names: tuple[str, ...]
+
+    @property
+    def dtypes(self) -> tuple[DType, ...]:
+        """Of the variables."""
+        kind = carried(self.ty)
+        return (kind, I64) if self.op == "argmax" else (kind,)
+
+
+def reductions(nodes: Nodes, numbers: list[int]) -> dict[int, Reduction]:
+    """Those of a group, by number."""
+    found = {}
+    for k, n in enumerate(numbers):
+        node = nodes[n]
+        kind = element_ops.accumulator(node.op, nodes[node.inputs[0]].dtype)
+        names = (f"s{k}", f"at{k}") if node.op == "argmax" else (f"s{k}",)
+        found[n] = Reduction(n, node.op, kind, names)
+    return found
+
+
+def begin(r: Reduction) -> list[str]:
+    """Nothing is in it yet."""
+    if r.op == "argmax":
+        return [f"{r.names[0]} = {identity('max', r.ty)}", f"{r.names[1]} = np.int64({2**62})"]
+    return [f"{r.names[0]} = {identity(r.op, r.ty)}"]
+
+
+def take(made: Emitter, r: Reduction, value: str, place: str) -> list[str]:
+    """Add one element. `value` is of the operand's type."""
+    old = made.nodes[made.nodes[r.node].inputs[0]].dtype
+    new = made.formulas.cast(value, old, r.ty)
+    if r.ty == BOOL:
+        new = typed(element_ops.I32, new)
+    if r.op == "argmax":
+        return [
+            f"if {made.formulas.use('beats')}({new}, {place}, {', '.join(r.names)}):",
+            f"    {r.names[0]} = {new}",
+            f"    {r.names[1]} = {place}",
+        ]
+    return [f"{r.names[0]} = {combined(made.formulas, r.op, r.ty, r.names[0], new)}"]
+
+
+def merge(made: Emitter, r: Reduction, others: tuple[str, ...]) -> list[str]:
+    """Add what other threads have."""
+    if r.op == "argmax":
+        value, place = others
+        return [
+            f"if {made.formulas.use('beats')}({value}, {place}, {', '.join(r.names)}):",
+            f"    {r.names[0]} = {value}",
+            f"    {r.names[1]} = {place}",
+        ]
+    return [f"{r.names[0]} = {combined(made.formulas, r.op, r.ty, r.names[0], others[0])}"]
+
+
+def across_warp(made: Emitter, own: Iterable[Reduction], lanes: int = WARP) -> list[str]:
+    """Every thread of `lanes` neighbours in a warp, a power of two, gets what all have. One loop
+    for all reductions: each place where threads meet costs the CPU device's compiler much.
+    """
+    if lanes == 1:
+        return []
+    lines = []
+    for r in own:
+        others = tuple(f"{name}_there" for name in r.names)
+        lines += [
+            f"{other} = cuda.shfl_xor_sync(0xFFFFFFFF, {name}, step)"
+            for other, name in zip(others, r.names, strict=True)
+        ]
+        lines += merge(made, r, others)
+    return [f"step = {lanes // 2}", "while step > 0:", *indented(lines), "    step = step // 2"]
+
+
+def rooms(r: Reduction, count: int, suffix: str = "") -> tuple[list[str], tuple[str, ...]]:
+    """Shared memory for `count` of its variables: statements and names."""
+    names = tuple(f"room_{name}{suffix}" for name in r.names)
+    return [
+        f"{room} = cuda.shared.array({count}, np.{dtype.name})"
+        for room, dtype in zip(names, r.dtypes, strict=True)
+    ], names
+
+
+def nbytes(own: Mapping[int, Reduction]) -> int:
+    """Of all their variables, once."""
+    return sum(dtype.itemsize for r in own.values() for dtype in r.dtypes)
+
+
+def across_block(
+    made: Emitter, own: Mapping[int, Reduction], room: Mapping[int, tuple[str, ...]], threads: int
+) -> list[str]:
+    """Every thread of a block gets what all have; a `room` has an element a warp."""
+    lines = across_warp(made, own.values())
+    if threads == WARP:
+        return lines
+    pairs = [pair for n, r in own.items() for pair in zip(room[n], r.names, strict=True)]
+    lines.append(f"if cuda.threadIdx.x % {WARP} == 0:")
+    lines += [f"    {place}[cuda.threadIdx.x // {WARP}] = {name}" for place, name in pairs]
+    lines.append("cuda.syncthreads()")
+    lines += [f"{name} = {place}[0]" for place, name in pairs]
+    # Many rounds, written out by a compiler, take the CPU device's one up to a minute.
+    warps = threads // WARP if threads <= FEW_THREADS else f"cuda.blockDim.x // {WARP}"
+    lines.append(f"for w in range(1, {warps}):")
+    for n, r in own.items():
+        lines += indented(merge(made, r, tuple(f"{place}[w]" for place in room[n])))
+    return lines
+
+
+def result(made: Emitter, r: Reduction, count: str) -> str:
+    """The reduction's value, of its result's type."""
+    out = made.nodes[r.node].dtype
+    if r.op == "argmax":
+        return r.names[1]
+    value = r.names[0]
+    if r.op == "mean":
+        value = f"{value} / {typed(r.ty, count)}"
+    if r.ty == BOOL:
+        return f"({value} != 0)"
+    if r.op in ("sum", "mean"):
+        return made.formulas.cast(f"({value})" if r.op == "mean" else value, r.ty, out)
+    return value
+
+
+def power_of_two(n: int) -> int:
+    """The least one that is not less than `n`."""
+    return 1 << (max(n, 1) - 1).bit_length()
+
+
+def power_of_two_below(n: int) -> int:
+    """The largest one that is not more than `n`; 1 if there is none."""
+    return 1 << (max(n, 1).bit_length() - 1)
+
+
+def shared_dtype(dtype: DType) -> DType:
+    """What a value of this type is kept as in shared memory."""
+    return np.dtype(np.int8) if dtype == BOOL else register(dtype)

@@ -1,0 +1,366 @@
+"""What all kernels of batches are written with: parameters, loads, indices and values.
+
+The text depends on the structure of a group, and on how its threads share what there is; not on
+data: values are numbered as they come, and numbers (constants, most extents) are arguments. Equal
+texts are one compilation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from numbasync.batch.codegen import vector_loads
+from numbasync.batch.codegen.expressions import HELPERS, Formulas, identifier, register, typed
+from numbasync.batch.fusion.groups import Group
+from numbasync.batch.fusion.indexing import Space, Step, steps
+from numbasync.batch.fusion.tuning import WORD, Tuning
+from numbasync.batch.record.element_ops import BOOL, F16, DType
+from numbasync.batch.record.nodes import CONSTANT, Nodes, broadcast
+from numbasync.layout import Shape
+
+REGISTERS = 65536  # of a block
+FEW_THREADS = 256  # that may have as many registers each as a thread can
+MOST_LINES = 512  # of a kernel whose elements are written out, about: it takes time to compile
+WIDTH = vector_loads.WIDTH
+WIDE = 2**31  # elements from which on an index is computed in 64 bits
+
+
+class Argument(NamedTuple):
+    """What is passed for a parameter of a kernel.
+
+    Attributes:
+        role: `"read"`, `"write"`, `"constant"` (of a node), `"number"`, `"partial"`, `"counter"`.
+        value: the node, the number as a NumPy scalar or an int, or which of the partials.
+    """
+
+    role: str
+    value: Any
+
+
+class Scratch(NamedTuple):
+    """Memory that a kernel needs for itself."""
+
+    extent: int
+    dtype: DType
+
+
+@dataclass(frozen=True)
+class KernelText:
+    """A kernel, written, and how it is called.
+
+    Attributes:
+        name: of the kernel.
+        source: of its module.
+        functions: users' functions, by their names in the source.
+        arguments: in the order of its parameters.
+        partials: of a reduction that many blocks share.
+        counters: how many of those count blocks; they begin with zeros.
+    """
+
+    name: str
+    source: str
+    functions: tuple[tuple[str, Any], ...]
+    arguments: tuple[Argument, ...]
+    grid: int
+    block: int
+    partials: tuple[Scratch, ...] = ()
+    counters: int = 0
+
+
+class Emitter:
+    """Writes one kernel's text.
+
+    Attributes:
+        arguments: name and argument of each parameter, in order.
+    """
+
+    def __init__(self, nodes: Nodes, group: Group, written: Iterable[int], tuning: Tuning) -> None:
+        self.nodes = nodes
+        self.group = group
+        self.space: Space = group.space
+        self.tuning = tuning
+        self.formulas = Formulas()
+        self.arguments: dict[str, Argument] = {}
+        self.outputs: dict[int, str] = {}
+        self._arrays: dict[int, str] = {}
+        self._constants: dict[int, str] = {}
+        self._numbers: dict[tuple[Step, ...], list[str]] = {}
+        self._moves: set[str] = set()
+        self._count = 0
+        wanted = set(written)
+        for n in group.roots:
+            if n in wanted:
+                self.outputs[n] = self.parameter(f"y{len(self.outputs)}", "write", n)
+        for n in group.reads:
+            self._arrays[n] = self.parameter(f"x{len(self._arrays)}", "read", n)
+        constants = {i for n in sorted(group.inside) for i in nodes[n].inputs}
+        for n in sorted(c for c in constants if nodes[c].op == CONSTANT):
+            self._constants[n] = self.parameter(f"c{len(self._constants)}", "constant", n)
+
+    # --- parameters ---
+
+    def parameter(self, name: str, kind: str, value: Any) -> str:
+        self.arguments[name] = Argument(kind, value)
+        return name
+
+    def number(self, value: Any) -> str:
+        """A parameter for a number."""
+        return self.parameter(f"n{len(self.arguments)}", "number", value)
+
+    @property
+    def reads(self) -> dict[int, str]:
+        return self._arrays
+
+    def constants(self) -> dict[int, str]:
+        return dict(self._constants)
+
+    def name(self) -> str:
+        """A new name for a value."""
+        self._count += 1
+        return f"v{self._count - 1}"
+
+    # --- memory ---
+
+    def itemsize(self) -> int:
+        """Bytes of what is read of each element, of the largest if there are several. If all is
+        broadcast, it counts as small.
+        """
+        whole = self.space.shape
+        sizes = [self.nodes[n].dtype.itemsize for n in self._arrays if self.steps(n, whole) is None]
+        return max(sizes, default=WORD // 2)
+
+    def load(self, n: int, index: str) -> str:
+        text = f"{self._arrays[n]}[{index}]"
+        return typed(F16, text) if self.nodes[n].dtype == F16 else text
+
+    def store(self, n: int, index: str, value: str) -> str:
+        kept = f"np.float16({value})" if self.nodes[n].dtype == F16 else value
+        return f"{self.outputs[n]}[{index}] = {kept}"
+
+    def neighbours(self, n: int, index: str, names: Sequence[str]) -> list[str]:
+        """Load neighbouring elements: four at once, or one."""
+        if len(names) == 1:
+            return [f"{names[0]} = {self.load(n, index)}"]
+        self._moves.add("load4")
+        text = f"load4({self._arrays[n]}, {index})"
+        if self.nodes[n].dtype != F16:
+            return [f"{', '.join(names)} = {text}"]
+        raw = [f"{name}_half" for name in names]
+        kept = [f"{name} = {typed(F16, half)}" for name, half in zip(names, raw, strict=True)]
+        return [f"{', '.join(raw)} = {text}", *kept]
+
+    def store_neighbours(self, n: int, index: str, values: Sequence[str]) -> str:
+        """Store neighbouring elements: four at once, or one."""
+        if len(values) == 1:
+            return self.store(n, index, values[0])
+        self._moves.add("store4")
+        kept = [f"np.float16({v})" if self.nodes[n].dtype == F16 else v for v in values]
+        return f"store4({self.outputs[n]}, {index}, ({', '.join(kept)}))"
+
+    def aligned(self, whole: Shape) -> str:
+        """The condition under which neighbours can be moved at once, of all arrays that may be."""
+        fits = {n for n in (*self.outputs, *self._arrays)  # others are used for results alone
+                if broadcast([self.nodes[n].shape, whole]) == whole}  # fmt: skip
+        outputs = [y for n, y in self.outputs.items() if n in fits and self.steps(n, whole) is None]
+        reads = [x for n, x in self._arrays.items() if n in fits and self.steps(n, whole) != ()]
+        self._moves.add("is_aligned")
+        return " and ".join(f"is_aligned({name})" for name in reads + outputs) or "True"
+
+    def steps(self, n: int, whole: Shape) -> tuple[Step, ...] | None:
+        return steps(self.nodes[n].shape, whole)
+
+    def place(self, n: int, whole: Shape, flat: str) -> str:
+        """The index of a value that is broadcast to `whole`, at element `flat` of that."""
+        found = self.steps(n, whole)
+        if found is None:
+            return flat
+        return self.index(found, self.numbers(found), flat) if found else "0"
+
+    def elements(self, names: Mapping[int, Sequence[str]], at: str) -> list[str]:
+        """Load values of any shape, each broadcast to the kernel's space, at neighbouring elements.
+
+        Args:
+            names: of each value, for its elements.
+            at: the first of the elements.
+        """
+        lines: list[str] = []
+        placed: dict[tuple[Step, ...], dict[int, Sequence[str]]] = {}
+        for n, own in names.items():
+            found = self.steps(n, self.space.shape)
+            if found is None:
+                lines += self.neighbours(n, at, own)
+            elif not found:
+                lines.append(f"{' = '.join(own)} = {self.load(n, '0')}")
+            else:
+                placed.setdefault(found, {})[n] = own
+        for found, loads in placed.items():
+            lines += self._broadcast(found, loads, at)
+        return lines
+
+    def _broadcast(
+        self, found: tuple[Step, ...], loads: Mapping[int, Sequence[str]], at: str
+    ) -> list[str]:
+        """Load what is broadcast in one way, at neighbouring elements."""
+        width = len(next(iter(loads.values())))
+        inner, place = found[-1], f"p{self.name()}"
+        lines = [f"{place} = {self.index(found, self.numbers(found), at)}"]
+        if width > 1 and inner.below == 1 and inner.extent % width == 0:  # neighbours there, too
+            for n, names in loads.items():
+                lines += self.neighbours(n, place, names)
+        elif width > 1 and inner.below != 1 and inner.below % width == 0:  # the same one
+            for n, names in loads.items():
+                lines.append(f"{names[0]} = {self.load(n, place)}")
+                lines += [f"{name} = {names[0]}" for name in names[1:]]
+        else:
+            for e in range(width):
+                where = f"{place}_{e}" if e else place
+                if e:
+                    flat = f"({at} + {e})"
+                    lines.append(f"{where} = {self.index(found, self.numbers(found), flat)}")
+                lines += [f"{names[e]} = {self.load(n, where)}" for n, names in loads.items()]
+        return lines
+
+    def index(self, found: tuple[Step, ...], numbers: Sequence[str], flat: str) -> str:
+        """The index of a broadcast value's element, at element `flat` of the whole."""
+        left = list(numbers)
+        wide = self.space.size >= WIDE
+        terms = []
+        for step in found:
+            text = flat if wide else f"np.uint32({flat})"
+            if step.below != 1:
+                text = f"{text} // {left.pop(0)}"
+            if step.extent:
+                text = f"{text} % {left.pop(0)}"
+            if step.stride != 1:
+                text = f"{text} * {left.pop(0)}"
+            terms.append(text)
+        return " + ".join(terms)
+
+    def numbers(self, found: tuple[Step, ...]) -> list[str]:
+        """Parameters for the numbers of an index, the same ones each time."""
+        if found in self._numbers:
+            return self._numbers[found]
+        kind: Callable[[int], Any] = int if self.space.size >= WIDE else np.uint32
+        absent = (1, 0, 1)
+        values = [v for step in found for v, a in zip(step, absent, strict=True) if v != a]
+        made = self._numbers[found] = [self.number(kind(v)) for v in values]
+        return made
+
+    # --- values ---
+
+    def expression(self, n: int, names: dict[int, str]) -> str:
+        """An elementwise node, of operands that have names."""
+        node = self.nodes[n]
+        args = [
+            self.formulas.cast(names[i], self.nodes[i].dtype, dtype)
+            for i, dtype in zip(node.inputs, node.loops, strict=True)
+        ]
+        if node.op.startswith("call "):
+            return self.formulas.call(node.extra, node.op[5:], node.dtype, args)
+        return self.formulas.of(node.op, node.loops, node.dtype, args)
+
+    def compute(self, targets: Iterable[int], names: dict[int, str], lines: list[str]) -> None:
+        """Statements for `targets`, from what has names; what they compute gets names, too."""
+        for n in self.order(targets, names):
+            name = self.name()
+            lines.append(f"{name} = {self.expression(n, names)}")
+            names[n] = name
+
+    def order(self, targets: Iterable[int], known: Iterable[int]) -> list[int]:
+        """What has to be computed for `targets`, operands first."""
+        found: set[int] = set()
+        have = set(known)
+        waiting = list(targets)
+        while waiting:
+            n = waiting.pop()
+            if n not in found and n not in have:
+                found.add(n)
+                if n not in self._arrays:
+                    waiting += self.nodes[n].inputs
+        return sorted(found)
+
+    def at_results(
+        self, targets: Iterable[int], whole: Shape, flat: str, names: dict[int, str],
+        lines: list[str],
+    ) -> None:  # fmt: skip
+        """`compute` where there is one element of `whole` for each result of a reduction."""
+        for n in self.order(targets, names):
+            if n in self._arrays:
+                names[n] = self.name()
+                lines.append(f"{names[n]} = {self.load(n, self.place(n, whole, flat))}")
+        self.compute(targets, names, lines)
+
+    # --- the module ---
+
+    def finish(
+        self, body: list[str], grid: int, block: int, device: Iterable[str] = (), *,
+        partials: tuple[Scratch, ...] = (), counters: int = 0, registers: int = 0,
+    ) -> KernelText:  # fmt: skip
+        """The text of the module.
+
+        Args:
+            body: the kernel's lines.
+            device: texts of functions that it calls.
+            registers: that a thread may use for loads to be in flight together, though fewer
+                threads may then run at once: a compiler that is not told takes few. 0: is not told.
+        """
+        name = self.title()
+        imports = _IMPORTS
+        if self._moves:
+            moves = ", ".join(sorted(self._moves))
+            imports += f"\nfrom numbasync.batch.wide import {moves}  # form {vector_loads.FORM}\n"
+        parts = [f'"""{self._said()}"""', imports]
+        cached = not self.formulas.functions
+        given = "{}: Any = None  # a function of the program\n"
+        parts += [given.format(function) for function in self.formulas.functions]
+        for helper, text in HELPERS.items():
+            if helper in self.formulas.helpers:
+                parts.append(f"@cuda.jit(device=True){text}")
+        parts += [f"@cuda.jit(device=True)\n{text}" for text in device]
+        options = ["cache=True"] if cached else []
+        # A block that needs more registers than there are does not run.
+        if block > FEW_THREADS or registers:
+            options.append(f"max_registers={min(REGISTERS // block, registers or REGISTERS)}")
+        head = f"@cuda.jit({', '.join(options)})\ndef {name}({', '.join(self.arguments)}):"
+        parts.append("\n".join([head, *(f"    {line}" for line in body)]) + "\n")
+        return KernelText(
+            name, "\n\n".join(parts), tuple(self.formulas.functions.items()),
+            tuple(self.arguments.values()), grid, block, partials, counters,
+        )  # fmt: skip
+
+    def title(self) -> str:
+        """A name that says what it computes, as far as that is short."""
+        names = [identifier(self.nodes[n].op.removeprefix("call "))
+                 for n in sorted(self.group.inside)]  # fmt: skip
+        if len(names) > 4:
+            names = [*names[:3], f"{len(names) - 3}_more"]
+        return "_".join(["batch", *names])
+
+    def _said(self) -> str:
+        count = len(self.group.inside)
+        operations = "operation" if count == 1 else "operations"
+        arrays = "array" if len(self._arrays) == 1 else "arrays"
+        return f"{count} {operations} on {len(self._arrays)} {arrays}, written by numbasync."
+
+
+_IMPORTS = """\
+import math
+from typing import Any
+
+import numpy as np
+from numba import cuda
+from numba.cuda.libdevice import dmul_rn, fmul_rn
+"""
+
+
+def argument_value(value: Any, dtype: DType) -> Any:
+    """A constant as it is passed: in the register of its type."""
+    return np.bool_(value) if dtype == BOOL else register(dtype).type(value)
+
+
+def indented(lines: Iterable[str]) -> list[str]:
+    return [f"    {line}" for line in lines]

@@ -1,0 +1,1 @@
+"""Which recorded nodes one kernel computes, and where its values lie."""

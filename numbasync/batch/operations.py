@@ -1,0 +1,276 @@
+"""The operations of a batch, as its methods."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+import numpy as np
+
+from numbasync.batch.record import element_ops
+from numbasync.batch.record.buffer_id import BufferId, Operand
+from numbasync.batch.record.recorder import Of, Recorder
+from numbasync.errors import CallerError, ShapeError
+
+# How a batch is given arrays, run and read: the methods of `CommandBatch` that programs call.
+_RUNNING = (
+    "compute", "compute_op", "compute_sync", "device", "execute", "execute_sync", "graph", "keep",
+    "kernels_launched", "num_buffers", "num_operations", "op", "plan", "read", "read_op",
+    "read_sync", "tensor", "transfers", "upload", "use",
+)  # fmt: skip
+
+
+class Vocabulary:
+    """What can be recorded. Operands are ids and numbers; shapes broadcast and types are promoted
+    as NumPy's. NaN and infinities propagate as NumPy's; integers wrap.
+    """
+
+    recorder: Recorder
+
+    def __dir__(self) -> list[str]:
+        """What programs call. The rest is for other modules of the library."""
+        return sorted([*_RUNNING, *(n for n in vars(Vocabulary) if not n.startswith("_"))])
+
+    # --- elementwise ---
+
+    def add(self, a: Operand, b: Operand) -> BufferId:
+        """`a + b`; of bools, whether either is true."""
+        return self.recorder.elementwise("add", a, b)
+
+    def sub(self, a: Operand, b: Operand) -> BufferId:
+        """`a - b`."""
+        return self.recorder.elementwise("sub", a, b)
+
+    def mul(self, a: Operand, b: Operand) -> BufferId:
+        """`a * b`; of bools, whether both are true."""
+        return self.recorder.elementwise("mul", a, b)
+
+    def scale(self, x: Operand, factor: float) -> BufferId:
+        """`x * factor`, by a number."""
+        return self.recorder.elementwise("mul", x, factor)
+
+    def div(self, a: Operand, b: Operand) -> BufferId:
+        """`a / b`; of integers a float64, as in NumPy."""
+        return self.recorder.elementwise("div", a, b)
+
+    def pow(self, a: Operand, b: Operand) -> BufferId:
+        """`a ** b`. A negative power in an array of integers cuts the fraction off; as a number it
+        is refused, as NumPy refuses both.
+        """
+        return self.recorder.elementwise("pow", a, b)
+
+    def neg(self, x: Operand) -> BufferId:
+        """`-x`."""
+        return self.recorder.elementwise("neg", x)
+
+    def abs(self, x: Operand) -> BufferId:
+        """`abs(x)`."""
+        return self.recorder.elementwise("abs", x)
+
+    def exp(self, x: Operand) -> BufferId:
+        """The exponential."""
+        return self.recorder.elementwise("exp", x)
+
+    def log(self, x: Operand) -> BufferId:
+        """The natural logarithm."""
+        return self.recorder.elementwise("log", x)
+
+    def sqrt(self, x: Operand) -> BufferId:
+        """The square root."""
+        return self.recorder.elementwise("sqrt", x)
+
+    def tanh(self, x: Operand) -> BufferId:
+        """The hyperbolic tangent."""
+        return self.recorder.elementwise("tanh", x)
+
+    def relu(self, x: Operand) -> BufferId:
+        """`maximum(x, 0)`."""
+        return self.recorder.elementwise("relu", x)
+
+    def sigmoid(self, x: Operand) -> BufferId:
+        """`1 / (1 + exp(-x))`."""
+        return self.recorder.elementwise("sigmoid", x)
+
+    def swish(self, x: Operand) -> BufferId:
+        """`x / (1 + exp(-x))`, also called SiLU."""
+        return self.recorder.elementwise("swish", x)
+
+    def gelu(self, x: Operand, approximate: Literal["none", "tanh"] = "none") -> BufferId:
+        """`x` times the normal distribution's function at `x`: `x / 2 * (1 + erf(x / sqrt(2)))`.
+
+        Args:
+            approximate: `"tanh"`: `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))`.
+
+        Source: Hendrycks and Gimpel, Gaussian Error Linear Units, 2016.
+        """
+        if approximate not in ("none", "tanh"):
+            raise CallerError(f"gelu: approximate={approximate!r}; write 'none' or 'tanh'.")
+        return self.recorder.elementwise("gelu" if approximate == "none" else "gelu_tanh", x)
+
+    def maximum(self, a: Operand, b: Operand) -> BufferId:
+        """The larger one; NaN, if one of them is."""
+        return self.recorder.elementwise("maximum", a, b)
+
+    def minimum(self, a: Operand, b: Operand) -> BufferId:
+        """The smaller one; NaN, if one of them is."""
+        return self.recorder.elementwise("minimum", a, b)
+
+    def clamp(self, x: Operand, low: Operand, high: Operand) -> BufferId:
+        """`minimum(maximum(x, low), high)`: NaN stays NaN."""
+        return self.recorder.elementwise("clamp", x, low, high)
+
+    def where(self, condition: Operand, x: Operand, y: Operand) -> BufferId:
+        """`x` where the condition is true (not 0), else `y`."""
+        return self.recorder.elementwise("where", condition, x, y)
+
+    def equal(self, a: Operand, b: Operand) -> BufferId:
+        """`a == b`, of bools."""
+        return self.recorder.elementwise("equal", a, b)
+
+    def not_equal(self, a: Operand, b: Operand) -> BufferId:
+        """`a != b`, of bools."""
+        return self.recorder.elementwise("not_equal", a, b)
+
+    def less(self, a: Operand, b: Operand) -> BufferId:
+        """`a < b`, of bools."""
+        return self.recorder.elementwise("less", a, b)
+
+    def less_equal(self, a: Operand, b: Operand) -> BufferId:
+        """`a <= b`, of bools."""
+        return self.recorder.elementwise("less_equal", a, b)
+
+    def greater(self, a: Operand, b: Operand) -> BufferId:
+        """`a > b`, of bools."""
+        return self.recorder.elementwise("greater", a, b)
+
+    def greater_equal(self, a: Operand, b: Operand) -> BufferId:
+        """`a >= b`, of bools."""
+        return self.recorder.elementwise("greater_equal", a, b)
+
+    def cast(self, x: BufferId, dtype: Any) -> BufferId:
+        """`x` in another type, as NumPy's `astype`. A float that the integer type does not hold
+        gives any value of it.
+        """
+        kind = element_ops.check_dtype(dtype, "cast")
+        number = self._id(x, "cast")
+        return self.recorder.give(self.recorder.cast(number, kind))
+
+    # --- reductions ---
+
+    def sum(self, x: BufferId, axis: int | None = None, keepdims: bool = False) -> BufferId:
+        """The sum along an axis, or of all elements.
+
+        float32 and float64 are added up in float64, float16 in float32, integers and bools in
+        int64, which wraps. Of n elements the error is at most `n * 2**-53` (float16: `n * 2**-24`)
+        of the sum of their absolute values, and then one rounding to the result's type.
+        """
+        return self._reduce("sum", x, axis, keepdims)
+
+    def mean(self, x: BufferId, axis: int | None = None, keepdims: bool = False) -> BufferId:
+        """The mean; of no elements, NaN. Accumulates like `sum`, integers in float64."""
+        return self._reduce("mean", x, axis, keepdims)
+
+    def max(
+        self, x: BufferId, axis: int | BufferId | None = None, keepdims: bool = False
+    ) -> BufferId:
+        """The largest element; NaN, if there is one. `max(a, b)` of two ids is `maximum`."""
+        if isinstance(axis, BufferId):
+            return self.maximum(x, axis)
+        return self._reduce("max", x, axis, keepdims)
+
+    def min(
+        self, x: BufferId, axis: int | BufferId | None = None, keepdims: bool = False
+    ) -> BufferId:
+        """The smallest element; NaN, if there is one. `min(a, b)` of two ids is `minimum`."""
+        if isinstance(axis, BufferId):
+            return self.minimum(x, axis)
+        return self._reduce("min", x, axis, keepdims)
+
+    def argmax(self, x: BufferId, axis: int | None = None) -> BufferId:
+        """Where the first largest element is, or the first NaN; int64."""
+        return self._reduce("argmax", x, axis, False)
+
+    def dot(self, a: BufferId, b: BufferId) -> BufferId:
+        """The sum of the products of two vectors' elements. Accumulates like `sum`.
+
+        Raises:
+            ShapeError: they are not of one axis and of one length.
+        """
+        one, two = self._id(a, "dot"), self._id(b, "dot")
+        if a.ndim != 1 or a.shape != b.shape:
+            raise ShapeError(
+                f"dot of shapes {a.shape} and {b.shape}: it takes two vectors of one length.\n"
+                "For rows of matrices, write b.sum(x * y, axis=-1)."
+            )
+        r = self.recorder
+        _, dtype = element_ops.resolve("mul", (a.dtype, b.dtype))
+        factors = (Of(one), Of(two))
+        if dtype == element_ops.F16:  # whose products need more than it has
+            factors = Of(r.cast(one, element_ops.F32)), Of(r.cast(two, element_ops.F32))
+        total = r.reduce("sum", r.compute("mul", *factors), None, False)
+        return self.recorder.give(r.cast(total, dtype))
+
+    # --- composites ---
+
+    def softmax(self, x: BufferId, axis: int = -1) -> BufferId:
+        """`exp(x - max(x)) / sum(exp(x - max(x)))` along an axis; float16 in float32."""
+        r = self.recorder
+        number, dtype = self._floats(x, "softmax")
+        high = Of(r.reduce("max", number, axis, True))
+        e = r.compute("exp", Of(r.compute("sub", Of(number), high)))
+        share = r.compute("div", Of(e), Of(r.reduce("sum", e, axis, True)))
+        return r.give(r.cast(share, dtype))
+
+    def layer_norm(
+        self, x: BufferId, weight: Operand = None, bias: Operand = None, eps: float = 1e-5
+    ) -> BufferId:
+        """`(x - mean) / sqrt(variance + eps) * weight + bias` along the last axis; float16 in
+        float32.
+
+        Args:
+            weight, bias: ids that broadcast to `x`, numbers, or None.
+
+        Raises:
+            ShapeError: weight or bias do not broadcast to the shape of `x`.
+
+        Source: Ba, Kiros and Hinton, Layer Normalization, 2016.
+        """
+        r = self.recorder
+        number, dtype = self._floats(x, "layer_norm")
+        if not isinstance(eps, int | float | np.number) or not 0 <= eps < math.inf:
+            raise CallerError(f"layer_norm: eps={eps!r}; write a small number, 0 or more.")
+        centred = Of(r.compute("sub", Of(number), Of(r.reduce("mean", number, -1, True))))
+        variance = Of(r.reduce("mean", r.compute("square", centred), -1, True))
+        root = Of(r.compute("sqrt", Of(r.compute("add", variance, float(eps)))))
+        y = r.compute("div", centred, root)
+        if weight is not None:
+            y = r.compute("mul", Of(y), weight)
+        if bias is not None:
+            y = r.compute("add", Of(y), bias)
+        if r.nodes[y].shape != x.shape:
+            raise ShapeError(
+                f"layer_norm of shape {x.shape} with weights of shape {r.nodes[y].shape}: weight "
+                "and bias broadcast to x, which keeps its shape."
+            )
+        return r.give(r.cast(y, dtype) if dtype == element_ops.F16 else y)
+
+    # --- how ---
+
+    def _id(self, x: Any, what: str) -> int:
+        self.recorder.check_open(what)
+        return self.recorder.check(x, what).number
+
+    def _reduce(self, name: str, x: BufferId, axis: Any, keepdims: bool) -> BufferId:
+        number = self._id(x, name)
+        return self.recorder.give(self.recorder.reduce(name, number, axis, keepdims))
+
+    def _floats(self, x: BufferId, what: str) -> tuple[int, element_ops.DType]:
+        """The node to compute with, and the type that the result has."""
+        number = self._id(x, what)
+        if not x.shape:
+            raise ShapeError(f"{what} of a single value: it needs an axis.")
+        if x.dtype == element_ops.F16:
+            return self.recorder.cast(number, element_ops.F32), element_ops.F16
+        if x.dtype.kind == "f":
+            return number, x.dtype
+        return self.recorder.cast(number, element_ops.F64), element_ops.F64

@@ -1,0 +1,397 @@
+"""Recording: calls become nodes, whose shapes and types are known at once.
+
+Types and broadcasting follow NumPy. Equal operations on equal operands are one node, and what
+constants alone decide is computed here. Everything that can be wrong with a call is found here.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import numpy as np
+
+from numbasync.batch.record import element_ops
+from numbasync.batch.record.buffer_id import BufferId, Operand, how_to_pass
+from numbasync.batch.record.call_cache import Call, Constant, constant, converted, empty
+from numbasync.batch.record.element_ops import DType, Kind
+from numbasync.batch.record.nodes import CONSTANT, INPUT, Node, broadcast
+from numbasync.errors import (
+    BatchStateError,
+    DTypeError,
+    ForeignBufferError,
+    OperationError,
+    ShapeError,
+)
+from numbasync.layout import Shape
+
+# Numbers of a call that are new in its batch, by their types and bits: which one of them it is.
+New = dict[Any, tuple[int, Constant]]
+_NONE: New = {}
+
+
+class Recorder:
+    """The nodes of one batch, and the values of those that are not computed.
+
+    Attributes:
+        nodes: in the order in which they were recorded.
+        values: of inputs (host arrays and tensors) and constants (NumPy scalars), by node.
+        operations: how many calls have recorded something.
+        is_closed: the batch has run, or runs.
+        structure: of what has been recorded.
+    """
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self.values: dict[int, Any] = {}
+        self.operations = 0
+        self.is_closed = False
+        self.structure = empty()
+        self._computed: dict[Node, int] = {}  # of the first `_listed` nodes
+        self._listed = 0
+        self._constants: dict[tuple[DType, bytes], int] = {}
+        self._held: list[tuple[int, weakref.ref[BufferId]]] = []
+
+    @property
+    def label(self) -> str:  # of messages
+        return f"batch {id(self):#x}"
+
+    # --- ids ---
+
+    def _id(self, number: int) -> BufferId:
+        made = BufferId(self, number)
+        self._held.append((number, weakref.ref(made)))
+        return made
+
+    def give(self, number: int) -> BufferId:
+        """The id of one more recorded operation. What an operation leaves as it was (`x * 1`) is a
+        copy: a result has memory of its own, whatever its numbers are.
+        """
+        self.operations += 1
+        node = self.nodes[number]
+        if node.op == INPUT:
+            number = self.add(Node("copy", (number,), node.shape, node.dtype, (node.dtype,)))
+        return self._id(number)
+
+    def again(self, number: int) -> BufferId:
+        """Another id of a node, which does not count."""
+        return BufferId(self, number)
+
+    def held(self) -> tuple[int, ...]:
+        """The nodes that somebody can still ask for, in the order of their ids."""
+        return tuple([number for number, ref in self._held if ref() is not None])
+
+    @property
+    def ids(self) -> int:
+        """How many ids were given."""
+        return len(self._held)
+
+    def check(self, value: Any, what: str) -> BufferId:
+        """`value`, if it is an id of this batch.
+
+        Raises:
+            ForeignBufferError: it is another batch's.
+            OperationError: it is no id.
+        """
+        if not isinstance(value, BufferId):
+            raise OperationError(
+                f"{what} takes ids of this batch, not {type(value).__name__} ({value!r:.60}); "
+                f"{how_to_pass(value)}."
+            )
+        if value.recorder is not self:
+            raise ForeignBufferError(
+                f"{what}: {value!r} is of {value.recorder.label}, not of {self.label}.\n"
+                "Read it there and upload it here, or hand its tensor over: b.use(other.tensor(id))"
+            )
+        return value
+
+    # --- nodes ---
+
+    def add(self, node: Node) -> int:
+        """The node's number; the earlier one, if the same has been recorded."""
+        nodes, computed = self.nodes, self._computed
+        for n in range(self._listed, len(nodes)):
+            if not nodes[n].is_source:
+                computed[nodes[n]] = n
+        self._listed = len(nodes)
+        found = computed.get(node)
+        return self._append(node) if found is None else found
+
+    def _append(self, node: Node) -> int:
+        self.nodes.append(node)
+        self.structure = self.structure.then(node)
+        return len(self.nodes) - 1
+
+    def check_open(self, what: str) -> None:
+        """Raises BatchStateError if the batch has run."""
+        if self.is_closed:
+            raise BatchStateError(
+                f"{what} on {self.label}, which has been executed: a batch runs once.\n"
+                "Make another na.CommandBatch(); b.graph() makes one that runs many times."
+            )
+
+    def source(self, shape: Shape, dtype: DType, value: Any) -> BufferId:
+        """An input: a host array, or a tensor."""
+        structure, number = self.structure, len(self.nodes)
+        key = INPUT, shape, dtype
+        known = structure.calls.get(key)
+        if known is None:
+            self._append(Node(INPUT, (), shape, dtype))
+            structure.remember(key, Call(number, (self.nodes[-1],), (), self.structure))
+        else:
+            self.nodes += known.added
+            self.structure = known.then
+        self.values[number] = value
+        return self._id(number)
+
+    def constant(self, value: Any, dtype: DType) -> int:
+        """The node of a number in a type.
+
+        Raises:
+            DTypeError: it does not fit.
+        """
+        element = converted(value, dtype)
+        key = dtype, element.tobytes()
+        found = self._constants.get(key)
+        if found is None:
+            found = self._constants[key] = self._append(Node(CONSTANT, (), (), dtype))
+            self.values[found] = element
+        return found
+
+    # --- operations ---
+
+    def elementwise(self, name: str, *operands: Operand) -> BufferId:
+        """Record an operation of `ops.OPS`.
+
+        Raises:
+            ShapeError: the operands' shapes do not broadcast.
+            DTypeError: NumPy has no such operation for these types.
+        """
+        if self.is_closed:
+            self.check_open(name)
+        key: list[Any] = [name]
+        given: list[float] = []
+        for x in operands:
+            kind = type(x)
+            if kind is BufferId and x.recorder is self:
+                key.append(x.number)
+            elif kind is float or kind is int:
+                key.append(kind)
+                given.append(x)
+            else:  # it is looked at closely
+                return self.give(self.compute(name, *operands))
+        at: Any = tuple(key)
+        structure = self.structure
+        if not given:
+            call, new = structure.calls.get(at), _NONE
+        else:
+            loops = structure.loops.get(at)
+            if loops is None:
+                loops = structure.loops[at] = self._loops(name, operands)
+            new = {}
+            at = self._told_apart(at, given, loops, new)
+            call = structure.calls.get(at)
+        if call is None:
+            return self._first(at, new, name, operands)
+        for place, number in new.values():
+            n = call.constants[place]
+            self._constants[number.key] = n
+            self.values[n] = number.element
+        self.nodes += call.added
+        self.structure = call.then
+        self.operations += 1
+        return self._id(call.number)
+
+    def _loops(self, name: str, operands: tuple[Operand, ...]) -> tuple[DType, ...]:
+        """The types that an operation converts the numbers among its operands to."""
+        kinds = tuple([self._kind(x, name) for x in operands])
+        loops, _ = element_ops.resolve(name, kinds)
+        pairs = zip(operands, loops, strict=True)
+        return tuple([loop for x, loop in pairs if not isinstance(x, BufferId)])
+
+    def _told_apart(self, key: Any, given: list[float], loops: tuple[DType, ...], new: New) -> Any:
+        """All that a call depends on, besides the structure: its key without its numbers, and what
+        is to be known of these. Those that are new in the batch are added to `new`.
+        """
+        parts = [key]
+        for i, x in enumerate(given):
+            number = constant(x, loops[i])
+            at = self._constants.get(number.key)
+            if at is None:
+                at = -1 - new.setdefault(number.key, (len(new), number))[0]
+            parts += at, number.mark
+        if key[0] == "pow":  # which depends on the number itself, seldom another one
+            parts += given
+        return tuple(parts)
+
+    def _first(self, key: Any, new: New, name: str, operands: tuple[Operand, ...]) -> BufferId:
+        """Look closely at a call. Remember what it records, unless that depends on the values of
+        constants, which structures do not say.
+        """
+        structure, before = self.structure, len(self.nodes)
+        ids = [x.number for x in operands if isinstance(x, BufferId)]
+        made = self.give(self.compute(name, *operands))
+        added = tuple(self.nodes[before:])
+        constants = tuple([before + i for i, n in enumerate(added) if n.op == CONSTANT])
+        varies = not ids or any(self.nodes[n].op == CONSTANT for n in ids)
+        if not varies and len(constants) == len(new):
+            structure.remember(key, Call(made.number, added, constants, self.structure))
+        return made
+
+    def compute(self, name: str, *operands: Operand) -> int:
+        """The node of an operation, for ids, nodes' numbers (`Of`) and Python's numbers."""
+        kinds = tuple([self._kind(x, name) for x in operands])
+        loops, out = element_ops.resolve(name, kinds)
+        if name == "pow":
+            name, operands, loops = self._power(operands, loops)
+        inputs = tuple([self._place(x, dtype) for x, dtype in zip(operands, loops, strict=True)])
+        return self._record(name, inputs, loops, out)
+
+    def cast(self, number: int, dtype: DType) -> int:
+        """The node of a value in another type."""
+        if self.nodes[number].dtype == dtype:
+            return number
+        return self._record("cast", (number,), (self.nodes[number].dtype,), dtype)
+
+    def apply(self, function: Any, operands: tuple[Operand, ...]) -> BufferId:
+        """Record a user's function, an `Elementwise`."""
+        name = function.name
+        self.check_open(name)
+        kinds = tuple([self._kind(x, name) for x in operands])
+        common = element_ops.common(kinds)
+        # A Python float is as precise as the others; an int stays one, it may be a count.
+        weak = {float: common, int: element_ops.I64}
+        loops = tuple([weak[k] if isinstance(k, type) else k for k in kinds])
+        inputs = tuple([self._place(x, dtype) for x, dtype in zip(operands, loops, strict=True)])
+        dtype = common if function.dtype is None else function.dtype
+        node = Node(f"call {name}", inputs, self._shape(name, inputs), dtype, loops, None, function)
+        return self.give(self.add(node))
+
+    def reduce(self, name: str, number: int, axis: int | None, keepdims: bool) -> int:
+        """The node of a reduction along `axis`, or of all.
+
+        Raises:
+            ShapeError: there is no such axis, or nothing to find a maximum of.
+        """
+        node = self.nodes[number]
+        shape, rank = node.shape, len(node.shape)
+        if axis is not None:
+            if not isinstance(axis, int | np.integer) or isinstance(axis, bool):
+                raise ShapeError(
+                    f"{name}: axis={axis!r:.40} of shape {shape}; write one whole number, or None "
+                    "for all elements."
+                )
+            if not -rank <= axis < rank:
+                raise ShapeError(f"{name}: shape {shape} has no axis {axis}.")
+            axis = int(axis) % rank
+        count = node.size if axis is None else shape[axis]
+        if count == 0 and name in ("max", "min", "argmax"):
+            raise ShapeError(f"{name} of no elements, of shape {shape}: there is none.")
+        if axis is None:
+            out: Shape = (1,) * rank if keepdims else ()
+        else:
+            kept = (1,) if keepdims else ()
+            out = shape[:axis] + kept + shape[axis + 1 :]
+        # Of one axis, it is all there is.
+        dtype = element_ops.reduced(name, node.dtype)
+        return self.add(
+            Node(name, (number,), out, dtype, (node.dtype,), None if rank <= 1 else axis)
+        )
+
+    # --- how ---
+
+    def _record(
+        self, name: str, inputs: tuple[int, ...], loops: tuple[DType, ...], dtype: DType
+    ) -> int:
+        simpler = self._simpler(name, inputs, loops, dtype)
+        if simpler is not None:
+            return simpler
+        return self.add(Node(name, inputs, self._shape(name, inputs), dtype, loops))
+
+    def _shape(self, name: str, inputs: tuple[int, ...]) -> Shape:
+        shapes = [self.nodes[n].shape for n in inputs]
+        found = broadcast(shapes)
+        if found is None:
+            raise ShapeError(
+                f"{name} of shapes {', '.join(map(str, shapes))}: they do not broadcast.\n"
+                "NumPy's rule: aligned at the last axis, extents are equal, or one of them is 1."
+            )
+        return found
+
+    def _kind(self, x: Operand, name: str) -> Kind:
+        if isinstance(x, BufferId):
+            return self.check(x, name).dtype
+        if isinstance(x, Of):
+            return self.nodes[x.number].dtype
+        if type(x) is bool:
+            return element_ops.BOOL
+        if type(x) in (int, float):
+            return type(x)
+        if isinstance(x, np.bool_ | np.number):
+            return element_ops.check_dtype(x.dtype, name)
+        if isinstance(x, int | float):
+            return int if isinstance(x, int) else float
+        self.check(x, name)
+        raise AssertionError  # `check` has raised
+
+    def _place(self, x: Operand, kind: DType) -> int:
+        if isinstance(x, BufferId | Of):
+            return x.number
+        return self.constant(x, kind)
+
+    def _power(
+        self, operands: tuple[Operand, ...], loops: tuple[DType, ...]
+    ) -> tuple[str, tuple[Operand, ...], tuple[DType, ...]]:
+        """Powers of integers have no fractions; the square is one multiplication."""
+        exponent = operands[1]
+        if isinstance(exponent, BufferId | Of):
+            return "pow", operands, loops
+        if element_ops.is_integer(loops[1]) and exponent < 0:
+            raise DTypeError(
+                f"pow: an integer to the power of {exponent} has a fraction; cast it to a float."
+            )
+        if exponent == 2 and (element_ops.is_integer(loops[0]) or element_ops.is_float(loops[0])):
+            return "square", operands[:1], loops[:1]
+        return "pow", operands, loops
+
+    def _simpler(
+        self, name: str, inputs: tuple[int, ...], loops: tuple[DType, ...], dtype: DType
+    ) -> int | None:
+        """The node that gives the same, where constants decide; None if there is none."""
+        nodes, values = self.nodes, self.values
+        constants = [values[n] if nodes[n].op == CONSTANT else None for n in inputs]
+        if all(c is None for c in constants):
+            return None
+        if all(c is not None for c in constants):
+            with np.errstate(all="ignore"):
+                if name == "cast":
+                    return self.constant(values[inputs[0]].astype(dtype), dtype)
+                cast = [values[n].astype(t) for n, t in zip(inputs, loops, strict=True)]
+                return self.constant(dtype.type(element_ops.OPS[name].numpy(*cast)), dtype)
+        kept = None
+        if name == "mul" and dtype.kind in "if" and 1 in (constants[0], constants[1]):
+            kept = inputs[0] if constants[1] is not None else inputs[1]
+        elif (name == "div" and constants[1] == 1) or (name == "sub" and _is_plain_zero(constants)):
+            kept = inputs[0]
+        elif name == "where" and constants[0] is not None:
+            chosen, other = (inputs[1], inputs[2]) if constants[0] else (inputs[2], inputs[1])
+            if nodes[other].size == 1:
+                kept = chosen
+        if kept is None or nodes[kept].shape != self._shape(name, inputs):
+            return None
+        return kept if nodes[kept].dtype == dtype else self.cast(kept, dtype)
+
+
+def _is_plain_zero(constants: list[Any]) -> bool:
+    """Whether to subtract it changes nothing: 0.0, and not -0.0."""
+    zero = constants[1]
+    return zero is not None and zero == 0 and not np.signbit(np.float64(zero))
+
+
+class Of:
+    """A node that has no id: a step of a composite."""
+
+    __slots__ = ("number",)
+
+    def __init__(self, number: int) -> None:
+        self.number = number

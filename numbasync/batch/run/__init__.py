@@ -1,0 +1,1 @@
+"""Running a batch: tensors, kernels, transfers, replays and the report of them."""

@@ -1,0 +1,29 @@
+"""Small arrays where the host has them: tensors that kernels reach, and who has them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numbasync.device.device import Device
+from numbasync.device.storage import Reached, Storage
+from numbasync.tensors.array_spec import Contiguous
+from numbasync.tensors.tensor import Tensor
+
+
+def reached(device: Device, block: Any, kind: Contiguous) -> Tensor:
+    """A tensor in page-locked memory of the host."""
+    backend = device.backend
+    storage = Storage(Reached(backend), backend.host_memory(block))
+    return Tensor.of(device, storage, kind)
+
+
+def is_used(tensor: Tensor) -> bool:
+    """Whether the device may still read or write it. The caller holds the device's leasing lock."""
+    storage = tensor.storage
+    for user in (storage.writer, *storage.readers.values()):
+        if user is not None and not user.done:
+            if user.sequence:
+                user.stream.advance()
+            if not user.done:
+                return True
+    return False

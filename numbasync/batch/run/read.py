@@ -1,0 +1,74 @@
+"""Reading values of a batch that has run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from numbasync.batch.run.plan import Prepared
+from numbasync.batch.run.run import run
+from numbasync.device.callsite import call_site
+from numbasync.device.storage import MemoryPool
+from numbasync.device.submission import Submission
+from numbasync.ops.context import Context
+from numbasync.ops.op import DeviceOp, Steps
+from numbasync.tensors.copies import HostArray
+from numbasync.tensors.copy_ops import ToHost
+
+if TYPE_CHECKING:
+    from numbasync.batch.run.state import BatchRun
+
+
+class Read(ToHost):
+    """A result as a new NumPy array; the batch counts it."""
+
+    def __init__(self, batch: BatchRun, number: int) -> None:
+        super().__init__(batch.there[number])
+        self._batch = batch
+        self._maker = batch.made.get(number)
+
+    def at_once(self, submission: Submission, pool: MemoryPool | None) -> bool:
+        maker = self._maker
+        is_open = maker is not None and not maker.done
+        if maker is not None and is_open:
+            if not maker.sequence or maker.stream is not submission.stream:
+                return False  # `steps` orders it
+        elif maker is not None and maker.error is not None:
+            return False  # and raises that
+        if not super().at_once(submission, pool):
+            return False
+        if maker is not None and is_open and not maker.is_sure:
+            submission.depends_on(maker)
+        self._batch.transfers.downloads += 1
+        return True
+
+    def steps(self, ctx: Context) -> Steps[HostArray]:
+        if self._maker is not None:
+            ctx.depend(self._maker)
+        found = yield from super().steps(ctx)
+        self._batch.transfers.downloads += bool(found.size)
+        return found
+
+
+class Late(DeviceOp[HostArray]):
+    """A value that was not written when the batch ran: computed from what is there, and read."""
+
+    def __init__(self, batch: BatchRun, prepared: Prepared, number: int) -> None:
+        self._site = call_site(2)
+        self._batch = batch
+        self._prepared = prepared
+        self._number = number
+
+    def steps(self, ctx: Context) -> Steps[HostArray]:
+        batch = self._batch
+        batch.check_device(ctx.device)
+        for made in batch.makers(self._prepared.inputs):
+            ctx.depend(made)
+        memory = yield from run(ctx, batch, self._prepared)
+        new = {n: t for n, t in memory.tensors.items() if n not in batch.there}
+        batch.ran(new, ctx.submission)
+        read = Read(batch, self._number)
+        read.claim()
+        return (yield from read.steps(ctx))
+
+    def _describe(self) -> str:
+        return f"read of buffer {self._number}"

@@ -1,0 +1,114 @@
+"""Plans on a device on which all is compiled: a batch is enqueued at once, without steps.
+
+What does not depend on arrays is worked out when a plan has been run for the first time: where each
+kernel finds its arguments, what new tensors are like. All memory of a batch but tensors that it
+uses in place is new, so nobody else knows it, and there is nothing to order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from numbasync.backend import protocols
+from numbasync.batch.codegen.writer import KernelText, argument_value
+from numbasync.batch.run.fast_path import COUNTER, Form, Line, New, Parts, Scratch
+from numbasync.batch.run.plan import Prepared, partial_key
+from numbasync.device.device import Device
+from numbasync.tensors.array_spec import contiguous
+
+if TYPE_CHECKING:
+    from numbasync.batch.run.state import BatchRun
+
+MOST_FORMS = 64  # of a plan; a program that reads ever other results starts over
+
+
+class Ready:
+    """A plan on one device."""
+
+    @staticmethod
+    def of(
+        prepared: Prepared, device: Device, works: Sequence[protocols.Work | None]
+    ) -> Ready | None:
+        """The plan, by what is launched for each kernel; None if nothing is launched for some, or
+        an array has no elements.
+        """
+        nodes = (prepared.nodes[n] for n in (*prepared.inputs, *prepared.outputs))
+        found = [work for work in works if work is not None]
+        if not works or len(found) < len(works) or any(node.size == 0 for node in nodes):
+            return None
+        return Ready(prepared, device, found)
+
+    def __init__(self, prepared: Prepared, device: Device, works: Sequence[protocols.Work]) -> None:
+        self._device = device
+        self._forms: dict[Any, Form] = {}
+        nodes, texts, offsets = prepared.nodes, prepared.texts, prepared.arena.offsets
+
+        def new(n: int) -> New:
+            dtype = nodes[n].dtype
+            return New(n, contiguous(nodes[n].shape, dtype.type), Line.of(nodes[n].size, dtype))
+
+        # What lies between kernels, and partial results of one.
+        between = {
+            f"h{n}": Line.of(nodes[n].size, nodes[n].dtype, at)
+            for n, at in offsets.items()
+            if n >= 0
+        }
+        for group, text in enumerate(texts):
+            for k, part in enumerate(text.partials):
+                offset = offsets[partial_key(group, k)]
+                between[_partial(group, k)] = Line.of(part.extent, part.dtype, offset)
+        scratch: list[Scratch] = []
+        if between:
+            scratch.append(Scratch(between, prepared.arena.nbytes))
+        if prepared.counters > 0:
+            counters = Line.of(prepared.counters, COUNTER)
+            scratch.append(Scratch({"counters": counters}, prepared.counters * COUNTER.itemsize))
+        constants = {a.value for text in texts for a in text.arguments if a.role == "constant"}
+        self._parts = Parts(
+            inputs=[new(n) for n in prepared.inputs],
+            outputs=[new(n) for n in prepared.outputs],
+            scratch=scratch,
+            # To make a number of what is of its type already takes a microsecond.
+            constants=[(n, type(argument_value(0, nodes[n].dtype))) for n in sorted(constants)],
+            counters="counters" if prepared.counters > 0 else "",
+            names=tuple(text.name for text in texts),
+            launches=[
+                (work, _arguments(text, group))
+                for group, (text, work) in enumerate(zip(texts, works, strict=True))
+            ],
+            small=prepared.is_small,
+        )
+
+    def form(self, batch: BatchRun, reads: tuple[int, ...]) -> Form:
+        """How such a batch is enqueued.
+
+        Args:
+            reads: results that are copied back, too.
+        """
+        key = tuple(batch.there), reads
+        found = self._forms.get(key)
+        if found is None:
+            if len(self._forms) >= MOST_FORMS:
+                self._forms.clear()
+            found = self._forms[key] = Form(self._device, self._parts, key[0], reads)
+        return found
+
+
+def _partial(group: int, number: int) -> str:
+    return f"p{group}_{number}"
+
+
+def _arguments(text: KernelText, group: int) -> list[Any]:
+    """A kernel's arguments: names, as forms have them, and numbers."""
+    found: list[Any] = []
+    for role, value in text.arguments:
+        if role in ("read", "write"):
+            found.append(f"h{value}")
+        elif role == "constant":
+            found.append(f"v{value}")
+        elif role == "partial":
+            found.append(_partial(group, value))
+        else:
+            found.append("counters" if role == "counter" else value)
+    return found

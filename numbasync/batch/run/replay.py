@@ -1,0 +1,236 @@
+"""Batches as graphs: recorded and allocated once, replayed with new uploads.
+
+A replay is one graph: copies from page-locked memory, the kernels, and copies of the results back
+to page-locked memory. If all arrays are small, it is kernels alone, which read that memory, and
+write results there as well as to the device. The host copies elements in before, and out
+afterwards; so a replay waits until the one before it is through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from numbasync.batch.record.buffer_id import BufferId
+from numbasync.batch.run.host_tensors import is_used, reached
+from numbasync.batch.run.plan import Prepared, with_copies
+from numbasync.batch.run.run import BatchOp, Results
+from numbasync.device.callsite import call_site
+from numbasync.device.device import Device
+from numbasync.device.storage import MemoryPool
+from numbasync.device.stream import Stream
+from numbasync.device.submission import Submission
+from numbasync.errors import BatchStateError, DTypeError, OperationError, ShapeError
+from numbasync.graphs.graph import CudaGraph
+from numbasync.ops.constructors import zip as zip_ops
+from numbasync.ops.context import Context
+from numbasync.ops.op import DeviceOp, Steps
+from numbasync.tensors.array_spec import contiguous
+from numbasync.tensors.copies import HostArray, upload_any
+from numbasync.tensors.host_arrays import host_array
+from numbasync.tensors.pinned import pinned
+from numbasync.tensors.tensor import Tensor, memcpy
+
+if TYPE_CHECKING:
+    from numbasync.batch.run.state import BatchRun
+
+
+class BatchGraph:
+    """A batch that runs many times. Made by `CommandBatch.graph`.
+
+    Attributes:
+        graph: what is replayed.
+    """
+
+    def __init__(self, batch: BatchRun, plan: Prepared, stream: Stream) -> None:
+        self._batch = batch
+        values = batch.recorder.values
+        plan, copies = with_copies(plan) if plan.is_small else (plan, {})
+        # Both as plain arrays, which NumPy copies from and to without asking their class.
+        self._inputs: dict[int, HostArray] = {}
+        self._reached: dict[int, Tensor] = {}  # inputs that kernels read where they are
+        for n in plan.inputs:
+            if n not in batch.there and values[n].size:
+                place = pinned(values[n].shape, values[n].dtype, batch.device)
+                place[...] = values[n]
+                values[n] = place
+                self._inputs[n] = np.asarray(place)
+                if copies:
+                    self._reached[n] = batch.there[n] = _tensor_on(batch.device, place)
+        outputs = {n: plan.nodes[n] for n in plan.outputs if n not in copies}
+        places = {n: pinned(v.shape, v.dtype, batch.device) for n, v in outputs.items()}
+        self._outputs = {n: np.asarray(place) for n, place in places.items()}
+
+        def read(results: Results[Tensor]) -> DeviceOp[Any]:
+            found = results.by_number
+            return zip_ops(*(memcpy(places[n], found[n]) for n in outputs if found[n].size))
+
+        for copied, n in copies.items():
+            batch.there[copied] = _tensor_on(batch.device, places[n])
+        op = BatchOp(batch, plan)
+        self.graph: CudaGraph[Any] = CudaGraph.capture(stream, op if copies else op.then(read))
+        for copied in copies:  # they are no buffers of the batch
+            del batch.there[copied]
+        self._kernels = batch.kernels_launched
+        self._downloads = sum(a.size > 0 for a in self._outputs.values())
+        batch.captured()
+        self._last: Submission | None = None
+
+    def __dir__(self) -> list[str]:
+        return ["graph", "replay", "replay_sync", "stream"]
+
+    @property
+    def stream(self) -> Stream:
+        """Where it is replayed."""
+        return self.graph.stream
+
+    def replay(self, uploads: Mapping[BufferId, Any] | None = None) -> DeviceOp[Results[HostArray]]:
+        """An operation that runs the batch again and gives its results as new NumPy arrays:
+        `results[id]`. To be enqueued by one thread at a time.
+
+        Args:
+            uploads: new elements of inputs, by their ids; the others keep theirs. They are read
+                when the operation is enqueued.
+
+        Raises:
+            ShapeError, DTypeError: now, if an array is not like the one that was recorded.
+            BatchStateError: now, if an id is no upload of this batch that a result needs.
+            OperationError: now, if `uploads` is no mapping of ids.
+            OperationError: when it is enqueued, if the same operation has replayed it before.
+        """
+        if type(uploads) is not dict and not isinstance(uploads, Mapping | None):
+            raise OperationError(
+                f"replay takes arrays by ids, not {type(uploads).__name__}; write {{x: array}}."
+            )
+        given: list[tuple[int, HostArray]] = []
+        for id, array in (uploads or {}).items():
+            number = self._batch.recorder.check(id, "replay").number
+            source = host_array(array)
+            target = self._inputs.get(number)
+            if target is None:
+                raise BatchStateError(
+                    f"replay: {id!r} is no upload that a result needs, so the graph copies nothing "
+                    "there. Tensors that are used in place are written to by "
+                    "na.memcpy(tensor, array)."
+                )
+            if source.shape != target.shape:
+                raise ShapeError(f"replay: {id!r} came as an array of shape {source.shape}.")
+            if source.dtype != target.dtype:
+                raise DTypeError(f"replay: {id!r} came as an array of {source.dtype}.")
+            given.append((number, source))
+        return _Replay(self, given)
+
+    def replay_sync(self, uploads: Mapping[BufferId, Any] | None = None) -> Results[HostArray]:
+        """`replay`, and block until it is done."""
+        return self.replay(uploads).sync_on(self.stream)
+
+    def enqueue(self, ctx: Context, given: list[tuple[int, HostArray]]) -> Steps[Any]:
+        """Put new elements where the graph copies them from, and launch it."""
+        if self._last is ctx.submission:
+            raise OperationError(
+                f"{self!r} is replayed twice by one operation: the second replay would wait for "
+                "the first, whose elements lie in the same memory of the host.\n"
+                "Await one after the other."
+            )
+        while self._last is not None and not self._last.done:
+            yield _Through(self.stream)
+        made = self._copied_out(ctx.submission)  # a recording refuses that: first of all
+        for n, source in self._put(given):  # in order behind who uses them
+            yield from upload_any(ctx, self._reached[n], source)
+        launch = self.graph.launch()
+        launch.claim()
+        if not ctx.takes(launch):
+            yield from launch.steps(ctx)
+        return self._launched(ctx.submission, made)
+
+    def enqueue_at_once(
+        self, submission: Submission, given: list[tuple[int, HostArray]]
+    ) -> Results[HostArray] | None:
+        """`enqueue`, if nothing has to be waited for; None if something has."""
+        if self._last is not None and not self._last.done:
+            return None
+        if self._put(given):
+            return None
+        if not self.graph.launch_at_once(submission):
+            return None
+        return self._launched(submission, self._copied_out(submission))
+
+    def _put(self, given: list[tuple[int, HostArray]]) -> list[tuple[int, HostArray]]:
+        """New elements to where the graph has them from; those that are left, since the device may
+        still read the former ones.
+        """
+        left: list[tuple[int, HostArray]] = []
+        with self.graph.device.leasing:
+            for n, source in given:
+                if n in self._reached and is_used(self._reached[n]):
+                    left.append((n, source))
+                else:
+                    self._inputs[n][...] = source
+        return left
+
+    def _copied_out(self, submission: Submission) -> dict[int, HostArray]:
+        """New arrays, which have the results' elements when the submission is done."""
+        made = {n: np.empty(a.shape, a.dtype) for n, a in self._outputs.items()}
+
+        def copy_out() -> None:
+            for n, array in made.items():
+                array[...] = self._outputs[n]
+
+        submission.afterwards(copy_out)
+        return made
+
+    def _launched(self, submission: Submission, made: dict[int, HostArray]) -> Results[HostArray]:
+        batch = self._batch
+        self._last = submission
+        batch.replayed(submission)
+        batch.transfers.uploads += len(self._inputs)
+        batch.transfers.downloads += self._downloads
+        batch.kernels_launched += self._kernels
+        return Results(made, batch)
+
+    def __repr__(self) -> str:
+        return f"<BatchGraph of {self._batch!r}>"
+
+
+def _tensor_on(device: Device, place: HostArray) -> Tensor:
+    """A tensor that lies where an array of page-locked memory does."""
+    block = np.asarray(place).reshape(-1).view(np.uint8)
+    return reached(device, block, contiguous(place.shape, place.dtype.type))
+
+
+class _Through:
+    """A preparation: the replay before this one is through."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+
+    def run(self) -> None:
+        self._stream.synchronize()
+
+
+class _Replay(DeviceOp[Results[HostArray]]):
+    is_quick = True
+    _made: Results[HostArray] | None = None
+
+    def __init__(self, graph: BatchGraph, given: list[tuple[int, HostArray]]) -> None:
+        self._site = call_site(2)
+        self._graph = graph
+        self._given = given
+        self.stream = graph.stream
+
+    def at_once(self, submission: Submission, pool: MemoryPool | None) -> bool:
+        self._made = self._graph.enqueue_at_once(submission, self._given)
+        return self._made is not None
+
+    def result(self) -> Results[HostArray]:
+        assert self._made is not None  # `at_once` has made it
+        return self._made
+
+    def steps(self, ctx: Context) -> Steps[Results[HostArray]]:
+        found: Results[HostArray] = yield from self._graph.enqueue(ctx, self._given)
+        return found
+
+    def _describe(self) -> str:
+        return "replay of a batch"

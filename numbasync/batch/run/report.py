@@ -1,0 +1,139 @@
+"""Plans for people: what became one kernel, what did not and why, as a table and as a picture."""
+
+from __future__ import annotations
+
+from numbasync.batch.codegen.choose import form
+from numbasync.batch.record.nodes import CONSTANT, INPUT
+from numbasync.batch.run.plan import Prepared
+from numbasync.errors import CallerError
+
+
+class BatchPlan:
+    """What a batch does when it runs. `print(b.plan())` shows the table.
+
+    Attributes:
+        prepared: what it tells of.
+    """
+
+    def __init__(self, prepared: Prepared) -> None:
+        self.prepared = prepared
+
+    def __dir__(self) -> list[str]:
+        return [name for name in vars(BatchPlan) if not name.startswith("_")]
+
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """Names of its kernels, in the order in which they run."""
+        return tuple(text.name for text in self.prepared.texts)
+
+    @property
+    def peak_bytes(self) -> int:
+        """Device memory that the batch takes: inputs, results, and what lies between kernels."""
+        return self.prepared.peak_bytes
+
+    @property
+    def naive_bytes(self) -> int:
+        """The same with a buffer for every operation."""
+        return self.prepared.naive_bytes
+
+    def source(self, kernel: int | None = None) -> str:
+        """The text of one kernel's module, or of all."""
+        texts = self.prepared.texts
+        if kernel is not None:
+            if kernel not in range(len(texts)):
+                raise CallerError(f"source({kernel!r}): the plan has {len(texts)} kernels, from 0.")
+            return texts[kernel].source
+        return "\n\n".join(text.source for text in texts)
+
+    def rows(self) -> list[tuple[str, str, str, str, str]]:
+        """For each kernel: its number, form, operations, what it reads and what it writes."""
+        p = self.prepared
+        found = []
+        for at, group in enumerate(p.fusion.groups):
+            writes = [n for n in group.roots if n in p.fusion.written]
+            found.append((
+                str(at), form(group), " ".join(self._op(n) for n in sorted(group.inside)),
+                self._list(group.reads), self._list(writes),
+            ))  # fmt: skip
+        return found
+
+    def reasons(self) -> list[str]:
+        """Why kernels are not fewer, a sentence each."""
+        p = self.prepared
+        home = {n: at for at, g in enumerate(p.fusion.groups) for n in g.roots}
+        return [
+            f"{self._name(a.root)} ({self._op(a.root)}, kernel {home[a.root]}) is not computed in "
+            f"kernel {a.group}: {a.why}."
+            for a in p.fusion.apart
+        ]
+
+    def table(self) -> str:
+        """The kernels and the reasons, as Markdown."""
+        titles = ("kernel", "form", "operations", "reads", "writes")
+        lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
+        lines += [f"| {' | '.join(row)} |" for row in self.rows()]
+        lines += ["", *(f"- {why}" for why in self.reasons())]
+        memory = f"{self.peak_bytes:,} bytes of device memory"
+        if self.naive_bytes > self.peak_bytes:
+            memory += f" instead of {self.naive_bytes:,}"
+        return "\n".join([*lines, f"- {memory}."])
+
+    def to_dot(self) -> str:
+        """The picture in Graphviz' language: a box around what is one kernel."""
+        p = self.prepared
+        lines = ["digraph batch {", "  rankdir=TB;", "  node [shape=box, fontname=monospace];"]
+        lines += [
+            f'  n{n} [label="{self._name(n)}\\n{self._kind(n)}", shape=ellipse];' for n in p.inputs
+        ]
+        drawn: set[tuple[str, str]] = set()
+        for at, group in enumerate(p.fusion.groups):
+            lines.append(f"  subgraph cluster_{at} {{")
+            lines.append(f'    label="kernel {at}: {form(group)}"; style=rounded;')
+            for n in sorted(group.inside):
+                wanted = ", peripheries=2" if n in p.wanted else ""
+                label = f"{self._op(n)}\\n{self._kind(n)}"
+                lines.append(f'    {self._box(n, at)} [label="{label}"{wanted}];')
+            lines.append("  }")
+            for n in sorted(group.inside):
+                for i in p.nodes[n].inputs:
+                    if p.nodes[i].op != CONSTANT:
+                        drawn.add((self._from(i, at), self._box(n, at)))
+        lines += [f"  {a} -> {b};" for a, b in sorted(drawn)]
+        return "\n".join([*lines, "}"])
+
+    # --- how ---
+
+    def _box(self, n: int, at: int) -> str:
+        """A value may be computed by several kernels: a box in each."""
+        return f"n{n}_{at}"
+
+    def _from(self, n: int, at: int) -> str:
+        p = self.prepared
+        if p.nodes[n].op == INPUT:
+            return f"n{n}"
+        if n in p.fusion.groups[at].inside:
+            return self._box(n, at)
+        return self._box(n, next(k for k, g in enumerate(p.fusion.groups) if n in g.roots))
+
+    def _op(self, n: int) -> str:
+        node = self.prepared.nodes[n]
+        if node.is_reduction:
+            return node.op if node.axis is None else f"{node.op}[{node.axis}]"
+        return node.op.removeprefix("call ") if node.op != "cast" else f"cast({node.dtype})"
+
+    def _kind(self, n: int) -> str:
+        node = self.prepared.nodes[n]
+        return f"{node.dtype} {'x'.join(map(str, node.shape)) or '1'}"
+
+    def _name(self, n: int) -> str:
+        return f"#{n}"
+
+    def _list(self, numbers: list[int]) -> str:
+        return ", ".join(f"{self._name(n)} {self._kind(n)}" for n in numbers) or "-"
+
+    def __str__(self) -> str:
+        return self.table()
+
+    def __repr__(self) -> str:
+        count = len(self.prepared.texts)
+        return f"<BatchPlan of {count} kernel{'s' * (count != 1)}>"

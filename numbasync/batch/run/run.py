@@ -1,0 +1,342 @@
+"""Running a batch: one operation that compiles, allocates, uploads and launches, in this order.
+
+Nothing is enqueued before every kernel is compiled, so what cannot be compiled changes nothing. All
+memory is allocated at once (`Memory`), and every launch is an operation on memory that is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from numbasync.backend import protocols
+from numbasync.batch.codegen import kernel_files
+from numbasync.batch.codegen.writer import KernelText, argument_value
+from numbasync.batch.record.buffer_id import BufferId
+from numbasync.batch.run.fast_path import COUNTER
+from numbasync.batch.run.plan import Prepared, partial_key
+from numbasync.batch.run.ready import Ready
+from numbasync.device.callsite import call_site
+from numbasync.device.storage import MemoryPool, Storage
+from numbasync.device.submission import Submission
+from numbasync.errors import (
+    InternalError,
+    KernelCompileError,
+    LauncherError,
+    NoResultError,
+    NumbasyncError,
+    UnsupportedKernelError,
+)
+from numbasync.launch.call import Compile, Launch
+from numbasync.launch.launcher import Launcher
+from numbasync.layout import Layout
+from numbasync.ops.context import Context
+from numbasync.ops.op import DeviceOp, Steps
+from numbasync.tensors.array_spec import contiguous
+from numbasync.tensors.copies import HostArray, copy, fill, upload_new
+from numbasync.tensors.create_ops import FromHost
+from numbasync.tensors.staging import held
+from numbasync.tensors.tensor import Tensor
+
+if TYPE_CHECKING:
+    from numbasync.batch.run.state import BatchRun
+
+_CHOICE = "NUMBASYNC_CPU_ENGINE"  # named where the program chose not to compile
+T = TypeVar("T")
+
+
+class Results(Mapping[BufferId, T]):
+    """What a batch's operation gives: its results, by id. Of a batch tensors, of a replay arrays.
+
+    Attributes:
+        by_number: the same by the ids' numbers.
+    """
+
+    def __init__(self, found: Mapping[int, T], batch: BatchRun) -> None:
+        self.by_number = found
+        self._batch = batch
+
+    def __getitem__(self, key: BufferId) -> T:
+        number = self._batch.recorder.check(key, "results").number
+        if number not in self.by_number:
+            raise NoResultError(f"{key!r} is no result of {self._batch.absent(number)}")
+        return self.by_number[number]
+
+    def __iter__(self) -> Iterator[BufferId]:
+        return (self._batch.recorder.again(n) for n in self.by_number)
+
+    def __len__(self) -> int:
+        return len(self.by_number)
+
+    @property
+    def all(self) -> tuple[T, ...]:
+        """In the order in which they were recorded."""
+        return tuple(self.by_number.values())
+
+    def __repr__(self) -> str:
+        return f"<Results of {self._batch.recorder.label}: {list(self.by_number.values())}>"
+
+
+# --- memory -------------------------------------------------------------------------
+
+
+class Memory:
+    """All device memory of one run.
+
+    Attributes:
+        tensors: of inputs and results, as they were recorded.
+        flat: of every node that is in memory, with one axis, as kernels take them.
+    """
+
+    def __init__(self, prepared: Prepared) -> None:
+        self.prepared = prepared
+        self.tensors: dict[int, Tensor] = {}
+        self.flat: dict[int, Tensor] = {}
+        self._scratch: Storage | None = None
+        self.counters: Tensor | None = None
+
+    def allocate(self, ctx: Context, held: Mapping[int, Tensor]) -> Steps[None]:
+        """Take what is needed, but for the tensors of `held`, which are there: inputs, and what a
+        graph writes for the host.
+        """
+        plan = self.prepared
+        for n in plan.inputs:
+            tensor = held.get(n)
+            if tensor is None:
+                continue  # `upload` makes it
+            self.tensors[n] = tensor
+            if not tensor.is_contiguous:
+                packed = Tensor.allocate(ctx, tensor.shape, tensor.dtype)
+                yield from copy(ctx, packed, tensor)
+                tensor = packed
+            self.flat[n] = tensor.reshape(tensor.size)
+        for n in plan.outputs:
+            if n in held:
+                self._keep(n, held[n])
+            else:
+                self._own(ctx, n)
+        if plan.arena.offsets:  # also of buffers without elements: they are passed to kernels
+            self._scratch = ctx.alloc(plan.arena.nbytes)
+        for n, offset in plan.arena.offsets.items():
+            if n >= 0:
+                node = plan.nodes[n]
+                self.flat[n] = self._at(ctx, offset, node.size, node.dtype)
+        if plan.counters:
+            self.counters = Tensor.allocate(ctx, (plan.counters,), COUNTER)
+            yield from fill(ctx, self.counters, np.uint32(0))
+
+    def upload(self, ctx: Context, n: int, array: HostArray) -> Steps[None]:
+        """An input with the elements of a host array; at once, if it is small."""
+        node = self.prepared.nodes[n]
+        made = FromHost(contiguous(node.shape, node.dtype.type), array)
+        made.claim()
+        if made.is_quick and ctx.takes(made):
+            self._keep(n, made.result())
+            return
+        self._own(ctx, n)
+        if array.size:
+            yield from upload_new(ctx, self.tensors[n], array)
+
+    def _own(self, ctx: Context, n: int) -> None:
+        node = self.prepared.nodes[n]
+        kind = contiguous(node.shape, node.dtype.type)
+        self._keep(n, Tensor.of(ctx.device, ctx.alloc(kind.nbytes), kind))
+
+    def _keep(self, n: int, tensor: Tensor) -> None:
+        node, device = self.prepared.nodes[n], tensor.device
+        assert device is not None  # it has memory
+        flat = contiguous((node.size,), node.dtype.type)
+        self.tensors[n] = tensor
+        self.flat[n] = Tensor.of(device, tensor.storage, flat)
+
+    def _at(self, ctx: Context, offset: int, count: int, dtype: np.dtype[Any]) -> Tensor:
+        at = Layout(offset, (count,), (dtype.itemsize,))
+        return Tensor(ctx.device, self._scratch, at, dtype)
+
+    def launch(
+        self, ctx: Context, group: int, kernel: Launcher, values: Mapping[int, Any]
+    ) -> Launch:
+        """One kernel of the batch as an operation on this memory."""
+        plan = self.prepared
+        text = plan.texts[group]
+        given: list[Any] = []
+        for role, value in text.arguments:
+            if role in ("read", "write"):
+                given.append(self.flat[value])
+            elif role == "constant":
+                given.append(argument_value(values[value], plan.nodes[value].dtype))
+            elif role == "partial":
+                part = text.partials[value]
+                offset = plan.arena.offsets[partial_key(group, value)]
+                given.append(self._at(ctx, offset, part.extent, part.dtype))
+            else:
+                given.append(self.counters if role == "counter" else value)
+        return kernel[text.grid, text.block](*given)
+
+
+# --- kernels ------------------------------------------------------------------------
+
+
+def kernels(prepared: Prepared, ctx: Context) -> Steps[list[Launcher]]:
+    """Every kernel of the plan, compiled for the device."""
+    found: list[Launcher] = []
+    for text in prepared.texts:
+        kernel = kernel_files.find(text)
+        if kernel is None:
+            with _naming(text):
+                yield kernel_files.loading(text)
+            kernel = kernel_files.find(text)
+            if kernel is None:
+                raise InternalError(f"kernel {text.name} was loaded and is not there")
+        found.append(kernel)
+    if ctx.device not in prepared.compiled:
+        for text, kernel in zip(prepared.texts, found, strict=True):
+            yield from _compile(prepared, text, kernel, ctx)
+        prepared.compiled.add(ctx.device)
+    return found
+
+
+def _compile(prepared: Prepared, text: KernelText, kernel: Launcher, ctx: Context) -> Steps[None]:
+    """Compile for arguments as they will come."""
+    given: list[Any] = []
+    for role, value in text.arguments:
+        if role in ("read", "write"):
+            given.append(_meta(prepared.nodes[value].dtype))
+        elif role == "constant":
+            given.append(argument_value(0, prepared.nodes[value].dtype))
+        elif role == "partial":
+            given.append(_meta(text.partials[value].dtype))
+        else:
+            given.append(_meta(COUNTER) if role == "counter" else value)
+    with _naming(text):
+        compiling = Compile(kernel, tuple(given))
+        compiling.claim()
+        yield from compiling.steps(ctx)
+    engine = kernel.cpu_engine()
+    if text.functions and engine.name == "interpreted" and _CHOICE not in engine.why:
+        raise _not_compiled(text, f"{engine.why}.")
+
+
+@contextmanager
+def _naming(text: KernelText) -> Iterator[None]:
+    """Say of what a kernel with functions of the program fails with whose fault it is."""
+    try:
+        yield
+    except (LauncherError, KernelCompileError, UnsupportedKernelError) as error:
+        if not text.functions:
+            raise
+        raise _not_compiled(text, str(error).rpartition("Nor is it compiled: ")[2]) from error
+
+
+def _not_compiled(text: KernelText, why: str) -> NumbasyncError:
+    """A kernel of ours compiles; so what does not is one of the program's functions, unless the
+    program chose not to compile.
+    """
+    names = ", ".join(function.name for _, function in text.functions)
+    if _CHOICE in why:
+        return UnsupportedKernelError(f"kernel {text.name}, with {names}: {why}")
+    return KernelCompileError(
+        f"kernel {text.name}, with {names}: {why}\n"
+        "A function of a program takes scalars, and gives one number that Numba can compile."
+    )
+
+
+def _meta(dtype: np.dtype[Any]) -> Tensor:
+    """A tensor without memory, that describes an argument."""
+    kind = contiguous((2,), dtype.type)  # of 1 element, every order is one
+    return Tensor(None, None, kind.at, kind.dtype)
+
+
+# --- operations -----------------------------------------------------------------------
+
+
+class Run(DeviceOp[T]):
+    """A batch, run once, and what is read by the same submission."""
+
+    is_quick = True
+    _read: Any = None  # by what was enqueued at once
+
+    def __init__(self, batch: BatchRun, prepared: Prepared, reads: tuple[int, ...] = ()) -> None:
+        self._site = call_site(2)
+        self._batch = batch
+        self._prepared = prepared
+        self._reads = reads
+
+    def at_once(self, submission: Submission, pool: MemoryPool | None) -> bool:
+        batch, device = self._batch, submission.stream.device
+        ready: Ready | None = self._prepared.ready.get(device)
+        if ready is None or batch.device is not device or device.is_limited:
+            return False
+        try:
+            form, pool = ready.form(batch, self._reads), pool or device.pool
+            found = form.enqueue(batch, submission, pool)
+        except BaseException as error:
+            batch.failed(error)
+            raise
+        if found is None:
+            return False
+        made, self._read = found
+        batch.ran_at_once(form, made, submission, pool)
+        return True
+
+    def run(self, ctx: Context) -> Steps[Memory]:
+        """Run it step by step."""
+        batch = self._batch
+        try:
+            batch.check_device(ctx.device)
+            memory = yield from run(ctx, batch, self._prepared)
+        except BaseException as error:
+            batch.failed(error)
+            raise
+        batch.ran(memory.tensors, ctx.submission)
+        return memory
+
+    def _describe(self) -> str:
+        return f"batch of {self._batch.recorder.operations} operations"
+
+
+class BatchOp(Run[Results[Tensor]]):
+    """A batch, run once. Gives its results."""
+
+    def result(self) -> Results[Tensor]:
+        return self._results(self._batch.there)
+
+    def steps(self, ctx: Context) -> Steps[Results[Tensor]]:
+        memory = yield from self.run(ctx)
+        return self._results(memory.tensors)
+
+    def _results(self, made: Mapping[int, Tensor]) -> Results[Tensor]:
+        return Results({n: made[n] for n in self._prepared.wanted if n in made}, self._batch)
+
+
+def run(ctx: Context, batch: BatchRun, plan: Prepared) -> Steps[Memory]:
+    """Enqueue what is planned: uploads of what is not on the device yet, and the kernels."""
+    found = yield from kernels(plan, ctx)
+    values, there = batch.recorder.values, batch.there
+    arrays: dict[int, HostArray] = {n: values[n] for n in plan.inputs if n not in there}
+    if ctx.admission is not None:
+        staged = sum(held(ctx.device, a.nbytes) for a in arrays.values())
+        yield from ctx.room(plan.peak_bytes + staged)
+    memory = Memory(plan)
+    yield from memory.allocate(ctx, there)
+    for n, array in arrays.items():
+        yield from memory.upload(ctx, n, array)
+        batch.transfers.uploads += bool(array.size)
+    works: list[protocols.Work | None] = []
+    for at, kernel in enumerate(found):
+        if plan.texts[at].grid == 0:
+            works.append(None)
+            continue
+        launch = memory.launch(ctx, at, kernel, values)
+        launch.claim()
+        if not (launch.is_quick and ctx.takes(launch)):
+            yield from launch.steps(ctx)
+        batch.kernels_launched += 1
+        known = launch.plan_on(ctx.device.backend)
+        works.append(None if known is None else known.work)
+    if ctx.device not in plan.ready:
+        plan.ready[ctx.device] = Ready.of(plan, ctx.device, works)
+    return memory

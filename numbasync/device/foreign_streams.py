@@ -1,0 +1,183 @@
+"""Streams and events of Numba, CuPy, PyTorch and others, as streams and events of ours.
+
+There is one `Stream` for each stream of the driver, so that leases, order and completion are as
+between our own. It is kept while it has work, as every stream is, and keeps the other library's
+object, whose handle therefore stays good.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Generator, Hashable
+from typing import TYPE_CHECKING, Any
+
+from numbasync import backend as backends
+from numbasync.backend import protocols
+from numbasync.backend.stream_handles import Handle, event_handle, stream_handle
+from numbasync.device import event as events
+from numbasync.device import reactor
+from numbasync.device import stream as streams
+from numbasync.device.device import Device, default_device, devices
+from numbasync.device.event import Event
+from numbasync.device.stream import Stream
+from numbasync.errors import DeviceMismatchError, StateError
+
+if TYPE_CHECKING:
+    from numbasync.backend.protocols import ForeignStream as Queue
+    from numbasync.device.submission import Submission
+
+LEGACY = 1  # the legacy default stream, as the driver and `__cuda_stream__` write it; also 0
+
+# By what tells a driver's stream from all others, its own ones included: a handle may come again.
+_known: weakref.WeakValueDictionary[Hashable, Stream] = weakref.WeakValueDictionary()
+_lock = threading.RLock()
+
+
+class ForeignStream(Stream):
+    """A stream that another library made. Made by `Stream.of`."""
+
+    backend: Queue
+
+    def __init__(self, device: Device, queue: Queue, owner: object) -> None:
+        super().__init__(device, queue)
+        self._library = type(owner).__module__.partition(".")[0]
+        self._owners: dict[Hashable, object] = {}
+
+    def keep(self, owner: object) -> None:
+        """Keep an object of the stream: one of each class, since the first may not own the handle,
+        and such objects may be made for each launch.
+        """
+        if getattr(owner, "numbasync", None) is not self:  # ours, and it keeps this
+            # Numba has one class for both.
+            kind = type(owner), getattr(owner, "external", None) is True
+            self._owners.setdefault(kind, owner)
+
+    @property
+    def is_broken(self) -> bool:
+        # What is enqueued at once is so for streams that need no look.
+        return super().is_broken or self.backend.is_captured()
+
+    def check_open(self) -> None:
+        self.check()
+        self.backend.check_not_captured()
+
+    def commit(self, submission: Submission, mark: bool = True) -> None:
+        # With a mark: a later one would come behind the work of the other library, or into a
+        # graph that it captures.
+        super().commit(submission)
+
+    def __repr__(self) -> str:
+        return f"{super().__repr__()[:-1]}, of {self._library}>"
+
+
+def stream_of(value: object, device: Device | None) -> Stream | None:
+    """The stream that another library's object stands for; None if it is none. See `Stream.of`."""
+    handle = stream_handle(value)
+    if handle is None:
+        return None
+    identity = backends.stream_identity(handle.number)
+    number = handle.number
+    if identity is None:
+        device = _device_of(value, handle, device)
+        identity, number = ("default", device.ordinal), LEGACY
+    with _lock:
+        found = _known.get(identity)
+        if found is None:
+            found = _known[identity] = _adopted(value, number, device)
+    if isinstance(found, ForeignStream):
+        found.keep(value)
+    return found
+
+
+def _adopted(value: object, number: int, device: Device | None) -> Stream:
+    if number != LEGACY:
+        device = _gpu(backends.stream_ordinal(number))
+    assert device is not None  # `_device_of` has found the one of a default stream
+    own = device.stream_with(number)
+    if own is not None:
+        return own
+    queue = device.backend.foreign_stream(number)
+    found = ForeignStream(device, queue, value)
+    weakref.finalize(found, queue.drop).atexit = False
+    device.add_stream(found)
+    return found
+
+
+def _gpu(ordinal: int) -> Device:
+    for device in devices("cuda"):
+        if device.ordinal == ordinal:
+            return device
+    raise DeviceMismatchError(f"cuda:{ordinal} is none of the devices: {devices()}.")
+
+
+def _device_of(value: object, handle: Handle, device: Device | None) -> Device:
+    """Of which GPU it is: as its library says, else as the caller does."""
+    found = device or default_device()
+    if handle.ordinal is not None:
+        found = _gpu(handle.ordinal)
+        if device is not None and device is not found:
+            raise DeviceMismatchError(
+                f"the {type(value).__name__} of {type(value).__module__} is of {found.label}, and "
+                f"not of {device.label}."
+            )
+    if found not in devices("cuda"):
+        raise DeviceMismatchError(
+            f"the {type(value).__name__} of {type(value).__module__} is of a CUDA device, and "
+            f"cannot be used on {found.label}: name the device, Stream.of(x, device) or "
+            "Event.of(x, device), or work inside `with na.use_device(device):`."
+        )
+    return found
+
+
+# --- events ------------------------------------------------------------------------------
+
+
+class ForeignEvent(Event):
+    """An event that another library made. Made by `Event.of`."""
+
+    def __init__(self, device: Device, mark: protocols.Event, owner: object) -> None:
+        self.device = device
+        self.backend = mark
+        self._stream = None
+        self._number = 0
+        self._owner = owner
+
+    @property
+    def was_recorded(self) -> bool:
+        return True  # by its library, perhaps: the driver knows
+
+    def __await__(self) -> Generator[Any, None, Event]:
+        # The other library may have recorded it last: wait as a stream would.
+        if self.query():
+            yield from reactor.need_not_wait()
+        else:
+            stream = self.device.new_stream()
+            self.wait(stream)
+            number = stream.mark("an event of another library")
+            yield from stream.wait(number)
+            stream.verify(number)
+            self._settle()
+        return self
+
+    def __repr__(self) -> str:
+        state = "passed" if self.query() else "pending"
+        return f"<Event of {self.device.label}, {state}, of {type(self._owner).__module__}>"
+
+
+def event_of(value: object, device: Device | None) -> Event | None:
+    """The event that another library's object stands for; None if it is none. See `Event.of`."""
+    handle = event_handle(value)
+    if handle is None:
+        return None
+    if not handle.number:
+        raise StateError(
+            f"{type(value).__name__} of {type(value).__module__} is made when it is first "
+            "recorded: call its record() first, or take device.new_event()."
+        )
+    device = _device_of(value, handle, device)
+    return ForeignEvent(device, device.backend.foreign_event(handle.number), value)
+
+
+streams.of_another_library = stream_of
+events.of_another_library = event_of

@@ -1,0 +1,109 @@
+"""Policies: which stream does the next operation go to?
+
+A policy sees a source of streams and nothing else: no device, no operation, no queue.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, Protocol
+
+from numbasync.device.stream import Stream
+from numbasync.errors import CallerError
+
+
+class StreamSource(Protocol):
+    """What a policy needs of a device."""
+
+    def new_stream(self, priority: int = 0) -> Stream: ...
+
+
+class SchedulingPolicy(Protocol):
+    """Picks a stream.
+
+    Work on one stream runs in submission order; work on two streams has no order but the
+    one that shared tensors ask for. A policy neither submits nor waits.
+    """
+
+    def next_stream(self) -> Stream:
+        """The stream that the next operation goes to."""
+        ...
+
+
+def _streams(device: Any, n: int, priority: int = 0) -> tuple[Stream, ...]:
+    if not hasattr(device, "new_stream"):
+        raise CallerError(
+            f"a policy needs a device, not {type(device).__name__} ({device!r:.60}): write "
+            "na.default_device(), or one of na.devices()."
+        )
+    if not isinstance(priority, int):
+        raise CallerError(
+            f"a priority is a whole number, 0 or, for urgent work, -1; not {priority!r}."
+        )
+    if not isinstance(n, int) or n < 1:
+        raise CallerError(f"a policy of {n!r} streams can run nothing; write n=1 or more.")
+    return tuple(device.new_stream(priority) for _ in range(n))
+
+
+class StreamPoolRoundRobin:
+    """`n` streams of `device`, in turn: independent operations overlap."""
+
+    def __init__(self, device: StreamSource, n: int = 4) -> None:
+        self.streams = _streams(device, n)
+        # next() on itertools.cycle is one C call, so it needs no lock under the GIL.
+        self._turn = itertools.cycle(self.streams)
+
+    def next_stream(self) -> Stream:
+        return next(self._turn)
+
+    def __repr__(self) -> str:
+        return f"<StreamPoolRoundRobin of {len(self.streams)} streams>"
+
+
+class SingleStream:
+    """One stream of `device`: everything runs in submission order."""
+
+    def __init__(self, device: StreamSource) -> None:
+        (self.stream,) = _streams(device, 1)
+
+    def next_stream(self) -> Stream:
+        return self.stream
+
+    def __repr__(self) -> str:
+        return f"<SingleStream {self.stream!r}>"
+
+
+class LeastPending:
+    """Of `n` streams of `device`, the one with the fewest submissions in flight.
+
+    Better than taking turns when some operations run much longer than others.
+    """
+
+    def __init__(self, device: StreamSource, n: int = 4) -> None:
+        self.streams = _streams(device, n)
+
+    def next_stream(self) -> Stream:
+        return min(self.streams, key=lambda stream: stream.pending)
+
+    def __repr__(self) -> str:
+        return f"<LeastPending of {len(self.streams)} streams>"
+
+
+class Priority:
+    """`n` streams of `device` with one priority, in turn.
+
+    Where blocks of several streams are ready, the device starts those of the stream with the
+    lower number first; what runs is not interrupted. Give urgent work a policy of its own:
+    `op.schedule(na.Priority(device, -1))`. A device without priorities takes them as equal.
+    """
+
+    def __init__(self, device: StreamSource, priority: int = -1, n: int = 1) -> None:
+        self.priority = priority
+        self.streams = _streams(device, n, priority)
+        self._turn = itertools.cycle(self.streams)
+
+    def next_stream(self) -> Stream:
+        return next(self._turn)
+
+    def __repr__(self) -> str:
+        return f"<Priority {self.priority} of {len(self.streams)} streams>"

@@ -1,0 +1,366 @@
+"""Graphs: an operation captured once, and replayed by one call of the driver.
+
+Capturing runs the operation's closures and compiles its kernels, but computes nothing: the
+first launch does. A graph owns what it captured: every buffer lives as long as the graph, or as
+long as a launch of it is in flight, and each launch is ordered like any operation that uses
+those buffers.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import Any, Generic, TypeVar, overload
+
+import numpy as np
+
+from numbasync.backend import protocols
+from numbasync.backend.protocols import Command
+from numbasync.device.callsite import call_site
+from numbasync.device.device import Device
+from numbasync.device.stream import AnyStream, Stream, as_stream
+from numbasync.device.submission import Submission
+from numbasync.errors import (
+    CallerError,
+    DeviceMismatchError,
+    GraphUpdateError,
+)
+from numbasync.graphs.buffer_leases import Standing
+from numbasync.graphs.recorder import Branch, Recorder, Recording
+from numbasync.graphs.recording import Recorded, Step, missing_edge
+from numbasync.graphs.replay_ops import GraphLaunch, Replay
+from numbasync.graphs.scope import Scope
+from numbasync.graphs.topology import (
+    GraphStatistics,
+    Node,
+    Topology,
+    described,
+    node_of,
+    topology_of,
+)
+from numbasync.launch.call import Launch
+from numbasync.ops import capture_methods, submission_queue
+from numbasync.ops.context import Context
+from numbasync.ops.enqueue import prepared
+from numbasync.ops.op import DeviceOp
+from numbasync.ops.operands import check_closure, check_op, name_of, refusing
+from numbasync.ops.pickling import unpicklable
+from numbasync.ops.reentrancy import exclusive
+from numbasync.ops.run import agreed, enqueued, stream_for
+from numbasync.tensors.pinned import sharing
+
+T = TypeVar("T")
+
+
+class CudaGraph(Generic[T]):
+    """Work of an operation, captured, to be launched any number of times.
+
+    Made by `op.graph_on(stream)`, `CudaGraph.capture(stream, op)`, or a scope. On the CPU device
+    it is a list of commands, with the same rules.
+
+    Attributes:
+        stream: where it is at home: `update` goes there, and `launch` if nobody chooses another.
+        device: the stream's device.
+    """
+
+    def __init__(self, stream: Stream, recorded: Recorded, output: T | None = None) -> None:
+        if not isinstance(recorded, Recorded):
+            raise CallerError(
+                f"CudaGraph is not called, with {type(recorded).__name__}: write "
+                "CudaGraph.capture(stream, op)."
+            )
+        self.stream = stream
+        self.device: Device = stream.device
+        self._output = output
+        self._launches = self._updates = 0
+        self._updated: Submission | None = None
+        self._backend: protocols.Graph = self.device.backend.graph(recorded.commands)
+        with self.device.leasing:
+            self._hold(recorded)
+
+    def _hold(self, recorded: Recorded) -> None:
+        """Stand at what was recorded. Whoever calls it holds the device's leasing lock."""
+        self._recorded = recorded
+        with sharing:
+            self._standing = Standing(recorded.reads, recorded.writes)
+        self._priors = recorded.priors
+        names = (s.command.name for s in recorded.steps if s.origin is not None)
+        self._names = tuple(dict.fromkeys(names))
+        # Of a page-locked array two devices may know: see `sharing`.
+        shares = any(s.pool.device is None for s in self._standing.storages)
+        self._sharing: AbstractContextManager[Any] = sharing if shares else nullcontext()
+
+    # --- capturing ---
+
+    @staticmethod
+    def capture(stream: AnyStream, op: DeviceOp[T]) -> CudaGraph[T]:
+        """Capture `op` for replays on `stream`; blocks until that is done.
+
+        The operation may allocate: what it allocates is the graph's, at the same place in each
+        launch. Host arrays that it uploads are read now, those of `na.pinned` at each launch.
+
+        Raises:
+            NotAGraphNodeError: it holds something that no graph can repeat.
+            ReentrancyError: called inside a closure, or a scope.
+            What the operation itself raises. The stream works on as before.
+        """
+        with refusing((op,)):
+            stream = as_stream(stream, "capture")
+        check_op(op, "what capture takes")
+        recorded, value = _recorded(op, stream, allocates=True)
+        return CudaGraph(stream, recorded, value)
+
+    @overload
+    @staticmethod
+    def scope(stream: AnyStream) -> Scope: ...
+    @overload
+    @staticmethod
+    def scope(stream: AnyStream, f: Callable[[Scope], object]) -> CudaGraph[None]: ...
+    @staticmethod
+    def scope(
+        stream: AnyStream, f: Callable[[Scope], object] | None = None
+    ) -> Scope | CudaGraph[None]:
+        """Record operations one by one: inside `with CudaGraph.scope(stream) as s:`, or in
+        `f(s)`, which gives the graph at once. See `Scope`.
+        """
+        found = Scope(stream, CudaGraph)
+        if f is None:
+            return found
+        check_closure(f, "scope")
+        with found:
+            made = f(found)
+            if inspect.isgenerator(made) or inspect.iscoroutine(made):
+                made.close()
+                raise CallerError(
+                    f"{name_of(f)} gives a {type(made).__name__}, which records nothing: a scope "
+                    "is recorded at once. Write a plain function, without await and yield."
+                )
+        return found.graph
+
+    # --- what it gives ---
+
+    def take_output(self) -> T | None:
+        """What the captured operation gave: tensors that each launch writes anew, and that hold
+        nothing of use before the first one. Once; None afterwards.
+        """
+        output, self._output = self._output, None
+        return output
+
+    def launch(self) -> DeviceOp[None]:
+        """An operation that replays everything that was captured.
+
+        It runs on the graph's own stream unless the caller chooses another one. Launches of one
+        graph run one after the other.
+        """
+        return GraphLaunch(self)
+
+    def update(self, op: DeviceOp[Any]) -> None:
+        """Enqueue `op` on the graph's stream, before the next launch: new input, most often.
+
+        Args:
+            op: of graph nodes alone, such as `na.memcpy(buffer, array)`.
+
+        Raises:
+            NotAGraphNodeError: it allocates, or waits for the host; nothing is enqueued.
+        """
+        check_op(op, "what update takes")
+        if not op.is_node:  # by a look at it; so look at what it does
+            label = op.label
+            op = Replay(_recorded(op, self.stream, allocates=False)[0], label)
+        self._updated, _ = enqueued(op, self.stream)
+        self._updates += 1
+
+    # --- changing what was captured ---
+
+    def set_args(self, node: Node | int, *args: Any, **kwargs: Any) -> None:
+        """Give a kernel of the graph other arguments; launches that are enqueued keep the old.
+
+        Args:
+            node: which one: a node of `graph.nodes`, or its position.
+            args, kwargs: all arguments of the kernel, as in a call of it. A grid and a block that
+                were given in brackets stay.
+
+        Raises:
+            GraphUpdateError: it is no kernel, or the driver cannot; nothing has changed.
+            What the call itself would raise.
+        """
+        position = node.position if isinstance(node, Node) else node
+        steps = self._recorded.steps
+        counted = isinstance(position, int | np.integer) and not isinstance(position, bool)
+        if not counted or not 0 <= position < len(steps):
+            raise CallerError(
+                f"set_args({node!r:.60}): the graph has {len(steps)} nodes, numbered from 0; write "
+                "one of graph.nodes, or its position."
+            )
+        position = int(position)
+        old = steps[position]
+        if isinstance(node, Node) and node != node_of(position, old.command):
+            raise CallerError(
+                f"set_args: {node!r} is of another graph, or was here before a recapture; here "
+                f"node {position} is {old.command.name}. Write one of graph.nodes."
+            )
+        if not isinstance(old.origin, Launch):
+            raise GraphUpdateError(
+                f"node {position} is a {old.command.kind} ({old.command.name}); only a kernel has "
+                "arguments. Copy other data with update(), or capture again: recapture(op)."
+            )
+        call = old.origin.again(args, kwargs)
+        made, _ = _recorded(call, self.stream, allocates=False)
+        if len(made.steps) != 1:
+            raise GraphUpdateError(
+                f"{call} is {len(made.steps)} nodes, and not one: its arguments must be tensors "
+                "and numbers, and its grid not empty."
+            )
+        (new,) = made.steps
+        command = Command("launch", new.command.operands, new.command.name, old.command.after)
+        changed = list(steps)
+        changed[position] = replace(new, command=command)
+        self._check_edges(changed)
+        with self.device.leasing:
+            self._backend.change(position, command)
+            self._replace(Recorded(
+                tuple(changed), (*self._recorded.kept, *made.kept),
+                (*self._priors, *made.priors), self._recorded.nbytes,
+            ))  # fmt: skip
+
+    def recapture(self, op: DeviceOp[T]) -> None:
+        """Capture `op` in the place of what the graph holds: the same kernels and copies in the
+        same order, with other arguments. Much cheaper than a new graph, and the graph stays the
+        object that others launch. Its output is the new one.
+
+        Raises:
+            GraphUpdateError: it has another topology, or the driver cannot; nothing has changed.
+            What `capture` raises.
+        """
+        check_op(op, "what recapture takes")
+        made, value = _recorded(op, self.stream, allocates=True)
+        old, new = ([(c.kind, c.after) for c in r.commands] for r in (self._recorded, made))
+        if old != new:
+            raise GraphUpdateError(
+                f"{op} is of another topology ({described(topology_of(made.commands, {}).counts)}) "
+                f"than the graph ({described(self.topology().counts)}): capture a new graph."
+            )
+        with self.device.leasing:
+            self._backend.replace(made.commands)
+            self._replace(made)
+        self._output = value
+
+    def _replace(self, recorded: Recorded) -> None:
+        """Launches that are in flight hold what they use; the next one takes all leases."""
+        self._hold(recorded)
+        self._updates += 1
+
+    def _check_edges(self, steps: list[Step]) -> None:
+        """Refuse arguments by which branches would conflict that nothing orders."""
+        missing = missing_edge(steps)
+        if missing is not None:
+            raise GraphUpdateError(
+                "with these arguments node {1} must start after node {0}, since both use a buffer "
+                "and one writes it, and the graph does not say so: capture it again.".format(
+                    *missing
+                )
+            )
+
+    # --- looking ---
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """What it holds, in the order in which it was recorded."""
+        return self.topology().nodes
+
+    def topology(self) -> Topology:
+        """Its nodes and edges, and how many of each kind there are."""
+        return topology_of(self._backend.commands, self._backend.counts)
+
+    def to_dot(self) -> str:
+        """It in Graphviz's language; `topology().to_png(path)` draws it."""
+        return self.topology().to_dot()
+
+    def statistics(self) -> GraphStatistics:
+        """How large it is, and how often it was used."""
+        return GraphStatistics(
+            len(self._recorded.steps), self._launches, self._updates,
+            len(self._standing.storages), self._recorded.nbytes,
+        )  # fmt: skip
+
+    def __repr__(self) -> str:
+        counts = described(topology_of(self._recorded.commands, {}).counts)
+        return f"<CudaGraph {counts}, {self._launches} launches, at home on {self.stream!r}>"
+
+    # --- launching ---
+
+    def launch_at_once(self, submission: Submission) -> bool:
+        """Enqueue a replay, if nothing has to be ordered for it; whether it was."""
+        stream = submission.stream
+        with self.device.leasing, self._sharing:
+            if (
+                not self._standing.stands_on(stream)
+                or self._priors
+                or self._recorded.sources
+                or stream.device is not self.device
+                or (self._updated is not None and self._updated.stream is not stream)
+            ):
+                return False
+            submission.launched += self._names
+            submission.kept += (self, self._recorded)
+            self._standing.launched(submission)  # before: ^C may come right behind the launch
+            submission.queue = stream.backend.replay(self._backend, submission.queue)
+            self._launches += 1
+        return True
+
+    def follow(self, ctx: Context) -> None:
+        """Start what is enqueued from now on after the latest launch."""
+        self._standing.follow(ctx)
+
+    def launch_in(self, ctx: Context) -> None:
+        """Enqueue a replay, in order with everyone who uses its buffers."""
+        if ctx.device is not self.device:
+            raise DeviceMismatchError(
+                f"{self!r} cannot be launched on {ctx.stream!r}, which is another device's."
+            )
+        if isinstance(ctx, Recording):
+            ctx.inline(self._recorded)
+            ctx.retain(self)
+            return
+        for source in self._recorded.sources:
+            ctx.order(source)
+        if self._updated is not None:
+            ctx.after(self._updated)
+        with self.device.leasing, self._sharing:
+            for prior in self._priors:
+                ctx.depend(prior)
+            taken = self._standing.take(ctx)
+            ctx.submission.launched += self._names
+            ctx.retain((self, self._recorded))
+            ctx.queue.replay(self._backend)
+            self._standing.launched(ctx.submission, taken)
+            self._priors = ()
+            self._updated = None
+            self._launches += 1
+
+
+def _recorded(op: DeviceOp[T], stream: Stream, allocates: bool) -> tuple[Recorded, T]:
+    """What `op` would enqueue, and its value."""
+    with refusing((op,)):
+        agreed(op, op.stream, stream)
+    stream.check()
+    op.claim()
+    exclusive.check()
+    submission_queue.finish()
+    recorder, site = Recorder(stream, allocates), call_site(2)
+    with exclusive:
+        value = prepared(recorder.record(op, Branch(), site))
+    return recorder.finish(), value
+
+
+def _captured(op: DeviceOp[Any], *where: Stream) -> CudaGraph[Any]:
+    (stream,) = where or (stream_for(op),)
+    return CudaGraph.capture(stream, op)
+
+
+capture_methods.capture = _captured
+
+
+unpicklable(CudaGraph, "Pickle the operation instead, and capture it where it is to run.")

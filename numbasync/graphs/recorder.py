@@ -1,0 +1,324 @@
+"""Recording: what an operation would enqueue, noted as commands for a graph.
+
+The operation is run as always, closures and preparations and all, by a context that enqueues
+nothing. So kernels are compiled and modules loaded before the device captures anything, what
+fails has changed nothing, and no event, mark or free of numbasync's own can get into a graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn, TypeVar, cast
+
+import numpy as np
+
+from numbasync.backend import protocols
+from numbasync.backend.commands import Call
+from numbasync.backend.protocols import Command, Preparation
+from numbasync.device.callsite import CallSite
+from numbasync.device.storage import MemoryPool, Storage
+from numbasync.device.stream import Stream
+from numbasync.device.submission import Submission
+from numbasync.errors import NotAGraphNodeError
+from numbasync.graphs.recording import Order, Recorded, Step
+from numbasync.ops.context import Context, allocated
+from numbasync.ops.protocols import Submittable
+from numbasync.ops.try_enqueue import Enqueueable
+
+T = TypeVar("T")
+
+_CALLED: dict[Call, str] = {
+    "launch": "kernel", "upload": "upload", "download": "download", "copy": "copy", "fill": "fill",
+}  # fmt: skip
+
+
+@dataclass
+class Branch:
+    """Where recording goes on: what is recorded next starts after these commands."""
+
+    last: tuple[int, ...] = ()
+
+
+class Recorder:
+    """One recording.
+
+    Attributes:
+        stream: where the graph will be at home.
+        allocates: whether operations may allocate memory, which is then the graph's. What copies
+            between layouts need in between, they may always.
+    """
+
+    def __init__(self, stream: Stream, allocates: bool) -> None:
+        self.stream = stream
+        self.allocates = allocates
+        self.kept: list[object] = []
+        self.priors: list[Submission] = []
+        self.forgotten: list[Callable[[], None]] = []  # to be called if it is
+        self.nbytes = 0
+        self._memory: Stream | None = None
+        self._steps: list[Step] = []
+        self._order = Order()
+        self._reads: set[Storage] = set()  # of the command to come
+        self._writes: set[Storage] = set()
+        self._sources: dict[int, protocols.Foreign] = {}
+        self.proxy = _Proxy(stream)
+
+    def record(self, op: Submittable[T], branch: Branch, site: CallSite | None) -> _Steps[T]:
+        """Steps: record all of `op`, or, if it fails, nothing of it."""
+        ctx = Recording(self, branch, op.label, site)
+        lists: list[list[Any]] = [self._steps, self.kept, self.priors]
+        forgotten, self.forgotten = self.forgotten, []
+        counts, nbytes, last = [len(one) for one in lists], self.nbytes, branch.last
+        try:
+            return (yield from op.steps(ctx))
+        except BaseException:
+            for one, count in zip(lists, counts, strict=True):
+                del one[count:]
+            self._order = Order()
+            for step in self._steps:
+                self._order.add(step)
+            self.nbytes, branch.last = nbytes, last
+            self.forget()
+            raise
+        finally:
+            self.forgotten = forgotten + self.forgotten
+            self._reads, self._writes, self._sources = set(), set(), {}
+
+    def forget(self) -> None:
+        """Nothing of what was recorded will run: tell those who have handed out its values."""
+        calls, self.forgotten = self.forgotten, []
+        for call in calls:
+            call()
+
+    def lease(self, storage: Storage, writes: bool) -> None:
+        """The command to come uses it."""
+        (self._writes if writes else self._reads).add(storage)
+
+    def add(self, branch: Branch, call: Call, operands: tuple[Any, ...]) -> None:
+        """A command, which uses what was leased for it."""
+        reads, writes = frozenset(self._reads), frozenset(self._writes)
+        sources = tuple(self._sources.values())
+        self._reads, self._writes, self._sources = set(), set(), {}
+        after = self._order.after(branch.last, reads, writes)
+        command = Command(call, operands, _CALLED[call], after)
+        self._append(Step(command, reads, writes, sources=sources))
+        branch.last = (len(self._steps) - 1,)
+
+    def _append(self, step: Step) -> None:
+        self._steps.append(step)
+        self._order.add(step)
+
+    def name(self, name: str, origin: object) -> None:
+        """What the latest command is."""
+        step = self._steps[-1]
+        old = step.command
+        command = Command(old.call, old.operands, name, old.after)
+        self._steps[-1] = Step(command, step.reads, step.writes, origin, step.sources)
+
+    def inline(self, branch: Branch, other: Recorded) -> None:
+        """All of another recording, in its own order."""
+        first, ends = len(self._steps), set[int]()
+        for step in other.steps:
+            c = step.command
+            last = [first + i for i in c.after] or branch.last
+            after = self._order.after(last, step.reads, step.writes)
+            ends = (ends - set(after)) | {len(self._steps)}
+            command = Command(c.call, c.operands, c.name, after)
+            self._append(replace(step, command=command))
+        if other.steps:
+            branch.last = tuple(sorted(ends))
+        self.kept += other.kept
+        self.priors += other.priors
+
+    def allocate(self, pool: MemoryPool, nbytes: int) -> Storage:
+        """Memory that is the graph's, for the command to come."""
+        self.nbytes += nbytes
+        if self._memory is None:  # not the user's, which may be busy, and wait for a gate
+            self._memory = self.stream.device.new_stream()
+        storage = allocated(self.stream.device, pool, nbytes, self._memory)
+        self.kept.append(storage)
+        self.lease(storage, writes=True)
+        return storage
+
+    def add_source(self, source: protocols.Foreign) -> None:
+        """Of another library, which the command to come uses."""
+        self._sources[id(source)] = source
+
+    def finish(self) -> Recorded:
+        """What was recorded. Its memory may be used on any stream from now on."""
+        if self._memory is not None:
+            self._memory.wait_until_idle()
+        return Recorded(
+            tuple(self._steps), tuple(self.kept), tuple(self.priors), self.nbytes
+        )  # fmt: skip
+
+
+_Steps = Generator[Preparation, None, T]
+
+
+# --- where recorded operations are run ---------------------------------------------------
+
+
+class Recording(Context):
+    """A context that notes what is enqueued."""
+
+    records = True
+
+    def __init__(
+        self, recorder: Recorder, branch: Branch, name: str, site: CallSite | None,
+        parent: Context | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(recorder.proxy, recorder.stream.device.pool, name, site, parent)
+        self.submission = _Recorded(recorder.proxy, name, site)
+        self._recorder = recorder
+        self._branch = branch
+
+    @property
+    def asked(self) -> Stream:
+        return self._recorder.stream
+
+    @property
+    def queue(self) -> Any:
+        return _Queue(self._recorder, self._branch)
+
+    def takes(self, op: Enqueueable[Any]) -> bool:
+        return False
+
+    def if_forgotten(self, call: Callable[[], None]) -> None:
+        self._recorder.forgotten.append(call)
+
+    def order(self, source: protocols.Foreign) -> None:
+        self._recorder.add_source(source)
+
+    def launched(self, names: tuple[str, ...], by: object) -> None:
+        self._recorder.name(names[-1], by)
+
+    def touch(self) -> None: ...
+
+    def retain(self, thing: object) -> None:
+        self._recorder.kept.append(thing)
+
+    def alloc(self, nbytes: int) -> Storage:
+        if not self._recorder.allocates:
+            raise NotAGraphNodeError(
+                f"{self.submission.name} allocates {nbytes:,} bytes, which a graph cannot repeat.\n"
+                "Allocate before, t = na.empty(...).sync(), and record what writes to it: a "
+                "launch, na.memcpy, na.fill. op.graph_on(stream) allocates once, for the graph."
+            )
+        return self._recorder.allocate(self.pool, nbytes)
+
+    def scratch(self, nbytes: int) -> Storage:
+        return self._recorder.allocate(self.pool, nbytes)
+
+    def host_buffer(self, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        buffer = self.device.backend.host_buffer(nbytes)[:nbytes]
+        self._recorder.kept.append(buffer)
+        return buffer
+
+    def room(self, nbytes: int | None = None) -> Generator[Preparation, None, None]:
+        yield from ()  # nothing is in flight
+
+    def read(self, storage: Storage, name: object = None) -> None:
+        if storage.pool.device is not self.device.backend:
+            self._check_device(storage)
+        self._recorder.lease(storage, writes=False)
+
+    def write(self, storage: Storage, name: object = None) -> None:
+        if storage.pool.device is not self.device.backend:
+            self._check_device(storage)
+        self._recorder.lease(storage, writes=True)
+
+    def after(self, other: Submission | None, shared: object = None) -> None: ...
+
+    def depend(self, other: Submission) -> None:
+        if other.done:
+            other.raise_error()
+        else:
+            self._recorder.priors.append(other)
+
+    def inline(self, recorded: Recorded) -> None:
+        """What a graph that is part of the operation has recorded."""
+        self._recorder.inline(self._branch, recorded)
+
+    def close(self, mark: bool = True) -> Submission:
+        self._closed = True
+        self.submission.settle(None)
+        return self.submission
+
+    def suspend(self) -> None: ...
+
+    def part(self, name: str) -> Context:
+        return Recording(self._recorder, self._branch, name, self.submission.site, self)
+
+
+class _Recorded(Submission):
+    """The submission of an operation that is recorded: nothing of it is ever in flight."""
+
+    def afterwards(self, call: object) -> None:
+        raise NotAGraphNodeError(
+            f"{self.name} writes to an ordinary NumPy array when the device is done, which a graph "
+            "cannot repeat.\nCopy into page-locked memory: na.memcpy(na.pinned(shape, dtype), t); "
+            "or read the tensor after a launch: await t.to_host()."
+        )
+
+
+class _Queue:
+    """A queue that notes."""
+
+    def __init__(self, recorder: Recorder, branch: Branch) -> None:
+        self._recorder = recorder
+        self._branch = branch
+
+    def launch(self, work: protocols.Work, args: Sequence[Any]) -> None:
+        self._recorder.add(self._branch, "launch", (work, args))
+
+    def upload(self, dst: Any, src: np.ndarray[Any, Any]) -> None:
+        self._recorder.add(self._branch, "upload", (dst, src))
+
+    def download(self, dst: np.ndarray[Any, Any], src: Any) -> None:
+        self._recorder.add(self._branch, "download", (dst, src))
+
+    def copy(self, dst: Any, src: Any) -> None:
+        self._recorder.add(self._branch, "copy", (dst, src))
+
+    def fill(self, dst: Any, value: np.generic) -> None:
+        self._recorder.add(self._branch, "fill", (dst, value))
+
+
+class _Nothing:
+    """The backend's part of a stream that enqueues nothing."""
+
+    def __init__(self, device: protocols.Device) -> None:
+        self.device = device
+        self.native = None
+
+    def completed(self) -> int:
+        return 0
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        _refuse(f"stream.{name}")
+
+
+class _Proxy(Stream):
+    """What closures see as their stream."""
+
+    def __init__(self, home: Stream) -> None:
+        super().__init__(home.device, cast(protocols.Stream, _Nothing(home.device.backend)))
+        self._home = home
+
+    @property
+    def __cuda_stream__(self) -> Any:
+        _refuse("what another library enqueues")
+
+    def __repr__(self) -> str:
+        return f"<recording for {self._home!r}>"
+
+
+def _refuse(what: str) -> NoReturn:
+    raise NotAGraphNodeError(
+        f"{what} cannot be recorded: a graph holds launches, copies and fills that are operations."
+        "\nUse what the operation gives, or run this outside of the graph."
+    )

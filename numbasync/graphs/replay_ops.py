@@ -1,0 +1,80 @@
+"""Replays as operations: of a graph, and of what was recorded for one time."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from numbasync.device.callsite import call_site
+from numbasync.device.storage import MemoryPool
+from numbasync.device.stream import Stream
+from numbasync.device.submission import Submission
+from numbasync.graphs.recording import Recorded
+from numbasync.ops.constructors import Leaf
+from numbasync.ops.context import Context
+from numbasync.ops.op import DeviceOp
+from numbasync.tensors.pinned import sharing
+
+
+class Replayable(Protocol):
+    """A graph, as the operation that replays it sees it."""
+
+    stream: Stream
+
+    def launch_at_once(self, submission: Submission) -> bool: ...
+
+    def launch_in(self, ctx: Context) -> None: ...
+
+
+class GraphLaunch(DeviceOp[None]):
+    """One replay of a graph, which it keeps alive."""
+
+    is_quick = True
+
+    def __init__(self, graph: Replayable) -> None:
+        self._site = call_site(2)
+        self._graph = graph
+        self.home = graph.stream
+
+    @property
+    def label(self) -> str:
+        return "graph.launch()"
+
+    def at_once(self, submission: Submission, pool: MemoryPool | None) -> bool:
+        return self._graph.launch_at_once(submission)
+
+    def result(self) -> None:
+        return None
+
+    def steps(self, ctx: Context) -> Any:
+        self._graph.launch_in(ctx)
+        return None
+        yield  # it is a generator
+
+    def _describe(self) -> str:
+        return "graph.launch()"
+
+
+class Replay(Leaf[None]):
+    """Recorded commands, enqueued one by one, once."""
+
+    def __init__(self, recorded: Recorded, label: str) -> None:
+        self._recorded = recorded
+        self._label = label
+
+    def enqueue(self, ctx: Context) -> None:
+        recorded = self._recorded
+        for source in recorded.sources:
+            ctx.order(source)
+        with ctx.device.leasing, sharing:
+            for prior in recorded.priors:
+                ctx.depend(prior)
+            for storage in recorded.reads:
+                ctx.read(storage)
+            for storage in recorded.writes:
+                ctx.write(storage)
+            ctx.retain(recorded)
+            for command in recorded.commands:
+                command.enqueue(ctx.queue)
+
+    def _describe(self) -> str:
+        return self._label

@@ -1,0 +1,165 @@
+"""Scopes: a graph recorded operation by operation, with branches that may run side by side."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from numbasync.device.callsite import call_site
+from numbasync.device.stream import AnyStream, Stream, as_stream
+from numbasync.errors import CallerError, StateError
+from numbasync.graphs.recorder import Branch, Recorder
+from numbasync.graphs.recording import Recorded
+from numbasync.ops import submission_queue
+from numbasync.ops.enqueue import prepared
+from numbasync.ops.op import DeviceOp
+from numbasync.ops.operands import check_op, is_op, refusing
+from numbasync.ops.reentrancy import exclusive
+from numbasync.ops.run import agreed
+
+if TYPE_CHECKING:
+    from numbasync.graphs.graph import CudaGraph
+
+T = TypeVar("T")
+
+
+class ScopeBranch:
+    """Operations that run one after the other. Made by `fork()`; a scope is the first one."""
+
+    _name = "branch"
+
+    def __init__(self, scope: Scope, branch: Branch) -> None:
+        self._scope = scope
+        self._branch = branch
+        self._joined = False
+
+    def record(self, op: DeviceOp[T]) -> T:
+        """Record `op`, to start after what this branch has recorded; its value.
+
+        Nothing is computed yet: the buffers in the value hold nothing new before the first launch.
+
+        Raises:
+            NotAGraphNodeError: it allocates, waits for the host, or does what no graph can repeat;
+                nothing of it is recorded.
+            AlreadySubmittedError: it was used before.
+            StateError: the block has ended, or it is another thread's.
+        """
+        try:
+            recorder = self._scope.check(self)
+        except StateError:
+            if is_op(op):
+                op.silence()  # it is refused, which is warning enough
+            raise
+        check_op(op, "what record takes")
+        with refusing((op,)):
+            agreed(op, op.stream, recorder.stream)
+        op.claim()
+        return prepared(recorder.record(op, self._branch, call_site(1)))
+
+    def fork(self) -> ScopeBranch:
+        """A branch that starts after what this one has recorded so far, and goes on beside it.
+
+        Where both use a buffer and one writes it, the later operation starts after the earlier
+        one all the same; with strict ordering that is an AccessConflictError.
+        """
+        self._scope.check(self)
+        return ScopeBranch(self._scope, Branch(self._branch.last))
+
+    def join(self, *branches: ScopeBranch) -> None:
+        """What is recorded here from now on starts after all of `branches`, which have ended.
+
+        Branches that nobody joins end with the graph.
+        """
+        self._scope.check(self)
+        for other in branches:
+            if not isinstance(other, ScopeBranch) or other._scope is not self._scope:
+                raise CallerError(
+                    f"join takes branches of this scope, made by fork(), not {other!r:.60}."
+                )
+            if other is self or other is self._scope:
+                raise CallerError(f"{self!r} joins branches that fork() made, not {other!r}.")
+        last = dict.fromkeys(self._branch.last)
+        for other in branches:
+            last |= dict.fromkeys(other._branch.last)
+            other._joined = True
+        self._branch.last = tuple(last)
+
+    def __repr__(self) -> str:
+        state = "joined" if self._joined else f"after {list(self._branch.last)}"
+        return f"<{type(self).__name__} {state}>"
+
+
+class Scope(ScopeBranch):
+    """Records operations for one graph. Made by `CudaGraph.scope(stream)`.
+
+        with na.CudaGraph.scope(stream) as s:
+            s.record(na.memcpy(hidden, inputs))
+            s.record(layer(hidden.partition(256), weights))
+        graph = s.graph
+
+    Each operation must be one that a graph can repeat: a launch whose arguments are tensors that
+    exist, `na.memcpy`, `na.fill`, or a combination of such. Inside the block, this thread runs no
+    other operation; do not await there either.
+    """
+
+    def __init__(self, stream: AnyStream, make: Callable[[Stream, Recorded], Any]) -> None:
+        stream = as_stream(stream, "scope")
+        super().__init__(self, Branch())
+        self._stream = stream
+        self._make = make
+        self._recorder: Recorder | None = None
+        self._thread = 0
+        self._graph: CudaGraph[None] | None = None
+
+    @property
+    def graph(self) -> CudaGraph[None]:
+        """The graph, after the block.
+
+        Raises:
+            StateError: the block has not ended, or ended with an error.
+        """
+        if self._graph is None:
+            raise StateError(
+                "the scope has no graph: its block has not ended, or ended with an error. Write\n\n"
+                "    with na.CudaGraph.scope(stream) as s:\n        s.record(op)\n"
+                "    graph = s.graph"
+            )
+        return self._graph
+
+    def check(self, branch: ScopeBranch) -> Recorder:
+        """The recorder, if `branch` may be recorded on now."""
+        recorder = self._recorder
+        if recorder is None:
+            raise StateError("the scope's block is not open: record inside of it.")
+        if self._thread != threading.get_ident():
+            raise StateError("a scope belongs to the thread that opened it: record there.")
+        if branch._joined:
+            raise StateError("the branch was joined, and has ended: fork another one.")
+        return recorder
+
+    def __enter__(self) -> Self:
+        if self._recorder is not None or self._graph is not None:
+            raise StateError("a scope is opened once: make another one, CudaGraph.scope(stream).")
+        exclusive.check()
+        submission_queue.finish()
+        self._stream.check()
+        recorder = Recorder(self._stream, allocates=False)
+        exclusive.__enter__()
+        self._thread = threading.get_ident()
+        self._recorder = recorder
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        recorder, self._recorder = self._recorder, None
+        exclusive.__exit__()
+        if recorder is None:
+            return
+        if kind is not None:
+            recorder.forget()
+        else:
+            self._graph = self._make(self._stream, recorder.finish())

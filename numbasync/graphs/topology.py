@@ -1,0 +1,127 @@
+"""What a graph looks like: its nodes, and which starts after which."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from numbasync.backend.protocols import Command
+from numbasync.errors import MissingExtraError
+
+_SHAPES = {"kernel": "box", "memcpy": "ellipse", "memset": "ellipse"}
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One command of a graph.
+
+    Attributes:
+        position: where it stands in `graph.nodes`.
+        kind: `"kernel"`, `"memcpy"` or `"memset"`.
+        name: the kernel's name, or what is copied: `"upload"`, `"download"`, `"copy"`, `"fill"`.
+        after: the positions of those that it starts after.
+    """
+
+    position: int
+    kind: str
+    name: str
+    after: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """The shape of a graph.
+
+    Attributes:
+        nodes: in the order in which they were recorded.
+        counts: how many there are of each kind.
+        on_device: how many nodes of each kind the device has made of them: a `debug=True` kernel
+            has others beside it, and a copy between layouts is a kernel.
+    """
+
+    nodes: tuple[Node, ...]
+    counts: Mapping[str, int]
+    on_device: Mapping[str, int]
+
+    @property
+    def roots(self) -> tuple[Node, ...]:
+        """Those that start at once."""
+        return tuple(node for node in self.nodes if not node.after)
+
+    @property
+    def edges(self) -> tuple[tuple[int, int], ...]:
+        """Pairs of positions: the second starts after the first."""
+        return tuple((i, node.position) for node in self.nodes for i in node.after)
+
+    @property
+    def depth(self) -> int:
+        """Nodes on the longest way through it."""
+        depths: list[int] = []
+        for node in self.nodes:
+            depths.append(1 + max((depths[i] for i in node.after), default=0))
+        return max(depths, default=0)
+
+    def to_dot(self) -> str:
+        """It in Graphviz's language."""
+        lines = ["digraph graph_of_numbasync {", "  node [fontname=monospace];"]
+        for node in self.nodes:
+            label = node.name.replace("\\", "\\\\").replace('"', '\\"')
+            lines.append(f'  n{node.position} [label="{label}", shape={_SHAPES[node.kind]}];')
+        lines += [f"  n{a} -> n{b};" for a, b in self.edges]
+        return "\n".join([*lines, "}", ""])
+
+    def to_png(self, path: str | Path) -> None:
+        """Draw it, with Graphviz's `dot`.
+
+        Raises:
+            MissingExtraError: there is no `dot` on the PATH.
+        """
+        dot = shutil.which("dot")
+        if dot is None:
+            raise MissingExtraError(
+                "Graphviz's dot is not on the PATH: install graphviz with the system's package "
+                "manager (apt install graphviz), or use to_dot(), which is text."
+            )
+        subprocess.run(  # noqa: S603 - the text is ours
+            [dot, "-Tpng", "-o", str(path)], input=self.to_dot(), text=True, check=True
+        )
+
+
+@dataclass(frozen=True)
+class GraphStatistics:
+    """A graph in numbers.
+
+    Attributes:
+        nodes: commands that it holds.
+        launches: how often it was launched.
+        updates: how often `update`, `set_args` and `recapture` were called.
+        buffers: allocations that it uses and keeps.
+        nbytes: bytes that were allocated for it when it was captured.
+    """
+
+    nodes: int
+    launches: int
+    updates: int
+    buffers: int
+    nbytes: int
+
+
+def node_of(position: int, command: Command) -> Node:
+    """A command, as it is looked at."""
+    return Node(position, command.kind, command.name, command.after)
+
+
+def topology_of(commands: Sequence[Command], on_device: Mapping[str, int]) -> Topology:
+    """The shape of a graph of these commands."""
+    nodes = tuple(node_of(i, command) for i, command in enumerate(commands))
+    counts = Counter(node.kind for node in nodes)
+    return Topology(nodes, dict(sorted(counts.items())), dict(sorted(on_device.items())))
+
+
+def described(counts: Mapping[str, int]) -> str:
+    """Counts of nodes, in words."""
+    return ", ".join(f"{n} {kind}" for kind, n in sorted(counts.items())) or "empty"

@@ -1,0 +1,186 @@
+"""What an argument of a kernel is: an array, a number, or nothing that a parameter takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from numbasync import layout
+from numbasync.errors import CallerError, DTypeError, LauncherError
+from numbasync.launch.parameters import Parameter, Role
+from numbasync.ops.future import DeviceFuture
+from numbasync.ops.run import describe
+from numbasync.tensors import import_array
+from numbasync.tensors.copies import HostArray
+from numbasync.tensors.host_arrays import column, number, plain
+from numbasync.tensors.partition import Partition
+from numbasync.tensors.tensor import SharedTensor, Tensor
+
+ArrayArgument: TypeAlias = Tensor | HostArray
+
+
+def array_of(kernel: str, p: Parameter, value: Any) -> ArrayArgument | None:
+    """The array that an argument is, None if it is a number; refuses what does not fit."""
+    found: ArrayArgument | None = None
+    if isinstance(value, Partition):
+        found = value.tensor
+    elif p.role is Role.TILE:
+        raise LauncherError(
+            f"kernel {kernel}: {p.name} is a na.Tile and needs tiles; pass t.partition(tile), not "
+            f"{describe(value)}."
+        )
+    elif isinstance(value, Tensor):
+        found = value
+    elif isinstance(value, SharedTensor):
+        if p.is_output:
+            raise LauncherError(
+                f"kernel {kernel}: {p.name} may be written, but {value!r} is shared.\n"
+                "Its only holder may write to it as s.partition(tile); everyone else to a copy, "
+                "await s.dup()."
+            )
+        found = value.tensor
+    elif isinstance(value, np.ndarray):
+        found = _host(kernel, p, value)
+    elif is_number(value) or (isinstance(value, tuple) and _is_numbers(kernel, p, value)):
+        if isinstance(value, np.generic):
+            with named(kernel, p):
+                number(value)
+        else:
+            check_integer(kernel, p, value)
+        if p.role in (Role.INPUT, Role.OUTPUT):
+            raise LauncherError(
+                f"kernel {kernel}: {p.name} is a na.{p.role.value} and takes an array, not "
+                f"{describe(value)}."
+            )
+        return None
+    else:
+        found = _foreign(kernel, p, value)
+        if found is None:
+            found = _host(kernel, p, value)
+        if found is None:
+            raise LauncherError(
+                f"kernel {kernel}: {p.name} cannot be {describe(value)}.\n{_instead(p, value)}"
+            )
+    if p.role is Role.SCALAR:
+        raise LauncherError(
+            f"kernel {kernel}: {p.name} is annotated as a number, but came as {describe(value)}."
+        )
+    return found
+
+
+def _foreign(kernel: str, p: Parameter, value: Any) -> ArrayArgument | None:
+    """The array of another library that an argument is, None if it is none."""
+    with named(kernel, p):
+        return import_array.argument(value)
+
+
+def _host(kernel: str, p: Parameter, value: Any) -> HostArray | None:
+    """The array that is uploaded for an argument: of NumPy, of a buffer or of a column of numbers;
+    None if it is none.
+    """
+    with named(kernel, p):
+        found: HostArray | None = plain(value) if isinstance(value, np.ndarray) else column(value)
+        if found is not None:
+            layout.check_dtype(found.dtype, records=True)
+    if found is not None and p.is_output:
+        raise LauncherError(
+            f"kernel {kernel}: {p.name} is written, but an array in host memory is copied to "
+            "the device and the result would be lost.\n"
+            "Write na.inout(array), which is downloaded again; or keep a tensor: "
+            "t = await na.from_host(array)"
+        )
+    return found
+
+
+@contextmanager
+def named(kernel: str, p: Parameter) -> Iterator[None]:
+    """Errors of the caller say of which parameter they are."""
+    try:
+        yield
+    except CallerError as error:
+        raise type(error)(f"kernel {kernel}: {p.name}: {error}") from error.__cause__
+
+
+def is_number(value: Any) -> bool:
+    if isinstance(value, np.generic):
+        return not isinstance(value, np.flexible | np.object_)  # strings, bytes, records
+    return isinstance(value, int | float | complex)
+
+
+def big(kernel: str, p: Parameter, value: int) -> str:
+    """The fingerprint's part of an integer that only fits unsigned.
+
+    Raises:
+        DTypeError: it has more than 64 bits.
+    """
+    if not 0 <= value < 2**64:
+        bits = value.bit_length()
+        shown = f"{value:.3e}" if bits < 1000 else f"an integer of {bits} bits"
+        raise DTypeError(
+            f"kernel {kernel}: {p.name} is {shown}, which has more than 64 bits; a kernel's "
+            "integers have at most 64. Pass a float, or split it."
+        )
+    return "big"
+
+
+def check_integer(kernel: str, p: Parameter, value: Any) -> None:
+    """Refuse an integer, also of an enumeration or in a tuple, of more than 64 bits (`big`)."""
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        big(kernel, p, value)
+
+
+def _is_numbers(kernel: str, p: Parameter, values: tuple[Any, ...]) -> bool:
+    """Whether a tuple is of numbers, and of tuples of them; False for a launch's result.
+
+    Raises:
+        LauncherError: something else is in it.
+    """
+    if hasattr(type(values), "_output_positions"):
+        return False
+    for value in values:
+        if isinstance(value, tuple):
+            _is_numbers(kernel, p, value)
+        elif not is_number(value):
+            raise LauncherError(
+                f"kernel {kernel}: {p.name} is a tuple with {describe(value)} in it; a kernel "
+                "takes tuples of tensors, NumPy arrays and numbers.\nOf an operation, pass what it "
+                "gives: value = await op."
+            )
+        elif isinstance(value, np.generic):
+            with named(kernel, p):
+                if number(value) is not value:
+                    raise DTypeError(f"a time in a tuple ({value!r}).\nWrite x.view(np.int64).")
+        else:
+            check_integer(kernel, p, value)
+    return True
+
+
+def _instead(p: Parameter, value: Any) -> str:
+    """What to pass instead of something that a kernel cannot take."""
+    positions = getattr(type(value), "_output_positions", None)
+    if positions is not None:
+        names = type(value)._fields
+        element = f"result.{names[positions[0]]}" if positions else f"result.{names[0]}"
+        return (
+            "That is the result of a launch, a tuple of all its arguments. Pass one of them: "
+            f"{element}, or op.output() of the operation that gives it."
+        )
+    if isinstance(value, DeviceFuture):
+        return "It is work under way: await it, and pass what that gives."
+    if value is None:
+        return (
+            f"Pass an array or a number. A kernel that can do without {p.name} tests for it, "
+            f"if {p.name} is not None: ..., or has None as its default."
+        )
+    if isinstance(value, str | bytes):
+        return "Kernels have no text. Pass a number that stands for it."
+    if isinstance(value, list):
+        return "Write tuple(...) for a few numbers, or np.asarray(...) for an array."
+    return (
+        "A kernel takes tensors, partitions, NumPy arrays, arrays of other libraries (with "
+        "__dlpack__ or __cuda_array_interface__), numbers, tuples of numbers, and operations that "
+        "give one of these."
+    )

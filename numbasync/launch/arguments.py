@@ -1,0 +1,282 @@
+"""A kernel call's arguments: what each is, and whether the parameter takes it.
+
+Everything here is found without a device: roles, kinds, aliases. A `Bound` is what later
+stages work with; it knows which arguments are arrays, and which of them came as partitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from types import NoneType
+from typing import Any
+
+import numpy as np
+
+from numbasync import layout
+from numbasync.backend import array_protocols, protocols
+from numbasync.backend.protocols import ArrayKey
+from numbasync.device.device import Device
+from numbasync.errors import AliasError, LauncherError
+from numbasync.launch.argument_types import (
+    ArrayArgument,
+    array_of,
+    big,
+    check_integer,
+    is_number,
+    named,
+)
+from numbasync.launch.parameters import Parameter, Role
+from numbasync.launch.tuple_arguments import (
+    fingerprint,
+    flat,
+    holds_arrays,
+    members,
+    numbers,
+    replaced,
+)
+from numbasync.tensors import import_array
+from numbasync.tensors.copies import HostArray
+from numbasync.tensors.host_arrays import TIMES, number
+from numbasync.tensors.inout import InOut, check_apart
+from numbasync.tensors.partition import Partition
+from numbasync.tensors.tensor import Tensor
+
+# The type of such a value is all that a compiled kernel's key needs of it.
+TYPED = frozenset(
+    {float, bool, complex, np.bool_, np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32,
+     np.int64, np.uint64, np.float16, np.float32, np.float64, np.complex64, np.complex128}
+)  # fmt: skip
+
+
+class Bound:
+    """Arguments that are there, sorted by what they are.
+
+    Attributes:
+        values: as passed, in signature order: what the launch gives back.
+        tensors: position and tensor of each argument that is one, or a partition of one.
+        host: position and array of each NumPy array.
+        partitions: those that came as partitions, by position.
+        sources: those of the tensors whose memory another library lends.
+        unplaced: by position, what stands for an argument on the device: other libraries' arrays
+            in the host's memory (whether a device uses them in place, it says itself: `placed`),
+            and times as integers.
+        inouts: position and array of each one that is downloaded again; `host` has them, too.
+        records: positions of structured scalars, which `host` has as arrays of no axes: kernels
+            are given their place.
+        tuples: tuples with arrays in them, by position: tensors and NumPy arrays, which are in
+            none of the above, and numbers.
+    """
+
+    __slots__ = (
+        "_given", "_parts", "host", "inouts", "partitions", "records", "sources", "tensors",
+        "tuples", "unplaced", "values",
+    )  # fmt: skip
+
+    def __init__(
+        self, kernel: str, parameters: tuple[Parameter, ...], values: tuple[Any, ...]
+    ) -> None:
+        self._given = values
+        self.values = values = numbers(parameters, values)
+        self.tensors: list[tuple[int, Tensor]] = []
+        self.host: list[tuple[int, HostArray]] = []
+        self.partitions: dict[int, Partition] = {}
+        self.sources: tuple[Tensor, ...] = ()
+        self.unplaced: dict[int, HostArray | np.generic] = {}
+        self.inouts: dict[int, HostArray] = {}
+        self.records: set[int] = set()
+        self.tuples: dict[int, Any] = {}
+        parts: list[Any] = []
+        for i, parameter in enumerate(parameters):
+            value = values[i]
+            kind = type(value)
+            # The common cases first; `array_of` knows them all, and what to say of the others.
+            # Of what is only read, tiles mean nothing.
+            if kind is Partition and parameter.is_output:
+                self.partitions[i] = value
+                tensor = value.tensor
+                self.tensors.append((i, tensor))
+                parts.append(value.fingerprint)
+                if tensor.source is not None:
+                    self._borrow(kernel, parameter, tensor)
+            elif kind is Tensor and parameter.takes_tensor:
+                self.tensors.append((i, value))
+                parts.append(value.fingerprint)
+                if value.source is not None:
+                    self._borrow(kernel, parameter, value)
+            elif kind in TYPED and parameter.takes_number:
+                parts.append(kind)
+            elif kind is int and parameter.takes_number:
+                parts.append(int if -(2**63) <= value < 2**63 else big(kernel, parameter, value))
+            elif kind is NoneType and parameter.takes_none:
+                parts.append(NoneType)
+            elif kind is InOut:
+                parts.append(self._take_inout(kernel, i, parameter, value))
+            elif issubclass(kind, np.void) and value.dtype.names and parameter.takes_number:
+                dtype = np.dtype((np.void, value.dtype))  # of np.record, too
+                with named(kernel, parameter):
+                    layout.check_dtype(dtype, records=True)
+                self.host.append((i, np.asarray(value).view(dtype)))
+                self.records.add(i)
+                parts.append((np.void, dtype))
+            elif holds_arrays(value):
+                parts.append(self._take_tuple(kernel, i, parameter, value))
+            else:
+                array = array_of(kernel, parameter, value)
+                parts.append(self._sort(i, value, array))
+                if isinstance(array, Tensor) and array.source is not None:
+                    self._borrow(kernel, parameter, array)
+        self._parts = parts
+        if self.inouts:
+            outputs = [(parameters[i].name, array) for i, array in self.inouts.items()]
+            others = ((parameters[i].name, a) for i, a in self.uploads() if i not in self.inouts)
+            check_apart(kernel, outputs, others)
+
+    def _take_inout(self, kernel: str, i: int, p: Parameter, value: InOut) -> Hashable:
+        """File an array that is uploaded and downloaded again; its part of the fingerprint.
+
+        Raises:
+            LauncherError: the kernel does not write it, or wants tiles of it.
+        """
+        if not p.is_output or (p.role is Role.TILE and value.cut is None):
+            problem = (
+                "is a na.Tile and needs tiles; pass na.inout(array).partition(tile)"
+                if p.is_output else "is only read; pass the array without na.inout"
+            )  # fmt: skip
+            raise LauncherError(f"kernel {kernel}: {p.name} {problem}.")
+        array = self.inouts[i] = value.array
+        self.host.append((i, array))
+        if value.cut is None:
+            return layout.dtype_key(array.dtype), array.shape
+        self.partitions[i] = value.cut
+        return value.cut.fingerprint
+
+    def _take_tuple(self, kernel: str, i: int, p: Parameter, value: Any) -> Hashable:
+        """File a tuple with arrays in it; its part of the fingerprint."""
+
+        def member(v: Any) -> Any:
+            if is_number(v):
+                check_integer(kernel, p, v)
+                with named(kernel, p):
+                    return number(v) if isinstance(v, np.generic) else v
+            array = array_of(kernel, p, v)
+            if isinstance(array, Tensor) and array.source is not None:
+                self._borrow(kernel, p, array)
+            return v if array is None else array
+
+        self.tuples[i] = members(kernel, p, value, member)
+        return fingerprint(self.tuples[i])
+
+    def uploads(self) -> list[tuple[int, HostArray]]:
+        """Position and array of all that is uploaded, in tuples, too."""
+        return self.host + [(i, a) for i, a in self._members() if isinstance(a, np.ndarray)]
+
+    def _members(self) -> list[tuple[int, Any]]:
+        return [(i, v) for i, values in self.tuples.items() for v in flat(values)]
+
+    def given(self) -> tuple[Any, ...]:
+        """The values that a launch gives back."""
+        if not self.inouts:
+            return self._given
+        return tuple(v.given if type(v) is InOut else v for v in self._given)
+
+    def _borrow(self, kernel: str, parameter: Parameter, tensor: Tensor) -> None:
+        if parameter.is_output and tensor.is_readonly:
+            raise LauncherError(
+                f"kernel {kernel}: {parameter.name} may be written, but {tensor!r} is in memory "
+                "that its library lends for reading only.\n"
+                "Pass a copy: await t.dup()"
+            )
+        self.sources = (*self.sources, tensor)
+
+    def _sort(self, i: int, value: Any, array: ArrayArgument | None) -> Hashable:
+        """File an argument of a rarer kind; its part of the fingerprint, None for a number
+        whose type only the device knows.
+        """
+        if isinstance(array, Tensor):
+            self.tensors.append((i, array))
+            return array.fingerprint
+        if isinstance(value, TIMES):
+            self.unplaced[i] = number(value)
+            return None
+        if array is not None and array is not value and array_protocols.is_foreign(value):
+            self.unplaced[i] = array
+            return None
+        if array is not None:
+            self.host.append((i, array))
+            return layout.dtype_key(array.dtype), array.shape
+        return None
+
+    def fingerprint(self, device: protocols.Device) -> tuple[Hashable, ...]:
+        """Equal for calls with equal types, layouts, shapes and tiles: one plan serves them."""
+        parts = self._parts
+        if None in parts:
+            pairs = zip(parts, self.values, strict=True)
+            return tuple(device.scalar_key(v) if p is None else p for p, v in pairs)
+        return tuple(parts)
+
+    def placed(self, device: Device) -> tuple[Any, ...]:
+        """The values, with what is not placed in place on `device`, or to be uploaded there."""
+        values = list(self.values)
+        for i, x in self.unplaced.items():
+            values[i] = import_array.in_place(x, device) if isinstance(x, np.ndarray) else x
+        return tuple(values)
+
+    def check_aliases(self, kernel: str, parameters: tuple[Parameter, ...]) -> None:
+        """Refuse an output in the storage of another argument.
+
+        Raises:
+            AliasError: there is one.
+        """
+        inner = [(i, t) for i, t in self._members() if isinstance(t, Tensor)]
+        found = [(i, t) for i, t in self.tensors + inner if t.device is not None]
+        for n, (i, a) in enumerate(found):
+            for j, b in found[n + 1 :]:
+                p, q = parameters[i], parameters[j]
+                if (p.is_output or q.is_output) and a.storage.meets(b.storage):
+                    out, other = (p, q) if p.is_output else (q, p)
+                    where = "the same storage" if a.storage is b.storage else "memory that overlaps"
+                    raise AliasError(
+                        f"kernel {kernel}: {out.name}, which may be written, and {other.name} are "
+                        f"in {where}: {a!r}, {b!r}.\n"
+                        "Blocks run in no order, so one may read what another has written. Pass "
+                        "a copy (await t.dup()), or, if the kernel is written for it, declare it "
+                        "@na.launcher(may_alias=True)."
+                    )
+
+    def storages_differ(self) -> bool:
+        """Whether no two tensors share memory: the quick answer of nearly every call."""
+        tensors = self.tensors
+        if self.tuples:
+            return False
+        if len(tensors) == 2:
+            return tensors[0][1].storage_id != tensors[1][1].storage_id
+        return len({t.storage_id for _, t in tensors}) == len(tensors)
+
+    def by_name(self, parameters: tuple[Parameter, ...]) -> dict[str, Any]:
+        """The arguments as preconditions see them: a partition as its tensor."""
+        found = {p.name: v for p, v in zip(parameters, self.values, strict=True)}
+        return found | {parameters[i].name: a for i, a in self.arrays().items()}
+
+    def arrays(self) -> dict[int, ArrayArgument]:
+        """Every array, by position."""
+        host = {i: array for i, array in self.host if i not in self.records}
+        return dict(self.tensors) | host
+
+    def keys(self, device: protocols.Device) -> list[Hashable]:
+        """Each argument's part of a compiled kernel's key."""
+        arrays: dict[int, Any] = self.arrays()
+        if self.tuples:
+            arrays |= self.tuples
+        return [_key(arrays.get(i), v, device) for i, v in enumerate(self.values)]
+
+
+def _key(array: Any, value: Any, device: protocols.Device) -> Hashable:
+    if array is None:
+        return device.scalar_key(value)
+    if isinstance(array, tuple):
+        return replaced(
+            array, lambda v: _key(v if isinstance(v, Tensor | np.ndarray) else None, v, device)
+        )
+    if isinstance(array, Tensor):
+        return array.key
+    return ArrayKey(layout.dtype_key(array.dtype), array.ndim, "C")

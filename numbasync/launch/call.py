@@ -1,0 +1,264 @@
+"""Launches as operations: one call of a kernel, from its arguments to work on a stream.
+
+A call of plain arguments whose plan is known is enqueued at once; any other one step by step.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from sys import _getframe
+from typing import Any
+
+import numpy as np
+
+from numbasync.backend import protocols
+from numbasync.device.callsite import call_site
+from numbasync.device.device import Device
+from numbasync.device.storage import MemoryPool
+from numbasync.device.submission import Submission
+from numbasync.errors import DeviceMismatchError, InternalError
+from numbasync.launch.arguments import Bound
+from numbasync.launch.fast_path import Form
+from numbasync.launch.kernel import KernelSpec
+from numbasync.launch.parameters import Role
+from numbasync.launch.plan import DEFAULT, Config, Plan
+from numbasync.launch.result import LaunchResult as LaunchResult
+from numbasync.launch.tuple_arguments import replaced
+from numbasync.ops.context import Context
+from numbasync.ops.op import DeviceOp, Steps
+from numbasync.ops.operands import common_stream, refusing
+from numbasync.ops.pickling import Recipe, packed
+from numbasync.tensors.copies import download, order, upload
+from numbasync.tensors.copy_ops import operands_of
+from numbasync.tensors.expected_results import foreseen
+from numbasync.tensors.inout import InOut, check_settled, note
+from numbasync.tensors.tensor import Tensor
+
+
+class Launch(DeviceOp[LaunchResult]):
+    """One call of a kernel. Gives its arguments back, as a named tuple in signature order."""
+
+    _form: Form | None = None
+    _tensors: tuple[Tensor, ...]
+    _parts: tuple[Any, ...]
+    _lazy: tuple[int, ...] = ()
+    _bound: Bound | None = None
+    is_quick = True
+
+    def __init__(self, launcher: KernelSpec, values: tuple[Any, ...], config: Config) -> None:
+        frame = _getframe(2)  # whoever calls the kernel
+        self._site = frame.f_code, frame.f_lasti
+        self._launcher = launcher
+        self._values = values
+        self._config = config
+        if config.stream is not None:
+            self.stream = config.stream
+        form = launcher.form(values)
+        taken = None if form is None else form.take(values)
+        if taken is not None:
+            self._form = form
+            self._tensors, self._parts = taken
+            return
+        self.is_quick = False
+        self._free = False  # a refused call needs no warning
+        self._lazy = tuple(i for i, value in enumerate(values) if isinstance(value, DeviceOp))
+        if self._lazy:
+            with refusing(values):
+                self.stream = common_stream((values[i] for i in self._lazy), config.stream)
+                launcher.check(self._foreseen())
+        else:
+            self._bound = launcher.bind(values)
+        for i in self._lazy:
+            values[i].claim()
+        self._free = True
+
+    def _recipe(self) -> Recipe:
+        return _launched, (self._launcher, packed(self._values), self._config)
+
+    @property
+    def label(self) -> str:
+        return self._launcher.label
+
+    @property
+    def is_node(self) -> bool:  # type: ignore[override]
+        return self._form is not None or (self._bound is not None and not self._bound.uploads())
+
+    def foreseen(self) -> Any:
+        """What it is going to give, as far as that is known; see `foreseen`."""
+        values = (v.array if type(v) is InOut else v for v in self._foreseen())
+        return self._launcher.result(tuple(values))
+
+    def _foreseen(self) -> tuple[Any, ...]:
+        """The arguments, as far as they are known before the lazy ones are run."""
+        values = list(self._values)
+        for i in self._lazy:
+            values[i] = foreseen(values[i])
+        return tuple(values)
+
+    def again(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Launch:
+        """Another call of the kernel, with what this one had in brackets."""
+        return Launch(self._launcher, self._launcher.arrange(args, kwargs), self._config)
+
+    def plan_on(self, device: protocols.Device) -> Plan | None:
+        """What a call of plain arguments launches there, if such a call has been made before."""
+        if self._form is None:
+            return None
+        return self._launcher.planner.plans.get((device, self._parts, self._config.extents))
+
+    def at_once(self, submission: Submission, pool: MemoryPool | None) -> bool:
+        launcher = self._launcher
+        backend = submission.stream.device.backend
+        # `plan_on`, without a call: this is part of every launch.
+        plan = launcher.planner.plans.get((backend, self._parts, self._config.extents))
+        if self._form is None or plan is None or plan.empty:
+            return False
+        submission.launched += launcher.names  # before: the message of a fault lists it
+        return self._form.enqueue(plan, self._values, self._tensors, submission)
+
+    def operands(self) -> frozenset[int] | None:
+        if self._form is not None:
+            return operands_of(*self._tensors)
+        bound = self._bound
+        if bound is None or bound.uploads() or bound.sources:
+            return None
+        return operands_of(*(tensor for _, tensor in bound.tensors))
+
+    def result(self) -> LaunchResult:
+        return self._launcher.result(self._values)
+
+    def arguments(self, ctx: Context) -> Steps[Bound]:
+        """The arguments, once the lazy ones have been run."""
+        if not self._lazy:
+            return self._bound or self._launcher.bind(self._values)
+        values = list(self._values)
+        for i in self._lazy:
+            values[i] = yield from values[i].steps(ctx)
+        return self._launcher.bind(tuple(values))
+
+    def steps(self, ctx: Context) -> Steps[LaunchResult]:
+        launcher, config, device = self._launcher, self._config, ctx.device
+        bound = yield from self.arguments(ctx)
+        given = bound.given()
+        if bound.unplaced:
+            bound = launcher.bind(bound.placed(device))
+        if launcher.preconditions:
+            values = bound.by_name(launcher.parameters)
+            for condition in launcher.preconditions:
+                condition.check(values)
+        plan = launcher.planner.find(bound, config, device.backend)
+        if plan is None:
+            executable = yield from _compiled(launcher, bound, device)
+            plan = launcher.planner.make(bound, config, device, executable)
+        uploads = bound.uploads() if bound.tuples else bound.host
+        if uploads and ctx.admission is not None:
+            yield from ctx.room(sum(2 * array.nbytes for _, array in uploads))
+        if uploads and not plan.empty:
+            named = ((launcher.parameters[i].name, array) for i, array in uploads)
+            check_settled(launcher.name, named)
+        if not plan.empty:
+            if bound.sources:
+                order(ctx, *bound.sources)
+            with device.leasing:
+                args, uploaded = _lease(launcher, bound, ctx)
+                ctx.queue.launch(plan.work, args)
+            ctx.launched(launcher.names, self)
+            for i, array in bound.inouts.items():
+                yield from download(ctx, uploaded[i], array)
+                note(ctx, array)
+        return launcher.result(given)
+
+    def _width(self) -> int:
+        return len(self._values)
+
+    def _describe(self) -> str:
+        return self._launcher.label
+
+
+def _launched(*made_of: Any) -> Launch:
+    """One that was pickled. The class itself asks who calls its caller, which nobody need do."""
+    return Launch(*made_of)
+
+
+class Compile(DeviceOp[None]):
+    """Compiles the variant for these arguments, launches nothing."""
+
+    unordered = True
+
+    def __init__(self, launcher: KernelSpec, values: tuple[Any, ...]) -> None:
+        self._free = False  # a refused one needs no warning
+        self._site = call_site(2)
+        self._launch = Launch(launcher, values, DEFAULT)
+        self._free = True
+        self._launch.claim()
+        self._launcher = launcher
+
+    def steps(self, ctx: Context) -> Steps[None]:
+        bound = yield from self._launch.arguments(ctx)
+        if bound.unplaced:
+            bound = self._launcher.bind(bound.placed(ctx.device))
+        yield from _compiled(self._launcher, bound, ctx.device)
+
+    def _describe(self) -> str:
+        return f"{self._launcher.name}.compile()"
+
+
+def _compiled(launcher: KernelSpec, bound: Bound, device: Device) -> Steps[protocols.Executable]:
+    """The compiled variant for these arguments; compiled first, if it is new."""
+    kernel, keys = launcher.planner.variant(bound, device.backend)
+    found = kernel.find(device.backend, keys)
+    if found is None:
+        yield kernel.compilation(device.backend, keys)
+        found = kernel.find(device.backend, keys)
+        if found is None:
+            raise InternalError(f"kernel {launcher.name} was compiled and is not there")
+    return found
+
+
+def _lease(launcher: KernelSpec, bound: Bound, ctx: Context) -> tuple[list[Any], dict[int, Tensor]]:
+    """Take every array of a launch for its stream; the arguments as the backend wants them, and
+    what was uploaded.
+    """
+    parameters = launcher.parameters
+    args: list[Any] = list(bound.values)
+
+    # Tensors before NumPy arrays: one of another device is found before anything is uploaded.
+    def handle(i: int, tensor: Tensor) -> Any:
+        try:
+            if parameters[i].is_output:
+                ctx.write(tensor.storage, tensor)
+            else:
+                ctx.read(tensor.storage, tensor)
+        except DeviceMismatchError:
+            raise DeviceMismatchError(
+                f"kernel {launcher.name}: {parameters[i].name} is {tensor!r}, but the launch goes "
+                f"to {ctx.device.label}.\n"
+                "Run it on a stream of the tensor's device, or inside `with na.use_device(d):`."
+            ) from None
+        return tensor.handle
+
+    def member(i: int, value: Any) -> Any:
+        return handle(i, value) if isinstance(value, Tensor) else value
+
+    def uploaded_handle(array: Any) -> Any:
+        if not isinstance(array, np.ndarray):
+            return array
+        made = Tensor.allocate(ctx, array.shape, array.dtype)
+        upload(ctx, made, array)
+        return made.handle
+
+    for i, tensor in bound.tensors:
+        args[i] = handle(i, tensor)
+    for i, values in bound.tuples.items():
+        args[i] = replaced(values, partial(member, i))
+    uploaded: dict[int, Tensor] = {}
+    for i, array in bound.host:
+        tensor = uploaded[i] = Tensor.allocate(ctx, array.shape, array.dtype)
+        upload(ctx, tensor, array)
+        args[i] = tensor.handle
+    for i in bound.tuples:
+        args[i] = replaced(args[i], uploaded_handle)
+    # A tile's extents follow its array; from the back, so that positions stay.
+    for i, partition in reversed(bound.partitions.items()):
+        if parameters[i].role is Role.TILE:
+            args[i + 1 : i + 1] = partition.tile
+    return args, uploaded

@@ -1,0 +1,169 @@
+"""Forms: calls whose arguments are of Python types that have been seen to fit.
+
+What a kernel's parameters say about a call depends on the types of its arguments first. So a
+call of known types is taken without asking again, if its arguments are the plain ones: tensors
+with memory of their own, partitions of such, and numbers. Any other call is bound with care:
+see `arguments`.
+
+Each form has two functions of its own, written for its arguments: loops over them would cost
+twice as much as everything else that Python does for a launch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import NoneType
+from typing import Any
+
+from numbasync.device.storage import MANY_READERS
+from numbasync.device.submission import Submission
+from numbasync.launch.arguments import TYPED
+from numbasync.launch.parameters import Parameter
+from numbasync.launch.plan import Plan
+from numbasync.tensors.partition import Partition
+from numbasync.tensors.tensor import SharedTensor, Tensor
+
+Kinds = tuple[type, ...]
+# The tensors of a call, and those of its partitions; and what its plan depends on, equal to
+# `Bound.fingerprint`.
+Taken = tuple[tuple[Tensor, ...], tuple[Any, ...]]
+
+
+class Form:
+    """Calls of one kernel with arguments of the same Python types.
+
+    Attributes:
+        take: the call, if it is a plain one; else None. Refuses nothing: whoever looks closer does.
+        enqueue: launch such a call, of a plan, its values and its tensors, with the leases that
+            it needs; False, and nothing has happened, if it must wait for other streams, or be
+            refused.
+    """
+
+    __slots__ = ("enqueue", "take")
+
+    def __init__(self, parameters: tuple[Parameter, ...], kinds: Kinds, may_alias: bool) -> None:
+        names: dict[str, Any] = {
+            "MOST": MANY_READERS, "are_busy": _are_busy, "is_busy": _is_busy
+        }  # fmt: skip
+        names |= {f"k{i}": k for i, k in enumerate(kinds)}
+        arrays = [i for i, k in enumerate(kinds) if k in _ARRAYS]
+        outputs = [i for i in arrays if parameters[i].is_output]
+        text = _take(kinds, arrays, outputs, may_alias) + _enqueue(len(kinds), arrays, outputs)
+        exec("\n".join(text), names)  # noqa: S102 - built from positions alone
+        self.take: Callable[[tuple[Any, ...]], Taken | None] = names["take"]
+        self.enqueue: Callable[[Plan, tuple[Any, ...], tuple[Tensor, ...], Submission], bool] = (
+            names["enqueue"]
+        )
+
+    @staticmethod
+    def of(parameters: tuple[Parameter, ...], kinds: Kinds, may_alias: bool) -> Form | None:
+        """The form of calls of these types; None if they need a closer look."""
+        if all(_is_plain(p, k) for p, k in zip(parameters, kinds, strict=True)):
+            return Form(parameters, kinds, may_alias)
+        return None
+
+
+_ARRAYS = frozenset({Tensor, SharedTensor, Partition})
+
+
+def _is_plain(p: Parameter, kind: type) -> bool:
+    if kind is Tensor or kind is Partition:
+        return p.takes_tensor
+    if kind is SharedTensor:
+        return p.takes_tensor and not p.is_output
+    if kind is NoneType:
+        return p.takes_none
+    return p.takes_number and (kind is int or kind in TYPED)
+
+
+def _take(kinds: Kinds, arrays: list[int], outputs: list[int], may_alias: bool) -> list[str]:
+    """`take(values)`: v are the values, t the tensors, s their storages, f the fingerprints."""
+    lines = ["def take(values):", f"    {_all('v', range(len(kinds)))}= values"]
+    for i in arrays:
+        of = f"v{i}" if kinds[i] is Tensor else f"v{i}.tensor"
+        tiles = f"v{i}" if kinds[i] is Partition and i in outputs else f"t{i}"
+        lines += [
+            f"    t{i} = {of}", f"    s{i} = t{i}.own_storage",
+            f"    if s{i} is None or t{i}.source is not None: return None",
+            f"    f{i} = {tiles}.fingerprint",
+        ]  # fmt: skip
+    for i, k in enumerate(kinds):
+        if k is int:
+            lines.append(f"    if not -(2**63) <= v{i} < 2**63: return None")
+    if len(arrays) > 1 and not may_alias:
+        marks = [f"s{i}.identity" for i in arrays]
+        same = f"{marks[0]} == {marks[1]}"
+        if len(arrays) > 2:
+            same = f"len({{{', '.join(marks)}}}) < {len(marks)}"
+        lines.append(f"    if {same}: return None")
+    parts = "".join(f"f{i}, " if i in arrays else f"k{i}, " for i in range(len(kinds)))
+    lines.append(f"    return ({_all('t', arrays)}), ({parts})")
+    return lines
+
+
+def _enqueue(count: int, arrays: list[int], outputs: list[int]) -> list[str]:
+    """`enqueue(plan, values, tensors, submission)`.
+
+    First all questions, then the launch, then the records: what the device has to do begins as
+    early as can be, and an error leaves no lease.
+    """
+    lines = [
+        "def enqueue(plan, values, tensors, submission):",
+        "    stream = submission.stream",
+        "    device = stream.device",
+        "    backend = device.backend",
+        f"    {_all('v', range(count))}= values",
+        f"    {_all('t', arrays)}= tensors" if arrays else "    pass",
+        "    with device.leasing:",
+    ]
+    for i in arrays:
+        lines += [
+            f"        s{i} = t{i}.own_storage",
+            f"        if s{i} is None or s{i}.plain_device is not backend: return False",
+            f"        w = s{i}.writer",
+            "        if w is not None and not w.done and w.stream is not stream and is_busy(w):",
+            "            return False",
+        ]
+        if i in outputs:
+            lines.append(f"        if s{i}.readers and are_busy(s{i}, stream): return False")
+    values = (f"t{i}.own_handle or t{i}.handle" if i in arrays else f"v{i}" for i in range(count))
+    kept = "".join(f"s{i}, " for i in arrays)
+    lines += [
+        f"        submission.kept += ({kept})",
+        "        submission.queue = stream.backend.launch(",
+        f"            plan.work, [{', '.join(values)}], submission.queue",
+        "        )",
+    ]
+    for i in arrays:
+        if i in outputs:
+            lines += [
+                f"        if s{i}.writer is not submission:",
+                f"            s{i}.writer = submission",
+                f"        if s{i}.readers: s{i}.readers = {{}}",
+            ]
+        else:
+            lines += [
+                f"        r = s{i}.readers",
+                "        if r.get(stream) is not submission:",
+                f"            if len(r) >= MOST: r = s{i}.forget_readers()",
+                "            r[stream] = submission",
+            ]
+    return [*lines, "    return True"]
+
+
+def _all(letter: str, positions: Any) -> str:
+    return "".join(f"{letter}{i}, " for i in positions)
+
+
+def _is_busy(submission: Submission) -> bool:
+    """Whether the device has not passed it, as far as a look tells."""
+    submission.stream.advance()
+    return not submission.done
+
+
+def _are_busy(storage: Any, stream: Any) -> bool:
+    """Whether another stream reads it."""
+    return any(
+        not reader.done and reader.stream is not stream and _is_busy(reader)
+        for reader in list(storage.readers.values())
+    )

@@ -1,0 +1,397 @@
+"""Grids and blocks: pure arithmetic from partitions, shapes and wishes to a launch's extents."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from numbasync.backend.protocols import Dim3, Limits
+from numbasync.errors import LaunchError
+from numbasync.launch.axes import Usage
+from numbasync.tensors.partition import Partition
+
+AXES = "xyz"
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """Blocks of a launch, and threads of a block."""
+
+    grid: Dim3
+    block: Dim3
+
+    @property
+    def threads(self) -> int:
+        x, y, z = self.block
+        return x * y * z
+
+
+def dim3(extent: Any, what: str, kernel: str) -> Dim3:
+    """One to three positive extents, filled up with ones.
+
+    Raises:
+        LaunchError: they are not one to three whole numbers of at least 1.
+    """
+    if type(extent) is int and extent > 0:  # the usual form, and the quickest
+        return extent, 1, 1
+    try:
+        parts = tuple(
+            map(operator.index, extent if isinstance(extent, tuple | list) else (extent,))
+        )
+    except TypeError:
+        parts = ()
+    if not 1 <= len(parts) <= 3 or any(n < 1 for n in parts):
+        raise LaunchError(
+            f"kernel {kernel}: {what} is one to three whole numbers of at least 1, not {extent!r}."
+        )
+    return (*parts, *(1,) * (3 - len(parts)))  # type: ignore[return-value]  # three in all
+
+
+def check_axes(axes: Any, kernel: str) -> tuple[int, ...] | None:
+    """`axes=` of a launcher: for each tensor axis, the CUDA axis that it lies on."""
+    if axes is None:
+        return None
+    found = tuple(axes) if isinstance(axes, tuple | list) else ()
+    if not found or sorted(found) != list(range(len(found))) or len(found) > 3:
+        raise LaunchError(
+            f"kernel {kernel}: axes= is a permutation such as (1, 0), which puts tensor axis 0 on "
+            f"CUDA axis y and axis 1 on x; not {axes!r}."
+        )
+    return found
+
+
+def _on_cuda_axes(
+    extents: Sequence[int], axes: tuple[int, ...] | None, kernel: str, fill: int = 1
+) -> Dim3:
+    order = axes if axes is not None else tuple(range(len(extents)))
+    if len(order) != len(extents):
+        raise LaunchError(
+            f"kernel {kernel}: axes={order} has {len(order)} axes, the output has {len(extents)}."
+        )
+    on = [fill] * 3
+    for axis, extent in zip(order, extents, strict=True):
+        on[axis] = extent
+    return on[0], on[1], on[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a launch says about its extents.
+
+    Attributes:
+        kernel: its name.
+        partitions: of its outputs, with the parameters' names, in signature order.
+        shape: of the first whole tensor that is an output, if there is one.
+        grid, block: as given explicitly.
+        threads: as given to the launcher, if it was.
+        axes: CUDA axis of each tensor axis; None for the same order.
+        elements: launch this many threads in one dimension (`forall`).
+        usage: what the kernel asks about a thread's place; None: the call says what to launch.
+        bounds: pairs of a CUDA axis and an extent that the kernel compares a thread's coordinate
+            with.
+        reach: pairs of a CUDA axis and how many threads along it have something to do, at least.
+    """
+
+    kernel: str
+    partitions: tuple[tuple[str, Partition], ...]
+    shape: tuple[int, ...] | None
+    grid: Dim3 | None
+    block: Dim3 | None
+    threads: int | Dim3 | None
+    axes: tuple[int, ...] | None
+    elements: int | None = None
+    usage: Usage | None = None
+    bounds: frozenset[tuple[int, int]] = frozenset()
+    reach: frozenset[tuple[int, int]] = frozenset()
+
+
+def resolve(request: Request, limits: Limits, most: int, suggest: Callable[[], int]) -> Geometry:
+    """The extents of a launch.
+
+    Args:
+        limits: of the device.
+        most: threads per block that the compiled kernel allows.
+        suggest: threads per block that suit the kernel; called only if nothing else says.
+
+    Raises:
+        LaunchError: the wishes contradict each other, or exceed a limit.
+    """
+    found = _extents(request, suggest)
+    _check_told_apart(request, found)
+    _check_reach(request, found)
+    _check(request, found, limits, most)
+    return found
+
+
+def _extents(request: Request, suggest: Callable[[], int]) -> Geometry:
+    r = request
+    if r.elements is not None:
+        block = _threads(r, 1, suggest)
+        _check_axes_of_block(r, block, {0}, "forall counts its threads")
+        grid = (-(-r.elements // block[0]), 1, 1)
+        _check_partitions(r, grid)
+        return Geometry(grid, block)
+    exact = [(name, p) for name, p in r.partitions if p.exact]
+    if r.grid is None and exact:
+        name, first = exact[0]
+        grid = _launched_for(r, first)
+    elif r.grid is not None:
+        grid = r.grid
+    elif r.partitions:
+        name, first = r.partitions[0]
+        raise LaunchError(
+            f"kernel {r.kernel}: the grid must be given, because {name} is a partition_prefix, "
+            f"which only bounds it ({first.grid} at most).\n"
+            f"Write {r.kernel}[grid, block](...), or use partition() to cover all of it."
+        )
+    elif r.shape is not None:
+        return _one_thread_an_element(r, r.shape, suggest)
+    else:
+        raise LaunchError(
+            f"kernel {r.kernel}: the grid must be given, because no output says what it is.\n"
+            f"Pass an output as t.partition(tile), or write {r.kernel}[grid, block](...)."
+        )
+    _check_partitions(r, grid)
+    if r.block is not None:
+        return Geometry(grid, r.block)
+    source = _tiled_by(r)
+    if source is None:
+        return Geometry(grid, _threads(r, 1, suggest))
+    return Geometry(grid, _on_cuda_axes(source[1].tile, r.axes, r.kernel))
+
+
+def _launched_for(r: Request, partition: Partition) -> Dim3:
+    """The grid that a partition asks for, or, if it is a prefix, allows."""
+    if partition.blocks is not None:
+        return partition.blocks, 1, 1
+    return _on_cuda_axes(partition.grid, r.axes, r.kernel)
+
+
+def _tiled_by(r: Request) -> tuple[str, Partition] | None:
+    """The partition whose tile is the block, if no wish says what the block is."""
+    if r.block is not None or r.threads is not None or r.elements is not None:
+        return None
+    exact = (named for named in r.partitions if named[1].exact)
+    return next(exact, r.partitions[0] if r.partitions else None)
+
+
+def _check_partitions(r: Request, grid: Dim3) -> None:
+    for name, partition in r.partitions:
+        own = _launched_for(r, partition)
+        if partition.exact and own != grid:
+            blocks = "" if partition.blocks is None else f", mapped to {partition.blocks} blocks"
+            raise LaunchError(
+                f"kernel {r.kernel}: {_giver(r)} has {grid} blocks, but the partition of {name} "
+                f"has {own}: shape {partition.tensor.shape} in tiles of {partition.tile}{blocks}.\n"
+                f"{_agree(r)}"
+            )
+        if not partition.exact and any(a > b for a, b in zip(grid, own, strict=True)):
+            raise LaunchError(
+                f"kernel {r.kernel}: a grid of {grid} blocks is larger than {name} has tiles: "
+                f"{own}."
+            )
+
+
+def _agree(r: Request) -> str:
+    """What to write instead of a grid and a partition that differ, or of two partitions."""
+    if r.elements is not None:
+        return "Leave forall out, since the partition says the grid; or pass the tensor whole."
+    if any(p.blocks is not None for _, p in r.partitions):
+        return (
+            "A mapped launch has a grid of (blocks, 1, 1): map all partitions to as many blocks, "
+            "and pass outputs that the kernel does not walk through whole."
+        )
+    return "Choose tiles that give equal grids, or partition_prefix() for the larger one."
+
+
+def _giver(r: Request) -> str:
+    """What said the grid, for messages."""
+    if r.elements is not None:
+        return f"forall({r.elements})"
+    return "the grid" if r.grid is not None else f"the partition of {_first(r)}"
+
+
+def _check_axes_of_block(r: Request, block: Dim3, used: set[int], what: str) -> None:
+    """Refuse threads along an axis that no element lies on: each would do the same work."""
+    if any(n > 1 for axis, n in enumerate(block) if axis not in used):
+        along = ", ".join(AXES[axis] for axis in sorted(used))
+        raise LaunchError(
+            f"kernel {r.kernel}: a block of {block} threads, but {what} along {along} only, so "
+            "threads along the other axes would do the same work again.\n"
+            f"Write threads=256, or give the block explicitly: {r.kernel}[grid, block](...)."
+        )
+
+
+def _first(r: Request) -> str:
+    return next(name for name, p in r.partitions if p.exact)
+
+
+def _threads(r: Request, rank: int, suggest: Callable[[], int]) -> Dim3:
+    if isinstance(r.threads, tuple):
+        return r.threads
+    return spread(r.threads if r.threads is not None else suggest(), rank)
+
+
+def spread(threads: int, rank: int) -> Dim3:
+    """A block of at most `threads` threads over `rank` axes: (256,), (16, 16), (8, 8, 4)."""
+    if rank == 1:
+        return threads, 1, 1
+    extents = [1, 1, 1]
+    axis = 0
+    while 2 * extents[0] * extents[1] * extents[2] <= threads:
+        extents[axis] *= 2
+        axis = (axis + 1) % rank
+    return extents[0], extents[1], extents[2]
+
+
+def _one_thread_an_element(
+    r: Request, shape: tuple[int, ...], suggest: Callable[[], int]
+) -> Geometry:
+    if len(shape) > 3:
+        raise LaunchError(
+            f"kernel {r.kernel}: an output of {len(shape)} axes has no grid of its own.\n"
+            f"Write {r.kernel}[grid, block](...), or reshape it to three axes at most."
+        )
+    extents = _on_cuda_axes(shape, r.axes, r.kernel)
+    order = r.axes or tuple(range(len(shape)))
+    used = _used_axes(r, shape, order)
+    if r.block is not None or isinstance(r.threads, tuple):
+        block = r.block or _threads(r, 1, suggest)
+    elif used:
+        block = _on_cuda_axes(_threads(r, len(used), suggest)[: len(used)], tuple(used), r.kernel)
+    else:
+        block = r.threads or 1, 1, 1
+    lies_on = set(order) or {0}
+    _check_axes_of_block(r, block, lies_on, f"the output of shape {shape} has elements")
+    grid = tuple(
+        -(-n // t) if axis in used or not n else 1
+        for axis, (n, t) in enumerate(zip(extents, block, strict=True))
+    )
+    return Geometry(grid, block)  # type: ignore[arg-type]  # three, as both operands
+
+
+def _used_axes(r: Request, shape: tuple[int, ...], order: tuple[int, ...]) -> list[int]:
+    """The CUDA axes that a launch of one thread an element has threads on: those with elements
+    that the kernel asks about.
+
+    Raises:
+        LaunchError: the kernel leaves out an axis with elements, and does not compare its
+            coordinates with the extents of the others.
+    """
+    on = dict(zip(order, shape, strict=False))
+    if r.usage is None or 0 in shape:
+        return sorted(on) or [0]
+    used = [axis for axis in sorted(on) if axis in r.usage.axes]
+    if not on and 0 in r.usage.axes:
+        return [0]
+    left_out = [axis for axis in sorted(on) if axis not in used and on[axis] > 1]
+    if used:
+        is_certain = all((axis, on[axis]) in r.bounds for axis in used)
+    else:
+        is_certain = not (r.usage.axes or r.usage.counts)
+    if left_out and not is_certain:
+        asked = _letters(sorted(r.usage.axes)) or "no axis"
+        raise LaunchError(
+            f"kernel {r.kernel}: the output of shape {shape} has elements along "
+            f"{_letters(sorted(on))}, but the kernel asks for its place along {asked} only, so "
+            f"threads along {_letters(left_out)} would do the same work again.\n"
+            f"Say how many threads there are, {r.kernel}.forall(n)(...) or "
+            f"{r.kernel}[grid, block](...); or compare each index with the output's extent: "
+            "i < z.shape[0]."
+        )
+    return used
+
+
+def _letters(axes: Sequence[int]) -> str:
+    return ", ".join(AXES[axis] for axis in axes)
+
+
+def _check_told_apart(r: Request, found: Geometry) -> None:
+    """Refuse blocks, or threads of a block, that the kernel cannot tell apart, where the call does
+    not ask for them by numbers.
+    """
+    if r.usage is None or r.usage.repeats or 0 in found.grid:
+        return
+    for what, extents, asked, name in (
+        ("threads a block", found.block, r.usage.threads, "threadIdx"),
+        ("blocks", found.grid, r.usage.blocks, "blockIdx"),
+    ):
+        for axis, extent in enumerate(extents):
+            if extent > 1 and axis not in asked:
+                place = f"cuda.{name}.{AXES[axis]}"
+                raise LaunchError(
+                    f"kernel {r.kernel}: {extents} {what}, but the kernel does not ask for {place}"
+                    f", so that those along {AXES[axis]} would do the same work again.\n"
+                    + _fewer(r, name)
+                )
+
+
+def _check_reach(r: Request, found: Geometry) -> None:
+    """Refuse a launch, one thread an element, that leaves out threads with something to do."""
+    if 0 in found.grid or (r.partitions and r.threads is not None):
+        return
+    for axis, letter in enumerate(AXES):
+        launched = found.grid[axis] * found.block[axis]
+        wanted = min((n for a, n in r.reach if a == axis), default=0)
+        if wanted > launched:
+            raise LaunchError(
+                f"kernel {r.kernel}: it compares its index along {letter} with {wanted}, but there "
+                f"are {launched} threads along {letter}; nobody would do the work of the others.\n"
+                f"{_more(r)}; or {r.kernel}[grid, block](...)."
+            )
+
+
+def _more(r: Request) -> str:
+    """What to write where there are too few threads."""
+    if any(p.blocks is not None for _, p in r.partitions):
+        return (
+            "Blocks of a mapped partition visit its tiles in turn: walk through the elements, for i"
+            " in range(cuda.grid(1), z.shape[0], cuda.gridsize(1)); or leave out map()"
+        )
+    rank = len(r.shape or ())
+    if r.usage is not None and len(r.usage.axes) > 1 and rank > 1:
+        turned = tuple(reversed(range(rank)))
+        return f"If x is the output's last axis, write @na.launcher(axes={turned})"
+    return f"Say how many threads there are: {r.kernel}.forall(n)(...)"
+
+
+def _fewer(r: Request, name: str) -> str:
+    explicit = f"say both explicitly: {r.kernel}[grid, block](...)."
+    if name == "blockIdx":
+        return f"Use tiles that leave one block on that axis, or {explicit}"
+    return (
+        "Use cuda.grid(n), say how many threads a block has, @na.launcher(threads=1), or "
+        f"{explicit}"
+    )
+
+
+def _check(r: Request, found: Geometry, limits: Limits, most: int) -> None:
+    tiled = _tiled_by(r)
+    if tiled is None:
+        of, fewer = "", "Use fewer threads a block, such as 256"
+    else:
+        name, partition = tiled
+        of = f", the tile {partition.tile} of {name}'s partition"
+        fewer = "Use a smaller tile, or say how many threads: @na.launcher(threads=256)"
+    allowed = min(most, limits.max_threads_per_block)
+    if found.threads > allowed:
+        why = "the device" if allowed == limits.max_threads_per_block else "the compiled kernel"
+        raise LaunchError(
+            f"kernel {r.kernel}: {found.threads} threads a block ({found.block}{of}) are more than "
+            f"the {allowed} that {why} allows.\n{fewer}."
+        )
+    for axis, extent, bound in zip(AXES, found.block, limits.max_block, strict=True):
+        if extent > bound:
+            raise LaunchError(
+                f"kernel {r.kernel}: a block of {found.block}{of} has {extent} along {axis}, where "
+                f"the device allows {bound}.\n{fewer}; or put the longest axis on x, with axes=."
+            )
+    for axis, extent, bound in zip(AXES, found.grid, limits.max_grid, strict=True):
+        if extent > bound:
+            raise LaunchError(
+                f"kernel {r.kernel}: a grid of {found.grid} has {extent} along {axis}, where the "
+                f"device allows {bound}.\n"
+                "Put the longest axis on x, with axes=, or use larger tiles."
+            )

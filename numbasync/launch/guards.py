@@ -1,0 +1,259 @@
+"""Which threads of a kernel do something, read from the conditions around what it does.
+
+A store lies behind conditions: `if i < z.shape[0]:`, `if i >= len(z): return`, a loop over a range.
+Where each of them lies behind one that compares the thread's coordinate with an extent, threads
+beyond that extent do nothing. A condition is known by the edge of the control flow that it opens.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from typing import Any, TypeAlias
+
+from numbasync.launch import known_functions
+from numbasync.launch.known_functions import NO_CONSTANT, UNKNOWN, Method, Names
+from numbasync.launch.store_analysis import summary
+
+# A CUDA axis; a parameter's position; an axis of it.
+Bound: TypeAlias = tuple[int, int, int]
+# Bounds, each with the number that is added to the extent.
+Bounds: TypeAlias = dict[Bound, int]
+
+SIZE = -1  # in an axis' place: the number of all elements
+_FIRST = -1  # in a parameter's place: `i == 0`, which is within any extent
+LETTERS = {"x": 0, "y": 1, "z": 2}  # the CUDA axes
+_LT, _LE, _GT, _GE, _EQ = operator.lt, operator.le, operator.gt, operator.ge, operator.eq
+_NEGATED: dict[Any, Any] = {_LT: _GE, _LE: _GT, _GT: _LE, _GE: _LT, operator.ne: _EQ}
+_TURNED: dict[Any, Any] = {_LT: _GT, _LE: _GE, _GT: _LT, _GE: _LE, _EQ: _EQ}
+_MORE = {_LT: 0, _LE: 1, _EQ: 1}  # i <= n is i < n + 1
+
+
+def rank_of(names: Names, call: Any) -> int:
+    """How many coordinates `cuda.grid(n)`, or `gridsize`, gives; 3 if that cannot be read."""
+    args = [*call.args, *(v for _, v in call.kws)]
+    rank = names.constant(args[0]) if len(args) == 1 else NO_CONSTANT
+    return rank if isinstance(rank, int) and 1 <= rank <= 3 else 3
+
+
+class Guards:
+    """What stands before the stores of one function."""
+
+    def __init__(self, names: Names) -> None:
+        from numba import cuda
+        from numba.core import ir
+
+        self._ir, self._cuda, self._names = ir, cuda, names
+        self._walked: set[int] = set()  # CUDA axes along which a thread goes on in a loop
+        self._held = self._common()
+
+    def bounded(self) -> frozenset[Bound]:
+        """See `Usage.bounded`: behind these is all that the function does."""
+        return frozenset(b for b, more in self._held.items() if more <= 0 and b[2] != SIZE)
+
+    def reach(self) -> frozenset[tuple[Bound, int]]:
+        """See `Usage.reach`. Not along an axis whose coordinate is compared with anything else,
+        too: then fewer threads may have something to do.
+        """
+        unsure = self._walked.union(self._otherwise_compared())
+        return frozenset((b, more) for b, more in self._held.items() if b[0] not in unsure)
+
+    def _common(self) -> Bounds:
+        """The bounds that stand before every store."""
+        from numba.core.analysis import compute_cfg_from_blocks
+
+        blocks = self._names.blocks
+        acting = [label for label, block in blocks.items() if any(map(self._acts, block.body))]
+        flow = compute_cfg_from_blocks(blocks)
+        above = flow.dominators()
+        edges = list(self._edges())
+        held: list[Bounds] = []
+        for label in acting:
+            if label not in above:
+                continue  # dead code
+            mine: Bounds = {}
+            for start, end, bounds in edges:
+                others = [p for p, _ in flow.predecessors(end) if p != start]
+                if end in above[label] and all(end in above[p] for p in others):
+                    for bound, more in bounds:
+                        mine[bound] = min(more, mine.get(bound, more))
+                        if others:
+                            self._walked.add(bound[0])
+            held.append(mine)
+        common: Bounds = {}
+        for bound in set().union(*held):
+            first = bound[0], _FIRST, 0
+            if bound != first and all(bound in mine or first in mine for mine in held):
+                common[bound] = max(mine[bound] for mine in held if bound in mine)
+        return common
+
+    def _edges(self) -> Iterator[tuple[int, int, list[tuple[Bound, int]]]]:
+        """Edges of the control flow that are taken within bounds only, and these."""
+        for label, block in self._names.blocks.items():
+            end = block.body[-1]
+            if isinstance(end, self._ir.Branch) and end.truebr != end.falsebr:
+                for target, is_true in ((end.truebr, True), (end.falsebr, False)):
+                    bounds = list(self._implied(end.cond, is_true))
+                    if bounds:
+                        yield label, target, bounds
+
+    def _implied(self, variable: Any, is_true: bool) -> Iterator[tuple[Bound, int]]:
+        """The bounds that hold if a condition is true, or is not."""
+        value = self._names.one(variable)
+        op = getattr(value, "op", "")
+        if op == "call" and self._names.callees(value.func) == [bool]:
+            yield from self._implied(value.args[0], is_true)
+        elif op == "unary" and value.fn is operator.not_:
+            yield from self._implied(value.value, not is_true)
+        elif op == "binop" and value.fn is (operator.and_ if is_true else operator.or_):
+            yield from self._implied(value.lhs, is_true)
+            yield from self._implied(value.rhs, is_true)
+        elif op == "binop":
+            fn = value.fn if is_true else _NEGATED.get(value.fn)
+            yield from self._compared(fn, value.lhs, value.rhs)
+            yield from self._compared(_TURNED.get(fn), value.rhs, value.lhs)
+        elif op == "pair_second" and is_true:
+            args = self._range(value)
+            for bound, more in self._compared(_LT, *args[:2]) if len(args) > 1 else ():
+                self._walked.add(bound[0])
+                yield bound, more
+
+    def _compared(self, fn: Any, left: Any, right: Any) -> Iterator[tuple[Bound, int]]:
+        axis, extent = self._coordinate(left), self._extent(right)
+        if axis is None:
+            return
+        if fn is _EQ and self._names.constant(right) == 0:
+            yield (axis, _FIRST, 0), 0
+        elif extent is not None and fn in _MORE:
+            position, along, more = extent
+            yield (axis, position, along), more + _MORE[fn]
+
+    def _range(self, pair: Any) -> list[Any]:
+        """The arguments of the `range` that a loop goes through, of the pair that a step gives."""
+        value = pair
+        for op in ("iternext", "getiter", "call"):
+            value = self._names.one(value.value)
+            if getattr(value, "op", "") != op:
+                return []
+        return list(value.args) if self._calls(value, range) else []
+
+    def _otherwise_compared(self) -> Iterator[int]:
+        """Axes whose coordinate is compared with something that is neither an extent nor 0."""
+        for s in self._names.statements:
+            value: Any = getattr(s, "value", None)
+            op = getattr(value, "op", "")
+            if op == "binop" and value.fn in (*_TURNED, operator.ne):
+                pairs = [(value.lhs, value.rhs), (value.rhs, value.lhs)]
+            elif op == "call" and self._calls(value, range):
+                pairs = [(value.args[0], value.args[1])] if len(value.args) > 1 else []
+            else:
+                continue
+            for left, right in pairs:
+                axis = self._coordinate(left)
+                if axis is not None and self._extent(right) is None:
+                    constant = self._names.constant(right)
+                    if not isinstance(constant, int) or constant > 0:
+                        yield axis
+
+    # --- what acts ---
+
+    def _acts(self, statement: Any) -> bool:
+        """Whether others may see what a statement does: no store to memory of the block's own."""
+        ir = self._ir
+        if isinstance(statement, ir.SetItem | ir.StaticSetItem | ir.SetAttr | ir.DelItem):
+            return not self._is_own(statement.target)
+        value: Any = getattr(statement, "value", None)
+        if getattr(value, "op", "") != "call":
+            return False
+        return any(self._stores(c, value) for c in self._names.callees(value.func))
+
+    def _stores(self, callee: Any, call: Any) -> bool:
+        function = known_functions.function_of(callee)
+        if function is not None:
+            return bool(summary(function).stores)
+        if isinstance(callee, Method):
+            known = (
+                known_functions.METHODS_THAT_VIEW
+                | known_functions.METHODS_THAT_REDUCE
+                | {"type", "sync"}
+            )
+            return callee.name not in known and not self._is_own(callee.owner)
+        effect = None if callee is UNKNOWN else known_functions.known(callee, len(call.args))
+        if effect is None or call.kws or call.vararg is not None:
+            return effect is None or bool(effect[0])
+        return any(i < len(call.args) and not self._is_own(call.args[i]) for i in effect[0])
+
+    def _is_own(self, variable: Any) -> bool:
+        """Whether an array is certainly in memory of the block, or of the thread."""
+        makers = self._cuda.shared.array, self._cuda.local.array
+        return any(self._calls(self._names.one(variable), f) for f in makers)
+
+    # --- what is compared ---
+
+    def _item(self, value: Any) -> tuple[Any, int] | None:
+        """Of `tuple[2]`, whether by index or by unpacking: what the tuple was assigned, and 2."""
+        if getattr(value, "op", "") not in ("static_getitem", "getitem"):
+            return None
+        index = value.index if value.op == "static_getitem" else self._names.constant(value.index)
+        whole = self._names.one(value.value)
+        if getattr(whole, "op", "") == "exhaust_iter":
+            whole = self._names.one(whole.value)
+        return (whole, index) if type(index) is int else None
+
+    def _coordinate(self, variable: Any) -> int | None:
+        """The axis along which a variable is the thread's coordinate in the grid."""
+        value = self._names.one(variable)
+        item = self._item(value)
+        if item is not None:
+            whole, index = item
+            if self._calls(whole, self._cuda.grid) and 0 <= index < rank_of(self._names, whole) > 1:
+                return index
+            return None
+        if self._calls(value, self._cuda.grid):
+            return 0 if rank_of(self._names, value) == 1 else None
+        if getattr(value, "op", "") != "binop" or value.fn is not operator.add:
+            return None
+        for one, other in ((value.lhs, value.rhs), (value.rhs, value.lhs)):
+            product = self._names.one(one)
+            if getattr(product, "op", "") != "binop" or product.fn is not operator.mul:
+                continue
+            axis = self._axis_of(other, self._cuda.threadIdx)
+            for a, b in ((product.lhs, product.rhs), (product.rhs, product.lhs)):
+                along = self._axis_of(a, self._cuda.blockIdx)
+                if axis is not None and axis == along == self._axis_of(b, self._cuda.blockDim):
+                    return axis
+        return None
+
+    def _calls(self, value: Any, function: Any) -> bool:
+        is_call = getattr(value, "op", "") == "call"
+        return is_call and self._names.callees(value.func) == [function]
+
+    def _axis_of(self, variable: Any, place: Any) -> int | None:
+        value = self._names.one(variable)
+        if getattr(value, "op", "") != "getattr" or self._names.callees(value.value) != [place]:
+            return None
+        return LETTERS.get(value.attr)
+
+    def _extent(self, variable: Any) -> tuple[int, int, int] | None:
+        """The parameter, the axis of it of which a variable is the extent, and what is added."""
+        value = self._names.one(variable)
+        op = getattr(value, "op", "")
+        if op == "binop" and value.fn in (operator.sub, operator.add):
+            more, extent = self._names.constant(value.rhs), self._extent(value.lhs)
+            if type(more) is not int or extent is None:
+                return None
+            position, axis, before = extent
+            return position, axis, before + (more if value.fn is operator.add else -more)
+        item = self._item(value)
+        if item is not None:
+            whole, axis = item
+            if getattr(whole, "op", "") != "getattr" or whole.attr != "shape":
+                return None
+            array = self._names.one(whole.value)
+        elif self._calls(value, len):
+            array, axis = self._names.one(value.args[0]), 0
+        elif op == "getattr" and value.attr == "size":
+            array, axis = self._names.one(value.value), SIZE
+        else:
+            return None
+        return (array.index, axis, 0) if isinstance(array, self._ir.Arg) else None

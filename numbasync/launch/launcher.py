@@ -1,0 +1,404 @@
+"""Kernel calls: `@launcher` turns a `@cuda.jit` kernel into a function that gives operations.
+
+Everything that can be wrong with a call is found before anything of it is enqueued.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import cached_property, partial
+from inspect import Signature
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, overload
+from weakref import WeakValueDictionary
+
+import numpy as np
+
+from numbasync.backend.protocols import Dim3
+from numbasync.device import stream as streams
+from numbasync.device.stream import AnyStream, Stream
+from numbasync.errors import LauncherError, LaunchError
+from numbasync.launch import grid as grids
+from numbasync.launch.arguments import Bound
+from numbasync.launch.call import Compile, Launch, LaunchResult
+from numbasync.launch.fast_path import Form, Kinds
+from numbasync.launch.parameters import check_kernel, parameters
+from numbasync.launch.plan import (
+    DEFAULT,
+    Config,
+    Planner,
+    as_device_function,
+    in_order,
+    whole_bytes,
+)
+from numbasync.launch.preconditions import Precondition
+from numbasync.launch.result import ResultType, pickle_intrinsics_by_name, result_type
+from numbasync.ops.op import DeviceOp
+from numbasync.ops.operands import refusing
+from numbasync.ops.run import describe
+from numbasync.tensors.expected_results import UNKNOWN
+
+if TYPE_CHECKING:  # na.Launcher alone is that of any kernel, which only newer Pythons can say
+    from typing_extensions import ParamSpec as ParamSpecWithDefault
+
+    P = ParamSpecWithDefault("P", default=...)
+else:
+    P = ParamSpec("P")  # what a kernel is called with
+
+
+class _CallSignature:
+    """`__signature__` of what is called with a kernel's arguments, for editors and `help`."""
+
+    def __get__(self, owner: Any, kind: type) -> Any:
+        if owner is None:
+            return None  # the class itself is called with something else
+        launcher: Launcher[Any] = getattr(owner, "_launcher", owner)
+        return inspect.signature(launcher.py_func).replace(return_annotation=Launch)
+
+
+class Configured(Generic[P]):
+    """A kernel with its launch extents: `kernel[grid, block]`, `kernel.forall(n)`."""
+
+    __signature__ = _CallSignature()
+
+    def __init__(self, launcher: Launcher[P], config: Config) -> None:
+        self._launcher = launcher
+        self._config = config
+
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Launch:
+        return Launch(self._launcher, self._launcher.arrange(args, kwargs), self._config)
+
+    def __repr__(self) -> str:
+        c = self._config
+        extents = f"{c.elements} threads" if c.elements is not None else f"{c.grid}, {c.block}"
+        return f"<{self._launcher.name}[{extents}]>"
+
+
+MOST_CONFIGURED = 256  # of one kernel; a program that launches ever new extents starts over
+
+
+def _is_plain(config: Any) -> bool:
+    """Whether it is of whole numbers only: 1.0 and True equal 1 and may be refused, a stream is not
+    to be kept.
+    """
+    if type(config) is not tuple:
+        return False
+    for part in config:
+        if type(part) is tuple:
+            for n in part:
+                if type(n) is not int:
+                    return False
+        elif type(part) is not int:
+            return False
+    return True
+
+
+class CpuEngine(NamedTuple):
+    """What runs a kernel on the CPU device.
+
+    Attributes:
+        name: `"compiled"`, `"interpreted"` or `"none yet"`.
+        why: what cannot be compiled, and its line; empty if all can.
+    """
+
+    name: str
+    why: str
+
+
+class Launcher(Generic[P]):
+    """A kernel whose calls are operations. Made by `@launcher`.
+
+    Attributes:
+        kernel: the Numba dispatcher.
+        name: the kernel's name.
+        names: that alone, as a submission lists what it has launched.
+        parameters: its parameters and their roles.
+        may_alias: the kernel is written for outputs that share storage with other arguments.
+        Result: the type of its results, a named tuple.
+
+    It is pickled by its name, or with cloudpickle by value.
+    """
+
+    __signature__ = _CallSignature()
+
+    def __init__(
+        self,
+        dispatcher: Any,
+        threads: int | tuple[int, ...] | None,
+        axes: tuple[int, ...] | None,
+        preconditions: Iterable[str],
+        may_alias: bool,
+        result: ResultType | None = None,
+    ) -> None:
+        self.py_func: FunctionType = dispatcher.py_func
+        self.name = self.py_func.__name__
+        self.parameters = parameters(self.py_func)
+        only = self.py_func.__code__.co_kwonlyargcount
+        if only:
+            dispatcher = in_order(dispatcher)
+        self.kernel = dispatcher
+        self.may_alias = may_alias
+        names = [p.name for p in self.parameters]
+        self.label = f"{self.name}({', '.join(names)})"
+        self.names = (self.name,)
+        self._names = names
+        self._positional = len(names) - only
+        self._plain_count = -1 if only else len(names)  # of arguments that need no sorting
+        self._forms: dict[Kinds, Form | None] = {}
+        self._configured: dict[Any, Configured[P]] = {}
+        if isinstance(preconditions, str):
+            raise LauncherError(
+                f"kernel {self.name}: preconditions= is a list of conditions, not one text; write "
+                f"preconditions=[{preconditions!r:.60}]."
+            )
+        self.preconditions = tuple(Precondition(t, self.name, names) for t in preconditions)
+        block: int | Dim3 | None = None
+        if threads is not None:
+            extents = grids.dim3(threads, "threads=", self.name)
+            block = extents if isinstance(threads, tuple) else extents[0]
+        self.planner = Planner(
+            dispatcher, self.parameters, block, grids.check_axes(axes, self.name)
+        )
+        outputs = tuple(i for i, p in enumerate(self.parameters) if p.is_output)
+        texts = tuple(p.text for p in self.preconditions)
+        made_of = (dispatcher, threads, axes, texts, may_alias)
+        kind: Any = result or result_type(self.py_func, names, outputs, made_of)
+        self.Result = kind
+        _launchers[kind] = self
+        pickle_intrinsics_by_name()
+        # Makes the named tuple of a tuple; `kind(*values)` takes twice as long.
+        self.result: Callable[[tuple[Any, ...]], LaunchResult] = partial(tuple.__new__, kind)
+        self.__name__, self.__qualname__ = self.name, self.py_func.__qualname__
+        self.__doc__ = self.py_func.__doc__
+        self.__module__ = self.py_func.__module__
+        self.__wrapped__ = self.py_func
+
+    # --- calling ---
+
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Launch:
+        """The operation that launches the kernel with these arguments; nothing happens yet."""
+        values: tuple[Any, ...] = args
+        if kwargs or len(args) != len(self._names):  # else a call is spared
+            values = self.arrange(args, kwargs)
+        return Launch(self, values, DEFAULT)
+
+    def __getitem__(self, config: Any) -> Configured[P]:
+        """Numba's form: `kernel[grid, block]`, `[grid, block, stream]`, `[..., shared_bytes]`."""
+        if not _is_plain(config):
+            return self._configure(config)
+        found = self._configured.get(config)
+        if found is None:
+            if len(self._configured) >= MOST_CONFIGURED:
+                self._configured.clear()
+            found = self._configured[config] = self._configure(config)
+        return found
+
+    def _configure(self, config: Any) -> Configured[P]:
+        parts: tuple[Any, ...] = config if isinstance(config, tuple) else (config,)
+        if not 2 <= len(parts) <= 4:
+            raise LaunchError(
+                f"kernel {self.name}: write {self.name}[grid, block], [grid, block, stream] or "
+                f"[grid, block, stream, shared_bytes]; not {len(parts)} values."
+            )
+        grid, block, stream, shared_bytes = [*parts, 0, 0][:4]
+        found = Config(
+            grids.dim3(grid, "the grid", self.name),
+            grids.dim3(block, "the block", self.name),
+            self._stream(stream),
+            whole_bytes(shared_bytes, self.name),
+        )
+        return Configured(self, found)
+
+    def _stream(self, value: Any) -> Stream | None:
+        """The stream of brackets; None for 0, the policy's."""
+        if isinstance(value, int) and not value:
+            return None
+        found = value if isinstance(value, Stream) else streams.of_another_library(value, None)
+        if found is None:
+            raise LaunchError(
+                f"kernel {self.name}: the stream is a na.Stream or one of another library, or 0 "
+                f"for the policy's; not {describe(value)}."
+            )
+        return found
+
+    def forall(
+        self, n: int, tpb: int = 0, stream: AnyStream | int | None = None, sharedmem: int = 0
+    ) -> Configured[P]:
+        """Numba's form: `n` threads in one dimension, `tpb` a block or as many as suit."""
+        if not isinstance(n, int | np.integer) or n < 0:
+            raise LaunchError(
+                f"kernel {self.name}: forall({n!r:.60}) threads; write a whole number, 0 or more."
+            )
+        block = grids.dim3(tpb, "tpb", self.name) if tpb else None
+        shared = whole_bytes(sharedmem, self.name)
+        return Configured(self, Config(None, block, self._stream(stream or 0), shared, n))
+
+    def compile(self, /, *args: P.args, **kwargs: P.kwargs) -> DeviceOp[None]:
+        """An operation that compiles for such arguments and launches nothing.
+
+        Tensors of `na.meta` suffice. The variant serves every call with the same dtypes,
+        ranks and layouts on the same device.
+        """
+        return Compile(self, self.arrange(args, kwargs))
+
+    def cpu_engine(self) -> CpuEngine:
+        """What runs this kernel on the CPU device, and why, as far as it has been compiled there
+        (by a call, or by `compile`): `name` is `"compiled"`, `"interpreted"` or `"none yet"`. If
+        only some argument types can be compiled, it is about one that cannot.
+        """
+        found = self.planner.engines()
+        slow = [e for e in found if e[0] != "compiled"]
+        return CpuEngine(*(slow or found or [("none yet", "no call has needed it")])[0])
+
+    # --- used by the operations ---
+
+    def arrange(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        """The arguments in signature order."""
+        names = self._names
+        if not kwargs and len(args) == self._plain_count:
+            return args
+        values = dict(zip(names[: self._positional], args, strict=False))
+        wrong = [k for k in kwargs if k not in names or k in values]
+        values |= kwargs
+        for p in self.parameters:
+            if p.name not in values and p.default is not Signature.empty:
+                values[p.name] = p.default
+        missing = [n for n in names if n not in values]
+        if len(args) > self._positional or wrong or missing:
+            named = wrong or missing
+            these = f"{', '.join(named)} {'is' if len(named) == 1 else 'are'}"
+            problem = (
+                f"{len(args)} arguments came without a name" if len(args) > self._positional
+                else f"{these} unknown or came twice" if wrong
+                else f"{these} missing"
+            )  # fmt: skip
+            with refusing((*args, *kwargs.values())):
+                raise LauncherError(f"kernel {self.label}: {problem}.")
+        return tuple(values[n] for n in names)
+
+    def form(self, values: tuple[Any, ...]) -> Form | None:
+        """The form of calls with arguments of these types; None if they need a closer look."""
+        kinds = tuple(map(type, values))
+        try:
+            return self._forms[kinds]
+        except KeyError:
+            found = None
+            if not self.preconditions:
+                found = Form.of(self.parameters, kinds, self.may_alias)
+            self._forms[kinds] = found
+            return found
+
+    def bind(self, values: tuple[Any, ...]) -> Bound:
+        """The arguments, sorted and checked as far as that needs no device."""
+        bound = Bound(self.name, self.parameters, values)
+        if not self.may_alias and not bound.storages_differ():
+            bound.check_aliases(self.name, self.parameters)
+        return bound
+
+    def check(self, values: tuple[Any, ...]) -> None:
+        """`bind`, for its refusals, of the arguments that are known before others are run."""
+        pairs = zip(self.parameters, values, strict=True)
+        known = [(p, v) for p, v in pairs if not _is_open(v)]
+        parameters = tuple(p for p, _ in known)
+        bound = Bound(self.name, parameters, tuple(v for _, v in known))
+        if not self.may_alias and not bound.storages_differ():
+            bound.check_aliases(self.name, parameters)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _launcher_of, (self.Result,)
+
+    @property
+    def _numba_type_(self) -> Any:
+        # So that another kernel can call this one as a device function.
+        return self._device_function._numba_type_
+
+    @cached_property
+    def _device_function(self) -> Any:
+        return as_device_function(self.kernel)
+
+    def __repr__(self) -> str:
+        names = ", ".join(f"{p.name}: {p.role.value}" for p in self.parameters)
+        engine = self.cpu_engine()
+        how = f", interpreted: {engine.why}" if engine.name == "interpreted" else ""
+        return f"<launcher {self.name}({names}){how}>"
+
+
+def _is_open(value: Any) -> bool:
+    """Whether a value, or one in a tuple that is no launch's result, is not known yet."""
+    if value is UNKNOWN:
+        return True
+    is_plain = isinstance(value, tuple) and not hasattr(type(value), "_output_positions")
+    return is_plain and any(map(_is_open, value))
+
+
+# By the types of their results, with which they are pickled.
+_launchers: WeakValueDictionary[ResultType, Launcher] = WeakValueDictionary()
+# Those that came by value, with what has been compiled of them, for the next time that they come.
+_came: deque[Launcher] = deque(maxlen=32)
+
+
+def _launcher_of(result: ResultType) -> Launcher:
+    found = _launchers.get(result)
+    if found is None:
+        made_of: tuple[Any, Any, Any, Any, Any] = result._made_of
+        found = Launcher(*made_of, result)
+        _came.append(found)
+    return found
+
+
+@overload
+def launcher(function: Callable[P, Any], /) -> Launcher[P]: ...
+@overload
+def launcher(
+    *,
+    threads: int | tuple[int, ...] | None = None,
+    axes: tuple[int, ...] | None = None,
+    preconditions: Iterable[str] = (),
+    may_alias: bool = False,
+    **jit_options: Any,
+) -> Callable[[Callable[P, Any]], Launcher[P]]: ...
+def launcher(
+    function: Any = None,
+    /,
+    *,
+    threads: int | tuple[int, ...] | None = None,
+    axes: tuple[int, ...] | None = None,
+    preconditions: Iterable[str] = (),
+    may_alias: bool = False,
+    **jit_options: Any,
+) -> Any:
+    """Turn a kernel into a function that gives lazy operations.
+
+    Put it above `@cuda.jit`; on a plain function it applies `cuda.jit(**jit_options)`
+    itself. Calling the result with tensors, partitions, arrays of NumPy or other libraries,
+    numbers, or operations that give these, builds a launch; awaiting that gives the
+    arguments back.
+
+    Args:
+        threads: threads a block, where a partition's tile should not say it.
+        axes: CUDA axis of each tensor axis; default: axis 0 on x, 1 on y, 2 on z.
+        preconditions: conditions on the arguments, such as `"x.shape[0] % 64 == 0"`.
+        may_alias: allow an output in the same storage as another argument.
+
+    Raises:
+        LauncherError: the annotations contradict the kernel's code, or it is no kernel.
+    """
+
+    def decorate(kernel: Any) -> Launcher:
+        if isinstance(kernel, Launcher):
+            raise LauncherError(f"{kernel.name} has a launcher already; write @na.launcher once.")
+        if isinstance(kernel, FunctionType):
+            from numba import cuda
+
+            kernel = cuda.jit(**jit_options)(kernel)
+        elif jit_options:
+            raise LauncherError(
+                f"{', '.join(jit_options)}: no option of na.launcher. The kernel is compiled by "
+                "@cuda.jit below it; write the option there."
+            )
+        check_kernel(kernel)
+        return Launcher(kernel, threads, axes, preconditions, may_alias)
+
+    return decorate if function is None else decorate(function)

@@ -1,0 +1,273 @@
+"""What a kernel's parameters are: declared by annotation, or found in its code.
+
+A parameter that is not declared is an output if anything reachable from it is stored to: by
+assignment, by an atomic, through a view, or by a device function that it is handed to. The
+code is read with Numba's own front end, so that what is found is what is compiled.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from types import FunctionType, NoneType, UnionType
+from typing import TYPE_CHECKING, Any, TypeAlias, Union, get_args, get_origin
+
+from numbasync.errors import LauncherError
+from numbasync.launch.store_analysis import Store, summary
+from numbasync.ops.run import describe
+
+if TYPE_CHECKING:
+    # In the kernel they are arrays that are indexed; where it is called, whatever a call takes. No
+    # type is both.
+    KernelInput: TypeAlias = Any
+    KernelOutput: TypeAlias = Any
+    Tile: TypeAlias = Any
+else:
+
+    class KernelInput:
+        """Annotation: an array that the kernel only reads."""
+
+    class KernelOutput:
+        """Annotation: an array that the kernel may write; a partition of it gives the grid."""
+
+    class Tile:
+        """Annotation: a partitioned output of which a block sees its own tile only.
+
+        The tile is clipped at the edge of the tensor; its indices start at 0. Of a mapped partition
+        (`Partition.map`) the kernel's body is run for one tile after the other.
+        """
+
+
+class Role(Enum):
+    """What a parameter is declared to be."""
+
+    INPUT = "KernelInput"
+    OUTPUT = "KernelOutput"
+    TILE = "Tile"
+    SCALAR = "a scalar"
+    ANY = "undeclared"
+
+
+_ROLES: dict[Any, Role] = {
+    KernelInput: Role.INPUT,
+    KernelOutput: Role.OUTPUT,
+    Tile: Role.TILE,
+    int: Role.SCALAR,
+    float: Role.SCALAR,
+    bool: Role.SCALAR,
+    complex: Role.SCALAR,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter of a kernel.
+
+    Attributes:
+        name: as in the signature.
+        role: as annotated.
+        is_output: an array passed here may be written: it is declared so, or, undeclared,
+            the kernel's code stores to it.
+        takes_tensor: a whole tensor may be passed.
+        takes_number: a number may be passed.
+        takes_none: None may be passed: it is the default, or the kernel's code tests for it.
+        is_number: undeclared, and the kernel's code uses it as a number.
+        default: what it is if nothing is passed; `inspect.Parameter.empty` if that is an error.
+    """
+
+    name: str
+    role: Role
+    is_output: bool
+    takes_none: bool = False
+    is_number: bool = False
+    default: Any = inspect.Parameter.empty
+
+    # Asked at every call, so worked out once.
+    takes_tensor: bool = field(init=False)
+    takes_number: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        whole = self.role in (Role.INPUT, Role.OUTPUT, Role.ANY)
+        object.__setattr__(self, "takes_tensor", whole)
+        object.__setattr__(self, "takes_number", self.role in (Role.SCALAR, Role.ANY))
+
+
+def check_kernel(kernel: Any) -> FunctionType:
+    """The Python function of a kernel, which is what `cuda.jit` made of it.
+
+    Raises:
+        LauncherError: it is no kernel that can be launched.
+    """
+    if type(kernel).__name__ == "FakeCUDAKernel":
+        raise LauncherError(
+            f"kernel {getattr(kernel, '__name__', '?')}: NUMBA_ENABLE_CUDASIM is set, so cuda.jit "
+            "made a kernel for Numba's simulator, which numbasync does not use.\n"
+            "Unset it (unset NUMBA_ENABLE_CUDASIM) and start again; without a GPU kernels run on "
+            "the CPU device, which needs no simulator: NUMBASYNC_DEVICE=cpu."
+        )
+    options = getattr(kernel, "targetoptions", None)
+    function = getattr(kernel, "py_func", None)
+    if options is None or not isinstance(function, FunctionType):
+        raise LauncherError(
+            f"{describe(kernel)} is no kernel.\nWrite @na.launcher above @cuda.jit, or above a "
+            "plain function."
+        )
+    if options.get("device"):
+        raise LauncherError(
+            f"{function.__name__} is a device function (device=True), which a kernel "
+            "calls; only kernels are launched."
+        )
+    return function
+
+
+def parameters(function: FunctionType) -> tuple[Parameter, ...]:
+    """The parameters of a kernel.
+
+    Raises:
+        LauncherError: the code contradicts an annotation, gives something back, or cannot be
+            read by Numba; or the signature has `*args`, `**kwargs` or positional-only parameters.
+    """
+    name = function.__name__
+    _check_form(name, function)
+    # Without annotations: they are evaluated one by one, and some may not evaluate.
+    bare = FunctionType(
+        function.__code__, function.__globals__, name, function.__defaults__, function.__closure__
+    )
+    bare.__kwdefaults__ = function.__kwdefaults__
+    plain = inspect.signature(bare).parameters
+    for p in plain.values():
+        if p.kind not in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY):
+            raise LauncherError(
+                f"kernel {name}: parameter {p} is not a plain one; kernels have neither *args, nor "
+                "**kwargs, nor positional-only parameters."
+            )
+    does = summary(positional(function) if function.__code__.co_kwonlyargcount else function)
+    if does.line:
+        raise LauncherError(
+            f"kernel {name} returns a value, in line {does.line} of {function.__code__.co_filename}"
+            "; a kernel has many threads, and nobody to give it to.\n"
+            "Store it to an output, z[i] = ..., and write `return` alone."
+        )
+    roles = _roles(function)
+    stores = [{s for k, s in does.stores if k == i} for i in range(len(plain))]
+    found = []
+    for i, (key, p) in enumerate(plain.items()):
+        role, is_optional = roles.get(key, (Role.ANY, False))
+        parameter = _parameter(name, key, role, stores[i])
+        optional = is_optional or i in does.tested or p.default is None
+        found.append(
+            replace(
+                parameter,
+                takes_none=optional and role is not Role.TILE,
+                is_number=role is Role.ANY and i in does.numbers,
+                default=p.default,
+            )
+        )
+    return tuple(found)
+
+
+def positional(function: FunctionType) -> FunctionType:
+    """The same function with its keyword-only parameters behind the others: Numba has none."""
+    code = function.__code__
+    count = code.co_argcount + code.co_kwonlyargcount
+    made = FunctionType(
+        code.replace(co_argcount=count, co_kwonlyargcount=0), function.__globals__,
+        function.__name__, None, function.__closure__,
+    )  # fmt: skip
+    made.__doc__, made.__module__ = function.__doc__, function.__module__
+    made.__qualname__ = function.__qualname__
+    return made
+
+
+def _parameter(name: str, key: str, role: Role, stores: set[Store]) -> Parameter:
+    # What only may be a store does not contradict a declaration: it is what that is for.
+    if role is Role.INPUT and not stores.isdisjoint({Store.ELEMENTS, Store.IN_PLACE}):
+        raise LauncherError(
+            f"kernel {name} stores to {key}, which is declared na.KernelInput.\n"
+            f"Declare it as what it is, {key}: na.KernelOutput, or remove the store."
+        )
+    if role is Role.SCALAR and Store.ELEMENTS in stores:
+        raise LauncherError(
+            f"kernel {name} stores to elements of {key}, which is declared a number; a number has "
+            f"no elements.\nDeclare an array as {key}: na.KernelOutput, or remove the store."
+        )
+    # `x += 1` is a store if x is an array; if a number comes, being an output means nothing.
+    stored = not stores.isdisjoint({Store.ELEMENTS, Store.IN_PLACE, Store.UNKNOWN})
+    is_output = role in (Role.OUTPUT, Role.TILE) or (role is Role.ANY and stored)
+    return Parameter(key, role, is_output)
+
+
+def _check_form(name: str, function: FunctionType) -> None:
+    if not name.isidentifier():
+        raise LauncherError(
+            f"a kernel needs a name, for its results and messages; {name} is none.\n"
+            "Write it with def, or set f.__name__ = '...' before @na.launcher."
+        )
+    if function.__code__.co_flags & (
+        inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+    ):
+        is_generator = bool(function.__code__.co_flags & inspect.CO_GENERATOR)
+        what = "has a yield" if is_generator else "is an async def"
+        raise LauncherError(
+            f"kernel {name} {what}; a kernel runs on the device from its first line to its last.\n"
+            f"Write a plain `def {name}(...)`; what is awaited is its launch: await {name}(...)."
+        )
+
+
+# --- annotations ---
+
+# How an annotation ends that says what it is though its names are not there when it is read:
+# imported for type checkers alone, or local to the function around the kernel.
+_OR_NONE = re.compile(r"\s*\|\s*None$")
+_DECLARES = re.compile(r"(?:^|\.)(KernelInput|KernelOutput|Tile)$")
+
+
+def _roles(function: FunctionType) -> dict[str, tuple[Role, bool]]:
+    """What each annotated parameter is declared to be, and whether it may be None."""
+    return {key: _role(value, function) for key, value in _annotations(function).items()}
+
+
+def _annotations(function: FunctionType) -> Mapping[str, Any]:
+    if sys.version_info >= (3, 14):  # they are evaluated when asked for
+        import annotationlib
+
+        return annotationlib.get_annotations(function, format=annotationlib.Format.FORWARDREF)
+    return function.__annotations__
+
+
+def _role(annotation: Any, function: FunctionType) -> tuple[Role, bool]:
+    text = annotation
+    for _ in range(2):  # a string in a module whose annotations are strings is one twice
+        text = getattr(annotation, "__forward_arg__", annotation)
+        if not isinstance(text, str):
+            break
+        annotation = _evaluate(text, function)
+    if annotation is text and isinstance(text, str):  # it does not evaluate
+        bare = _OR_NONE.sub("", text.strip())
+        named = _DECLARES.search(bare)
+        return (Role(named[1]) if named else Role.ANY), bare != text.strip()
+    others = [a for a in get_args(annotation) if a is not NoneType]
+    is_optional = get_origin(annotation) in (Union, UnionType) and len(others) == 1
+    try:
+        found = _ROLES.get(others[0] if is_optional else annotation, Role.ANY)
+    except TypeError:  # an annotation may be any object, and some have no hash
+        found = Role.ANY
+    return found, is_optional
+
+
+def _evaluate(text: str, function: FunctionType) -> Any:
+    """The value of an annotation, or its text if that does not evaluate."""
+    names = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            names[name] = cell.cell_contents
+        except ValueError:  # not assigned yet
+            continue
+    try:
+        return eval(text, function.__globals__, names)  # noqa: S307 - the kernel's own annotation
+    except Exception:
+        return text

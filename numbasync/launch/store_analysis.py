@@ -1,0 +1,397 @@
+"""What a function does with its parameters, read from its code with Numba's own front end.
+
+Arrays are followed through names, views, tuples, closures and device functions to the places
+where something is stored. What is not understood counts as a store: a false one costs an
+ordering, a missed one is a race.
+"""
+
+from __future__ import annotations
+
+import inspect
+import operator
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum
+from types import FunctionType
+from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from numbasync.launch import known_functions
+from numbasync.launch.known_functions import NO_CONSTANT, UNKNOWN, Method, Names
+
+# Attributes of an array that are not another view of it.
+_PLAIN = frozenset({"shape", "size", "ndim", "strides", "dtype", "itemsize", "nbytes"})
+
+
+_IDENTITIES = (operator.is_, operator.is_not)
+
+
+def _takes_numbers(callee: Any) -> bool:
+    """Whether a function that is no device function takes numbers and no arrays."""
+    package = getattr(callee, "__module__", None)
+    is_type = isinstance(callee, type) and issubclass(callee, np.generic | int | float | complex)
+    return is_type or callee is range or package in ("math", "cmath")
+
+
+class Store(Enum):
+    """How a parameter is stored to."""
+
+    ELEMENTS = "its elements"
+    IN_PLACE = "x += 1: an array's elements, but a number is only bound anew"
+    MEMBERS = "v = x[i]; v += 1: the elements of a row, but of no row if x has one axis"
+    UNKNOWN = "code that cannot be followed has it, and may store to it"
+
+
+class Form(Enum):
+    """What a variable has of a parameter."""
+
+    WHOLE = "the parameter, or a slice of it"
+    ELEMENT = "what an index gives: a number, or a row"
+    MEMBER = "perhaps this parameter, perhaps another: one of a tuple's members"
+
+
+Root: TypeAlias = tuple[int, Form]
+Found: TypeAlias = set[tuple[int, Store]]
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a caller must know of a function.
+
+    Attributes:
+        stores: positions of parameters, and how they are stored to.
+        returns: positions of parameters, and what of them the result may be.
+        line: where it returns a value other than None; 0 if it does not.
+        tested: positions of parameters that are compared with None.
+        numbers: positions of parameters that are nothing but numbers in it: they have neither
+            elements nor attributes, and no function has them that could ask for these.
+    """
+
+    stores: frozenset[tuple[int, Store]] = frozenset()
+    returns: frozenset[Root] = frozenset()
+    line: int = 0
+    tested: frozenset[int] = frozenset()
+    numbers: frozenset[int] = frozenset()
+
+
+# Weak, so that a kernel that is gone does not stay for what was once found in it.
+_summaries: WeakKeyDictionary[FunctionType, Summary] = WeakKeyDictionary()
+_lock = threading.RLock()
+
+
+def summary(function: FunctionType) -> Summary:
+    """What `function` does with its parameters.
+
+    Functions that call each other are read again until nothing is new, and only then kept:
+    while one is being read, what is known of the others may be too little.
+
+    Raises:
+        LauncherError: Numba cannot read the code.
+    """
+    with _lock:
+        ready = _summaries.get(function)
+        if ready is not None:
+            return ready
+        found: dict[FunctionType, Summary] = {}
+        readers: dict[FunctionType, _Reader] = {}
+
+        def ask(callee: FunctionType) -> Summary:
+            ready = _summaries.get(callee)
+            return ready if ready is not None else found.setdefault(callee, Summary())
+
+        ask(function)
+        changed = True
+        while changed:
+            changed = False
+            for each, before in list(found.items()):
+                if each not in readers:
+                    readers[each] = _Reader(each, ask)
+                found[each] = readers[each].summary()
+                changed |= found[each] != before
+            changed |= len(found) > len(readers)
+        _summaries.update(found)
+        return found[function]
+
+
+def _met(form: Form, store: Store) -> Store:
+    """What a store to a variable is to the parameter that the variable has this form of."""
+    if form is Form.MEMBER or store is Store.UNKNOWN:
+        return Store.UNKNOWN
+    return Store.MEMBERS if form is Form.ELEMENT and store is Store.IN_PLACE else store
+
+
+def _inner(outer: Form, inner: Form) -> Form:
+    """The form of what has form `inner` of a thing that has form `outer`."""
+    if Form.MEMBER in (outer, inner):
+        return Form.MEMBER
+    return Form.ELEMENT if Form.ELEMENT in (outer, inner) else Form.WHOLE
+
+
+class _Reader:
+    """Follows arrays through one function's Numba IR.
+
+    Statements are taken in any order and as often as it takes for nothing to change, so a
+    loop or a branch cannot hide a store.
+    """
+
+    def __init__(self, function: FunctionType, ask: Callable[[FunctionType], Summary]) -> None:
+        from numba.core import ir
+
+        self._ir = ir
+        self._ask = ask
+        self._names = Names(function)
+        self._roots: dict[str, set[Root]] = {}
+        self._harmless = (ir.Del, ir.Print, ir.EnterWith, ir.PopBlock, ir.Terminator)
+
+    def summary(self) -> Summary:
+        statements = self._names.statements
+        assigned = [s for s in statements if isinstance(s, self._ir.Assign)]
+        changed = True
+        while changed:
+            news = [self._flow(s) for s in assigned]
+            changed = any(news)
+        found: Found = set()
+        for statement in statements:
+            found |= self._stores(statement)
+        ends = [s for s in statements if isinstance(s, self._ir.Return)]
+        lines = [s.loc.line for s in ends if self._is_value(s.value)]
+        result = self._of(*(s.value for s in ends))
+        return Summary(
+            frozenset(found), frozenset(result), min(lines, default=0), *self._kinds_of_parameters()
+        )
+
+    def _kinds_of_parameters(self) -> tuple[frozenset[int], frozenset[int]]:
+        """`tested` and `numbers` of the summary."""
+        ir = self._ir
+        tested: set[int] = set()
+        others: set[int] = set()
+        parameters: set[int] = set()
+        for s in self._names.statements:
+            value: Any = getattr(s, "value", None)
+            if isinstance(value, ir.Arg):
+                parameters.add(value.index)
+            if isinstance(s, ir.SetItem | ir.StaticSetItem):
+                others |= self._parameters([s.target])
+            elif not isinstance(s, ir.Assign | ir.Branch):
+                others |= self._parameters(s.list_vars())
+            elif isinstance(value, ir.Expr):
+                mine = self._parameters(value.list_vars())
+                if value.op == "binop" and value.fn in _IDENTITIES:
+                    tested |= mine
+                elif value.op not in ("binop", "unary", "cast", "phi", "inplace_binop"):
+                    others |= mine - self._counted(value)
+        return frozenset(tested), frozenset(parameters - others)
+
+    def _counted(self, value: Any) -> set[int]:
+        """Of a call, the parameters that it takes for numbers."""
+        if value.op in ("getitem", "static_getitem"):
+            return self._parameters(value.list_vars()) - self._parameters([value.value])
+        if value.op != "call":
+            return set()
+        plain = [c for c in self._names.callees(value.func) if _takes_numbers(c)]
+        return self._parameters(value.list_vars()) if plain else set()
+
+    def _parameters(self, variables: Iterable[Any]) -> set[int]:
+        """The parameters that variables are other names for."""
+        values = (v for variable in variables for v in self._names.origins(variable))
+        return {v.index for v in values if isinstance(v, self._ir.Arg)}
+
+    # --- what a variable may be ---
+
+    def _of(self, *variables: Any) -> set[Root]:
+        return set().union(*(self._roots.get(v.name, set()) for v in variables))
+
+    def _members(self, variables: Iterable[Any]) -> set[Root]:
+        return {(i, Form.MEMBER) for i, _ in self._of(*variables)}
+
+    def _flow(self, statement: Any) -> bool:
+        """What the target of an assignment may be; whether that is news."""
+        ir, value = self._ir, statement.value
+        new: set[Root] = set()
+        if isinstance(value, ir.Arg):
+            new = {(value.index, Form.WHOLE)}
+        elif isinstance(value, ir.Var):
+            new = self._of(value)
+        elif isinstance(value, ir.Expr):
+            new = self._of_expression(value)
+        known = self._roots.setdefault(statement.target.name, set())
+        if new <= known:
+            return False
+        known |= new
+        return True
+
+    def _of_expression(self, value: Any) -> set[Root]:
+        op = value.op
+        if op == "call":
+            return self._call(value)[1]
+        if op == "getattr":
+            return set() if value.attr in _PLAIN else self._of(value.value)
+        if op in ("getitem", "static_getitem", "typed_getitem"):
+            return self._of_item(value)
+        if op in ("binop", "inplace_binop"):
+            # A new number or array, or the left one itself; but tuples are strung together.
+            pair = (value.lhs, value.rhs)
+            strung = self._members(pair) if any(map(self._is_tuple, pair)) else set()
+            return strung | (self._of(value.lhs) if op == "inplace_binop" else set())
+        if op in ("unary", "pair_second"):
+            return set()
+        if op in ("cast", "phi", "exhaust_iter", "iternext", "pair_first"):
+            return self._of(*value.list_vars())
+        if op == "getiter":
+            return {(i, _inner(form, Form.ELEMENT)) for i, form in self._of(value.value)}
+        return self._members(value.list_vars())
+
+    def _of_item(self, value: Any) -> set[Root]:
+        is_static = value.op == "static_getitem"
+        index = value.index if is_static else self._names.constant(value.index)
+        items = self._names.items(value.value)
+        if items is not None and isinstance(index, int) and -len(items) <= index < len(items):
+            return self._of(items[index])
+        if index is NO_CONSTANT:
+            slices = self._names.slices(value.index)
+        else:
+            slices = known_functions.is_slice(index)
+        return {
+            (i, Form.WHOLE if slices and form is not Form.MEMBER else _inner(form, Form.ELEMENT))
+            for i, form in self._of(value.value)
+        }
+
+    def _is_tuple(self, variable: Any) -> bool:
+        return self._names.items(variable) is not None or any(
+            form is Form.MEMBER for _, form in self._of(variable)
+        )
+
+    # --- what is stored to ---
+
+    def _stored(self, variables: Iterable[Any], store: Store) -> Found:
+        return {(i, _met(form, store)) for i, form in self._of(*variables)}
+
+    def _stores(self, statement: Any) -> Found:
+        ir = self._ir
+        if isinstance(statement, ir.SetItem | ir.StaticSetItem | ir.SetAttr | ir.DelItem):
+            return self._stored([statement.target], Store.ELEMENTS)
+        if isinstance(statement, self._harmless):
+            return set()
+        if not isinstance(statement, ir.Assign):
+            return self._stored(statement.list_vars(), Store.UNKNOWN)
+        value = statement.value
+        if not isinstance(value, ir.Expr):
+            return set()
+        if value.op == "call":
+            return self._call(value)[0]
+        if value.op == "inplace_binop":
+            return self._stored([value.lhs], Store.IN_PLACE)
+        if value.op == "make_function":  # a closure that the front end left one
+            return self._stored(value.list_vars(), Store.UNKNOWN)
+        return set()
+
+    def _call(self, call: Any) -> tuple[Found, set[Root]]:
+        """What a call stores to, and what its result may be."""
+        stores: Found = set()
+        result: set[Root] = set()
+        for callee in self._names.callees(call.func):
+            more, given = self._effect(callee, call)
+            stores |= more
+            result |= given
+        return stores, result
+
+    def _effect(self, callee: Any, call: Any) -> tuple[Found, set[Root]]:
+        args, rest = list(call.args), call.vararg
+        if rest is not None and (items := self._names.items(rest)) is not None:
+            args, rest = args + items, None
+        named = dict(call.kws)
+        passed = [*args, *named.values(), *([] if rest is None else [rest])]
+        if getattr(call, "varkwarg", None) is not None:
+            callee = UNKNOWN
+            passed.append(call.varkwarg)
+        function = known_functions.function_of(callee)
+        if function is not None:
+            return self._of_function(function, args, named, rest)
+        if isinstance(callee, Method):
+            return self._of_method(callee, passed)
+        effect = None if callee is UNKNOWN else known_functions.known(callee, len(args))
+        if effect is not None:
+            written, is_new = effect
+            out = [named.pop("out")] if "out" in named else []
+            # Where a position is stored to, each argument must be known to be at its own.
+            if rest is None and not (written and named):
+                targets = [args[i] for i in written if i < len(args)] + out
+                result = set() if is_new else self._handed_on(passed)
+                return self._stored(targets, Store.ELEMENTS), result
+        # The function itself may be a parameter.
+        return self._stored(passed, Store.UNKNOWN), self._handed_on([*passed, call.func])
+
+    def _of_method(self, method: Method, passed: list[Any]) -> tuple[Found, set[Root]]:
+        name, owner = method.name, method.owner
+        if name in known_functions.METHODS_THAT_STORE:
+            return self._stored([owner], Store.ELEMENTS), set()
+        if name in known_functions.METHODS_THAT_VIEW:
+            return set(), self._of(owner)
+        if name in known_functions.METHODS_THAT_REDUCE:
+            return self._stored(passed, Store.UNKNOWN), set()
+        origins = self._names.origins(owner)
+        if name == "type" and all(getattr(v, "attr", "") == "dtype" for v in origins):
+            return set(), set()  # z.dtype.type(0)
+        passed = [*passed, owner]
+        return self._stored(passed, Store.UNKNOWN), self._handed_on(passed)
+
+    def _handed_on(self, variables: Iterable[Any]) -> set[Root]:
+        """What a function may give back that was handed these."""
+        # Nothing larger than an element can come of an element.
+        kept = Form.ELEMENT
+        return {(i, f if f is kept else Form.MEMBER) for i, f in self._of(*variables)}
+
+    def _of_function(
+        self, function: FunctionType, args: list[Any], named: dict[str, Any], rest: Any
+    ) -> tuple[Found, set[Root]]:
+        """As `_effect`, for a device function, whose code is there to be read."""
+        code, does = function.__code__, self._ask(function)
+        count, only = code.co_argcount, code.co_kwonlyargcount
+        names = list(code.co_varnames[: count + only])
+        star = count if code.co_flags & inspect.CO_VARARGS else None
+        if star is not None:
+            names.insert(star, "*")  # its place among the parameters
+        # Each parameter, and what it has of the variable that is passed there.
+        passed: list[tuple[int | None, Any, Form]] = []
+        for i, v in enumerate(args):
+            passed.append((i, v, Form.WHOLE) if i < count else (star, v, Form.MEMBER))
+        for name, v in named.items():
+            passed.append((names.index(name) if name in names else None, v, Form.WHOLE))
+        if rest is not None:
+            passed += [(i, rest, Form.MEMBER) for i in range(len(args), count)]
+            passed += [] if star is None else [(star, rest, Form.MEMBER)]
+        stores: Found = set()
+        result: set[Root] = set()
+        for position, variable, has in passed:
+            for i, form in self._of(variable):
+                own = _inner(form, has)
+                if position is None:
+                    stores.add((i, Store.UNKNOWN))
+                stores |= {(i, _met(own, s)) for k, s in does.stores if k == position}
+                result |= {(i, _inner(own, f)) for k, f in does.returns if k == position}
+        return stores, result
+
+    # --- what is given back ---
+
+    def _is_value(self, variable: Any) -> bool:
+        """Whether a variable is something else than None, on some path at least."""
+        ir = self._ir
+        for value in self._names.origins(variable):
+            if isinstance(value, ir.Const | ir.Global | ir.FreeVar):
+                found = value.value is not None
+            elif isinstance(value, ir.Expr) and value.op == "call":
+                found = any(map(self._gives_value, self._names.callees(value.func)))
+            else:
+                found = True
+            if found:
+                return True
+        return False
+
+    def _gives_value(self, callee: Any) -> bool:
+        function = known_functions.function_of(callee)
+        if function is not None:
+            return self._ask(function).line > 0
+        return not isinstance(callee, Method) and known_functions.gives_value(callee)

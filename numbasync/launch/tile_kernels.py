@@ -1,0 +1,120 @@
+"""Kernels around a kernel's body that hand it its block's tiles.
+
+A body with `na.Tile` parameters is compiled as a device function; the kernel that is launched
+takes whole arrays, each followed by the extents of its tile, and calls the body with slices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from numbasync.backend import protocols
+from numbasync.errors import LaunchError
+from numbasync.launch.grid import AXES
+from numbasync.launch.parameters import Parameter, Role
+from numbasync.tensors.partition import MAX_RANK, Partition
+
+
+def are_mapped(kernel: str, tiles: Sequence[tuple[str, Partition]]) -> bool:
+    """Whether blocks walk through the tiles, one tile of every parameter at each visit.
+
+    Args:
+        kernel: its name.
+        tiles: name and partition of each `na.Tile` parameter.
+
+    Raises:
+        LaunchError: some are mapped and some not, or not to equal blocks, or the grids differ.
+    """
+    name, first = next((t for t in tiles if t[1].blocks is not None), tiles[0])
+    if first.blocks is None:
+        return False
+    for other, p in tiles:
+        mapped = f"the tiles of {name} are mapped to {first.blocks} blocks, those of {other}"
+        if p.blocks is None:
+            problem, remedy = f"{mapped} are not", f"{other}.partition(tile).map({first.blocks})"
+        elif p.blocks != first.blocks:
+            problem, remedy = f"{mapped} to {p.blocks}", "the same number of blocks for all"
+        elif _in_three_axes(p.grid) != _in_three_axes(first.grid):
+            problem = f"{name} has a grid of {first.grid} tiles, {other} one of {p.grid}"
+            remedy = "tiles that give equal grids"
+        else:
+            continue
+        raise LaunchError(
+            f"kernel {kernel}: {problem}; but a block visits one tile of each at a time.\n"
+            f"Write {remedy}."
+        )
+    return True
+
+
+def _in_three_axes(grid: tuple[int, ...]) -> tuple[int, ...]:
+    return grid + (1,) * (MAX_RANK - len(grid))
+
+
+def with_tiles(
+    body: Any,
+    parameters: Sequence[Parameter],
+    ranks: Sequence[int],
+    axes: tuple[int, ...] | None,
+    mapped: bool,
+    options: dict[str, Any],
+) -> Any:
+    """A Numba kernel that calls `body` with its block's tile of each `na.Tile` parameter.
+
+    Args:
+        body: the kernel as a device function.
+        parameters: its parameters.
+        ranks: of the tiles, in the order of the parameters that take one.
+        axes: CUDA axis of each tensor axis; None for the same order.
+        mapped: the body is called for tile after tile, as `Partition.map` says.
+        options: of `cuda.jit`.
+    """
+    from numba import cuda
+
+    taken, passed = [], []
+    remaining = iter(ranks)
+    widest = ""  # the first array of the highest rank: its tile grid has all axes
+    for i, p in enumerate(parameters):
+        taken.append(f"p{i}")
+        if p.role is not Role.TILE:
+            passed.append(f"p{i}")
+            continue
+        rank = next(remaining)
+        if rank == max(ranks):
+            widest = widest or f"p{i}"
+        cuts = []
+        for axis in range(rank):
+            at = f"at{axis}" if mapped else f"cuda.blockIdx.{AXES[axes[axis] if axes else axis]}"
+            tile = f"p{i}_{axis}"
+            taken.append(tile)
+            cuts.append(f"{at} * {tile} : ({at} + 1) * {tile}")
+        passed.append(f"p{i}[{', '.join(cuts)}]")
+    call = f"body({', '.join(passed)})"
+    lines = _walk(widest, max(ranks), call) if mapped else [call]
+    source = "\n    ".join([f"def kernel({', '.join(taken)}):", *lines])
+    names: dict[str, Any] = {"cuda": cuda, "body": body}
+    # Built from parameter positions alone.
+    exec(compile(source, protocols.GENERATED, "exec"), names)  # noqa: S102
+    kernel = names["kernel"]
+    setattr(kernel, protocols.WRITTEN, source)
+    kernel.__name__ = kernel.__qualname__ = body.py_func.__name__  # which messages show
+    return cuda.jit(**options)(kernel)
+
+
+def _walk(array: str, rank: int, call: str) -> list[str]:
+    """Code that makes `call` for every tile of a block, with its coordinates `at0`, `at1` ...
+
+    The barrier lets the body use its shared memory again. Every thread comes to it: all threads
+    of a block make as many visits, and a `return` in the body leaves the body alone.
+    """
+    extents = [f"n{axis}" for axis in range(rank)]
+    lines = [
+        f"{n} = ({array}.shape[{axis}] + {array}_{axis} - 1) // {array}_{axis}"
+        for axis, n in enumerate(extents)
+    ]
+    lines.append(f"for t in range(cuda.blockIdx.x, {' * '.join(extents)}, cuda.gridDim.x):")
+    for axis, n in enumerate(extents):
+        within = " * ".join(extents[axis + 1 :])
+        index = f"t // ({within})" if within else "t"
+        lines.append(f"    at{axis} = {index}" + (f" % {n}" if axis else ""))
+    return [*lines, f"    {call}", "    cuda.syncthreads()"]

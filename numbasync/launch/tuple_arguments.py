@@ -1,0 +1,91 @@
+"""Arrays in tuples that a kernel takes, and arrays of no axes that it takes for numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any
+
+import numpy as np
+
+from numbasync import layout
+from numbasync.errors import LauncherError
+from numbasync.launch.parameters import Parameter, Role
+from numbasync.ops.run import describe
+from numbasync.tensors.partition import Partition
+from numbasync.tensors.tensor import SharedTensor, Tensor
+
+_ARRAYS = (Tensor, SharedTensor, Partition, np.ndarray)
+
+
+def holds_arrays(value: Any) -> bool:
+    """Whether a value is a tuple with an array in it, or in a tuple of it; False of a launch's
+    result, which is a tuple of all its arguments.
+    """
+    if not isinstance(value, tuple) or hasattr(type(value), "_output_positions"):
+        return False
+    return any(isinstance(v, _ARRAYS) or holds_arrays(v) for v in value)
+
+
+def members(
+    kernel: str, p: Parameter, value: tuple[Any, ...], member: Callable[[Any], Any]
+) -> tuple[Any, ...]:
+    """A tuple with arrays in it as tensors, NumPy arrays and numbers.
+
+    Args:
+        member: gives one of these for what is in the tuple, and refuses what fits nowhere.
+
+    Raises:
+        LauncherError: the parameter takes no arrays; something in the tuple is of another kind.
+    """
+    if p.role in (Role.TILE, Role.SCALAR) or hasattr(value, "_fields"):
+        raise LauncherError(
+            f"kernel {kernel}: {p.name} cannot be {describe(value)}, a tuple with arrays in it.\n"
+            "Pass a plain tuple, to a parameter that is declared neither a number nor a na.Tile."
+        )
+
+    def checked(v: Any) -> Any:
+        found = member(v)
+        if not isinstance(v, (np.generic, int, float, complex, *_ARRAYS)):
+            raise LauncherError(
+                f"kernel {kernel}: {p.name} is a tuple with {describe(v)} in it; a kernel takes "
+                "tuples of tensors, NumPy arrays and numbers."
+            )
+        return found
+
+    return replaced(value, checked)
+
+
+def fingerprint(values: tuple[Any, ...]) -> Hashable:
+    """Equal for tuples of equal types, layouts and shapes."""
+
+    def one(v: Any) -> Hashable:
+        if isinstance(v, Tensor):
+            return v.fingerprint
+        if isinstance(v, np.ndarray):
+            return layout.dtype_key(v.dtype), v.shape
+        return type(v), type(v) is int and v >= 2**63
+
+    return replaced(values, one)
+
+
+def replaced(values: tuple[Any, ...], change: Callable[[Any], Any]) -> tuple[Any, ...]:
+    """The tuple with `change` applied to what is in it, and in tuples of it."""
+    return tuple(replaced(v, change) if isinstance(v, tuple) else change(v) for v in values)
+
+
+def flat(values: tuple[Any, ...]) -> Iterator[Any]:
+    """All that is in a tuple, and in tuples of it."""
+    for v in values:
+        if isinstance(v, tuple):
+            yield from flat(v)
+        else:
+            yield v
+
+
+def numbers(parameters: tuple[Parameter, ...], values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The values, with NumPy arrays of no axes as numbers where the kernel takes numbers."""
+    for i, p in enumerate(parameters):
+        value = values[i]
+        if type(value) is np.ndarray and not value.shape and (p.is_number or not p.takes_tensor):
+            values = (*values[:i], value[()], *values[i + 1 :])
+    return values

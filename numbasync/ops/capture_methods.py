@@ -1,0 +1,34 @@
+"""Capturing, as operations offer it. What a graph is, a later stage knows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from numbasync.device.stream import AnyStream
+    from numbasync.graphs.graph import CudaGraph
+
+T = TypeVar("T")
+
+
+def _no_graphs(op: Any, *where: AnyStream) -> Any:
+    raise NotImplementedError  # set when numbasync is imported
+
+
+# Capture an operation, on a stream or, without one, on one of the default device's policy.
+capture: Callable[..., Any] = _no_graphs
+
+
+class Capturable(Generic[T]):
+    """What can become a graph."""
+
+    def graph(self) -> CudaGraph[T]:
+        """Capture it for replays on a stream of the default device's policy; see `graph_on`."""
+        graph: CudaGraph[T] = capture(self)
+        return graph
+
+    def graph_on(self, stream: AnyStream) -> CudaGraph[T]:
+        """Capture it for replays on `stream`; see `CudaGraph.capture`. Blocks; computes nothing."""
+        graph: CudaGraph[T] = capture(self, stream)
+        return graph

@@ -1,0 +1,181 @@
+"""Operations that others begin with: values, deferred building, and several as one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, overload
+
+from numbasync.device.callsite import call_site
+from numbasync.ops.context import Context
+from numbasync.ops.op import DeviceOp, Shared, Steps
+from numbasync.ops.operands import (
+    check_closure,
+    check_op,
+    common_stream,
+    name_of,
+    not_a_coroutine,
+    part_of,
+    refusing,
+)
+
+T = TypeVar("T")
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
+D = TypeVar("D")
+E = TypeVar("E")
+F = TypeVar("F")
+
+
+class Leaf(DeviceOp[T]):
+    """An operation that needs no preparation and holds no other operation."""
+
+    def enqueue(self, ctx: Context) -> T:
+        """Enqueue the work; the value."""
+        raise NotImplementedError
+
+    def steps(self, ctx: Context) -> Steps[T]:
+        return self.enqueue(ctx)
+        yield  # never reached: it makes this function a generator
+
+
+class Value(Leaf[T]):
+    """A value that is there already. No device work."""
+
+    is_node = True
+
+    def __init__(self, value: T) -> None:
+        self._site = call_site(2)
+        self._value = value
+
+    def enqueue(self, ctx: Context) -> T:
+        return self._value
+
+    def _width(self) -> int | None:
+        return len(self._value) if isinstance(self._value, tuple) else None
+
+    def _describe(self) -> str:
+        return f"value({type(self._value).__name__})"
+
+
+class Zip(DeviceOp[tuple[Any, ...]]):
+    """Every operation in order, on one stream. If one fails, the later ones do not run."""
+
+    def __init__(self, ops: tuple[DeviceOp[Any], ...]) -> None:
+        self._free = False
+        self._site = call_site(2)
+        stream = common_stream(ops)
+        for op in ops:
+            op.claim()
+        self._free = True
+        self._ops = ops
+        if stream is not None:
+            self.stream = stream
+        self.home = next((op.home for op in ops if op.home is not None), None)
+
+    def steps(self, ctx: Context) -> Steps[tuple[Any, ...]]:
+        values = []
+        for op in self._ops:
+            if op.is_quick and ctx.takes(op):
+                values.append(op.result())
+            else:
+                values.append((yield from op.steps(ctx)))
+        return tuple(values)
+
+    def operands(self) -> frozenset[int] | None:
+        found = [op.operands() for op in self._ops]
+        known = [each for each in found if each is not None]
+        return frozenset().union(*known) if len(known) == len(found) else None
+
+    def _width(self) -> int | None:
+        return len(self._ops)
+
+    def _describe(self) -> str:
+        return f"zip({', '.join(map(str, self._ops))})"
+
+
+class Defer(DeviceOp[T]):
+    """An operation that is built when it is run."""
+
+    def __init__(self, build: Callable[..., Any], *, wants_context: bool = False) -> None:
+        check_closure(build, "with_context" if wants_context else "defer")
+        self._site = call_site(2)
+        self._build = build
+        self._wants_context = wants_context
+
+    def steps(self, ctx: Context) -> Steps[T]:
+        if self._wants_context:
+            ctx.touch()
+            made = not_a_coroutine(self._build(ctx), "with_context", self._build)
+            if not isinstance(made, DeviceOp):
+                value: T = made
+                return value
+        else:
+            made = not_a_coroutine(self._build(), "defer", self._build)
+        op = part_of(ctx, made, self)
+        result: T = yield from op.steps(ctx)
+        return result
+
+    def _describe(self) -> str:
+        kind = "with_context" if self._wants_context else "defer"
+        return f"{kind}({name_of(self._build)})"
+
+
+def value(x: T) -> DeviceOp[T]:
+    """An operation that gives `x` and does nothing."""
+    return Value(x)
+
+
+def shared(x: T) -> Shared[T]:
+    """`value(x)` that may be run any number of times."""
+    return Value(x).shared()
+
+
+def defer(build: Callable[[], DeviceOp[T]]) -> DeviceOp[T]:
+    """The operation that `build()` gives when this is run."""
+    return Defer(build)
+
+
+def with_context(build: Callable[[Context], DeviceOp[T] | T]) -> DeviceOp[T]:
+    """The operation, or the value, that `build(ctx)` gives when this is run.
+
+    `ctx` has `stream`, `device`, `pool`, `alloc(nbytes)` and `retain(object)`.
+    """
+    return Defer(build, wants_context=True)
+
+
+@overload
+def zip(a: DeviceOp[A], /) -> DeviceOp[tuple[A]]: ...
+@overload
+def zip(a: DeviceOp[A], b: DeviceOp[B], /) -> DeviceOp[tuple[A, B]]: ...
+@overload
+def zip(a: DeviceOp[A], b: DeviceOp[B], c: DeviceOp[C], /) -> DeviceOp[tuple[A, B, C]]: ...
+@overload
+def zip(
+    a: DeviceOp[A], b: DeviceOp[B], c: DeviceOp[C], d: DeviceOp[D], /
+) -> DeviceOp[tuple[A, B, C, D]]: ...
+@overload
+def zip(
+    a: DeviceOp[A], b: DeviceOp[B], c: DeviceOp[C], d: DeviceOp[D], e: DeviceOp[E], /
+) -> DeviceOp[tuple[A, B, C, D, E]]: ...
+@overload
+def zip(
+    a: DeviceOp[A],
+    b: DeviceOp[B],
+    c: DeviceOp[C],
+    d: DeviceOp[D],
+    e: DeviceOp[E],
+    f: DeviceOp[F],
+    /,
+) -> DeviceOp[tuple[A, B, C, D, E, F]]: ...
+@overload
+def zip(*ops: DeviceOp[T]) -> DeviceOp[tuple[T, ...]]: ...
+@overload
+def zip(*ops: DeviceOp[Any]) -> DeviceOp[tuple[Any, ...]]: ...
+def zip(*ops: DeviceOp[Any]) -> DeviceOp[Any]:
+    """All of them, in order on one stream; the tuple of their values.
+
+    To overlap operations on several streams, use `gather`.
+    """
+    with refusing(ops):
+        return Zip(tuple(check_op(op, f"argument {i} of zip") for i, op in enumerate(ops)))

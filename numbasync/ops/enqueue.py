@@ -1,0 +1,104 @@
+"""The beginning of a submission: at once, or step by step, and what must be there before."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any, TypeVar
+
+from numbasync.backend.protocols import Preparation
+from numbasync.device.callsite import CallSite
+from numbasync.device.storage import MemoryPool
+from numbasync.device.stream import Stream
+from numbasync.device.submission import Submission
+from numbasync.errors import DeviceLostError, DeviceMismatchError
+from numbasync.ops.backpressure import Admission
+from numbasync.ops.context import Context
+from numbasync.ops.protocols import Submittable
+
+T = TypeVar("T")
+
+
+def context_for(
+    op: Submittable[Any], stream: Stream, pool: MemoryPool | None, site: CallSite | None
+) -> Context:
+    """A context for running `op` on `stream`, which `site` asked for.
+
+    Raises:
+        DeviceMismatchError: the pool is another device's.
+        DeviceLostError: a fault has broken the device.
+    """
+    stream.check_open()
+    pool = pool or stream.device.pool
+    if pool.device is not stream.device.backend:
+        raise DeviceMismatchError(f"{pool!r} cannot serve {stream!r}, which is another device's.")
+    ctx = Context(stream, pool, op.label, site)
+    if stream.device.is_limited:
+        ctx.admission = Admission(stream.device)
+    return ctx
+
+
+def at_once(
+    op: Submittable[Any], stream: Stream, mark: bool, pool: MemoryPool | None = None
+) -> Submission | None:
+    """Enqueue all of `op` on `stream`, if that needs neither a preparation nor a look at anything
+    else, marked or not. Its submission; None, if it has to be run step by step.
+    """
+    device = stream.device
+    if not op.is_quick or stream.is_broken or device.lost is not None or device.is_limited:
+        return None
+    submission = Submission(stream, op.label)
+    try:
+        if not op.at_once(submission, pool):
+            return None
+        stream.commit(submission, mark)
+    except BaseException as error:
+        # Also ^C behind the launch: what the device may use is kept until it has passed it.
+        if submission.kept and not submission.sequence:
+            stream.commit(submission, mark=False)
+        if isinstance(error, DeviceLostError):
+            device.lose(error, submission)
+            raise device.lost or error from None
+        raise
+    return submission
+
+
+def admitted(op: Submittable[T], ctx: Context) -> Generator[Preparation, None, T]:
+    """The steps of `op`; before them, those that wait until there is room for it."""
+    admission = ctx.admission
+    if admission is None or op.unordered or not admission.limits():
+        return op.steps(ctx)
+    return _admitted(op, ctx, admission)
+
+
+def _admitted(
+    op: Submittable[T], ctx: Context, admission: Admission
+) -> Generator[Preparation, None, T]:
+    yield from ctx.room()
+    admission.admit(ctx.submission)
+    return (yield from op.steps(ctx))
+
+
+def named(error: Exception, ctx: Context) -> Exception:
+    """What enqueuing failed with. If it is a fault of the device, which comes of something
+    enqueued earlier, the error that says of what.
+    """
+    if isinstance(error, DeviceLostError):
+        ctx.device.lose(error, ctx.submission)
+        return ctx.device.lost or error
+    return error
+
+
+def prepared(steps: Generator[Preparation, None, T]) -> T:
+    """Take steps to their end, doing on this thread what they need."""
+    try:
+        need = next(steps)
+        while True:
+            try:
+                need.run()
+            except BaseException as error:
+                need = steps.throw(error)
+            else:
+                need = next(steps)
+    except StopIteration as end:
+        value: T = end.value
+        return value

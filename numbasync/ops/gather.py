@@ -1,0 +1,186 @@
+"""`gather`: every operation is started before any is awaited."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Generator
+from typing import Any, Literal, TypeVar, overload
+
+from numbasync.device import reactor
+from numbasync.device.callsite import CallSite, call_site
+from numbasync.device.stream import Steps
+from numbasync.device.submission import Submission
+from numbasync.errors import OperationError
+from numbasync.ops import submission_queue
+from numbasync.ops.enqueue import at_once
+from numbasync.ops.future import DeviceFuture, warn_if_it_fails
+from numbasync.ops.protocols import Submittable
+from numbasync.ops.reentrancy import exclusive
+from numbasync.ops.run import claimed, describe, stream_for
+
+T = TypeVar("T")
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
+D = TypeVar("D")
+E = TypeVar("E")
+F = TypeVar("F")
+
+
+# A list, which has one type for all: what each of a few gives, only a tuple can say.
+@overload
+async def gather(a: Awaitable[A], /) -> tuple[A]: ...
+@overload
+async def gather(a: Awaitable[A], b: Awaitable[B], /) -> tuple[A, B]: ...
+@overload
+async def gather(a: Awaitable[A], b: Awaitable[B], c: Awaitable[C], /) -> tuple[A, B, C]: ...
+@overload
+async def gather(
+    a: Awaitable[A], b: Awaitable[B], c: Awaitable[C], d: Awaitable[D], /
+) -> tuple[A, B, C, D]: ...
+@overload
+async def gather(
+    a: Awaitable[A], b: Awaitable[B], c: Awaitable[C], d: Awaitable[D], e: Awaitable[E], /
+) -> tuple[A, B, C, D, E]: ...
+@overload
+async def gather(
+    a: Awaitable[A],
+    b: Awaitable[B],
+    c: Awaitable[C],
+    d: Awaitable[D],
+    e: Awaitable[E],
+    f: Awaitable[F],
+    /,
+) -> tuple[A, B, C, D, E, F]: ...
+@overload
+async def gather(*ops: Awaitable[T], return_exceptions: Literal[False] = False) -> list[T]: ...
+@overload
+async def gather(
+    *ops: Awaitable[T], return_exceptions: Literal[True]
+) -> list[T | BaseException]: ...
+@overload
+async def gather(*ops: Awaitable[T], return_exceptions: bool) -> list[Any]: ...
+async def gather(*ops: Any, return_exceptions: bool = False) -> Any:
+    """Start every operation, then await them all.
+
+    Args:
+        ops: operations, futures of `spawn` or `schedule`, coroutines and other awaitables.
+        return_exceptions: put an error in its value's place instead of raising it.
+
+    Returns:
+        The values, in order.
+
+    Raises:
+        The first error, after all have settled: of those that could not be started, else of
+        those that failed, in the order of the arguments.
+    """
+    started: list[Awaitable[Any] | BaseException] = []
+    future: Any = None
+    values: list[Any] = []
+    failed: list[BaseException] = []
+    site = call_site(1)
+    for op in ops:
+        try:
+            started.append(_start(op, site))
+        except Exception as error:
+            started.append(error)
+            failed.append(error)
+    try:
+        for future in started:
+            try:
+                if type(future) is _Begun and future.is_well():
+                    values.append(future.op.result())
+                elif isinstance(future, BaseException):
+                    values.append(future)
+                else:
+                    values.append(await future)
+            except asyncio.CancelledError as error:
+                if _is_cancelled(asyncio.current_task()):
+                    raise
+                values.append(error)
+                failed.append(error)
+            except Exception as error:
+                values.append(error)
+                failed.append(error)
+        await Steps(reactor.need_not_wait())
+    except BaseException:  # cancelled, closed or stopped: nobody waits any more
+        for future in started:
+            if isinstance(future, asyncio.Future):
+                future.cancel()
+            elif isinstance(future, _Begun):
+                warn_if_it_fails(future.submission)
+            elif isinstance(future, DeviceFuture):
+                future.wait_no_more()
+        raise
+    try:
+        if failed and not return_exceptions:
+            raise failed[0]
+        return values
+    finally:
+        del started, values, failed, future  # tracebacks of errors hold this frame
+
+
+def _is_cancelled(task: asyncio.Task[Any] | None) -> bool:
+    """Whether it is this task that was cancelled, not what it awaits."""
+    return task is not None and task.cancelling() > 0
+
+
+class _Begun:
+    """An operation that was enqueued at once, and that nobody but `gather` knows."""
+
+    __slots__ = ("op", "submission")
+
+    def __init__(self, op: Submittable[Any], submission: Submission) -> None:
+        self.op = op
+        self.submission = submission
+
+    def is_well(self) -> bool:
+        """Whether it is known to be done, and to have gone well: there is nothing to wait for."""
+        s = self.submission
+        return s.done and s.error is None and s.sequence <= s.stream.well
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        submission = self.submission
+        try:
+            if submission.done:
+                yield from reactor.need_not_wait()
+            else:
+                # Without a mark of its own: of many on one stream, one is enough.
+                yield from submission.stream.wait(submission.sequence)
+            submission.raise_error()
+            submission.stream.verify(submission.sequence)
+            return self.op.result()
+        finally:
+            del self, submission  # as in `awaiting`
+
+
+def _start(op: Any, site: CallSite | None) -> Awaitable[Any]:
+    """Something to await, whose work has begun."""
+    if isinstance(op, DeviceFuture):
+        op.want()
+        return op
+    if getattr(op, "is_quick", False) and submission_queue.is_empty():
+        op.claim()
+        exclusive.check()
+        stream = stream_for(op)
+        submission = at_once(op, stream, mark=False)
+        if submission is not None:
+            submission.site = site
+            return _Begun(op, submission)
+        future = DeviceFuture(op, stream)
+        future.want()
+        return future
+    if hasattr(op, "steps"):
+        future = DeviceFuture(claimed(op), stream_for(op))
+        future.want()
+        return future
+    if isinstance(op, list | tuple):
+        raise OperationError(
+            f"gather takes operations, not a {type(op).__name__} of {len(op)}: write gather(*ops)."
+        )
+    if not isinstance(op, Awaitable):
+        raise OperationError(
+            f"gather takes operations and what can be awaited, not {describe(op)}."
+        )
+    found: Awaitable[Any] = asyncio.ensure_future(op)
+    return found

@@ -1,0 +1,240 @@
+"""Submission: one operation onto one stream, and the ways to wait for it.
+
+The blocking forms do what an operation needs first on the spot; the awaiting forms leave it
+to `DeviceFuture`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from asyncio.events import _get_running_loop
+from collections.abc import Generator
+from typing import Any, TypeVar
+
+from numbasync.backend import array_protocols
+from numbasync.device import reactor
+from numbasync.device.callsite import call_site
+from numbasync.device.device import default_device
+from numbasync.device.foreign_streams import stream_of
+from numbasync.device.policies import SchedulingPolicy
+from numbasync.device.storage import MemoryPool
+from numbasync.device.stream import AnyStream, Stream
+from numbasync.device.submission import Submission
+from numbasync.errors import DeviceLostError, DriverError, OperationError
+from numbasync.ops import submission_queue
+from numbasync.ops.context import Context
+from numbasync.ops.deferred_value import check_there, made
+from numbasync.ops.enqueue import admitted, at_once, context_for, named, prepared
+from numbasync.ops.future import DeviceFuture
+from numbasync.ops.protocols import Submittable
+from numbasync.ops.reentrancy import exclusive
+
+T = TypeVar("T")
+
+
+def _run(op: Submittable[T], ctx: Context) -> T:
+    """Enqueue all of `op`, preparing what it needs on this thread."""
+    try:
+        return prepared(admitted(op, ctx))
+    except DeviceLostError as error:
+        raise named(error, ctx) from None
+    finally:
+        # No mark: who waits for it waits for the stream, or asks later.
+        ctx.close(mark=False)
+
+
+# --- running and waiting ----------------------------------------------------------------
+
+
+def stream_for(op: Submittable[Any], policy: SchedulingPolicy | AnyStream | None = None) -> Stream:
+    """The stream that `op` names, else the policy's next one.
+
+    Raises:
+        OperationError: the policy is none, or `op` names another stream than the caller.
+    """
+    named = op.stream
+    if policy is None:
+        if named is None:
+            named = op.home
+        return named if named is not None else default_device().policy.next_stream()
+    chosen: Any = policy if hasattr(policy, "next_stream") else stream_of(policy, None)
+    if chosen is None or isinstance(chosen, type):
+        raise OperationError(
+            f"{describe(policy)} is no scheduling policy: a policy has next_stream(). A stream "
+            "is one, and so is na.StreamPoolRoundRobin(device)."
+        )
+    if named is not None:
+        return agreed(op, named, chosen if isinstance(chosen, Stream) else None)
+    found: Stream = chosen.next_stream()
+    return found
+
+
+def agreed(op: Submittable[Any], named: Stream | None, wish: Any) -> Stream:
+    """The stream that `op` names in brackets, or the caller's.
+
+    Raises:
+        OperationError: they differ, or the caller's is none.
+    """
+    if isinstance(wish, Stream) and named in (None, wish):
+        return wish
+    if wish is None and named is not None:
+        return named
+    wish = stream_of(wish, None) or wish
+    if isinstance(wish, Stream) and named in (None, wish):
+        return wish
+    if not isinstance(wish, Stream):
+        raise OperationError(f"{op} needs a na.Stream to run on, not {describe(wish)}.")
+    raise OperationError(
+        f"{op} names {named!r} in its brackets, but is run on {wish!r}.\nLeave one of the two out."
+    )
+
+
+def claimed(op: Any) -> Any:
+    """`op`, whose one run is the caller's now."""
+    if not hasattr(op, "steps"):
+        raise OperationError(f"{describe(op)} is no operation; only operations are submitted.")
+    op.claim()
+    return op
+
+
+def async_on(op: Submittable[T], stream: AnyStream) -> T:
+    """Enqueue `op`; its value, whose device data is valid in the order of `stream`."""
+    value = enqueued(op, stream)[1]
+    check_there(value, "async_on")
+    return value
+
+
+def enqueued(
+    op: Submittable[T], stream: AnyStream, pool: MemoryPool | None = None
+) -> tuple[Submission, T]:
+    """`async_on`, and its submission, whose error the stream reports.
+
+    Args:
+        pool: where memory comes from; None: the device's.
+    """
+    stream = agreed(op, op.stream, stream)
+    op.claim()
+    exclusive.check()
+    submission_queue.finish()
+    submission = at_once(op, stream, mark=False, pool=pool)
+    site = call_site(3)  # now: the device is at work meanwhile
+    if submission is not None:
+        submission.site = site
+        submission.orphan = True
+        return submission, op.result()
+    with exclusive:
+        ctx = context_for(op, stream, pool, site)
+        ctx.submission.orphan = True
+        return ctx.submission, _run(op, ctx)
+
+
+def sync_on(op: Submittable[T], stream: AnyStream) -> T:
+    """Enqueue `op` and block until `stream` is done, also if enqueuing failed.
+
+    An error of enqueuing comes first, then one of synchronising, then one of the work; those
+    that come later are notes of the first.
+    """
+    stream = agreed(op, op.stream, stream)
+    op.claim()
+    return _sync(op, stream)
+
+
+def _sync(op: Submittable[T], stream: Stream) -> T:
+    exclusive.check()
+    submission_queue.finish()
+    submission = at_once(op, stream, mark=False)
+    site = call_site(3)
+    if submission is not None:
+        submission.site = site
+        try:
+            stream.wait_until_idle()
+        except Exception as error:
+            _note_failure(error, submission)
+            raise
+        submission.raise_error()
+        return op.result()
+    with exclusive:
+        ctx = context_for(op, stream, None, site)
+        try:
+            value = _run(op, ctx)
+        except BaseException as error:
+            try:
+                stream.wait_until_idle()
+            except Exception as second:
+                error.add_note(f"Synchronising the stream failed as well: {second}")
+            _note_failure(error, ctx.submission)
+            raise
+        try:
+            stream.wait_until_idle()
+        except Exception as error:
+            _note_failure(error, ctx.submission)
+            raise
+    ctx.submission.raise_error()
+    found: T = made(value)
+    return found
+
+
+def _note_failure(error: BaseException, submission: Submission) -> None:
+    """Add what the work itself failed with to `error`, which the caller gets instead."""
+    with contextlib.suppress(DriverError, DeviceLostError):  # it has no more to say
+        submission.stream.look()
+    own = submission.error
+    # A fault of the device is what synchronising has reported.
+    if own is not None and own is not error and not isinstance(own, DeviceLostError):
+        error.add_note(f"Its work failed as well: {type(own).__name__}: {own}")
+
+
+def sync(op: Submittable[T]) -> T:
+    """`sync_on` a stream of the default device's policy."""
+    op.claim()
+    return _sync(op, stream_for(op))
+
+
+def schedule(op: Submittable[T], policy: SchedulingPolicy | AnyStream) -> DeviceFuture[T]:
+    """Choose stream and pool now; the work starts at the first await."""
+    return DeviceFuture(claimed(op), stream_for(op, policy))
+
+
+def spawn(
+    op: Submittable[T], policy: SchedulingPolicy | AnyStream | None = None
+) -> DeviceFuture[T]:
+    """Start `op` now; await the future, or not, for its value.
+
+    An error of the operation arrives at the await; one of the policy, here.
+    """
+    future = DeviceFuture(claimed(op), stream_for(op, policy))
+    future.start()
+    return future
+
+
+def awaiting(op: Submittable[T]) -> Generator[Any, None, T]:
+    """What `await op` does: run it on a stream of the default device's policy."""
+    op.claim()
+    if _get_running_loop() is None:
+        raise reactor.no_loop()
+    stream = stream_for(op)
+    submission = None
+    try:
+        if op.is_quick and submission_queue.is_empty():
+            exclusive.check()
+            submission = at_once(op, stream, mark=False)  # `wait` may do without
+        if submission is None:
+            return (yield from DeviceFuture(op, stream).__await__())
+        submission.site = call_site(1)
+        if submission.done:
+            yield from reactor.need_not_wait()
+        else:
+            yield from stream.wait(submission.sequence)
+        submission.raise_error()
+        stream.verify(submission.sequence)
+        return op.result()
+    finally:
+        # The traceback of an error holds this frame: what it held would live as long.
+        del op, submission
+
+
+def describe(value: object) -> str:
+    """A value as messages show it: its type, and the beginning of its `repr`."""
+    if array_protocols.is_foreign(value):
+        return f"an array of {array_protocols.name_of(value)}"  # its `repr` may wait for a GPU
+    return f"{type(value).__name__} ({value!r:.80})"

@@ -1,0 +1,278 @@
+"""From an operation's first step to its last: at once, or in line, or withdrawn half-way.
+
+An operation is run as a generator of `Preparation`s, things that must be done before it can
+go on and that may take long. Between two of them everything is enqueued at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Generator, Hashable
+from contextvars import Context as Variables
+from contextvars import copy_context
+from enum import Enum
+from types import TracebackType
+from typing import Generic, TypeVar
+
+from numbasync.backend.protocols import Preparation
+from numbasync.device.callsite import CallSite, call_site
+from numbasync.device.stream import Stream
+from numbasync.device.submission import Submission
+from numbasync.errors import ReentrancyError, StateError
+from numbasync.ops import submission_queue
+from numbasync.ops.backpressure import Admission
+from numbasync.ops.context import Context, HostCopyBack
+from numbasync.ops.enqueue import admitted, at_once, context_for, named
+from numbasync.ops.protocols import Submittable
+from numbasync.ops.reentrancy import Turn, exclusive
+
+T = TypeVar("T")
+
+# Who begins a future that two threads await at once. Reentrant: a finaliser may submit.
+starting = threading.RLock()
+
+
+class State(Enum):
+    IDLE = "idle"
+    STARTING = "starting"
+    SUBMITTED = "submitted"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class Submitting(Generic[T]):
+    """An operation with its stream, on its way to the device."""
+
+    # What a new one has, on the class: making one is part of every launch.
+    _state = State.IDLE
+    _ctx: Context | None = None
+    _steps: Generator[Preparation, None, T] | None = None
+    # While it stands in line: what it stands at, who waits, and its context variables.
+    _need: Preparation | None = None
+    _line: submission_queue.Line | None = None
+    _turn: Turn | None = None
+    _variables: Variables | None = None
+    _submission: Submission | None = None
+    _value: T | None = None
+    _error: BaseException | None = None
+    _trace: TracebackType | None = None
+    _starter = 0  # the thread that starts it
+    _site: CallSite | None = None
+    _seen = True  # the error has reached somebody; or the constructor failed
+    _awaited = False  # who started it is suspended until it is done
+    _entered = False  # some thread is enqueuing it
+    _spawned = False  # it runs although nobody waits for it
+    _admission: Admission | None = None
+    _operands: frozenset[int] | None = None
+    place = 0
+    behind: submission_queue.Waiting | None = None
+    _landings: tuple[HostCopyBack, ...] = ()
+
+    def __init__(self, op: Submittable[T], stream: Stream) -> None:
+        self.stream = stream
+        self._op: Submittable[T] | None = op
+        self._name = op.label
+        self._pool = stream.device.pool
+        self._seen = False
+
+    # --- starting ---
+
+    def start(self, awaited: bool = False) -> None:
+        """Submit the work now, unless that has been done. Errors arrive at the await.
+
+        Args:
+            awaited: the caller does nothing else until it is done, or calls `let_go`.
+        """
+        with starting:
+            if self._state is not State.IDLE:
+                return
+            self._state = State.STARTING
+            self._entered = True
+            self._starter = threading.get_ident()
+        self._site = call_site(2)
+        self._awaited = awaited
+        self._spawned = not awaited
+        if self.stream.device.is_limited:
+            self._admission = Admission(self.stream.device)
+        try:
+            exclusive.check()
+        except ReentrancyError as error:
+            self._seen = True  # the caller gets it now
+            self._fail(error)
+            raise
+        # A compilation has no order with anything, so nothing waits for it.
+        op = self._op
+        unordered = op is not None and op.unordered
+        try:
+            if unordered or submission_queue.is_empty():
+                self._begin()
+        finally:
+            self._entered = False
+        if self._state is not State.STARTING:
+            return
+        loop = None if submission_queue.is_submitting() else _running_loop()
+        if loop is None:
+            submission_queue.finish()
+            need = self.begin()
+            while need is not None:
+                submission_queue.do(self, need)
+                need = self.begin()
+            return
+        if self._admission is None:
+            self._admission = Admission(self.stream.device)
+        if op is not None and self._state is State.STARTING:
+            self._operands = op.operands()
+        self._variables = copy_context()
+        self._variables.run(submission_queue.stamp)
+        self._line = (
+            submission_queue.unordered(loop) if unordered else submission_queue.current(loop)
+        )
+        self._line.add(self)
+
+    def begin(self) -> Preparation | None:
+        """Enqueue up to a preparation; None at the end."""
+        if self._need is None and self._op is not None and self._enter():
+            try:
+                self._begin()
+            finally:
+                self._entered = False
+        return self._need
+
+    def _enter(self) -> bool:
+        """Whether it may be enqueued now; until `_entered` is set back it is not withdrawn."""
+        with starting:
+            self._entered = self._state is State.STARTING
+            return self._entered
+
+    def _begin(self) -> None:
+        op, self._op = self._op, None
+        if op is None or (op.is_quick and self._begins_at_once(op)):
+            return
+        try:
+            self._ctx = context_for(op, self.stream, self._pool, self._site)
+        except Exception as error:
+            self._fail(error)
+            return
+        self._ctx.awaited = self._awaited
+        self._ctx.admission = self._admission
+        self._steps = admitted(op, self._ctx)
+        self._step(None)
+
+    def _begins_at_once(self, op: Submittable[T]) -> bool:
+        try:
+            # Who waits for it at once may do without a mark.
+            submission = at_once(op, self.stream, not self._awaited, self._pool)
+            if submission is None:
+                return False
+            submission.site = self._site
+        except Exception as error:
+            self._fail(error)
+            return True
+        except BaseException as stop:  # as in `_enqueue`
+            self._fail(StateError(f"whoever submitted {self._name} was stopped: {stop!r}"))
+            self._seen = True
+            raise
+        self._value = op.result()
+        self._submission = submission
+        self._end(State.SUBMITTED)
+        return True
+
+    def go_on(self, need: Preparation, error: BaseException | None) -> None:
+        """`need` is done: enqueue up to the next preparation."""
+        if self._need is need and self._enter():  # else somebody has finished it meanwhile
+            try:
+                self._step(error)
+            finally:
+                self._entered = False
+
+    def give_up(self, spawned: bool) -> None:
+        """As of `line.Waiting`. A future knows who waits for it."""
+
+    @property
+    def lane(self) -> Hashable:
+        """The limits that it is submitted under."""
+        return () if self._admission is None else self._admission.under
+
+    def may_pass(self, other: submission_queue.Waiting) -> bool:
+        """Whether it is under other limits, and known to use nothing that `other` uses."""
+        mine = self._operands
+        theirs = other._operands if isinstance(other, Submitting) else None
+        return (
+            mine is not None and theirs is not None and self.lane != other.lane
+            and mine.isdisjoint(theirs)
+        )  # fmt: skip
+
+    def _step(self, error: BaseException | None) -> None:
+        if self._variables is None:
+            self._enqueue(error)
+        else:
+            self._variables.run(self._enqueue, error)
+
+    def _enqueue(self, error: BaseException | None) -> None:
+        """Enqueue up to the next preparation, or to the end."""
+        steps, ctx = self._steps, self._ctx
+        if steps is None or ctx is None:
+            return
+        try:
+            with exclusive:
+                try:
+                    self._need = next(steps) if error is None else steps.throw(error)
+                    ctx.suspend()
+                    return
+                except StopIteration as end:
+                    self._value = end.value
+                except BaseException:
+                    ctx.let_go()
+                    ctx.close()
+                    raise
+                self._submission, self._landings = ctx.close(), ctx.landings
+            self._end(State.SUBMITTED)
+        except Exception as failed:
+            self._fail(named(failed, ctx))
+        except BaseException as stop:
+            # It goes to whoever is running this now, and to nobody later.
+            self._fail(StateError(f"whoever submitted {self._name} was stopped: {stop!r}"))
+            self._seen = True
+            raise
+        finally:
+            # The error's traceback holds this frame; so that the error, and the tensors in
+            # its frames, do not wait for the collector, the frame must not hold us.
+            del steps, ctx, error
+            self = None  # type: ignore[assignment]
+
+    def _fail(self, error: BaseException) -> None:
+        if self._variables is not None and self._site is not None:
+            # It stood in line, so the traceback does not lead to who submitted it.
+            error.add_note(f"{self._name} was submitted at {self._site}.")
+        # Without our own frame, which comes first: by way of its callers it would hold us, and
+        # what their variables hold.
+        trace = error.__traceback__
+        self._error = error.with_traceback(None if trace is None else trace.tb_next)
+        self._trace = error.__traceback__
+        self._end(State.FAILED)
+
+    def _end(self, state: State) -> None:
+        with starting:
+            self._state = state
+            turn = self._turn
+        self._op = self._steps = self._ctx = self._need = self._variables = self._line = None
+        self._admission = self._operands = None
+        if turn is not None:
+            turn.settle()
+
+    def _starting_turn(self) -> Turn | None:
+        """What is settled when it has been submitted; None if it has."""
+        with starting:
+            if self._state is not State.STARTING:
+                return None
+            if self._turn is None:
+                self._turn = Turn(self._starter)
+            return self._turn
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

@@ -1,0 +1,148 @@
+"""What arrays of NumPy have, and tensors too: as a view, as an operation, or refused.
+
+Python's operators, comparisons and conversions would need the elements at once, on the host. They
+say what to write instead. Without that, `t == u` would be False, and `if t:` ask for the length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn, cast
+
+import numpy as np
+
+from numbasync import layout
+from numbasync.errors import OperationError, ShapeError
+from numbasync.layout import Layout
+from numbasync.tensors.copy_ops import Convert, Item
+
+if TYPE_CHECKING:
+    from numbasync.ops.op import DeviceOp
+    from numbasync.tensors.tensor import Tensor
+
+
+def _binary(symbol: str, reflected: bool = False) -> Callable[[Any, Any], Any]:
+    def method(self: Any, other: Any) -> Any:
+        if not _is_operand(other):
+            return NotImplemented  # its own type may know better: an id of a batch
+        left, right = (other, self) if reflected else (self, other)
+        return _refuse(f"{_shown(left)} {symbol} {_shown(right)}")
+
+    return method
+
+
+def _unary(form: str) -> Callable[[Any], Any]:
+    return lambda self: _refuse(form.format(_shown(self)))
+
+
+def _is_operand(value: object) -> bool:
+    return isinstance(value, NoOperators | np.ndarray | np.generic | int | float | complex | list)
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, np.ndarray):
+        return f"an array of shape {value.shape}"
+    return repr(value) if isinstance(value, NoOperators) else f"{value!r:.60}"
+
+
+def _refuse(what: str) -> NoReturn:
+    raise OperationError(
+        f"{what}: Python cannot compute with the elements of a tensor, which are on a device.\n"
+        "Write a kernel, or record it: b = na.CommandBatch(); x = b.use(t); then x + 1, x == y ... "
+        "on the batch's ids. To compute on the host: array = await t.to_host()"
+    )
+
+
+class NoOperators:
+    """What Python's operators and conversions say of a tensor."""
+
+    __slots__ = ()
+
+    if not TYPE_CHECKING:  # a type checker knows best that there are none
+        __add__, __radd__ = _binary("+"), _binary("+", reflected=True)
+        __sub__, __rsub__ = _binary("-"), _binary("-", reflected=True)
+        __mul__, __rmul__ = _binary("*"), _binary("*", reflected=True)
+        __truediv__, __rtruediv__ = _binary("/"), _binary("/", reflected=True)
+        __floordiv__, __rfloordiv__ = _binary("//"), _binary("//", reflected=True)
+        __mod__, __rmod__ = _binary("%"), _binary("%", reflected=True)
+        __pow__, __rpow__ = _binary("**"), _binary("**", reflected=True)
+        __matmul__, __rmatmul__ = _binary("@"), _binary("@", reflected=True)
+        __and__, __rand__ = _binary("&"), _binary("&", reflected=True)
+        __or__, __ror__ = _binary("|"), _binary("|", reflected=True)
+        __xor__, __rxor__ = _binary("^"), _binary("^", reflected=True)
+        __lt__, __le__, __gt__, __ge__ = map(_binary, ("<", "<=", ">", ">="))
+        __neg__, __invert__, __abs__ = map(_unary, ("-{}", "~{}", "abs({})"))
+
+        __array_ufunc__ = None  # so that NumPy's arrays, on the left, leave the answer to these
+        __hash__ = object.__hash__
+
+        def __eq__(self, other):
+            # It is itself, which weak references ask, and it is no string, no None, no sentinel.
+            if self is other or not _is_operand(other):
+                return NotImplemented
+            return _refuse(f"{_shown(self)} == {_shown(other)}")
+
+        def __bool__(self):
+            raise OperationError(
+                f"whether {self!r} is true, its elements would have to say, which are on a device."
+                "\nWrite `t is not None`, `t.size > 0`, or `await t.item() != 0`."
+            )
+
+        def _number(self):
+            raise OperationError(
+                f"{self!r} is no number of Python's: fetching that takes a moment in which others "
+                "can work.\nWrite: x = await t.item()        # or t.item().sync()"
+            )
+
+        __float__ = __int__ = __complex__ = _number
+
+        def __setitem__(self, key, value):
+            raise OperationError(
+                f"the elements of {self!r} are set by operations.\n"
+                "Write: await na.fill(t[key], number)        # or na.memcpy(t[key], array)"
+            )
+
+
+class ArrayMethods(NoOperators):
+    """Methods of a tensor by the names that NumPy has for them."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+        dtype: np.dtype[Any]
+        shape: layout.Shape
+        _layout: Layout
+
+    def _view(self, at: Layout, dtype: np.dtype[Any] | None = None) -> Tensor:
+        raise NotImplementedError
+
+    @property
+    def T(self) -> Tensor:
+        """A view with the axes in reverse order; no copy."""
+        offset, shape, strides = self._layout
+        return self._view(Layout(offset, shape[::-1], strides[::-1]))
+
+    def spread(self, shape: layout.Shape) -> Tensor:
+        """A view of a tensor of one element in which every element is that one."""
+        return self._view(Layout(self._layout.offset, shape, (0,) * len(shape)))
+
+    def astype(self, dtype: Any) -> DeviceOp[Tensor]:
+        """An operation that gives a contiguous copy in elements of another type; see `convert`."""
+        layout.check_dtype(self.dtype)  # a structure is not converted
+        return Convert(cast("Tensor", self), layout.check_dtype(dtype))
+
+    def item(self) -> DeviceOp[Any]:
+        """An operation that gives the only element as a number of Python's.
+
+        The number is there when the device is done: await it before it is used. Closures, of
+        `then` say, are called earlier, and refuse it.
+
+        Raises:
+            ShapeError: there are more elements, or none.
+        """
+        if self.shape.count(1) != len(self.shape):
+            raise ShapeError(
+                f"item() is of one element, not of {self!r}.\n"
+                "Take one, await t[0, 0].item(), or all of them: array = await t.to_host()"
+            )
+        return Item(cast("Tensor", self))

@@ -1,0 +1,167 @@
+"""Copies as operations: of tensors to new ones, and between tensors and host arrays."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from numbasync.device.callsite import call_site
+from numbasync.device.storage import MANY_READERS, MemoryPool
+from numbasync.device.submission import Submission
+from numbasync.errors import NotAGraphNodeError
+from numbasync.ops.context import Context
+from numbasync.ops.deferred_value import Later
+from numbasync.ops.op import DeviceOp, Steps
+from numbasync.tensors.copies import HostArray, copy, download, upload_any
+from numbasync.tensors.parallel_copy import LARGE
+
+if TYPE_CHECKING:
+    from numbasync.tensors.tensor import Tensor
+
+
+def operands_of(*tensors: Tensor) -> frozenset[int] | None:
+    """What `operands` gives of an operation that uses these tensors, and memory of its own."""
+    found = set()
+    for tensor in tensors:
+        storage = tensor.own_storage
+        if storage is None or storage.plain_device is None or tensor.source is not None:
+            return None
+        found.add(storage.identity)
+    return frozenset(found)
+
+
+class ToHost(DeviceOp[HostArray]):
+    """The elements of a tensor as a new NumPy array."""
+
+    is_quick = True
+    _array: HostArray | None = None
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._site = call_site(2)
+        self._tensor = tensor
+
+    def at_once(self, submission: Submission, pool: MemoryPool | None) -> bool:
+        tensor, stream = self._tensor, submission.stream
+        device, storage, nbytes = stream.device, tensor.own_storage, tensor.nbytes
+        backend = device.backend
+        if (
+            storage is None
+            or storage.plain_device is not backend
+            or tensor.source is not None
+            or not 0 < nbytes <= LARGE
+            or not tensor.is_contiguous
+            or device.is_limited
+        ):
+            return False
+        block = backend.host_block(nbytes)
+        if block is None:
+            return False
+        # First all questions, then the copy, then the record of it: an error leaves no lease.
+        with device.leasing:
+            writer = storage.writer
+            if writer is not None and not writer.done and writer.stream is not stream:
+                writer.stream.advance()
+                if not writer.done:
+                    return False
+            submission.kept += (storage, block)
+            submission.queue = stream.backend.download(block, tensor.handle, submission.queue)
+            readers = storage.readers
+            if len(readers) >= MANY_READERS:
+                readers = storage.forget_readers()
+            readers[stream] = submission
+        submission.nbytes += nbytes
+        self._array = np.ndarray(tensor.shape, tensor.dtype, block)
+        return True
+
+    def operands(self) -> frozenset[int] | None:
+        return operands_of(self._tensor)
+
+    def result(self) -> HostArray:
+        array, self._array = self._array, None
+        assert array is not None  # `at_once` has made it, and it is asked for once
+        return array
+
+    def steps(self, ctx: Context) -> Steps[HostArray]:
+        return (yield from download(ctx, self._tensor))
+
+    def _describe(self) -> str:
+        return f"to_host({self._tensor.shape})"
+
+
+class Item(DeviceOp[Any]):
+    """The only element of a tensor, as a number of Python's."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor = tensor
+
+    def steps(self, ctx: Context) -> Steps[Any]:
+        if ctx.records:
+            raise NotAGraphNodeError(
+                f"item() of {self._tensor!r} gives a number of Python's, which no replay can "
+                "change.\n"
+                "Give the tensor, and read it behind the replay: await t.item()"
+            )
+        array = yield from download(ctx, self._tensor)
+        return Later(array.item)
+
+    def _describe(self) -> str:
+        return f"item({self._tensor.shape})"
+
+
+class Convert(DeviceOp["Tensor"]):
+    """A contiguous copy of a tensor in elements of a type."""
+
+    def __init__(self, tensor: Tensor, dtype: np.dtype[Any]) -> None:
+        self._site = call_site(2)
+        self._tensor = tensor
+        self._dtype = dtype
+
+    def operands(self) -> frozenset[int] | None:
+        return operands_of(self._tensor)
+
+    def steps(self, ctx: Context) -> Steps[Tensor]:
+        yield from ctx.room(self._tensor.size * self._dtype.itemsize)
+        made = type(self._tensor).allocate(ctx, self._tensor.shape, self._dtype)
+        yield from copy(ctx, made, self._tensor)
+        return made
+
+    def _describe(self) -> str:
+        return f"convert({self._tensor.shape})"
+
+
+class Memcpy(DeviceOp[Any]):
+    """Elements of one array into another, in place."""
+
+    def __init__(self, dst: Tensor | HostArray, src: Tensor | HostArray) -> None:
+        self._site = call_site(2)
+        self._dst = dst
+        self._src = src
+
+    @property
+    def is_node(self) -> bool:  # type: ignore[override]
+        dst, src = self._dst, self._src
+        if isinstance(dst, np.ndarray) or not dst.is_contiguous:
+            return False
+        if isinstance(src, np.ndarray):
+            return True
+        return src.is_contiguous and src.storage_id != dst.storage_id
+
+    def operands(self) -> frozenset[int] | None:
+        dst, src = self._dst, self._src
+        if isinstance(dst, np.ndarray) or isinstance(src, np.ndarray):
+            return None  # others may read and write the array
+        return operands_of(dst, src)
+
+    def steps(self, ctx: Context) -> Steps[Any]:
+        dst, src = self._dst, self._src
+        if isinstance(src, np.ndarray):
+            yield from upload_any(ctx, dst, src)  # type: ignore[arg-type]  # one is a tensor
+        elif isinstance(dst, np.ndarray):
+            yield from download(ctx, src, dst)
+        else:
+            yield from copy(ctx, dst, src)
+        return dst
+
+    def _describe(self) -> str:
+        return f"memcpy({self._dst.shape}, {self._dst.dtype})"

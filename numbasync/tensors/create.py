@@ -1,0 +1,357 @@
+"""Functions that make and move tensors. All are lazy: they give operations.
+
+`dtype` defaults to float32. A shape is an int or a tuple of ints. Values that are not
+constant are computed on the host by NumPy when the operation is enqueued, and uploaded: the
+same bits on every device.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from numbasync import layout
+from numbasync.backend import array_protocols
+from numbasync.device.callsite import call_site
+from numbasync.errors import DeviceMismatchError, DTypeError, OperationError, ShapeError
+from numbasync.ops.constructors import Value
+from numbasync.ops.context import Context
+from numbasync.ops.op import DeviceOp, Steps
+from numbasync.ops.operands import is_op, refusing
+from numbasync.tensors.array_spec import Contiguous, contiguous
+from numbasync.tensors.copies import HostArray
+from numbasync.tensors.copies import fill as fill_tensor
+from numbasync.tensors.copy_ops import Convert, operands_of
+from numbasync.tensors.create_ops import FromHost, Full, Generated, element
+from numbasync.tensors.host_arrays import host_array, is_arrow, place
+from numbasync.tensors.partition import Partition
+from numbasync.tensors.pinned import HostBuffer, direct
+from numbasync.tensors.tensor import SharedTensor, Tensor, writable
+from numbasync.tensors.tensor import memcpy as memcpy
+
+PITCH = 512  # bytes; what the driver's own pitched allocations have
+
+
+def empty(shape: Any, dtype: Any = np.float32) -> DeviceOp[Tensor]:
+    """An uninitialised tensor."""
+    return Full(contiguous(shape, dtype, records=True), None, "empty")
+
+
+def empty_pitched(shape: Any, dtype: Any = np.float32) -> DeviceOp[Tensor]:
+    """An uninitialised tensor whose rows, along the last axis, begin at multiples of 512 bytes.
+
+    Every row is then read in as few transactions as there can be, and copies to and from the
+    host and other such tensors are done by the driver. The tensor is not contiguous; kernels
+    index it as any other.
+
+    Args:
+        shape: two axes or more.
+    """
+    kind, extents = layout.check_dtype(dtype), layout.check_shape(shape)
+    if len(extents) < 2:
+        raise ShapeError(f"rows at a pitch need two axes or more, not the shape {extents}.")
+    *rows, columns = extents
+    padded = -(-columns * kind.itemsize // PITCH) * PITCH // kind.itemsize
+    whole = Full(Contiguous((*rows, padded), kind), None, "empty_pitched")
+    return whole.map(operator.itemgetter((..., slice(columns))))
+
+
+def zeros(shape: Any, dtype: Any = np.float32) -> DeviceOp[Tensor]:
+    """A tensor of zeros, or of structures of zeros."""
+    kind = contiguous(shape, dtype, records=True)
+    if kind.dtype.names:
+        return Full(kind, np.zeros(1, kind.dtype)[0], "zeros")
+    return Full(kind, element(0, kind.dtype), "zeros")
+
+
+def ones(shape: Any, dtype: Any = np.float32) -> DeviceOp[Tensor]:
+    """A tensor of ones."""
+    return _full(shape, 1, dtype, "ones")
+
+
+def full(shape: Any, value: Any, dtype: Any = np.float32) -> DeviceOp[Tensor]:
+    """A tensor whose elements all are `value`, converted to `dtype`."""
+    return _full(shape, value, dtype, "full")
+
+
+def empty_like(t: Any, dtype: Any = None) -> DeviceOp[Tensor]:
+    """An uninitialised tensor with the shape of `t`, and its dtype unless that is given.
+
+    Args:
+        t: a tensor, shared or partitioned, or an array. Only shape and dtype are looked at: what
+            is made is contiguous, and on the device where it is made.
+    """
+    return empty(*_kind_of(t, dtype, "empty_like"))
+
+
+def zeros_like(t: Any, dtype: Any = None) -> DeviceOp[Tensor]:
+    """Zeros with the shape of `t`, and its dtype unless that is given; see `empty_like`."""
+    return zeros(*_kind_of(t, dtype, "zeros_like"))
+
+
+def ones_like(t: Any, dtype: Any = None) -> DeviceOp[Tensor]:
+    """Ones with the shape of `t`, and its dtype unless that is given; see `empty_like`."""
+    return ones(*_kind_of(t, dtype, "ones_like"))
+
+
+def full_like(t: Any, value: Any, dtype: Any = None) -> DeviceOp[Tensor]:
+    """`value` everywhere, with the shape of `t`, and its dtype unless that is given; see
+    `empty_like`.
+    """
+    shape, kind = _kind_of(t, dtype, "full_like")
+    return full(shape, value, kind)
+
+
+def _kind_of(t: Any, dtype: Any, what: str) -> tuple[Any, Any]:
+    if isinstance(t, Partition):
+        t = t.tensor
+    if is_op(t):
+        with refusing((t,)):
+            raise OperationError(
+                f"{what} takes a tensor, whose shape is known, not {t!r:.60}: run it first, "
+                f"t = await op, or go on with its value, op.then(na.{what})."
+            )
+    shape, own = getattr(t, "shape", None), getattr(t, "dtype", None)
+    if not isinstance(shape, tuple) or own is None:
+        raise OperationError(
+            f"{what} takes a tensor or an array, not {type(t).__name__} ({t!r:.60}).\n"
+            f"Write a shape and a dtype: na.{what.removesuffix('_like')}(shape, ..., dtype=...)"
+        )
+    return shape, own if dtype is None else dtype
+
+
+def _full(shape: Any, value: Any, dtype: Any, name: str) -> DeviceOp[Tensor]:
+    kind = contiguous(shape, dtype)
+    op = Full(kind, element(value, kind.dtype), name)
+    op._site = call_site(2)
+    return op
+
+
+def arange(
+    start: float, stop: float | None = None, step: float = 1, dtype: Any = np.float32
+) -> DeviceOp[Tensor]:
+    """Evenly spaced values from `start` up to, not including, `stop`.
+
+    With one bound only, that is `stop`, and `start` is 0.
+
+    Raises:
+        ShapeError: the values have no end.
+        DTypeError: a bound or the step is no real number.
+    """
+    kind = layout.check_dtype(dtype)
+    first, last = (0, start) if stop is None else (start, stop)
+    if step == 0:
+        raise ShapeError("arange with a step of 0 has no end; write a step that is not 0.")
+    try:
+        count = max(0, math.ceil((last - first) / step))
+    except TypeError:
+        raise DTypeError(f"arange from {first!r} to {last!r} by {step!r}: write numbers.") from None
+    except (OverflowError, ValueError):  # infinite, or not a number
+        raise ShapeError(
+            f"arange from {first!r} to {last!r} by {step!r} has no end; write finite numbers."
+        ) from None
+
+    make = partial(_evenly, first, step, count, kind)
+    return Generated(Contiguous((count,), kind), make, "arange")
+
+
+def _evenly(first: float, step: float, count: int, dtype: np.dtype[Any]) -> HostArray:
+    steps = np.arange(count, dtype=np.float64 if dtype.kind == "f" else None)
+    values: HostArray = (first + step * steps).astype(dtype)
+    return values
+
+
+def linspace(start: float, stop: float, count: int, dtype: Any = np.float32) -> DeviceOp[Tensor]:
+    """`count` evenly spaced values from `start` to `stop`, both included."""
+    kind = contiguous(count, dtype)
+    return Generated(kind, partial(_spaced, start, stop, kind.shape[0], kind.dtype), "linspace")
+
+
+def _spaced(start: float, stop: float, count: int, dtype: np.dtype[Any]) -> HostArray:
+    return np.linspace(start, stop, count).astype(dtype)
+
+
+def eye(rows: int, columns: int | None = None, dtype: Any = np.float32) -> DeviceOp[Tensor]:
+    """Ones on the diagonal, zeros elsewhere; shape `(rows, columns or rows)`."""
+    kind = contiguous((rows, rows if columns is None else columns), dtype)
+    return Generated(kind, partial(_diagonal, kind), "eye")
+
+
+def _diagonal(kind: Contiguous) -> HostArray:
+    return np.eye(*kind.shape, dtype=kind.dtype)
+
+
+def rand(shape: Any, seed: int | None = None, dtype: Any = np.float32) -> DeviceOp[Tensor]:
+    """Uniform values in [0, 1), float32 or float64, by NumPy's Philox generator.
+
+    Args:
+        seed: what `np.random.Philox` takes; None: other values each time.
+
+    Raises:
+        DTypeError: another dtype, or no seed.
+    """
+    kind = _float(dtype, "rand")
+    extents, generator = layout.check_shape(shape), _generator(seed)
+    made = Contiguous(extents, kind)
+    return Generated(made, partial(_uniform, generator, extents, kind), "rand")
+
+
+def _uniform(
+    generator: np.random.Generator, shape: layout.Shape, dtype: np.dtype[Any]
+) -> HostArray:
+    return generator.random(shape, dtype)
+
+
+def randn(
+    shape: Any,
+    mean: float = 0.0,
+    std: float = 1.0,
+    seed: int | None = None,
+    dtype: Any = np.float32,
+) -> DeviceOp[Tensor]:
+    """Normal values, float32 or float64, by NumPy's Philox generator.
+
+    Args:
+        seed: what `np.random.Philox` takes; None: other values each time.
+
+    Raises:
+        DTypeError: another dtype, or no seed.
+    """
+    kind = _float(dtype, "randn")
+    extents, generator = layout.check_shape(shape), _generator(seed)
+
+    make = partial(_normal, generator, extents, kind, mean, std)
+    return Generated(Contiguous(extents, kind), make, "randn")
+
+
+def _normal(
+    generator: np.random.Generator,
+    shape: layout.Shape,
+    dtype: np.dtype[Any],
+    mean: float,
+    std: float,
+) -> HostArray:
+    values: HostArray = generator.standard_normal(shape, dtype)
+    values *= dtype.type(std)
+    values += dtype.type(mean)
+    return values
+
+
+def _generator(seed: int | None) -> np.random.Generator:
+    try:
+        return np.random.Generator(np.random.Philox(seed))
+    except (TypeError, ValueError) as error:
+        raise DTypeError(
+            f"seed={seed!r:.60}: {error}; write a whole number of at least 0, or None. A dtype is "
+            "given by its name: dtype=np.float64."
+        ) from None
+
+
+def _float(dtype: Any, name: str) -> np.dtype[Any]:
+    kind = layout.check_dtype(dtype)
+    if kind not in (np.dtype(np.float32), np.dtype(np.float64)):
+        raise DTypeError(f"{name} makes float32 or float64, not {kind}; convert() its result.")
+    return kind
+
+
+def from_host(array: Any) -> DeviceOp[Tensor]:
+    """A tensor with the elements that `array` has when the operation is enqueued; those of
+    `na.pinned` are read when the copy runs, after earlier copies to it.
+
+    Args:
+        array: a NumPy array, what `np.asarray` takes, or another library's array in the host's
+            memory; shape and dtype are kept, but times become the int64 that they are.
+
+    Raises:
+        DTypeError: no tensor can have such elements, or some are missing (nulls).
+        OperationError: some are masked.
+    """
+    source = _host_array(array)
+    kind = Contiguous(source.shape, layout.check_dtype(source.dtype, records=True))
+    return FromHost(kind, source)
+
+
+def _host_array(array: Any) -> HostArray:
+    at = place(array) if array_protocols.is_foreign(array) else None
+    if at is None:
+        if isinstance(array, HostBuffer):
+            direct(array)  # refuses views that no device can copy from
+            return array
+        return host_array(array)
+    if at[0] in array_protocols.HOST:
+        if is_arrow(array):
+            return host_array(array)  # which has more types than DLPack
+        return array_protocols.numpy_of(array_protocols.read_dlpack(array))
+    raise DeviceMismatchError(
+        f"{array_protocols.name_of(array)} lies {array_protocols.where(at)}, not in host memory.\n"
+        "Use it in place: t = na.as_tensor(x). To have a copy: await t.dup()"
+    )
+
+
+def meta(shape: Any, dtype: Any = np.float32) -> DeviceOp[Tensor]:
+    """A tensor without memory, to describe an argument to `kernel.compile`."""
+    kind = contiguous(shape, dtype, records=True)
+    return Value(Tensor(None, None, kind.at, kind.dtype))
+
+
+def dup(t: Tensor | SharedTensor) -> DeviceOp[Tensor]:
+    """A contiguous copy of a tensor, in storage of its own."""
+    return _readable(t, "dup").dup()
+
+
+def convert(t: Tensor | SharedTensor, dtype: Any) -> DeviceOp[Tensor]:
+    """A contiguous copy in elements of another type, converted as NumPy's `astype` does."""
+    found = _readable(t, "convert")
+    layout.check_dtype(found.dtype)  # a structure is not converted
+    return Convert(found, layout.check_dtype(dtype))
+
+
+def fill(t: Tensor, value: Any) -> DeviceOp[Tensor]:
+    """Set every element of a tensor; gives the tensor."""
+    if isinstance(t, SharedTensor):
+        raise OperationError(
+            f"fill would write to {t!r}, which is shared; write to a copy: await s.dup()."
+        )
+    found = writable(_readable(t, "fill"), "fill")
+    return Fill(found, element(value, layout.check_dtype(found.dtype)))  # a number, no structure
+
+
+def _readable(t: Any, what: str) -> Tensor:
+    found = t.tensor if isinstance(t, SharedTensor) else t
+    if isinstance(found, Tensor):
+        return found
+    with refusing((t,)):
+        raise OperationError(
+            f"{what} takes a tensor, not {t!r:.60}: run it first, t = await op, or go on with its "
+            f"value, op.then(lambda t: na.{what}(t, ...))."
+            if is_op(t)
+            else f"{what} takes a tensor, not {type(t).__name__} ({t!r:.60}).\n"
+            "Make one of an array: t = await na.from_host(array)"
+        )
+
+
+class Fill(DeviceOp[Tensor]):
+    """One value everywhere in a tensor that exists."""
+
+    def __init__(self, tensor: Tensor, value: np.generic) -> None:
+        self._site = call_site(2)
+        self._tensor = tensor
+        self._value = value
+
+    @property
+    def is_node(self) -> bool:  # type: ignore[override]
+        return self._tensor.is_contiguous
+
+    def operands(self) -> frozenset[int] | None:
+        return operands_of(self._tensor)
+
+    def steps(self, ctx: Context) -> Steps[Tensor]:
+        yield from fill_tensor(ctx, self._tensor, self._value)
+        return self._tensor
+
+    def _describe(self) -> str:
+        return f"fill({self._tensor.shape}, {self._value})"

@@ -1,0 +1,160 @@
+"""NumPy arrays that a kernel writes: uploaded before, and downloaded into again."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from numbasync import layout
+from numbasync.device.submission import Submission
+from numbasync.errors import AliasError, OperationError, StateError
+from numbasync.layout import Layout
+from numbasync.ops.context import Context
+from numbasync.tensors.copies import HostArray
+from numbasync.tensors.host_arrays import plain
+from numbasync.tensors.partition import Partition
+from numbasync.tensors.pinned import direct
+from numbasync.tensors.tensor import Tensor
+
+MOST_WORK = 10_000  # of NumPy's search for an element that two arrays share
+
+
+class InOut:
+    """An array as the output of a launch; see `inout`.
+
+    Attributes:
+        array: what is uploaded, and written when the operation is done.
+        cut: how it is partitioned, as a partition of a tensor without memory; None: not at all.
+        given: the caller's array, in the same memory, of which `array` may be a view.
+    """
+
+    def __init__(
+        self, array: HostArray, cut: Partition | None = None, given: HostArray | None = None
+    ) -> None:
+        self.array = array
+        self.cut = cut
+        self.given = array if given is None else given
+
+    def partition(self, tile: int | tuple[int, ...]) -> InOut:
+        """Cut into tiles, one a block, as `Tensor.partition`."""
+        return InOut(self.array, self._described().partition(tile), self.given)
+
+    def partition_prefix(self, tile: int | tuple[int, ...]) -> InOut:
+        """`partition` for a launch whose grid may cover less."""
+        return InOut(self.array, self._described().partition_prefix(tile), self.given)
+
+    def map(self, blocks: int) -> InOut:
+        """The same tiles shared out among few blocks; see `Partition.map`."""
+        if self.cut is None:
+            raise OperationError(
+                f"{self!r} has no tiles to map: write partition(tile).map(blocks)."
+            )
+        return InOut(self.array, self.cut.map(blocks), self.given)
+
+    def _described(self) -> Tensor:
+        shape, dtype = self.array.shape, self.array.dtype
+        strides = layout.contiguous_strides(shape, dtype.itemsize)
+        return Tensor(None, None, Layout(0, shape, strides), dtype)
+
+    def __repr__(self) -> str:
+        cut = "" if self.cut is None else f", {self.cut.grid} tiles of {self.cut.tile}"
+        return f"<inout of a NumPy array {self.array.shape} {self.array.dtype}{cut}>"
+
+
+def inout(array: HostArray) -> InOut:
+    """A NumPy array as an output: `kernel(na.inout(z), 2.0, x)`.
+
+    The elements are uploaded when the operation is enqueued, and downloaded into `array` when it
+    is done; `array` is the value given back. Leave it alone until then. It may have any strides;
+    of page-locked memory (`na.pinned`) the device copies directly.
+
+    Raises:
+        OperationError: it is no NumPy array, or a read-only one, or has masked elements.
+        DTypeError: device memory cannot hold its elements.
+    """
+    if not isinstance(array, np.ndarray):
+        raise OperationError(
+            f"na.inout takes a NumPy array, not {type(array).__name__} ({array!r:.60}).\n"
+            "A tensor is an output as it is: pass it without na.inout."
+        )
+    given, array = array, plain(array)
+    layout.check_dtype(array.dtype, records=True)
+    if not array.flags.writeable:
+        raise OperationError(
+            f"na.inout of a read-only array of shape {array.shape}: the result could not be "
+            "written into it.\nPass a copy: na.inout(array.copy())"
+        )
+    return InOut(array, None, given)
+
+
+# --- what is in flight -------------------------------------------------------------------
+
+# Arrays that a submission will write: until it is done, their elements are the old ones. Not
+# those in page-locked memory, whose copies are ordered as tensors' work is.
+_written: list[tuple[HostArray, Submission, tuple[Any, ...]]] = []
+_lock = threading.Lock()
+
+
+def overlap(a: HostArray, b: HostArray) -> bool:
+    """Whether two arrays have an element in common; True where that takes long to tell."""
+    try:
+        return np.shares_memory(a, b, max_work=MOST_WORK)  # type: ignore[arg-type]  # stub's error
+    except np.exceptions.TooHardError:
+        return True
+
+
+def check_apart(
+    kernel: str, outputs: Sequence[tuple[str, HostArray]], others: Iterable[tuple[str, HostArray]]
+) -> None:
+    """Refuse arrays of one launch that share memory, where one of them is to be written.
+
+    Raises:
+        AliasError: the download of one would overwrite the other.
+    """
+    seen = list(others)
+    for name, array in outputs:
+        for other, its in seen:
+            if overlap(array, its):
+                raise AliasError(
+                    f"kernel {kernel}: {name}, a na.inout, and {other} share memory of the host; "
+                    "the device has a copy of each.\nPass a copy: array.copy()"
+                )
+        seen.append((name, array))
+
+
+def check_settled(kernel: str, arrays: Iterable[tuple[str, HostArray]]) -> None:
+    """Refuse to upload what an operation in flight is still going to write.
+
+    Raises:
+        StateError: there is one; it has to be awaited first.
+    """
+    if not _written:
+        return
+    with _lock:
+        _written[:] = [entry for entry in _written if _is_open(*entry[1:])]
+        busy = list(_written)
+    for name, array in arrays:
+        for target, submission, _ in busy:
+            if direct(array) is None and overlap(array, target):
+                raise StateError(
+                    f"kernel {kernel}: {name} is an array of shape {array.shape} that "
+                    f"{submission.described} writes through na.inout when it is done, and it is "
+                    "not.\nAwait that first; or keep a tensor, t = await na.from_host(array), "
+                    "whose operations are ordered by themselves."
+                )
+
+
+def note(ctx: Context, array: HostArray) -> None:
+    """`array` is written by what `ctx` has enqueued, when that is done."""
+    if direct(array) is None:
+        with _lock:
+            _written.append((array, ctx.submission, ctx.landings))
+
+
+def _is_open(submission: Submission, landings: tuple[Any, ...]) -> bool:
+    if not submission.done and submission.sequence:
+        submission.stream.advance()
+    return not submission.done or any(landing.is_open for landing in landings)

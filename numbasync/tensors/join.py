@@ -1,0 +1,172 @@
+"""Joining tensors: a new one of the elements of several, converted to their common type."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from numbasync import layout
+from numbasync.errors import DTypeError, OperationError, ShapeError
+from numbasync.ops.context import Context
+from numbasync.ops.op import DeviceOp, Steps
+from numbasync.ops.operands import common_stream, is_op, refusing
+from numbasync.ops.run import describe
+from numbasync.tensors.copies import HostArray, copy
+from numbasync.tensors.create import from_host
+from numbasync.tensors.host_arrays import plain
+from numbasync.tensors.partition import Partition
+from numbasync.tensors.tensor import SharedTensor, Tensor
+
+
+def concatenate(tensors: Sequence[Any], axis: int = 0) -> DeviceOp[Tensor]:
+    """The tensors one behind the other, along an axis that they have, as a new tensor.
+
+    Args:
+        tensors: a list or a tuple of tensors, NumPy arrays, and operations that give tensors. In
+            the other axes their extents are equal.
+        axis: counted from the end if negative.
+
+    Raises:
+        ShapeError: there are none, they have no such axis, or their other extents differ; now, if
+            all shapes are known, else when it is run.
+        DTypeError: they have no common type by NumPy's rules.
+    """
+    return Joined(tensors, axis, is_new=False)
+
+
+def stack(tensors: Sequence[Any], axis: int = 0) -> DeviceOp[Tensor]:
+    """The tensors, all of one shape, along a new axis, as a new tensor.
+
+    Args:
+        tensors: as of `concatenate`.
+        axis: which of the result's axes is the new one; counted from the end if negative.
+
+    Raises:
+        As `concatenate`.
+    """
+    return Joined(tensors, axis, is_new=True)
+
+
+class _Plan(NamedTuple):
+    """What comes of tensors of some shapes: shape, dtype, axis, and where along it each begins."""
+
+    shape: layout.Shape
+    dtype: np.dtype[Any]
+    axis: int
+    starts: list[int]
+
+
+class Joined(DeviceOp[Tensor]):
+    """A new tensor of the elements of others."""
+
+    def __init__(self, tensors: Any, axis: Any, is_new: bool) -> None:
+        self._free = False  # a refused one needs no warning
+        self._is_new = is_new
+        self._name = "stack" if is_new else "concatenate"
+        with refusing(tensors if isinstance(tensors, list | tuple) else (tensors,)):
+            self._parts = self._listed(tensors)
+            try:
+                self._axis = operator.index(axis)
+            except TypeError:
+                raise ShapeError(
+                    f"{self._name} along axis {axis!r:.60}: write a whole number. To have one axis "
+                    "only, join what t.reshape(-1) gives of each."
+                ) from None
+            ops = [part for part in self._parts if is_op(part)]
+            stream = common_stream(ops)
+            if not ops:
+                self._plan(self._parts)
+        if stream is not None:
+            self.stream = stream
+        self.home = next((op.home for op in ops if op.home is not None), None)
+        for op in ops:
+            op.claim()
+        self._free = True
+
+    def _listed(self, tensors: Any) -> tuple[Any, ...]:
+        if not isinstance(tensors, list | tuple) or hasattr(tensors, "_output_positions"):
+            raise OperationError(
+                f"{self._name} takes a list of tensors, not {describe(tensors)}.\n"
+                f"Write na.{self._name}([t, u])."
+            )
+        if not tensors:
+            raise ShapeError(f"{self._name} of no tensors: write at least one.")
+        return tuple(t if is_op(t) else self._part(i, t) for i, t in enumerate(tensors))
+
+    def _part(self, position: int, value: Any) -> Tensor | HostArray:
+        if isinstance(value, SharedTensor | Partition):
+            value = value.tensor
+        if not isinstance(value, Tensor | np.ndarray):
+            raise OperationError(
+                f"{self._name}: number {position} is no tensor, but {describe(value)}.\n"
+                "It takes tensors, NumPy arrays, and operations that give tensors. Of a launch, "
+                "write op.output(); of another library's array, na.as_tensor(x)."
+            )
+        part: Tensor | HostArray = plain(value)
+        layout.check_dtype(part.dtype, records=True)
+        return part
+
+    def _plan(self, parts: Sequence[Tensor | HostArray]) -> _Plan:
+        shapes = [part.shape for part in parts]
+        if not self._is_new and () in shapes:
+            raise ShapeError(
+                f"concatenate of shapes {shapes}: a tensor without axes has none to join along.\n"
+                "Write stack, which gives it one."
+            )
+        rank = len(shapes[0]) + self._is_new
+        if not -rank <= self._axis < rank:
+            raise ShapeError(
+                f"{self._name} along axis {self._axis}, of {rank} axes: write one from {-rank} to "
+                f"{rank - 1}."
+            )
+        axis = self._axis % rank
+        if self._is_new:
+            shapes = [(*shape[:axis], 1, *shape[axis:]) for shape in shapes]
+        first, *others = shapes
+        for i, shape in enumerate(others, 1):
+            if len(shape) != rank or any(
+                a != b for k, (a, b) in enumerate(zip(first, shape, strict=True)) if k != axis
+            ):
+                but = "" if self._is_new else f" but in axis {axis}"
+                raise ShapeError(
+                    f"{self._name}: number {i} has the shape {parts[i].shape}, and number 0 "
+                    f"{parts[0].shape}; they must agree{but}."
+                )
+        try:
+            dtype = np.result_type(*(part.dtype for part in parts))
+        except TypeError:
+            dtypes = ", ".join(dict.fromkeys(str(part.dtype) for part in parts))
+            raise DTypeError(f"{self._name} of {dtypes}: they have no common type.") from None
+        ends = np.cumsum([shape[axis] for shape in shapes]).tolist()
+        whole = (*first[:axis], ends[-1], *first[axis + 1 :])
+        return _Plan(whole, dtype, axis, [0, *ends[:-1]])
+
+    def steps(self, ctx: Context) -> Steps[Tensor]:
+        parts: list[Any] = []
+        for i, part in enumerate(self._parts):
+            value = part
+            if is_op(part):
+                value = self._part(i, (yield from part.steps(ctx)))
+            parts.append(value)
+        shape, dtype, axis, starts = self._plan(parts)
+        yield from ctx.room(math.prod(shape) * dtype.itemsize)
+        made = Tensor.allocate(ctx, shape, dtype)
+        before = (slice(None),) * axis
+        for start, part in zip(starts, parts, strict=True):
+            source: Tensor = part
+            if isinstance(part, np.ndarray):
+                upload = from_host(part)
+                upload.claim()
+                source = yield from upload.steps(ctx)
+            if self._is_new:
+                source = source[(*before, None)]
+            place = made[(*before, slice(start, start + source.shape[axis]))]
+            yield from copy(ctx, place, source)
+        return made
+
+    def _describe(self) -> str:
+        return f"{self._name}({len(self._parts)} tensors)"

@@ -1,0 +1,142 @@
+"""Partitions: a tensor cut into tiles, one for each block of a launch, or shared out among few."""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import TYPE_CHECKING, Any
+
+from numbasync import layout
+from numbasync.errors import ShapeError
+
+if TYPE_CHECKING:
+    from numbasync.ops.op import DeviceOp
+    from numbasync.tensors.tensor import Tensor
+
+MAX_RANK = 3  # a grid has three axes
+
+
+class Partition:
+    """A tensor and the tile that one block of a launch takes of it.
+
+    Attributes:
+        tensor: what is cut; the launch writes it in place.
+        tile: extents of one tile, as many as the tensor has axes.
+        grid: tiles along each axis, the last one cut off at the edge.
+        exact: the launch covers every tile; else (`partition_prefix`) at most all of them.
+        blocks: of a mapped partition (`map`), the blocks that share the tiles; else None.
+    """
+
+    __slots__ = ("_fingerprint", "blocks", "exact", "grid", "tensor", "tile")
+
+    def __init__(self, tensor: Tensor, tile: int | tuple[int, ...], *, exact: bool = True) -> None:
+        self.tensor = tensor
+        self.tile = _check_tile(tile, tensor.shape)
+        self.grid = tuple(-(-n // t) for n, t in zip(tensor.shape, self.tile, strict=True))
+        self.exact = exact
+        self.blocks: int | None = None
+        self._fingerprint = -1
+
+    @property
+    def fingerprint(self) -> int:
+        """Equal for equal tiles and blocks, of tensors of equal dtype, layout and shape."""
+        if self._fingerprint < 0:
+            parts = (self.tensor.fingerprint, self.tile, self.exact, self.blocks)
+            self._fingerprint = layout.fingerprint(parts)
+        return self._fingerprint
+
+    def map(self, blocks: int | None = None) -> Partition:
+        """The same tiles with a persistent schedule: few blocks, each of which visits many tiles.
+
+        The launch has a grid of (blocks, 1, 1), whatever the tensor's rank. Block b takes the
+        tiles b, b + blocks, b + 2 * blocks ..., counted in C order of the tile grid. A `na.Tile`
+        is handed to the kernel tile after tile, with a barrier in between; a kernel with a
+        `na.KernelOutput` walks itself. In both, `cuda.blockIdx.x` is the block, not the tile.
+
+        Args:
+            blocks: 1 to the number of tiles; None: one for each multiprocessor of the tensor's
+                device, or for each tile if there are fewer.
+
+        Raises:
+            ShapeError: `blocks` is out of range or no whole number; the partition is a prefix
+                or mapped already; a meta tensor came without `blocks`.
+        """
+        if self.blocks is not None:
+            raise ShapeError(f"{self!r} is mapped to {self.blocks} blocks already.")
+        if not self.exact:
+            raise ShapeError(
+                f"{self!r} cannot be mapped: a partition_prefix leaves open which tiles are "
+                "covered, a mapped one covers all.\n"
+                "Map a view of what is to be covered: t[:n].partition(tile).map(blocks)"
+            )
+        made = Partition(self.tensor, self.tile)
+        made.blocks = self._default_blocks() if blocks is None else self._check_blocks(blocks)
+        return made
+
+    def _default_blocks(self) -> int:
+        device = self.tensor.device
+        if device is None:
+            raise ShapeError(
+                f"{self!r} is of a meta tensor, which has no device to count multiprocessors of.\n"
+                "Say how many blocks: map(blocks)"
+            )
+        return min(device.limits.multiprocessors, math.prod(self.grid))
+
+    def _check_blocks(self, blocks: Any) -> int:
+        try:
+            found = operator.index(blocks)
+        except TypeError:
+            raise ShapeError(
+                f"blocks are counted by a whole number, not {blocks!r}.\n"
+                "Write p.map(8); of an operation, op.partition(tile).map(lambda p: p.map(8))."
+            ) from None
+        tiles = math.prod(self.grid)
+        if found < 1:
+            raise ShapeError(f"a mapped partition has at least 1 block, not {found}.")
+        if found > tiles:
+            raise ShapeError(
+                f"{found} blocks cannot share {tiles} tiles, which is what {self!r} has.\n"
+                "Write map(), which takes as many as suit the device and at most all tiles."
+            )
+        return found
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (self.tensor, self.tile, self.exact, self.blocks)
+
+    def unpartition(self) -> Tensor:
+        """The tensor."""
+        return self.tensor
+
+    def to_host(self) -> DeviceOp[Any]:
+        """The tensor's elements as a NumPy array."""
+        return self.tensor.to_host()
+
+    def __repr__(self) -> str:
+        kind = "partition" if self.exact else "partition_prefix"
+        mapped = "" if self.blocks is None else f", mapped to {self.blocks} blocks"
+        return f"<{kind} of {self.tensor!r} into tiles {self.tile}, grid {self.grid}{mapped}>"
+
+
+def _restored(tensor: Tensor, tile: tuple[int, ...], exact: bool, blocks: int | None) -> Partition:
+    partition = Partition(tensor, tile, exact=exact)
+    return partition if blocks is None else partition.map(blocks)
+
+
+def _check_tile(tile: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
+    try:
+        extents = tuple(map(operator.index, tile if isinstance(tile, tuple | list) else (tile,)))
+    except TypeError:
+        raise ShapeError(f"a tile is a whole number or a tuple of them, not {tile!r}.") from None
+    if not 1 <= len(shape) <= MAX_RANK:
+        raise ShapeError(
+            f"a tensor of {len(shape)} axes cannot be partitioned: a grid has 1 to {MAX_RANK}.\n"
+            "Reshape it first."
+        )
+    if len(extents) != len(shape):
+        raise ShapeError(
+            f"the tile {extents} has {len(extents)} extents, the tensor of shape {shape} has "
+            f"{len(shape)} axes."
+        )
+    if any(n < 1 for n in extents):
+        raise ShapeError(f"a tile has positive extents: {extents}.")
+    return extents

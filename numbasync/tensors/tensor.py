@@ -1,0 +1,398 @@
+"""Tensors: typed, shaped views of device storage, and the copies that move them.
+
+A tensor holds no stream and does no work. What is done with it is an operation; what it
+shares with other views is its storage, which remembers who used it last.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from numbasync import layout
+from numbasync.backend import protocols
+from numbasync.device.device import Device
+from numbasync.device.storage import Storage
+from numbasync.errors import (
+    DTypeError,
+    MovedError,
+    OperationError,
+    ShapeError,
+    SharedStorageError,
+    StateError,
+)
+from numbasync.layout import Layout
+from numbasync.ops import submission_queue
+from numbasync.ops.context import Context
+from numbasync.ops.op import DeviceOp
+from numbasync.ops.operands import refusing
+from numbasync.ops.pickling import Copied
+from numbasync.tensors.array_methods import ArrayMethods, NoOperators
+from numbasync.tensors.array_spec import Contiguous, array_key
+from numbasync.tensors.copies import HostArray
+from numbasync.tensors.copy_ops import Convert, Memcpy, ToHost
+from numbasync.tensors.export_array import PROTOCOLS, Lending
+from numbasync.tensors.host_arrays import check_destination, plain
+from numbasync.tensors.partition import Partition
+from numbasync.tensors.pinned import direct
+
+_moving = threading.RLock()  # two threads must not both become the only holder
+
+
+class Tensor(Copied, Lending, ArrayMethods):
+    """An array in device memory. Operations such as `na.zeros` give one.
+
+    Attributes:
+        shape, dtype, ndim, size, nbytes: as in NumPy.
+        strides: bytes between neighbours along each axis.
+        device: where it is; None for a tensor of `na.meta`, which has no memory.
+        source: another library's array, of whose memory it was made; None for one of its own.
+        own_storage: `storage`, if it has not moved and is no tensor of `na.meta`; else None.
+        own_handle: `handle`, if it has been asked for; else None.
+
+    It has `__dlpack__` and `__dlpack_device__`, on a GPU also `__cuda_array_interface__`.
+    """
+
+    __slots__ = (
+        "__weakref__", "_fingerprint", "_former", "_key", "_kind", "_layout", "device", "dtype",
+        "own_handle", "own_storage", "shape", "source",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        device: Device | None,
+        storage: Storage | None,
+        at: Layout,
+        dtype: np.dtype[Any],
+        source: protocols.Foreign | None = None,
+    ) -> None:
+        self.device = device
+        self.source = source
+        self.dtype = dtype
+        self.shape = at.shape
+        self._layout = at
+        self.own_storage = storage
+        self.own_handle: protocols.Array | None = None
+        self._kind: Contiguous | None = None  # of one that fills its storage
+        self._key: protocols.ArrayKey | None = None
+        self._fingerprint = -1
+        self._former: tuple[weakref.ref[Storage], int] | None = None
+        if storage is not None:
+            storage.holders += 1
+
+    @staticmethod
+    def allocate(
+        ctx: Context, shape: layout.Shape, dtype: np.dtype[Any], scratch: bool = False
+    ) -> Tensor:
+        """An uninitialised tensor for work enqueued with `ctx`; `scratch`: nobody else sees it."""
+        kind = Contiguous(shape, dtype)
+        return Tensor.of(ctx.device, (ctx.scratch if scratch else ctx.alloc)(kind.nbytes), kind)
+
+    @staticmethod
+    def of(device: Device, storage: Storage, kind: Contiguous) -> Tensor:
+        """The tensor that fills a new storage."""
+        made = Tensor(device, storage, kind.at, kind.dtype)
+        made._kind = kind
+        return made
+
+    # --- what it is ---
+
+    @property
+    def strides(self) -> layout.Shape:
+        return self._layout.strides
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self._kind.nbytes if self._kind else self.size * self.dtype.itemsize
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether the elements lie in C order without gaps."""
+        return bool(self._kind) or layout.is_contiguous(*self._layout[1:], self.dtype.itemsize)
+
+    @property
+    def is_readonly(self) -> bool:
+        """Whether the library that it comes from forbids writing to it."""
+        return self.source is not None and self.source.export.readonly
+
+    @property
+    def storage(self) -> Storage:
+        """What it shares with its views.
+
+        Raises:
+            MovedError: `take()` has moved it to another handle.
+            StateError: it is a tensor of `na.meta` and has none.
+        """
+        if self.own_storage is None:
+            if self.device is None:
+                raise StateError(
+                    f"{self!r} has no memory: it can only describe an argument to compile()."
+                )
+            former = self._former
+            if former is not None and submission_queue.was_submitted_before(former[1]):
+                storage = former[0]()
+                if storage is not None:
+                    return storage
+            raise MovedError(
+                f"{self!r} was moved by take(); use the handle that take() returned, or what the "
+                "launch it was given to returned."
+            )
+        return self.own_storage
+
+    @property
+    def storage_id(self) -> int:
+        """If it differs, the tensors have no memory in common; of itself only, for one without."""
+        storage = self.own_storage
+        return id(self) if storage is None else storage.identity
+
+    @property
+    def handle(self) -> protocols.Array:
+        """The device's own description of this array."""
+        if self.own_handle is None or self.own_storage is None:
+            storage, device = self.storage, self.device
+            assert device is not None  # it has storage
+            offset, shape, strides = self._layout
+            self.own_handle = device.backend.array(
+                storage.memory, offset, shape, strides, self.dtype
+            )
+        return self.own_handle
+
+    @property
+    def key(self) -> protocols.ArrayKey:
+        """This array's part of a compiled kernel's key: nothing of its extents."""
+        if self._key is None:
+            kind = self._kind
+            self._key = array_key(self._layout, self.dtype) if kind is None else kind.key
+        return self._key
+
+    @property
+    def fingerprint(self) -> int:
+        """Equal for tensors of equal dtype, layout and shape."""
+        if self._fingerprint < 0:
+            kind = self._kind
+            self._fingerprint = (
+                layout.fingerprint((self.key, self.shape)) if kind is None else kind.fingerprint
+            )
+        return self._fingerprint
+
+    # --- views ---
+
+    def _view(self, at: Layout, dtype: np.dtype[Any] | None = None) -> Tensor:
+        storage = None if self.device is None else self.storage
+        return Tensor(self.device, storage, at, dtype or self.dtype, self.source)
+
+    def __getitem__(self, key: Any) -> Tensor:
+        """A view, without a copy: integers, slices, `...` and None."""
+        return self._view(layout.index(self._layout, key, self.dtype.itemsize))
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise ShapeError("a tensor of no axes has no length.")
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (self[i] for i in range(len(self)))
+
+    def reshape(self, *shape: Any) -> Tensor:
+        """A view with another shape of the same size; one extent may be -1."""
+        wish = shape[0] if len(shape) == 1 else shape
+        return self._view(layout.reshape(self._layout, wish, self.dtype.itemsize))
+
+    def reinterpret(self, dtype: Any) -> Tensor:
+        """A view of the same bytes as elements of another type."""
+        new = layout.check_dtype(dtype)
+        return self._view(layout.reinterpret(self._layout, self.dtype.itemsize, new.itemsize), new)
+
+    def same_elements(self, other: Tensor) -> bool:
+        """Whether it is the same view of the same storage."""
+        return self.storage is other.storage and self._layout == other._layout
+
+    def partition(self, tile: int | tuple[int, ...]) -> Partition:
+        """Cut into tiles, one a block; a launch writes the tensor in place."""
+        return Partition(self, tile)
+
+    def partition_prefix(self, tile: int | tuple[int, ...]) -> Partition:
+        """`partition` for a launch whose grid may cover less; the rest is not touched."""
+        return Partition(self, tile, exact=False)
+
+    # --- ownership ---
+
+    def take(self) -> Tensor:
+        """Move to a new handle; this one then raises MovedError."""
+        moved = Tensor(self.device, self.storage, self._layout, self.dtype, self.source)
+        moment = submission_queue.now(keep=self.storage)
+        if moment is not None:  # what stands in line was submitted while this was the handle
+            self._former = weakref.ref(self.storage), moment
+        self._let_go()
+        return moved
+
+    def shared(self) -> SharedTensor:
+        """A handle that many may hold and nobody writes while they do."""
+        return SharedTensor(self._view(self._layout))
+
+    def _let_go(self) -> None:
+        storage, self.own_storage, self.own_handle = self.own_storage, None, None
+        if storage is not None:
+            storage.holders -= 1
+
+    def __del__(self) -> None:
+        storage = getattr(self, "own_storage", None)  # absent if the constructor failed
+        if storage is not None:
+            storage.holders -= 1
+
+    # --- copies ---
+
+    def to_host(self) -> DeviceOp[HostArray]:
+        """An operation that gives the elements as a new NumPy array."""
+        return ToHost(self)
+
+    def dup(self) -> DeviceOp[Tensor]:
+        """An operation that gives a contiguous copy in storage of its own."""
+        return Convert(self, self.dtype)
+
+    def copy_from(self, src: Tensor | SharedTensor | HostArray) -> DeviceOp[Tensor]:
+        """An operation that copies the elements of `src` here; see `memcpy`."""
+        return memcpy(self, src)
+
+    def copy_to(self, dst: Tensor | HostArray) -> DeviceOp[Any]:
+        """An operation that copies the elements to `dst`, which it gives; see `memcpy`."""
+        return memcpy(dst, self)
+
+    def __array__(self, *args: Any, **kwargs: Any) -> HostArray:
+        raise DTypeError(
+            f"{self!r} is no NumPy array: copying it takes a moment in which others can work.\n"
+            "Write: array = await t.to_host()        # or t.to_host().sync()"
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        # Only where the device has it, so that `hasattr` tells the truth.
+        export = PROTOCOLS.get(name)
+        if export is not None and self.device is not None and self.own_storage is not None:
+            storage = self.own_storage
+            loan = self.device.backend.lend(self.handle, storage.memory, storage)
+            if name in loan.protocols:
+                return export(self, loan)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def __repr__(self) -> str:
+        where = "meta" if self.device is None else self.device.label
+        state = ", moved" if self.own_storage is None and self.device is not None else ""
+        return f"<Tensor {self.shape} {self.dtype} on {where}{state}>"
+
+
+class SharedTensor(NoOperators):
+    """A tensor that several tasks read. Passed to a kernel, the same object comes back."""
+
+    __slots__ = ("tensor",)
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+
+    @property
+    def shape(self) -> layout.Shape:
+        return self.tensor.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.tensor.dtype
+
+    @property
+    def device(self) -> Device | None:
+        return self.tensor.device
+
+    def __getitem__(self, key: Any) -> SharedTensor:
+        """A view, which counts as a holder."""
+        return SharedTensor(self.tensor[key])
+
+    def to_host(self) -> DeviceOp[HostArray]:
+        """An operation that gives the elements as a new NumPy array."""
+        return self.tensor.to_host()
+
+    def dup(self) -> DeviceOp[Tensor]:
+        """An operation that gives a copy that nobody shares."""
+        return self.tensor.dup()
+
+    def partition(self, tile: int | tuple[int, ...]) -> Partition:
+        """A partition to write to, for the only holder of the storage, which it becomes:
+        this handle has moved.
+
+        Raises:
+            MovedError: it has moved before.
+            SharedStorageError: other tensors or views of the same storage are alive.
+        """
+        with _moving:
+            storage = self.tensor.storage
+            others = storage.holders - 1 + sum(other.holders for other in storage.linked())
+            if others:
+                raise SharedStorageError(
+                    f"{others} other tensors or views hold the storage of {self!r}.\n"
+                    "Drop them first, or write to a copy: (await s.dup()).partition(...)"
+                )
+            made = Partition(self.tensor, tile)
+            made.tensor = self.tensor.take()  # only now: a wrong tile changes nothing
+            return made
+
+    def __repr__(self) -> str:
+        return f"<SharedTensor {self.shape} {self.dtype}>"
+
+
+def writable(t: Tensor, what: str) -> Tensor:
+    """`t`, if it may be written to.
+
+    Raises:
+        OperationError: its library lends it for reading only.
+    """
+    if t.is_readonly:
+        raise OperationError(
+            f"{what} would write to {t!r}, in memory that its library lends for reading only; "
+            "write to a copy: await t.dup()."
+        )
+    return t
+
+
+def memcpy(dst: Tensor | HostArray, src: Tensor | HostArray | SharedTensor) -> DeviceOp[Any]:
+    """Copy elements between tensors, or between a tensor and a NumPy array; gives `dst`.
+
+    A NumPy source is read when the operation is enqueued; a NumPy destination is written
+    when it is done.
+
+    Raises:
+        ShapeError, DTypeError: now, if the shapes or the dtypes differ.
+    """
+    src = src.tensor if isinstance(src, SharedTensor) else plain(src)
+    for name, side in (("dst", dst), ("src", src)):
+        if not isinstance(side, Tensor | np.ndarray):
+            with refusing((dst, src)):
+                raise OperationError(
+                    f"{name} of memcpy is a tensor or a NumPy array, not {type(side).__name__} "
+                    f"({side!r:.60}).\n"
+                    "Run an operation first, t = await op; make an array of numbers by np.asarray."
+                )
+    if isinstance(dst, Tensor):
+        writable(dst, "memcpy")
+    else:
+        check_destination(dst)
+        if not isinstance(src, Tensor):
+            raise OperationError("memcpy between two NumPy arrays: write np.copyto(dst, src).")
+    for side in (dst, src):
+        direct(side)  # refuses views of page-locked buffers that no device can copy from
+    if dst.shape != src.shape:
+        raise ShapeError(f"memcpy from shape {src.shape} to shape {dst.shape}: they must agree.")
+    if dst.dtype != src.dtype:
+        raise DTypeError(
+            f"memcpy from {src.dtype} to {dst.dtype}: they must agree; na.convert() changes types."
+        )
+    return Memcpy(dst, src)

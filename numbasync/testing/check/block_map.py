@@ -1,0 +1,114 @@
+"""Which blocks got a result wrong: who owns an element, and a map of the grid in text."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from numbasync.backend.protocols import Dim3
+from numbasync.testing.check.closeness import Array
+
+WIDEST, HIGHEST = 64, 16  # characters; larger grids are drawn with many blocks to a character
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Owners:
+    """Who a launch gives each element of one output to.
+
+    Attributes:
+        grid, block: of the launch.
+        threads: number of the thread in the launch, and 1 more; 0 for nobody. As the output.
+        tiles: number of the block whose tile an element lies in; None without a partition.
+    """
+
+    grid: Dim3
+    block: Dim3
+    threads: Array
+    tiles: Array | None = None
+
+    @property
+    def blocks(self) -> Array:
+        """Number of the block of each element; -1 for none."""
+        if self.tiles is not None:
+            return self.tiles
+        return np.where(self.threads > 0, (self.threads - 1) // math.prod(self.block), -1)
+
+    def of(self, index: tuple[int, ...]) -> str:
+        """In words, whose element that is."""
+        number = int(self.threads[index])
+        if number:
+            b, t = divmod(number - 1, math.prod(self.block))
+            return (
+                f"written by block {_place(b, self.grid)}, thread {_place(t, self.block)} "
+                "(the last that changed it)"
+            )
+        if self.tiles is not None:
+            tile_of = _place(int(self.tiles[index]), self.grid)
+            return f"in the tile of block {tile_of}, of which no thread changed it"
+        return "no thread changed it"
+
+    def drawn(self, bad: Array) -> str:
+        """A map of the grid: `#` a block all of whose elements are wrong, `+` some, `.` none; ""
+        if not all that are wrong have a block.
+        """
+        blocks = self.blocks
+        count = math.prod(self.grid)
+        owned = blocks >= 0
+        wrong = np.bincount(blocks[bad & owned].reshape(-1), minlength=count)
+        total = np.bincount(blocks[owned].reshape(-1), minlength=count)
+        if (bad & ~owned).any():
+            return ""
+        gx, gy, gz = self.grid
+        shape = (gz * gy, gx)
+        rows = _drawn(wrong.reshape(shape), total.reshape(shape))
+        along = f"{gx} block{'s' * (gx > 1)} along x" + (f", {gy} along y, down" if gy > 1 else "")
+        along += f", {gz} along z, one after the other" if gz > 1 else ""
+        return _lines(f"blocks ({along}; {_KEY})", rows)
+
+
+_KEY = "# all wrong, + some, . none"
+
+
+def map_of_elements(bad: Array) -> str:
+    """A map of an output whose owners are not known: of its last two axes, as `Owners.drawn`."""
+    flat = bad.reshape(-1, bad.shape[-1]) if bad.ndim else bad.reshape(1, 1)
+    rows = _drawn(flat.astype(np.int64), np.ones(flat.shape, np.int64))
+    return _lines(f"elements of shape {bad.shape} ({_KEY})", rows)
+
+
+def _lines(title: str, rows: list[str]) -> str:
+    return "\n".join([f"  {title}:", *(f"    {row}" for row in rows)])
+
+
+def _drawn(wrong: Array, total: Array) -> list[str]:
+    """One character for each cell, or for as many as make it fit."""
+    down = -(-wrong.shape[0] // HIGHEST)
+    across = -(-wrong.shape[1] // WIDEST)
+    wrong, total = _gathered(wrong, down, across), _gathered(total, down, across)
+    marks = np.where(wrong == 0, ".", np.where(wrong == total, "#", "+"))
+    return ["".join(row) for row in marks]
+
+
+def _gathered(counts: Array, down: int, across: int) -> Array:
+    for axis, step in ((0, down), (1, across)):
+        counts = np.add.reduceat(counts, np.arange(0, counts.shape[axis], step), axis=axis)
+    return counts
+
+
+def tiles_of(
+    shape: tuple[int, ...], tile: tuple[int, ...], axes: tuple[int, ...], grid: Dim3
+) -> Array:
+    """For each element of a partitioned tensor, the number of its block."""
+    on: list[Any] = [0, 0, 0]
+    for k, index in enumerate(np.indices(shape, sparse=True)):
+        on[axes[k]] = index // tile[k]
+    number = on[0] + grid[0] * (on[1] + grid[1] * on[2])
+    return np.broadcast_to(number, shape)
+
+
+def _place(number: int, extents: Dim3) -> str:
+    x, y, _ = extents
+    return str((number % x, number // x % y, number // x // y))

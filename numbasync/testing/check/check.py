@@ -1,0 +1,274 @@
+"""`check_kernel`: a kernel against its reference, on every device, in many orders.
+
+The CPU device goes first, where a wrong index is an error with a place, so that a kernel that is
+wrong does not break a GPU. There it is watched once, run as it is, and run in other orders of
+blocks and threads. Then the current device, if it is another one, and the two are compared.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from numbasync.backend.protocols import Checks, Writers
+from numbasync.device.device import Device, default_device, devices
+from numbasync.errors import CallerError, KernelError, UnsupportedKernelError
+from numbasync.testing.check import settings
+from numbasync.testing.check.closeness import Array, Tolerance, wider
+from numbasync.testing.check.failures import KernelFailure, kind_of
+from numbasync.testing.check.guarded_run import Extents, Result, Subject, Tile, launcher_of
+from numbasync.testing.check.judge import Judge
+from numbasync.testing.check.poison import only_stored_to, poisoned, told_apart
+
+
+def check_kernel(
+    kernel: Any,
+    args: Sequence[Any],
+    reference: Callable[..., Any] | None,
+    *,
+    tile: Tile | None = None,
+    grid: Any = None,
+    block: Any = None,
+    shared_bytes: int = 0,
+    grids: Sequence[tuple[Any, Any]] = (),
+    rtol: float | None = None,
+    atol: float | None = None,
+    ulp: float | None = None,
+    poison: bool | Collection[str] = True,
+    races: int | bool = settings.DEFAULT_RACES,
+    seed: int | None = None,
+) -> None:
+    """Run a kernel on copies of `args` and fail, with a report, unless it does what it should.
+
+    It is run on the CPU device: once with every access watched, once as it is, and then with
+    blocks and threads in reverse and in shuffled orders. If the current device is another one, it
+    is run there, too, and compared with both. Around every array lie zones that must not change;
+    inputs must not change; outputs that the kernel only stores to hold NaN or noise before.
+
+    Args:
+        kernel: made by `@na.launcher`, or by `@cuda.jit` alone.
+        args: in signature order: NumPy arrays, numbers, tuples of numbers. An output's array
+            holds what is in it before.
+        reference: called with copies of `args`, floats in higher precision; returns what the
+            output is to be, or a tuple in the order of the outputs, None for one that may be
+            anything. If it returns None alone, the outputs are what it has made of its arguments.
+            None instead of a function: devices and orders are only compared with each other.
+        tile: partition every output into such tiles; or those that a dictionary names.
+        grid, block: of the launch, as in `kernel[grid, block]`; None: as the launcher finds.
+        shared_bytes: of dynamic shared memory.
+        grids: further launches to try, `(grid, block)` each, of whole outputs.
+        rtol, atol, ulp: an element may differ by `atol + rtol * |expected|`, or by `ulp` spacings
+            of its type. None of them: 1e-5 for float32 (float16 5e-3, float64 1e-12) of the
+            value, and a tenth of it of the largest; integers are exact.
+        poison: fill outputs before; or the names of those to fill.
+        races: shuffled orders; 0 or False: neither these nor watched.
+        seed: of the orders and of what outputs are filled with.
+
+    Raises:
+        KernelMismatch, KernelRace, OutOfBounds, UninitialisedRead, BarrierDivergence,
+        InputModified: what was found; all are `AssertionError`.
+        KernelError: the kernel raised an exception.
+        CallerError: the arguments do not fit the kernel, or the reference does not fit them.
+    """
+    __tracebackhide__ = True
+    if reference is not None and not callable(reference):
+        raise CallerError(
+            f"check_kernel: the reference is a function of the arguments, not {reference!r:.60}; "
+            "write lambda *args: ... for what is known already."
+        )
+    subject = Subject(launcher_of(kernel), tuple(args))
+    subject.check_tile(tile)
+    plan = Plan.of(races, seed, Tolerance(rtol, atol, ulp))
+    launches = [Extents(tile, grid, block, shared_bytes)]
+    launches += [Extents(None, *_pair(each), shared_bytes) for each in grids]
+    subject = _with_poison(subject, poison, plan.seed)
+    wants = _expected(subject, reference)
+    chances = {n: told_apart(subject.arrays[n], w) for n, w in wants.items() if n in subject.filled}
+    if any(other is not None for other in chances.values()):
+        subject = subject.filled_with({n: a for n, a in chances.items() if a is not None})
+        wants = _expected(subject, reference)  # which may keep what it finds
+    for extents in launches:
+        Check(subject, extents, plan, None if reference is None else wants).run()
+
+
+def _pair(launch: Any) -> tuple[Any, Any]:
+    if not isinstance(launch, Sequence) or len(launch) != 2:
+        raise CallerError(
+            f"check_kernel: grids= has {launch!r:.60}; write (grid, block) for each launch, as in "
+            "grids=[(1, 1), (7, 64)]."
+        )
+    return launch[0], launch[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How hard to look.
+
+    Attributes:
+        orders: shuffled ones; 0 for none at all, and nobody watches.
+    """
+
+    orders: int
+    seed: int
+    tolerance: Tolerance
+
+    @staticmethod
+    def of(races: int | bool, seed: int | None, tolerance: Tolerance) -> Plan:
+        """What `check_kernel` was asked for, and the session."""
+        options = settings.current()
+        for name, value in (("races", races), ("seed", 0 if seed is None else seed)):
+            if not isinstance(value, int | np.integer) or value < 0:
+                raise CallerError(f"check_kernel: {name}={value!r}: a whole number of at least 0.")
+        orders = settings.DEFAULT_RACES if races is True else int(races)
+        orders = max(orders, options.races) if orders else 0
+        return Plan(orders, options.seed if seed is None else int(seed), tolerance)
+
+
+def _with_poison(subject: Subject, poison: bool | Collection[str], seed: int) -> Subject:
+    if poison is False:
+        return subject
+    names: Collection[str]
+    if poison is True:
+        names = only_stored_to(subject.kernel.py_func) & set(subject.outputs) - subject.shared
+    else:
+        names = [poison] if isinstance(poison, str) else poison
+        if not isinstance(names, Collection):
+            raise CallerError(
+                f"check_kernel: poison={poison!r:.60}: True, False, or names of outputs."
+            )
+        unknown = sorted(set(names) - set(subject.outputs))
+        if unknown:
+            raise CallerError(
+                f"check_kernel: poison={poison!r}: {unknown[0]} is no output of "
+                f"{subject.kernel.label}; its outputs are {', '.join(subject.outputs) or 'none'}."
+            )
+    generator = np.random.default_rng(seed)
+    arrays = subject.arrays
+    return subject.filled_with({n: poisoned(arrays[n], generator) for n in sorted(names)})
+
+
+def _expected(subject: Subject, reference: Callable[..., Any] | None) -> dict[str, Array]:
+    """What each output is to be; of those that are to be something."""
+    if reference is None:
+        return {}
+    outputs = subject.outputs
+    given = [wider(value) for value in subject.values]
+    with np.errstate(all="ignore"):
+        said = reference(*given)
+    if said is None:
+        made = dict(zip(subject.names, given, strict=True))
+        said = tuple(made[name] for name in outputs)
+    parts = said if isinstance(said, tuple) else (said,)
+    if len(parts) != len(outputs):
+        raise CallerError(
+            f"check_kernel: the reference gave {len(parts)} arrays, and {subject.kernel.label} has "
+            f"{len(outputs)} outputs: {', '.join(outputs) or 'none'}. Return a tuple of one array "
+            "each, in this order; None for one that may be anything."
+        )
+    arrays, wants = subject.arrays, {}
+    for name, part in zip(outputs, parts, strict=True):
+        if part is not None:
+            wants[name] = _fitting(name, part, arrays[name])
+    return wants
+
+
+def _fitting(name: str, part: Any, array: Array) -> Array:
+    try:
+        want = np.asarray(part)
+    except ValueError:  # lists of different lengths
+        raise CallerError(
+            f"check_kernel: the reference gave {part!r:.60} for {name}, which is no array."
+        ) from None
+    kind = array.dtype.kind
+    fits = want.dtype.kind in ("biufc" if kind == "c" else "biuf")
+    if not (want.dtype.names == array.dtype.names if kind == "V" else fits):
+        more = "; return its .real" if want.dtype.kind == "c" else ""
+        raise CallerError(
+            f"check_kernel: the reference gave {want.dtype} for {name}, which is {array.dtype}"
+            f"{more}."
+        )
+    try:
+        return np.broadcast_to(want, array.shape)
+    except ValueError:
+        raise CallerError(
+            f"check_kernel: the reference gave an array of shape {want.shape} for {name}, which "
+            f"has shape {array.shape}."
+        ) from None
+
+
+class Check:
+    """One launch of `check_kernel`, on all devices and in all orders."""
+
+    def __init__(
+        self, subject: Subject, extents: Extents, plan: Plan, wants: dict[str, Array] | None
+    ) -> None:
+        self._subject = subject
+        self._extents = extents
+        self._plan = plan
+        self._judge = Judge(subject, extents, plan.tolerance, wants, plan.seed)
+
+    def run(self) -> None:
+        __tracebackhide__ = True
+        here, cpus = default_device(), devices("cpu")
+        cpu = here if here in cpus else cpus[0]
+        try:
+            found = self._on_cpu(cpu)
+        except UnsupportedKernelError as error:
+            if cpu is here:
+                raise
+            warnings.warn(f"checked on {here.label} alone: {error}", RuntimeWarning, stacklevel=3)
+            found = None
+        if cpu is not here:
+            self._judge.other(self._launch(here, None), here, cpu, found)
+
+    def _on_cpu(self, device: Device) -> Result:
+        __tracebackhide__ = True
+        writers = self._watched(device) if self._plan.orders else None
+        plain = self._launch(device, None)
+        self._judge.first(plain, device, writers)
+        if self._plan.orders:
+            self._judge.reordered(self._launch(device, _order("reverse")), device, "reverse", plain)
+        for i in range(self._plan.orders):
+            seed = self._plan.seed + i
+            result = self._launch(device, _order("shuffled", seed))
+            self._judge.reordered(result, device, f"shuffled (seed {seed})", plain)
+        return plain
+
+    def _watched(self, device: Device) -> Writers | None:
+        __tracebackhide__ = True
+        try:
+            result = self._launch(device, Checks("forward"))
+        except UnsupportedKernelError:
+            return None  # it cannot be watched; if it cannot be run either, that is said next
+        self._judge.first(result, device, result.writers)
+        engine = self._subject.kernel.cpu_engine()
+        is_wish = engine.why.startswith("NUMBASYNC_CPU_ENGINE=")  # also of --kernel-coverage
+        if result.writers is None and engine.name == "interpreted" and not is_wish:
+            warnings.warn(
+                f"{self._subject.kernel.label} is interpreted on {device.label}, where nobody "
+                f"looks for races: {engine.why}",
+                RuntimeWarning,
+                stacklevel=5,
+            )
+        return result.writers
+
+    def _launch(self, device: Device, checks: Checks | None) -> Result:
+        __tracebackhide__ = True
+        try:
+            return self._subject.run(device, self._extents, checks)
+        except KernelError as error:
+            kind = kind_of(error)
+            report = self._judge.about(device, checks)
+            if kind is None:
+                error.add_note(report)
+                raise
+            found: KernelFailure = kind(f"{error}\n{report}")
+            raise found from error
+
+
+def _order(name: Any, seed: int = 0) -> Checks:
+    return Checks(name, seed, watches=False)

@@ -1,0 +1,81 @@
+"""Arrays on a device with zones around them that nobody may write to.
+
+Each lies in the middle of an allocation of its own, between two zones that are known byte by
+byte. A kernel that writes past an end, where a GPU would let it, changes a zone; one that reads
+there gets a NaN, or a number that belongs nowhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from numbasync.errors import ShapeError
+from numbasync.layout import Layout, check_dtype
+from numbasync.tensors import create
+from numbasync.tensors.tensor import Tensor
+from numbasync.testing.check.closeness import Array
+
+ZONE = 1024  # bytes before and behind; a multiple of what allocations are aligned to
+
+
+@dataclass(frozen=True, slots=True)
+class Stray:
+    """A write to a zone: `elements` past the array's end, or before its beginning (negative)."""
+
+    elements: int
+    count: int
+
+    def __str__(self) -> str:
+        side = "before its beginning" if self.elements < 0 else "past its end"
+        more = f", and {self.count - 1} bytes more" if self.count > 1 else ""
+        nth = abs(self.elements)
+        return f"written {nth} element{'s' * (nth != 1)} {side}{more}"
+
+
+class Guarded:
+    """An array's copy on the current device, C-contiguous, between two zones.
+
+    Attributes:
+        tensor: the array.
+        given: what was in it.
+    """
+
+    def __init__(self, given: Array) -> None:
+        self.given = np.array(given, order="C")
+        check_dtype(self.given.dtype, records=True)
+        if self.given.dtype.itemsize == 0:
+            raise ShapeError(f"an array of {self.given.dtype}, which has no bytes.")
+        zone = _zone(self.given.dtype)
+        self._bytes = np.concatenate([zone, self.given.reshape(-1).view(np.uint8), zone])
+        self._whole: Tensor = create.from_host(self._bytes).sync()
+        at = Layout(ZONE, self.given.shape, self.given.strides)
+        self.tensor = Tensor(
+            self._whole.device, self._whole.storage, at, self.given.dtype, self._whole.source
+        )
+
+    def read(self) -> tuple[Array, Stray | None]:
+        """What is in it now, and what was written beside it."""
+        found: Array = self._whole.to_host().sync()
+        end = ZONE + self.given.nbytes
+        inside = found[ZONE:end].view(self.given.dtype).reshape(self.given.shape)
+        return inside, self._stray(found, end)
+
+    def _stray(self, found: Array, end: int) -> Stray | None:
+        changed = np.flatnonzero(found != self._bytes)
+        changed = changed[(changed < ZONE) | (changed >= end)]
+        if changed.size == 0:
+            return None
+        item = self.given.dtype.itemsize
+        past = changed[changed >= end]
+        if past.size:
+            return Stray(int(past[0] - end) // item + 1, int(changed.size))
+        return Stray(-(int(ZONE - 1 - changed[-1]) // item + 1), int(changed.size))
+
+
+def _zone(dtype: np.dtype[Any]) -> Array:
+    # All bits set is a NaN of every float, and -1 of every signed integer: who may want that
+    # index or count reads something else.
+    return np.full(ZONE, 0xFF if dtype.kind in "fc" else 0xA7, np.uint8)

@@ -1,0 +1,220 @@
+"""One launch of a kernel under test, with everything around its arrays that tells what it did."""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from numbasync.backend.protocols import Checks, Writers
+from numbasync.device.device import Device, use_device
+from numbasync.errors import CallerError, DTypeError
+from numbasync.launch import grid as grids
+from numbasync.launch.launcher import Configured, Launcher, launcher
+from numbasync.launch.plan import Config
+from numbasync.layout import check_dtype
+from numbasync.tensors.partition import Partition
+from numbasync.tensors.tensor import Tensor
+from numbasync.testing.check.block_map import Owners, tiles_of
+from numbasync.testing.check.closeness import Array
+from numbasync.testing.check.guard_zones import Guarded, Stray
+
+Tile: TypeAlias = int | tuple[int, ...] | Mapping[str, int | tuple[int, ...]]
+
+_launchers: weakref.WeakKeyDictionary[Any, Launcher] = weakref.WeakKeyDictionary()
+
+
+def _check_array(name: str, array: Array) -> None:
+    try:
+        check_dtype(array.dtype, records=True)
+    except DTypeError as error:
+        raise DTypeError(f"check_kernel: {name}: {error}") from None
+
+
+def launcher_of(kernel: Any) -> Launcher:
+    """The launcher of a kernel, which may be a Numba dispatcher."""
+    if isinstance(kernel, Launcher):
+        return kernel
+    if not callable(kernel):
+        raise CallerError(f"{kernel!r:.60} is no kernel; pass what @na.launcher or @cuda.jit made.")
+    found = _launchers.get(kernel)
+    if found is None:
+        found = _launchers[kernel] = launcher(kernel)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Extents:
+    """How a kernel is to be launched; what is None is left to the launcher.
+
+    Attributes:
+        tile: of the outputs, all or by name.
+        grid, block: blocks of the launch, threads of a block.
+        shared_bytes: of dynamic shared memory.
+    """
+
+    tile: Tile | None = None
+    grid: Any = None
+    block: Any = None
+    shared_bytes: int = 0
+
+    def config(self, name: str) -> Config:
+        grid, block = self.grid, self.block
+        return Config(
+            None if grid is None else grids.dim3(grid, "the grid", name),
+            None if block is None else grids.dim3(block, "the block", name),
+            None,
+            self.shared_bytes,
+        )
+
+    def tile_of(self, name: str) -> int | tuple[int, ...] | None:
+        return self.tile.get(name) if isinstance(self.tile, Mapping) else self.tile
+
+    def __str__(self) -> str:
+        said = (("tile", self.tile), ("grid", self.grid), ("block", self.block))
+        shared = f"shared_bytes={self.shared_bytes}" if self.shared_bytes else None
+        return ", ".join(
+            [f"{k}={v}" for k, v in said if v is not None] + ([shared] if shared else [])
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Result:
+    """What a launch left behind.
+
+    Attributes:
+        arrays: by parameter, what each array holds.
+        strays: by parameter, writes beside its array.
+        writers: who wrote what; None if nobody watched.
+    """
+
+    arrays: dict[str, Array]
+    strays: dict[str, Stray]
+    writers: Writers | None
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A kernel with arguments to test it with.
+
+    Attributes:
+        kernel: its launcher.
+        values: the arguments, in signature order.
+        filled: outputs whose values were put there to be overwritten.
+    """
+
+    kernel: Launcher
+    values: tuple[Any, ...]
+    filled: frozenset[str] = frozenset()
+    names: tuple[str, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        names = tuple(p.name for p in self.kernel.parameters)
+        if len(names) != len(self.values):
+            raise CallerError(
+                f"check_kernel: {self.kernel.label} takes {len(names)} arguments, and "
+                f"{len(self.values)} came. Pass them all in signature order, the outputs' arrays "
+                "with what they hold before."
+            )
+        object.__setattr__(self, "names", names)
+        for name, value in zip(names, self.values, strict=True):
+            if isinstance(value, np.ndarray):
+                _check_array(name, value)
+            elif isinstance(value, Tensor | Partition):
+                raise CallerError(
+                    f"check_kernel: {name} is {value!r}; pass NumPy arrays, of which every device "
+                    "gets copies. Tiles are said by tile=."
+                )
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The arrays that the kernel may write."""
+        return tuple(
+            p.name for p in self.kernel.parameters if p.is_output and p.name in self.arrays
+        )
+
+    @property
+    def arrays(self) -> dict[str, Array]:
+        given = zip(self.names, self.values, strict=True)
+        return {name: value for name, value in given if isinstance(value, np.ndarray)}
+
+    @property
+    def shared(self) -> frozenset[str]:
+        """Parameters that were given an array which another one was given, too."""
+        times = Counter(id(a) for a in self.arrays.values())
+        return frozenset(name for name, a in self.arrays.items() if times[id(a)] > 1)
+
+    def filled_with(self, changed: Mapping[str, Any]) -> Subject:
+        """With other values in some outputs."""
+        given = zip(self.names, self.values, strict=True)
+        values = tuple(changed.get(name, value) for name, value in given)
+        return Subject(self.kernel, values, self.filled | frozenset(changed))
+
+    def check_tile(self, tile: Tile | None) -> None:
+        """Refuse tiles of what is no output."""
+        unknown = sorted(set(tile) - set(self.outputs)) if isinstance(tile, Mapping) else []
+        if unknown:
+            raise CallerError(
+                f"check_kernel: tile={tile!r}: {unknown[0]} is no output of {self.kernel.label}; "
+                f"its outputs are {', '.join(self.outputs) or 'none'}."
+            )
+
+    def run(self, device: Device, extents: Extents, checks: Checks | None = None) -> Result:
+        """Launch it once, on copies.
+
+        Raises:
+            What the launch raises.
+        """
+        writers: list[Writers] = []
+        if checks is not None and checks.watches:
+            checks = Checks(checks.order, checks.seed, writers=writers)
+        inside = nullcontext() if checks is None else device.backend.checked(checks)
+        with use_device(device), inside:
+            guarded: dict[int, Guarded] = {}  # by identity: one array twice is one array
+            given = [self._given(guarded, value) for value in self.values]
+            launched = [
+                self._cut(name, value.tensor, extents) if isinstance(value, Guarded) else value
+                for name, value in zip(self.names, given, strict=True)
+            ]
+            Configured(self.kernel, extents.config(self.kernel.name))(*launched).sync()
+            arrays, strays = {}, {}
+            for name, value in zip(self.names, given, strict=True):
+                if isinstance(value, Guarded):
+                    arrays[name], stray = value.read()
+                    if stray is not None:
+                        strays[name] = stray
+        return Result(arrays, strays, writers[-1] if writers else None)
+
+    def _given(self, guarded: dict[int, Guarded], value: Any) -> Any:
+        if not isinstance(value, np.ndarray):
+            return value
+        if id(value) not in guarded:
+            guarded[id(value)] = Guarded(value)
+        return guarded[id(value)]
+
+    def _cut(self, name: str, tensor: Any, extents: Extents) -> Any:
+        if name not in self.outputs:
+            return tensor
+        tile = extents.tile_of(name)
+        return tensor if tile is None else tensor.partition(tile)
+
+    def owners(self, name: str, extents: Extents, writers: Writers) -> Owners | None:
+        """Who an output's elements belong to; None if nobody knows."""
+        last = writers.last[list(self.arrays).index(name)]
+        shape = self.arrays[name].shape
+        if last is None or last.size != self.arrays[name].size:
+            return None
+        if self.arrays[name].dtype.names is not None:
+            return None  # fields are not watched
+        tile = extents.tile_of(name)
+        tiles = None
+        if tile is not None:
+            cut = tile if isinstance(tile, tuple) else (tile,)
+            axes = self.kernel.planner.axes or tuple(range(len(cut)))
+            tiles = tiles_of(shape, cut, axes, writers.grid)
+        return Owners(writers.grid, writers.block, last.reshape(shape), tiles)

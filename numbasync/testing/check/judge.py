@@ -1,0 +1,182 @@
+"""What is wrong with the result of a launch, as a report."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from numbasync.backend.protocols import Checks, Writers
+from numbasync.device.device import Device
+from numbasync.testing.check import settings
+from numbasync.testing.check.block_map import map_of_elements
+from numbasync.testing.check.closeness import Array, Mismatch, Tolerance, compare
+from numbasync.testing.check.failures import (
+    InputModified,
+    KernelFailure,
+    KernelMismatch,
+    KernelRace,
+    OutOfBounds,
+)
+from numbasync.testing.check.guarded_run import Extents, Result, Subject
+
+
+class Judge:
+    """Compares the results of one kind of launch with what is expected, and with each other.
+
+    Args:
+        wants: by output, what it is to be; what is not there may be anything. None: there is no
+            reference, and results are compared with each other.
+        seed: to name in reports.
+    """
+
+    def __init__(
+        self, subject: Subject, extents: Extents, tolerance: Tolerance,
+        wants: dict[str, Array] | None, seed: int,
+    ) -> None:  # fmt: skip
+        self._subject = subject
+        self._extents = extents
+        self._tolerance = tolerance
+        self._wants = wants
+        self._seed = seed
+        self._writers: Writers | None = None
+
+    # --- the questions ---
+
+    def first(self, result: Result, device: Device, writers: Writers | None) -> None:
+        """A run in the order that the device takes anyway."""
+        __tracebackhide__ = True
+        self._writers = writers
+        self._memory(result, device, "")
+        self._against_reference(result, device, KernelMismatch, "", [])
+
+    def reordered(self, result: Result, device: Device, order: str, plain: Result) -> None:
+        """A run in another order than `plain`, which was right."""
+        __tracebackhide__ = True
+        how = f", threads in {order} order"
+        self._memory(result, device, how)
+        self._against_reference(
+            result, device, KernelRace, how,
+            ["  in forward order all are right: the result depends on who comes first"],
+        )  # fmt: skip
+        self._against(plain, "in forward order", result, device, KernelRace, how)
+
+    def other(self, result: Result, device: Device, cpu: Device, plain: Result | None) -> None:
+        """A run on another device than `plain`, which was right if there is one."""
+        __tracebackhide__ = True
+        self._memory(result, device, "")
+        said = [] if plain is None else [f"  {cpu.label} is right everywhere"]
+        self._against_reference(result, device, KernelMismatch, "", said)
+        if plain is not None:
+            self._against(plain, f"on {cpu.label}", result, device, KernelMismatch, "")
+
+    # --- how ---
+
+    def _memory(self, result: Result, device: Device, how: str) -> None:
+        __tracebackhide__ = True
+        for name, stray in result.strays.items():
+            size = self._subject.arrays[name].size
+            raise OutOfBounds(
+                f"{self._where(device)}{how}: memory beside {name}, which has {size} elements, was "
+                f"{stray}\nCompare the index with {name}.shape before the store.\n{self._again()}"
+            )
+        arrays = self._subject.arrays
+        written = {id(arrays[name]) for name in self._subject.outputs}
+        for name, before in arrays.items():
+            after = result.arrays[name]
+            if id(before) in written or after.tobytes() == np.ascontiguousarray(before).tobytes():
+                continue
+            bad = bits_differ(before, after)
+            if not bad.any():
+                continue  # but what lies between the fields of records, which nobody copies
+            index = tuple(int(k) for k in np.argwhere(bad)[0])
+            raise InputModified(
+                f"{self._where(device)}{how}: {int(bad.sum())} of {bad.size} elements of {name}, "
+                f"which is an input, were changed\n  first at {index}: was {before[index]}, is "
+                f"{after[index]}\nDeclare it na.KernelOutput, or do not write to it.\n"
+                f"{self._again()}"
+            )
+
+    def _against_reference(
+        self, result: Result, device: Device, kind: type[KernelFailure], how: str, more: list[str]
+    ) -> None:
+        __tracebackhide__ = True
+        for name, want in (self._wants or {}).items():
+            found = compare(result.arrays[name], want, self._tolerance)
+            if found is not None:
+                raise kind(self._report(name, found, device, how, more))
+
+    def _against(
+        self, plain: Result, whose: str, result: Result, device: Device,
+        kind: type[KernelFailure], how: str,
+    ) -> None:  # fmt: skip
+        __tracebackhide__ = True
+        if self._wants is not None:
+            return  # both are as near to the reference as was asked for
+        for name in self._subject.outputs:
+            found = compare(result.arrays[name], plain.arrays[name], self._tolerance)
+            if found is not None:
+                more = [f"  'want' is what it gave {whose}"]
+                raise kind(self._report(name, found, device, how, more))
+
+    def _report(self, name: str, found: Mismatch, device: Device, how: str, more: list[str]) -> str:
+        owners = None
+        if self._writers is not None:
+            owners = self._subject.owners(name, self._extents, self._writers)
+        wrong = f"{found.count} of {found.bad.size} elements of {name} are wrong"
+        lines = [
+            f"{self._where(device)}{how}: {wrong} ({self._tolerance})",
+            f"  first at {found.index}: {found}",
+        ]
+        if owners is not None:
+            lines.append(f"  {owners.of(found.index)}")
+        lines += self._untouched(name, found)
+        lines += more
+        drawn = "" if owners is None else owners.drawn(found.bad)
+        lines.append(drawn or map_of_elements(found.bad))
+        return "\n".join([*lines, self._again()])
+
+    def _untouched(self, name: str, found: Mismatch) -> list[str]:
+        before = self._subject.arrays[name]
+        if str(before[found.index]) != str(found.got):
+            return []
+        if name not in self._subject.filled:
+            return ["  that is what was there before"]
+        return [
+            "  that is what was there before: outputs that are only stored to are filled. If it",
+            "  is meant to stay, let the reference keep it, or pass poison=False",
+        ]
+
+    # --- what every report says ---
+
+    def about(self, device: Device, checks: Checks | None) -> str:
+        """Where and how a launch ran, and how to run it again."""
+        order = "" if checks is None else f", threads in {checks.order} order"
+        return f"{self._where(device)}{order}\n{self._again()}"
+
+    def _where(self, device: Device) -> str:
+        name, writers, said = self._subject.kernel.name, self._writers, str(self._extents)
+        if writers is not None:
+            said = f"grid {writers.grid}, block {writers.block}"
+        return f"kernel {name} on {device.label}" + (f", {said}" if said else "")
+
+    def _again(self) -> str:
+        said = f", {self._extents}" if str(self._extents) else ""
+        call = (
+            f"check_kernel({self._subject.kernel.name}, args, reference{said}, seed={self._seed})"
+        )
+        return f"again: {settings.command(call, self._seed)}"
+
+
+def bits_differ(before: Array, after: Array) -> Any:
+    """Which elements are not the same, bit by bit; of records, what is in fields."""
+    if before.dtype.names is not None:
+        bad = np.zeros(before.shape, np.bool_)
+        for name in before.dtype.names:
+            of_field = bits_differ(before[name], after[name])
+            bad |= of_field.any(axis=tuple(range(before.ndim, of_field.ndim)))
+        return bad
+    size = before.dtype.itemsize
+    one = np.ascontiguousarray(before).reshape(-1).view(np.uint8).reshape(-1, size)
+    other = np.ascontiguousarray(after).reshape(-1).view(np.uint8).reshape(-1, size)
+    return (one != other).any(axis=1).reshape(before.shape)

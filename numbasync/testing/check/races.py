@@ -1,0 +1,153 @@
+"""Whether a kernel's result depends on the order in which blocks and threads run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from numbasync.backend.protocols import Checks
+from numbasync.device.device import Device, devices, use_device
+from numbasync.errors import CallerError, DataRaceError
+from numbasync.ops.op import DeviceOp
+from numbasync.tensors import create
+from numbasync.tensors.tensor import Tensor
+
+# Sums of floats in another order differ in their last digits, which is no race.
+_RTOL = {2: 1e-2, 4: 1e-4, 8: 1e-10}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first element that differs between two orders.
+
+    Attributes:
+        argument: its position.
+        index: of the element.
+        values: under the two orders.
+        orders: which these are.
+        count: how many elements of the argument differ.
+    """
+
+    argument: int
+    index: tuple[int, ...]
+    values: tuple[Any, Any]
+    orders: tuple[str, str]
+    count: int
+
+    def __str__(self) -> str:
+        (a, b), (one, other) = self.values, self.orders
+        return (
+            f"element {self.index} of argument {self.argument} is {a} if threads run in {one} "
+            f"order, and {b} in {other} order ({self.count} elements differ)"
+        )
+
+
+@dataclass(frozen=True)
+class Race:
+    """What was found.
+
+    Attributes:
+        difference: how results differ; None if no order that was tried shows it.
+        accesses: two accesses that nothing orders, with their threads and lines; "" if none were
+            seen, as when a result depends on which atomic operation comes first.
+    """
+
+    difference: Difference | None
+    accesses: str
+
+    def __str__(self) -> str:
+        return "\n".join(str(part) for part in (self.difference, self.accesses) if part)
+
+
+def find_race(
+    launch: Callable[..., DeviceOp[Any]],
+    args: Sequence[Any],
+    *,
+    orders: int = 4,
+    seed: int = 0,
+    rtol: float | None = None,
+) -> Race | None:
+    """Run a kernel on the CPU device in several orders of blocks and threads, and compare.
+
+    Args:
+        launch: the kernel, or what builds its launch of such arguments, for example
+            `lambda z, x: scale(z.partition(128), x)`.
+        args: NumPy arrays, which become tensors anew for every run (so an output's array holds
+            its first content), and other values.
+        orders: shuffled orders, besides forward and reverse.
+        seed: of the first of them.
+        rtol: relative difference at which floats count as equal; None: 1e-2 for float16, 1e-4
+            for float32 and 1e-10 for float64, of the largest value.
+
+    Returns:
+        What was found; None if nothing was. No result depends on the order among those that
+        were tried: an order that was not tried may show one that `accesses` do not.
+
+    Raises:
+        CallerError: `launch` gives no operation.
+        KernelError: the kernel failed in another way.
+    """
+    device = devices("cpu")[0]
+    accesses = ""
+    try:
+        _result(device, launch, args, Checks())
+    except DataRaceError as error:
+        accesses = str(error)
+    tried = [("forward", 0), ("reverse", 0)] + [("shuffled", seed + i) for i in range(orders)]
+    first: list[Any] = []
+    for order, number in tried:
+        checks = Checks(order, number, watches=False)  # type: ignore[arg-type]
+        result = _result(device, launch, args, checks)
+        first = first or result
+        difference = _differ(first, result, rtol, _named(order, number))
+        if difference is not None:
+            return Race(difference, accesses)
+    return Race(None, accesses) if accesses else None
+
+
+def _named(order: str, seed: int) -> str:
+    return f"shuffled ({seed})" if order == "shuffled" else order
+
+
+def _result(
+    device: Device, launch: Callable[..., DeviceOp[Any]], args: Sequence[Any], checks: Checks
+) -> list[Any]:
+    """All arrays after one run; None for other arguments."""
+    with use_device(device), device.backend.checked(checks):
+        given = [create.from_host(a).sync() if isinstance(a, np.ndarray) else a for a in args]
+        op = launch(*given)
+        if not isinstance(op, DeviceOp):
+            raise CallerError(
+                f"find_race: {launch!r:.80} gave {op!r:.80} and no operation.\n"
+                "Pass the kernel, kernel[grid, block], or a function that gives its launch."
+            )
+        op.sync()
+        return [a.to_host().sync() if isinstance(a, Tensor) else None for a in given]
+
+
+def _differ(
+    first: list[Any], second: list[Any], rtol: float | None, order: str
+) -> Difference | None:
+    for i, (a, b) in enumerate(zip(first, second, strict=True)):
+        if a is None:
+            continue
+        same = _same(a, b, rtol)
+        if not same.all():
+            index = tuple(int(k) for k in np.argwhere(~same)[0])
+            return Difference(
+                i, index, (a[index].item(), b[index].item()), ("forward", order),
+                int((~same).sum()),
+            )  # fmt: skip
+    return None
+
+
+def _same(a: Any, b: Any, rtol: float | None) -> Any:
+    if a.dtype.kind not in "fc":
+        return np.asarray(a == b)
+    if rtol is None:
+        rtol = _RTOL[a.real.dtype.itemsize]
+    finite = np.abs(a[np.isfinite(a)])
+    return np.isclose(b, a, rtol=rtol, atol=rtol * float(finite.max(initial=0)), equal_nan=True)

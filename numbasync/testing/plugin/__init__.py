@@ -1,0 +1,212 @@
+"""The pytest plugin: the device that tests run on, async tests, and what is looked for in them.
+
+Installed with numbasync, it is active in every test session of the environment; it adds options,
+fixtures and marks, and without these changes nothing but that async tests run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Generator, Iterator
+from typing import Any
+
+import pytest
+
+from numbasync.backend import KINDS, preferred, why_unavailable
+from numbasync.device.device import devices
+from numbasync.errors import CallerError, DeviceUnavailableError
+from numbasync.launch import variants
+from numbasync.testing.check import settings
+from numbasync.testing.plugin import async_tests, isolated, leaks, needs, sanitizer
+from numbasync.testing.plugin.fixtures import Place, clock_of, measured, places
+from numbasync.testing.plugin.fixtures import benchmark_kernel as benchmark_kernel
+from numbasync.testing.plugin.fixtures import device as device
+from numbasync.testing.plugin.fixtures import gate as gate
+from numbasync.testing.plugin.fixtures import policy as policy
+from numbasync.testing.plugin.fixtures import seeds as seeds
+from numbasync.testing.plugin.fixtures import stream as stream
+from numbasync.testing.plugin.options import Options, add_device_option, add_options, of
+from numbasync.testing.timing.benchmark_kernel import Benchmarks, Replay
+
+MARKS = (
+    "cuda(min_cc=..., min_memory=..., devices=...): needs CUDA, and says of what kind, or skips",
+    "isolated: runs in a process of its own",
+    "may_leave(why): may leave something behind, also with --strict-leaks",
+)
+_SENT = "numbasync_benchmarks"  # by workers
+_before = pytest.StashKey[leaks.Before]()
+_was = pytest.StashKey[settings.Settings]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    add_options(parser)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_load_initial_conftests(parser: pytest.Parser) -> Iterator[None]:
+    yield
+    # Now the project's own plugins and conftest.py have added theirs; two of a name are an
+    # error of the whole session.
+    wish = "--device=auto"
+    with contextlib.suppress(pytest.UsageError):  # there is one, which does not take "auto"
+        _, unknown = parser.parse_known_and_unknown_args([wish])
+        if wish in unknown:
+            add_device_option(parser, "--device")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for mark in MARKS:
+        config.addinivalue_line("markers", mark)
+    options = of(config)
+    if options.device == "cuda" and not devices("cuda"):
+        raise pytest.UsageError(f"--device cuda: {why_unavailable('cuda')}")
+    if options.sanitizer:
+        sanitizer.command(options.sanitizer)  # is there one?
+    if options.coverage:
+        os.environ["NUMBASYNC_CPU_ENGINE"] = "interpreted"  # read when devices are first listed
+    if options.lines:
+        variants.compile_with_lines()
+    if options.strict:
+        for line in leaks.FILTERS:
+            config.addinivalue_line("filterwarnings", line)
+    config.stash[measured] = Benchmarks()
+    if options.benchmarks is not None:
+        try:
+            options.benchmarks.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise pytest.UsageError(f"--kernel-benchmarks: {error}") from None
+    said = " ".join(o for o in options.repeated() if not o.startswith("--kernel-seed"))
+    root = str(config.rootpath)
+    with contextlib.suppress(ValueError):  # another drive
+        root = os.path.relpath(root, config.invocation_params.dir)
+    config.stash[_was] = settings.use(settings.Settings(options.races, options.seed, said, root))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    output = getattr(session.config, "workeroutput", None)  # of a worker of pytest-xdist
+    if output is not None:
+        output[_SENT] = session.config.stash[measured].found
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """A worker of pytest-xdist has ended, or has died."""
+    node.config.stash[measured].found += getattr(node, "workeroutput", {}).get(_SENT, [])
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    path, found = of(config).benchmarks, config.stash.get(measured, None)
+    is_whole = not hasattr(config, "workerinput") and isolated.is_outside()
+    if path is not None and found is not None and found.found and is_whole:
+        found.save(path)
+    was = config.stash.get(_was, None)
+    if was is not None:
+        settings.use(was)
+
+
+def _kinds(options: Options) -> list[str]:
+    if options.device == "all":
+        return [kind for kind in KINDS if devices(kind)]
+    if options.device == "auto":
+        try:
+            return [preferred().kind]
+        except DeviceUnavailableError as error:
+            raise pytest.UsageError(str(error)) from None
+    return [options.device]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "device" in metafunc.fixturenames:
+        options = of(metafunc.config)
+        needs_cuda = metafunc.definition.get_closest_marker("cuda") is not None
+        kinds = ["cuda"] if needs_cuda else _kinds(options)
+        found: list[Place] = []
+        for kind in kinds:
+            is_host = kind == "cpu"  # where threads have an order
+            found += places(kind, is_host, options.races if is_host else 0)
+        metafunc.parametrize("device", found, ids=str, indirect=True)
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest-benchmark reads its mark
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    isolated.check(item)
+    names = getattr(item, "fixturenames", ())
+    if "benchmark_kernel" in names and "benchmark" in names:
+        item.stash[clock_of] = clock = Replay()
+        theirs = item.get_closest_marker("benchmark")
+        said = {} if theirs is None else theirs.kwargs
+        item.add_marker(pytest.mark.benchmark(**{**said, "timer": clock}), append=False)
+    if item.get_closest_marker("cuda") is None:
+        return
+    try:
+        wishes = needs.wished(item.iter_markers("cuda"))
+    except CallerError as error:
+        pytest.fail(str(error), pytrace=False)
+    if of(item.config).device == "cpu":
+        pytest.skip("needs CUDA, and --device is cpu")
+    found = devices("cuda")
+    why = needs.lacking(wishes, found) if found else why_unavailable("cuda")
+    if why:
+        pytest.skip(f"needs CUDA: {why}" if not found else f"needs {why}")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run `async def` tests on uvloop, unless they are marked for another plugin; and isolated
+    ones, and those that are to be looked at by a tool, in a process of their own.
+    """
+    options = of(pyfuncitem.config)
+    if options.sanitizer and _is_on_cuda(pyfuncitem) and isolated.is_outside():
+        sanitizer.run(pyfuncitem, options.sanitizer, options.repeated())
+        return True
+    if isolated.is_wanted(pyfuncitem):
+        isolated.run(pyfuncitem, options.repeated())
+        return True
+    if not async_tests.is_ours(pyfuncitem):
+        return None
+    return async_tests.run(pyfuncitem, options.strict and not _may_leave(pyfuncitem)) or None
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    isolated.tell(report)
+
+
+def _is_on_cuda(item: pytest.Function) -> bool:
+    place = item.callspec.params.get("device") if hasattr(item, "callspec") else None
+    on_device = isinstance(place, Place) and place.kind == "cuda"
+    return on_device or item.get_closest_marker("cuda") is not None
+
+
+# --- what a test leaves behind ----------------------------------------------------------
+
+
+def _may_leave(item: pytest.Item) -> bool:
+    return item.get_closest_marker("may_leave") is not None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+    strict = of(item.config).strict and not _may_leave(item)
+    if strict:
+        item.stash[_before] = leaks.Before()  # fixtures have what they have
+    try:
+        return (yield)
+    except BaseException:
+        if strict:
+            del item.stash[_before]  # what it held is held by the traceback
+        raise
+
+
+# Around all others, so that what pytest itself keeps of a test, such as log records with their
+# tracebacks, is gone.
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    yield
+    before = item.stash.get(_before, None)
+    if before is not None:
+        del item.stash[_before]
+        getattr(item, "funcargs", {}).clear()  # as pytest does next
+        left = before.left()
+        if left:
+            pytest.fail(leaks.report(left), pytrace=False)

@@ -1,0 +1,125 @@
+"""The plugin's options, and what a session said with them."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from numbasync.testing.plugin.sanitizer import TOOLS
+
+SEEDS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a session wishes.
+
+    Attributes:
+        device: `auto`, `cpu`, `cuda` or `all`.
+        seeds: how many the `seeds` fixture gives.
+        races: orders in which tests are run on the CPU device, watched; 0 for plain runs.
+        seed: of checks that name none.
+        strict: whether tests may leave something behind.
+        coverage: whether kernels are interpreted, where a tracer sees them.
+        sanitizer: the tool to run CUDA tests under; "" for none.
+        lines: whether kernels are compiled with line numbers for it.
+        benchmarks: where to write what `benchmark_kernel` has measured.
+    """
+
+    device: str
+    seeds: int
+    races: int
+    seed: int
+    strict: bool
+    coverage: bool
+    sanitizer: str
+    lines: bool
+    benchmarks: Path | None
+
+    def repeated(self) -> list[str]:
+        """The options that make another session do the same with a test."""
+        found = [f"--numbasync-device={self.device}"]
+        found += [f"--numbasync-seeds={self.seeds}"] if self.seeds != SEEDS else []
+        found += [f"--kernel-races={self.races}"] if self.races else []
+        found += [f"--kernel-seed={self.seed}"] if self.seed else []
+        found += ["--strict-leaks"] if self.strict else []
+        return found
+
+
+def of(config: pytest.Config) -> Options:
+    """A session's options."""
+
+    def said(name: str) -> Any:
+        return config.getoption(name)
+
+    return Options(
+        str(said("numbasync_device")), int(said("numbasync_seeds")), int(said("kernel_races")),
+        int(said("kernel_seed")), bool(said("strict_leaks")), bool(said("kernel_coverage")),
+        str(said("compute_sanitizer") or ""), bool(said("kernel_lines")),
+        said("kernel_benchmarks"),
+    )  # fmt: skip
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """All but `--device`, which a project may have, too."""
+    add_device_option(parser, "--numbasync-device")
+    group = parser.getgroup("numbasync")
+    group.addoption(
+        "--numbasync-seeds", type=_at_least(1), default=SEEDS, metavar="N",
+        help=f"how many seeds the `seeds` fixture gives (default: {SEEDS})",
+    )  # fmt: skip
+    group.addoption(
+        "--kernel-races", type=_at_least(0), default=0, metavar="N",
+        help="run tests of the `device` fixture on the CPU device N times, every access of their "
+        "kernels watched: threads in forward, reverse and shuffled orders; check_kernel tries at "
+        "least N shuffled orders",
+    )  # fmt: skip
+    group.addoption(
+        "--kernel-seed", type=_at_least(0), default=0, metavar="S",
+        help="seed of check_kernel's orders and fillings, as its reports say it",
+    )  # fmt: skip
+    group.addoption(
+        "--strict-leaks", action="store_true",
+        help="a test fails that leaves device memory, work in flight, tasks or operations that "
+        "were never run",
+    )  # fmt: skip
+    group.addoption(
+        "--kernel-coverage", action="store_true",
+        help="interpret kernels on the CPU device, so that coverage.py sees their lines",
+    )  # fmt: skip
+    group.addoption(
+        "--compute-sanitizer", choices=TOOLS, metavar="TOOL",
+        help=f"run each test on a CUDA device in a process of its own under this tool: "
+        f"{', '.join(TOOLS)}",
+    )  # fmt: skip
+    group.addoption(
+        "--kernel-benchmarks", type=Path, metavar="FILE",
+        help="write what `benchmark_kernel` has measured to this JSON file",
+    )  # fmt: skip
+    group.addoption("--kernel-lines", action="store_true", help="compile kernels with lineinfo")
+
+
+def _at_least(least: int) -> Callable[[str], int]:
+    def number(said: str) -> int:
+        if not said.isdecimal() or int(said) < least:
+            raise argparse.ArgumentTypeError(f"{said!r}: a whole number of at least {least}")
+        return int(said)
+
+    return number
+
+
+def add_device_option(parser: pytest.Parser, name: str) -> None:
+    """The option that chooses the devices, by this name."""
+    parser.getgroup("numbasync").addoption(
+        name,
+        dest="numbasync_device",
+        choices=["auto", "cpu", "cuda", "all"],
+        default="auto",
+        help="devices for the `device` fixture: one kind, all that are usable, or auto: the one "
+        "of NUMBASYNC_DEVICE, else a GPU if there is one, else the CPU device",
+    )

@@ -1,0 +1,1 @@
+"""How long kernels take: `time_kernel` and `benchmark_kernel`."""

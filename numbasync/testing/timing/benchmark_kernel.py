@@ -1,0 +1,135 @@
+"""`benchmark_kernel`: how long a test's kernel takes, against another one, and kept as JSON.
+
+Only ratios within one run are compared: a machine's own times change from day to day. Where
+pytest-benchmark is installed and the test asks for its `benchmark`, that gets the device's times.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from numbasync.device.device import default_device
+from numbasync.errors import CallerError
+from numbasync.testing.check.failures import KernelFailure
+from numbasync.testing.timing.timing import (
+    FLUSH,
+    Factory,
+    Paired,
+    Timing,
+    do_bench,
+    do_bench_paired,
+)
+
+
+class KernelSlow(KernelFailure):
+    """A kernel takes longer than its test allows."""
+
+
+class Replay:
+    """A clock that stands still but for what it is told; in seconds."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+        self._coming: list[float] = []
+
+    def __call__(self) -> float:
+        return self._now
+
+    def load(self, samples: tuple[float, ...]) -> None:
+        """Milliseconds that the next calls of `step` take, one each."""
+        self._coming = [ms / 1e3 for ms in reversed(samples)]
+
+    def step(self) -> None:
+        if self._coming:
+            self._now += self._coming.pop()
+
+
+@dataclass(slots=True)
+class Benchmarks:
+    """What a session has measured."""
+
+    found: list[dict[str, Any]] = field(default_factory=list)
+
+    def save(self, path: Path) -> None:
+        path.write_text(json.dumps({"benchmarks": self.found}, indent=1) + "\n")
+
+
+@dataclass(frozen=True, slots=True)
+class KernelBenchmark:
+    """The fixture `benchmark_kernel`; call it.
+
+    Attributes:
+        name: of the test.
+        kept: where results are added.
+        clock: of pytest-benchmark's fixture, in a test that has asked for it.
+        benchmark: that fixture.
+    """
+
+    name: str
+    kept: Benchmarks
+    clock: Replay
+    benchmark: Any = None
+
+    def __call__(
+        self,
+        factory: Factory,
+        *,
+        against: Factory | None = None,
+        most: float | None = None,
+        nbytes: int | None = None,
+        seconds: float = 0.5,
+        repeats: int | None = None,
+        flush: int = FLUSH,
+    ) -> Timing | Paired:
+        """Measure, keep, and compare.
+
+        Args:
+            factory: makes the operation, anew for each repeat.
+            against: makes what it is compared with; the two are done in turn.
+            most: times as long as `against` it may take.
+            nbytes: that it reads and writes, for a rate.
+            seconds, repeats, flush: see `do_bench`.
+
+        Returns:
+            The timing; of two, their ratio, too.
+
+        Raises:
+            KernelSlow: three quarters of all pairs have a larger ratio than `most`.
+            CallerError: `most` without `against`.
+        """
+        __tracebackhide__ = True
+        if most is not None and against is None:
+            raise CallerError(f"most={most} is a ratio; say against= what.")
+        found: Timing | Paired
+        if against is None:
+            found = first = do_bench(factory, seconds=seconds, repeats=repeats, flush=flush)
+        else:
+            found = do_bench_paired(factory, against, seconds=seconds, repeats=repeats, flush=flush)
+            first = found.first
+        self._keep(first, found, nbytes)
+        if self.benchmark is not None:
+            self.clock.load(first.samples)
+            self.benchmark.pedantic(self.clock.step, rounds=len(first.samples), iterations=1)
+        if most is not None and isinstance(found, Paired) and found.low > most:
+            raise KernelSlow(f"{self.name}: {found}; {most:g} times are allowed.")
+        return found
+
+    def _keep(self, first: Timing, found: Timing | Paired, nbytes: int | None) -> None:
+        device = default_device()
+        entry: dict[str, Any] = {"test": self.name, "device": device.label, "on": device.name}
+        entry |= _entry(first)
+        if nbytes is not None:
+            entry["gbps"] = first.gbps(nbytes)
+        if isinstance(found, Paired):
+            entry["against"] = _entry(found.second)
+            entry |= {"ratio": found.ratio, "ratio_low": found.low, "ratio_high": found.high}
+        self.kept.found.append(entry)
+
+
+def _entry(timing: Timing) -> dict[str, Any]:
+    return {
+        "ms": timing.ms, "low": timing.low, "high": timing.high, "repeats": len(timing.samples),
+    }  # fmt: skip

@@ -1,0 +1,1 @@
+"""The command `numbasync`: info, demo, bench and new."""

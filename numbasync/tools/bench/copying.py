@@ -1,0 +1,126 @@
+"""`numbasync bench copy`: uploads and downloads, large and small, pageable and page-locked."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import numpy as np
+
+import numbasync as na
+from numbasync.device.device import Device
+from numbasync.tools.bench import peer_registry, report
+from numbasync.tools.bench.measure import Case
+from numbasync.tools.bench.targets import Target
+
+LARGE = 1 << 24  # float32 elements: 64 MiB
+SMALL = 1024  # 4 KiB
+LARGE_CALLS, SMALL_CALLS = 2, 200
+FROM_HOST = "numbasync: await from_host, new tensor"
+MEMCPY = "numbasync: await memcpy into a tensor"
+TRIP = "numbasync: await from_host, await to_host"
+CUPY_NEW, CUPY_SET = "CuPy: asarray + synchronize", "CuPy: set + synchronize"
+METHOD = (
+    "{what} of float32, waited for; NumPy arrays in pageable memory except where the name says "
+    "page-locked. {calls} calls a round. The cases take turns; medians and quartiles of {rounds} "
+    "rounds after one that does not count; garbage collection off."
+)
+LARGE_TARGETS = (
+    Target("64 MiB pageable to a new tensor / CuPy's asarray", FROM_HOST, CUPY_NEW, 0.6, 0.4),
+    Target("64 MiB pageable into a tensor / CuPy's set", MEMCPY, CUPY_SET, 0.6, 0.4),
+)
+
+
+async def tables(device: Device, rounds: int) -> list[report.Record]:
+    """What is reported."""
+    return [
+        await peer_registry.table(
+            METHOD,
+            device, rounds, "copies of 64 MiB", "copy", _large(device), LARGE_CALLS, CUPY_NEW,
+            LARGE_TARGETS,
+        ),
+        await peer_registry.table(
+            METHOD,
+            device, rounds, "round trip of 4 KiB", "trip", _small(device), SMALL_CALLS, TRIP, (),
+        ),
+    ]  # fmt: skip
+
+
+def numbers(count: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """What is copied."""
+    return np.random.default_rng(1).random(count, np.float32)
+
+
+def _case(
+    name: str, call: Callable[[], Awaitable[Any]], read: Callable[[Any], Awaitable[Any]],
+    wanted: Any,
+) -> Case:  # fmt: skip
+    async def run(calls: int) -> float:
+        began = time.perf_counter()
+        for _ in range(calls):
+            await call()
+        return time.perf_counter() - began
+
+    async def check() -> None:
+        np.testing.assert_array_equal(np.asarray(await read(await call())), wanted)
+
+    return Case(name, run, check)
+
+
+async def _itself(array: Any) -> Any:
+    return array
+
+
+async def _on_host(t: na.Tensor) -> Any:
+    return await t.to_host()
+
+
+def _large(device: Device) -> list[Case]:
+    stream = device.new_stream()
+    a = numbers(LARGE)
+    locked = na.pinned(LARGE)
+    locked[:] = a
+    out, locked_out = np.zeros_like(a), na.pinned(LARGE)
+    source = na.from_host(a).sync_on(stream)
+    # Tensors of their own, so that no case finds in its target what another one left there.
+    first, second = (na.zeros(LARGE).sync_on(stream) for _ in range(2))
+
+    def case(name: str, make: Callable[[], Any], read: Callable[[Any], Awaitable[Any]]) -> Case:
+        async def call() -> Any:
+            return await make().schedule(stream)
+
+        return _case(name, call, read, a)
+
+    return [
+        case(FROM_HOST, lambda: na.from_host(a), _on_host),
+        case(MEMCPY, lambda: na.memcpy(first, a), _on_host),
+        case(f"{MEMCPY}, page-locked", lambda: na.memcpy(second, locked), _on_host),
+        case("numbasync: await to_host, new array", source.to_host, _itself),
+        case("numbasync: await memcpy into an array", lambda: na.memcpy(out, source), _itself),
+        case(
+            "numbasync: await memcpy into an array, page-locked",
+            lambda: na.memcpy(locked_out, source), _itself,
+        ),
+    ]  # fmt: skip
+
+
+def _small(device: Device) -> list[Case]:
+    stream = device.new_stream()
+    a = numbers(SMALL)
+
+    async def awaited() -> Any:
+        t = await na.from_host(a).schedule(stream)
+        return await t.to_host().schedule(stream)
+
+    async def chained() -> Any:
+        return await na.from_host(a).then(lambda t: t.to_host()).schedule(stream)
+
+    async def blocking() -> Any:
+        return na.from_host(a).sync_on(stream).to_host().sync_on(stream)
+
+    return [
+        _case(TRIP, awaited, _itself, a),
+        _case("numbasync: await from_host.then(to_host)", chained, _itself, a),
+        _case("numbasync: from_host.sync_on, to_host.sync_on", blocking, _itself, a),
+    ]

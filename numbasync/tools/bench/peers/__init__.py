@@ -1,0 +1,1 @@
+"""What the benchmarks compare with: other libraries, and the driver by hand."""

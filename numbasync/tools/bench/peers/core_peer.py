@@ -1,0 +1,34 @@
+"""The same launch by `cuda.core`, its configuration made once."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import numpy as np
+
+from numbasync.tools.bench.measure import Case, timed
+from numbasync.tools.bench.peers import driver
+from numbasync.tools.bench.work import BLOCKS, THREADS, N, check
+
+
+def of_launch(ordinal: int) -> list[Case]:
+    """`launch` with a prebuilt configuration; scalars are NumPy's, made once."""
+    raw = driver.of(ordinal)
+    core: Any = importlib.import_module("cuda.core")
+    call, kernel = core.launch, raw.kernel
+    stream = raw.core.create_stream()
+    config = core.LaunchConfig(grid=BLOCKS, block=THREADS)
+    z, x = raw.row(0), raw.row(1)
+    a, n = np.float64(2.0), np.int32(N)
+
+    def launch() -> None:
+        call(stream, config, kernel, z, a, x, n)
+
+    async def right() -> None:
+        raw.fill(z, 0)
+        launch()
+        stream.sync()
+        check(raw.read(z))
+
+    return [Case("cuda.core: launch, prebuilt config", timed(launch, stream.sync), right)]

@@ -1,0 +1,137 @@
+"""The command `numbasync`, also `python -m numbasync`: demo, doctor, bench, new."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from numbasync import __version__
+from numbasync.device.device import Device, default_device, devices
+from numbasync.errors import CallerError, DeviceUnavailableError, NumbasyncError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; the process's exit status."""
+    args = _parser().parse_args(argv)
+    try:
+        return int(args.run(args))
+    except NumbasyncError as error:
+        print(f"numbasync {args.command}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"numbasync {args.command}: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        return 141  # the reader of a pipe has gone; what shells report for SIGPIPE
+
+
+def pick_device(kind: str | None) -> Device:
+    """The device that `--device` names, or the default one.
+
+    Raises:
+        DeviceUnavailableError: there is no usable device of that kind.
+    """
+    if kind is None:
+        return default_device()
+    found = devices(kind)
+    if not found:
+        from numbasync.backend import why_unavailable
+
+        raise DeviceUnavailableError(
+            f"--device {kind}: {why_unavailable(kind)}\nWrite --device cpu to run without a GPU."
+        )
+    return found[0]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="numbasync", description=__doc__)
+    parser.add_argument("--version", action="version", version=f"numbasync {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    demo = commands.add_parser("demo", help="run a pipeline of kernels on real photographs")
+    demo.add_argument("image", nargs="*", type=Path, help="pictures; default: 12 photographs")
+    _add_device(demo)
+    demo.add_argument(
+        "--out",
+        type=Path,
+        help="folder for the PNG files; default: next to the pictures, or numbasync-demo",
+    )
+    demo.add_argument("--full", action="store_true", help="keep the size, however long it takes")
+    demo.set_defaults(run=_demo)
+
+    doctor = commands.add_parser("doctor", help="say what is installed, found and missing")
+    _add_device(doctor)
+    doctor.set_defaults(run=_doctor)
+
+    bench = commands.add_parser("bench", help="measure, beside other libraries, in one run")
+    bench.add_argument(
+        "what",
+        choices=["launch", "await", "flight", "alloc", "copy", "graph", "batch", "all", "cpu"],
+        help="launch: submit one kernel; await: wait for one, short or long; flight: 1,000 at "
+        "once; alloc: new arrays; copy: uploads and downloads; graph: replays; batch: "
+        "command batches; all: these seven, in one process; cpu: what kernels cost without a GPU",
+    )
+    _add_device(bench)
+    bench.add_argument("--json", type=Path, help="also write the figures to this file")
+    bench.add_argument("--plot", type=Path, help="not cpu: also draw them, into this PNG file")
+    bench.add_argument("--repeats", type=int, help="of each measurement; default: 15, cpu: 9")
+    bench.add_argument("--limit", type=float, help="cpu: seconds for one case; default: 60")
+    bench.add_argument("--only", help="cpu: cases with this in their name")
+    bench.set_defaults(run=_bench)
+
+    new = commands.add_parser("new", help="write a kernel, its test and a pyproject to a folder")
+    new.add_argument("path", help="of the folder, with the project's name, such as work/my-kernels")
+    new.add_argument("--in", dest="where", type=Path, default=Path(), help="default: here")
+    new.set_defaults(run=_new)
+    return parser
+
+
+def _add_device(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--device", choices=["cpu", "cuda"], help="default: NUMBASYNC_DEVICE")
+
+
+# Each command is imported when it is asked for: they need packages that others do not.
+
+
+def _demo(args: argparse.Namespace) -> int:
+    from numbasync.tools import demo
+
+    return demo.run(args.image, pick_device(args.device), args.out, args.full)
+
+
+def _doctor(args: argparse.Namespace) -> int:
+    from numbasync.tools import doctor
+
+    return doctor.run(args.device)
+
+
+def _new(args: argparse.Namespace) -> int:
+    from numbasync.tools import new_project
+
+    return new_project.run(args.path, args.where)
+
+
+def _bench(args: argparse.Namespace) -> int:
+    if args.what == "cpu":
+        return _bench_cpu(args)
+    for option, value in (("--limit", args.limit), ("--only", args.only)):
+        if value is not None:
+            raise CallerError(f"{option} is for bench cpu; leave it out of bench {args.what}.")
+    from numbasync.tools.bench import suites
+
+    repeats = 15 if args.repeats is None else args.repeats
+    return suites.run(args.what, pick_device(args.device), repeats, args.json, args.plot)
+
+
+def _bench_cpu(args: argparse.Namespace) -> int:
+    if args.device == "cuda":
+        raise CallerError(f"bench cpu measures the CPU device; leave --device {args.device} out.")
+    if args.plot is not None:
+        raise CallerError(f"bench cpu draws nothing; leave --plot {args.plot} out.")
+    from numbasync.tools.bench import cpu
+
+    repeats = 9 if args.repeats is None else args.repeats
+    limit = 60.0 if args.limit is None else args.limit
+    return cpu.run(pick_device("cpu"), args.json, repeats, limit, args.only or "")

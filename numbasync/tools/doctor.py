@@ -1,0 +1,109 @@
+"""`numbasync doctor`: what is installed, what was found, what is missing and how to get it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import sys
+from importlib import metadata
+
+from numbasync import __version__
+from numbasync.backend import KINDS, preferred, toolchain, why_unavailable
+from numbasync.device.device import Device, devices
+from numbasync.errors import DeviceUnavailableError
+
+REQUIRED = ("numba", "numba-cuda", "numpy", "uvloop", "greenlet")
+CUDA = ("cuda-core", "cuda-bindings")
+EXTRAS = {
+    "demo": ("scikit-image", "scipy", "pillow", "rich"),
+    "test": ("pytest", "pytest-xdist", "hypothesis"),
+}
+
+
+def run(kind: str | None) -> int:
+    """The command. Exit status 1 if the device that was asked for cannot be used."""
+    _line("numbasync", __version__)
+    _line("Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
+    _packages()
+    _loop()
+    return _devices(kind)
+
+
+def _line(what: str, says: str) -> None:
+    print(f"{what:22} {says}")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _packages() -> None:
+    for package in REQUIRED:
+        found = _version(package)
+        if found is None and (package, sys.platform) in {
+            ("numba-cuda", "darwin"),
+            ("uvloop", "win32"),
+        }:
+            _line(package, "not available on this system, and not needed")
+        else:
+            _line(package, found or f"MISSING: pip install {package}")
+    for package in CUDA:
+        _line(
+            package,
+            _version(package) or "not installed; a GPU needs it: pip install 'numbasync[cuda]'",
+        )
+    for extra, packages in EXTRAS.items():
+        missing = [p for p in packages if _version(p) is None]
+        said = (
+            f"lacks {', '.join(missing)}: pip install 'numbasync[{extra}]'"
+            if missing
+            else "complete"
+        )
+        _line(f"extra {extra}", said)
+
+
+def _loop() -> None:
+    has_uvloop = importlib.util.find_spec("uvloop") is not None
+    _line("event loop", "uvloop" if has_uvloop else "asyncio (uvloop is not installed)")
+    _line("wake-up", "eventfd" if hasattr(os, "eventfd") else "pipe (this system has no eventfd)")
+    # A thread that computes in Python delays every wake-up by this much.
+    _line("switch interval", f"{sys.getswitchinterval() * 1e3:g} ms")
+
+
+def _devices(kind: str | None) -> int:
+    usable = True
+    for each in KINDS:
+        found = devices(each)
+        for device in found:
+            _device(device)
+        if not found:
+            _line(f"{each} devices", f"none: {why_unavailable(each)}")
+            usable = usable and kind != each
+    if devices("cuda"):
+        for library, says in toolchain().items():
+            _line(library, says)
+            usable = usable and not (says.startswith("MISSING") and kind == "cuda")
+    try:
+        chosen = preferred()
+        _line("default device", f"{chosen.kind}:{chosen.ordinal}")
+    except DeviceUnavailableError as error:
+        _line("default device", f"NONE: {error}")
+        usable = False
+    if not usable:
+        print("The device that was asked for cannot be used.", file=sys.stderr)
+    return 0 if usable else 1
+
+
+def _device(device: Device) -> None:
+    b = device.backend
+    _line(device.label, device.name)
+    major, minor = device.compute_capability
+    memory = f"{b.total_memory / 2**30:.1f} GiB"
+    _line("", memory if device.kind == "cpu" else f"compute capability {major}.{minor}, {memory}")
+    for what, version in b.versions.items():
+        _line("", f"{what}: {version}")
+    _line("", f"completion: {b.completion.name} ({b.completion.reason})")
