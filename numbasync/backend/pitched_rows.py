@@ -14,6 +14,8 @@ class Rows(NamedTuple):
 
 
 NO_ROWS = Rows(0, 0, 0)
+# Of narrower rows a kernel, which needs a contiguous copy, is quicker than the copy engine.
+NARROWEST = 256
 
 
 def rows(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> Rows | None:

@@ -20,7 +20,7 @@ from numbasync.backend.cuda.memory import CudaMemory
 from numbasync.errors import OperationError
 
 if TYPE_CHECKING:
-    from numbasync.backend.cuda.device import CudaDevice
+    from numbasync.backend.cuda.gpu import Gpu
     from numbasync.backend.cuda.kernels import CudaArray
     from numbasync.backend.cuda.stream import CudaEvent, CudaStream
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 LEGACY = 1
 
 
-def _put_behind(device: CudaDevice, handle: int, other: int) -> None:
+def _put_behind(device: Gpu, handle: int, other: int) -> None:
     """Work enqueued on stream `handle` from now on starts after what `other` holds now."""
     if handle != other:
         event = device.new_event(timing=False)
@@ -53,7 +53,7 @@ class Bridges:
     it that others can be put behind. An idle one is used again; none is destroyed.
     """
 
-    def __init__(self, device: CudaDevice) -> None:
+    def __init__(self, device: Gpu) -> None:
         self._device = device
         self._all: list[Any] = []
         self._lock = threading.Lock()
@@ -75,7 +75,7 @@ class Bridges:
         (result,) = cu.cuStreamQuery(cu.CUstream(handle))
         if not result:
             return None
-        event = self._device.new_event(timing=False)
+        event: CudaEvent = self._device.new_event(timing=False)
         _record(event, handle)
         return event
 
@@ -96,7 +96,7 @@ class CudaForeign:
     __slots__ = ("_array", "_by_dlpack", "_device", "_mark", "export", "memory")
 
     def __init__(
-        self, device: CudaDevice, array: Any, export: Exported, mark: CudaEvent | None, dlpack: bool
+        self, device: Gpu, array: Any, export: Exported, mark: CudaEvent | None, dlpack: bool
     ) -> None:
         self._device = device
         self._array = array
@@ -127,7 +127,7 @@ class CudaForeign:
             _put_behind(self._device, handle, int(producer))
 
 
-def find(device: CudaDevice, obj: Any) -> CudaForeign | None:
+def find(device: Gpu, obj: Any) -> CudaForeign | None:
     """The array that `obj` exports, if it is in this GPU's memory."""
     at = array_protocols.place(obj)
     if at is None or at[0] not in array_protocols.GPU:
@@ -142,7 +142,7 @@ def find(device: CudaDevice, obj: Any) -> CudaForeign | None:
     return CudaForeign(device, obj, export, device.bridges.mark(bridge), True)
 
 
-def _by_interface(device: CudaDevice, obj: Any) -> CudaForeign | None:
+def _by_interface(device: Gpu, obj: Any) -> CudaForeign | None:
     interface = obj.__cuda_array_interface__
     export = array_protocols.read_interface(obj, interface)
     if export.nbytes and _ordinal_of(device, obj, export.low) != device.ordinal:
@@ -167,7 +167,7 @@ def _get_attribute() -> Callable[..., int]:
     return function
 
 
-def _ordinal_of(device: CudaDevice, obj: object, address: int) -> int:
+def _ordinal_of(device: Gpu, obj: object, address: int) -> int:
     enter(device)  # the driver does not answer without a context
     attribute = cu.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
     ordinal = ctypes.c_int(-1)
@@ -196,9 +196,7 @@ class CudaLoan:
     protocols = frozenset({"__cuda_array_interface__", "__dlpack__", "__dlpack_device__"})
     waits = False
 
-    def __init__(
-        self, device: CudaDevice, array: CudaArray, memory: CudaMemory, keep: object
-    ) -> None:
+    def __init__(self, device: Gpu, array: CudaArray, memory: CudaMemory, keep: object) -> None:
         self._device = device
         self._array = array
         self._memory = memory

@@ -11,7 +11,7 @@ from numba import cuda
 from numbasync.backend.protocols import ArrayKey
 
 if TYPE_CHECKING:
-    from numbasync.backend.cuda.device import CudaDevice
+    from numbasync.backend.cuda.gpu import Gpu
     from numbasync.backend.cuda.kernels import CudaExecutable
 
 THREADS = 256
@@ -31,7 +31,7 @@ class CopyCompilation:
 class Copiers:
     """Compiled element-by-element copies of one GPU, by the keys of both arrays."""
 
-    def __init__(self, device: CudaDevice) -> None:
+    def __init__(self, device: Gpu) -> None:
         self._device = device
         self._compiled: dict[tuple[ArrayKey, ArrayKey], CudaExecutable] = {}
         self._lock = threading.Lock()

@@ -17,8 +17,7 @@ from numbasync.backend.cuda.driver import cu, fail
 from numbasync.errors import KernelError
 
 if TYPE_CHECKING:
-    from numbasync.backend.cuda.device import CudaDevice
-    from numbasync.backend.cuda.stream import CudaEvent, CudaStream
+    from numbasync.backend.cuda.gpu import Gpu, Handled
 
 Numbers: TypeAlias = "np.ndarray[Any, np.dtype[np.int32]]"
 
@@ -29,7 +28,7 @@ _PLACES = ("ctaidx", "ctaidy", "ctaidz", "tidx", "tidy", "tidz")
 class ExceptionReport:
     """One debug kernel's variables, and how they become an exception."""
 
-    def __init__(self, device: CudaDevice, compiled: Any, function: Any, name: str) -> None:
+    def __init__(self, device: Gpu, compiled: Any, function: Any, name: str) -> None:
         self._device = device
         self._name = name
         self._compiled = compiled
@@ -39,9 +38,9 @@ class ExceptionReport:
         ]
         # The variables are one set for all streams: launches on two streams take turns.
         self._lock = threading.Lock()
-        self._last: tuple[CudaStream, CudaEvent] | None = None
+        self._last: tuple[Handled, Any] | None = None
 
-    def around(self, stream: CudaStream, launch: Callable[[], None]) -> Found:
+    def around(self, stream: Handled, launch: Callable[[], None]) -> Found:
         """Launch between clearing the variables and copying them; what reads the copy."""
         found = Found(self, self._copy())
         with self._lock:
@@ -61,7 +60,7 @@ class ExceptionReport:
         nbytes = 4 * len(self._addresses)
         return self._device.host_buffer(nbytes)[:nbytes].view(np.int32)
 
-    def _enqueue(self, stream: CudaStream, launch: Callable[[], None], to: Numbers) -> None:
+    def _enqueue(self, stream: Handled, launch: Callable[[], None], to: Numbers) -> None:
         (result,) = cu.cuMemsetD32Async(self._addresses[0], 0, 1, stream.handle)
         if result:
             fail(result, "cuMemsetD32Async")
@@ -71,7 +70,7 @@ class ExceptionReport:
             if result:
                 fail(result, "cuMemcpyDtoHAsync")
 
-    def copied(self, numbers: Numbers, stream: CudaStream) -> Found:
+    def copied(self, numbers: Numbers, stream: Handled) -> Found:
         """The same of a replay, whose numbers the next replay overwrites."""
         found = Found(self, self._copy())
         (result,) = cu.cuMemcpyAsync(
@@ -107,6 +106,6 @@ class Found:
     def __call__(self) -> BaseException | None:
         return self._report.exception(self.numbers)
 
-    def again(self, stream: CudaStream) -> Found:
+    def again(self, stream: Handled) -> Found:
         """Of a launch in a graph that has just been replayed on `stream`: of that replay alone."""
         return self._report.copied(self.numbers, stream)

@@ -20,7 +20,7 @@ from numbasync.errors import GraphUpdateError
 
 if TYPE_CHECKING:
     from numbasync.backend.cuda.debug_exceptions import Found
-    from numbasync.backend.cuda.device import CudaDevice
+    from numbasync.backend.cuda.gpu import Gpu
 
 # CUDA 12 has them beside older forms, which know no data of edges.
 _capture_info: Any = getattr(cu, "cuStreamGetCaptureInfo_v3", cu.cuStreamGetCaptureInfo)
@@ -55,7 +55,7 @@ class _Capturing(CudaQueue):
 class CudaGraph:
     """Commands as an executable graph of one GPU."""
 
-    def __init__(self, device: CudaDevice, commands: Sequence[Command]) -> None:
+    def __init__(self, device: Gpu, commands: Sequence[Command]) -> None:
         enter(device)
         self._device = device
         self._commands = tuple(commands)
@@ -154,7 +154,7 @@ class CudaGraph:
 class CaptureStreams:
     """Streams for capturing, and for what must not wait for anything."""
 
-    def __init__(self, device: CudaDevice) -> None:
+    def __init__(self, device: Gpu) -> None:
         self._device = device
         self._spare: list[CudaStream] = []
 
@@ -170,7 +170,7 @@ class CaptureStreams:
         self._spare.append(stream)
 
 
-def _capture(device: CudaDevice, commands: Sequence[Command]) -> _Captured:
+def _capture(device: Gpu, commands: Sequence[Command]) -> _Captured:
     """The graph of these commands. What is begun is always ended.
 
     Raises:

@@ -21,16 +21,14 @@ from numba.cuda.np.numpy_support import from_dtype
 from numbasync.backend.compile_errors import compile_error
 from numbasync.backend.cuda.debug_exceptions import ExceptionReport, Found
 from numbasync.backend.cuda.driver import cu, enter, fail
-from numbasync.backend.cuda.pitched_copies import NARROWEST
 from numbasync.backend.declared_signatures import resolved
-from numbasync.backend.pitched_rows import NO_ROWS, Rows, rows
+from numbasync.backend.pitched_rows import NARROWEST, NO_ROWS, Rows, rows
 from numbasync.backend.protocols import ArrayKey, Dim3, counters
 from numbasync.errors import DTypeError, KernelError, NumbasyncError
 from numbasync.layout import dtype_key
 
 if TYPE_CHECKING:
-    from numbasync.backend.cuda.device import CudaDevice
-    from numbasync.backend.cuda.stream import CudaStream
+    from numbasync.backend.cuda.gpu import Gpu, Handled
 
 _PACK = {
     types.boolean: "?", types.int8: "b", types.uint8: "B", types.int16: "h", types.uint16: "H",
@@ -157,9 +155,7 @@ def scalar_type(value: object) -> Any:
         ) from error
 
 
-def compile_kernel(
-    device: CudaDevice, dispatcher: Any, keys: tuple[Hashable, ...]
-) -> CudaExecutable:
+def compile_kernel(device: Gpu, dispatcher: Any, keys: tuple[Hashable, ...]) -> CudaExecutable:
     """The kernel for these arguments, loaded on the device."""
     enter(device)
     actual = tuple(_type_of(k) for k in keys)
@@ -207,9 +203,7 @@ class CudaExecutable:
         packed: launched through one argument buffer; else through Numba, and `why_not`.
     """
 
-    def __init__(
-        self, device: CudaDevice, compiled: Any, name: str, from_disk: bool = False
-    ) -> None:
+    def __init__(self, device: Gpu, compiled: Any, name: str, from_disk: bool = False) -> None:
         self.numba = compiled
         self.from_disk = from_disk
         self._name = name  # what comes from a disk cache does not know it
@@ -325,7 +319,7 @@ class CudaExecutable:
         return data, (place, size, extra), ctypes.addressof(extra)
 
     def launch(
-        self, stream: CudaStream, grid: Dim3, block: Dim3, shared_bytes: int, args: Sequence[Any]
+        self, stream: Handled, grid: Dim3, block: Dim3, shared_bytes: int, args: Sequence[Any]
     ) -> Found | None:
         """Launch it. Of a debug kernel, what tells afterwards which exception it raised."""
         if self._report is not None:
@@ -336,7 +330,7 @@ class CudaExecutable:
         return None
 
     def _launch(
-        self, stream: CudaStream, grid: Dim3, block: Dim3, shared_bytes: int, args: Sequence[Any]
+        self, stream: Handled, grid: Dim3, block: Dim3, shared_bytes: int, args: Sequence[Any]
     ) -> None:
         if not self.packed:
             values = [_for_numba(a) for a in args]

@@ -13,8 +13,7 @@ from numbasync.backend.protocols import MemoryStats, counters
 from numbasync.errors import OutOfDeviceMemoryError
 
 if TYPE_CHECKING:
-    from numbasync.backend.cuda.device import CudaDevice
-    from numbasync.backend.cuda.stream import CudaStream
+    from numbasync.backend.cuda.gpu import Gpu, Handled
 
 _Attribute = cu.CUmemPool_attribute
 
@@ -44,7 +43,7 @@ class CudaPool:
     much is kept, blocks go whose size has been kept for longest.
     """
 
-    def __init__(self, device: CudaDevice) -> None:
+    def __init__(self, device: Gpu) -> None:
         enter(device)
         self._device = device
         self._spare: dict[int, list[CudaMemory]] = {}  # by size
@@ -56,7 +55,7 @@ class CudaPool:
         # Without a threshold the driver returns all unused memory at every synchronisation.
         self._set(_Attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, 2**64 - 1)
 
-    def allocate(self, nbytes: int, stream: CudaStream) -> CudaMemory:
+    def allocate(self, nbytes: int, stream: Handled) -> CudaMemory:
         found = self.reuse(nbytes)
         if found is not None:
             return found

@@ -19,7 +19,7 @@ from numbasync.backend.device_facts import SMALL_BLOCK
 from numbasync.errors import OutOfDeviceMemoryError
 
 if TYPE_CHECKING:
-    from numbasync.backend.cuda.device import CudaDevice
+    from numbasync.backend.cuda.gpu import Gpu
 
 
 def _memory() -> int:
@@ -88,7 +88,7 @@ class PinnedPool:
     LARGE = 16 * 2**20  # from here on in steps of `STEP`
     STEP = 2 * 2**20
 
-    def __init__(self, device: CudaDevice) -> None:
+    def __init__(self, device: Gpu) -> None:
         self._device = device
         self._sizes: dict[int, _Size] = {}
         self._kept = 0
@@ -194,7 +194,7 @@ class PinnedPool:
                 self._unlocking.start()
 
 
-def _unlock(surplus: queue.SimpleQueue[int], device: CudaDevice) -> None:
+def _unlock(surplus: queue.SimpleQueue[int], device: Gpu) -> None:
     while True:
         address = surplus.get()
         with contextlib.suppress(Exception):  # of a broken device nothing is left to save

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 # The driver guarantees copies within the device only of rows at pitches of its own making,
 # which are multiples of this.
 PITCH = 512
-# Of narrower rows a kernel, which needs a contiguous copy, is quicker than the copy engine.
-NARROWEST = 256
 
 
 def copies_rows(dst: CudaArray, src: CudaArray) -> bool:

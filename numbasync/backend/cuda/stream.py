@@ -25,14 +25,13 @@ from numbasync.errors import DTypeError, InternalError, StateError
 
 if TYPE_CHECKING:
     from numbasync.backend.cuda.debug_exceptions import Found
-    from numbasync.backend.cuda.device import CudaDevice
-    from numbasync.backend.cuda.graph import CudaGraph
+    from numbasync.backend.cuda.gpu import Gpu, Replayed
 
 
 class CudaEvent:
     """A CUDA event, with or without timing."""
 
-    def __init__(self, device: CudaDevice, timing: bool) -> None:
+    def __init__(self, device: Gpu, timing: bool) -> None:
         enter(device)
         self._device = device
         self.core = device.core.create_event(EventOptions(timing_enabled=timing))
@@ -143,7 +142,7 @@ class CudaQueue:
             if result:
                 fail(result, "cuMemsetAsync")
 
-    def replay(self, graph: CudaGraph) -> None:
+    def replay(self, graph: Replayed) -> None:
         enter(self._device)
         graph.launch(self._handle)
         counters.replays += 1
@@ -173,13 +172,13 @@ class CudaStream:
     captures = False  # it is one that graphs are captured on
     dropped = False  # it was another library's
 
-    def __init__(self, device: CudaDevice, priority: int) -> None:
+    def __init__(self, device: Gpu, priority: int) -> None:
         enter(device)
         options = StreamOptions(nonblocking=True, priority=priority or None)
         native = device.core.create_stream(options=options)
         self._begin(device, native, native.handle)
 
-    def _begin(self, device: CudaDevice, native: Any, handle: Any) -> None:
+    def _begin(self, device: Gpu, native: Any, handle: Any) -> None:
         self.device = device
         self.native = native
         self.handle = handle
@@ -268,7 +267,7 @@ class CudaStream:
         counters.copies += 1
         return queue
 
-    def replay(self, graph: CudaGraph, queue: CudaQueue | None) -> CudaQueue | None:
+    def replay(self, graph: Replayed, queue: CudaQueue | None) -> CudaQueue | None:
         calls = fast_calls.calls()
         if calls is None or graph.checks:
             queue = queue or CudaQueue(self)

@@ -19,7 +19,7 @@ from numbasync.backend.protocols import Doorbell
 from numbasync.errors import CallerError, DeviceMismatchError, StateError
 
 if TYPE_CHECKING:
-    from numbasync.backend.cuda.device import CudaDevice
+    from numbasync.backend.cuda.gpu import Gpu
 
 LEGACY = int(cu.CU_STREAM_LEGACY)
 PER_THREAD = int(cu.CU_STREAM_PER_THREAD)
@@ -104,7 +104,7 @@ def _captured(number: int) -> StateError:
 class ForeignCudaStream(CudaStream):
     """Another library's stream. Its handle is good as long as somebody keeps its owner."""
 
-    def __init__(self, device: CudaDevice, number: int) -> None:
+    def __init__(self, device: Gpu, number: int) -> None:
         # A default stream is that of the context that is current.
         enter(device)
         self._begin(device, CoreStream.from_handle(number), cu.CUstream(number))
@@ -164,7 +164,7 @@ class ForeignCudaStream(CudaStream):
 class ForeignCudaEvent(CudaEvent):
     """Another library's event."""
 
-    def __init__(self, device: CudaDevice, number: int) -> None:
+    def __init__(self, device: Gpu, number: int) -> None:
         self._device = device
         self.handle = cu.CUevent(number)
 

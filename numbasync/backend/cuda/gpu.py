@@ -1,0 +1,91 @@
+"""What the parts of the CUDA device see of the device, of its streams and of its events.
+
+`CudaDevice` makes all of them and hands itself to each; these protocols say what each may use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any, Protocol
+
+import numpy as np
+
+from numbasync.backend.cuda.completion_words import EventMarks, WordMarks, Words
+
+
+class Gpu(Protocol):
+    """A GPU: its number, cuda.core's object of it, and what its parts share.
+
+    Attributes:
+        ordinal: the driver's number of it.
+        core: `cuda.core.Device`.
+        words: completion words in pinned host memory.
+    """
+
+    ordinal: int
+    core: Any
+    words: Words
+
+    @property
+    def total_memory(self) -> int: ...
+
+    @property
+    def idle_stream(self) -> Any: ...
+
+    @property
+    def stream_behind_default(self) -> Any: ...
+
+    @property
+    def capture_streams(self) -> Any: ...
+
+    @property
+    def bridges(self) -> Any: ...
+
+    @property
+    def copiers(self) -> Any: ...
+
+    @property
+    def dropped(self) -> Any: ...
+
+    def marks(self, handle: Any) -> WordMarks | EventMarks: ...
+
+    def new_event(self, timing: bool) -> Any: ...
+
+    def host_buffer(self, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]: ...
+
+    def compile(self, dispatcher: Any, keys: tuple[Hashable, ...]) -> Any: ...
+
+
+class Handled(Protocol):
+    """A stream, as what is enqueued on it sees it.
+
+    Attributes:
+        handle: the driver's own.
+        native: of cuda.core.
+        captures: graphs are captured on it.
+    """
+
+    handle: Any
+    native: Any
+    captures: bool
+
+    def record(self, event: Any) -> None: ...
+
+    def wait(self, event: Any) -> None: ...
+
+
+class Replayed(Protocol):
+    """A graph, as a stream that launches it sees it.
+
+    Attributes:
+        checks: of its kernels with `debug=True`, what is looked at behind each launch.
+        number: of the executable graph, for compiled calls.
+    """
+
+    @property
+    def checks(self) -> Any: ...
+
+    @property
+    def number(self) -> int: ...
+
+    def launch(self, stream: Any) -> None: ...

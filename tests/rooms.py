@@ -1,0 +1,92 @@
+"""The rooms of the package, from its real imports: a picture of them, and circles of modules.
+
+`python -m tests.rooms` writes the picture into docs/architecture.md; tests/unit/test_project.py compares it.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import numbasync
+
+PACKAGE = Path(str(numbasync.__file__)).parent
+PAGE = Path(__file__).parent.parent / "docs" / "architecture.md"
+BLOCK = re.compile(r"(?<=<!-- rooms -->\n```\n).*?(?=```\n)", re.S)
+
+# From the top down: each imports only what stands below it.
+ROOMS = (
+    "tools", "testing", "batch", "graphs", "runtime", "launch", "random", "tensors", "ops",
+    "device", "backend", "layout", "errors",
+)  # fmt: skip
+
+# Modules that annotations make name one another, because a public class of one gives the other.
+MUTUAL = (
+    {"device.device", "device.event", "device.in_flight", "device.policies", "device.stream",
+     "device.submission"},
+    {"ops.op", "ops.operands", "ops.value_methods"},
+    {"tensors.array_methods", "tensors.copies", "tensors.copy_ops", "tensors.export_array",
+     "tensors.partition", "tensors.tensor"},
+    {"graphs.graph", "graphs.scope"},
+)  # fmt: skip
+
+
+def modules() -> dict[str, Path]:
+    """Every module, by its name below `numbasync`; the package itself is left out."""
+    named = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        if name and name != "__main__":
+            named[name] = path
+    return named
+
+
+def imports() -> dict[str, set[str]]:
+    """For each module those that it imports, also for annotations only."""
+    named = modules()
+    graph: dict[str, set[str]] = {}
+    for name, path in named.items():
+        graph[name] = set()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("numbasync"):
+                above = (node.module or "").removeprefix("numbasync").removeprefix(".")
+                for alias in node.names:
+                    module = f"{above}.{alias.name}".removeprefix(".")
+                    graph[name].add(module if module in named else above)
+        graph[name] -= {name, ""}
+    return graph
+
+
+def circles(graph: dict[str, set[str]]) -> list[set[str]]:
+    """Groups of modules that lead to one another."""
+    reached: dict[str, set[str]] = {}
+    for start in graph:
+        todo, seen = [start], set[str]()
+        while todo:
+            for module in graph.get(todo.pop(), ()):
+                if module not in seen:
+                    seen.add(module)
+                    todo.append(module)
+        reached[start] = seen
+    groups = {
+        frozenset(m for m in seen if start in reached.get(m, ())) for start, seen in reached.items()
+    }
+    return [set(group) for group in groups if group]
+
+
+def picture() -> str:
+    """A line for each room: how many files it has, and which other rooms they import."""
+    graph = imports()
+    rows = []
+    for room in ROOMS:
+        own = [name for name in graph if name.split(".")[0] == room]
+        below = {module.split(".")[0] for name in own for module in graph[name]} - {room}
+        names = " ".join(other for other in ROOMS if other in below)
+        rows.append(f"{room:<8} {len(own):>4} files  -> {names}".rstrip(" ->"))
+    return "\n".join(rows) + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(BLOCK.sub(lambda _: picture(), PAGE.read_text()))
