@@ -36,12 +36,12 @@ from numbasync.graphs.topology import Node as Node
 from numbasync.graphs.topology import Topology as Topology
 from numbasync.launch.call import Launch as Launch
 from numbasync.launch.call import LaunchResult as LaunchResult
-from numbasync.launch.launcher import CpuEngine as CpuEngine
 from numbasync.launch.launcher import Launcher as Launcher
 from numbasync.launch.launcher import launcher as launcher
 from numbasync.launch.parameters import KernelInput as KernelInput
 from numbasync.launch.parameters import KernelOutput as KernelOutput
 from numbasync.launch.parameters import Tile as Tile
+from numbasync.launch.variants import CpuEngine as CpuEngine
 from numbasync.launch.variants import compile_count as compile_count
 from numbasync.ops.backpressure import limit as limit
 from numbasync.ops.constructors import defer as defer

@@ -197,7 +197,7 @@ class Runtime:
             given_up = True  # first: from now on it does not begin
             if inspect.getcoroutinestate(steps) == inspect.CORO_CREATED:
                 if isinstance(op, RunsOnce):
-                    op.silence()
+                    op.suppress_warning()
                 elif isinstance(op, DeviceFuture):
                     op.never_awaited()
             else:

@@ -104,7 +104,7 @@ def compiled() -> None:
     z.to_host().sync()
 
 
-def only_at_once(patch: pytest.MonkeyPatch, *ways: tuple[type, str]) -> None:
+def only_fast_path(patch: pytest.MonkeyPatch, *ways: tuple[type, str]) -> None:
     """Let fail what is enqueued step by step, by methods of classes."""
 
     def steps(self: Any, *_: object) -> Any:

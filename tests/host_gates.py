@@ -154,11 +154,11 @@ def synchronize(self: CudaStream) -> None:
     _synchronize(self)
 
 
-def wake(self: CudaStream, sequence: int, doorbell: Any) -> bool:
+def wake(self: CudaStream, sequence: int, waker: Any) -> bool:
     with _changed:
         if not _held(self).entries:
-            return _wake(self, sequence, doorbell)
-        _held(self).entries.append(lambda: _wake(self, sequence, doorbell))
+            return _wake(self, sequence, waker)
+        _held(self).entries.append(lambda: _wake(self, sequence, waker))
         return True
 
 

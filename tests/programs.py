@@ -257,7 +257,7 @@ class Programs(RuleBasedStateMachine):
         """It changes nothing, and everyone who shares it is told."""
         tensor, _ = self.pick(i)
         once = bump(tensor).output().shared()
-        submission_queue.finish()  # or the fault would be that of something that waits for room
+        submission_queue.drain()  # or the fault would be that of something that waits for room
         with inject(self.device, "kernel"):
             self.submit(once, "failing", s, KernelError)
         self.submit(once.then(lambda z: z.to_host()), "failing", t, KernelError)
@@ -267,7 +267,7 @@ class Programs(RuleBasedStateMachine):
     def out_of_memory(self, i: int, s: int) -> None:
         tensor, array = self.pick(i)
         op = na.zip(bump(tensor), tensor.dup())
-        submission_queue.finish()
+        submission_queue.drain()
         with inject(self.device, "allocation"):
             self.submit(op, "failing", s, OutOfDeviceMemoryError)
         array += 1

@@ -1,6 +1,7 @@
 """The rooms of the package, from its real imports: a picture of them, and circles of modules.
 
-`python -m tests.rooms` writes the picture into docs/architecture.md; tests/unit/test_project.py compares it.
+`python -m tests.rooms` writes the picture into docs/architecture.md; tests/unit/test_project.py
+compares it.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class Foreign(Protocol):
         ...
 
 
-class Loan(Protocol):
+class Export(Protocol):
     """An array of a device as other libraries may take it. Both keep its memory.
 
     `after`: streams of the device with work that comes before theirs; `source`: whose array it

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from numbasync.backend.array_protocols import Export as Export
 from numbasync.backend.array_protocols import Foreign as Foreign
-from numbasync.backend.array_protocols import Loan as Loan
 from numbasync.backend.commands import Command as Command
 from numbasync.backend.counters import Counters as Counters
 from numbasync.backend.counters import counters as counters
@@ -37,10 +37,10 @@ from numbasync.backend.pools import Pool as Pool
 # behind the body, where every thread is done with its tile.
 GENERATED = "<numbasync tiles>"
 # The attribute in which such a kernel, or the module of one, has its source.
-WRITTEN = "__numbasync_source__"
+SOURCE_ATTR = "__numbasync_source__"
 
 
-class Preparation(Protocol):
+class Prerequisite(Protocol):
     """Something slow that must be done once before work can be enqueued."""
 
     def run(self) -> None:
@@ -48,15 +48,15 @@ class Preparation(Protocol):
         ...
 
 
-class Doorbell(Protocol):
-    """Wakes one event loop. `ring` may be called on any thread and never blocks."""
+class Waker(Protocol):
+    """Wakes one event loop. `notify` may be called on any thread and never blocks."""
 
     @property
     def eventfd(self) -> int:
         """Descriptor that native code may write eight bytes to, or -1 if there is none."""
         ...
 
-    def ring(self) -> None: ...
+    def notify(self) -> None: ...
 
 
 class Event(Protocol):
@@ -217,13 +217,13 @@ class Stream(Protocol):
         """Why this stream will never pass another point, or None. May call the driver."""
         ...
 
-    def vouched(self) -> int:
+    def verified_sequence(self) -> int:
         """Latest sequence number that is known to have been passed well, with no fault until
         then. Never calls the driver.
         """
         ...
 
-    def wake(self, sequence: int, doorbell: Doorbell) -> bool:
+    def wake(self, sequence: int, waker: Waker) -> bool:
         """Ring once the stream has passed `sequence`. False if it may ring late or never."""
         ...
 
@@ -233,7 +233,7 @@ class Stream(Protocol):
         ...
 
     def query(self) -> bool: ...
-    def glance(self) -> bool:
+    def spin_poll(self) -> bool:
         """`query`, repeated for some microseconds; False, if to wait a little is of no use."""
         ...
 
@@ -345,7 +345,7 @@ class Device(Protocol):
         """
         ...
 
-    def lend(self, array: Array, memory: Any, keep: object) -> Loan:
+    def lend(self, array: Array, memory: Any, keep: object) -> Export:
         """`array`, which lies in `memory`, for other libraries, who hold `keep` with it."""
         ...
 
@@ -374,7 +374,7 @@ class Device(Protocol):
         """Whether uploads and downloads of this array need no contiguous copy of it."""
         ...
 
-    def copy_needs(self, dst: Array, src: Array) -> Preparation | None:
+    def copy_needs(self, dst: Array, src: Array) -> Prerequisite | None:
         """What `Stream.copy` between such arrays needs first; None if it needs nothing."""
         ...
 

@@ -12,7 +12,7 @@ import threading
 import weakref
 
 from numbasync.backend import protocols
-from numbasync.device.storage import Lender, Storage
+from numbasync.device.storage import BorrowedOwner, Storage
 
 # Addresses are unique in a process, on the host and all GPUs together; but several virtual
 # devices may use the same host memory.
@@ -41,7 +41,7 @@ def storage_of(device: protocols.Device, memory: protocols.Memory) -> Storage:
     each other, whether or not the whole of it is in use as well.
     """
     if memory.nbytes == 0:
-        return Storage(Lender(device), memory)
+        return Storage(BorrowedOwner(device), memory)
     key = _, low, high = _key(device, memory)
     with _lock:
         found = _live.get(key)
@@ -57,7 +57,7 @@ def storage_of(device: protocols.Device, memory: protocols.Memory) -> Storage:
                 if owner is device and first <= low and high <= end and _is_own(other):
                     return other
                 overlapping.append(other)
-        made = Storage(Lender(device), memory)
+        made = Storage(BorrowedOwner(device), memory)
         for other in overlapping:
             made.link(other)
         _live[key] = made
@@ -65,4 +65,4 @@ def storage_of(device: protocols.Device, memory: protocols.Memory) -> Storage:
 
 
 def _is_own(storage: Storage) -> bool:
-    return not isinstance(storage.pool, Lender)
+    return not isinstance(storage.pool, BorrowedOwner)

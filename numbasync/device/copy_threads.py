@@ -39,7 +39,7 @@ def _work(calls: queue.SimpleQueue[Callable[[], object] | None]) -> None:
         del call  # what it holds must not wait for the next one
 
 
-def give(call: Callable[[], object]) -> None:
+def submit(call: Callable[[], object]) -> None:
     """Have some thread call it. It must not raise.
 
     Raises:
@@ -62,8 +62,8 @@ def give(call: Callable[[], object]) -> None:
     _calls.put(call)
 
 
-def background(call: Callable[[], T]) -> Future[T]:
-    """`give`, and the result. Cancelled before a thread comes to it, it is not called."""
+def submit_with_result(call: Callable[[], T]) -> Future[T]:
+    """`submit`, and the result. Cancelled before a thread comes to it, it is not called."""
     future: Future[T] = Future()
 
     def work() -> None:
@@ -74,7 +74,7 @@ def background(call: Callable[[], T]) -> Future[T]:
         except BaseException as error:
             future.set_exception(error)
 
-    give(work)
+    submit(work)
     return future
 
 

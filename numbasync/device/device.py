@@ -70,7 +70,7 @@ class Device:
         name: the product's name.
         compute_capability: (major, minor); (0, 0) on the CPU device.
         limits: what one launch may ask for.
-        ring: page-locked chunks that large uploads pass through; `ring.statistics()`.
+        ring: page-locked chunks that large uploads pass through; `notify.statistics()`.
     """
 
     def __init__(self, backend: protocols.Device) -> None:
@@ -85,7 +85,7 @@ class Device:
         self.busy: dict[Stream, None] = {}
         # Held from the leases of some storages until the work that they are for is enqueued:
         # another thread, which finds the lease, must find the work on the stream.
-        self.leasing = threading.RLock()
+        self.submit_lock = threading.RLock()
         self.order_events = _EventPool(backend)
         self.ring = Ring(backend)
         if hasattr(os, "register_at_fork"):
@@ -209,7 +209,7 @@ class Device:
         """`reclaim`, by the device's own answer: it may have lost a mark, or have a fault."""
         for stream in list(self.busy):
             with contextlib.suppress(DriverError):  # as there
-                stream.give_up()
+                stream.query_device()
         self.reclaim()
 
     @property

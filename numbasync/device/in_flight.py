@@ -19,7 +19,7 @@ from numbasync.errors import DeviceLostError, DriverError
 if TYPE_CHECKING:
     from numbasync.device.device import Device
 
-FARTHEST = 2**24  # numbers without a mark: a word has 32 bits, and counts on from its last
+MAX_UNSIGNALLED = 2**24  # numbers without a mark: a word has 32 bits, and counts on from its last
 LOOK_EVERY = 16  # submissions; a look and what it settles cost about 2 us
 
 
@@ -34,10 +34,10 @@ class Progress:
         self.nbytes = 0  # of all that is in flight
         self.has_causes = False  # something in flight fails if something else does
         self._sequence = backend.completed()  # a recycled stream counts on
-        self._marked = self._sequence  # the latest number that the device was told to write
+        self._signalled = self._sequence  # the latest number that the device was told to write
         # Passed for certain, whatever the word says: the device was asked.
-        self._known = 0
-        self.well = 0  # passed without a fault until then: the device was asked
+        self._confirmed = 0
+        self.verified = 0  # passed without a fault until then: the device was asked
         self._broken: BaseException | None = None
         self._broken_trace: TracebackType | None = None
         self._unreported: BaseException | None = None
@@ -58,7 +58,7 @@ class Progress:
             submission.settle(None)
             return
         in_flight = self._in_flight
-        submission.has_no_end = (
+        submission.is_trivial = (
             submission.queue is None and submission.causes is None
             and submission.after is None and not submission.nbytes
         )  # fmt: skip
@@ -70,26 +70,26 @@ class Progress:
             in_flight.append(submission)
             self.nbytes += submission.nbytes
             if mark:
-                self._marked = number
-                submission.marked = True
+                self._signalled = number
+                submission.signalled = True
                 self.backend.write(number)
         # Keeps a stream short that nobody awaits; now and then, since it is looked at anyway
         # by whoever awaits, synchronises, or asks for memory.
-        if not len(in_flight) % LOOK_EVERY or number - self._marked >= FARTHEST:
+        if not len(in_flight) % LOOK_EVERY or number - self._signalled >= MAX_UNSIGNALLED:
             try:
                 if not mark:
-                    self.have_marked(number)
+                    self.ensure_signalled(number)
                 self.advance()
             except (DriverError, DeviceLostError):  # who waits for it looks again, and is told
                 return
 
-    def have_marked(self, sequence: int) -> None:
+    def ensure_signalled(self, sequence: int) -> None:
         """Have the device write a number that is `sequence` or later."""
-        if self._marked < sequence:
+        if self._signalled < sequence:
             with self._lock:
                 if self._in_flight:
-                    self._in_flight[-1].marked = True
-                self._marked = self._sequence
+                    self._in_flight[-1].signalled = True
+                self._signalled = self._sequence
                 self.backend.write(self._sequence)
 
     def suspend(self, submission: Submission) -> None:
@@ -128,10 +128,13 @@ class Progress:
         """Raise if the stream is broken. A word says "done", not "well": before a result is
         handed out, the device is asked, unless it has vouched for that point (0: for none).
         """
-        if not 0 < sequence <= self.well and not 0 < sequence <= self.backend.vouched():
-            passed = max(self.backend.completed(), self._known)
+        if (
+            not 0 < sequence <= self.verified
+            and not 0 < sequence <= self.backend.verified_sequence()
+        ):
+            passed = max(self.backend.completed(), self._confirmed)
             if not self._is_broken():
-                self.well = passed
+                self.verified = passed
         self.check()
 
     # --- submissions go ---
@@ -140,30 +143,30 @@ class Progress:
         """Settle what the device has passed, also what has no mark behind it."""
         self.advance()
         number = self._sequence
-        if self._in_flight and self._marked < number:
+        if self._in_flight and self._signalled < number:
             if self.backend.query():
                 self._has_passed(number)
                 self.advance()
             else:
-                self.have_marked(number)
+                self.ensure_signalled(number)
 
     def _has_passed(self, number: int) -> None:
         """The device has said so, whatever its word says."""
         with self._lock:
-            if number > self._known:
-                self._known = number
+            if number > self._confirmed:
+                self._confirmed = number
 
-    def has_mark_behind(self, number: int) -> bool:
+    def is_signalled_after(self, number: int) -> bool:
         """Whether the device was told to write that number, or a later one."""
-        return self._marked >= number
+        return self._signalled >= number
 
     def advance(self) -> int:
         """Settle what the device has passed; the latest number that it passed."""
         if self._abandoned:
             self._commit_abandoned()
         passed = self._sequence if self._broken is not None else self.backend.completed()
-        if passed < self._known:
-            passed = self._known
+        if passed < self._confirmed:
+            passed = self._confirmed
         in_flight = self._in_flight
         if in_flight:
             try:
@@ -183,7 +186,7 @@ class Progress:
                 submission = in_flight[0]
                 if submission.sequence > passed:
                     break
-                if submission.has_no_end and broken is None:
+                if submission.is_trivial and broken is None:
                     kept.append(submission.kept)
                     submission.kept = []
                     submission.done = True
@@ -226,7 +229,7 @@ class Progress:
         if error is not None:
             raise error
 
-    def give_up(self) -> bool:
+    def query_device(self) -> bool:
         """Ask the device, not its word. If it reports a fault, fail everything in flight; if it
         is idle, everything is done. Whether it was one of these.
         """
@@ -266,7 +269,7 @@ class Progress:
         for submission in list(self._in_flight):
             if submission.sequence > passed:
                 found.append(submission)
-                if submission.marked:
+                if submission.signalled:
                     break
         return found
 

@@ -11,14 +11,14 @@ from functools import partial
 from typing import ClassVar
 
 
-class Doorbell:
+class Waker:
     """One loop's wake-up descriptor. Never closed, only handed on.
 
     Native code may still hold the number when its loop is gone, and a closed number is
     given to the next file that the process opens.
     """
 
-    _spare: ClassVar[list[Doorbell]] = []
+    _spare: ClassVar[list[Waker]] = []
 
     def __init__(self) -> None:
         # A forked child has the same descriptors; ringing them would wake its parent.
@@ -38,7 +38,7 @@ class Doorbell:
             self._receive = partial(reader.recv, 65536)
 
     @classmethod
-    def take(cls) -> Doorbell:
+    def take(cls) -> Waker:
         while cls._spare:
             bell = cls._spare.pop()
             if bell._process == os.getpid():
@@ -46,11 +46,11 @@ class Doorbell:
         return cls()
 
     @classmethod
-    def hand_on(cls, bell: Doorbell) -> None:
+    def hand_on(cls, bell: Waker) -> None:
         if bell._process == os.getpid():
             cls._spare.append(bell)
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         """Wake the loop. Any thread may call it; it never blocks."""
         # If it has been rung so often that it is full, the loop will wake anyway.
         with contextlib.suppress(BlockingIOError):

@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from numbasync.backend import protocols
-from numbasync.device.loop_wakeup import Doorbell as Doorbell
-from numbasync.device.wait_estimate import Forecast
+from numbasync.device.loop_wakeup import Waker as Waker
+from numbasync.device.wait_estimate import LatencyEstimate
 from numbasync.errors import InternalError, StateError
 
 # uvloop and asyncio both sleep whole milliseconds at least; finer timers return at once.
@@ -53,11 +53,11 @@ class Watched(Protocol):
         """Settle what the stream has passed; the latest sequence number that it passed."""
         ...
 
-    def wake(self, sequence: int, doorbell: protocols.Doorbell) -> bool:
+    def wake(self, sequence: int, waker: protocols.Waker) -> bool:
         """Ring once past `sequence`. False if the ring may come late or never."""
         ...
 
-    def give_up(self) -> bool:
+    def query_device(self) -> bool:
         """Ask the device whether the stream is broken; if so settle everything on it."""
         ...
 
@@ -91,8 +91,10 @@ class Reactor:
             weakref.WeakKeyDictionary()
         )
         # When they are expected, where that pays.
-        self._forecasts: weakref.WeakKeyDictionary[Watched, Forecast] = weakref.WeakKeyDictionary()
-        self._bell: Doorbell | None = None
+        self._forecasts: weakref.WeakKeyDictionary[Watched, LatencyEstimate] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._bell: Waker | None = None
         self._last = 0  # which task asked last; a number only, so that no task is kept
         self._next: asyncio.Handle | None = None
         self._turning = False  # `_next` is the loop's next turn, not a timer
@@ -116,7 +118,7 @@ class Reactor:
         if queue is None:
             queue = self._queues[stream] = []
             if 0 < stream.spin_seconds < math.inf:  # else to look is of no use, or all there is
-                self._forecasts.setdefault(stream, Forecast()).begin(now)
+                self._forecasts.setdefault(stream, LatencyEstimate()).begin(now)
         waiter = sequence, future
         if not queue or queue[-1][0] <= sequence:
             queue.append(waiter)
@@ -150,16 +152,16 @@ class Reactor:
         self._next = None
         bell, self._bell = self._bell, None
         if bell is not None:
-            Doorbell.hand_on(bell)
+            Waker.hand_on(bell)
 
     def __del__(self) -> None:
         # The loop went away before another one could clear up after it.
         bell = getattr(self, "_bell", None)
         if bell is not None:
-            Doorbell.hand_on(bell)
+            Waker.hand_on(bell)
 
     @property
-    def is_left_alone(self) -> bool:
+    def is_orphaned(self) -> bool:
         """Whether its loop is closed, or gone."""
         loop = self._loop()
         return loop is None or loop.is_closed()
@@ -212,7 +214,7 @@ class Reactor:
         rings = not looks_on and self._ask_for_rings(loop)
         # Beside a thread that computes, each call of the driver takes a switch interval: what has
         # come meanwhile need not wait for the ring as well.
-        if self._settle() or self._has_told(now) or self._settle() or looks_on:
+        if self._settle() or self._has_reported(now) or self._settle() or looks_on:
             if self._queues:
                 self._turn_soon(loop)
             return
@@ -235,7 +237,7 @@ class Reactor:
             forecast = self._forecasts.get(stream)
             if forecast is not None:
                 begin = forecast.begin_looking()
-                is_near |= begin <= now < begin + forecast.LOOKING
+                is_near |= begin <= now < begin + forecast.WINDOW_S
                 if begin > now:
                     due = min(due, begin)
         return due, is_near
@@ -275,7 +277,7 @@ class Reactor:
                 future.set_exception(error)
         self._asked.pop(stream, None)
 
-    def _has_told(self, now: float) -> bool:
+    def _has_reported(self, now: float) -> bool:
         """Ask every stream, now and then, whether it will pass nothing by itself any more;
         whether one has said so, and settled what is on it.
         """
@@ -285,7 +287,7 @@ class Reactor:
         told = False
         for stream in list(self._queues):  # all are asked
             try:
-                told |= stream.give_up()
+                told |= stream.query_device()
             except Exception as error:
                 self._fail(stream, error)
                 told = True
@@ -294,11 +296,11 @@ class Reactor:
     def _ask_for_rings(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Ask every stream to ring when it passes its front; whether all will be prompt."""
         if self._bell is None:
-            bell = Doorbell.take()
+            bell = Waker.take()
             try:
-                loop.add_reader(bell.fileno, self._rung)
+                loop.add_reader(bell.fileno, self._on_wakeup)
             except NotImplementedError:  # Windows' proactor loop
-                Doorbell.hand_on(bell)
+                Waker.hand_on(bell)
                 return False
             self._bell = bell
         for stream, queue in self._queues.items():
@@ -311,7 +313,7 @@ class Reactor:
                 self._asked[stream] = (front, rings)
         return all(self._asked[stream][1] for stream in self._queues)
 
-    def _rung(self) -> None:
+    def _on_wakeup(self) -> None:
         if self._bell is not None:
             self._bell.clear()
         self._rings += 1
@@ -354,7 +356,7 @@ def _make(loop: asyncio.AbstractEventLoop) -> Reactor:
     with _lock:
         # A loop that was closed under its waiters may be held by somebody: the next loop
         # clears up after it.
-        for old in [old for old in _reactors if old.is_left_alone]:
+        for old in [old for old in _reactors if old.is_orphaned]:
             _reactors.discard(old)
             old.close()
         reactor = Reactor(loop)

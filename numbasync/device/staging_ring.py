@@ -48,13 +48,13 @@ class RingStatistics:
     refusals: int
 
 
-class Patience:
+class Deadline:
     """How many seconds those who stage one array wait for a chunk while none comes back."""
 
     def __init__(self) -> None:
         self.seconds = PATIENCE
 
-    def hurry(self) -> None:
+    def expedite(self) -> None:
         """Somebody waits for them who can do nothing else."""
         self.seconds = min(self.seconds, HURRIED)
 
@@ -82,7 +82,7 @@ class Chunk:
 
 class Ring:
     """The chunks of one device. `take` one and fill it, enqueue a copy of it, and `enqueued` it;
-    or `give` it back as it is.
+    or `submit` it back as it is.
     """
 
     CHUNK = 2 * 2**20  # 40 us of a PCIe 5 link, 200 us of one thread that fills it
@@ -105,7 +105,7 @@ class Ring:
         """Page-locked bytes that there may be at most."""
         return self.CHUNK * self.MOST
 
-    def take(self, patience: Patience) -> Chunk | None:
+    def take(self, patience: Deadline) -> Chunk | None:
         """A chunk to fill; waits for one for as long as others come back.
 
         Returns:

@@ -33,7 +33,7 @@ class MemoryPool:
             raise ShapeError(
                 f"a pool of {max_bytes} bytes can hold nothing; write a positive size."
             )
-        self.device = self.plain_device = device
+        self.device = self.fast_path_device = device
         self.max_bytes = max_bytes
         self._pool = device.new_pool()
         self._out = 0  # of a pool with `max_bytes`
@@ -109,29 +109,29 @@ class Owner(Protocol):
     @property
     def device(self) -> protocols.Device: ...
     @property
-    def plain_device(self) -> protocols.Device | None: ...
+    def fast_path_device(self) -> protocols.Device | None: ...
     def release(self, memory: Any) -> None: ...
 
 
-class Lender:
+class BorrowedOwner:
     """The owner of memory of other libraries: it is theirs again when nothing here holds it."""
 
     def __init__(self, device: protocols.Device) -> None:
         self.device = device
-        self.plain_device: protocols.Device | None = device
+        self.fast_path_device: protocols.Device | None = device
 
     def release(self, memory: object) -> None:
         """Nothing: the memory itself holds what keeps it, and goes with its storage."""
 
 
-class Reached(Lender):
+class HostMapped(BorrowedOwner):
     """The owner of memory of the host that kernels reach. It is never plain: what copies it to the
     host at once would wait for the device. No tensor of it is given to a program.
     """
 
     def __init__(self, device: protocols.Device) -> None:
         super().__init__(device)
-        self.plain_device = None
+        self.fast_path_device = None
 
 
 class Standing(Protocol):
@@ -151,13 +151,21 @@ class Storage:
     submits, `holders` by the tensors. `links` are the storages that overlap this one, which
     happens to memory of other libraries only; None if there are none. `identity`: if it
     differs between two storages, they do not overlap. `standing`: the graphs that use it; None
-    if none does. `plain_device` is the owner's, None of one that has links, or that graphs use:
+    if none does. `fast_path_device` is the owner's, None of one that has links, or that graphs use:
     what a launch asks of most storages is one question.
     """
 
     __slots__ = (
-        "__weakref__", "holders", "identity", "links", "memory", "plain_device", "pool",
-        "readers", "standing", "writer",
+        "__weakref__",
+        "fast_path_device",
+        "holders",
+        "identity",
+        "links",
+        "memory",
+        "pool",
+        "readers",
+        "standing",
+        "writer",
     )  # fmt: skip
 
     def __init__(self, pool: Owner, memory: protocols.Memory) -> None:
@@ -169,7 +177,7 @@ class Storage:
         self.links: tuple[weakref.ref[Storage], ...] | None = None
         self.standing: tuple[weakref.ref[Standing], ...] | None = None
         self.identity = id(self)
-        self.plain_device = pool.plain_device
+        self.fast_path_device = pool.fast_path_device
 
     @property
     def nbytes(self) -> int:
@@ -187,8 +195,8 @@ class Storage:
             alive = (ref for ref in one.links or () if ref() is not None)
             one.links = (*alive, weakref.ref(two))
             one.identity = 0
-            one.plain_device = None
-            one.tell_graphs()
+            one.fast_path_device = None
+            one.invalidate_graphs()
 
     def linked(self) -> Iterator[Storage]:
         """The live storages that overlap it."""
@@ -201,9 +209,9 @@ class Storage:
         """A graph uses it, and is told when others do, as long as it is alive."""
         alive = (ref for ref in self.standing or () if ref() is not None)
         self.standing = (*alive, weakref.ref(standing))
-        self.plain_device = None
+        self.fast_path_device = None
 
-    def tell_graphs(self) -> None:
+    def invalidate_graphs(self) -> None:
         """Somebody uses it, or what overlaps it. Forgets graphs that have gone."""
         alive = False
         for ref in self.standing or ():
@@ -213,9 +221,9 @@ class Storage:
                 alive = True
         if not alive:
             self.standing = None
-            self.plain_device = None if self.links is not None else self.pool.plain_device
+            self.fast_path_device = None if self.links is not None else self.pool.fast_path_device
 
-    def meets(self, other: Storage) -> bool:
+    def overlaps(self, other: Storage) -> bool:
         """Whether they have memory in common."""
         return self is other or other in self.linked()
 

@@ -42,7 +42,7 @@ class CudaStreamLike(Protocol):
     def __cuda_stream__(self) -> tuple[int, int]: ...
 
 
-MOST_UNSEEN = 63  # awaits without a glance, where glances are in vain
+MAX_SPIN_BACKOFF = 63  # awaits without a glance, where glances are in vain
 
 
 class Stream(Progress):
@@ -64,7 +64,7 @@ class Stream(Progress):
         self.number = next(_numbers)
         self._numba: weakref.ref[Any] | None = None
         # Glances in vain: the awaits that do without because of the latest, and those left.
-        self._in_vain = self._unseen = 0
+        self._spin_misses = self._spin_backoff = 0
         # Of other streams, the number that what is enqueued here from now on starts after.
         self._follows: weakref.WeakKeyDictionary[Stream, int] = weakref.WeakKeyDictionary()
 
@@ -165,9 +165,9 @@ class Stream(Progress):
     def spin_seconds(self) -> float:
         return self.device.backend.spin_seconds
 
-    def wake(self, sequence: int, doorbell: protocols.Doorbell) -> bool:
+    def wake(self, sequence: int, waker: protocols.Waker) -> bool:
         # A ring comes behind all that is enqueued. The backend knows of what has a mark.
-        return self.backend.wake(sequence, doorbell) and self._marked >= self._sequence
+        return self.backend.wake(sequence, waker) and self._signalled >= self._sequence
 
     def wait(self, sequence: int) -> Generator[Any, None, None]:
         """Suspend the running task until the device has passed `sequence`."""
@@ -175,11 +175,11 @@ class Stream(Progress):
             yield from reactor.need_not_wait()
             return
         watcher = reactor.current()
-        if watcher.is_awaited_by_one() and self._glance():
+        if watcher.is_awaited_by_one() and self._spin_poll():
             yield from reactor.need_not_wait()
             return
-        if self._marked < sequence:
-            self.have_marked(sequence)
+        if self._signalled < sequence:
+            self.ensure_signalled(sequence)
             if self.advance() >= sequence:
                 yield from reactor.need_not_wait()
                 return
@@ -190,26 +190,28 @@ class Stream(Progress):
             if future.cancelled():
                 watcher.forget(self, future)
 
-    def _glance(self) -> bool:
+    def _spin_poll(self) -> bool:
         """Look for a moment, without letting the loop turn, whether all is done. After glances in
         vain, so many awaits as doubles each time do without.
         """
-        if self._unseen:
-            self._unseen -= 1
+        if self._spin_backoff:
+            self._spin_backoff -= 1
             return False
         number = self._sequence
         try:
-            is_idle = self.backend.glance()
+            is_idle = self.backend.spin_poll()
         except BaseException:
             self._is_broken()
             self.check()  # a fault's own message, which says what was at work
             raise
         if not is_idle:
-            self._in_vain = self._unseen = min(2 * self._in_vain + 1, MOST_UNSEEN)
+            self._spin_misses = self._spin_backoff = min(
+                2 * self._spin_misses + 1, MAX_SPIN_BACKOFF
+            )
             return False
-        self._in_vain = 0
+        self._spin_misses = 0
         self._has_passed(number)
-        self.well = max(self.well, number)
+        self.verified = max(self.verified, number)
         self.advance()
         return True
 

@@ -46,8 +46,8 @@ class Submission:
     error: BaseException | None = None
     queue: protocols.Queue | None = None
     is_empty = False
-    has_no_end = False
-    marked = False
+    is_trivial = False
+    signalled = False
     orphan = False
     causes: list[Submission] | None = None
     after: list[Callable[[], None]] | None = None
@@ -68,7 +68,7 @@ class Submission:
         """Keep `thing` alive until the device has passed this submission."""
         self.kept.append(thing)
 
-    def afterwards(self, call: Callable[[], None]) -> None:
+    def on_complete(self, call: Callable[[], None]) -> None:
         """Call on the host once the device has passed this submission without failing."""
         if self.after is None:
             self.after = []
@@ -82,7 +82,7 @@ class Submission:
         self.causes.append(other)
 
     @property
-    def is_sure(self) -> bool:
+    def cannot_fail(self) -> bool:
         """Whether nothing of its own can fail, unless its stream does."""
         return self.queue is None and self.causes is None and self.after is None
 

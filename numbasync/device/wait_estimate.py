@@ -5,17 +5,17 @@ from __future__ import annotations
 import math
 
 
-class Forecast:
+class LatencyEstimate:
     """How long the waits for one stream took, in seconds of a clock that the caller reads."""
 
     __slots__ = ("_before", "_began", "_last")
 
-    EARLY = 0.0015  # event loops sleep whole milliseconds
-    LOOKING = 2 * EARLY
+    LEAD_S = 0.0015  # event loops sleep whole milliseconds
+    WINDOW_S = 2 * LEAD_S
     # What looking may cost of a processor: no more than 4 % of the time that is waited.
-    SHORTEST = LOOKING / 0.04
+    SHORTEST = WINDOW_S / 0.04
     # To sleep and be woken takes 0.13 ms: waits of no more than this are looked through.
-    SOON = 0.0005
+    SHORT_S = 0.0005
 
     def __init__(self) -> None:
         self._began = 0.0
@@ -32,16 +32,16 @@ class Forecast:
         self._began = now
 
     def begin_looking(self) -> float:
-        """From when on to look, for `LOOKING` seconds; infinity if nobody can know: the last two
+        """From when on to look, for `WINDOW_S` seconds; infinity if nobody can know: the last two
         were short, or not alike.
         """
-        if self._last < self.SHORTEST or abs(self._last - self._before) > self.EARLY:
+        if self._last < self.SHORTEST or abs(self._last - self._before) > self.LEAD_S:
             return math.inf
-        return self._began + self._last - self.EARLY
+        return self._began + self._last - self.LEAD_S
 
     def patience(self) -> float:
-        """How long to look before sleeping, in seconds: until what took no longer than `SOON` twice
-        should be done, with a quarter to spare; 0 for anything else.
+        """How long to look before sleeping, in seconds: until what took no longer than `SHORT_S`
+        twice should be done, with a quarter to spare; 0 for anything else.
         """
         longest = max(self._last, self._before)
-        return 1.25 * longest if longest <= self.SOON else 0.0
+        return 1.25 * longest if longest <= self.SHORT_S else 0.0

@@ -78,7 +78,7 @@ class Standing:
         for storage in getattr(self, "storages", ()):
             storage.holders -= 1
 
-    def stands_on(self, stream: Stream) -> bool:
+    def is_current_on(self, stream: Stream) -> bool:
         """Whether a launch on `stream` needs no lease."""
         return not self.dirty and stream is self._stream
 

@@ -45,10 +45,10 @@ from numbasync.ops import capture_methods, submission_queue
 from numbasync.ops.context import Context
 from numbasync.ops.enqueue import prepared
 from numbasync.ops.op import DeviceOp
-from numbasync.ops.operands import check_closure, check_op, name_of, refusing
+from numbasync.ops.operands import check_closure, check_op, name_of, suppress_unused_warnings
 from numbasync.ops.pickling import unpicklable
 from numbasync.ops.reentrancy import exclusive
-from numbasync.ops.run import agreed, enqueued, stream_for
+from numbasync.ops.run import enqueued, resolve_stream, stream_for
 from numbasync.tensors.pinned import sharing
 
 T = TypeVar("T")
@@ -77,7 +77,7 @@ class CudaGraph(Generic[T]):
         self._launches = self._updates = 0
         self._updated: Submission | None = None
         self._backend: protocols.Graph = self.device.backend.graph(recorded.commands)
-        with self.device.leasing:
+        with self.device.submit_lock:
             self._hold(recorded)
 
     def _hold(self, recorded: Recorded) -> None:
@@ -106,7 +106,7 @@ class CudaGraph(Generic[T]):
             ReentrancyError: called inside a closure, or a scope.
             What the operation itself raises. The stream works on as before.
         """
-        with refusing((op,)):
+        with suppress_unused_warnings((op,)):
             stream = as_stream(stream, "capture")
         check_op(op, "what capture takes")
         recorded, value = _recorded(op, stream, allocates=True)
@@ -218,7 +218,7 @@ class CudaGraph(Generic[T]):
         changed = list(steps)
         changed[position] = replace(new, command=command)
         self._check_edges(changed)
-        with self.device.leasing:
+        with self.device.submit_lock:
             self._backend.change(position, command)
             self._replace(Recorded(
                 tuple(changed), (*self._recorded.kept, *made.kept),
@@ -242,7 +242,7 @@ class CudaGraph(Generic[T]):
                 f"{op} is of another topology ({described(topology_of(made.commands, {}).counts)}) "
                 f"than the graph ({described(self.topology().counts)}): capture a new graph."
             )
-        with self.device.leasing:
+        with self.device.submit_lock:
             self._backend.replace(made.commands)
             self._replace(made)
         self._output = value
@@ -291,12 +291,12 @@ class CudaGraph(Generic[T]):
 
     # --- launching ---
 
-    def launch_at_once(self, submission: Submission) -> bool:
+    def try_launch(self, submission: Submission) -> bool:
         """Enqueue a replay, if nothing has to be ordered for it; whether it was."""
         stream = submission.stream
-        with self.device.leasing, self._sharing:
+        with self.device.submit_lock, self._sharing:
             if (
-                not self._standing.stands_on(stream)
+                not self._standing.is_current_on(stream)
                 or self._priors
                 or self._recorded.sources
                 or stream.device is not self.device
@@ -328,7 +328,7 @@ class CudaGraph(Generic[T]):
             ctx.order(source)
         if self._updated is not None:
             ctx.after(self._updated)
-        with self.device.leasing, self._sharing:
+        with self.device.submit_lock, self._sharing:
             for prior in self._priors:
                 ctx.depend(prior)
             taken = self._standing.take(ctx)
@@ -343,12 +343,12 @@ class CudaGraph(Generic[T]):
 
 def _recorded(op: DeviceOp[T], stream: Stream, allocates: bool) -> tuple[Recorded, T]:
     """What `op` would enqueue, and its value."""
-    with refusing((op,)):
-        agreed(op, op.stream, stream)
+    with suppress_unused_warnings((op,)):
+        resolve_stream(op, op.stream, stream)
     stream.check()
-    op.claim()
+    op.consume()
     exclusive.check()
-    submission_queue.finish()
+    submission_queue.drain()
     recorder, site = Recorder(stream, allocates), call_site(2)
     with exclusive:
         value = prepared(recorder.record(op, Branch(), site))

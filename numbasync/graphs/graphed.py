@@ -25,9 +25,9 @@ from numbasync.graphs.recording import Recorded
 from numbasync.ops.context import Context
 from numbasync.ops.enqueue import prepared
 from numbasync.ops.op import DeviceOp, Shared, Steps
-from numbasync.ops.operands import check_op, is_op, name_of, refusing
+from numbasync.ops.operands import check_op, is_op, name_of, suppress_unused_warnings
 from numbasync.tensors import import_array
-from numbasync.tensors.array_spec import Contiguous
+from numbasync.tensors.array_spec import ArraySpec
 from numbasync.tensors.copies import copy, upload_new
 from numbasync.tensors.partition import Partition
 from numbasync.tensors.pinned import HostBuffer
@@ -93,7 +93,7 @@ class Graphed(Generic[T]):
             found = self._captures.get(key)
             if found is None:
                 found = self._captures[key] = _Capture(self, arguments, key).shared()
-                found.silence()
+                found.suppress_warning()
                 while len(self._captures) > self._most:
                     old, _ = self._captures.popitem(last=False)
                     self._graphs.pop(old, None)
@@ -147,7 +147,7 @@ class _Arguments:
         self._name = name
         self.arrays: list[Tensor | np.ndarray[Any, Any]] = []
         kinds = list[Hashable]()
-        with refusing((*args, *kwargs.values())):
+        with suppress_unused_warnings((*args, *kwargs.values())):
             self._args = [self._sorted(i, v, kinds) for i, v in enumerate(args)]
             self._kwargs = {k: self._sorted(k, v, kinds) for k, v in sorted(kwargs.items())}
         self.key: Hashable = (len(args), tuple(self._kwargs), tuple(kinds))
@@ -220,7 +220,7 @@ class _Capture(DeviceOp[_Captured]):
         args, kwargs = arguments.with_arrays(inputs)
         recorder = Recorder(ctx.device.new_stream(), allocates=True)
         op = graphed.run(*args, **kwargs)
-        op.claim()
+        op.consume()
         value = yield from recorder.record(op, Branch(), ctx.submission.site)
         recorded = recorder.finish()
         graphed.check(value, recorded)
@@ -258,7 +258,7 @@ class Replayed(DeviceOp[Any]):
         for array in arguments.arrays:
             given.append((yield from _on_device(ctx, array)))
         # From here on at once: another thread's call uses the same places.
-        with ctx.device.leasing:
+        with ctx.device.submit_lock:
             # Calls follow each other, in strict ordering too: the caller sees nothing shared.
             found.graph.follow(ctx)
             for place, tensor in zip(found.inputs, given, strict=True):
@@ -280,7 +280,7 @@ def _on_device(ctx: Context, array: Tensor | np.ndarray[Any, Any]) -> Steps[Tens
         made = Tensor.allocate(ctx, array.shape, array.dtype)
         yield from copy(ctx, made, array)
         return made
-    made = Tensor.of(ctx.device, ctx.alloc(array.nbytes), Contiguous(array.shape, array.dtype))
+    made = Tensor.of(ctx.device, ctx.alloc(array.nbytes), ArraySpec(array.shape, array.dtype))
     yield from upload_new(ctx, made, array)
     return made
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from numbasync.backend import protocols
 from numbasync.backend.commands import Call
-from numbasync.backend.protocols import Command, Preparation
+from numbasync.backend.protocols import Command, Prerequisite
 from numbasync.device.callsite import CallSite
 from numbasync.device.storage import MemoryPool, Storage
 from numbasync.device.stream import Stream
@@ -23,7 +23,7 @@ from numbasync.device.submission import Submission
 from numbasync.errors import NotAGraphNodeError
 from numbasync.graphs.recording import Order, Recorded, Step
 from numbasync.ops.context import Context, allocated
-from numbasync.ops.protocols import Submittable
+from numbasync.ops.protocols import Operation
 from numbasync.ops.try_enqueue import Enqueueable
 
 T = TypeVar("T")
@@ -64,7 +64,7 @@ class Recorder:
         self._sources: dict[int, protocols.Foreign] = {}
         self.proxy = _Proxy(stream)
 
-    def record(self, op: Submittable[T], branch: Branch, site: CallSite | None) -> _Steps[T]:
+    def record(self, op: Operation[T], branch: Branch, site: CallSite | None) -> _Steps[T]:
         """Steps: record all of `op`, or, if it fails, nothing of it."""
         ctx = Recording(self, branch, op.label, site)
         lists: list[list[Any]] = [self._steps, self.kept, self.priors]
@@ -154,7 +154,7 @@ class Recorder:
         )  # fmt: skip
 
 
-_Steps = Generator[Preparation, None, T]
+_Steps = Generator[Prerequisite, None, T]
 
 
 # --- where recorded operations are run ---------------------------------------------------
@@ -182,7 +182,7 @@ class Recording(Context):
     def queue(self) -> Any:
         return _Queue(self._recorder, self._branch)
 
-    def takes(self, op: Enqueueable[Any]) -> bool:
+    def try_enqueue(self, op: Enqueueable[Any]) -> bool:
         return False
 
     def if_forgotten(self, call: Callable[[], None]) -> None:
@@ -216,7 +216,7 @@ class Recording(Context):
         self._recorder.kept.append(buffer)
         return buffer
 
-    def room(self, nbytes: int | None = None) -> Generator[Preparation, None, None]:
+    def room(self, nbytes: int | None = None) -> Generator[Prerequisite, None, None]:
         yield from ()  # nothing is in flight
 
     def read(self, storage: Storage, name: object = None) -> None:
@@ -255,7 +255,7 @@ class Recording(Context):
 class _Recorded(Submission):
     """The submission of an operation that is recorded: nothing of it is ever in flight."""
 
-    def afterwards(self, call: object) -> None:
+    def on_complete(self, call: object) -> None:
         raise NotAGraphNodeError(
             f"{self.name} writes to an ordinary NumPy array when the device is done, which a graph "
             "cannot repeat.\nCopy into page-locked memory: na.memcpy(na.pinned(shape, dtype), t); "

@@ -20,7 +20,7 @@ class Replayable(Protocol):
 
     stream: Stream
 
-    def launch_at_once(self, submission: Submission) -> bool: ...
+    def try_launch(self, submission: Submission) -> bool: ...
 
     def launch_in(self, ctx: Context) -> None: ...
 
@@ -28,19 +28,19 @@ class Replayable(Protocol):
 class GraphLaunch(DeviceOp[None]):
     """One replay of a graph, which it keeps alive."""
 
-    is_quick = True
+    has_fast_path = True
 
     def __init__(self, graph: Replayable) -> None:
         self._site = call_site(2)
         self._graph = graph
-        self.home = graph.stream
+        self.default_stream = graph.stream
 
     @property
     def label(self) -> str:
         return "graph.launch()"
 
-    def at_once(self, submission: Submission, pool: MemoryPool | None) -> bool:
-        return self._graph.launch_at_once(submission)
+    def try_enqueue(self, submission: Submission, pool: MemoryPool | None) -> bool:
+        return self._graph.try_launch(submission)
 
     def result(self) -> None:
         return None
@@ -65,7 +65,7 @@ class Replay(Leaf[None]):
         recorded = self._recorded
         for source in recorded.sources:
             ctx.order(source)
-        with ctx.device.leasing, sharing:
+        with ctx.device.submit_lock, sharing:
             for prior in recorded.priors:
                 ctx.depend(prior)
             for storage in recorded.reads:

@@ -15,9 +15,9 @@ from numbasync.graphs.recording import Recorded
 from numbasync.ops import submission_queue
 from numbasync.ops.enqueue import prepared
 from numbasync.ops.op import DeviceOp
-from numbasync.ops.operands import check_op, is_op, refusing
+from numbasync.ops.operands import check_op, is_op, suppress_unused_warnings
 from numbasync.ops.reentrancy import exclusive
-from numbasync.ops.run import agreed
+from numbasync.ops.run import resolve_stream
 
 if TYPE_CHECKING:
     from numbasync.graphs.graph import CudaGraph
@@ -50,12 +50,12 @@ class ScopeBranch:
             recorder = self._scope.check(self)
         except StateError:
             if is_op(op):
-                op.silence()  # it is refused, which is warning enough
+                op.suppress_warning()  # it is refused, which is warning enough
             raise
         check_op(op, "what record takes")
-        with refusing((op,)):
-            agreed(op, op.stream, recorder.stream)
-        op.claim()
+        with suppress_unused_warnings((op,)):
+            resolve_stream(op, op.stream, recorder.stream)
+        op.consume()
         return prepared(recorder.record(op, self._branch, call_site(1)))
 
     def fork(self) -> ScopeBranch:
@@ -143,7 +143,7 @@ class Scope(ScopeBranch):
         if self._recorder is not None or self._graph is not None:
             raise StateError("a scope is opened once: make another one, CudaGraph.scope(stream).")
         exclusive.check()
-        submission_queue.finish()
+        submission_queue.drain()
         self._stream.check()
         recorder = Recorder(self._stream, allocates=False)
         exclusive.__enter__()

@@ -1,6 +1,6 @@
 """A kernel call's arguments: what each is, and whether the parameter takes it.
 
-Everything here is found without a device: roles, kinds, aliases. A `Bound` is what later
+Everything here is found without a device: roles, kinds, aliases. A `BoundArguments` is what later
 stages work with; it knows which arguments are arrays, and which of them came as partitions.
 """
 
@@ -48,7 +48,7 @@ TYPED = frozenset(
 )  # fmt: skip
 
 
-class Bound:
+class BoundArguments:
     """Arguments that are there, sorted by what they are.
 
     Attributes:
@@ -57,9 +57,9 @@ class Bound:
         host: position and array of each NumPy array.
         partitions: those that came as partitions, by position.
         sources: those of the tensors whose memory another library lends.
-        unplaced: by position, what stands for an argument on the device: other libraries' arrays
-            in the host's memory (whether a device uses them in place, it says itself: `placed`),
-            and times as integers.
+        unresolved_host: by position, what stands for an argument on the device: other libraries'
+            arrays in the host's memory (whether a device uses them in place, it says itself:
+            `resolve_on`), and times as integers.
         inouts: position and array of each one that is downloaded again; `host` has them, too.
         records: positions of structured scalars, which `host` has as arrays of no axes: kernels
             are given their place.
@@ -69,7 +69,7 @@ class Bound:
 
     __slots__ = (
         "_given", "_parts", "host", "inouts", "partitions", "records", "sources", "tensors",
-        "tuples", "unplaced", "values",
+        "tuples", "unresolved_host", "values",
     )  # fmt: skip
 
     def __init__(
@@ -81,7 +81,7 @@ class Bound:
         self.host: list[tuple[int, HostArray]] = []
         self.partitions: dict[int, Partition] = {}
         self.sources: tuple[Tensor, ...] = ()
-        self.unplaced: dict[int, HostArray | np.generic] = {}
+        self.unresolved_host: dict[int, HostArray | np.generic] = {}
         self.inouts: dict[int, HostArray] = {}
         self.records: set[int] = set()
         self.tuples: dict[int, Any] = {}
@@ -196,10 +196,10 @@ class Bound:
             self.tensors.append((i, array))
             return array.fingerprint
         if isinstance(value, TIMES):
-            self.unplaced[i] = number(value)
+            self.unresolved_host[i] = number(value)
             return None
         if array is not None and array is not value and array_protocols.is_foreign(value):
-            self.unplaced[i] = array
+            self.unresolved_host[i] = array
             return None
         if array is not None:
             self.host.append((i, array))
@@ -214,10 +214,10 @@ class Bound:
             return tuple(device.scalar_key(v) if p is None else p for p, v in pairs)
         return tuple(parts)
 
-    def placed(self, device: Device) -> tuple[Any, ...]:
+    def resolve_on(self, device: Device) -> tuple[Any, ...]:
         """The values, with what is not placed in place on `device`, or to be uploaded there."""
         values = list(self.values)
-        for i, x in self.unplaced.items():
+        for i, x in self.unresolved_host.items():
             values[i] = import_array.in_place(x, device) if isinstance(x, np.ndarray) else x
         return tuple(values)
 
@@ -232,7 +232,7 @@ class Bound:
         for n, (i, a) in enumerate(found):
             for j, b in found[n + 1 :]:
                 p, q = parameters[i], parameters[j]
-                if (p.is_output or q.is_output) and a.storage.meets(b.storage):
+                if (p.is_output or q.is_output) and a.storage.overlaps(b.storage):
                     out, other = (p, q) if p.is_output else (q, p)
                     where = "the same storage" if a.storage is b.storage else "memory that overlaps"
                     raise AliasError(

@@ -17,8 +17,8 @@ from numbasync.device.device import Device
 from numbasync.device.storage import MemoryPool
 from numbasync.device.submission import Submission
 from numbasync.errors import DeviceMismatchError, InternalError
-from numbasync.launch.arguments import Bound
-from numbasync.launch.fast_path import Form
+from numbasync.launch.arguments import BoundArguments
+from numbasync.launch.fast_path import FastCall
 from numbasync.launch.kernel import KernelSpec
 from numbasync.launch.parameters import Role
 from numbasync.launch.plan import DEFAULT, Config, Plan
@@ -26,7 +26,7 @@ from numbasync.launch.result import LaunchResult as LaunchResult
 from numbasync.launch.tuple_arguments import replaced
 from numbasync.ops.context import Context
 from numbasync.ops.op import DeviceOp, Steps
-from numbasync.ops.operands import common_stream, refusing
+from numbasync.ops.operands import common_stream, suppress_unused_warnings
 from numbasync.ops.pickling import Recipe, packed
 from numbasync.tensors.copies import download, order, upload
 from numbasync.tensors.copy_ops import operands_of
@@ -38,12 +38,12 @@ from numbasync.tensors.tensor import Tensor
 class Launch(DeviceOp[LaunchResult]):
     """One call of a kernel. Gives its arguments back, as a named tuple in signature order."""
 
-    _form: Form | None = None
+    _form: FastCall | None = None
     _tensors: tuple[Tensor, ...]
     _parts: tuple[Any, ...]
     _lazy: tuple[int, ...] = ()
-    _bound: Bound | None = None
-    is_quick = True
+    _bound: BoundArguments | None = None
+    has_fast_path = True
 
     def __init__(self, launcher: KernelSpec, values: tuple[Any, ...], config: Config) -> None:
         frame = _getframe(2)  # whoever calls the kernel
@@ -59,18 +59,18 @@ class Launch(DeviceOp[LaunchResult]):
             self._form = form
             self._tensors, self._parts = taken
             return
-        self.is_quick = False
-        self._free = False  # a refused call needs no warning
+        self.has_fast_path = False
+        self._unused = False  # a refused call needs no warning
         self._lazy = tuple(i for i, value in enumerate(values) if isinstance(value, DeviceOp))
         if self._lazy:
-            with refusing(values):
+            with suppress_unused_warnings(values):
                 self.stream = common_stream((values[i] for i in self._lazy), config.stream)
                 launcher.check(self._foreseen())
         else:
             self._bound = launcher.bind(values)
         for i in self._lazy:
-            values[i].claim()
-        self._free = True
+            values[i].consume()
+        self._unused = True
 
     def _recipe(self) -> Recipe:
         return _launched, (self._launcher, packed(self._values), self._config)
@@ -105,7 +105,7 @@ class Launch(DeviceOp[LaunchResult]):
             return None
         return self._launcher.planner.plans.get((device, self._parts, self._config.extents))
 
-    def at_once(self, submission: Submission, pool: MemoryPool | None) -> bool:
+    def try_enqueue(self, submission: Submission, pool: MemoryPool | None) -> bool:
         launcher = self._launcher
         backend = submission.stream.device.backend
         # `plan_on`, without a call: this is part of every launch.
@@ -126,7 +126,7 @@ class Launch(DeviceOp[LaunchResult]):
     def result(self) -> LaunchResult:
         return self._launcher.result(self._values)
 
-    def arguments(self, ctx: Context) -> Steps[Bound]:
+    def arguments(self, ctx: Context) -> Steps[BoundArguments]:
         """The arguments, once the lazy ones have been run."""
         if not self._lazy:
             return self._bound or self._launcher.bind(self._values)
@@ -139,8 +139,8 @@ class Launch(DeviceOp[LaunchResult]):
         launcher, config, device = self._launcher, self._config, ctx.device
         bound = yield from self.arguments(ctx)
         given = bound.given()
-        if bound.unplaced:
-            bound = launcher.bind(bound.placed(device))
+        if bound.unresolved_host:
+            bound = launcher.bind(bound.resolve_on(device))
         if launcher.preconditions:
             values = bound.by_name(launcher.parameters)
             for condition in launcher.preconditions:
@@ -158,7 +158,7 @@ class Launch(DeviceOp[LaunchResult]):
         if not plan.empty:
             if bound.sources:
                 order(ctx, *bound.sources)
-            with device.leasing:
+            with device.submit_lock:
                 args, uploaded = _lease(launcher, bound, ctx)
                 ctx.queue.launch(plan.work, args)
             ctx.launched(launcher.names, self)
@@ -185,24 +185,26 @@ class Compile(DeviceOp[None]):
     unordered = True
 
     def __init__(self, launcher: KernelSpec, values: tuple[Any, ...]) -> None:
-        self._free = False  # a refused one needs no warning
+        self._unused = False  # a refused one needs no warning
         self._site = call_site(2)
         self._launch = Launch(launcher, values, DEFAULT)
-        self._free = True
-        self._launch.claim()
+        self._unused = True
+        self._launch.consume()
         self._launcher = launcher
 
     def steps(self, ctx: Context) -> Steps[None]:
         bound = yield from self._launch.arguments(ctx)
-        if bound.unplaced:
-            bound = self._launcher.bind(bound.placed(ctx.device))
+        if bound.unresolved_host:
+            bound = self._launcher.bind(bound.resolve_on(ctx.device))
         yield from _compiled(self._launcher, bound, ctx.device)
 
     def _describe(self) -> str:
         return f"{self._launcher.name}.compile()"
 
 
-def _compiled(launcher: KernelSpec, bound: Bound, device: Device) -> Steps[protocols.Executable]:
+def _compiled(
+    launcher: KernelSpec, bound: BoundArguments, device: Device
+) -> Steps[protocols.Executable]:
     """The compiled variant for these arguments; compiled first, if it is new."""
     kernel, keys = launcher.planner.variant(bound, device.backend)
     found = kernel.find(device.backend, keys)
@@ -214,7 +216,9 @@ def _compiled(launcher: KernelSpec, bound: Bound, device: Device) -> Steps[proto
     return found
 
 
-def _lease(launcher: KernelSpec, bound: Bound, ctx: Context) -> tuple[list[Any], dict[int, Tensor]]:
+def _lease(
+    launcher: KernelSpec, bound: BoundArguments, ctx: Context
+) -> tuple[list[Any], dict[int, Tensor]]:
     """Take every array of a launch for its stream; the arguments as the backend wants them, and
     what was uploaded.
     """

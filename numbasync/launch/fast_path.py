@@ -25,11 +25,11 @@ from numbasync.tensors.tensor import SharedTensor, Tensor
 
 Kinds = tuple[type, ...]
 # The tensors of a call, and those of its partitions; and what its plan depends on, equal to
-# `Bound.fingerprint`.
+# `BoundArguments.fingerprint`.
 Taken = tuple[tuple[Tensor, ...], tuple[Any, ...]]
 
 
-class Form:
+class FastCall:
     """Calls of one kernel with arguments of the same Python types.
 
     Attributes:
@@ -56,10 +56,10 @@ class Form:
         )
 
     @staticmethod
-    def of(parameters: tuple[Parameter, ...], kinds: Kinds, may_alias: bool) -> Form | None:
+    def of(parameters: tuple[Parameter, ...], kinds: Kinds, may_alias: bool) -> FastCall | None:
         """The form of calls of these types; None if they need a closer look."""
         if all(_is_plain(p, k) for p, k in zip(parameters, kinds, strict=True)):
-            return Form(parameters, kinds, may_alias)
+            return FastCall(parameters, kinds, may_alias)
         return None
 
 
@@ -114,12 +114,12 @@ def _enqueue(count: int, arrays: list[int], outputs: list[int]) -> list[str]:
         "    backend = device.backend",
         f"    {_all('v', range(count))}= values",
         f"    {_all('t', arrays)}= tensors" if arrays else "    pass",
-        "    with device.leasing:",
+        "    with device.submit_lock:",
     ]
     for i in arrays:
         lines += [
             f"        s{i} = t{i}.own_storage",
-            f"        if s{i} is None or s{i}.plain_device is not backend: return False",
+            f"        if s{i} is None or s{i}.fast_path_device is not backend: return False",
             f"        w = s{i}.writer",
             "        if w is not None and not w.done and w.stream is not stream and is_busy(w):",
             "            return False",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from numbasync.launch.arguments import Bound
-from numbasync.launch.fast_path import Form
+from numbasync.launch.arguments import BoundArguments
+from numbasync.launch.fast_path import FastCall
 from numbasync.launch.parameters import Parameter
 from numbasync.launch.plan import Planner
 from numbasync.launch.preconditions import Precondition
@@ -37,11 +37,11 @@ class KernelSpec(Protocol):
         """The values of a call, in signature order."""
         ...
 
-    def form(self, values: tuple[Any, ...]) -> Form | None:
+    def form(self, values: tuple[Any, ...]) -> FastCall | None:
         """How calls with values of such types are enqueued at once; None if that is not known."""
         ...
 
-    def bind(self, values: tuple[Any, ...]) -> Bound:
+    def bind(self, values: tuple[Any, ...]) -> BoundArguments:
         """The values, each checked and sorted by what its parameter takes."""
         ...
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from functools import cached_property, partial
 from inspect import Signature
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, overload
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -21,9 +21,9 @@ from numbasync.device import stream as streams
 from numbasync.device.stream import AnyStream, Stream
 from numbasync.errors import LauncherError, LaunchError
 from numbasync.launch import grid as grids
-from numbasync.launch.arguments import Bound
+from numbasync.launch.arguments import BoundArguments
 from numbasync.launch.call import Compile, Launch, LaunchResult
-from numbasync.launch.fast_path import Form, Kinds
+from numbasync.launch.fast_path import FastCall, Kinds
 from numbasync.launch.parameters import check_kernel, parameters
 from numbasync.launch.plan import (
     DEFAULT,
@@ -35,8 +35,9 @@ from numbasync.launch.plan import (
 )
 from numbasync.launch.preconditions import Precondition
 from numbasync.launch.result import ResultType, pickle_intrinsics_by_name, result_type
+from numbasync.launch.variants import CpuEngine
 from numbasync.ops.op import DeviceOp
-from numbasync.ops.operands import refusing
+from numbasync.ops.operands import suppress_unused_warnings
 from numbasync.ops.run import describe
 from numbasync.tensors.expected_results import UNKNOWN
 
@@ -95,18 +96,6 @@ def _is_plain(config: Any) -> bool:
     return True
 
 
-class CpuEngine(NamedTuple):
-    """What runs a kernel on the CPU device.
-
-    Attributes:
-        name: `"compiled"`, `"interpreted"` or `"none yet"`.
-        why: what cannot be compiled, and its line; empty if all can.
-    """
-
-    name: str
-    why: str
-
-
 class Launcher(Generic[P]):
     """A kernel whose calls are operations. Made by `@launcher`.
 
@@ -146,7 +135,7 @@ class Launcher(Generic[P]):
         self._names = names
         self._positional = len(names) - only
         self._plain_count = -1 if only else len(names)  # of arguments that need no sorting
-        self._forms: dict[Kinds, Form | None] = {}
+        self._forms: dict[Kinds, FastCall | None] = {}
         self._configured: dict[Any, Configured[P]] = {}
         if isinstance(preconditions, str):
             raise LauncherError(
@@ -274,11 +263,11 @@ class Launcher(Generic[P]):
                 else f"{these} unknown or came twice" if wrong
                 else f"{these} missing"
             )  # fmt: skip
-            with refusing((*args, *kwargs.values())):
+            with suppress_unused_warnings((*args, *kwargs.values())):
                 raise LauncherError(f"kernel {self.label}: {problem}.")
         return tuple(values[n] for n in names)
 
-    def form(self, values: tuple[Any, ...]) -> Form | None:
+    def form(self, values: tuple[Any, ...]) -> FastCall | None:
         """The form of calls with arguments of these types; None if they need a closer look."""
         kinds = tuple(map(type, values))
         try:
@@ -286,13 +275,13 @@ class Launcher(Generic[P]):
         except KeyError:
             found = None
             if not self.preconditions:
-                found = Form.of(self.parameters, kinds, self.may_alias)
+                found = FastCall.of(self.parameters, kinds, self.may_alias)
             self._forms[kinds] = found
             return found
 
-    def bind(self, values: tuple[Any, ...]) -> Bound:
+    def bind(self, values: tuple[Any, ...]) -> BoundArguments:
         """The arguments, sorted and checked as far as that needs no device."""
-        bound = Bound(self.name, self.parameters, values)
+        bound = BoundArguments(self.name, self.parameters, values)
         if not self.may_alias and not bound.storages_differ():
             bound.check_aliases(self.name, self.parameters)
         return bound
@@ -302,7 +291,7 @@ class Launcher(Generic[P]):
         pairs = zip(self.parameters, values, strict=True)
         known = [(p, v) for p, v in pairs if not _is_open(v)]
         parameters = tuple(p for p, _ in known)
-        bound = Bound(self.name, parameters, tuple(v for _, v in known))
+        bound = BoundArguments(self.name, parameters, tuple(v for _, v in known))
         if not self.may_alias and not bound.storages_differ():
             bound.check_aliases(self.name, parameters)
 

@@ -20,7 +20,7 @@ from numbasync.device.device import Device
 from numbasync.device.stream import Stream
 from numbasync.errors import LaunchError
 from numbasync.launch import grid as grids
-from numbasync.launch.arguments import Bound
+from numbasync.launch.arguments import BoundArguments
 from numbasync.launch.axes import ALL, Usage, usage
 from numbasync.launch.guards import SIZE
 from numbasync.launch.parameters import Parameter, Role, positional
@@ -80,7 +80,7 @@ class Planner:
         # By device, what the arguments are, and what the call says about extents.
         self.plans: dict[tuple[protocols.Device, Hashable, Hashable], Plan] = {}
 
-    def find(self, bound: Bound, config: Config, device: protocols.Device) -> Plan | None:
+    def find(self, bound: BoundArguments, config: Config, device: protocols.Device) -> Plan | None:
         """The plan for such a call, if one has been made."""
         return self.plans.get((device, bound.fingerprint(device), config.extents))
 
@@ -88,7 +88,7 @@ class Planner:
         """See `Kernel.engines`; also of the kernels around a body that has tiles."""
         return [e for k in [self.kernel, *self._on_tiles.values()] for e in k.engines()]
 
-    def variant(self, bound: Bound, device: protocols.Device) -> tuple[Kernel, Keys]:
+    def variant(self, bound: BoundArguments, device: protocols.Device) -> tuple[Kernel, Keys]:
         """The kernel to compile for such a call, and its variant's key.
 
         Raises:
@@ -112,7 +112,11 @@ class Planner:
         return found, tuple(extended)
 
     def make(
-        self, bound: Bound, config: Config, device: Device, executable: protocols.Executable
+        self,
+        bound: BoundArguments,
+        config: Config,
+        device: Device,
+        executable: protocols.Executable,
     ) -> Plan:
         """The plan for such a call, kept for the next one.
 
@@ -144,7 +148,7 @@ class Planner:
         key = device.backend, bound.fingerprint(device.backend), config.extents
         return self.plans.setdefault(key, Plan(work, 0 in found.grid))
 
-    def _rights(self, bound: Bound) -> tuple[protocols.Right | None, ...]:
+    def _rights(self, bound: BoundArguments) -> tuple[protocols.Right | None, ...]:
         rights: list[protocols.Right | None] = []
         for i, parameter in enumerate(self._parameters):
             partition = bound.partitions.get(i)
@@ -158,7 +162,7 @@ class Planner:
                 rights += [None] * len(partition.tile)  # its extents are arguments, too
         return tuple(rights)
 
-    def _request(self, bound: Bound, config: Config) -> grids.Request:
+    def _request(self, bound: BoundArguments, config: Config) -> grids.Request:
         partitions = tuple((self._parameters[i].name, p) for i, p in bound.partitions.items())
         arrays = bound.arrays()
         outputs = [i for i, p in enumerate(self._parameters) if p.is_output and i in arrays]

@@ -96,7 +96,7 @@ def with_tiles(
     # Built from parameter positions alone.
     exec(compile(source, protocols.GENERATED, "exec"), names)  # noqa: S102
     kernel = names["kernel"]
-    setattr(kernel, protocols.WRITTEN, source)
+    setattr(kernel, protocols.SOURCE_ATTR, source)
     kernel.__name__ = kernel.__qualname__ = body.py_func.__name__  # which messages show
     return cuda.jit(**options)(kernel)
 

@@ -1,6 +1,6 @@
 """Kernels and their compiled variants: one for each device and list of argument types.
 
-Compiling is slow, so it is a `Preparation`: whoever submits decides on which thread it
+Compiling is slow, so it is a `Prerequisite`: whoever submits decides on which thread it
 happens. However many threads ask for one variant, it is compiled once; a failure reaches
 all who asked, and the next one who asks tries again.
 """
@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections.abc import Hashable
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 from numbasync.backend import protocols
 
@@ -30,6 +30,18 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
+
+
+class CpuEngine(NamedTuple):
+    """What runs a kernel on the CPU device.
+
+    Attributes:
+        name: `"compiled"`, `"interpreted"` or `"none yet"`.
+        why: what cannot be compiled, and its line; empty if all can.
+    """
+
+    name: str
+    why: str
 
 
 def compile_count() -> int:

@@ -51,7 +51,7 @@ class Bounds:
         self.blocks = 0
         self.is_device_wide = True  # it admits all that the device is given
         # By their identity: unlike a set, it can be listed while other threads change it.
-        self.waiting: weakref.WeakValueDictionary[int, Room] = weakref.WeakValueDictionary()
+        self.waiting: weakref.WeakValueDictionary[int, Capacity] = weakref.WeakValueDictionary()
         self._admitted: list[Submission] = []
 
     def admit(self, submission: Submission) -> None:
@@ -241,7 +241,7 @@ def _running_loop() -> weakref.ref[asyncio.AbstractEventLoop] | None:
         return None
 
 
-class Room:
+class Capacity:
     """A preparation: there is room on the device, and nobody else comes first.
 
     Args:
@@ -268,7 +268,7 @@ class Room:
         self._thread, self._loop = threading.get_ident(), _running_loop()
         self._blocks = blocks
 
-    def is_there(self) -> bool:
+    def is_available(self) -> bool:
         """Whether there is now. Looks at the device first. If not, it waits for its turn."""
         limits, self._looked = self._admission.limits(), time.monotonic()
         if self._fits(limits) and not self._is_behind(limits):
@@ -298,7 +298,7 @@ class Room:
             for ref in bounds.waiting.valuerefs()
         )
 
-    def _is_beside(self, other: Room) -> bool:
+    def _is_beside(self, other: Capacity) -> bool:
         """Whether the loop that turns here turns for `other` too, however late both look."""
         return self._loop is not None and self._loop == other._loop
 
@@ -306,7 +306,7 @@ class Room:
         """Block the thread until there is."""
         looks = 0
         self._waits_here(blocks=True)
-        while not self.is_there():
+        while not self.is_available():
             time.sleep(0 if looks < QUICK_LOOKS else LOOK_SECONDS)
             looks += 1
             if not looks % ASK_EVERY:
@@ -328,13 +328,13 @@ class Room:
         watcher = reactor.current()
         self._waits_here()
         fronts = [(s, s.front) for s in list(self._admission.device.busy)]
-        if self.is_there():
+        if self.is_available():
             return
         if not any(front for _, front in fronts):
             await asyncio.sleep(LATER)
             return
         for s, front in fronts:
-            s.have_marked(front)
+            s.ensure_signalled(front)
         waiting = {watcher.wait(s, front): s for s, front in fronts if front}
         try:
             # Look again in any case: the limit may have been lifted.

@@ -9,13 +9,13 @@ from numbasync.device.callsite import call_site
 from numbasync.ops.context import Context
 from numbasync.ops.op import DeviceOp, Shared, Steps
 from numbasync.ops.operands import (
+    as_child,
     check_closure,
     check_op,
     common_stream,
     name_of,
     not_a_coroutine,
-    part_of,
-    refusing,
+    suppress_unused_warnings,
 )
 
 T = TypeVar("T")
@@ -62,21 +62,23 @@ class Zip(DeviceOp[tuple[Any, ...]]):
     """Every operation in order, on one stream. If one fails, the later ones do not run."""
 
     def __init__(self, ops: tuple[DeviceOp[Any], ...]) -> None:
-        self._free = False
+        self._unused = False
         self._site = call_site(2)
         stream = common_stream(ops)
         for op in ops:
-            op.claim()
-        self._free = True
+            op.consume()
+        self._unused = True
         self._ops = ops
         if stream is not None:
             self.stream = stream
-        self.home = next((op.home for op in ops if op.home is not None), None)
+        self.default_stream = next(
+            (op.default_stream for op in ops if op.default_stream is not None), None
+        )
 
     def steps(self, ctx: Context) -> Steps[tuple[Any, ...]]:
         values = []
         for op in self._ops:
-            if op.is_quick and ctx.takes(op):
+            if op.has_fast_path and ctx.try_enqueue(op):
                 values.append(op.result())
             else:
                 values.append((yield from op.steps(ctx)))
@@ -112,7 +114,7 @@ class Defer(DeviceOp[T]):
                 return value
         else:
             made = not_a_coroutine(self._build(), "defer", self._build)
-        op = part_of(ctx, made, self)
+        op = as_child(ctx, made, self)
         result: T = yield from op.steps(ctx)
         return result
 
@@ -177,5 +179,5 @@ def zip(*ops: DeviceOp[Any]) -> DeviceOp[Any]:
 
     To overlap operations on several streams, use `gather`.
     """
-    with refusing(ops):
+    with suppress_unused_warnings(ops):
         return Zip(tuple(check_op(op, f"argument {i} of zip") for i, op in enumerate(ops)))

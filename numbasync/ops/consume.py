@@ -15,31 +15,31 @@ _warned: dict[Any, int] = {}  # so that a line which is run again warns once
 class RunsOnce:
     """What runs once: by whoever claims it first."""
 
-    _free = True  # neither run nor part of another operation
+    _unused = True  # neither run nor part of another operation
     _sent = False  # it was pickled: if it never runs here, that needs no warning
     # The line of the program that made it, as a code object and an instruction.
     _site: tuple[CodeType, int] | None = None
 
-    def claim(self) -> None:
+    def consume(self) -> None:
         """Take the right to run it.
 
         Raises:
             AlreadySubmittedError: it was run before, or is part of another operation.
         """
-        if not self._free:
+        if not self._unused:
             raise AlreadySubmittedError(
                 f"{self} was already submitted, or made part of another operation.\n"
                 "To use its result twice, share it before the first use:\n\n"
                 f"    op = {self}.shared()\n    a, b = await op, await op"
             )
-        self._free = False
+        self._unused = False
 
-    def silence(self) -> None:
+    def suppress_warning(self) -> None:
         """It will not be run: no warning."""
-        self._free = False
+        self._unused = False
 
     def __del__(self) -> None:
-        if self._free and not self._sent:
+        if self._unused and not self._sent:
             try:
                 name = str(self)
             except Exception:

@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from numbasync.backend import protocols
-from numbasync.backend.protocols import Preparation
+from numbasync.backend.protocols import Prerequisite
 from numbasync.device.callsite import CallSite
 from numbasync.device.device import Device
 from numbasync.device.ordering import is_strict
@@ -29,7 +29,7 @@ from numbasync.errors import (
     DriverError,
     OutOfDeviceMemoryError,
 )
-from numbasync.ops.backpressure import Admission, Room
+from numbasync.ops.backpressure import Admission, Capacity
 from numbasync.ops.try_enqueue import Enqueueable
 
 T = TypeVar("T")
@@ -67,7 +67,7 @@ class HostCopyBack(Protocol):
     """What the device has copied, on its way to the caller's array."""
 
     @property
-    def is_open(self) -> bool: ...
+    def is_pending(self) -> bool: ...
 
     def let_go(self) -> None: ...
 
@@ -129,11 +129,11 @@ class Context:
     def if_forgotten(self, call: Callable[[], None]) -> None:
         """Call if what was enqueued will never run: never, but for what is only recorded."""
 
-    def takes(self, op: Enqueueable[Any]) -> bool:
+    def try_enqueue(self, op: Enqueueable[Any]) -> bool:
         """Enqueue a part of the operation at once, if that can be; whether it was."""
         submission = self.submission
         try:
-            if not op.at_once(submission, self.pool):
+            if not op.try_enqueue(submission, self.pool):
                 return False
         except BaseException:
             self._used = self._used or bool(submission.kept)  # by what was enqueued of it
@@ -189,12 +189,12 @@ class Context:
         self.retain(buffer)
         return buffer
 
-    def room(self, nbytes: int | None = None) -> Generator[Preparation, None, None]:
+    def room(self, nbytes: int | None = None) -> Generator[Prerequisite, None, None]:
         """Wait until `na.limit` allows so many bytes more; None: an operation to begin."""
         if self.admission is not None:
-            need = Room(self.admission, self.submission, nbytes)
+            need = Capacity(self.admission, self.submission, nbytes)
             try:
-                while not need.is_there():
+                while not need.is_available():
                     yield need
             finally:  # also when it is withdrawn
                 need.taken()
@@ -225,7 +225,7 @@ class Context:
         if storage.links is not None:
             self._after_linked(storage, readers=False)
         if storage.standing is not None:
-            storage.tell_graphs()
+            storage.invalidate_graphs()
         readers = storage.readers
         if readers.get(self.stream) is not me:
             self._used = True
@@ -256,14 +256,14 @@ class Context:
         if storage.links is not None:
             self._after_linked(storage, readers=True)
         if storage.standing is not None:
-            storage.tell_graphs()
+            storage.invalidate_graphs()
         storage.writer = me
 
     def _after_linked(self, storage: Storage, readers: bool) -> None:
         """After those who use what overlaps `storage`. Each storage keeps its own record."""
         for other in storage.linked():
             if other.standing is not None:
-                other.tell_graphs()
+                other.invalidate_graphs()
             self.after(other.writer, other)
             if readers:
                 for reader in list(other.readers.values()):
@@ -288,7 +288,7 @@ class Context:
             return
         if self._ordered is not None and other in self._ordered:
             return
-        if number and not other.stream.has_mark_behind(number):
+        if number and not other.stream.is_signalled_after(number):
             with suppress(DriverError, DeviceLostError):  # the matter of whoever waits for it
                 other.stream.look()
             if other.done:
@@ -373,14 +373,14 @@ class Context:
         return part
 
     @property
-    def whole(self) -> Context:
+    def root(self) -> Context:
         """The context of the whole operation that it is a part of."""
         found = self
         while found.parent is not None:
             found = found.parent
         return found
 
-    def is_within(self, other: Context | None) -> bool:
+    def is_descendant_of(self, other: Context | None) -> bool:
         """Whether it is `other`, or a part of it."""
         found: Context | None = self
         while found is not None and found is not other:

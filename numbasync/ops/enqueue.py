@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any, TypeVar
 
-from numbasync.backend.protocols import Preparation
+from numbasync.backend.protocols import Prerequisite
 from numbasync.device.callsite import CallSite
 from numbasync.device.storage import MemoryPool
 from numbasync.device.stream import Stream
@@ -13,13 +13,13 @@ from numbasync.device.submission import Submission
 from numbasync.errors import DeviceLostError, DeviceMismatchError
 from numbasync.ops.backpressure import Admission
 from numbasync.ops.context import Context
-from numbasync.ops.protocols import Submittable
+from numbasync.ops.protocols import Operation
 
 T = TypeVar("T")
 
 
 def context_for(
-    op: Submittable[Any], stream: Stream, pool: MemoryPool | None, site: CallSite | None
+    op: Operation[Any], stream: Stream, pool: MemoryPool | None, site: CallSite | None
 ) -> Context:
     """A context for running `op` on `stream`, which `site` asked for.
 
@@ -37,18 +37,18 @@ def context_for(
     return ctx
 
 
-def at_once(
-    op: Submittable[Any], stream: Stream, mark: bool, pool: MemoryPool | None = None
+def try_enqueue(
+    op: Operation[Any], stream: Stream, mark: bool, pool: MemoryPool | None = None
 ) -> Submission | None:
     """Enqueue all of `op` on `stream`, if that needs neither a preparation nor a look at anything
     else, marked or not. Its submission; None, if it has to be run step by step.
     """
     device = stream.device
-    if not op.is_quick or stream.is_broken or device.lost is not None or device.is_limited:
+    if not op.has_fast_path or stream.is_broken or device.lost is not None or device.is_limited:
         return None
     submission = Submission(stream, op.label)
     try:
-        if not op.at_once(submission, pool):
+        if not op.try_enqueue(submission, pool):
             return None
         stream.commit(submission, mark)
     except BaseException as error:
@@ -62,7 +62,7 @@ def at_once(
     return submission
 
 
-def admitted(op: Submittable[T], ctx: Context) -> Generator[Preparation, None, T]:
+def admitted(op: Operation[T], ctx: Context) -> Generator[Prerequisite, None, T]:
     """The steps of `op`; before them, those that wait until there is room for it."""
     admission = ctx.admission
     if admission is None or op.unordered or not admission.limits():
@@ -71,8 +71,8 @@ def admitted(op: Submittable[T], ctx: Context) -> Generator[Preparation, None, T
 
 
 def _admitted(
-    op: Submittable[T], ctx: Context, admission: Admission
-) -> Generator[Preparation, None, T]:
+    op: Operation[T], ctx: Context, admission: Admission
+) -> Generator[Prerequisite, None, T]:
     yield from ctx.room()
     admission.admit(ctx.submission)
     return (yield from op.steps(ctx))
@@ -88,7 +88,7 @@ def named(error: Exception, ctx: Context) -> Exception:
     return error
 
 
-def prepared(steps: Generator[Preparation, None, T]) -> T:
+def prepared(steps: Generator[Prerequisite, None, T]) -> T:
     """Take steps to their end, doing on this thread what they need."""
     try:
         need = next(steps)

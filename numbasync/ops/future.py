@@ -121,8 +121,8 @@ class DeviceFuture(Submitting[T]):
                 elsewhere = self._stands_elsewhere()
                 self._count(1, elsewhere)
                 try:
-                    if stands is not None and stands.is_left_alone:
-                        stands.finish()
+                    if stands is not None and stands.is_orphaned:
+                        stands.drain()
                     else:
                         yield from turn.future()
                 except BaseException:
@@ -182,11 +182,11 @@ class DeviceFuture(Submitting[T]):
         self._count(1, elsewhere=True)
         try:
             self.start()
-            submission_queue.finish()
+            submission_queue.drain()
             while (turn := self._starting_turn()) is not None:
                 stands = self._line
                 if stands is not None and stands.may_be_finished_here and not stands.submits_here:
-                    stands.finish()
+                    stands.drain()
                 else:
                     turn.run()  # another thread is at it
         except BaseException:
@@ -203,9 +203,9 @@ class DeviceFuture(Submitting[T]):
         if self._state is State.SUBMITTED and self._submission is not None:
             submission, stream = self._submission, self._submission.stream
             stream.advance()
-            if not submission.done and not stream.has_mark_behind(submission.sequence):
+            if not submission.done and not stream.is_signalled_after(submission.sequence):
                 stream.look()
-            return submission.done and not any(at.is_open for at in self._landings)
+            return submission.done and not any(at.is_pending for at in self._landings)
         return self._state in (State.FAILED, State.CANCELLED)
 
     def __repr__(self) -> str:

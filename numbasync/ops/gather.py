@@ -12,9 +12,9 @@ from numbasync.device.stream import Steps
 from numbasync.device.submission import Submission
 from numbasync.errors import OperationError
 from numbasync.ops import submission_queue
-from numbasync.ops.enqueue import at_once
+from numbasync.ops.enqueue import try_enqueue
 from numbasync.ops.future import DeviceFuture, warn_if_it_fails
-from numbasync.ops.protocols import Submittable
+from numbasync.ops.protocols import Operation
 from numbasync.ops.reentrancy import exclusive
 from numbasync.ops.run import claimed, describe, stream_for
 
@@ -130,14 +130,14 @@ class _Begun:
 
     __slots__ = ("op", "submission")
 
-    def __init__(self, op: Submittable[Any], submission: Submission) -> None:
+    def __init__(self, op: Operation[Any], submission: Submission) -> None:
         self.op = op
         self.submission = submission
 
     def is_well(self) -> bool:
         """Whether it is known to be done, and to have gone well: there is nothing to wait for."""
         s = self.submission
-        return s.done and s.error is None and s.sequence <= s.stream.well
+        return s.done and s.error is None and s.sequence <= s.stream.verified
 
     def __await__(self) -> Generator[Any, None, Any]:
         submission = self.submission
@@ -159,11 +159,11 @@ def _start(op: Any, site: CallSite | None) -> Awaitable[Any]:
     if isinstance(op, DeviceFuture):
         op.want()
         return op
-    if getattr(op, "is_quick", False) and submission_queue.is_empty():
-        op.claim()
+    if getattr(op, "has_fast_path", False) and submission_queue.is_empty():
+        op.consume()
         exclusive.check()
         stream = stream_for(op)
-        submission = at_once(op, stream, mark=False)
+        submission = try_enqueue(op, stream, mark=False)
         if submission is not None:
             submission.site = site
             return _Begun(op, submission)

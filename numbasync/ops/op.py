@@ -22,16 +22,16 @@ from numbasync.ops.context import Context
 from numbasync.ops.deferred_value import check_there
 from numbasync.ops.future import DeviceFuture
 from numbasync.ops.operands import (
+    as_child,
     check_closure,
     name_of,
     not_a_coroutine,
-    part_of,
-    refusing,
     shortened,
+    suppress_unused_warnings,
 )
 from numbasync.ops.pickling import Picklable
 from numbasync.ops.reentrancy import unlocked
-from numbasync.ops.shared_run import Once
+from numbasync.ops.shared_run import SharedRun
 from numbasync.ops.shared_run import Steps as Steps
 from numbasync.ops.value_methods import ValueMethods, itself
 
@@ -53,17 +53,19 @@ class DeviceOp(RunsOnce, Picklable, ValueMethods[T], Capturable[T], Generic[T]):
     """
 
     unordered = False  # nothing that is submitted later has to wait for it
-    is_quick = False  # it may be enqueued at once: see `at_once`
+    has_fast_path = False  # it may be enqueued at once: see `try_enqueue`
     # The stream that it asks for, as `kernel[grid, block, stream]` does; None: none.
     stream: Stream | None = None
-    home: Stream | None = None  # where it runs if nobody asks for a stream; None: the policy's
+    default_stream: Stream | None = (
+        None  # where it runs if nobody asks for a stream; None: the policy's
+    )
     is_node = False  # a graph can repeat it, which shows without running it
 
     def steps(self, ctx: Context) -> Steps[T]:
         """Enqueue the work. Yields what must be prepared first; returns the value."""
         raise NotImplementedError
 
-    def at_once(self, submission: Submission, pool: MemoryPool | None) -> bool:
+    def try_enqueue(self, submission: Submission, pool: MemoryPool | None) -> bool:
         """`steps` at once, if nothing has to be prepared, ordered or asked for it; then `result` is
         the value. Whether it was; if not, nothing has happened.
 
@@ -73,7 +75,7 @@ class DeviceOp(RunsOnce, Picklable, ValueMethods[T], Capturable[T], Generic[T]):
         return False
 
     def result(self) -> T:
-        """The value, after `at_once`."""
+        """The value, after `try_enqueue`."""
         raise NotImplementedError
 
     def operands(self) -> frozenset[int] | None:
@@ -94,7 +96,7 @@ class DeviceOp(RunsOnce, Picklable, ValueMethods[T], Capturable[T], Generic[T]):
         return self._describe()
 
     def __repr__(self) -> str:
-        return f"<DeviceOp {self}, {'not run' if self._free else 'used'}>"
+        return f"<DeviceOp {self}, {'not run' if self._unused else 'used'}>"
 
     # --- running ---
 
@@ -138,7 +140,7 @@ class DeviceOp(RunsOnce, Picklable, ValueMethods[T], Capturable[T], Generic[T]):
     def map(self, change: Callable[[T], U]) -> DeviceOp[U]:
         """The value, changed on the host at enqueue; its device data is not there yet."""
         if not callable(change):  # as the tiles of a partition are mapped to blocks
-            with refusing((self,)):
+            with suppress_unused_warnings((self,)):
                 raise OperationError(
                     f"map of an operation takes a function of its value, not {change!r:.60}.\n"
                     "To map a partition to 8 blocks, write op.map(lambda p: p.map(8))."
@@ -164,7 +166,7 @@ class DeviceOp(RunsOnce, Picklable, ValueMethods[T], Capturable[T], Generic[T]):
         parent = self.shared()
         parts = tuple(Select(parent, i, count) for i in range(count))
         if not parts:
-            parent.silence()
+            parent.suppress_warning()
         return parts
 
     def _width(self) -> int | None:
@@ -175,7 +177,7 @@ class DeviceOp(RunsOnce, Picklable, ValueMethods[T], Capturable[T], Generic[T]):
         return Map(self, change, label=label)
 
 
-class Link(DeviceOp[U], Generic[T, U]):
+class ChainOp(DeviceOp[U], Generic[T, U]):
     """Something done with the value of the operation before it. Links form chains, which
     are run by a loop, so that they can be of any length.
     """
@@ -186,27 +188,27 @@ class Link(DeviceOp[U], Generic[T, U]):
     _SHOWN = 6  # links at most, in descriptions
 
     def __init__(self, first: DeviceOp[T]) -> None:
-        self._free = False  # until it has claimed its part: a refused one needs no warning
-        first.claim()
-        self._free = True
+        self._unused = False  # until it has claimed its part: a refused one needs no warning
+        first.consume()
+        self._unused = True
         self._first: DeviceOp[T] = first
         self._site = first._site
         if first.stream is not None:
             self.stream = first.stream
-        self.home = first.home
+        self.default_stream = first.default_stream
 
     def follow(self, ctx: Context, value: T) -> Any:
         """What comes of the value before it."""
         raise NotImplementedError
 
     def steps(self, ctx: Context) -> Steps[U]:
-        links: list[Link[Any, Any]] = []
+        links: list[ChainOp[Any, Any]] = []
         op: DeviceOp[Any] = self
         while True:
-            while isinstance(op, Link):
+            while isinstance(op, ChainOp):
                 links.append(op)
                 op = op._first
-            if op.is_quick and ctx.takes(op):
+            if op.has_fast_path and ctx.try_enqueue(op):
                 value = op.result()
             else:
                 value = yield from op.steps(ctx)
@@ -227,7 +229,7 @@ class Link(DeviceOp[U], Generic[T, U]):
     def _describe(self) -> str:
         suffixes: list[str] = []
         op: DeviceOp[Any] = self
-        while isinstance(op, Link):
+        while isinstance(op, ChainOp):
             suffixes.append(op._suffix())
             op = op._first
         suffixes.reverse()
@@ -238,7 +240,7 @@ class Link(DeviceOp[U], Generic[T, U]):
         return f"{op}{''.join(suffixes)}"
 
 
-class Then(Link[T, U]):
+class Then(ChainOp[T, U]):
     """`first`, then the op that `then` makes of its value, on one stream.
 
     The shared stream is what makes the order safe: the closure may enqueue reads of a
@@ -274,13 +276,13 @@ class Then(Link[T, U]):
                 made = self._then(*args)
         else:
             made = self._then(*args)
-        return part_of(ctx, not_a_coroutine(made, "then", self._then), self)
+        return as_child(ctx, not_a_coroutine(made, "then", self._then), self)
 
     def _suffix(self) -> str:
         return f".then({name_of(self._then)})"
 
 
-class Map(Link[T, U]):
+class Map(ChainOp[T, U]):
     """The value of `first`, looked at or changed on the host."""
 
     def __init__(
@@ -321,24 +323,24 @@ class Shared(DeviceOp[T]):
     is_shared = True
 
     def __init__(self, parent: DeviceOp[T]) -> None:
-        self._free = False
-        parent.claim()
-        self._free = True
+        self._unused = False
+        parent.consume()
+        self._unused = True
         self._site = parent._site
         self._label = shortened(f"{parent}.shared()")
         self._count = parent._width()
         self._stream = parent.stream
-        self.home = parent.home
-        self._once = Once(parent.steps, self._label)
+        self.default_stream = parent.default_stream
+        self._once = SharedRun(parent.steps, self._label)
 
     @property
     def stream(self) -> Stream | None:  # type: ignore[override]
         # Once it has begun, holders on other streams are ordered after it.
         return None if self._once.begun else self._stream
 
-    def claim(self) -> None:
+    def consume(self) -> None:
         """Anyone may run it, any number of times."""
-        self._free = False
+        self._unused = False
 
     def steps(self, ctx: Context) -> Steps[T]:
         return (yield from self._once.steps(ctx))
@@ -355,20 +357,20 @@ class Select(DeviceOp[Any]):
 
     def __init__(self, parent: Shared[Any], index: int, count: int) -> None:
         self._parent = parent
-        self.home = parent.home
+        self.default_stream = parent.default_stream
         self._index = index
         self._count = count
 
-    def claim(self) -> None:
-        super().claim()
-        self._parent.claim()
+    def consume(self) -> None:
+        super().consume()
+        self._parent.consume()
 
     @property
     def stream(self) -> Stream | None:  # type: ignore[override]
         return self._parent.stream
 
-    def silence(self) -> None:
-        self._parent.silence()
+    def suppress_warning(self) -> None:
+        self._parent.suppress_warning()
 
     def __del__(self) -> None:
         """An element that nobody wants needs no warning. If nobody wants any, the shared

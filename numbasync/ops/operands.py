@@ -68,24 +68,24 @@ def check_closure(value: object, where: str, first: object = None) -> None:
         OperationError: it is no function, or one that has to be awaited.
     """
     if getattr(getattr(value, "__code__", None), "co_flags", 0) & _ASYNC:
-        with refusing((first,)):
+        with suppress_unused_warnings((first,)):
             raise _must_not_be_awaited(where, value)
     if not callable(value):
-        with refusing((first, value)):
+        with suppress_unused_warnings((first, value)):
             raise OperationError(
                 f"{where} takes a function, not {type(value).__name__} ({value!r:.60})."
             )
 
 
 @contextmanager
-def refusing(values: Iterable[object]) -> Iterator[None]:
+def suppress_unused_warnings(values: Iterable[object]) -> Iterator[None]:
     """If the block refuses `values`, do not also warn that operations among them never ran."""
     try:
         yield
     except CallerError:
         for value in values:
             if is_op(value):
-                value.silence()
+                value.suppress_warning()
         raise
 
 
@@ -96,19 +96,19 @@ def common_stream(ops: Iterable[DeviceOp[Any]], named: Stream | None = None) -> 
         OperationError: they ask for different ones, or for another one than `named`.
     """
     for op in ops:
-        wish = op.stream
-        if wish is not None and named is not None and wish is not named:
+        requested = op.stream
+        if requested is not None and named is not None and requested is not named:
             raise OperationError(
-                f"{op} names {wish!r} in its brackets, but is part of an operation that goes to "
-                f"{named!r}.\nThe parts of an operation run on one stream: leave one of the two "
+                f"{op} names {requested!r} in its brackets, but is part of an operation that goes "
+                f"to {named!r}.\nThe parts of an operation run on one stream: leave one of the two "
                 "out, or run them one after the other."
             )
-        named = named or wish
+        named = named or requested
     return named
 
 
-def part_of(ctx: Context, value: object, whole: DeviceOp[Any]) -> DeviceOp[Any]:
-    """`value`, which a closure of `whole` returned, as an operation that runs next in `ctx`.
+def as_child(ctx: Context, value: object, whole: DeviceOp[Any]) -> DeviceOp[Any]:
+    """`value`, which a closure of `root` returned, as an operation that runs next in `ctx`.
 
     Raises:
         OperationError: it is none, or asks for another stream.
@@ -116,9 +116,9 @@ def part_of(ctx: Context, value: object, whole: DeviceOp[Any]) -> DeviceOp[Any]:
     # In words only if it is none: to describe a chain takes as long as it has links.
     op = value if is_op(value) else check_op(value, f"what the closure of {whole} returns")
     if op.stream is not None:
-        with refusing((op,)):
+        with suppress_unused_warnings((op,)):
             common_stream((op,), ctx.asked)
-    op.claim()
+    op.consume()
     return op
 
 

@@ -15,18 +15,18 @@ from numbasync.errors import AlreadySubmittedError
 Recipe = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
-_OWN = frozenset(("_free", "_sent", "_site"))  # of an operation in its process
+_OWN = frozenset(("_unused", "_sent", "_site"))  # of an operation in its process
 
 
 class Picklable:
     """What operations offer to `pickle` and `copy`."""
 
     is_shared = False  # it may be part of several operations, and be run several times
-    _free: bool
+    _unused: bool
     _sent = False  # it was pickled: if it never runs here, that needs no warning
 
-    def claim(self) -> None:
-        """See `DeviceOp.claim`."""
+    def consume(self) -> None:
+        """See `DeviceOp.consume`."""
         raise NotImplementedError
 
     def _recipe(self) -> Recipe:
@@ -35,7 +35,7 @@ class Picklable:
         return _restored, (type(self), state)
 
     def __reduce__(self) -> Recipe:
-        if not self._free and not self.is_shared:
+        if not self._unused and not self.is_shared:
             raise AlreadySubmittedError(
                 f"{self} was already submitted, or made part of another operation; only an "
                 "operation that has not run can be pickled.\n"
@@ -74,7 +74,7 @@ def _restored(kind: type[Any], state: dict[str, Any]) -> Any:
     for value in state.values():
         for part in value if type(value) is tuple else (value,):
             if isinstance(part, Picklable):
-                part.claim()
+                part.consume()
     return op
 
 

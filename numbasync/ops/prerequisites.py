@@ -12,7 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from numbasync.backend.protocols import Preparation
+from numbasync.backend.protocols import Prerequisite
 
 _workers: ThreadPoolExecutor | None = None
 
@@ -34,7 +34,7 @@ if hasattr(os, "register_at_fork"):  # a forked child has none of the threads
     os.register_at_fork(after_in_child=_forget_workers)
 
 
-def attempt(need: Preparation) -> BaseException | None:
+def attempt(need: Prerequisite) -> BaseException | None:
     """Do it; the error as a value, so that it can be thrown where the need arose."""
     try:
         need.run()
@@ -44,7 +44,7 @@ def attempt(need: Preparation) -> BaseException | None:
 
 
 def beside(
-    need: Preparation, if_closed: Callable[[], object]
+    need: Prerequisite, if_closed: Callable[[], object]
 ) -> asyncio.Future[BaseException | None]:
     """A future of the running loop with what `need` failed with, or None. Done on another thread,
     or by the preparation's own `future`. Cancelling the future stops the waiting only.
@@ -60,7 +60,7 @@ def beside(
 
 def on_worker(
     submit: Callable[[], Future[BaseException | None]],
-    need: Preparation,
+    need: Prerequisite,
     if_closed: Callable[[], object],
 ) -> asyncio.Future[BaseException | None]:
     """`beside`, by the thread that `submit` gives the work to; on this one if there is none."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Protocol, TypeVar
 
-from numbasync.backend.protocols import Preparation
+from numbasync.backend.protocols import Prerequisite
 from numbasync.device.stream import Stream
 from numbasync.ops.context import Context
 from numbasync.ops.try_enqueue import Enqueueable
@@ -13,14 +13,14 @@ from numbasync.ops.try_enqueue import Enqueueable
 T_co = TypeVar("T_co", covariant=True)
 
 
-class Submittable(Enqueueable[T_co], Protocol[T_co]):
+class Operation(Enqueueable[T_co], Protocol[T_co]):
     """An operation, as this stage sees it."""
 
-    def claim(self) -> None:
+    def consume(self) -> None:
         """Take the right to run it once; AlreadySubmittedError if it is taken."""
         ...
 
-    def steps(self, ctx: Context) -> Generator[Preparation, None, T_co]: ...
+    def steps(self, ctx: Context) -> Generator[Prerequisite, None, T_co]: ...
 
     @property
     def unordered(self) -> bool:
@@ -33,7 +33,7 @@ class Submittable(Enqueueable[T_co], Protocol[T_co]):
         ...
 
     @property
-    def home(self) -> Stream | None:
+    def default_stream(self) -> Stream | None:
         """The stream where it runs if nobody asks for any; None: the policy's."""
         ...
 

@@ -56,7 +56,7 @@ def unlocked() -> Iterator[None]:
         _thread.busy = busy
 
 
-class Turn:
+class OneShotEvent:
     """A preparation that another task or thread is busy with: wait until it is settled."""
 
     def __init__(self, thread: int | None = None) -> None:

@@ -24,15 +24,15 @@ from numbasync.errors import DeviceLostError, DriverError, OperationError
 from numbasync.ops import submission_queue
 from numbasync.ops.context import Context
 from numbasync.ops.deferred_value import check_there, made
-from numbasync.ops.enqueue import admitted, at_once, context_for, named, prepared
+from numbasync.ops.enqueue import admitted, context_for, named, prepared, try_enqueue
 from numbasync.ops.future import DeviceFuture
-from numbasync.ops.protocols import Submittable
+from numbasync.ops.protocols import Operation
 from numbasync.ops.reentrancy import exclusive
 
 T = TypeVar("T")
 
 
-def _run(op: Submittable[T], ctx: Context) -> T:
+def _run(op: Operation[T], ctx: Context) -> T:
     """Enqueue all of `op`, preparing what it needs on this thread."""
     try:
         return prepared(admitted(op, ctx))
@@ -46,7 +46,7 @@ def _run(op: Submittable[T], ctx: Context) -> T:
 # --- running and waiting ----------------------------------------------------------------
 
 
-def stream_for(op: Submittable[Any], policy: SchedulingPolicy | AnyStream | None = None) -> Stream:
+def stream_for(op: Operation[Any], policy: SchedulingPolicy | AnyStream | None = None) -> Stream:
     """The stream that `op` names, else the policy's next one.
 
     Raises:
@@ -55,7 +55,7 @@ def stream_for(op: Submittable[Any], policy: SchedulingPolicy | AnyStream | None
     named = op.stream
     if policy is None:
         if named is None:
-            named = op.home
+            named = op.default_stream
         return named if named is not None else default_device().policy.next_stream()
     chosen: Any = policy if hasattr(policy, "next_stream") else stream_of(policy, None)
     if chosen is None or isinstance(chosen, type):
@@ -64,28 +64,29 @@ def stream_for(op: Submittable[Any], policy: SchedulingPolicy | AnyStream | None
             "is one, and so is na.StreamPoolRoundRobin(device)."
         )
     if named is not None:
-        return agreed(op, named, chosen if isinstance(chosen, Stream) else None)
+        return resolve_stream(op, named, chosen if isinstance(chosen, Stream) else None)
     found: Stream = chosen.next_stream()
     return found
 
 
-def agreed(op: Submittable[Any], named: Stream | None, wish: Any) -> Stream:
+def resolve_stream(op: Operation[Any], named: Stream | None, requested: Any) -> Stream:
     """The stream that `op` names in brackets, or the caller's.
 
     Raises:
         OperationError: they differ, or the caller's is none.
     """
-    if isinstance(wish, Stream) and named in (None, wish):
-        return wish
-    if wish is None and named is not None:
+    if isinstance(requested, Stream) and named in (None, requested):
+        return requested
+    if requested is None and named is not None:
         return named
-    wish = stream_of(wish, None) or wish
-    if isinstance(wish, Stream) and named in (None, wish):
-        return wish
-    if not isinstance(wish, Stream):
-        raise OperationError(f"{op} needs a na.Stream to run on, not {describe(wish)}.")
+    requested = stream_of(requested, None) or requested
+    if isinstance(requested, Stream) and named in (None, requested):
+        return requested
+    if not isinstance(requested, Stream):
+        raise OperationError(f"{op} needs a na.Stream to run on, not {describe(requested)}.")
     raise OperationError(
-        f"{op} names {named!r} in its brackets, but is run on {wish!r}.\nLeave one of the two out."
+        f"{op} names {named!r} in its brackets, but is run on {requested!r}.\n"
+        "Leave one of the two out."
     )
 
 
@@ -93,11 +94,11 @@ def claimed(op: Any) -> Any:
     """`op`, whose one run is the caller's now."""
     if not hasattr(op, "steps"):
         raise OperationError(f"{describe(op)} is no operation; only operations are submitted.")
-    op.claim()
+    op.consume()
     return op
 
 
-def async_on(op: Submittable[T], stream: AnyStream) -> T:
+def async_on(op: Operation[T], stream: AnyStream) -> T:
     """Enqueue `op`; its value, whose device data is valid in the order of `stream`."""
     value = enqueued(op, stream)[1]
     check_there(value, "async_on")
@@ -105,18 +106,18 @@ def async_on(op: Submittable[T], stream: AnyStream) -> T:
 
 
 def enqueued(
-    op: Submittable[T], stream: AnyStream, pool: MemoryPool | None = None
+    op: Operation[T], stream: AnyStream, pool: MemoryPool | None = None
 ) -> tuple[Submission, T]:
     """`async_on`, and its submission, whose error the stream reports.
 
     Args:
         pool: where memory comes from; None: the device's.
     """
-    stream = agreed(op, op.stream, stream)
-    op.claim()
+    stream = resolve_stream(op, op.stream, stream)
+    op.consume()
     exclusive.check()
-    submission_queue.finish()
-    submission = at_once(op, stream, mark=False, pool=pool)
+    submission_queue.drain()
+    submission = try_enqueue(op, stream, mark=False, pool=pool)
     site = call_site(3)  # now: the device is at work meanwhile
     if submission is not None:
         submission.site = site
@@ -128,21 +129,21 @@ def enqueued(
         return ctx.submission, _run(op, ctx)
 
 
-def sync_on(op: Submittable[T], stream: AnyStream) -> T:
+def sync_on(op: Operation[T], stream: AnyStream) -> T:
     """Enqueue `op` and block until `stream` is done, also if enqueuing failed.
 
     An error of enqueuing comes first, then one of synchronising, then one of the work; those
     that come later are notes of the first.
     """
-    stream = agreed(op, op.stream, stream)
-    op.claim()
+    stream = resolve_stream(op, op.stream, stream)
+    op.consume()
     return _sync(op, stream)
 
 
-def _sync(op: Submittable[T], stream: Stream) -> T:
+def _sync(op: Operation[T], stream: Stream) -> T:
     exclusive.check()
-    submission_queue.finish()
-    submission = at_once(op, stream, mark=False)
+    submission_queue.drain()
+    submission = try_enqueue(op, stream, mark=False)
     site = call_site(3)
     if submission is not None:
         submission.site = site
@@ -184,20 +185,18 @@ def _note_failure(error: BaseException, submission: Submission) -> None:
         error.add_note(f"Its work failed as well: {type(own).__name__}: {own}")
 
 
-def sync(op: Submittable[T]) -> T:
+def sync(op: Operation[T]) -> T:
     """`sync_on` a stream of the default device's policy."""
-    op.claim()
+    op.consume()
     return _sync(op, stream_for(op))
 
 
-def schedule(op: Submittable[T], policy: SchedulingPolicy | AnyStream) -> DeviceFuture[T]:
+def schedule(op: Operation[T], policy: SchedulingPolicy | AnyStream) -> DeviceFuture[T]:
     """Choose stream and pool now; the work starts at the first await."""
     return DeviceFuture(claimed(op), stream_for(op, policy))
 
 
-def spawn(
-    op: Submittable[T], policy: SchedulingPolicy | AnyStream | None = None
-) -> DeviceFuture[T]:
+def spawn(op: Operation[T], policy: SchedulingPolicy | AnyStream | None = None) -> DeviceFuture[T]:
     """Start `op` now; await the future, or not, for its value.
 
     An error of the operation arrives at the await; one of the policy, here.
@@ -207,17 +206,17 @@ def spawn(
     return future
 
 
-def awaiting(op: Submittable[T]) -> Generator[Any, None, T]:
+def awaiting(op: Operation[T]) -> Generator[Any, None, T]:
     """What `await op` does: run it on a stream of the default device's policy."""
-    op.claim()
+    op.consume()
     if _get_running_loop() is None:
         raise reactor.no_loop()
     stream = stream_for(op)
     submission = None
     try:
-        if op.is_quick and submission_queue.is_empty():
+        if op.has_fast_path and submission_queue.is_empty():
             exclusive.check()
-            submission = at_once(op, stream, mark=False)  # `wait` may do without
+            submission = try_enqueue(op, stream, mark=False)  # `wait` may do without
         if submission is None:
             return (yield from DeviceFuture(op, stream).__await__())
         submission.site = call_site(1)

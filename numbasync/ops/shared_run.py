@@ -7,20 +7,20 @@ from collections.abc import Callable, Generator
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
-from numbasync.backend.protocols import Preparation
+from numbasync.backend.protocols import Prerequisite
 from numbasync.device.submission import Submission
 from numbasync.errors import AlreadySubmittedError, ReentrancyError, StateError
 from numbasync.ops import submission_queue
-from numbasync.ops.backpressure import Room
+from numbasync.ops.backpressure import Capacity
 from numbasync.ops.context import Context
 from numbasync.ops.pickling import Recipe, packed
-from numbasync.ops.reentrancy import Turn
+from numbasync.ops.reentrancy import OneShotEvent
 
 T = TypeVar("T")
-Steps = Generator[Preparation, None, T]
+Steps = Generator[Prerequisite, None, T]
 
 
-class Once(Generic[T]):
+class SharedRun(Generic[T]):
     """Steps that are taken once; everyone who asks gets the value, or the error.
 
     Whoever asks first takes them, on its own stream. Those who ask on another stream are
@@ -31,7 +31,7 @@ class Once(Generic[T]):
         self._steps: Callable[[Context], Steps[T]] | None = steps
         self._label = label
         self._lock = threading.Lock()
-        self._turn: Turn | None = None
+        self._turn: OneShotEvent | None = None
         self._runner: Context | None = None
         self._value: Any = None
         self._error: BaseException | None = None
@@ -56,7 +56,9 @@ class Once(Generic[T]):
 
     def steps(self, ctx: Context) -> Steps[T]:
         """The value, on whatever stream `ctx` is; taken now if nobody has asked before."""
-        made = self._turn or Turn()  # not inside the lock: a finaliser that runs may come here
+        made = (
+            self._turn or OneShotEvent()
+        )  # not inside the lock: a finaliser that runs may come here
         with self._lock:
             steps, self._steps = self._steps, None
             if self._turn is None:
@@ -82,23 +84,23 @@ class Once(Generic[T]):
         value: T = self._value
         return value
 
-    def _take_over(self, turn: Turn) -> _Begun[T] | None:
+    def _take_over(self, turn: OneShotEvent) -> _Begun[T] | None:
         """The steps that nobody takes any more, and a new turn for those who wait meanwhile."""
-        made = Turn()
+        made = OneShotEvent()
         with self._lock:
             left, self._left = self._left, None
             if left is not None:
                 self._turn = made
             return left
 
-    def _wait(self, ctx: Context, turn: Turn) -> Steps[None]:
+    def _wait(self, ctx: Context, turn: OneShotEvent) -> Steps[None]:
         """Wait until whoever takes the steps is through, or leaves them to others."""
-        whole = ctx.whole
+        whole = ctx.root
         whole.waits_for = self
         try:
             self._check_cycle(ctx)
             while not turn.is_settled:  # who waits may look up before it is
-                submission_queue.finish_left_alone()  # whoever takes them may stand there
+                submission_queue.drain_orphaned()  # whoever takes them may stand there
                 if not turn.is_settled:
                     yield turn
         finally:
@@ -117,19 +119,19 @@ class Once(Generic[T]):
 
         Each notes what it waits for before it looks, so of those in a cycle the last one sees it.
         """
-        once: Once[Any] | None = self
+        once: SharedRun[Any] | None = self
         while once is not None:
             runner = once._runner
             if runner is None:
                 return
-            if ctx.is_within(runner):
+            if ctx.is_descendant_of(runner):
                 also = "" if once is self else f", by way of {once._label}"
                 raise ReentrancyError(
                     f"{self._label} is part of itself: it was used by its own closure{also}."
                 )
-            once = runner.whole.waits_for
+            once = runner.root.waits_for
 
-    def _take(self, begun: _Begun[T], ctx: Context, turn: Turn) -> Steps[None]:
+    def _take(self, begun: _Begun[T], ctx: Context, turn: OneShotEvent) -> Steps[None]:
         # A submission of its own: what its runner does besides, and how that ends, is none of
         # the others' business.
         inner = self._runner = begun.ctx
@@ -146,7 +148,7 @@ class Once(Generic[T]):
                 except GeneratorExit:
                     # Whoever runs it is withdrawn. Others may need the value, now or later;
                     # until then nobody waits behind it for room.
-                    if isinstance(begun.need, Room):
+                    if isinstance(begun.need, Capacity):
                         begun.need.taken()
                     inner.parent, self._left = None, begun
                     raise
@@ -188,9 +190,9 @@ class _Begun(Generic[T]):
     def __init__(self, steps: Steps[T], ctx: Context) -> None:
         self.steps = steps
         self.ctx = ctx
-        self.need: Preparation | None = None
+        self.need: Prerequisite | None = None
 
 
-def _once(op: Any, label: str) -> Once[Any]:
-    op.claim()
-    return Once(op.steps, label)
+def _once(op: Any, label: str) -> SharedRun[Any]:
+    op.consume()
+    return SharedRun(op.steps, label)

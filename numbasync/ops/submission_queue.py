@@ -21,9 +21,9 @@ from contextvars import ContextVar
 from functools import partial
 from typing import Any, Protocol, TypeAlias, TypeVar
 
-from numbasync.backend.protocols import Preparation
+from numbasync.backend.protocols import Prerequisite
 from numbasync.device import stream
-from numbasync.ops.backpressure import Room
+from numbasync.ops.backpressure import Capacity
 from numbasync.ops.prerequisites import attempt, beside
 from numbasync.ops.reentrancy import unlocked
 
@@ -49,11 +49,11 @@ class Waiting(Protocol):
         """Whether nobody can tell if it is enqueued before `other`, which waits for room."""
         ...
 
-    def begin(self) -> Preparation | None:
+    def begin(self) -> Prerequisite | None:
         """Enqueue up to a preparation, or give the one that it stands at; None at the end."""
         ...
 
-    def go_on(self, need: Preparation, error: BaseException | None) -> None:
+    def go_on(self, need: Prerequisite, error: BaseException | None) -> None:
         """`need` is done, or failed: enqueue up to the next one."""
         ...
 
@@ -82,7 +82,7 @@ class Line:
         self._waiting: OrderedDict[Waiting, Hashable] = OrderedDict()  # with their lanes
         self._lanes: dict[Hashable, OrderedDict[Waiting, None]] = {}
         # Of those who stand at a preparation: which, and when the loop has it.
-        self._jobs: dict[Waiting, tuple[Preparation, _Job]] = {}
+        self._jobs: dict[Waiting, tuple[Prerequisite, _Job]] = {}
         self._places = itertools.count()
         self._lock = threading.RLock()
         self._thread = threading.current_thread()
@@ -130,14 +130,14 @@ class Line:
     def _worked_off(self, task: asyncio.Task[None]) -> None:
         if self._task is task:  # or another one has begun meanwhile, and prepares beside the loop
             self._task = None
-            self.finish()
+            self.drain()
 
     async def passed(self) -> None:
         """Wait until everyone is submitted."""
         while self._waiting and not self.submits_here:
             task = self._task
             if task is None or task.done() or task.get_loop() is not asyncio.get_running_loop():
-                self.finish()
+                self.drain()
             else:
                 await asyncio.wait([task])
 
@@ -150,7 +150,7 @@ class Line:
         return len(self._waiting)
 
     @property
-    def is_left_alone(self) -> bool:
+    def is_orphaned(self) -> bool:
         """Whether its own thread will not work on it any more."""
         return self._is_closed or not self._thread.is_alive()
 
@@ -164,9 +164,9 @@ class Line:
 
     @property
     def may_be_finished_here(self) -> bool:
-        return self._thread is threading.current_thread() or self.is_left_alone
+        return self._thread is threading.current_thread() or self.is_orphaned
 
-    def finish(self, at_end: bool = False) -> None:
+    def drain(self, at_end: bool = False) -> None:
         """Submit everyone now, preparing on this thread. Inside a closure of the first one,
         which comes before all others anyway, nothing. `at_end` of the loop ^C is for everyone.
         """
@@ -219,7 +219,7 @@ class Line:
     def _has_to_wait(self, waiting: Waiting) -> bool:
         """Whether it must not be enqueued before one of those who stand before it."""
         if any(
-            other.place < waiting.place and not isinstance(need, Room)
+            other.place < waiting.place and not isinstance(need, Capacity)
             for other, (need, _) in self._jobs.items()
         ):
             return True
@@ -249,7 +249,7 @@ class Line:
         if following is None:
             self._leave(waiting)
             return True
-        self._jobs[waiting] = following, beside(following, self.finish)
+        self._jobs[waiting] = following, beside(following, self.drain)
         return False
 
     def _pass(self) -> None:
@@ -274,10 +274,10 @@ class Line:
             # The loop ends. It cancels those who wait as well, who then withdraw from here.
             for _ in range(3):
                 await asyncio.sleep(0)
-            self.finish(at_end=True)
+            self.drain(at_end=True)
             raise
         except BaseException:  # a closure ends it
-            self.finish()
+            self.drain()
             raise
         finally:
             self._changed = None
@@ -298,7 +298,7 @@ def current(loop: asyncio.AbstractEventLoop) -> Line:
     line = _thread.line
     if line is None or not line.is_of(loop):
         if line is not None:
-            line.finish()
+            line.drain()
         line = _thread.line = Line(loop)
     return line
 
@@ -316,7 +316,7 @@ def _finish_unordered(but: Line) -> None:
     """Who blocks the thread may wait for one that was begun by it and stands in no line."""
     for line in list(_thread.unordered or ()):
         if line is not but and line:
-            line.finish()
+            line.drain()
 
 
 def is_empty() -> bool:
@@ -362,34 +362,34 @@ def is_submitting() -> bool:
     return line is not None and line.submits_here
 
 
-def finish() -> None:
+def drain() -> None:
     """Submit what stands in line on this thread: something that blocks it comes next."""
     line = _thread.line
     if line:
-        line.finish()
+        line.drain()
 
 
 async def finished() -> None:
-    """`finish`, while the loop turns."""
+    """`drain`, while the loop turns."""
     line = _thread.line
     if line:
         await line.passed()
 
 
-def finish_left_alone() -> None:
+def drain_orphaned() -> None:
     """Submit what stands in lines whose own threads will not work on them any more."""
     for each in _standing():
-        if each.is_left_alone:
+        if each.is_orphaned:
             with unlocked():  # this thread may be enqueuing something that waits for it
-                each.finish()
+                each.drain()
 
 
-stream.before_mark = finish
+stream.before_mark = drain
 stream.nothing_waits = is_empty
 stream.line_is_finished = finished
 
 
-def do(waiting: Waiting, need: Preparation) -> None:
+def do(waiting: Waiting, need: Prerequisite) -> None:
     """Prepare on this thread, and go on."""
     try:
         error = attempt(need)

@@ -1,6 +1,6 @@
 """From an operation's first step to its last: at once, or in line, or withdrawn half-way.
 
-An operation is run as a generator of `Preparation`s, things that must be done before it can
+An operation is run as a generator of `Prerequisite`s, things that must be done before it can
 go on and that may take long. Between two of them everything is enqueued at once.
 """
 
@@ -15,7 +15,7 @@ from enum import Enum
 from types import TracebackType
 from typing import Generic, TypeVar
 
-from numbasync.backend.protocols import Preparation
+from numbasync.backend.protocols import Prerequisite
 from numbasync.device.callsite import CallSite, call_site
 from numbasync.device.stream import Stream
 from numbasync.device.submission import Submission
@@ -23,9 +23,9 @@ from numbasync.errors import ReentrancyError, StateError
 from numbasync.ops import submission_queue
 from numbasync.ops.backpressure import Admission
 from numbasync.ops.context import Context, HostCopyBack
-from numbasync.ops.enqueue import admitted, at_once, context_for, named
-from numbasync.ops.protocols import Submittable
-from numbasync.ops.reentrancy import Turn, exclusive
+from numbasync.ops.enqueue import admitted, context_for, named, try_enqueue
+from numbasync.ops.protocols import Operation
+from numbasync.ops.reentrancy import OneShotEvent, exclusive
 
 T = TypeVar("T")
 
@@ -47,11 +47,11 @@ class Submitting(Generic[T]):
     # What a new one has, on the class: making one is part of every launch.
     _state = State.IDLE
     _ctx: Context | None = None
-    _steps: Generator[Preparation, None, T] | None = None
+    _steps: Generator[Prerequisite, None, T] | None = None
     # While it stands in line: what it stands at, who waits, and its context variables.
-    _need: Preparation | None = None
+    _need: Prerequisite | None = None
     _line: submission_queue.Line | None = None
-    _turn: Turn | None = None
+    _turn: OneShotEvent | None = None
     _variables: Variables | None = None
     _submission: Submission | None = None
     _value: T | None = None
@@ -69,9 +69,9 @@ class Submitting(Generic[T]):
     behind: submission_queue.Waiting | None = None
     _landings: tuple[HostCopyBack, ...] = ()
 
-    def __init__(self, op: Submittable[T], stream: Stream) -> None:
+    def __init__(self, op: Operation[T], stream: Stream) -> None:
         self.stream = stream
-        self._op: Submittable[T] | None = op
+        self._op: Operation[T] | None = op
         self._name = op.label
         self._pool = stream.device.pool
         self._seen = False
@@ -113,7 +113,7 @@ class Submitting(Generic[T]):
             return
         loop = None if submission_queue.is_submitting() else _running_loop()
         if loop is None:
-            submission_queue.finish()
+            submission_queue.drain()
             need = self.begin()
             while need is not None:
                 submission_queue.do(self, need)
@@ -130,7 +130,7 @@ class Submitting(Generic[T]):
         )
         self._line.add(self)
 
-    def begin(self) -> Preparation | None:
+    def begin(self) -> Prerequisite | None:
         """Enqueue up to a preparation; None at the end."""
         if self._need is None and self._op is not None and self._enter():
             try:
@@ -147,7 +147,7 @@ class Submitting(Generic[T]):
 
     def _begin(self) -> None:
         op, self._op = self._op, None
-        if op is None or (op.is_quick and self._begins_at_once(op)):
+        if op is None or (op.has_fast_path and self._begins_at_once(op)):
             return
         try:
             self._ctx = context_for(op, self.stream, self._pool, self._site)
@@ -159,10 +159,10 @@ class Submitting(Generic[T]):
         self._steps = admitted(op, self._ctx)
         self._step(None)
 
-    def _begins_at_once(self, op: Submittable[T]) -> bool:
+    def _begins_at_once(self, op: Operation[T]) -> bool:
         try:
             # Who waits for it at once may do without a mark.
-            submission = at_once(op, self.stream, not self._awaited, self._pool)
+            submission = try_enqueue(op, self.stream, not self._awaited, self._pool)
             if submission is None:
                 return False
             submission.site = self._site
@@ -178,7 +178,7 @@ class Submitting(Generic[T]):
         self._end(State.SUBMITTED)
         return True
 
-    def go_on(self, need: Preparation, error: BaseException | None) -> None:
+    def go_on(self, need: Prerequisite, error: BaseException | None) -> None:
         """`need` is done: enqueue up to the next preparation."""
         if self._need is need and self._enter():  # else somebody has finished it meanwhile
             try:
@@ -261,13 +261,13 @@ class Submitting(Generic[T]):
         if turn is not None:
             turn.settle()
 
-    def _starting_turn(self) -> Turn | None:
+    def _starting_turn(self) -> OneShotEvent | None:
         """What is settled when it has been submitted; None if it has."""
         with starting:
             if self._state is not State.STARTING:
                 return None
             if self._turn is None:
-                self._turn = Turn(self._starter)
+                self._turn = OneShotEvent(self._starter)
             return self._turn
 
 

@@ -18,7 +18,7 @@ from numbasync.layout import Layout, Shape
 MOST = 4096  # that are known again; a program with ever new shapes starts over
 
 
-class Contiguous:
+class ArraySpec:
     """A contiguous array of some shape and dtype, wherever it lies."""
 
     __slots__ = ("_fingerprint", "_key", "at", "dtype", "nbytes", "shape")
@@ -32,7 +32,7 @@ class Contiguous:
         self._fingerprint = -1
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Contiguous, (self.shape, self.dtype)  # a fingerprint is one process's
+        return ArraySpec, (self.shape, self.dtype)  # a fingerprint is one process's
 
     @property
     def key(self) -> ArrayKey:
@@ -59,10 +59,10 @@ _PYTHONS = (bool, int, float, complex)
 
 # By shape and scalar type, such as np.float32: types are equal if they are one object, while
 # dtypes that compare equal may differ in what they carry along.
-_known: dict[tuple[Shape, type], Contiguous] = {}
+_known: dict[tuple[Shape, type], ArraySpec] = {}
 
 
-def contiguous(shape: Any, dtype: Any, records: bool = False) -> Contiguous:
+def contiguous(shape: Any, dtype: Any, records: bool = False) -> ArraySpec:
     """The contiguous array of a shape and dtype as a caller writes them.
 
     Raises:
@@ -70,10 +70,10 @@ def contiguous(shape: Any, dtype: Any, records: bool = False) -> Contiguous:
     """
     extents = layout.check_shape(shape)
     if type(dtype) is not type:
-        return Contiguous(extents, layout.check_dtype(dtype, records))
+        return ArraySpec(extents, layout.check_dtype(dtype, records))
     found = _known.get((extents, dtype))
     if found is None:
-        found = Contiguous(extents, layout.check_dtype(dtype, records))
+        found = ArraySpec(extents, layout.check_dtype(dtype, records))
         # Other classes may say today this and tomorrow that: NumPy asks them for their `dtype`.
         if found.dtype.type is dtype or dtype in _PYTHONS:
             if len(_known) >= MOST:

@@ -12,7 +12,7 @@ from numbasync.ops.context import Context
 from numbasync.ops.shared_run import Steps
 from numbasync.tensors.parallel_copy import copying
 from numbasync.tensors.pinned import direct, sharing
-from numbasync.tensors.staging import Landing, Reading, Staging, held, is_large, read
+from numbasync.tensors.staging import HostStaging, StagedCopyBack, Staging, held, is_large, read
 
 if TYPE_CHECKING:
     from numbasync.tensors.tensor import Tensor
@@ -48,7 +48,7 @@ def upload(ctx: Context, dst: Tensor, array: HostArray) -> None:
         locked = direct(array)
         source = stage(ctx, array) if locked is None else array
         order(ctx, dst)
-        with ctx.device.leasing, nullcontext() if locked is None else sharing:
+        with ctx.device.submit_lock, nullcontext() if locked is None else sharing:
             if locked is not None:
                 ctx.read(locked, "a pinned array")
             ctx.write(dst.storage, dst)
@@ -66,9 +66,9 @@ def upload_new(ctx: Context, dst: Tensor, array: HostArray) -> Steps[None]:
 def upload_at_once(ctx: Context, dst: Tensor, array: HostArray) -> Steps[None]:
     """`upload` of a large array by one copy of the device: all of it is staged first."""
     staged: HostArray = ctx.host_buffer(array.nbytes).view(array.dtype).reshape(array.shape)
-    yield from read(ctx, Reading(copying(staged, array)))
+    yield from read(ctx, HostStaging(copying(staged, array)))
     order(ctx, dst)
-    with ctx.device.leasing:
+    with ctx.device.submit_lock:
         ctx.write(dst.storage, dst)
         ctx.queue.upload(dst.handle, staged)
 
@@ -80,14 +80,14 @@ def copy(ctx: Context, dst: Tensor, src: Tensor) -> Steps[None]:
     need = ctx.device.backend.copy_needs(dst.handle, src.handle)
     if need is not None:
         yield need
-    if src.storage.meets(dst.storage) and not src.same_elements(dst):
+    if src.storage.overlaps(dst.storage) and not src.same_elements(dst):
         # They may overlap, and elements are copied in no order: through a copy.
         yield from ctx.room(src.nbytes)
         packed = type(src).allocate(ctx, src.shape, src.dtype, scratch=True)
         yield from copy(ctx, packed, src)
         src = packed
     order(ctx, dst, src)
-    with ctx.device.leasing:
+    with ctx.device.submit_lock:
         ctx.read(src.storage, src)
         ctx.write(dst.storage, dst)
         ctx.queue.copy(dst.handle, src.handle)
@@ -127,7 +127,7 @@ def fill(ctx: Context, dst: Tensor, value: np.generic) -> Steps[None]:
         return
     if dst.is_contiguous:
         order(ctx, dst)
-        with ctx.device.leasing:
+        with ctx.device.submit_lock:
             ctx.write(dst.storage, dst)
             ctx.queue.fill(dst.handle, value)
         return
@@ -152,24 +152,24 @@ def download(ctx: Context, src: Tensor, out: HostArray | None = None) -> Steps[H
     order(ctx, src)
     locked = direct(out)
     if locked is not None and out is not None:
-        with ctx.device.leasing, sharing:
+        with ctx.device.submit_lock, sharing:
             ctx.read(src.storage, src)
             ctx.write(locked, "a pinned array")
             ctx.queue.download(out, src.handle)
         return out
     yield from ctx.room(src.nbytes)
     staged: HostArray = ctx.host_buffer(src.nbytes).view(src.dtype).reshape(src.shape)
-    with ctx.device.leasing:
+    with ctx.device.submit_lock:
         ctx.read(src.storage, src)
         ctx.queue.download(staged, src.handle)
     if out is None:
         return staged
     target = out
     if not is_large(target):
-        ctx.submission.afterwards(lambda: np.copyto(target, staged))
+        ctx.submission.on_complete(lambda: np.copyto(target, staged))
         return out
     # A part of an operation never is awaited itself: others may wait for it, too.
-    landing = Landing(target, staged, ctx.awaited)
+    landing = StagedCopyBack(target, staged, ctx.awaited)
     ctx.landings += (landing,)
-    ctx.submission.afterwards(landing.settle)
+    ctx.submission.on_complete(landing.settle)
     return out

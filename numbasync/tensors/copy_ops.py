@@ -25,7 +25,7 @@ def operands_of(*tensors: Tensor) -> frozenset[int] | None:
     found = set()
     for tensor in tensors:
         storage = tensor.own_storage
-        if storage is None or storage.plain_device is None or tensor.source is not None:
+        if storage is None or storage.fast_path_device is None or tensor.source is not None:
             return None
         found.add(storage.identity)
     return frozenset(found)
@@ -34,20 +34,20 @@ def operands_of(*tensors: Tensor) -> frozenset[int] | None:
 class ToHost(DeviceOp[HostArray]):
     """The elements of a tensor as a new NumPy array."""
 
-    is_quick = True
+    has_fast_path = True
     _array: HostArray | None = None
 
     def __init__(self, tensor: Tensor) -> None:
         self._site = call_site(2)
         self._tensor = tensor
 
-    def at_once(self, submission: Submission, pool: MemoryPool | None) -> bool:
+    def try_enqueue(self, submission: Submission, pool: MemoryPool | None) -> bool:
         tensor, stream = self._tensor, submission.stream
         device, storage, nbytes = stream.device, tensor.own_storage, tensor.nbytes
         backend = device.backend
         if (
             storage is None
-            or storage.plain_device is not backend
+            or storage.fast_path_device is not backend
             or tensor.source is not None
             or not 0 < nbytes <= LARGE
             or not tensor.is_contiguous
@@ -58,7 +58,7 @@ class ToHost(DeviceOp[HostArray]):
         if block is None:
             return False
         # First all questions, then the copy, then the record of it: an error leaves no lease.
-        with device.leasing:
+        with device.submit_lock:
             writer = storage.writer
             if writer is not None and not writer.done and writer.stream is not stream:
                 writer.stream.advance()
@@ -79,7 +79,7 @@ class ToHost(DeviceOp[HostArray]):
 
     def result(self) -> HostArray:
         array, self._array = self._array, None
-        assert array is not None  # `at_once` has made it, and it is asked for once
+        assert array is not None  # `try_enqueue` has made it, and it is asked for once
         return array
 
     def steps(self, ctx: Context) -> Steps[HostArray]:

@@ -21,8 +21,8 @@ from numbasync.errors import DeviceMismatchError, DTypeError, OperationError, Sh
 from numbasync.ops.constructors import Value
 from numbasync.ops.context import Context
 from numbasync.ops.op import DeviceOp, Steps
-from numbasync.ops.operands import is_op, refusing
-from numbasync.tensors.array_spec import Contiguous, contiguous
+from numbasync.ops.operands import is_op, suppress_unused_warnings
+from numbasync.tensors.array_spec import ArraySpec, contiguous
 from numbasync.tensors.copies import HostArray
 from numbasync.tensors.copies import fill as fill_tensor
 from numbasync.tensors.copy_ops import Convert, operands_of
@@ -56,7 +56,7 @@ def empty_pitched(shape: Any, dtype: Any = np.float32) -> DeviceOp[Tensor]:
         raise ShapeError(f"rows at a pitch need two axes or more, not the shape {extents}.")
     *rows, columns = extents
     padded = -(-columns * kind.itemsize // PITCH) * PITCH // kind.itemsize
-    whole = Full(Contiguous((*rows, padded), kind), None, "empty_pitched")
+    whole = Full(ArraySpec((*rows, padded), kind), None, "empty_pitched")
     return whole.map(operator.itemgetter((..., slice(columns))))
 
 
@@ -110,7 +110,7 @@ def _kind_of(t: Any, dtype: Any, what: str) -> tuple[Any, Any]:
     if isinstance(t, Partition):
         t = t.tensor
     if is_op(t):
-        with refusing((t,)):
+        with suppress_unused_warnings((t,)):
             raise OperationError(
                 f"{what} takes a tensor, whose shape is known, not {t!r:.60}: run it first, "
                 f"t = await op, or go on with its value, op.then(na.{what})."
@@ -156,7 +156,7 @@ def arange(
         ) from None
 
     make = partial(_evenly, first, step, count, kind)
-    return Generated(Contiguous((count,), kind), make, "arange")
+    return Generated(ArraySpec((count,), kind), make, "arange")
 
 
 def _evenly(first: float, step: float, count: int, dtype: np.dtype[Any]) -> HostArray:
@@ -181,7 +181,7 @@ def eye(rows: int, columns: int | None = None, dtype: Any = np.float32) -> Devic
     return Generated(kind, partial(_diagonal, kind), "eye")
 
 
-def _diagonal(kind: Contiguous) -> HostArray:
+def _diagonal(kind: ArraySpec) -> HostArray:
     return np.eye(*kind.shape, dtype=kind.dtype)
 
 
@@ -196,7 +196,7 @@ def rand(shape: Any, seed: int | None = None, dtype: Any = np.float32) -> Device
     """
     kind = _float(dtype, "rand")
     extents, generator = layout.check_shape(shape), _generator(seed)
-    made = Contiguous(extents, kind)
+    made = ArraySpec(extents, kind)
     return Generated(made, partial(_uniform, generator, extents, kind), "rand")
 
 
@@ -225,7 +225,7 @@ def randn(
     extents, generator = layout.check_shape(shape), _generator(seed)
 
     make = partial(_normal, generator, extents, kind, mean, std)
-    return Generated(Contiguous(extents, kind), make, "randn")
+    return Generated(ArraySpec(extents, kind), make, "randn")
 
 
 def _normal(
@@ -271,7 +271,7 @@ def from_host(array: Any) -> DeviceOp[Tensor]:
         OperationError: some are masked.
     """
     source = _host_array(array)
-    kind = Contiguous(source.shape, layout.check_dtype(source.dtype, records=True))
+    kind = ArraySpec(source.shape, layout.check_dtype(source.dtype, records=True))
     return FromHost(kind, source)
 
 
@@ -324,7 +324,7 @@ def _readable(t: Any, what: str) -> Tensor:
     found = t.tensor if isinstance(t, SharedTensor) else t
     if isinstance(found, Tensor):
         return found
-    with refusing((t,)):
+    with suppress_unused_warnings((t,)):
         raise OperationError(
             f"{what} takes a tensor, not {t!r:.60}: run it first, t = await op, or go on with its "
             f"value, op.then(lambda t: na.{what}(t, ...))."

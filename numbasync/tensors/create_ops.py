@@ -19,7 +19,7 @@ from numbasync.device.submission import Submission
 from numbasync.errors import DTypeError, ShapeError
 from numbasync.ops.context import Context
 from numbasync.ops.op import DeviceOp, Steps
-from numbasync.tensors.array_spec import Contiguous
+from numbasync.tensors.array_spec import ArraySpec
 from numbasync.tensors.copies import HostArray, upload_new
 from numbasync.tensors.host_arrays import plain
 from numbasync.tensors.parallel_copy import LARGE
@@ -33,13 +33,13 @@ MOST = 64  # labels, and elements, that are known again; a program has few const
 class Made(DeviceOp[Tensor]):
     """A new tensor."""
 
-    _kind: Contiguous
+    _kind: ArraySpec
     _name: str
     _made: Tensor | None = None
 
     def result(self) -> Tensor:
         made, self._made = self._made, None
-        assert made is not None  # `at_once` has made it, and it is asked for once
+        assert made is not None  # `try_enqueue` has made it, and it is asked for once
         return made
 
     def operands(self) -> frozenset[int] | None:
@@ -65,16 +65,16 @@ _labels: dict[tuple[str, tuple[int, ...]], str] = {}
 class Full(Made):
     """A new tensor, uninitialised or with one value everywhere."""
 
-    is_quick = True
+    has_fast_path = True
 
-    def __init__(self, kind: Contiguous, value: np.generic | None, name: str) -> None:
+    def __init__(self, kind: ArraySpec, value: np.generic | None, name: str) -> None:
         frame = _getframe(2)  # as in `Launch`
         self._site = frame.f_code, frame.f_lasti
         self._kind = kind
         self._value = value
         self._name = name
 
-    def at_once(self, submission: Submission, pool: MemoryPool | None) -> bool:
+    def try_enqueue(self, submission: Submission, pool: MemoryPool | None) -> bool:
         kind, stream = self._kind, submission.stream
         if stream.device.is_limited:
             return False
@@ -104,7 +104,7 @@ class Full(Made):
 class Generated(Made):
     """A new tensor with elements that the host computes when this is enqueued."""
 
-    def __init__(self, kind: Contiguous, make: Callable[[], HostArray], name: str) -> None:
+    def __init__(self, kind: ArraySpec, make: Callable[[], HostArray], name: str) -> None:
         self._site = call_site(2)
         self._kind = kind
         self._make = make
@@ -124,17 +124,17 @@ class FromHost(Made):
 
     _name = "from_host"
 
-    def __init__(self, kind: Contiguous, array: HostArray) -> None:
+    def __init__(self, kind: ArraySpec, array: HostArray) -> None:
         self._site = call_site(2)
         self._kind = kind
         self._array = array
         # Page-locked arrays are read when the copy runs, and large ones by several threads.
-        self.is_quick = 0 < kind.nbytes <= LARGE and not isinstance(array, HostBuffer)
+        self.has_fast_path = 0 < kind.nbytes <= LARGE and not isinstance(array, HostBuffer)
 
     def operands(self) -> frozenset[int] | None:
         return None if isinstance(self._array, HostBuffer) else frozenset()
 
-    def at_once(self, submission: Submission, pool: MemoryPool | None) -> bool:
+    def try_enqueue(self, submission: Submission, pool: MemoryPool | None) -> bool:
         kind, stream = self._kind, submission.stream
         device = stream.device
         if device.is_limited:

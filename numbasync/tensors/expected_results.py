@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from numbasync.ops.constructors import Value, Zip
-from numbasync.ops.op import DeviceOp, Link, Map, Select, Shared
+from numbasync.ops.op import ChainOp, DeviceOp, Map, Select, Shared
 from numbasync.tensors.partition import Partition
 from numbasync.tensors.tensor import Tensor
 
@@ -26,8 +26,8 @@ def foreseen(op: DeviceOp[Any]) -> Any:
     Raises:
         CallerError: it is certain to fail, such as `output()` of something that is no launch.
     """
-    links: list[Link[Any, Any]] = []
-    while isinstance(op, Link):
+    links: list[ChainOp[Any, Any]] = []
+    while isinstance(op, ChainOp):
         links.append(op)
         op = op._first
     value = _foreseen(op)
@@ -52,7 +52,7 @@ def _foreseen(op: DeviceOp[Any]) -> Any:
     return UNKNOWN if ask is None else ask()
 
 
-def _changed(link: Link[Any, Any], value: Any) -> Any:
+def _changed(link: ChainOp[Any, Any], value: Any) -> Any:
     if not isinstance(link, Map):
         return UNKNOWN
     label = link._label

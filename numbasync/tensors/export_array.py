@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from numbasync.tensors.tensor import Tensor
 
 
-def _users(tensor: Tensor, loan: protocols.Loan) -> list[protocols.Stream]:
+def _users(tensor: Tensor, loan: protocols.Export) -> list[protocols.Stream]:
     """The streams with work that a consumer comes behind: it may write what others still read.
 
     What stands in line, behind a compilation, is submitted first.
@@ -31,7 +31,7 @@ def _users(tensor: Tensor, loan: protocols.Loan) -> list[protocols.Stream]:
     stream.before_mark()
     storage, device = tensor.storage, tensor.device
     assert device is not None  # it has storage
-    with device.leasing:  # who finds a lease finds its work on the stream
+    with device.submit_lock:  # who finds a lease finds its work on the stream
         users: list[Submission] = []
         for each in (storage, *storage.linked()):
             users += (s for s in (each.writer, *each.readers.values()) if s is not None)
@@ -41,12 +41,12 @@ def _users(tensor: Tensor, loan: protocols.Loan) -> list[protocols.Stream]:
         return [s.backend for s in streams if loan.waits or s.device is device]
 
 
-def _interface(tensor: Tensor, loan: protocols.Loan) -> dict[str, Any]:
+def _interface(tensor: Tensor, loan: protocols.Export) -> dict[str, Any]:
     address_map.note(tensor.storage)
     return loan.interface(_users(tensor, loan), tensor.source)
 
 
-def _dlpack(tensor: Tensor, loan: protocols.Loan) -> Callable[..., object]:
+def _dlpack(tensor: Tensor, loan: protocols.Export) -> Callable[..., object]:
     def lend(
         *,
         stream: int | None = None,
@@ -81,7 +81,7 @@ class Lending:
 
 
 # What a tensor has if its device can lend: made of the tensor and its loan.
-PROTOCOLS: dict[str, Callable[[Tensor, protocols.Loan], Any]] = {
+PROTOCOLS: dict[str, Callable[[Tensor, protocols.Export], Any]] = {
     "__cuda_array_interface__": _interface,
     "__dlpack__": _dlpack,
     "__dlpack_device__": lambda _, loan: loan.dlpack_device,

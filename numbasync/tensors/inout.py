@@ -157,4 +157,4 @@ def note(ctx: Context, array: HostArray) -> None:
 def _is_open(submission: Submission, landings: tuple[Any, ...]) -> bool:
     if not submission.done and submission.sequence:
         submission.stream.advance()
-    return not submission.done or any(landing.is_open for landing in landings)
+    return not submission.done or any(landing.is_pending for landing in landings)

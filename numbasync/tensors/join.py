@@ -13,7 +13,7 @@ from numbasync import layout
 from numbasync.errors import DTypeError, OperationError, ShapeError
 from numbasync.ops.context import Context
 from numbasync.ops.op import DeviceOp, Steps
-from numbasync.ops.operands import common_stream, is_op, refusing
+from numbasync.ops.operands import common_stream, is_op, suppress_unused_warnings
 from numbasync.ops.run import describe
 from numbasync.tensors.copies import HostArray, copy
 from numbasync.tensors.create import from_host
@@ -64,10 +64,10 @@ class Joined(DeviceOp[Tensor]):
     """A new tensor of the elements of others."""
 
     def __init__(self, tensors: Any, axis: Any, is_new: bool) -> None:
-        self._free = False  # a refused one needs no warning
+        self._unused = False  # a refused one needs no warning
         self._is_new = is_new
         self._name = "stack" if is_new else "concatenate"
-        with refusing(tensors if isinstance(tensors, list | tuple) else (tensors,)):
+        with suppress_unused_warnings(tensors if isinstance(tensors, list | tuple) else (tensors,)):
             self._parts = self._listed(tensors)
             try:
                 self._axis = operator.index(axis)
@@ -82,10 +82,12 @@ class Joined(DeviceOp[Tensor]):
                 self._plan(self._parts)
         if stream is not None:
             self.stream = stream
-        self.home = next((op.home for op in ops if op.home is not None), None)
+        self.default_stream = next(
+            (op.default_stream for op in ops if op.default_stream is not None), None
+        )
         for op in ops:
-            op.claim()
-        self._free = True
+            op.consume()
+        self._unused = True
 
     def _listed(self, tensors: Any) -> tuple[Any, ...]:
         if not isinstance(tensors, list | tuple) or hasattr(tensors, "_output_positions"):
@@ -160,7 +162,7 @@ class Joined(DeviceOp[Tensor]):
             source: Tensor = part
             if isinstance(part, np.ndarray):
                 upload = from_host(part)
-                upload.claim()
+                upload.consume()
                 source = yield from upload.steps(ctx)
             if self._is_new:
                 source = source[(*before, None)]

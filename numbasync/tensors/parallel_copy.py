@@ -28,7 +28,7 @@ SMALLEST = 2**18  # of a part; to wake a thread takes as long as to copy half of
 def _nothing(part: object) -> None: ...
 
 
-class Together(Generic[P]):
+class ParallelCopy(Generic[P]):
     """`do` for each of `parts`, by several threads at once and in any order. `run` does it once,
     or waits for the thread that does; on its own, where no other thread can be had.
     """
@@ -84,7 +84,7 @@ class Together(Generic[P]):
         # Not if no thread can be started, at the end of the interpreter.
         with contextlib.suppress(RuntimeError):
             for _ in range(min(len(self._parts), copy_threads.THREADS) - 1):
-                copy_threads.give(self._help)
+                copy_threads.submit(self._help)
         self._work()
         with self._lock:
             self._closed = True
@@ -164,7 +164,7 @@ def place(room: HostArray, piece: HostArray) -> None:
     np.copyto(room.view(piece.dtype).reshape(piece.shape), piece)
 
 
-def copying(dst: HostArray, src: HostArray) -> Together[tuple[int, HostArray]]:
+def copying(dst: HostArray, src: HostArray) -> ParallelCopy[tuple[int, HostArray]]:
     """Copies the elements of `src` to `dst`, of the same shape and dtype, one of which is
     C-contiguous.
     """
@@ -177,11 +177,11 @@ def copying(dst: HostArray, src: HostArray) -> Together[tuple[int, HostArray]]:
             room = flat[offset : offset + piece.nbytes]
             np.copyto(piece, room.view(piece.dtype).reshape(piece.shape))
 
-        return Together(pieces(dst.view(np.ndarray), size), scatter)
+        return ParallelCopy(pieces(dst.view(np.ndarray), size), scatter)
     whole = plain(dst)
 
     def gather(part: tuple[int, HostArray]) -> None:
         offset, piece = part
         place(whole[offset : offset + piece.nbytes], piece)
 
-    return Together(pieces(plain(src), size), gather)
+    return ParallelCopy(pieces(plain(src), size), gather)

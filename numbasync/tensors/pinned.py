@@ -32,7 +32,7 @@ class _Block:
 class _Host:
     """Owner of blocks: no device. A block goes back when the last array on it dies."""
 
-    device = plain_device = None
+    device = fast_path_device = None
 
     def release(self, memory: object) -> None: ...
 
@@ -123,7 +123,7 @@ def pinned(shape: Any, dtype: Any = np.float32, device: Device | None = None) ->
 
 
 # Of a buffer that two devices use: who finds a lease finds its work on the stream, as
-# `device.leasing` has it for one device, inside of which it is taken.
+# `device.submit_lock` has it for one device, inside of which it is taken.
 sharing = threading.RLock()
 
 

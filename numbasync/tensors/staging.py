@@ -2,7 +2,7 @@
 
 Elements of a host array that is uploaded pass through the ring. A chunk is on its way to the
 device as soon as it is full, so filling the next ones and the device's own copying go on at the
-same time. To do so is a `Preparation`: an event loop turns meanwhile. Who does not wait for the
+same time. To do so is a `Prerequisite`: an event loop turns meanwhile. Who does not wait for the
 operation may change the array at once, so for such callers it is done on the spot, by the same
 threads.
 """
@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from numbasync.backend.protocols import Preparation
+from numbasync.backend.protocols import Prerequisite
 from numbasync.device import copy_threads
 from numbasync.device.device import Device
-from numbasync.device.staging_ring import Patience
+from numbasync.device.staging_ring import Deadline
 from numbasync.ops.prerequisites import attempt, on_worker
 from numbasync.tensors import parallel_copy
-from numbasync.tensors.parallel_copy import HostArray, Together
+from numbasync.tensors.parallel_copy import HostArray, ParallelCopy
 
 if TYPE_CHECKING:
     from numbasync.device.storage import Storage
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _BYTES = np.dtype(np.uint8)
 
 
-class Reading:
+class HostStaging:
     """A preparation: elements of a host array are copied to where the caller cannot change them.
 
     Attributes:
@@ -41,7 +41,7 @@ class Reading:
         is_shared: others may need it as well as the operation that does it.
     """
 
-    def __init__(self, work: Together[Any], patience: Patience | None = None) -> None:
+    def __init__(self, work: ParallelCopy[Any], patience: Deadline | None = None) -> None:
         self.aside = work
         self.is_shared = False
         self._patience = patience
@@ -49,24 +49,24 @@ class Reading:
     def run(self) -> None:
         """Do it, or wait until another thread has; hardly waiting for the device."""
         if self._patience is not None:
-            self._patience.hurry()
+            self._patience.expedite()
         self.aside.run()
 
     def future(self, if_closed: Callable[[], object]) -> asyncio.Future[BaseException | None]:
         """The same by a thread that copies, while the running loop turns; see `beside`."""
-        submit = partial(copy_threads.background, partial(attempt, self.aside))
+        submit = partial(copy_threads.submit_with_result, partial(attempt, self.aside))
         return on_worker(submit, self, if_closed)
 
     def stop(self) -> None:
         """Leave out what has not been read yet; wait until no thread reads any more."""
         if self._patience is not None:
-            self._patience.hurry()
+            self._patience.expedite()
         self.aside.stop()
 
 
-def read(ctx: Context, need: Reading) -> Generator[Preparation, None, None]:
+def read(ctx: Context, need: HostStaging) -> Generator[Prerequisite, None, None]:
     """Steps: while the loop turns if the caller waits for the operation, else on the spot."""
-    whole = ctx.whole
+    whole = ctx.root
     if not whole.awaited:
         need.run()
         return
@@ -78,7 +78,7 @@ def read(ctx: Context, need: Reading) -> Generator[Preparation, None, None]:
         whole.reading = None
 
 
-class Landing:
+class StagedCopyBack:
     """What the device has copied to the host, on its way to where the caller wants it: once the
     device is through, by whoever settles the submission; or, while the caller waits for it, by
     the threads that copy.
@@ -94,7 +94,7 @@ class Landing:
         self._there = True
         if self._awaited:
             with suppress(RuntimeError):  # no thread can be started; then who waits does it
-                copy_threads.give(self._try)
+                copy_threads.submit(self._try)
         else:
             self._work.run()
 
@@ -105,7 +105,7 @@ class Landing:
             self._try()
 
     @property
-    def is_open(self) -> bool:
+    def is_pending(self) -> bool:
         """Whether the device is through and the elements are not where they are to be."""
         return self._there and not self._work.is_over
 
@@ -119,9 +119,9 @@ class Landing:
 
     def wait(self) -> Generator[Any, None, None]:
         """`run` by other threads, while the loop turns. Errors come with the result."""
-        if self.is_open:
+        if self.is_pending:
             with suppress(RuntimeError):
-                yield from asyncio.wrap_future(copy_threads.background(self._try))
+                yield from asyncio.wrap_future(copy_threads.submit_with_result(self._try))
 
     def _try(self) -> None:
         with suppress(Exception):
@@ -148,13 +148,13 @@ class Staging:
         self._queue = ctx.queue
         self._ring = ctx.device.ring
         self._storage = storage
-        self._patience = Patience()
+        self._patience = Deadline()
         self._lock = threading.Lock()
         ctx.submission.nbytes += held(ctx.device, array.nbytes)
         source = parallel_copy.plain(array)
         size = parallel_copy.part_bytes(source.nbytes, self._ring.CHUNK)
-        work = Together(parallel_copy.pieces(source, size), self._stage)
-        self.reading = Reading(work, self._patience)
+        work = ParallelCopy(parallel_copy.pieces(source, size), self._stage)
+        self.reading = HostStaging(work, self._patience)
 
     def _stage(self, part: tuple[int, HostArray]) -> None:
         offset, piece = part

@@ -30,10 +30,10 @@ from numbasync.layout import Layout
 from numbasync.ops import submission_queue
 from numbasync.ops.context import Context
 from numbasync.ops.op import DeviceOp
-from numbasync.ops.operands import refusing
+from numbasync.ops.operands import suppress_unused_warnings
 from numbasync.ops.pickling import Copied
 from numbasync.tensors.array_methods import ArrayMethods, NoOperators
-from numbasync.tensors.array_spec import Contiguous, array_key
+from numbasync.tensors.array_spec import ArraySpec, array_key
 from numbasync.tensors.copies import HostArray
 from numbasync.tensors.copy_ops import Convert, Memcpy, ToHost
 from numbasync.tensors.export_array import PROTOCOLS, Lending
@@ -78,7 +78,7 @@ class Tensor(Copied, Lending, ArrayMethods):
         self._layout = at
         self.own_storage = storage
         self.own_handle: protocols.Array | None = None
-        self._kind: Contiguous | None = None  # of one that fills its storage
+        self._kind: ArraySpec | None = None  # of one that fills its storage
         self._key: protocols.ArrayKey | None = None
         self._fingerprint = -1
         self._former: tuple[weakref.ref[Storage], int] | None = None
@@ -90,11 +90,11 @@ class Tensor(Copied, Lending, ArrayMethods):
         ctx: Context, shape: layout.Shape, dtype: np.dtype[Any], scratch: bool = False
     ) -> Tensor:
         """An uninitialised tensor for work enqueued with `ctx`; `scratch`: nobody else sees it."""
-        kind = Contiguous(shape, dtype)
+        kind = ArraySpec(shape, dtype)
         return Tensor.of(ctx.device, (ctx.scratch if scratch else ctx.alloc)(kind.nbytes), kind)
 
     @staticmethod
-    def of(device: Device, storage: Storage, kind: Contiguous) -> Tensor:
+    def of(device: Device, storage: Storage, kind: ArraySpec) -> Tensor:
         """The tensor that fills a new storage."""
         made = Tensor(device, storage, kind.at, kind.dtype)
         made._kind = kind
@@ -375,7 +375,7 @@ def memcpy(dst: Tensor | HostArray, src: Tensor | HostArray | SharedTensor) -> D
     src = src.tensor if isinstance(src, SharedTensor) else plain(src)
     for name, side in (("dst", dst), ("src", src)):
         if not isinstance(side, Tensor | np.ndarray):
-            with refusing((dst, src)):
+            with suppress_unused_warnings((dst, src)):
                 raise OperationError(
                     f"{name} of memcpy is a tensor or a NumPy array, not {type(side).__name__} "
                     f"({side!r:.60}).\n"

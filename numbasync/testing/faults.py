@@ -158,7 +158,7 @@ def _allocation(injected: Injected) -> Iterator[None]:
     refused: list[int] = []  # who is refused tries once more, after a collection
 
     def make(allocate: Callable[..., Any]) -> Callable[..., Any]:
-        def refusing(nbytes: int, stream: protocols.Stream) -> Any:
+        def suppress_unused_warnings(nbytes: int, stream: protocols.Stream) -> Any:
             if refused and refused.pop() == nbytes:
                 raise OutOfDeviceMemoryError(f"{nbytes:,} bytes: an injected fault.")
             if injected.now():
@@ -166,7 +166,7 @@ def _allocation(injected: Injected) -> Iterator[None]:
                 raise OutOfDeviceMemoryError(f"{nbytes:,} bytes: an injected fault.")
             return allocate(nbytes, stream)
 
-        return refusing
+        return suppress_unused_warnings
 
     pool = injected.device.pool
     nothing_at_hand: Callable[[Any], Any] = lambda _: lambda nbytes: None  # noqa: E731
@@ -223,7 +223,7 @@ def _device(injected: Injected) -> Iterator[None]:
         _on_streams(injected, "write", write),
         _on_streams(injected, "fault", fault),
         _on_streams(injected, "query", unless_lost),
-        _on_streams(injected, "glance", raising),
+        _on_streams(injected, "spin_poll", raising),
         _on_streams(injected, "synchronize", raising),
     ):
         try:

@@ -15,7 +15,7 @@ from numbasync.batch.run.replay import BatchGraph
 from numbasync.batch.run.run import BatchOp
 from numbasync.errors import BatchStateError, KernelError
 from numbasync.testing import counters, gate, inject
-from tests.common import add_one, only_at_once, used
+from tests.common import add_one, only_fast_path, used
 
 F32 = np.float32
 X = np.random.default_rng(1).normal(0, 2, 1200).astype(F32)
@@ -37,7 +37,7 @@ RECORDS: dict[str, Callable[[na.CommandBatch], Any]] = {
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    only_at_once(monkeypatch, (BatchOp, "steps"), (Read, "steps"), (BatchGraph, "enqueue"))
+    only_fast_path(monkeypatch, (BatchOp, "steps"), (Read, "steps"), (BatchGraph, "enqueue"))
     return monkeypatch
 
 

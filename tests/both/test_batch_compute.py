@@ -23,7 +23,7 @@ from numbasync.errors import (
     OperationError,
 )
 from numbasync.testing import counters, gate, inject
-from tests.common import add_one, only_at_once, used
+from tests.common import add_one, only_fast_path, used
 
 F32 = np.float32
 X = np.random.default_rng(1).normal(0, 2, 1200).astype(F32)
@@ -84,7 +84,7 @@ def all_of(found: Any) -> tuple[Any, ...]:
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    only_at_once(monkeypatch, (Compute, "steps"))
+    only_fast_path(monkeypatch, (Compute, "steps"))
     return monkeypatch
 
 
@@ -108,7 +108,7 @@ def test_it_gives_what_executing_and_reading_gives(
         ids = record(b)
         if turn == 2 and patch is not None:
             patch.undo()
-            patch.setattr(Compute, "at_once", lambda *_: False)
+            patch.setattr(Compute, "try_enqueue", lambda *_: False)
         before = counters()
         have = all_of(b.compute_op(*ids).sync_on(stream))
         after = counters()
@@ -324,11 +324,11 @@ def test_a_batch_runs_once(device: na.Device, first: str) -> None:
     elif first == "execute":
         b.execute_sync()
     elif first == "op":
-        b.op().silence()
+        b.op().suppress_warning()
     elif first == "graph":
         b.graph()
     else:
-        b.compute_op(y).silence()
+        b.compute_op(y).suppress_warning()
     for again in (b.compute, b.compute_sync, b.compute_op):
         with pytest.raises(AlreadySubmittedError, match="runs once"):
             again(y)

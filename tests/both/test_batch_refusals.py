@@ -32,7 +32,7 @@ def double(x: Any) -> Any:
 
 def not_run() -> na.DeviceOp[na.Tensor]:
     op = na.zeros(6)
-    op.silence()
+    op.suppress_warning()
     return op
 
 

@@ -39,7 +39,7 @@ def plant(device: na.Device, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plant]
         error = DeviceLostError("a planted fault")
         # Items: what is undone by assignment stays on the backend's stream, which is used again.
         monkeypatch.setitem(vars(stream.backend), "fault", lambda: error)
-        monkeypatch.setitem(vars(stream.backend), "vouched", lambda: 0)
+        monkeypatch.setitem(vars(stream.backend), "verified_sequence", lambda: 0)
         return error
 
     yield plant

@@ -18,7 +18,7 @@ import pytest
 
 import numbasync as na
 from numbasync.device import reactor
-from numbasync.device.reactor import PATIENCE, Doorbell
+from numbasync.device.reactor import PATIENCE, Waker
 from numbasync.testing import Gate, settle
 from numbasync.tools import cli
 from tests.common import waited
@@ -81,13 +81,13 @@ def test_a_thread_that_computes_delays_a_wake_up_by_one_switch_interval(
 ) -> None:
     interval = 0.02
     began = [0.0]
-    ring = Doorbell.ring
+    ring = Waker.notify
 
-    def note_ring(bell: Doorbell) -> None:
+    def note_ring(bell: Waker) -> None:
         began[0] = time.perf_counter()  # a device made of Python waits for the interpreter, too
         ring(bell)
 
-    monkeypatch.setattr(Doorbell, "ring", note_ring)
+    monkeypatch.setattr(Waker, "notify", note_ring)
 
     async def wake_up_by_the_device(call_later: Callable[..., None]) -> float:
         def open_gate() -> None:
@@ -172,7 +172,7 @@ def test_a_loop_has_one_descriptor_made_when_it_first_sleeps(
 ) -> None:
     streams = [device.new_stream() for _ in range(4)]
     run(loop, rung_once(stream))
-    monkeypatch.setattr(Doorbell, "_spare", [])  # those of loops before
+    monkeypatch.setattr(Waker, "_spare", [])  # those of loops before
     monkeypatch.setattr(type(device.backend), "spin_seconds", 60.0)
 
     async def main() -> None:

@@ -204,13 +204,13 @@ async def test_of_two_who_wait_one_may_go(device: na.Device, stream: na.Stream, 
 async def test_a_thread_that_blocks_for_it_waits_as_well(
     device: na.Device, stream: na.Stream, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    blocks, run = threading.Event(), reentrancy.Turn.run
+    blocks, run = threading.Event(), reentrancy.OneShotEvent.run
 
-    def noted(turn: reentrancy.Turn) -> None:
+    def noted(turn: reentrancy.OneShotEvent) -> None:
         blocks.set()
         run(turn)
 
-    monkeypatch.setattr(reentrancy.Turn, "run", noted)
+    monkeypatch.setattr(reentrancy.OneShotEvent, "run", noted)
     z = await na.zeros(4)
     gate.close()
     with na.limit(ops=1):
@@ -285,12 +285,12 @@ def test_ctrl_c_at_the_end_of_a_loop_stops_all_that_it_waits_for(
     z = na.zeros(4).sync()
     blocked: list[Any] = []
 
-    def run(room: backpressure.Room) -> None:
+    def run(room: backpressure.Capacity) -> None:
         blocked.append(room)
         gate.open()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(backpressure.Room, "run", run)
+    monkeypatch.setattr(backpressure.Capacity, "run", run)
 
     async def main() -> None:
         gate.close()
@@ -315,13 +315,13 @@ async def test_who_waits_for_long_piles_up_nothing(
     device: na.Device, stream: na.Stream, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: list[Callable[[], None]] = []
-    when_settled = reentrancy.Turn.when_settled
+    when_settled = reentrancy.OneShotEvent.when_settled
 
-    def noted(turn: reentrancy.Turn, call: Callable[[], None]) -> None:
+    def noted(turn: reentrancy.OneShotEvent, call: Callable[[], None]) -> None:
         looks.append(call)
         when_settled(turn, call)
 
-    monkeypatch.setattr(reentrancy.Turn, "when_settled", noted)
+    monkeypatch.setattr(reentrancy.OneShotEvent, "when_settled", noted)
     monkeypatch.setattr(prerequisites, "LOOK_AGAIN", 0.001)
     z = await na.zeros(4)
     gate.close()

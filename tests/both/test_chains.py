@@ -66,7 +66,7 @@ def test_a_stream_in_brackets_counts_for_what_is_made_of_the_launch(
         future = make(add_one[1, 4, stream](z)).schedule(stream)
         assert future.stream is stream
         future.sync()
-        op.silence()
+        op.suppress_warning()
 
 
 def test_parts_that_name_different_streams_are_refused(

@@ -303,7 +303,7 @@ async def test_a_question_that_fails_elsewhere_is_nobodys_error(
     with Gate(one):
         future = na.spawn(add_one(z), one)
         with monkeypatch.context() as patch:
-            patch.setattr(na.Stream, "give_up", give_up)
+            patch.setattr(na.Stream, "query_device", give_up)
             device.ask()
         assert one in asked
     await future

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import numbasync as na
 from numbasync.device import address_map
-from numbasync.device.storage import Lender, Storage
+from numbasync.device.storage import BorrowedOwner, Storage
 from numbasync.ops.context import Context
 from numbasync.testing import Gate, seeded
 from tests.lenders import lend, seen
@@ -114,7 +114,8 @@ def _writers_only(after: Callable[..., None]) -> Callable[..., None]:
 
 PLANTED: dict[str, tuple[Any, str, Callable[[Any], Any]]] = {
     "every use has a record of its own": (
-        address_map, "storage_of", lambda _: lambda device, memory: Storage(Lender(device), memory),
+        address_map, "storage_of",
+        lambda _: lambda device, memory: Storage(BorrowedOwner(device), memory),
     ),
     "what overlaps is not linked": (Storage, "link", lambda _: lambda self, other: None),
     "a link works one way": (

@@ -486,12 +486,12 @@ def test_quick_launches_again_after_the_graph_has_gone(
     z = na.zeros(8).sync()
     graph = add_one(z).graph_on(stream)
     graph.launch().sync()
-    assert z.storage.plain_device is None
+    assert z.storage.fast_path_device is None
     del graph
     gc.collect()
     for _ in range(3):
         add_one(z).sync()
-    assert z.storage.plain_device is device.backend
+    assert z.storage.fast_path_device is device.backend
     assert host(z) == [4] * 8
 
 

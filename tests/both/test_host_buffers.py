@@ -163,7 +163,7 @@ async def test_copy_from_and_copy_to_say_what_does_not_fit(device: na.Device) ->
     wrong: Any = [1, 2, 3, 4]
     with pytest.raises(OperationError, match="not list"):
         t.copy_from(wrong)
-    t.copy_from(t.shared()).silence()
+    t.copy_from(t.shared()).suppress_warning()
 
 
 # --- rows at a pitch -----------------------------------------------------------------------------

@@ -161,7 +161,7 @@ async def test_a_shared_download_is_there_for_everyone(
     array, out = numbers(3 * CHUNK), np.zeros(3 * CHUNK, np.uint8)
     t = await na.from_host(array)
     copied = na.memcpy(out, t).shared()
-    made, landing = [], staging.Landing
+    made, landing = [], staging.StagedCopyBack
 
     def noting(dst: Any, src: Any, awaited: bool) -> Any:
         made.append(awaited)
@@ -232,7 +232,7 @@ async def test_what_fails_at_the_end_is_the_awaiters(
 
 async def test_nothing_stays_behind(device: na.Device, monkeypatch: pytest.MonkeyPatch) -> None:
     blocks: list[weakref.ref[Any]] = []
-    landing = staging.Landing
+    landing = staging.StagedCopyBack
 
     def noting(dst: Any, src: Any, awaited: bool) -> Any:
         assert awaited

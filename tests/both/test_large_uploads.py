@@ -490,7 +490,7 @@ def test_threads_that_need_the_ring_at_once_make_one(
 
     def take() -> Any:
         at_once.wait()
-        return made.take(staging_ring.Patience())
+        return made.take(staging_ring.Deadline())
 
     taken = [result() for result in [begin(take) for _ in range(4)]]
     assert next(calls) == 1

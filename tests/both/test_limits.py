@@ -13,7 +13,7 @@ import pytest
 import numbasync as na
 from numbasync.device.submission import Submission
 from numbasync.errors import CallerError
-from numbasync.ops.backpressure import Admission, Room
+from numbasync.ops.backpressure import Admission, Capacity
 from numbasync.testing import Gate, counters, inject, settle
 from tests.common import add_one, fresh
 
@@ -82,13 +82,13 @@ async def test_no_more_bytes_are_in_flight_than_allowed(
 async def test_who_waits_for_bytes_counts_the_operations_that_go_meanwhile(
     device: na.Device, stream: na.Stream, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other, looks, is_there = device.new_stream(), list[Room](), Room.is_there
+    other, looks, is_available = device.new_stream(), list[Capacity](), Capacity.is_available
 
-    def noted(room: Room) -> bool:
+    def noted(room: Capacity) -> bool:
         looks.append(room)
-        return is_there(room)
+        return is_available(room)
 
-    monkeypatch.setattr(Room, "is_there", noted)
+    monkeypatch.setattr(Capacity, "is_available", noted)
     gate.close()
     na.limit(ops=2, bytes=4000)
     try:
@@ -256,14 +256,14 @@ def test_who_waits_can_be_looked_at_while_other_threads_begin_to_wait(
     na.zeros(4).async_on(stream)
     is_over = threading.Event()
 
-    def room(nbytes: int) -> Room:
-        return Room(Admission(device), Submission(stream, ""), nbytes)
+    def room(nbytes: int) -> Capacity:
+        return Capacity(Admission(device), Submission(stream, ""), nbytes)
 
     def work() -> None:
         with na.use_device(device):
             while not is_over.is_set():
                 mine = room(2000)
-                assert not mine.is_there()
+                assert not mine.is_available()
                 mine.taken()
 
     before = sys.getswitchinterval()
@@ -271,12 +271,12 @@ def test_who_waits_can_be_looked_at_while_other_threads_begin_to_wait(
     threads = [threading.Thread(target=work) for _ in range(2)]
     try:
         first, others = room(4), [room(2000) for _ in range(100)]
-        assert not any(other.is_there() for other in others)
+        assert not any(other.is_available() for other in others)
         sys.setswitchinterval(1e-6)
         for thread in threads:
             thread.start()
         for _ in range(20_000):
-            assert first.is_there()
+            assert first.is_available()
     finally:
         is_over.set()
         for thread in threads:

@@ -106,7 +106,7 @@ async def test_one_who_awaits_alone_needs_no_mark(
         self.synchronize()
         return True
 
-    monkeypatch.setattr(type(stream.backend), "glance", patient)
+    monkeypatch.setattr(type(stream.backend), "spin_poll", patient)
     z = await na.zeros(4).schedule(stream)  # which nobody has looked at in vain
     await add_one(z).schedule(stream)  # what is compiled is waited for by its preparation
     await settle(device)

@@ -21,7 +21,7 @@ def test_an_operation_is_not_compared_with_values(device: na.Device, other: Any)
     for compare in (lambda: op == other, lambda: op != other, lambda: other == op):
         with pytest.raises(OperationError, match=r"\(await op\) == other"):
             compare()
-    op.silence()
+    op.suppress_warning()
 
 
 def test_an_operation_has_no_truth_and_no_elements(device: na.Device) -> None:
@@ -47,7 +47,7 @@ def test_operations_are_kept_in_containers(device: na.Device) -> None:
     both.remove(two)
     assert two not in both
     for op in (one, two):
-        op.silence()
+        op.suppress_warning()
 
 
 # --- closures that would have to be awaited ---

@@ -82,7 +82,7 @@ def test_what_has_no_name_is_refused_by_pickle_and_taken_by_cloudpickle(
         with pytest.raises(pickle.PicklingError, match=r"local.<locals>.inner.*\n.*cloudpickle"):
             pickle.dumps(thing)
         if isinstance(thing, na.DeviceOp):
-            thing.silence()
+            thing.suppress_warning()
     result = kernel(na.zeros(100), x).sync()
     data = cloudpickle.dumps((kernel, result, kernel(na.zeros(100), x).output().to_host()))
     here, _, op = cloudpickle.loads(data)
@@ -326,7 +326,7 @@ def test_a_launch_is_unpickled_without_callers(
         [python, "-c", script], capture_output=True, text=True, env=env, timeout=60
     )
     assert (done.stdout, done.stderr) == ("[1. 3.]\n", "")
-    op.silence()
+    op.suppress_warning()
 
 
 def test_a_shared_operation_runs_once_where_it_comes() -> None:
@@ -350,7 +350,7 @@ def test_the_numbers_of_this_process_stay_here(device: na.Device) -> None:
     assert part.fingerprint >= 0 and op._kind.fingerprint >= 0
     copied = again(op)
     found, kind = again(part), copied._kind
-    copied.silence()
+    copied.suppress_warning()
     assert found._fingerprint == kind._fingerprint == -1 and kind.nbytes == t.nbytes
     assert found.fingerprint == part.fingerprint  # here they stand for the same
 

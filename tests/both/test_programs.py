@@ -22,7 +22,7 @@ from numbasync.graphs.buffer_leases import Standing
 from numbasync.graphs.recorder import Recorder
 from numbasync.graphs.recording import Order, Recorded
 from numbasync.ops.context import Context
-from numbasync.ops.shared_run import Once
+from numbasync.ops.shared_run import SharedRun
 from numbasync.tensors import copies
 from numbasync.tensors.tensor import Tensor
 from tests.programs import compiled, machine
@@ -85,7 +85,7 @@ def _own_record(view: Callable[..., Tensor]) -> Callable[..., Tensor]:
         record.pool, record.memory, record.readers = mine.pool, mine.memory, {}
         record.writer, record.holders = None, 1
         record.links, record.identity = None, id(record)
-        record.plain_device, record.standing = mine.plain_device, None
+        record.fast_path_device, record.standing = mine.fast_path_device, None
         KEPT.append((mine, record))  # its finaliser would free the memory
         made.own_storage = record
         return made
@@ -104,19 +104,19 @@ def _follows_for_ever(wait_for: Callable[..., None]) -> Callable[..., None]:
     return planted
 
 
-def _alone(self: Once[Any], ctx: Context) -> Any:
-    """`Once.steps` that does not order those who come later behind the first."""
+def _alone(self: SharedRun[Any], ctx: Context) -> Any:
+    """`SharedRun.steps` that does not order those who come later behind the first."""
     if self._steps is not None:
         steps, self._steps = self._steps, None
         self._value = yield from steps(ctx)
     return self._value
 
 
-def _is_not_told(tell_graphs: Callable[..., None]) -> Callable[..., None]:
+def _is_not_told(invalidate_graphs: Callable[..., None]) -> Callable[..., None]:
     def planted(self: Storage) -> None:
         graphs = [graph for ref in self.standing or () if (graph := ref()) is not None]
         before = [dict(graph.dirty) for graph in graphs]
-        tell_graphs(self)
+        invalidate_graphs(self)
         for graph, dirty in zip(graphs, before, strict=True):
             graph.dirty = dirty
 
@@ -149,7 +149,7 @@ PLANTED: dict[str, tuple[Any, str, Callable[[Any], Any]]] = {
     "done as soon as it is submitted": (
         Stream, "advance", lambda advance: lambda self: advance(self) and self._sequence,
     ),
-    "a graph is not told who uses its buffers": (Storage, "tell_graphs", _is_not_told),
+    "a graph is not told who uses its buffers": (Storage, "invalidate_graphs", _is_not_told),
     "a buffer of a graph is an ordinary one": (Storage, "stand", lambda _: lambda self, _: None),
     "a launch of a graph takes no lease": (
         Standing, "take", lambda _: lambda self, ctx: [],

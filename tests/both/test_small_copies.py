@@ -13,7 +13,7 @@ import pytest
 import numbasync as na
 from numbasync.errors import AccessConflictError, DTypeError, ShapeError
 from numbasync.tensors import parallel_copy
-from numbasync.tensors.array_spec import Contiguous, contiguous
+from numbasync.tensors.array_spec import ArraySpec, contiguous
 from numbasync.tensors.create_ops import element
 from numbasync.testing import Gate, settle
 from tests.common import add_one, used
@@ -224,7 +224,7 @@ def test_shapes_and_dtypes_that_are_known_again_are_checked_all_the_same() -> No
     assert contiguous(3, Changing, records=True).dtype.names == ("a",)
     labelled = np.dtype("f4", metadata={"unit": "m"})
     assert contiguous(3, labelled).dtype.metadata == {"unit": "m"}
-    assert Contiguous((2, 3), np.dtype("i2")).fingerprint == contiguous((2, 3), "i2").fingerprint
+    assert ArraySpec((2, 3), np.dtype("i2")).fingerprint == contiguous((2, 3), "i2").fingerprint
 
 
 def test_elements_that_are_known_again_are_the_same_bits() -> None:

@@ -99,12 +99,14 @@ def test_a_ticker_is_undisturbed_while_a_kernel_of_500_ms_runs(
 
 
 # How a loop learns that the device has passed a point, each way made the only one.
-NO_GLANCE = "stream.CudaStream.glance = lambda self: False; "
-LOOKS = NO_GLANCE + "wakeup.host_function = lambda: 0"
-SLEEPS = NO_GLANCE + "wakeup._begun = True; wakeup._compile(); device.CudaDevice.spin_seconds = 0.0"
+NO_GLANCE = "stream.CudaStream.spin_poll = lambda self: False; "
+LOOKS = NO_GLANCE + "host_callback.host_function = lambda: 0"
+SLEEPS = NO_GLANCE + (
+    "host_callback._begun = True; host_callback._compile(); device.CudaDevice.spin_seconds = 0.0"
+)
 PATHS = {
-    "glances": ("word", "native.ready()"),
-    "no compiled calls": ("word", "native.begin = lambda: None"),
+    "glances": ("word", "fast_calls.ready()"),
+    "no compiled calls": ("word", "fast_calls.begin = lambda: None"),
     "counter polling": ("word", LOOKS),
     "event polling": ("event", LOOKS),
     "native wake-up": ("word", SLEEPS),
@@ -121,7 +123,7 @@ def test_every_completion_path_passes_the_same_suite(
     env.pop("PYTHONWARNINGS")
     program = f"""
 import sys, pytest
-from numbasync.backend.cuda import device, native, stream, wakeup
+from numbasync.backend.cuda import device, fast_calls, host_callback, stream
 {change}
 sys.exit(pytest.main([
     "-q", "-x", "-p", "numbasync.testing.plugin", "--device", "cuda",
@@ -195,7 +197,7 @@ async def test_a_ring_says_that_all_went_well_so_the_driver_is_not_asked(
     else:
         pytest.fail("the driver was asked behind every ring")
     assert watcher.statistics().rings > before.rings
-    assert stream.backend.vouched() == stream.mark() - 1
+    assert stream.backend.verified_sequence() == stream.mark() - 1
 
 
 async def test_the_ring_needs_no_interpreter(
@@ -249,7 +251,7 @@ async def main():
         await future
     except na.errors.DeviceLostError:
         print("asleep", reactor.current().statistics().sleeps > 0)
-        print("vouched", stream.backend.vouched() >= last)
+        print("vouched", stream.backend.verified_sequence() >= last)
 
 na.run(main())
 """

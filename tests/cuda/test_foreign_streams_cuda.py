@@ -458,8 +458,10 @@ def test_streams_that_come_and_go_need_no_more_pages(
     device: na.Device, library: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = pytest.importorskip("numbasync.backend.cuda.completion_words")
-    z, pages, page = na.zeros(SIZE).sync(), [], words.Words._page
-    monkeypatch.setattr(words.Words, "_page", staticmethod(lambda: pages.append(1) or page()))
+    z, pages, page = na.zeros(SIZE).sync(), [], words.CompletionCounters._page
+    monkeypatch.setattr(
+        words.CompletionCounters, "_page", staticmethod(lambda: pages.append(1) or page())
+    )
     for _ in range(200):
         add_one(z).sync_on(library.stream())
     assert len(pages) <= 1
@@ -585,7 +587,7 @@ async def test_a_stream_that_another_library_captures_is_left_alone(device: na.D
             for run in (op.async_on, op.sync_on, partial(na.spawn, op)):
                 with pytest.raises(StateError, match="captures the stream"):
                     run(s)
-            op.silence()
+            op.suppress_warning()
             for refused in (ours.synchronize, lambda: event.record(s), lambda: event.wait(s)):
                 with pytest.raises(StateError, match="captures the stream"):
                     refused()

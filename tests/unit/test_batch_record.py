@@ -200,7 +200,7 @@ def test_dir_shows_what_programs_call_and_nothing_else() -> None:
     b = na.CommandBatch(na.devices("cpu")[0])
     x = b.upload(np.zeros(3, np.float32))
     of_batch = (
-        "absent captured check_device closed failed made makers own planned ran ran_at_once "
+        "absent captured check_device closed failed made makers own planned ran ran_fast "
         "recorder replayed there"
     )
     hidden = [(b, of_batch), (x, "recorder"), (b.plan(), "prepared")]

@@ -127,7 +127,7 @@ def test_a_lambda_with_a_name_is_a_kernel() -> None:
 def test_a_kernel_of_the_simulator_is_refused_by_name() -> None:
     program = (
         "from numba import cuda\n"
-        "from numbasync.signature import check_kernel\n"
+        "from numbasync.launch.parameters import check_kernel\n"
         "@cuda.jit\n"
         "def k(x): pass\n"
         "try: check_kernel(k)\n"

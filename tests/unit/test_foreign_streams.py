@@ -140,7 +140,7 @@ def test_the_cpu_device_refuses_streams_of_cuda(cpu: na.Device, taker: str) -> N
             RUNNERS[taker](op, Theirs())
     assert cpu.policy is policy
     assert cpu.in_flight.ops == 0
-    op.silence()
+    op.suppress_warning()
     assert (z.to_host().sync() == 0).all()
 
 
@@ -152,7 +152,7 @@ def test_what_is_no_stream_is_refused_as_before(cpu: na.Device, taker: str) -> N
             TAKERS[taker](cpu, cpu.new_stream(), "a stream")
         else:
             RUNNERS[taker](op, "a stream")
-    op.silence()
+    op.suppress_warning()
 
 
 def test_the_cpu_device_refuses_events_of_cuda() -> None:

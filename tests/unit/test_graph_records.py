@@ -40,7 +40,7 @@ def test_a_graph_takes_its_place_at_its_buffers_while_nobody_leases_them(
     stand, seen = Storage.stand, list[tuple[bool, bool]]()
 
     def watched(self: Storage, standing: Any) -> None:
-        seen.append((held(device.leasing), held(sharing)))
+        seen.append((held(device.submit_lock), held(sharing)))
         stand(self, standing)
 
     monkeypatch.setattr(Storage, "stand", watched)

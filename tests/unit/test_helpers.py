@@ -19,7 +19,7 @@ def test_settling_waits_for_what_was_given() -> None:
         assert done.is_set()
         settled.set()
 
-    copy_threads.give(call)
+    copy_threads.submit(call)
     waiting = threading.Thread(target=settle)
     waiting.start()
     assert not settled.wait(0.01)
@@ -30,8 +30,8 @@ def test_settling_waits_for_what_was_given() -> None:
 
 def test_settling_gives_up_on_a_thread_that_is_held() -> None:
     gate = threading.Event()
-    copy_threads.give(lambda: gate.wait(30))
+    copy_threads.submit(lambda: gate.wait(30))
     copy_threads.settle(0.001)  # returns, and the threads go on
     gate.set()
     copy_threads.settle(30)
-    assert copy_threads.background(lambda: 1).result(30) == 1
+    assert copy_threads.submit_with_result(lambda: 1).result(30) == 1

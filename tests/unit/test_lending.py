@@ -21,7 +21,7 @@ from tests.common import add_one, fresh, saxpy
 from tests.lenders import Lent
 
 
-class Loan:
+class Export:
     """What a device with streams for its consumers lends; `told`: what came with each request."""
 
     protocols = frozenset({"__cuda_array_interface__", "__dlpack__", "__dlpack_device__"})
@@ -47,15 +47,15 @@ class Loan:
 def cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[na.Device]:
     (device, *_) = na.devices("cpu")
     monkeypatch.setattr(
-        type(device.backend), "lend", lambda self, array, memory, keep: Loan(array.array)
+        type(device.backend), "lend", lambda self, array, memory, keep: Export(array.array)
     )
-    Loan.told = []
+    Export.told = []
     with na.use_device(device):
         yield device
 
 
 def told() -> dict[str, Any]:
-    return Loan.told[-1]
+    return Export.told[-1]
 
 
 def test_a_consumer_comes_behind_the_writer_and_the_readers(cpu: na.Device) -> None:
@@ -95,7 +95,7 @@ async def test_what_stands_in_line_is_submitted_first(cpu: na.Device) -> None:
     t = await na.zeros(8)
     with Gate(stream):
         future = na.spawn(fresh()(t), stream)
-        assert hasattr(t, "__dlpack__") and not Loan.told
+        assert hasattr(t, "__dlpack__") and not Export.told
         t.__dlpack__()
         assert told()["after"] == [stream.backend]
     await asyncio.wait_for(asyncio.ensure_future(_wait(future)), 20)

@@ -96,7 +96,7 @@ def test_importing_numbasync_and_declaring_kernels_touches_no_driver() -> None:
         "@na.launcher\n"
         "@cuda.jit\n"
         "def kernel(z: na.KernelOutput): z[0] = 1\n"
-        "na.zeros(3).then(kernel).to_host().silence()\n"
+        "na.zeros(3).then(kernel).to_host().suppress_warning()\n"
         f"print([m for m in {backends!r} if m in sys.modules])\n"
     )
     result = subprocess.run(

@@ -15,7 +15,7 @@ import uvloop
 
 from numbasync.backend import protocols
 from numbasync.device import reactor
-from numbasync.device.reactor import Doorbell
+from numbasync.device.reactor import Waker
 
 
 class FakeStream:
@@ -25,7 +25,7 @@ class FakeStream:
         self.spin_seconds = spin_seconds
         self.passed = 0
         self.looks = 0
-        self.bells: list[tuple[int, protocols.Doorbell]] = []
+        self.bells: list[tuple[int, protocols.Waker]] = []
         self.prompt = True
         self.broken = False
 
@@ -33,11 +33,11 @@ class FakeStream:
         self.looks += 1
         return self.passed
 
-    def wake(self, sequence: int, doorbell: protocols.Doorbell) -> bool:
-        self.bells.append((sequence, doorbell))
+    def wake(self, sequence: int, waker: protocols.Waker) -> bool:
+        self.bells.append((sequence, waker))
         return self.prompt
 
-    def give_up(self) -> bool:
+    def query_device(self) -> bool:
         if self.broken:
             self.passed = sys.maxsize
         return self.broken
@@ -47,7 +47,7 @@ class FakeStream:
         self.passed = sequence
         for number, bell in self.bells:
             if number <= sequence:
-                bell.ring()
+                bell.notify()
 
 
 async def turns(n: int = 6) -> None:
@@ -174,7 +174,7 @@ def test_a_stream_that_breaks_without_ringing_is_found(
     run(loop_factory, main())
 
 
-@pytest.mark.parametrize("method", ["give_up", "wake"])
+@pytest.mark.parametrize("method", ["query_device", "wake"])
 def test_a_question_that_fails_leaves_nobody_waiting(
     loop_factory: Any, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
@@ -187,8 +187,8 @@ def test_a_question_that_fails_leaves_nobody_waiting(
         asked, other, watcher = FakeStream(), FakeStream(), reactor.current()
         monkeypatch.setattr(asked, method, fail)
         first, second = watcher.wait(asked, 1), watcher.wait(other, 1)
-        if method == "give_up":
-            with pytest.raises(OSError, match="give_up failed"):
+        if method == "query_device":
+            with pytest.raises(OSError, match="query_device failed"):
                 await asyncio.wait_for(first, 5)
         else:
             await asyncio.sleep(0.01)
@@ -366,13 +366,13 @@ def test_a_loop_closed_under_its_waiters_is_cleared_away(loop_factory: Any) -> N
 def test_a_forked_child_does_not_ring_its_parents_bells(
     loop_factory: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    parents = Doorbell.take()
-    Doorbell.hand_on(parents)
+    parents = Waker.take()
+    Waker.hand_on(parents)
     monkeypatch.setattr(os, "getpid", lambda: -1)  # as a child sees it
-    own = Doorbell.take()
+    own = Waker.take()
     assert own is not parents
-    Doorbell.hand_on(parents)
-    assert parents not in Doorbell._spare
+    Waker.hand_on(parents)
+    assert parents not in Waker._spare
 
 
 @pytest.mark.parametrize("kind", ["eventfd", "sockets"])
@@ -381,16 +381,16 @@ def test_doorbells_never_block_when_nobody_answers(
 ) -> None:
     if kind == "sockets":
         monkeypatch.delattr(os, "eventfd", raising=False)
-    bell = Doorbell()
+    bell = Waker()
     assert (bell.eventfd >= 0) == (kind == "eventfd")
     for _ in range(100_000):
-        bell.ring()
+        bell.notify()
     bell.clear()
     bell.clear()
     close(bell)
 
 
-def close(bell: Doorbell) -> None:
+def close(bell: Waker) -> None:
     """What no program does: a bell lives as long as the process."""
     if bell.eventfd >= 0:
         os.close(bell.eventfd)
@@ -403,7 +403,7 @@ def test_a_system_without_eventfd_is_rung_through_sockets(
     loop_factory: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(os, "eventfd", raising=False)
-    monkeypatch.setattr(Doorbell, "_spare", [])
+    monkeypatch.setattr(Waker, "_spare", [])
 
     bells: list[Any] = []
 

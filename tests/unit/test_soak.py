@@ -81,7 +81,10 @@ def test_a_soak_that_drifts_fails(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("lost", ["launch", "update"])
 def test_a_soak_notices_what_is_lost(lost: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a launch that does nothing, or data that is not passed, the sums are wrong."""
-    instead = {"launch": lambda graph: na.value(None), "update": lambda graph, op: op.silence()}
+    instead = {
+        "launch": lambda graph: na.value(None),
+        "update": lambda graph, op: op.suppress_warning(),
+    }
     monkeypatch.setattr(na.CudaGraph, lost, instead[lost])
     with pytest.raises(AssertionError):
         soak_graphs.main(["14", "cpu", "--steps", "5"])

@@ -190,7 +190,7 @@ class _View:
         self._keep = keep
 
 
-class CudaLoan:
+class CudaExport:
     """An array as other libraries may take it."""
 
     protocols = frozenset({"__cuda_array_interface__", "__dlpack__", "__dlpack_device__"})

@@ -19,7 +19,7 @@ WORD_BYTES = 64  # a cache line each: the device writes one while the host reads
 _MASK = 0xFFFFFFFF
 
 
-class Word:
+class CompletionCounter:
     """One number: readable here and by native code, writable by the device."""
 
     __slots__ = ("_index", "_view", "address", "device_address")
@@ -37,28 +37,28 @@ class Word:
         self._view[self._index] = value & _MASK
 
 
-class Words:
+class CompletionCounters:
     """Hands out words of pinned pages, which are there until the process ends. A stream keeps
     its words, as it is kept itself.
     """
 
     def __init__(self) -> None:
-        self._spare: list[Word] = []
+        self._spare: list[CompletionCounter] = []
         self._lock = threading.Lock()
 
-    def take(self) -> Word:
+    def take(self) -> CompletionCounter:
         with self._lock:
             if not self._spare:
                 self._spare = self._page()
             return self._spare.pop()
 
-    def give(self, word: Word) -> None:
+    def give(self, word: CompletionCounter) -> None:
         """Nobody writes it any more."""
         with self._lock:
             self._spare.append(word)
 
     @staticmethod
-    def _page() -> list[Word]:
+    def _page() -> list[CompletionCounter]:
         flags = cu.CU_MEMHOSTALLOC_PORTABLE | cu.CU_MEMHOSTALLOC_DEVICEMAP
         result, address = cu.cuMemHostAlloc(PAGE_BYTES, flags)
         if result:
@@ -70,15 +70,17 @@ class Words:
         page = (ctypes.c_uint32 * (PAGE_BYTES // 4)).from_address(int(address))
         view = memoryview(page).cast("B").cast("I")
         return [
-            Word(view, offset // 4, int(address) + offset, cu.CUdeviceptr(int(mapped) + offset))
+            CompletionCounter(
+                view, offset // 4, int(address) + offset, cu.CUdeviceptr(int(mapped) + offset)
+            )
             for offset in range(0, PAGE_BYTES, WORD_BYTES)
         ]
 
 
-class WordMarks:
+class CounterCompletion:
     """Marks of one stream, by its word."""
 
-    def __init__(self, handle: Any, word: Word) -> None:
+    def __init__(self, handle: Any, word: CompletionCounter) -> None:
         self._handle = handle
         self._word = word
         self._address = word.device_address
@@ -105,7 +107,7 @@ class WordMarks:
             self._passed = passed
         return passed
 
-    def release(self, last: int) -> Word | None:
+    def release(self, last: int) -> CompletionCounter | None:
         """Nothing is written any more. The word, for others; None if it may not have `last` yet."""
         if self.completed() < last:
             return None
@@ -113,7 +115,7 @@ class WordMarks:
         return self._word
 
 
-class EventMarks:
+class EventCompletion:
     """Marks of one stream, by an event each: where the device cannot write words."""
 
     def __init__(self, handle: Any) -> None:

@@ -18,8 +18,12 @@ from cuda.core import Device as CoreDevice
 from cuda.core import StreamOptions
 
 from numbasync.backend.cuda import array_exchange, fast_calls, kernels
-from numbasync.backend.cuda.array_exchange import Bridges, CudaForeign, CudaLoan
-from numbasync.backend.cuda.completion_words import EventMarks, WordMarks, Words
+from numbasync.backend.cuda.array_exchange import Bridges, CudaExport, CudaForeign
+from numbasync.backend.cuda.completion_words import (
+    CompletionCounters,
+    CounterCompletion,
+    EventCompletion,
+)
 from numbasync.backend.cuda.copy_kernels import Copiers, CopyCompilation
 from numbasync.backend.cuda.driver import cu, driver_version, enter, fail, name_of
 from numbasync.backend.cuda.graph import CaptureStreams, CudaGraph
@@ -75,7 +79,7 @@ class CudaDevice:
         self.total_memory = _total_memory(ordinal)
         self.limits = _limits(self.core.properties)
         self.has_memory_pools = bool(self.core.properties.memory_pools_supported)
-        self.words = Words()
+        self.words = CompletionCounters()
         self.copiers = Copiers(self)
         self.bridges = Bridges(self)
         self.capture_streams = CaptureStreams(self)
@@ -123,11 +127,11 @@ class CudaDevice:
             return CompletionPath("event", "a word written by the device was not seen here")
         return CompletionPath("word", "cuStreamWriteValue32 works on this device")
 
-    def marks(self, handle: Any) -> WordMarks | EventMarks:
+    def marks(self, handle: Any) -> CounterCompletion | EventCompletion:
         """How a stream of this device tells what it has passed."""
         if self.completion.name == "word":
-            return WordMarks(handle, self.words.take())
-        return EventMarks(handle)
+            return CounterCompletion(handle, self.words.take())
+        return EventCompletion(handle)
 
     # --- what it makes ---
 
@@ -213,8 +217,8 @@ class CudaDevice:
     def foreign(self, obj: object) -> CudaForeign | None:
         return array_exchange.find(self, obj)
 
-    def lend(self, array: CudaArray, memory: CudaMemory, keep: object) -> CudaLoan:
-        return CudaLoan(self, array, memory, keep)
+    def lend(self, array: CudaArray, memory: CudaMemory, keep: object) -> CudaExport:
+        return CudaExport(self, array, memory, keep)
 
     def scalar_key(self, value: object) -> Hashable:
         found: Hashable = kernels.scalar_type(value)

@@ -26,7 +26,7 @@ class Calls(NamedTuple):
     launch: Callable[[int], int]  # a record's address
     mark: Callable[[int, int, int], int]  # a stream, a word's address on the device, a number
     query: Callable[[int], int]  # a stream
-    glance: Callable[[int], int]  # the same, several times until it is idle
+    spin_poll: Callable[[int], int]  # the same, several times until it is idle
     synchronize: Callable[[int], int]  # a stream
     # An address on the device, bytes of the pattern (1, 2, 4), it, how often, a stream.
     fill: Callable[[int, int, int, int, int], int]

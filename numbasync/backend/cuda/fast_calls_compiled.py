@@ -69,7 +69,7 @@ LOOKS = 16
 
 
 @njit(types.int32(_address), nogil=True, cache=True)
-def glance(stream: Any) -> Any:
+def spin_poll(stream: Any) -> Any:
     found = _query(stream)
     for _ in range(LOOKS):
         if found != NOT_READY:

@@ -10,7 +10,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from numbasync.backend.cuda.completion_words import EventMarks, WordMarks, Words
+from numbasync.backend.cuda.completion_words import (
+    CompletionCounters,
+    CounterCompletion,
+    EventCompletion,
+)
 
 
 class Gpu(Protocol):
@@ -24,7 +28,7 @@ class Gpu(Protocol):
 
     ordinal: int
     core: Any
-    words: Words
+    words: CompletionCounters
 
     @property
     def total_memory(self) -> int: ...
@@ -47,7 +51,7 @@ class Gpu(Protocol):
     @property
     def dropped(self) -> Any: ...
 
-    def marks(self, handle: Any) -> WordMarks | EventMarks: ...
+    def marks(self, handle: Any) -> CounterCompletion | EventCompletion: ...
 
     def new_event(self, timing: bool) -> Any: ...
 

@@ -13,14 +13,14 @@ import numpy as np
 from cuda.core import EventOptions, StreamOptions
 
 from numbasync.backend.cuda import fast_calls, host_callback
-from numbasync.backend.cuda.completion_words import Word
+from numbasync.backend.cuda.completion_words import CompletionCounter
 from numbasync.backend.cuda.copy_kernels import THREADS
 from numbasync.backend.cuda.driver import NOT_READY, cu, enter, error_of, fail
 from numbasync.backend.cuda.fill_patterns import pattern
 from numbasync.backend.cuda.kernels import CudaArray, CudaExecutable
 from numbasync.backend.cuda.launch_records import MOST, Record, record
 from numbasync.backend.cuda.pitched_copies import copies_rows, copy_rows, download_rows, upload_rows
-from numbasync.backend.protocols import Doorbell, Work, counters
+from numbasync.backend.protocols import Waker, Work, counters
 from numbasync.errors import DTypeError, InternalError, StateError
 
 if TYPE_CHECKING:
@@ -187,10 +187,10 @@ class CudaStream:
         self._records: dict[Work, Record] = {}
         self._last = 0
         # The number that each ring is behind, and the word that it clears.
-        self._rings: deque[tuple[int, Word]] = deque()
+        self._rings: deque[tuple[int, CompletionCounter]] = deque()
         self._looking = threading.Lock()
         self._vouched = 0
-        self._gate: Word | None = None
+        self._gate: CompletionCounter | None = None
         self._gates = 0
 
     @property
@@ -320,14 +320,15 @@ class CudaStream:
 
     def fault(self) -> BaseException | None:
         # It gives the interpreter away, and a thread that computes may keep it for a switch
-        # interval: see `vouched`. A call that held it would wait for the driver's lock with it,
-        # while whoever has that lock may wait for the interpreter: other libraries' callbacks do.
+        # interval: see `verified_sequence`. A call that held it would wait for the driver's lock
+        # with it, while the holder of that lock may wait for the interpreter: other libraries'
+        # callbacks do.
         result = self._query()
         if not result or result == NOT_READY:
             return None
         return error_of(cu.CUresult(result), "cuStreamQuery")
 
-    def vouched(self) -> int:
+    def verified_sequence(self) -> int:
         # The driver runs no host function behind a fault, so one that has run says that all
         # went well until then.
         with self._looking:
@@ -343,11 +344,11 @@ class CudaStream:
             fail(cu.CUresult(result), "cuStreamQuery")
         return not result
 
-    def glance(self) -> bool:
+    def spin_poll(self) -> bool:
         calls = fast_calls.calls()
         if calls is None:
             return False
-        result = calls.glance(self._number)
+        result = calls.spin_poll(self._number)
         if result and result != NOT_READY:
             fail(cu.CUresult(result), "cuStreamQuery")
         return not result
@@ -368,14 +369,14 @@ class CudaStream:
         if result:
             fail(cu.CUresult(result), "cuStreamSynchronize")
 
-    def wake(self, sequence: int, doorbell: Doorbell) -> bool:
-        if doorbell.eventfd < 0:
+    def wake(self, sequence: int, waker: Waker) -> bool:
+        if waker.eventfd < 0:
             return False
         if not host_callback.host_function():
             return False
         enter(self.device)
         word = self.device.words.take()
-        word.write(doorbell.eventfd + 1)
+        word.write(waker.eventfd + 1)
         # It runs behind all that is enqueued now, which may be more than was asked for.
         ring = self._last, word
         self._rings.append(ring)

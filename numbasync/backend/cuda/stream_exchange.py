@@ -15,7 +15,7 @@ from cuda.core import Stream as CoreStream
 
 from numbasync.backend.cuda.driver import NOT_READY, cu, enter, fail
 from numbasync.backend.cuda.stream import CudaEvent, CudaStream
-from numbasync.backend.protocols import Doorbell
+from numbasync.backend.protocols import Waker
 from numbasync.errors import CallerError, DeviceMismatchError, StateError
 
 if TYPE_CHECKING:
@@ -133,18 +133,18 @@ class ForeignCudaStream(CudaStream):
         self.check_not_captured()
         return super().hold()
 
-    def wake(self, sequence: int, doorbell: Doorbell) -> bool:
+    def wake(self, sequence: int, waker: Waker) -> bool:
         # It comes behind all that the other library has enqueued since: it may be late.
         if not self.is_captured():
-            super().wake(sequence, doorbell)
+            super().wake(sequence, waker)
         return False
 
     def synchronize(self) -> None:
         self.check_not_captured()
         super().synchronize()
 
-    def glance(self) -> bool:
-        return not self.is_captured() and super().glance()
+    def spin_poll(self) -> bool:
+        return not self.is_captured() and super().spin_poll()
 
     def _query(self) -> int:
         return NOT_READY if self.is_captured() else super()._query()
@@ -155,7 +155,7 @@ class ForeignCudaStream(CudaStream):
 
     def release(self) -> None:
         """What it has of this device is used again."""
-        self.vouched()  # gives back the words of rings
+        self.verified_sequence()  # gives back the words of rings
         word = self._marks.release(self._last)
         if word is not None:
             self.device.words.give(word)

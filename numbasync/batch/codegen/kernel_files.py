@@ -22,7 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from numbasync.backend.protocols import WRITTEN
+from numbasync.backend.protocols import SOURCE_ATTR
 from numbasync.batch.codegen import folder_ownership, kernel_cache
 from numbasync.batch.codegen.writer import KernelText
 from numbasync.launch.launcher import Launcher, launcher
@@ -91,7 +91,7 @@ def _load(text: KernelText) -> Launcher:
     module = ModuleType(f"numbasync_{name}", f"A kernel of batches, in {path}.")
     module.__file__ = str(path)
     exec(compile(text.source, str(path), "exec"), module.__dict__)  # noqa: S102 - written here
-    setattr(module, WRITTEN, text.source)
+    setattr(module, SOURCE_ATTR, text.source)
     vars(module).update({known: function.device for known, function in text.functions})
     sys.modules[module.__name__] = module  # where Numba looks for what it kept on disk
     return launcher(may_alias=True)(getattr(module, text.name))

@@ -31,8 +31,8 @@ class Compute(Run[Any]):
                 read.append(np.array(batch.recorder.values[n]))
                 continue
             copy = ToHost(tensor)
-            copy.claim()
-            found = copy.result() if ctx.takes(copy) else (yield from copy.steps(ctx))
+            copy.consume()
+            found = copy.result() if ctx.try_enqueue(copy) else (yield from copy.steps(ctx))
             read.append(found)
             batch.transfers.downloads += bool(found.size)
         return read[0] if len(read) == 1 else tuple(read)

@@ -18,7 +18,7 @@ from numbasync.batch.run.host_tensors import reached
 from numbasync.device.device import Device
 from numbasync.device.storage import MANY_READERS, MemoryPool, Storage
 from numbasync.device.submission import Submission
-from numbasync.tensors.array_spec import Contiguous
+from numbasync.tensors.array_spec import ArraySpec
 from numbasync.tensors.parallel_copy import LARGE
 from numbasync.tensors.tensor import Tensor
 
@@ -45,7 +45,7 @@ class New(NamedTuple):
     """A tensor that a run makes: its node, what it is like, the same with one axis."""
 
     number: int
-    kind: Contiguous
+    kind: ArraySpec
     line: Line
 
 
@@ -153,7 +153,7 @@ class _Text:
             "MOST": MANY_READERS, "ZERO": np.uint32(0),
             "array_on": np.ndarray, "backend": backend, "copied": np.array, "copyto": np.copyto,
             "empty": np.empty, "handle": backend.array, "partial": partial,
-            "is_written_elsewhere": _is_written_elsewhere, "leasing": device.leasing,
+            "is_written_elsewhere": _is_written_elsewhere, "submit_lock": device.submit_lock,
             "locked": backend.host_block,
         }  # fmt: skip
         self._lines: list[str] = []
@@ -174,11 +174,11 @@ class _Text:
         self._add(0, "def enqueue(batch, submission, pool):")
         self._add(1, "values = batch.recorder.values")
         self._take()
-        self._add(1, "with leasing:")
+        self._add(1, "with submit_lock:")
         for n in self._lent_numbers:
             # Asked here: a graph that another thread captures stands at it under this lock.
             self._add(
-                2, f"if s{n}.plain_device is not backend: return None",
+                2, f"if s{n}.fast_path_device is not backend: return None",
                 f"if is_written_elsewhere(s{n}, submission): return None",
             )  # fmt: skip
         self._lease()
@@ -264,7 +264,7 @@ class _Text:
         at = ", ".join(map(self._name, line))
         self._add(1, f"{name} = handle({storage}.memory, {at})")
 
-    def _reach(self, n: int, kind: Contiguous) -> None:
+    def _reach(self, n: int, kind: ArraySpec) -> None:
         arrays = self._name(self._backend.host_arrays(kind.shape, kind.dtype))
         self._add(1, f"h{n}, w{n} = {arrays}(b{n})")
 
@@ -274,7 +274,7 @@ class _Text:
         reads = enumerate(self._reads)
         return [(i, n) for i, n in reads if n in self._kinds and n not in self._on_host]
 
-    def _array(self, kind: Contiguous, block: str) -> str:
+    def _array(self, kind: ArraySpec, block: str) -> str:
         return f"array_on({self._name(kind.shape)}, {self._name(kind.dtype)}, {block})"
 
     def _lease(self) -> None:

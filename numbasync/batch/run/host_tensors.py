@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from numbasync.device.device import Device
-from numbasync.device.storage import Reached, Storage
-from numbasync.tensors.array_spec import Contiguous
+from numbasync.device.storage import HostMapped, Storage
+from numbasync.tensors.array_spec import ArraySpec
 from numbasync.tensors.tensor import Tensor
 
 
-def reached(device: Device, block: Any, kind: Contiguous) -> Tensor:
+def reached(device: Device, block: Any, kind: ArraySpec) -> Tensor:
     """A tensor in page-locked memory of the host."""
     backend = device.backend
-    storage = Storage(Reached(backend), backend.host_memory(block))
+    storage = Storage(HostMapped(backend), backend.host_memory(block))
     return Tensor.of(device, storage, kind)
 
 

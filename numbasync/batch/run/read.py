@@ -26,7 +26,7 @@ class Read(ToHost):
         self._batch = batch
         self._maker = batch.made.get(number)
 
-    def at_once(self, submission: Submission, pool: MemoryPool | None) -> bool:
+    def try_enqueue(self, submission: Submission, pool: MemoryPool | None) -> bool:
         maker = self._maker
         is_open = maker is not None and not maker.done
         if maker is not None and is_open:
@@ -34,9 +34,9 @@ class Read(ToHost):
                 return False  # `steps` orders it
         elif maker is not None and maker.error is not None:
             return False  # and raises that
-        if not super().at_once(submission, pool):
+        if not super().try_enqueue(submission, pool):
             return False
-        if maker is not None and is_open and not maker.is_sure:
+        if maker is not None and is_open and not maker.cannot_fail:
             submission.depends_on(maker)
         self._batch.transfers.downloads += 1
         return True
@@ -67,7 +67,7 @@ class Late(DeviceOp[HostArray]):
         new = {n: t for n, t in memory.tensors.items() if n not in batch.there}
         batch.ran(new, ctx.submission)
         read = Read(batch, self._number)
-        read.claim()
+        read.consume()
         return (yield from read.steps(ctx))
 
     def _describe(self) -> str:

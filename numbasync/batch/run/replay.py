@@ -140,8 +140,8 @@ class BatchGraph:
         for n, source in self._put(given):  # in order behind who uses them
             yield from upload_any(ctx, self._reached[n], source)
         launch = self.graph.launch()
-        launch.claim()
-        if not ctx.takes(launch):
+        launch.consume()
+        if not ctx.try_enqueue(launch):
             yield from launch.steps(ctx)
         return self._launched(ctx.submission, made)
 
@@ -153,7 +153,7 @@ class BatchGraph:
             return None
         if self._put(given):
             return None
-        if not self.graph.launch_at_once(submission):
+        if not self.graph.try_launch(submission):
             return None
         return self._launched(submission, self._copied_out(submission))
 
@@ -162,7 +162,7 @@ class BatchGraph:
         still read the former ones.
         """
         left: list[tuple[int, HostArray]] = []
-        with self.graph.device.leasing:
+        with self.graph.device.submit_lock:
             for n, source in given:
                 if n in self._reached and is_used(self._reached[n]):
                     left.append((n, source))
@@ -178,7 +178,7 @@ class BatchGraph:
             for n, array in made.items():
                 array[...] = self._outputs[n]
 
-        submission.afterwards(copy_out)
+        submission.on_complete(copy_out)
         return made
 
     def _launched(self, submission: Submission, made: dict[int, HostArray]) -> Results[HostArray]:
@@ -211,7 +211,7 @@ class _Through:
 
 
 class _Replay(DeviceOp[Results[HostArray]]):
-    is_quick = True
+    has_fast_path = True
     _made: Results[HostArray] | None = None
 
     def __init__(self, graph: BatchGraph, given: list[tuple[int, HostArray]]) -> None:
@@ -220,12 +220,12 @@ class _Replay(DeviceOp[Results[HostArray]]):
         self._given = given
         self.stream = graph.stream
 
-    def at_once(self, submission: Submission, pool: MemoryPool | None) -> bool:
+    def try_enqueue(self, submission: Submission, pool: MemoryPool | None) -> bool:
         self._made = self._graph.enqueue_at_once(submission, self._given)
         return self._made is not None
 
     def result(self) -> Results[HostArray]:
-        assert self._made is not None  # `at_once` has made it
+        assert self._made is not None  # `try_enqueue` has made it
         return self._made
 
     def steps(self, ctx: Context) -> Steps[Results[HostArray]]:

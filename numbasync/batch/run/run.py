@@ -132,8 +132,8 @@ class Memory:
         """An input with the elements of a host array; at once, if it is small."""
         node = self.prepared.nodes[n]
         made = FromHost(contiguous(node.shape, node.dtype.type), array)
-        made.claim()
-        if made.is_quick and ctx.takes(made):
+        made.consume()
+        if made.has_fast_path and ctx.try_enqueue(made):
             self._keep(n, made.result())
             return
         self._own(ctx, n)
@@ -213,7 +213,7 @@ def _compile(prepared: Prepared, text: KernelText, kernel: Launcher, ctx: Contex
             given.append(_meta(COUNTER) if role == "counter" else value)
     with _naming(text):
         compiling = Compile(kernel, tuple(given))
-        compiling.claim()
+        compiling.consume()
         yield from compiling.steps(ctx)
     engine = kernel.cpu_engine()
     if text.functions and engine.name == "interpreted" and _CHOICE not in engine.why:
@@ -256,7 +256,7 @@ def _meta(dtype: np.dtype[Any]) -> Tensor:
 class Run(DeviceOp[T]):
     """A batch, run once, and what is read by the same submission."""
 
-    is_quick = True
+    has_fast_path = True
     _read: Any = None  # by what was enqueued at once
 
     def __init__(self, batch: BatchRun, prepared: Prepared, reads: tuple[int, ...] = ()) -> None:
@@ -265,7 +265,7 @@ class Run(DeviceOp[T]):
         self._prepared = prepared
         self._reads = reads
 
-    def at_once(self, submission: Submission, pool: MemoryPool | None) -> bool:
+    def try_enqueue(self, submission: Submission, pool: MemoryPool | None) -> bool:
         batch, device = self._batch, submission.stream.device
         ready: Ready | None = self._prepared.ready.get(device)
         if ready is None or batch.device is not device or device.is_limited:
@@ -279,7 +279,7 @@ class Run(DeviceOp[T]):
         if found is None:
             return False
         made, self._read = found
-        batch.ran_at_once(form, made, submission, pool)
+        batch.ran_fast(form, made, submission, pool)
         return True
 
     def run(self, ctx: Context) -> Steps[Memory]:
@@ -331,8 +331,8 @@ def run(ctx: Context, batch: BatchRun, plan: Prepared) -> Steps[Memory]:
             works.append(None)
             continue
         launch = memory.launch(ctx, at, kernel, values)
-        launch.claim()
-        if not (launch.is_quick and ctx.takes(launch)):
+        launch.consume()
+        if not (launch.has_fast_path and ctx.try_enqueue(launch)):
             yield from launch.steps(ctx)
         batch.kernels_launched += 1
         known = launch.plan_on(ctx.device.backend)

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from numbasync.batch.record.nodes import CONSTANT
 from numbasync.batch.record.recorder import Recorder
 from numbasync.device.device import Device
-from numbasync.device.storage import MemoryPool, Reached
+from numbasync.device.storage import HostMapped, MemoryPool
 from numbasync.device.submission import Submission
 from numbasync.errors import DeviceMismatchError
 from numbasync.ops import run as submitting
@@ -103,7 +103,7 @@ class BatchRun:
             self._add(form.tensors(made, self._there, submission), submission)
             self._unmade = None
 
-    def ran_at_once(
+    def ran_fast(
         self, form: Unmade, made: tuple[Any, ...], submission: Submission, pool: MemoryPool
     ) -> None:
         """Work of it is enqueued; what a form has made, in memory of that pool."""
@@ -116,7 +116,7 @@ class BatchRun:
         """
         found = self.there[number]
         uploaded = isinstance(self.recorder.values.get(number), HostBuffer)  # of a graph
-        if not uploaded and not isinstance(found.storage.pool, Reached):
+        if not uploaded and not isinstance(found.storage.pool, HostMapped):
             return found
         maker = self._made[number]
         maker.stream.advance()

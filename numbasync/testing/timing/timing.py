@@ -88,7 +88,7 @@ class Timed(DeviceOp[Any]):
         self._free = False
         self._op = check_op(op, "what is timed")
         self.stream = op.stream
-        op.claim()
+        op.consume()
         self._free = True
         self._start = device.backend.new_event(timing=True)
         self._stop = device.backend.new_event(timing=True)

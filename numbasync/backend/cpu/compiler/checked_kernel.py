@@ -14,7 +14,7 @@ from numbasync.backend.cpu.compiler.program import RECORD_BYTES
 from numbasync.backend.cpu.compiler.translate import translate
 from numbasync.backend.cpu.library.entry_points import RAISED
 from numbasync.backend.cpu.races import rules
-from numbasync.backend.cpu.races.shadow_memory import Shadow
+from numbasync.backend.cpu.races.shadow_memory import ShadowMemory
 from numbasync.backend.protocols import Checks, Dim3, Right
 
 
@@ -65,7 +65,7 @@ class Checked:
         else:
             slab = Slab(nbytes)
         slab.clear([(RECORD_BYTES, nbytes - RECORD_BYTES)])
-        shadow = Shadow(
+        shadow = ShadowMemory(
             checks, grid, block, nbytes, self._fixed_bytes, program.shared, args, rights
         )
         slab.put(rules.STATE, shadow.address)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from numbasync.backend.cpu.compiler.program import Program, Site
 from numbasync.backend.cpu.library import entry_points
 from numbasync.backend.cpu.races import rules
-from numbasync.backend.cpu.races.shadow_memory import Shadow
+from numbasync.backend.cpu.races.shadow_memory import ShadowMemory
 from numbasync.errors import (
     BarrierDivergenceError,
     DataRaceError,
@@ -25,7 +25,7 @@ _Place = tuple[int, ...]
 
 
 def error_of(
-    program: Program, record: Sequence[int], error: Exception, shadow: Shadow | None = None
+    program: Program, record: Sequence[int], error: Exception, shadow: ShadowMemory | None = None
 ) -> Exception:
     """The error to raise.
 
@@ -102,7 +102,12 @@ _FOUND: dict[int, Callable[[str, Site, str, int], Exception]] = {
 
 
 def _race(
-    program: Program, where: str, site: Site, mode: int, place: _Place | list[int], shadow: Shadow
+    program: Program,
+    where: str,
+    site: Site,
+    mode: int,
+    place: _Place | list[int],
+    shadow: ShadowMemory,
 ) -> Exception:
     other = program.sites[int(shadow.state[rules.OTHER_SITE])]
     wrote = bool(shadow.state[rules.OTHER_WROTE])

@@ -28,7 +28,7 @@ from numbasync.backend.compile_errors import compile_error
 from numbasync.backend.cpu.compiler.names import device_function
 from numbasync.backend.cpu.compiler.pipeline import Typing
 from numbasync.backend.cpu.library.entry_points import types as numba_types
-from numbasync.backend.protocols import WRITTEN, ArrayKey
+from numbasync.backend.protocols import SOURCE_ATTR, ArrayKey
 
 # Type checkers do not know all of their names.
 _compiler: Any = compiler
@@ -112,7 +112,7 @@ def _used(function: types.FunctionType, seen: set[types.FunctionType]) -> Iterat
         inner = device_function(value)
         if inner is not None:
             yield from _used(inner, seen)
-        elif not (hasattr(function, WRITTEN) or WRITTEN in function.__globals__):
+        elif not (hasattr(function, SOURCE_ATTR) or SOURCE_ATTR in function.__globals__):
             yield value
 
 

@@ -9,7 +9,7 @@ import types
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from numbasync.backend.protocols import WRITTEN
+from numbasync.backend.protocols import SOURCE_ATTR
 
 T = TypeVar("T")
 # Of all `__future__` statements, the only one that Python 3.11 and later have not made the rule.
@@ -51,7 +51,7 @@ def of_lambda(function: types.FunctionType) -> ast.FunctionDef | None:
 def _definition(function: types.FunctionType) -> tuple[ast.Module, ast.FunctionDef] | None:
     original = function.__code__
     # The whole file: what is imported in it has a say in how a function is compiled.
-    source = getattr(function, WRITTEN, None) or "".join(
+    source = getattr(function, SOURCE_ATTR, None) or "".join(
         linecache.getlines(original.co_filename, function.__globals__)
     )
     try:

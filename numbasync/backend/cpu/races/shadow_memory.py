@@ -13,10 +13,10 @@ from numbasync.backend.protocols import Checks, Dim3, Right, Writers
 # Larger arrays are checked for what is written where, but not for races.
 MOST_ELEMENTS = 1 << 24
 
-Words: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
+CompletionCounters: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
 
-class Shadow:
+class ShadowMemory:
     """The state of one launch, as `accesses` wants it.
 
     Args:
@@ -40,7 +40,7 @@ class Shadow:
     ) -> None:
         blocks, threads = grid[0] * grid[1] * grid[2], block[0] * block[1] * block[2]
         self.grid, self.block = grid, block
-        self.state: Words = np.zeros(rules.WORDS, np.int64)
+        self.state: CompletionCounters = np.zeros(rules.WORDS, np.int64)
         self._arrays: list[np.ndarray[Any, Any]] = []  # which the state has addresses of
         # Memory that is never touched costs nothing: the system hands out zeros when it is.
         self.state[rules.THREADS] = threads
@@ -59,8 +59,8 @@ class Shadow:
         self._put(rules.ATOMIC_TIMES, np.zeros(blocks, np.int64))
         words = self._put(rules.REGIONS, np.zeros(len(args) * rules.REGION_WORDS, np.int64))
         self._regions = words.reshape(-1, rules.REGION_WORDS)
-        self._seen: dict[tuple[int, int, int], Words] = {}
-        self._cells: list[Words] = []
+        self._seen: dict[tuple[int, int, int], CompletionCounters] = {}
+        self._cells: list[CompletionCounters] = []
         for argument, right in zip(args, rights, strict=False):
             array = getattr(argument, "array", None)
             if isinstance(array, np.ndarray) and right is not None:
@@ -81,7 +81,7 @@ class Shadow:
         last = [c[:: rules.CELL_WORDS].copy() for c in self._cells]
         return Writers(self.grid, self.block, [c if c.size else None for c in last])
 
-    def _put(self, word: int, values: Words) -> Words:
+    def _put(self, word: int, values: CompletionCounters) -> CompletionCounters:
         self._arrays.append(values)
         self.state[word] = values.ctypes.data
         return values
@@ -112,7 +112,7 @@ class Shadow:
             words[at : at + 3] = array.strides[axis], right.tile[axis], right.axes[axis]
 
 
-def turns(checks: Checks, count: int) -> Words:
+def turns(checks: Checks, count: int) -> CompletionCounters:
     """Who goes first."""
     if checks.order == "shuffled":
         return np.random.default_rng([checks.seed, count]).permutation(count).astype(np.int64)

@@ -19,7 +19,7 @@ from numbasync.backend.cpu.library.entry_points import types
 from numbasync.backend.cpu.limits import LIMITS
 from numbasync.backend.cpu.runtime import choose_engine, workers
 from numbasync.backend.cpu.runtime.array import CpuArray
-from numbasync.backend.cpu.runtime.export_array import CpuLoan
+from numbasync.backend.cpu.runtime.export_array import CpuExport
 from numbasync.backend.cpu.runtime.graph import CpuGraph
 from numbasync.backend.cpu.runtime.memory import CpuForeign, CpuHost, CpuMemory, CpuPool
 from numbasync.backend.cpu.runtime.seeded import stepping
@@ -124,8 +124,8 @@ class CpuDevice:
             return None
         return CpuForeign(array_protocols.read_dlpack(obj))
 
-    def lend(self, array: CpuArray, memory: object, keep: object) -> CpuLoan:
-        return CpuLoan(array.array, keep)
+    def lend(self, array: CpuArray, memory: object, keep: object) -> CpuExport:
+        return CpuExport(array.array, keep)
 
     def scalar_key(self, value: object) -> Hashable:
         if type(value) is int:

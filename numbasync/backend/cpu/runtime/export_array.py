@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from numbasync.backend.cpu.runtime.streams import CpuStream
 
 
-class CpuLoan:
+class CpuExport:
     """An array of the CPU device as other libraries may take it."""
 
     protocols = frozenset({"__dlpack__", "__dlpack_device__"})

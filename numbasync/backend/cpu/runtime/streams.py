@@ -19,7 +19,7 @@ from numbasync.backend.cpu.runtime.workers import (
     state,
     wait_for,
 )
-from numbasync.backend.protocols import Doorbell, Work, counters
+from numbasync.backend.protocols import Waker, Work, counters
 from numbasync.errors import DeviceMismatchError, StateError
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class CpuStream:
         self._pushed = 0
         self._popped = 0
         self._word = 0
-        self._doorbells: list[tuple[int, Doorbell]] = []
+        self._doorbells: list[tuple[int, Waker]] = []
         engine.streams.add(self)
 
     def numba_stream(self) -> NoReturn:
@@ -218,7 +218,7 @@ class CpuStream:
         """Never: a kernel that raises fails its own operation, and the stream goes on."""
         return None
 
-    def vouched(self) -> int:
+    def verified_sequence(self) -> int:
         return self._word
 
     def query(self) -> bool:
@@ -228,7 +228,7 @@ class CpuStream:
         with state:
             return not self._queue and not self._working
 
-    def glance(self) -> bool:
+    def spin_poll(self) -> bool:
         # Once: short work is done when it is submitted. To look on would take the interpreter from
         # the workers.
         with state:
@@ -240,12 +240,12 @@ class CpuStream:
             last = self._pushed
         wait_for(lambda: self._popped > last or (self._popped == last and not self._working))
 
-    def wake(self, sequence: int, doorbell: Doorbell) -> bool:
+    def wake(self, sequence: int, waker: Waker) -> bool:
         with state:
             if self._word < sequence:
-                self._doorbells.append((sequence, doorbell))
+                self._doorbells.append((sequence, waker))
                 return True
-        doorbell.ring()
+        waker.notify()
         return True
 
     # --- run, by a worker thread or by a step ---
@@ -300,7 +300,7 @@ class CpuStream:
             self._doorbells = [d for d in self._doorbells if d[0] > sequence]
             counters.callbacks += len(due)
             for bell in due:
-                bell.ring()
+                bell.notify()
 
     def start_over(self) -> None:
         """In a forked child: nobody runs this stream, unless it is parked."""
