@@ -178,7 +178,7 @@ class Stream(Protocol):
         ...
 
     def launch(self, work: Work, args: list[Any], queue: Any) -> Queue | None:
-        """`Queue.launch`, the quickest way. The caller holds the device's leasing lock, and lets go
+        """`Queue.launch`, the quickest way. The caller holds the device's `submit_lock`, and lets go
         of `args`.
 
         Args:

@@ -56,7 +56,7 @@ class Latest:
 
 
 class Standing:
-    """The buffers of one graph. Whoever calls it holds the device's leasing lock.
+    """The buffers of one graph. Whoever calls it holds the device's `submit_lock`.
 
     Attributes:
         dirty: those that others have used since the latest launch.

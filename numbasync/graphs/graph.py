@@ -81,7 +81,7 @@ class CudaGraph(Generic[T]):
             self._hold(recorded)
 
     def _hold(self, recorded: Recorded) -> None:
-        """Stand at what was recorded. Whoever calls it holds the device's leasing lock."""
+        """Stand at what was recorded. Whoever calls it holds the device's `submit_lock`."""
         self._recorded = recorded
         with sharing:
             self._standing = Standing(recorded.reads, recorded.writes)
