@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from numbasync.errors import DTypeError, ShapeError
+from numbasync.memo import Memo
 
 Shape = tuple[int, ...]
 
@@ -32,7 +33,7 @@ class Layout(NamedTuple):
 
 MOST_FINGERPRINTS = 65536
 
-_fingerprints: dict[Hashable, int] = {}
+_fingerprints = Memo[Hashable, int](MOST_FINGERPRINTS)
 _numbers = itertools.count()  # next() is one C call: no two threads get the same number
 
 
@@ -42,8 +43,6 @@ def fingerprint(of: Hashable) -> int:
     Different things never have the same number. The same thing gets a new one when so many
     have been seen that the memory of them is cleared.
     """
-    if len(_fingerprints) >= MOST_FINGERPRINTS:
-        _fingerprints.clear()
     return _fingerprints.setdefault(of, next(_numbers))
 
 

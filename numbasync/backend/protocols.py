@@ -178,8 +178,8 @@ class Stream(Protocol):
         ...
 
     def launch(self, work: Work, args: list[Any], queue: Any) -> Queue | None:
-        """`Queue.launch`, the quickest way. The caller holds the device's `submit_lock`, and lets go
-        of `args`.
+        """`Queue.launch`, the quickest way. The caller holds the device's `submit_lock`, and lets
+        go of `args`.
 
         Args:
             queue: the submission's queue; None if it has none yet.

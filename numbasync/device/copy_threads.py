@@ -14,6 +14,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
+from numbasync.fork import in_child
+
 T = TypeVar("T")
 
 
@@ -93,6 +95,7 @@ def _meet(there: threading.Barrier, seconds: float) -> None:
         there.wait(seconds)
 
 
+@in_child
 def start_over() -> None:
     """In a forked child, which has none of the threads; or with another number of them."""
     global _calls, _started, _starting, _settling
@@ -100,7 +103,3 @@ def start_over() -> None:
         _calls.put(None)
     _calls, _started, _starting = queue.SimpleQueue(), 0, threading.RLock()
     _settling = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=start_over)

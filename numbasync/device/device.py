@@ -7,7 +7,6 @@ each other.
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import weakref
 from collections.abc import Iterator
@@ -29,6 +28,7 @@ from numbasync.device.storage import MemoryPool
 from numbasync.device.stream import Stream
 from numbasync.device.submission import Submission
 from numbasync.errors import CallerError, DeviceLostError, DeviceMismatchError, DriverError
+from numbasync.fork import in_child
 
 
 class _EventPool:
@@ -88,8 +88,7 @@ class Device:
         self.submit_lock = threading.RLock()
         self.order_events = _EventPool(backend)
         self.ring = Ring(backend)
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self.ring.start_over)
+        in_child(self.ring.start_over)
         self._lock = threading.RLock()
         self._dropped_streams: dict[int, list[protocols.Stream]] = {}
         self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()

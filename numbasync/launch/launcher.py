@@ -36,6 +36,7 @@ from numbasync.launch.plan import (
 from numbasync.launch.preconditions import Precondition
 from numbasync.launch.result import ResultType, pickle_intrinsics_by_name, result_type
 from numbasync.launch.variants import CpuEngine
+from numbasync.memo import Memo
 from numbasync.ops.op import DeviceOp
 from numbasync.ops.operands import suppress_unused_warnings
 from numbasync.ops.run import describe
@@ -136,7 +137,7 @@ class Launcher(Generic[P]):
         self._positional = len(names) - only
         self._plain_count = -1 if only else len(names)  # of arguments that need no sorting
         self._forms: dict[Kinds, FastCall | None] = {}
-        self._configured: dict[Any, Configured[P]] = {}
+        self._configured = Memo[Any, Configured[P]](MOST_CONFIGURED)
         if isinstance(preconditions, str):
             raise LauncherError(
                 f"kernel {self.name}: preconditions= is a list of conditions, not one text; write "
@@ -179,8 +180,6 @@ class Launcher(Generic[P]):
             return self._configure(config)
         found = self._configured.get(config)
         if found is None:
-            if len(self._configured) >= MOST_CONFIGURED:
-                self._configured.clear()
             found = self._configured[config] = self._configure(config)
         return found
 

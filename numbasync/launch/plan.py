@@ -26,6 +26,7 @@ from numbasync.launch.guards import SIZE
 from numbasync.launch.parameters import Parameter, Role, positional
 from numbasync.launch.tile_kernels import are_mapped, with_tiles
 from numbasync.launch.variants import Kernel, Keys
+from numbasync.memo import Memo
 from numbasync.tensors.partition import Partition
 
 MOST_PLANS = 4096  # of one kernel; a program that launches ever new shapes starts over
@@ -78,7 +79,7 @@ class Planner:
         self._has_tiles = any(p.role is Role.TILE for p in parameters)
         self._on_tiles: dict[tuple[tuple[int, ...], bool], Kernel] = {}
         # By device, what the arguments are, and what the call says about extents.
-        self.plans: dict[tuple[protocols.Device, Hashable, Hashable], Plan] = {}
+        self.plans = Memo[tuple[protocols.Device, Hashable, Hashable], Plan](MOST_PLANS)
 
     def find(self, bound: BoundArguments, config: Config, device: protocols.Device) -> Plan | None:
         """The plan for such a call, if one has been made."""
@@ -143,8 +144,6 @@ class Planner:
         work = protocols.Work(
             executable, found.grid, found.block, config.shared_bytes, self._rights(bound)
         )
-        if len(self.plans) >= MOST_PLANS:
-            self.plans.clear()
         key = device.backend, bound.fingerprint(device.backend), config.extents
         return self.plans.setdefault(key, Plan(work, 0 in found.grid))
 

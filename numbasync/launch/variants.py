@@ -7,7 +7,6 @@ all who asked, and the next one who asks tries again.
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from collections.abc import Hashable
@@ -15,6 +14,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from numbasync.backend import protocols
+from numbasync.fork import in_child
 
 Keys = tuple[Hashable, ...]
 
@@ -23,13 +23,10 @@ _with_lines = False
 _kernels: weakref.WeakSet[Kernel] = weakref.WeakSet()
 
 
+@in_child
 def _after_fork() -> None:
     for kernel in list(_kernels):
         kernel.start_over()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 class CpuEngine(NamedTuple):

@@ -7,12 +7,12 @@ are run by a thread.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from numbasync.backend.protocols import Prerequisite
+from numbasync.fork import in_child
 
 _workers: ThreadPoolExecutor | None = None
 
@@ -25,13 +25,10 @@ def _executor() -> ThreadPoolExecutor:
     return _workers
 
 
+@in_child
 def _forget_workers() -> None:
     global _workers
     _workers = None
-
-
-if hasattr(os, "register_at_fork"):  # a forked child has none of the threads
-    os.register_at_fork(after_in_child=_forget_workers)
 
 
 def attempt(need: Prerequisite) -> BaseException | None:

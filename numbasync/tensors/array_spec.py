@@ -14,6 +14,7 @@ import numpy as np
 from numbasync import layout
 from numbasync.backend.protocols import ArrayKey
 from numbasync.layout import Layout, Shape
+from numbasync.memo import Memo
 
 MOST = 4096  # that are known again; a program with ever new shapes starts over
 
@@ -59,7 +60,7 @@ _PYTHONS = (bool, int, float, complex)
 
 # By shape and scalar type, such as np.float32: types are equal if they are one object, while
 # dtypes that compare equal may differ in what they carry along.
-_known: dict[tuple[Shape, type], ArraySpec] = {}
+_known = Memo[tuple[Shape, type], ArraySpec](MOST)
 
 
 def contiguous(shape: Any, dtype: Any, records: bool = False) -> ArraySpec:
@@ -76,7 +77,5 @@ def contiguous(shape: Any, dtype: Any, records: bool = False) -> ArraySpec:
         found = ArraySpec(extents, layout.check_dtype(dtype, records))
         # Other classes may say today this and tomorrow that: NumPy asks them for their `dtype`.
         if found.dtype.type is dtype or dtype in _PYTHONS:
-            if len(_known) >= MOST:
-                _known.clear()
             _known[extents, dtype] = found
     return found

@@ -17,6 +17,7 @@ from numbasync.device.callsite import call_site
 from numbasync.device.storage import MemoryPool
 from numbasync.device.submission import Submission
 from numbasync.errors import DTypeError, ShapeError
+from numbasync.memo import Memo
 from numbasync.ops.context import Context
 from numbasync.ops.op import DeviceOp, Steps
 from numbasync.tensors.array_spec import ArraySpec
@@ -50,8 +51,6 @@ class Made(DeviceOp[Tensor]):
         at = self._name, self._kind.shape
         found = _labels.get(at)
         if found is None:
-            if len(_labels) >= MOST:
-                _labels.clear()
             found = _labels[at] = f"{self._name}({self._kind.shape})"
         return found
 
@@ -59,7 +58,7 @@ class Made(DeviceOp[Tensor]):
         return self.label
 
 
-_labels: dict[tuple[str, tuple[int, ...]], str] = {}
+_labels = Memo[tuple[str, tuple[int, ...]], str](MOST)
 
 
 class Full(Made):
@@ -166,7 +165,7 @@ class FromHost(Made):
 # --- values ---
 
 # By dtype, and the value's own bits: numbers that compare equal may be different elements.
-_elements: dict[tuple[np.dtype[Any], int | bytes], np.generic] = {}
+_elements = Memo[tuple[np.dtype[Any], int | bytes], np.generic](MOST)
 
 
 def element(value: Any, dtype: np.dtype[Any]) -> np.generic:
@@ -185,8 +184,6 @@ def element(value: Any, dtype: np.dtype[Any]) -> np.generic:
     found = _elements.get((dtype, key))
     if found is None:
         found = _element(value, dtype)
-        if len(_elements) >= MOST:
-            _elements.clear()
         _elements[dtype, key] = found
     return found
 

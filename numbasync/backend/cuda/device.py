@@ -35,6 +35,7 @@ from numbasync.backend.cuda.stream import CudaEvent, CudaStream
 from numbasync.backend.cuda.stream_exchange import ForeignCudaEvent, ForeignCudaStream
 from numbasync.backend.protocols import Checks, Command, CompletionPath, Limits
 from numbasync.errors import CallerError
+from numbasync.memo import Memo
 
 QUIET_SECONDS = 0.02
 MOST_KNOWN = 256  # arrays in page-locked memory, of one kind
@@ -183,14 +184,15 @@ class CudaDevice:
     def host_arrays(
         self, shape: tuple[int, ...], dtype: np.dtype[Any]
     ) -> Callable[[Any], tuple[CudaArray, np.ndarray[Any, Any]]]:
-        count, known = math.prod(shape), dict[int, tuple[CudaArray, np.ndarray[Any, Any]]]()
+        count, known = (
+            math.prod(shape),
+            Memo[int, tuple[CudaArray, np.ndarray[Any, Any]]](MOST_KNOWN),
+        )
 
         def arrays(block: Any) -> tuple[CudaArray, np.ndarray[Any, Any]]:
             address = ctypes.addressof(block)
             found = known.get(address)
             if found is None:  # blocks come again: their slabs stay
-                if len(known) >= MOST_KNOWN:
-                    known.clear()
                 nbytes = count * dtype.itemsize
                 place: Any = (ctypes.c_char * nbytes).from_address(address)
                 view = np.ndarray(shape, dtype, place)

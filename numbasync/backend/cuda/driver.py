@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from typing import Any, NoReturn
 
@@ -16,6 +15,7 @@ from numbasync.errors import (
     DriverError,
     OutOfDeviceMemoryError,
 )
+from numbasync.fork import in_child
 
 cu: Any = driver
 NOT_READY = int(cu.CUresult.CUDA_ERROR_NOT_READY)
@@ -83,14 +83,11 @@ _thread = _Thread()
 _forked = False
 
 
+@in_child
 def _after_fork() -> None:
     global _forked
     _forked = True
     _thread.ordinal = -1  # so that `enter` looks
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 def enter(device: Any) -> None:

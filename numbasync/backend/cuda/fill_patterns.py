@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from numbasync.memo import Memo
+
 MOST = 64  # that are known again; a program has few constants
 
-_known: dict[bytes, tuple[int, int]] = {}
+_known = Memo[bytes, tuple[int, int]](MOST)
 
 
 def pattern(value: np.generic) -> tuple[int, int]:
@@ -18,7 +20,5 @@ def pattern(value: np.generic) -> tuple[int, int]:
     if found is None:
         unit = next(n for n in (1, 2, 4, len(data)) if data == data[:n] * (len(data) // n))
         found = unit, int.from_bytes(data[: min(unit, 4)], "little")
-        if len(_known) >= MOST:
-            _known.clear()
         _known[data] = found
     return found

@@ -22,6 +22,7 @@ from numbasync.backend.cuda.launch_records import MOST, Record, record
 from numbasync.backend.cuda.pitched_copies import copies_rows, copy_rows, download_rows, upload_rows
 from numbasync.backend.protocols import Waker, Work, counters
 from numbasync.errors import DTypeError, InternalError, StateError
+from numbasync.memo import Memo
 
 if TYPE_CHECKING:
     from numbasync.backend.cuda.debug_exceptions import Found
@@ -184,7 +185,7 @@ class CudaStream:
         self.handle = handle
         self._number = int(handle)
         self._marks = device.marks(handle)
-        self._records: dict[Work, Record] = {}
+        self._records = Memo[Work, Record](MOST)
         self._last = 0
         # The number that each ring is behind, and the word that it clears.
         self._rings: deque[tuple[int, CompletionCounter]] = deque()
@@ -227,8 +228,6 @@ class CudaStream:
     def _record(self, work: Work) -> Record | None:
         made = record(work, self._number)
         if made is not None:
-            if len(self._records) >= MOST:
-                self._records.clear()
             self._records[work] = made
         return made
 

@@ -25,6 +25,7 @@ from typing import Any
 from numbasync.backend.protocols import SOURCE_ATTR
 from numbasync.batch.codegen import folder_ownership, kernel_cache
 from numbasync.batch.codegen.writer import KernelText
+from numbasync.fork import in_child
 from numbasync.launch.launcher import Launcher, launcher
 
 FOLDER = "NUMBASYNC_CACHE_DIR"  # looked at once a process
@@ -56,14 +57,11 @@ class Loading:
                     _running.pop(self._key, None)
 
 
+@in_child
 def _after_fork() -> None:
     global _lock
     _lock = threading.Lock()
     _running.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _key(text: KernelText) -> Key:

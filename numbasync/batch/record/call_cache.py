@@ -14,6 +14,7 @@ import numpy as np
 from numbasync.batch.record.element_ops import DType
 from numbasync.batch.record.nodes import Node
 from numbasync.errors import DTypeError
+from numbasync.memo import Memo
 
 MOST = 8192  # structures and calls that are known; a program with ever new ones starts over
 
@@ -107,7 +108,7 @@ class Constant(NamedTuple):
 
 MOST_CONSTANTS = 256
 
-_constants: dict[tuple[DType, type, Any], Constant] = {}
+_constants = Memo[tuple[DType, type, Any], Constant](MOST_CONSTANTS)
 
 
 def constant(value: float, dtype: DType) -> Constant:
@@ -124,8 +125,6 @@ def constant(value: float, dtype: DType) -> Constant:
         same = element.item()
         mark = f"{type(value).__name__} {same if same in (0, 1) else 'other'}"
         found = Constant(element, (dtype, element.tobytes()), mark)
-        if len(_constants) >= MOST_CONSTANTS:
-            _constants.clear()
         _constants[key] = found
     return found
 

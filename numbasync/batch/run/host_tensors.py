@@ -18,7 +18,7 @@ def reached(device: Device, block: Any, kind: ArraySpec) -> Tensor:
 
 
 def is_used(tensor: Tensor) -> bool:
-    """Whether the device may still read or write it. The caller holds the device's `submit_lock`."""
+    """Whether the device may still read or write it. The caller holds its `submit_lock`."""
     storage = tensor.storage
     for user in (storage.writer, *storage.readers.values()):
         if user is not None and not user.done:

@@ -17,6 +17,7 @@ from numbasync.batch.fusion.arena import Arena, Life, place, rounded
 from numbasync.batch.fusion.groups import Fusion, fuse
 from numbasync.batch.fusion.tuning import Tuning
 from numbasync.batch.record.nodes import INPUT, Node, live
+from numbasync.memo import Memo
 
 SMALL = 2**15  # bytes; the driver needs 2 us for a copy, in which the link moves 100 KiB
 MOST_KEPT = 256  # a program with ever new shapes starts over
@@ -85,7 +86,7 @@ def partial_key(group: int, number: int) -> int:
     return -1 - (group * 64 + number)
 
 
-_kept: dict[Any, Prepared] = {}
+_kept = Memo[Any, Prepared](MOST_KEPT)
 
 
 def prepare(nodes: Sequence[Node], wanted: Sequence[int], fused: bool, tuning: Tuning) -> Prepared:
@@ -93,8 +94,6 @@ def prepare(nodes: Sequence[Node], wanted: Sequence[int], fused: bool, tuning: T
     key = tuple(nodes), tuple(wanted), fused, tuning
     found = _kept.get(key)
     if found is None:
-        if len(_kept) >= MOST_KEPT:
-            _kept.clear()
         found = _kept[key] = _prepare(tuple(nodes), tuple(wanted), fused, tuning)
     return found
 

@@ -15,6 +15,7 @@ from numbasync.batch.codegen.writer import KernelText, argument_value
 from numbasync.batch.run.fast_path import COUNTER, Form, Line, New, Parts, Scratch
 from numbasync.batch.run.plan import Prepared, partial_key
 from numbasync.device.device import Device
+from numbasync.memo import Memo
 from numbasync.tensors.array_spec import contiguous
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class Ready:
 
     def __init__(self, prepared: Prepared, device: Device, works: Sequence[protocols.Work]) -> None:
         self._device = device
-        self._forms: dict[Any, Form] = {}
+        self._forms = Memo[Any, Form](MOST_FORMS)
         nodes, texts, offsets = prepared.nodes, prepared.texts, prepared.arena.offsets
 
         def new(n: int) -> New:
@@ -89,8 +90,6 @@ class Ready:
         key = tuple(batch.there), reads
         found = self._forms.get(key)
         if found is None:
-            if len(self._forms) >= MOST_FORMS:
-                self._forms.clear()
             found = self._forms[key] = Form(self._device, self._parts, key[0], reads)
         return found
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from numbasync.device.device import Device
 from numbasync.device.storage import HostMapped, MemoryPool
 from numbasync.device.submission import Submission
 from numbasync.errors import DeviceMismatchError
+from numbasync.fork import in_child
 from numbasync.ops import run as submitting
 from numbasync.ops.reentrancy import unlocked
 from numbasync.tensors.pinned import HostBuffer
@@ -23,14 +23,11 @@ from numbasync.tensors.tensor import Tensor
 _making = threading.RLock()
 
 
+@in_child
 def _after_fork() -> None:
     """A thread that the child does not have may have held it."""
     global _making
     _making = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 CAPTURED = "a graph that was not replayed yet"

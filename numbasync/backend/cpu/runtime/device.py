@@ -27,6 +27,7 @@ from numbasync.backend.cpu.runtime.streams import CpuEvent, CpuStream
 from numbasync.backend.cpu.runtime.workers import Engine
 from numbasync.backend.protocols import Checks, Command, CompletionPath, counters
 from numbasync.errors import DeviceMismatchError, DTypeError
+from numbasync.fork import in_child
 
 
 class CpuDevice:
@@ -44,9 +45,8 @@ class CpuDevice:
         self._engine = Engine(f"cpu{ordinal}", threads=min(4, os.cpu_count() or 1))
         self._engines = choose_engine.wish()
         atexit.register(self._engine.stop)
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=block_scheduling.after_fork)
-            os.register_at_fork(after_in_child=self._engine.after_fork)
+        in_child(block_scheduling.after_fork)
+        in_child(self._engine.after_fork)
 
     @property
     def spin_seconds(self) -> float:
