@@ -87,34 +87,45 @@ def test_a_sum_of_products_is_one_kernel(device: na.Device) -> None:
         a, c = (np.random.default_rng([n, k]).normal(0, 1, n).astype(F32) for k in (0, 1))
         b = na.CommandBatch()
         x, y = b.upload(a), b.upload(c)
-        total, twice = b.sum(x * y + x), b.sum(x * y + x) * 2
+        total = b.sum(x * y + x)
+        twice = total * 2
         b.execute_sync()
         assert b.kernels_launched == 1
         terms = (a * c + a).astype(np.float64)
         bound = n * 2.0**-53 * np.abs(terms).sum() + np.spacing(F32(abs(terms.sum())))
         assert abs(b.read_sync(total) - terms.sum()) <= bound
         assert b.read_sync(twice) == b.read_sync(total) * F32(2)
+        assert b.kernels_launched == 1
 
 
-@pytest.mark.parametrize("shape", [(1, 5), (7, 33), (3, 600), (2, 5000), (2, 20000)])
-def test_softmax_and_layer_norm(device: na.Device, shape: tuple[int, int]) -> None:
+# A warp has a row, or several; a block; a larger one; several blocks.
+@pytest.mark.parametrize(
+    ("shape", "names"),
+    [((1, 5), "layer_norm"), ((7, 33), "softmax, layer_norm"), ((3, 600), "softmax"),
+     ((2, 5000), "layer_norm"), ((2, 20000), "softmax")],
+    ids=str,
+)  # fmt: skip
+def test_softmax_and_layer_norm(device: na.Device, shape: tuple[int, int], names: str) -> None:
     a = np.random.default_rng(5).normal(0, 3, shape).astype(F32)
     b = na.CommandBatch()
     x = b.upload(a)
-    shares, normed = b.softmax(x), b.layer_norm(x, 3.0, 1.0)
+    shares = b.softmax(x) if "softmax" in names else None
+    normed = b.layer_norm(x, 3.0, 1.0) if "layer_norm" in names else None
     b.execute_sync()
     if shape[1] <= 16384:
         assert b.kernels_launched == 1, b.plan()
     wide = a.astype(np.float64)
-    e = np.exp(wide - wide.max(1, keepdims=True))
-    # exp: 2 units, its argument one rounding of at most 16, the quotient one.
-    np.testing.assert_allclose(
-        b.read_sync(shares), e / e.sum(1, keepdims=True), rtol=24 * 2.0**-24, atol=1e-40
-    )
-    d = wide - wide.mean(1, keepdims=True)
-    want = d / np.sqrt((d * d).mean(1, keepdims=True) + 1e-5) * 3 + 1
-    # The mean is rounded, then the difference; five more operations on values of at most 20.
-    np.testing.assert_allclose(b.read_sync(normed), want, rtol=0, atol=60 * 2.0**-23)
+    if shares is not None:
+        e = np.exp(wide - wide.max(1, keepdims=True))
+        # exp: 2 units, its argument one rounding of at most 16, the quotient one.
+        np.testing.assert_allclose(
+            b.read_sync(shares), e / e.sum(1, keepdims=True), rtol=24 * 2.0**-24, atol=1e-40
+        )
+    if normed is not None:
+        d = wide - wide.mean(1, keepdims=True)
+        want = d / np.sqrt((d * d).mean(1, keepdims=True) + 1e-5) * 3 + 1
+        # The mean is rounded, then the difference; five more operations on values of at most 20.
+        np.testing.assert_allclose(b.read_sync(normed), want, rtol=0, atol=60 * 2.0**-23)
 
 
 def test_composites_of_float16_are_computed_in_float32(device: na.Device) -> None:
@@ -129,11 +140,13 @@ def test_composites_of_float16_are_computed_in_float32(device: na.Device) -> Non
 
 # Every one with every axis, with every type, and every axis with every type. All together, and with
 # all broadcasts, are run as plain Python, in test_batch_broadcasts.py, and by the soak of batches.
+# Sums and argmax of all float32: test_a_sum_of_products_is_one_kernel, and that of NaN.
 TYPES = [np.float32, np.int32, np.bool_, np.float16]
 REDUCTIONS = [
     (name, (None, 0, 1, -1 if name == "sum" else 2)[(n + d) % 4], dtype)
     for n, name in enumerate(["sum", "mean", "max", "min", "argmax"])
     for d, dtype in enumerate(TYPES)
+    if (name, dtype) not in (("sum", F32), ("argmax", F32)) or (n + d) % 4
 ]
 
 
@@ -146,7 +159,7 @@ def test_reductions(device: na.Device, axes: tuple[int | None, ...]) -> None:
     uploaded = dict(zip(TYPES, (x, i, flags, half), strict=True))
     met = b.where(flags, x + i, half)  # by which they are of one kernel
     cases = [case for case in REDUCTIONS if case[1] in axes]
-    assert len(cases) == 5
+    assert len(cases) == (3 if axes == (None,) else 5)
     ids = [getattr(b, name)(uploaded[dtype], axis) for name, axis, dtype in cases]
     b.execute_sync()
     assert b.kernels_launched == 1
@@ -180,6 +193,7 @@ def test_long_reductions_of_every_form(device: na.Device) -> None:
     ids = {
         (name, axis): getattr(b, name)(x, axis)
         for name in ("sum", "max", "argmax") for axis in (None, 0, 1)
+        if (name, axis) not in (("max", None), ("max", 1))  # others are in test_reductions
     }  # fmt: skip
     b.execute_sync()
     for (name, axis), id in ids.items():
@@ -260,9 +274,7 @@ def test_powers_and_dot_products(device: na.Device, dtype: Any) -> None:
         (lambda b, p, q: p**3 - 1, x ** dtype(3) - dtype(1)),
         (lambda b, p, q: 2.0**q, dtype(2) ** y),
     ]
-    *found, squares = each_computed(
-        [*(record for record, _ in cases), lambda b, p, q: q**2], x, y
-    )
+    *found, squares = each_computed([*(record for record, _ in cases), lambda b, p, q: q**2], x, y)
     np.testing.assert_array_equal(squares, y * y)
     for (_, want), have in zip(cases, found, strict=True):
         assert have.dtype == want.dtype
@@ -292,13 +304,13 @@ def test_numbers_of_python_take_the_other_operands_type(device: na.Device) -> No
         np.testing.assert_array_equal(have, want)
 
 
-# Each example compiles about ten kernels, which takes the CPU device a second each. Many programs,
+# Each example compiles some kernels, which takes the CPU device a second each. Many programs,
 # and every broadcast, are run by test_batch_broadcasts.py, which compiles none, and by a soak.
 @settings(
-    max_examples=int(os.environ.get("NUMBASYNC_TREES", "3")), deadline=None, derandomize=True,
+    max_examples=int(os.environ.get("NUMBASYNC_TREES", "2")), deadline=None, derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )  # fmt: skip
-@given(record=expressions(most=8))
+@given(record=expressions(most=5))
 def test_random_expressions_are_what_numpy_computes(device: na.Device, record: Any) -> None:
     found: list[list[np.ndarray[Any, Any]]] = []
     for fuse in (True, True, False):  # the second of two is recorded and enqueued at once
