@@ -89,6 +89,7 @@ def test_a_sum_of_products_is_one_kernel(device: na.Device) -> None:
         x, y = b.upload(a), b.upload(c)
         total = b.sum(x * y + x)
         twice = total * 2
+        b.keep(total)
         b.execute_sync()
         assert b.kernels_launched == 1
         terms = (a * c + a).astype(np.float64)
