@@ -217,7 +217,7 @@ def test_columns_of_long_expressions_are_gone_through_in_a_loop(device: na.Devic
 def test_threads_of_a_warp_have_rows_of_few_columns(
     device: na.Device, cols: int, lanes: int
 ) -> None:
-    # With a warp that has too few of them, or not. Loops of all lanes are in `test_batch.py`, too.
+    # With a warp that has too few of them, or not. `test_batch.py` has loops of 16 lanes.
     cut, full = (71, TUNED), (64, Tuning(unroll=False, kept_words=1))
     for rows, tuning in (cut, full) if cols in (1, 5) else (cut,):
         a = np.random.default_rng(8).normal(0, 1, (rows, cols)).astype(F32)
