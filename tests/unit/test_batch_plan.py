@@ -99,13 +99,13 @@ def test_no_block_has_more_shared_memory_than_it_can(cols: int) -> None:
     assert Tuning().shared_bytes // 2 < max(found) <= Tuning().shared_bytes
 
 
-# Alone in a block, and shared by blocks, which takes a little memory more; 6 would fill it.
+# Alone in a block, and shared by blocks, which takes a little memory more; 3 would fill it.
 @pytest.mark.parametrize(("rows", "counters"), [(9, 0), (4096, 1)])
 def test_reductions_of_columns_share_what_there_is(rows: int, counters: int) -> None:
     a = np.random.default_rng(1).normal(0, 1, (rows, 3))
-    tuning = Tuning(unroll=False, shared_bytes=6 * 256 * 8)
+    tuning = Tuning(unroll=False, shared_bytes=3 * 256 * 8)
     found = []
-    for more in (0, 5):
+    for more in (0, 2):
         b = na.CommandBatch(CPU, tuning=tuning)
         x = b.upload(a)
         sums = [b.sum(x * (k + 2.0), 0) for k in range(more)]
@@ -187,12 +187,15 @@ def test_a_row_that_does_not_fit_into_shared_memory_is_computed_again() -> None:
     found = []
     for shared in (48 * 1024, 64):
         b = na.CommandBatch(CPU, tuning=Tuning(shared_bytes=shared, kept_words=1))
-        y = b.softmax(b.upload(a))
+        e = b.exp(b.upload(a))
+        y = e / b.sum(e, 1, keepdims=True)
+        del e
         assert ("kept0" in b.plan().source()) == (shared > 64)
         b.execute_sync()
         assert b.kernels_launched == 1
         found.append(b.read_sync(y))
     np.testing.assert_array_equal(*found)
+    np.testing.assert_allclose(found[0].sum(1), 1, rtol=1e-5)
 
 
 def test_threads_that_ask_at_once_get_one_kernel() -> None:
@@ -230,6 +233,16 @@ with na.use_device(na.devices("cpu")[0]):
 """
 
 
+SHORT = """
+import numpy as np
+import numbasync as na
+
+with na.use_device(na.devices("cpu")[0]):
+    b = na.CommandBatch()
+    assert b.compute_sync(b.upload(np.ones(3)) + 1).tolist() == [2, 2, 2]
+"""
+
+
 def test_the_next_process_compiles_nothing(tmp_path: Path, python_env: dict[str, str]) -> None:
     env = {**python_env, kernel_files.FOLDER: str(tmp_path)}
     counts = []
@@ -251,7 +264,7 @@ def test_a_folder_that_cannot_be_written_to_is_no_error(
     blocked.write_text("")
     env = {**python_env, kernel_files.FOLDER: str(blocked)}
     result = subprocess.run(
-        [sys.executable, "-W", "error", "-c", PROGRAM],
+        [sys.executable, "-W", "error", "-c", SHORT],
         env=env, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert (result.returncode, result.stderr) == (0, "")
@@ -315,7 +328,7 @@ def test_a_folder_that_is_cleared_meanwhile_is_made_again(
         monkeypatch.setattr(kernel_files, "_made", {})  # other tests have such kernels
         b = na.CommandBatch(CPU)
         x = b.upload(np.arange(factor * 10 + 1, dtype=np.int32))
-        y = b.where(x > factor, x * x - factor, b.cast(x, np.int32) + b.max(x) * factor)
+        y = b.where(x > factor, x * x - factor, b.cast(x, np.int32) + x * factor)
         assert b.compute_sync(y).shape == x.shape
         assert len(list(where.glob("*.py"))) >= 1
         shutil.rmtree(where)
