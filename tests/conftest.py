@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,15 @@ def what_earlier_modules_made_is_not_looked_at() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def what_a_test_compiled_is_looked_at() -> Iterator[None]:
+    """The frames of errors inside the compiler hold a test's arrays. Here a young collection finds
+    them; where arrays are left, the plugin makes a full one.
+    """
+    yield
+    gc.collect(1)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -89,9 +90,10 @@ def test_tiled_matmul(device: na.Device, shape: tuple[int, int, int]) -> None:
     np.testing.assert_array_equal(host(two), a @ b)
 
 
-@pytest.mark.parametrize("n", [1, 64, 1000], ids="n={}".format)
-@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.float32, np.float64])
-def test_reduction(device: na.Device, dtype: type, n: int) -> None:
+@functools.cache
+def reduction_of(dtype: Any) -> na.Launcher:
+    """The kernel, whose shared memory has elements of a type."""
+
     @na.launcher
     @cuda.jit
     def total(z: na.KernelOutput, partial: na.KernelOutput, x: na.KernelInput):
@@ -112,38 +114,45 @@ def test_reduction(device: na.Device, dtype: type, n: int) -> None:
             partial[cuda.blockIdx.x] = own[0]
             cuda.atomic.add(z, 0, own[0])
 
+    return total
+
+
+@pytest.mark.parametrize("n", [1, 64, 1000], ids="n={}".format)
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.float32, np.float64])
+def test_reduction(device: na.Device, dtype: type, n: int) -> None:
     x = np.random.default_rng(n).integers(-1000, 1000, n).astype(dtype)
     z, partial = na.zeros(1, dtype).sync(), na.zeros(3, dtype).sync()
-    total[3, 64](z, partial, x).sync()
+    reduction_of(dtype)[3, 64](z, partial, x).sync()
     assert host(z).tolist() == [x.sum()]
     block = np.arange(n) // 64 % 3
     assert host(partial).tolist() == [x[block == b].sum() for b in range(3)]
 
 
+@na.launcher
+@cuda.jit
+def hillis_steele(z: na.KernelOutput, x: na.KernelInput):
+    own = cuda.shared.array((2, 128), int64)
+    i, t = cuda.grid(1), cuda.threadIdx.x
+    now = 0
+    own[now, t] = x[i]
+    cuda.syncthreads()
+    offset = 1
+    while offset < cuda.blockDim.x:
+        if t >= offset:
+            own[1 - now, t] = own[now, t] + own[now, t - offset]
+        else:
+            own[1 - now, t] = own[now, t]
+        now = 1 - now
+        offset *= 2
+        cuda.syncthreads()
+    z[i] = own[now, t]
+
+
 @pytest.mark.parametrize("threads", [1, 31, 64, 100], ids="threads={}".format)
 def test_hillis_steele_scan(device: na.Device, threads: int) -> None:
-    @na.launcher
-    @cuda.jit
-    def scan(z: na.KernelOutput, x: na.KernelInput):
-        own = cuda.shared.array((2, 128), int64)
-        i, t = cuda.grid(1), cuda.threadIdx.x
-        now = 0
-        own[now, t] = x[i]
-        cuda.syncthreads()
-        offset = 1
-        while offset < cuda.blockDim.x:
-            if t >= offset:
-                own[1 - now, t] = own[now, t] + own[now, t - offset]
-            else:
-                own[1 - now, t] = own[now, t]
-            now = 1 - now
-            offset *= 2
-            cuda.syncthreads()
-        z[i] = own[now, t]
-
     x = np.random.default_rng(threads).integers(-9, 10, 4 * threads)
     z = na.zeros(4 * threads, np.int64).sync()
-    scan[4, threads](z, x).sync()
+    hillis_steele[4, threads](z, x).sync()
     np.testing.assert_array_equal(host(z), x.reshape(4, threads).cumsum(1).ravel())
 
 
@@ -210,24 +219,25 @@ def test_bitonic_sort(device: na.Device, dtype: type) -> None:
     np.testing.assert_array_equal(host(z), np.sort(x.reshape(4, 128), axis=1).ravel())
 
 
+@na.launcher
+@cuda.jit
+def stencil(z: na.KernelOutput, x: na.KernelInput):
+    own = cuda.shared.array(32 + 2 * 3, int64)
+    i, t, n = cuda.grid(1), cuda.threadIdx.x, x.shape[0]
+    own[t + 3] = x[i] if i < n else 0
+    if t < 3:
+        own[t] = x[i - 3] if 0 <= i - 3 < n else 0
+        own[t + 35] = x[i + 32] if i + 32 < n else 0
+    cuda.syncthreads()
+    if i < n:
+        total = 0
+        for k in range(-3, 4):
+            total += (4 - abs(k)) * own[t + 3 + k]
+        z[i] = total
+
+
 @pytest.mark.parametrize("n", [5, 64, 131], ids="n={}".format)
 def test_stencil_with_halo(device: na.Device, n: int) -> None:
-    @na.launcher
-    @cuda.jit
-    def stencil(z: na.KernelOutput, x: na.KernelInput):
-        own = cuda.shared.array(32 + 2 * 3, int64)
-        i, t, n = cuda.grid(1), cuda.threadIdx.x, x.shape[0]
-        own[t + 3] = x[i] if i < n else 0
-        if t < 3:
-            own[t] = x[i - 3] if 0 <= i - 3 < n else 0
-            own[t + 35] = x[i + 32] if i + 32 < n else 0
-        cuda.syncthreads()
-        if i < n:
-            total = 0
-            for k in range(-3, 4):
-                total += (4 - abs(k)) * own[t + 3 + k]
-            z[i] = total
-
     x = np.random.default_rng(n).integers(-50, 50, n)
     z = na.zeros(n, np.int64).sync()
     stencil[(n + 31) // 32, 32](z, x).sync()
@@ -260,9 +270,10 @@ def test_stencil_in_two_axes(device: na.Device) -> None:
     np.testing.assert_array_equal(host(z), want)
 
 
-@pytest.mark.parametrize("shape", [(16, 16), (5, 33), (40, 17)], ids=str)
-@pytest.mark.parametrize("dtype", [np.float64, np.int8])
-def test_transpose(device: na.Device, dtype: type, shape: tuple[int, int]) -> None:
+@functools.cache
+def transpose_of(dtype: Any) -> na.Launcher:
+    """The kernel, whose shared memory has elements of a type."""
+
     @na.launcher
     @cuda.jit
     def transpose(z: na.KernelOutput, x: na.KernelInput):
@@ -278,9 +289,15 @@ def test_transpose(device: na.Device, dtype: type, shape: tuple[int, int]) -> No
             if i + k < z.shape[0] and j < z.shape[1]:
                 z[i + k, j] = own[tx, ty + k]
 
+    return transpose
+
+
+@pytest.mark.parametrize("shape", [(16, 16), (5, 33), (40, 17)], ids=str)
+@pytest.mark.parametrize("dtype", [np.float64, np.int8])
+def test_transpose(device: na.Device, dtype: type, shape: tuple[int, int]) -> None:
     x = np.random.default_rng(9).integers(-99, 99, shape).astype(dtype)
     z = na.zeros(shape[::-1], dtype).sync()
-    transpose[((shape[1] + 15) // 16, (shape[0] + 15) // 16), (16, 4)](z, x).sync()
+    transpose_of(dtype)[((shape[1] + 15) // 16, (shape[0] + 15) // 16), (16, 4)](z, x).sync()
     np.testing.assert_array_equal(host(z), x.T)
 
 

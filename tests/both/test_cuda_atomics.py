@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -155,9 +156,10 @@ def test_all_threads_add_to_one_element(device: na.Device, dtype: Any) -> None:
     np.testing.assert_array_equal(np.sort(host(old), axis=1), [range(50)] * 3)
 
 
-@pytest.mark.parametrize("dtype", NUMBERS)
-@pytest.mark.parametrize("name", EXTREMES)
-def test_extremes_of_all_threads(device: na.Device, name: str, dtype: Any) -> None:
+@functools.cache
+def extreme_of(dtype: Any) -> na.Launcher:
+    """The kernel, whose shared memory has elements of a type."""
+
     @na.launcher
     @cuda.jit
     def extreme(z: na.KernelOutput, x: na.KernelInput, which):
@@ -186,11 +188,17 @@ def test_extremes_of_all_threads(device: na.Device, name: str, dtype: Any) -> No
             else:
                 cuda.atomic.nanmin(z, at, own[0])
 
+    return extreme
+
+
+@pytest.mark.parametrize("dtype", NUMBERS)
+@pytest.mark.parametrize("name", EXTREMES)
+def test_extremes_of_all_threads(device: na.Device, name: str, dtype: Any) -> None:
     rng = np.random.default_rng(1)
     x = (rng.integers(0, 2**31, 160) - (0 if np.dtype(dtype).kind == "u" else 2**30)).astype(dtype)
     start = np.full((2, 3), x[0])
     z = put(start)
-    extreme[4, 40](z, x, EXTREMES.index(name)).sync()
+    extreme_of(dtype)[4, 40](z, x, EXTREMES.index(name)).sync()
     pick = np.max if "max" in name else np.min
     rows = x.reshape(4, 40)
     start[:, 1] = [pick([pick(rows[b::2]), x[0]]) for b in range(2)]

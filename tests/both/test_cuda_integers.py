@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import numpy as np
@@ -25,53 +26,77 @@ def wrapped(value: int, dtype: Any) -> int:
     return int(np.array(low, f"u{kind.itemsize}").view(kind))
 
 
+OTHERS = [np.int8, np.uint8, np.int32, np.uint64]
+
+
 @na.launcher
 @cuda.jit
-def arithmetic(s: na.KernelOutput, f: na.KernelOutput, a: na.KernelInput, b: na.KernelInput):
+def arithmetic(
+    s: na.KernelOutput, f: na.KernelOutput, a: na.KernelInput, i8: na.KernelInput,
+    u8: na.KernelInput, i32: na.KernelInput, u64: na.KernelInput,
+):  # fmt: skip
+    """Stored as floats they show their sign."""
     i = cuda.grid(1)
-    x, y = a[i], b[i]
-    s[i, 0] = x + y
-    s[i, 1] = x - y
-    s[i, 2] = x * y
-    s[i, 3] = x & y
-    s[i, 4] = x | y
-    s[i, 5] = x ^ y
-    s[i, 6] = ~x
-    s[i, 7] = -y
-    # Stored as floats they show their sign.
-    f[i, 0] = x + y
-    f[i, 1] = x - y
-    f[i, 2] = x * y
-    f[i, 3] = x & y
-    f[i, 4] = x | y
-    f[i, 5] = x ^ y
-    f[i, 6] = ~x
-    f[i, 7] = -y
+    x, p, q, r, t = a[i], i8[i], u8[i], i32[i], u64[i]
+    s[0, i] = f[0, i] = x + p
+    s[1, i] = f[1, i] = x - p
+    s[2, i] = f[2, i] = x * p
+    s[3, i] = f[3, i] = x & p
+    s[4, i] = f[4, i] = x | p
+    s[5, i] = f[5, i] = x ^ p
+    s[6, i] = f[6, i] = x + q
+    s[7, i] = f[7, i] = x - q
+    s[8, i] = f[8, i] = x * q
+    s[9, i] = f[9, i] = x & q
+    s[10, i] = f[10, i] = x | q
+    s[11, i] = f[11, i] = x ^ q
+    s[12, i] = f[12, i] = x + r
+    s[13, i] = f[13, i] = x - r
+    s[14, i] = f[14, i] = x * r
+    s[15, i] = f[15, i] = x & r
+    s[16, i] = f[16, i] = x | r
+    s[17, i] = f[17, i] = x ^ r
+    s[18, i] = f[18, i] = x + t
+    s[19, i] = f[19, i] = x - t
+    s[20, i] = f[20, i] = x * t
+    s[21, i] = f[21, i] = x & t
+    s[22, i] = f[22, i] = x | t
+    s[23, i] = f[23, i] = x ^ t
+    s[24, i] = f[24, i] = ~x
+    s[25, i] = f[25, i] = -x
 
 
-@pytest.mark.parametrize("other", [np.int8, np.uint8, np.int32, np.uint64])
+def matches(rows: Any, kind: Any, want: list[int]) -> bool:
+    """Whether both rows hold the integers, as their type has them."""
+    for whole, as_float, value in zip(*rows, want, strict=True):
+        kept = wrapped(value, kind)
+        if np.dtype(kind).kind == "i" and kept != value:
+            continue  # a signed overflow, of which Numba promises nothing
+        if whole != wrapped(kept, np.int64) or as_float != float(kept):
+            return False
+    return True
+
+
 @pytest.mark.parametrize("dtype", INTEGERS)
-def test_integers_are_computed_with_64_bits(device: na.Device, dtype: Any, other: Any) -> None:
+def test_integers_are_computed_with_64_bits(device: na.Device, dtype: Any) -> None:
     """Of two unsigned ones the result is a uint64, else an int64. One alone keeps its width."""
-    one, two = np.iinfo(dtype), np.iinfo(other)
-    a, b = np.meshgrid(
-        np.array([one.min, 0, 1, 100, one.max], dtype),
-        np.array([two.min + 1, 0, 77, two.max], other),
-    )
-    a, b = a.ravel(), b.ravel()
-    s, f = na.zeros((20, 8), np.int64).sync(), na.zeros((20, 8), np.float64).sync()
-    arithmetic[1, 20](s, f, a, b).sync()
-    pair = np.uint64 if one.min == two.min == 0 else np.int64
-    kinds = [pair] * 6 + [dtype, other]
-    for row, got, got_float in zip(zip(a.tolist(), b.tolist(), strict=True), host(s).tolist(),
-                                   host(f).tolist(), strict=True):  # fmt: skip
-        p, q = (wrapped(v, pair) for v in row)
-        exact = [p + q, p - q, p * q, p & q, p | q, p ^ q, ~row[0], -row[1]]
-        for value, kind, found, as_float in zip(exact, kinds, got, got_float, strict=True):
-            want = wrapped(value, kind)
-            if kind is np.int64 and want != value:
-                continue  # a signed overflow, of which Numba promises nothing
-            assert found == wrapped(want, np.int64) and as_float == float(want)
+    one = np.iinfo(dtype)
+    first = np.array([one.min, 0, 1, 100, one.max], dtype)
+    a, columns = np.tile(first, 4), []
+    for other in OTHERS:
+        two = np.iinfo(other)
+        columns.append(np.repeat(np.array([two.min + 1, 0, 77, two.max], other), 5))
+    s, f = na.zeros((26, 20), np.int64).sync(), na.zeros((26, 20), np.float64).sync()
+    arithmetic[1, 20](s, f, a, *columns).sync()
+    found = list(zip(host(s).tolist(), host(f).tolist(), strict=True))
+    for other, b, at in zip(OTHERS, columns, range(0, 24, 6), strict=True):
+        pair = np.uint64 if one.min == np.iinfo(other).min == 0 else np.int64
+        rows = [[wrapped(v, pair) for v in row] for row in (a.tolist(), b.tolist())]
+        for k, act in enumerate(("add", "sub", "mul", "and_", "or_", "xor")):
+            want = list(map(getattr(operator, act), *rows))
+            assert matches(found[at + k], pair, want), (act, other)
+    assert matches(found[24], dtype, [~v for v in a.tolist()]), "invert"
+    assert matches(found[25], dtype, [-v for v in a.tolist()]), "neg"
 
 
 # Not int16: Numba's compiler may assume that it does not happen, and for that type it does.

@@ -1,4 +1,4 @@
-"""Arithmetic functions: bits, fused and rounded arithmetic, `math`, `libdevice`."""
+"""Arithmetic functions: fused and rounded arithmetic, `math`."""
 
 from __future__ import annotations
 
@@ -28,83 +28,6 @@ def nearest(exact: Fraction, dtype: Any) -> Any:
     return min(
         around, key=lambda f: (abs(Fraction(float(f)) - exact), int(f.view(np.int32)) & 1)
     )  # fmt: skip
-
-
-# --- bits ---
-
-
-@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32,
-                                   np.int64, np.uint64])  # fmt: skip
-def test_bits_that_are_set_and_leading_zeros(device: na.Device, dtype: Any) -> None:
-    @na.launcher
-    @cuda.jit
-    def count(z: na.KernelOutput, x: na.KernelInput):
-        i = cuda.grid(1)
-        z[i, 0] = cuda.popc(x[i])
-        z[i, 1] = cuda.clz(x[i])
-
-    ends, width = np.iinfo(dtype), 8 * np.dtype(dtype).itemsize
-    x = np.array([0, 1, 5, 100, ends.max, ends.max - 8, ends.min, ends.max // 3], dtype)
-    z = na.zeros((8, 2), np.int64).sync()
-    count[1, 8](z, x).sync()
-    bits = [format(int(v) & (1 << width) - 1, f"0{width}b") for v in x]
-    assert host(z).tolist() == [[b.count("1"), len((b + "1").split("1")[0])] for b in bits]
-
-
-@pytest.mark.parametrize("dtype", [np.int32, np.uint32, np.int64, np.uint64])
-def test_the_first_bit(device: na.Device, dtype: Any) -> None:
-    @na.launcher
-    @cuda.jit
-    def first(z: na.KernelOutput, x: na.KernelInput):
-        i = cuda.grid(1)
-        z[i] = cuda.ffs(x[i])
-
-    ends = np.iinfo(dtype)
-    x = np.array([0, 1, 12, 96, ends.max, ends.min, ends.max - 15], dtype)
-    z = na.full(7, -1, np.int64).sync()
-    first[1, 7](z, x).sync()
-    last = 0 if ends.min == 0 else 8 * x.itemsize
-    assert host(z).tolist() == [0, 1, 3, 6, 1, last, 5]
-
-
-@pytest.mark.parametrize("dtype", [np.uint32, np.uint64])
-def test_bits_in_reverse(device: na.Device, dtype: Any) -> None:
-    @na.launcher
-    @cuda.jit
-    def reverse(z: na.KernelOutput, wide: na.KernelOutput, x: na.KernelInput):
-        i = cuda.grid(1)
-        z[i] = cuda.brev(x[i])
-        wide[i] = cuda.brev(x[i])
-
-    x = np.random.default_rng(1).integers(0, np.iinfo(dtype).max, 40, dtype)
-    x[:3] = 0, 1, 6
-    z, wide = na.zeros(40, dtype).sync(), na.zeros(40, np.float64).sync()
-    reverse[1, 40](z, wide, x).sync()
-    width = 8 * x.itemsize
-    want = np.array([int(f"{int(v):0{width}b}"[::-1], 2) for v in x], dtype)
-    np.testing.assert_array_equal(host(z), want)
-    np.testing.assert_array_equal(host(wide), want.astype(np.float64))
-
-
-def test_bit_functions_of_thread_indices_and_literals(device: na.Device) -> None:
-    @na.launcher
-    @cuda.jit
-    def bits(z: na.KernelOutput):
-        t = cuda.threadIdx.x
-        z[t, 0] = cuda.clz(t)  # 32 bits
-        z[t, 1] = cuda.clz(t + 1)  # 64: a sum of int32 is an int64
-        z[t, 2] = cuda.popc(t * 3) + cuda.popc(255)
-        z[t, 3] = cuda.ffs(cuda.grid(1))
-        z[t, 4] = cuda.clz(np.uint8(t + 1))
-
-    z = na.zeros((9, 5), np.int64).sync()
-    bits[1, 9](z).sync()
-    want = [
-        [32 - t.bit_length(), 64 - (t + 1).bit_length(), (3 * t).bit_count() + 8,
-         (t & -t).bit_length(), 8 - (t + 1).bit_length()]
-        for t in range(9)
-    ]  # fmt: skip
-    assert host(z).tolist() == want
 
 
 # --- arithmetic ---
@@ -227,53 +150,104 @@ UNARY: dict[str, tuple[float, float]] = {
     "sin": (0.1, 3), "sinh": (-5, 5), "sqrt": (0, 99), "tan": (-1.5, 1.5), "tanh": (-3, 3),
     "trunc": (-9, 9),
 }  # fmt: skip
+FLOATS_ONLY = ["ceil", "degrees", "fabs", "floor", "radians", "trunc"]
+# The rows of `of_numbers`; those of `of_floats` are FLOATS_ONLY.
+NUMBERS = [name for name in UNARY if name not in FLOATS_ONLY]
+
+
+@na.launcher
+@cuda.jit
+def of_numbers(z: na.KernelOutput, x: na.KernelInput):
+    i = cuda.grid(1)
+    z[0, i] = math.acos(x[0, i])
+    z[1, i] = math.acosh(x[1, i])
+    z[2, i] = math.asin(x[2, i])
+    z[3, i] = math.asinh(x[3, i])
+    z[4, i] = math.atan(x[4, i])
+    z[5, i] = math.atanh(x[5, i])
+    z[6, i] = math.cos(x[6, i])
+    z[7, i] = math.cosh(x[7, i])
+    z[8, i] = math.erf(x[8, i])
+    z[9, i] = math.erfc(x[9, i])
+    z[10, i] = math.exp(x[10, i])
+    z[11, i] = math.exp2(x[11, i])
+    z[12, i] = math.expm1(x[12, i])
+    z[13, i] = math.gamma(x[13, i])
+    z[14, i] = math.lgamma(x[14, i])
+    z[15, i] = math.log(x[15, i])
+    z[16, i] = math.log10(x[16, i])
+    z[17, i] = math.log1p(x[17, i])
+    z[18, i] = math.log2(x[18, i])
+    z[19, i] = math.sin(x[19, i])
+    z[20, i] = math.sinh(x[20, i])
+    z[21, i] = math.sqrt(x[21, i])
+    z[22, i] = math.tan(x[22, i])
+    z[23, i] = math.tanh(x[23, i])
+
+
+@na.launcher
+@cuda.jit
+def of_floats(z: na.KernelOutput, x: na.KernelInput):
+    i = cuda.grid(1)
+    z[0, i] = math.ceil(x[0, i])
+    z[1, i] = math.degrees(x[1, i])
+    z[2, i] = math.fabs(x[2, i])
+    z[3, i] = math.floor(x[3, i])
+    z[4, i] = math.radians(x[4, i])
+    z[5, i] = math.trunc(x[5, i])
+
+
+def integers_in(low: float, high: float) -> np.ndarray:
+    return np.arange(max(math.ceil(low), -3), min(int(high), 9) + 1)
+
+
+def results(kernel: na.Launcher, *rows: np.ndarray) -> np.ndarray:
+    z = na.zeros(rows[0].shape, np.float64).sync()
+    kernel[1, rows[0].shape[1]](z, *rows).sync()
+    return host(z)
 
 
 @pytest.mark.parametrize("name", UNARY)
 def test_functions_of_math(device: na.Device, name: str) -> None:
     function = getattr(math, name)
-
-    @na.launcher
-    @cuda.jit
-    def apply(z: na.KernelOutput, x: na.KernelInput):
-        i = cuda.grid(1)
-        z[i] = function(x[i])
-
-    low, high = UNARY[name]
+    takes_integers = name not in FLOATS_ONLY
+    kernel, names = (of_numbers, NUMBERS) if takes_integers else (of_floats, FLOATS_ONLY)
+    row = names.index(name)
     for dtype, rtol in ((np.float32, 2e-6), (np.float64, 1e-14)):
-        x = np.random.default_rng(5).uniform(low, high, 64).astype(dtype)
-        z = na.zeros(64, np.float64).sync()
-        apply[2, 32](z, x).sync()
-        got = host(z)
-        np.testing.assert_allclose(got, [function(v) for v in x.tolist()], rtol=rtol)
+        x = np.array([np.random.default_rng(5).uniform(*UNARY[n], 64) for n in names], dtype)
+        got = results(kernel, x)[row]
+        np.testing.assert_allclose(got, [function(v) for v in x[row].tolist()], rtol=rtol)
         np.testing.assert_array_equal(got, got.astype(dtype))  # it is of the argument's type
-    n = np.arange(max(math.ceil(low), -3), min(int(high), 9) + 1)
-    z = na.zeros(len(n), np.float64).sync()
-    if name not in ("ceil", "floor", "trunc", "fabs", "degrees", "radians"):
-        apply[1, len(n)](z, n.astype(np.int32)).sync()
-        np.testing.assert_allclose(host(z), [function(int(v)) for v in n], rtol=1e-14)
+    if takes_integers:
+        n = np.array([np.resize(integers_in(*UNARY[n]), 13) for n in names], np.int32)
+        want = [function(int(v)) for v in n[row]]
+        np.testing.assert_allclose(results(kernel, n)[row], want, rtol=1e-14)
 
 
 BINARY = ["atan2", "copysign", "fmod", "hypot", "nextafter", "pow", "remainder"]
 
 
+@na.launcher
+@cuda.jit
+def of_two_floats(z: na.KernelOutput, x: na.KernelInput, y: na.KernelInput):
+    i = cuda.grid(1)
+    z[0, i] = math.atan2(x[0, i], y[0, i])
+    z[1, i] = math.copysign(x[1, i], y[1, i])
+    z[2, i] = math.fmod(x[2, i], y[2, i])
+    z[3, i] = math.hypot(x[3, i], y[3, i])
+    z[4, i] = math.nextafter(x[4, i], y[4, i])
+    z[5, i] = math.pow(x[5, i], y[5, i])
+    z[6, i] = math.remainder(x[6, i], y[6, i])
+
+
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("name", BINARY)
 def test_functions_of_two_arguments(device: na.Device, name: str, dtype: Any) -> None:
-    function = getattr(math, name)
-
-    @na.launcher
-    @cuda.jit
-    def apply(z: na.KernelOutput, x: na.KernelInput, y: na.KernelInput):
-        i = cuda.grid(1)
-        z[i] = function(x[i], y[i])
-
-    x, y = np.random.default_rng(6).uniform(-5, 5, (2, 64)).astype(dtype)
-    if name == "pow":
-        x = abs(x)
-    z = na.zeros(64, np.float64).sync()
-    apply[2, 32](z, x, y).sync()
-    got = host(z)
+    function, row = getattr(math, name), BINARY.index(name)
+    every = np.tile(np.random.default_rng(6).uniform(-5, 5, (2, 1, 64)), (1, 7, 1)).astype(dtype)
+    every[0, BINARY.index("pow")] = abs(every[0, BINARY.index("pow")])
+    got = results(of_two_floats, *every)[row]
+    x, y = every[:, row]
     if name == "nextafter":
         np.testing.assert_array_equal(got, np.nextafter(x, y).astype(np.float64))
         return
@@ -306,21 +280,6 @@ def test_parts_of_floats(device: na.Device, dtype: Any) -> None:
     special = na.zeros((3, 8), np.float64).sync()
     parts[1, 3](special, np.array([np.nan, np.inf, -np.inf], dtype)).sync()
     assert host(special)[:, 5].tolist() == [1, 2, 2]
-
-
-def test_bits_are_counted_by_the_number_itself(device: na.Device) -> None:
-    @na.launcher
-    @cuda.jit
-    def count(z: na.KernelOutput, x: na.KernelInput, y: na.KernelInput):
-        i = cuda.grid(1)
-        z[i] = x[i].bit_count() * 100 + (y[i] >> 1).bit_count()
-
-    x = np.array([0, 1, 255, 256, 2**32 - 1, 5], np.uint32)
-    y = np.array([2**63, 0, 1, 6, 7, 2**40 - 1], np.uint64)
-    z = na.zeros(6, np.int64).sync()
-    count[1, 6](z, x, y).sync()
-    want = [int(a).bit_count() * 100 + (int(b) >> 1).bit_count() for a, b in zip(x, y, strict=True)]
-    assert host(z).tolist() == want
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

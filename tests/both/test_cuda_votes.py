@@ -86,23 +86,24 @@ def test_votes_of_some_lanes(device: na.Device) -> None:
         np.testing.assert_array_equal(host(z)[:, 1], want)
 
 
+@na.launcher
+@cuda.jit
+def vote_here(z: na.KernelOutput, x: na.KernelInput):
+    t = cuda.threadIdx.x
+    here = min(cuda.blockDim.x - t // 32 * 32, 32)
+    mask = (1 << here) - 1
+    z[t, 0] = cuda.ballot_sync(mask, x[t])
+    z[t, 1] = cuda.shfl_sync(mask, x[t], here - 1)
+    z[t, 2] = cuda.all_sync(mask, x[t] < 3)
+    z[t, 3] = cuda.activemask()
+    z[t, 4] = cuda.match_any_sync(mask, x[t])
+
+
 @pytest.mark.parametrize("threads", [8, 40], ids="threads={}".format)
 def test_a_warp_that_is_not_full(device: na.Device, threads: int) -> None:
-    @na.launcher
-    @cuda.jit
-    def vote(z: na.KernelOutput, x: na.KernelInput):
-        t = cuda.threadIdx.x
-        here = min(cuda.blockDim.x - t // 32 * 32, 32)
-        mask = (1 << here) - 1
-        z[t, 0] = cuda.ballot_sync(mask, x[t])
-        z[t, 1] = cuda.shfl_sync(mask, x[t], here - 1)
-        z[t, 2] = cuda.all_sync(mask, x[t] < 3)
-        z[t, 3] = cuda.activemask()
-        z[t, 4] = cuda.match_any_sync(mask, x[t])
-
     x = np.random.default_rng(9).integers(0, 3, threads).astype(np.int32)
     z = na.zeros((threads, 5), np.int64).sync()
-    vote[1, threads](z, x).sync()
+    vote_here[1, threads](z, x).sync()
     want = []
     for t in range(threads):
         warp = x[t // 32 * 32 : t // 32 * 32 + 32]

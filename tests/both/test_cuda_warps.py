@@ -148,26 +148,27 @@ def warp_sum(value):
     return value
 
 
+@na.launcher
+@cuda.jit
+def sum_of_block(z: na.KernelOutput, x: na.KernelInput):
+    partial = cuda.shared.array(32, float32)
+    t = cuda.threadIdx.x
+    warp, lane = t // 32, cuda.laneid
+    v = warp_sum(x[cuda.grid(1)])
+    if lane == 0:
+        partial[warp] = v
+    cuda.syncthreads()
+    if warp == 0:
+        v = warp_sum(partial[lane] if lane < cuda.blockDim.x // 32 else float32(0))
+        if lane == 0:
+            z[cuda.blockIdx.x] = v
+
+
 @pytest.mark.parametrize("threads", [32, 128, 512], ids="threads={}".format)
 def test_sum_of_a_block_by_its_first_warp(device: na.Device, threads: int) -> None:
-    @na.launcher
-    @cuda.jit
-    def total(z: na.KernelOutput, x: na.KernelInput):
-        partial = cuda.shared.array(32, float32)
-        t = cuda.threadIdx.x
-        warp, lane = t // 32, cuda.laneid
-        v = warp_sum(x[cuda.grid(1)])
-        if lane == 0:
-            partial[warp] = v
-        cuda.syncthreads()
-        if warp == 0:
-            v = warp_sum(partial[lane] if lane < cuda.blockDim.x // 32 else float32(0))
-            if lane == 0:
-                z[cuda.blockIdx.x] = v
-
     x = np.random.default_rng(4).integers(-99, 99, 3 * threads).astype(np.float32)
     z = na.zeros(3).sync()
-    total[3, threads](z, x).sync()
+    sum_of_block[3, threads](z, x).sync()
     np.testing.assert_array_equal(host(z), x.reshape(3, threads).sum(1))
 
 

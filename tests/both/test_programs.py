@@ -27,7 +27,7 @@ from numbasync.tensors import copies
 from numbasync.tensors.tensor import Tensor
 from tests.programs import compiled, machine
 
-PROGRAMS = int(os.environ.get("NUMBASYNC_PROGRAMS", "500"))  # other ones each run
+PROGRAMS = int(os.environ.get("NUMBASYNC_PROGRAMS", "200"))  # other ones each run
 CHECKS = (HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large)
 
 
