@@ -85,7 +85,8 @@ def _serve() -> dict[str, Any] | None:
         if not in_time:
             os.kill(pid, signal.SIGKILL)
         _, status = os.waitpid(pid, 0)
-        print(json.dumps([os.waitstatus_to_exitcode(status), in_time]), flush=True)
+        sys.stdout.write(f"{json.dumps([os.waitstatus_to_exitcode(status), in_time])}\n")
+        sys.stdout.flush()
     return None
 
 

@@ -12,7 +12,18 @@ import pytest
 
 import numbasync as na
 from numbasync import cli
-from numbasync.bench import batches, chains, copying, host_work, long_wait, peers, replayed, report
+from numbasync.bench import (
+    alloc,
+    batches,
+    chains,
+    copying,
+    graphs,
+    host_work,
+    long_wait,
+    peers,
+    replayed,
+    report,
+)
 from numbasync.bench.replayed import Replayed
 from numbasync.testing import Gate, settle
 from tests.common import waited
@@ -48,6 +59,10 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(long_wait, "SECONDS", 0.02)
     monkeypatch.setattr(copying, "LARGE", 1 << 12)
     monkeypatch.setattr(copying, "SMALL_CALLS", 5)
+    monkeypatch.setattr(alloc, "CALLS", 20)
+    monkeypatch.setattr(chains, "LAUNCHES", 10)
+    monkeypatch.setattr(graphs, "CALLS", 2 * replayed.DEPTH)
+    monkeypatch.setattr(host_work, "STEPS", 3)
     monkeypatch.setattr(batches, "SMALL_CALLS", 5)
     for name, value in (("LARGE", 4096), ("ROWS", 4)):
         monkeypatch.setattr(batches, name, value)

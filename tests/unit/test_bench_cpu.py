@@ -14,7 +14,7 @@ from numba import cuda
 
 import numbasync as na
 from numbasync import cli
-from numbasync.bench import by_hand, compiling, cpu, repeats, simulator
+from numbasync.bench import awaits, by_hand, compiling, cpu, repeats, simulator
 from numbasync.bench.awaits import NAMES
 from numbasync.bench.cpu_cases import CASES, Array, Case
 from numbasync.bench.long_kernels import LONG
@@ -111,6 +111,11 @@ def test_the_whole_command(
 
     monkeypatch.setattr(simulator, "measured", simulated)
     monkeypatch.setattr(by_hand, "njit", lambda **_: lambda loop: loop)  # compiled elsewhere
+    for owner, name, value in (
+        (awaits, "CALLS", 5), (awaits, "WIDTH", 20), (repeats, "TELLING", 0.002),
+        (repeats, "SHORTEST", 0.001),
+    ):  # fmt: skip
+        monkeypatch.setattr(owner, name, value)
     path = tmp_path / "cpu.json"
     argv = ["bench", "cpu", "--repeats", "3", "--limit", "0.1", "--only", "a"]
     assert cli.main([*argv, "--json", str(path)]) == 0
