@@ -114,8 +114,9 @@ if __name__ == "__main__":
     import numbasync.backend.cpu
     import numbasync.testing  # noqa: F401
 
-    cpu_target.typing_context.refresh()
-    cpu_target.target_context.refresh()
+    contexts: list[Any] = [cpu_target.typing_context, cpu_target.target_context]
+    for context in contexts:
+        context.refresh()  # what the first compilation of a process begins with
     gc.collect()
     gc.freeze()  # or each session would look at all of it
     if (session := _serve()) is not None:
