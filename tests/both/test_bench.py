@@ -14,9 +14,11 @@ import numbasync as na
 from numbasync.testing import Gate, settle
 from numbasync.tools import cli
 from numbasync.tools.bench import (
+    alloc,
     batches,
     chains,
     copying,
+    graphs,
     host_work,
     long_wait,
     peer_registry,
@@ -57,6 +59,10 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(long_wait, "SECONDS", 0.02)
     monkeypatch.setattr(copying, "LARGE", 1 << 12)
     monkeypatch.setattr(copying, "SMALL_CALLS", 5)
+    monkeypatch.setattr(alloc, "CALLS", 20)
+    monkeypatch.setattr(chains, "LAUNCHES", 10)
+    monkeypatch.setattr(graphs, "CALLS", 2 * replayed.DEPTH)
+    monkeypatch.setattr(host_work, "STEPS", 3)
     monkeypatch.setattr(batches, "SMALL_CALLS", 5)
     for name, value in (("LARGE", 4096), ("ROWS", 4)):
         monkeypatch.setattr(batches, name, value)

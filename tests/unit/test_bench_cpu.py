@@ -14,7 +14,7 @@ from numba import cuda
 
 import numbasync as na
 from numbasync.tools import cli
-from numbasync.tools.bench import compiling, cpu, repeats
+from numbasync.tools.bench import awaits, compiling, cpu, repeats
 from numbasync.tools.bench.awaits import NAMES
 from numbasync.tools.bench.cpu_cases import CASES, Array, Case
 from numbasync.tools.bench.long_kernels import LONG
@@ -112,6 +112,11 @@ def test_the_whole_command(
 
     monkeypatch.setattr(simulator, "measured", simulated)
     monkeypatch.setattr(by_hand, "njit", lambda **_: lambda loop: loop)  # compiled elsewhere
+    for owner, name, value in (
+        (awaits, "CALLS", 5), (awaits, "WIDTH", 20), (repeats, "TELLING", 0.002),
+        (repeats, "SHORTEST", 0.001),
+    ):  # fmt: skip
+        monkeypatch.setattr(owner, name, value)
     path = tmp_path / "cpu.json"
     argv = ["bench", "cpu", "--repeats", "3", "--limit", "0.1", "--only", "a"]
     assert cli.main([*argv, "--json", str(path)]) == 0

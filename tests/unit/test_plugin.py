@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from numbasync.device.device import devices
+from tests import sessions
 
 
 class Project:
@@ -27,10 +28,9 @@ class Project:
         imports take as long as everything else.
         """
         alone = {} if beside_others else {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-        return subprocess.run(
-            [self.python, "-m", "pytest", "-q", "-p", "numbasync.testing.plugin", *args],
-            capture_output=True, text=True, timeout=seconds, env={**self.env, **alone, **env},
-            cwd=self.folder,
+        return sessions.run(
+            self.python, ["-q", "-p", "numbasync.testing.plugin", *args],
+            {**self.env, **alone, **env}, self.folder, seconds,
         )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from tests.common import saxpy
 warnings.simplefilter("ignore", DeprecationWarning)  # of fork in a process with threads
 
 @na.launcher
-@cuda.jit
+@cuda.jit(cache=True)
 def of_main(z: na.KernelOutput, k):
     i = cuda.grid(1)
     if i < z.shape[0]:

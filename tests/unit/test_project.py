@@ -13,7 +13,7 @@ import pytest
 import numbasync as na
 import numbasync_kernels
 from numbasync.tools.bench import page
-from tests import rooms
+from tests import rooms, sessions
 
 ROOT = Path(__file__).parent.parent.parent
 # Wherever they are installed.
@@ -134,11 +134,8 @@ def test_the_tests_in_the_documents_pass_and_say_what_they_say(tmp_path: Path) -
         "settings.register_profile('beside others', suppress_health_check=[HealthCheck.too_slow])\n"
         "settings.load_profile('beside others')\n"
     )
-    result = subprocess.run(
-        [sys.executable, "-m", "pytest", "-s", "-q", "-p", "numbasync.testing.plugin", "--device",
-         "cpu", str(program)],
-        capture_output=True, text=True, timeout=300, env=environment(), cwd=tmp_path,
-    )  # fmt: skip
+    options = ["-s", "-q", "-p", "numbasync.testing.plugin", "--device", "cpu", str(program)]
+    result = sessions.run(sys.executable, options, environment(), tmp_path, seconds=300)
     assert "14 passed" in result.stdout, result.stdout
     printed = _without_places(result.stdout)
     for text in re.findall(r"^```text\n(.*?)^```", page.read_text(), re.M | re.S):

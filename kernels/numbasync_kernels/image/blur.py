@@ -26,7 +26,7 @@ WIDE = TILE + 2 * RADIUS  # the tile with its border
         "weights.shape[0] == 7",
     ],
 )
-@cuda.jit
+@cuda.jit(cache=True)
 def gaussian_blur(out: na.KernelOutput, levels: na.KernelInput, weights: na.KernelInput) -> None:
     """Blur with a separable kernel of 7 taps; beyond the edge, the nearest pixel counts.
 

@@ -22,7 +22,7 @@ LEVELS = 256
         "table.shape[0] == 256",
     ],
 )
-@cuda.jit
+@cuda.jit(cache=True)
 def equalisation_table(table: na.KernelOutput, counts: na.KernelInput) -> None:
     """The level that each level becomes, so that all are about equally frequent.
 
@@ -78,7 +78,7 @@ def equalisation_table_reference(counts: np.ndarray[Any, Any]) -> np.ndarray[Any
         "table.shape[0] == 256",
     ],
 )
-@cuda.jit
+@cuda.jit(cache=True)
 def look_up(out: na.KernelOutput, levels: na.KernelInput, table: na.KernelInput) -> None:
     """``out[y, x] = table[levels[y, x]]``.
 

@@ -17,7 +17,7 @@ FITS = (
 
 
 @na.launcher(axes=(1, 0), preconditions=FITS)
-@cuda.jit
+@cuda.jit(cache=True)
 def grey(out: na.KernelOutput, picture: na.KernelInput) -> None:
     """Luma of every pixel: ``(77 R + 150 G + 29 B + 128) // 256``.
 

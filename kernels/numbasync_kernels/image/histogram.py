@@ -17,7 +17,7 @@ PIXELS_A_THREAD = 16
 @na.launcher(
     preconditions=[*fits("counts", 1, INT32), *fits("levels", 1, UINT8), "counts.shape[0] == 256"]
 )
-@cuda.jit
+@cuda.jit(cache=True)
 def histogram(counts: na.KernelOutput, levels: na.KernelInput) -> None:
     """Add to ``counts[v]`` how many elements of `levels` are ``v``.
 

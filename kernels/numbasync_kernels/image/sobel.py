@@ -15,7 +15,7 @@ from numbasync_kernels.fits import FLOAT32, fits
 @na.launcher(
     axes=(1, 0), preconditions=[*fits("out levels", 2, FLOAT32), "levels.shape == out.shape"]
 )
-@cuda.jit
+@cuda.jit(cache=True)
 def sobel(out: na.KernelOutput, levels: na.KernelInput) -> None:
     """Length of the Sobel gradient; beyond the edge, the nearest pixel counts.
 

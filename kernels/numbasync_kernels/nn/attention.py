@@ -37,7 +37,7 @@ NEVER = float32(-math.inf)
         "q.shape[2] // heads <= 128",
     ],
 )
-@cuda.jit
+@cuda.jit(cache=True)
 def attention(
     out: na.KernelOutput,
     q: na.KernelInput,

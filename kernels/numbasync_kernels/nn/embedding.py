@@ -30,7 +30,7 @@ NOTHING = float32(math.nan)
         "types.shape[1] == out.shape[2]",
     ],
 )
-@cuda.jit
+@cuda.jit(cache=True)
 def embedding(
     out: na.KernelOutput,
     ids: na.KernelInput,

@@ -26,7 +26,7 @@ def gelu_of(x: Any) -> Any:
 @na.launcher(
     threads=GELU_THREADS, preconditions=(*fits("out x", 1, FLOAT32), "x.shape == out.shape")
 )
-@cuda.jit
+@cuda.jit(cache=True)
 def gelu(out: na.KernelOutput, x: na.KernelInput) -> None:
     """``out = x / 2 * (1 + erf(x / sqrt(2)))``, element by element.
 

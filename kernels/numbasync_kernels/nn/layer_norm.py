@@ -42,7 +42,7 @@ def _finish(out: Any, row: Any, mean: Any, variance: Any, scale: Any, shift: Any
 
 
 @na.launcher(axes=(1, 0), threads=(WARP, NORM_ROWS), preconditions=FITS)
-@cuda.jit
+@cuda.jit(cache=True)
 def layer_norm(
     out: na.KernelOutput,
     x: na.KernelInput,
@@ -92,7 +92,7 @@ def layer_norm(
     threads=(WARP, NORM_ROWS),
     preconditions=(*FITS, *fits("residual", 2, FLOAT32), "residual.shape == out.shape"),
 )
-@cuda.jit
+@cuda.jit(cache=True)
 def add_layer_norm(
     out: na.KernelOutput,
     x: na.KernelInput,

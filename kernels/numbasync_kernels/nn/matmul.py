@@ -82,7 +82,7 @@ def _accumulate(totals: Any, a: Any, b: Any, top: Any, first: Any) -> None:
 
 
 @na.launcher(axes=(1, 0), threads=(SIDE, SIDE), preconditions=FITS)
-@cuda.jit
+@cuda.jit(cache=True)
 def matmul(out: na.KernelOutput, a: na.KernelInput, b: na.KernelInput) -> None:
     """``out = a @ b``, of any sizes.
 
@@ -115,7 +115,7 @@ def matmul(out: na.KernelOutput, a: na.KernelInput, b: na.KernelInput) -> None:
 
 
 @na.launcher(axes=(1, 0), threads=(SIDE, SIDE), preconditions=FITS_BIAS)
-@cuda.jit
+@cuda.jit(cache=True)
 def linear(
     out: na.KernelOutput, a: na.KernelInput, b: na.KernelInput, bias: na.KernelInput
 ) -> None:
@@ -139,7 +139,7 @@ def linear(
 
 
 @na.launcher(axes=(1, 0), threads=(SIDE, SIDE), preconditions=FITS_BIAS)
-@cuda.jit
+@cuda.jit(cache=True)
 def linear_gelu(
     out: na.KernelOutput, a: na.KernelInput, b: na.KernelInput, bias: na.KernelInput
 ) -> None:

@@ -26,7 +26,7 @@ UNIT_ROWS = 4  # rows, and warps, of a block
         "mask.shape == (x.shape[0], x.shape[1])",
     ],
 )
-@cuda.jit
+@cuda.jit(cache=True)
 def mean_pool(out: na.KernelOutput, x: na.KernelInput, mask: na.KernelInput) -> None:
     """The mean of each sentence's tokens whose mask is not 0; zeros where there is none.
 
@@ -67,7 +67,7 @@ def mean_pool_reference(
     threads=(WARP, UNIT_ROWS),
     preconditions=(*fits("out x", 2, FLOAT32), "x.shape == out.shape"),
 )
-@cuda.jit
+@cuda.jit(cache=True)
 def unit_rows(out: na.KernelOutput, x: na.KernelInput) -> None:
     """Every row divided by its length; a row of zeros stays one.
 
