@@ -24,7 +24,7 @@ class Memo(dict[K, V]):
             self.clear()
         super().__setitem__(key, value)
 
-    def setdefault(self, key: K, default: V) -> V:
+    def setdefault(self, key: K, default: V) -> V:  # pyright: ignore[reportIncompatibleMethodOverride]
         """The entry of `key`, the same for all threads that ask."""
         if len(self) >= self.most:
             self.clear()
