@@ -32,12 +32,13 @@ from numbasync.errors import (
 )
 from numbasync.ops.constructors import Value
 from numbasync.ops.op import DeviceOp
+from numbasync.public import Public
 from numbasync.tensors.copies import HostArray
 from numbasync.tensors.host_arrays import host_array
 from numbasync.tensors.tensor import SharedTensor, Tensor
 
 
-class CommandBatch(Vocabulary, BatchRun):
+class CommandBatch(Vocabulary, BatchRun, Public):
     """Operations that are recorded first, and run together.
 
     ```py

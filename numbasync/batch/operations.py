@@ -12,13 +12,6 @@ from numbasync.batch.record.buffer_id import BufferId, Operand
 from numbasync.batch.record.recorder import Of, Recorder
 from numbasync.errors import CallerError, ShapeError
 
-# How a batch is given arrays, run and read: the methods of `CommandBatch` that programs call.
-_RUNNING = (
-    "compute", "compute_op", "compute_sync", "device", "execute", "execute_sync", "graph", "keep",
-    "kernels_launched", "num_buffers", "num_operations", "op", "plan", "read", "read_op",
-    "read_sync", "tensor", "transfers", "upload", "use",
-)  # fmt: skip
-
 
 class Vocabulary:
     """What can be recorded. Operands are ids and numbers; shapes broadcast and types are promoted
@@ -26,10 +19,6 @@ class Vocabulary:
     """
 
     recorder: Recorder
-
-    def __dir__(self) -> list[str]:
-        """What programs call. The rest is for other modules of the library."""
-        return sorted([*_RUNNING, *(n for n in vars(Vocabulary) if not n.startswith("_"))])
 
     # --- elementwise ---
 

@@ -29,6 +29,7 @@ from numbasync.device.stream import Stream
 from numbasync.device.submission import Submission
 from numbasync.errors import CallerError, DeviceLostError, DeviceMismatchError, DriverError
 from numbasync.fork import in_child
+from numbasync.public import Public
 
 
 class _EventPool:
@@ -61,7 +62,7 @@ def _take_idle(dropped: list[protocols.Stream]) -> protocols.Stream | None:
     return None
 
 
-class Device:
+class Device(Public):
     """One GPU, or one virtual CPU device. Found by `devices()`, never constructed.
 
     Attributes:

@@ -9,6 +9,7 @@ from numbasync.device import stream as streams
 from numbasync.device.stream import AnyStream, Stream, as_stream
 from numbasync.device.submission import Submission
 from numbasync.errors import CallerError, DeviceMismatchError, StateError
+from numbasync.public import Public
 
 if TYPE_CHECKING:
     from numbasync.device.device import Device
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 of_another_library: Callable[[object, Device | None], Event | None] = lambda _value, _device: None  # noqa: E731
 
 
-class Event:
+class Event(Public):
     """A mark in a stream, with the device's time. Made by `device.new_event()`.
 
     Awaiting it, and `query()`, refer to the last `record`. One that was never recorded

@@ -15,12 +15,13 @@ from typing import Any, Protocol
 from numbasync.backend import protocols
 from numbasync.backend.protocols import MemoryStats
 from numbasync.errors import OutOfDeviceMemoryError, ShapeError
+from numbasync.public import Public
 
 MANY_READERS = 8  # of a storage; then those that are done are forgotten
 GRANULE = 256  # bytes; allocations are whole granules, as the driver's pools make them
 
 
-class MemoryPool:
+class MemoryPool(Public):
     """Stream-ordered memory of one device. Made by `device.new_pool()`.
 
     Attributes:

@@ -13,6 +13,7 @@ from numbasync.device import reactor
 from numbasync.device.in_flight import Progress
 from numbasync.device.submission import Submission
 from numbasync.errors import CallerError, DeviceMismatchError
+from numbasync.public import Public
 
 if TYPE_CHECKING:
     from numbasync.device.device import Device
@@ -45,7 +46,7 @@ class CudaStreamLike(Protocol):
 MAX_SPIN_BACKOFF = 63  # awaits without a glance, where glances are in vain
 
 
-class Stream(Progress):
+class Stream(Progress, Public):
     """An ordered queue of work on one device.
 
     Made by `device.new_stream()` or `await Stream.create(device)`. Streams do not wait for

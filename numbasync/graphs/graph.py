@@ -49,12 +49,13 @@ from numbasync.ops.operands import check_closure, check_op, name_of, suppress_un
 from numbasync.ops.pickling import unpicklable
 from numbasync.ops.reentrancy import exclusive
 from numbasync.ops.run import enqueued, resolve_stream, stream_for
+from numbasync.public import Public
 from numbasync.tensors.pinned import sharing
 
 T = TypeVar("T")
 
 
-class CudaGraph(Generic[T]):
+class CudaGraph(Public, Generic[T]):
     """Work of an operation, captured, to be launched any number of times.
 
     Made by `op.graph_on(stream)`, `CudaGraph.capture(stream, op)`, or a scope. On the CPU device

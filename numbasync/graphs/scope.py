@@ -18,6 +18,7 @@ from numbasync.ops.op import DeviceOp
 from numbasync.ops.operands import check_op, is_op, suppress_unused_warnings
 from numbasync.ops.reentrancy import exclusive
 from numbasync.ops.run import resolve_stream
+from numbasync.public import Public
 
 if TYPE_CHECKING:
     from numbasync.graphs.graph import CudaGraph
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class ScopeBranch:
+class ScopeBranch(Public):
     """Operations that run one after the other. Made by `fork()`; a scope is the first one."""
 
     _name = "branch"

@@ -40,6 +40,7 @@ from numbasync.memo import Memo
 from numbasync.ops.op import DeviceOp
 from numbasync.ops.operands import suppress_unused_warnings
 from numbasync.ops.run import describe
+from numbasync.public import Public
 from numbasync.tensors.expected_results import UNKNOWN
 
 if TYPE_CHECKING:  # na.Launcher alone is that of any kernel, which only newer Pythons can say
@@ -97,7 +98,7 @@ def _is_plain(config: Any) -> bool:
     return True
 
 
-class Launcher(Generic[P]):
+class Launcher(Public, Generic[P]):
     """A kernel whose calls are operations. Made by `@launcher`.
 
     Attributes:

@@ -31,6 +31,7 @@ from numbasync.errors import (
 )
 from numbasync.ops.backpressure import Admission, Capacity
 from numbasync.ops.try_enqueue import Enqueueable
+from numbasync.public import Public
 
 T = TypeVar("T")
 
@@ -76,7 +77,7 @@ class HostCopyBack(Protocol):
     def wait(self) -> Generator[Any, None, None]: ...
 
 
-class Context:
+class Context(Public):
     """Where an operation is being run.
 
     Attributes:

@@ -16,11 +16,12 @@ from numbasync.ops import submission_queue
 from numbasync.ops.consume import warn_of_waste
 from numbasync.ops.deferred_value import Later, made
 from numbasync.ops.submit import State, Submitting, starting
+from numbasync.public import Public
 
 T = TypeVar("T")
 
 
-class DeviceFuture(Submitting[T]):
+class DeviceFuture(Submitting[T], Public):
     """An operation with its stream. Awaiting it gives its value, as often as you like.
 
     Cancelling the only await of an operation, or of a future of `schedule`, cancels it. What was

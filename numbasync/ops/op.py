@@ -34,12 +34,13 @@ from numbasync.ops.reentrancy import unlocked
 from numbasync.ops.shared_run import SharedRun
 from numbasync.ops.shared_run import Steps as Steps
 from numbasync.ops.value_methods import ValueMethods, itself
+from numbasync.public import Public
 
 T = TypeVar("T")
 U = TypeVar("U")
 
 
-class DeviceOp(RunsOnce, Picklable, ValueMethods[T], Capturable[T], Generic[T]):
+class DeviceOp(RunsOnce, Picklable, ValueMethods[T], Capturable[T], Public, Generic[T]):
     """A lazy operation that gives a `T`. It runs once.
 
     | to run it | stream chosen by | blocks the thread |

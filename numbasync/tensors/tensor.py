@@ -32,6 +32,7 @@ from numbasync.ops.context import Context
 from numbasync.ops.op import DeviceOp
 from numbasync.ops.operands import suppress_unused_warnings
 from numbasync.ops.pickling import Copied
+from numbasync.public import Public
 from numbasync.tensors.array_methods import ArrayMethods, NoOperators
 from numbasync.tensors.array_spec import ArraySpec, array_key
 from numbasync.tensors.copies import HostArray
@@ -44,7 +45,7 @@ from numbasync.tensors.pinned import direct
 _moving = threading.RLock()  # two threads must not both become the only holder
 
 
-class Tensor(Copied, Lending, ArrayMethods):
+class Tensor(Copied, Lending, ArrayMethods, Public):
     """An array in device memory. Operations such as `na.zeros` give one.
 
     Attributes:
@@ -293,7 +294,7 @@ class Tensor(Copied, Lending, ArrayMethods):
         return f"<Tensor {self.shape} {self.dtype} on {where}{state}>"
 
 
-class SharedTensor(NoOperators):
+class SharedTensor(NoOperators, Public):
     """A tensor that several tasks read. Passed to a kernel, the same object comes back."""
 
     __slots__ = ("tensor",)

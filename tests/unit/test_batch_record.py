@@ -194,19 +194,3 @@ def test_ever_new_structures_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> N
         assert y.shape == (n,) and len(r.nodes) == 5
         seen.add(id(call_cache.empty()))
     assert len(seen) > 5 or call_cache.empty() is not first
-
-
-def test_dir_shows_what_programs_call_and_nothing_else() -> None:
-    b = na.CommandBatch(na.devices("cpu")[0])
-    x = b.upload(np.zeros(3, np.float32))
-    of_batch = (
-        "absent captured check_device closed failed made makers own planned ran ran_fast "
-        "recorder replayed there"
-    )
-    hidden = [(b, of_batch), (x, "recorder"), (b.plan(), "prepared")]
-    for one, internal in hidden:
-        public = {name for name in object.__dir__(one) if not name.startswith("_")}
-        assert public - set(dir(one)) == set(internal.split())
-        assert set(dir(one)) <= public
-    graph = object.__new__(na.BatchGraph)  # nothing is captured
-    assert dir(graph) == ["graph", "replay", "replay_sync", "stream"]

@@ -11,6 +11,8 @@ import pytest
 
 import numbasync as na
 from numbasync import testing
+from numbasync.public import NAMES, Public
+from tests.common import add_one
 
 LAZY = {"CommandBatch", "elementwise", "testing"}
 
@@ -41,3 +43,60 @@ def test_what_is_loaded_later_is_shown() -> None:
     assert na.testing is testing
     with pytest.raises(AttributeError, match="no attribute 'tenser'"):
         _ = na.tenser
+
+
+def instances(device: na.Device) -> dict[str, Any]:
+    """One of each public class."""
+    z = na.zeros(8).sync()
+    stream = device.new_stream()
+    b = na.CommandBatch(device)
+    scope = na.CudaGraph.scope(stream)
+    op = na.value(1)
+    op.suppress_warning()
+    future = na.value(1).schedule(stream)
+    future.sync()
+    with scope as branch:
+        branch.record(na.fill(z, 0))
+        fork = branch.fork()
+    found = {
+        "BatchPlan": b.plan(), "BufferId": b.upload([1.0, 2.0]), "CommandBatch": b,
+        "CudaGraph": scope.graph, "Device": device, "DeviceFuture": future, "DeviceOp": op,
+        "Event": device.new_event(), "Launcher": add_one, "MemoryPool": device.new_pool(),
+        "Partition": z.partition(4), "Scope": scope, "ScopeBranch": fork,
+        "SharedTensor": na.ones(8).sync().shared(), "Stream": stream, "Tensor": z,
+    }  # fmt: skip
+    own = na.CommandBatch(device)
+    kept = own.scale(own.upload([1.0]), 2.0)
+    found["BatchGraph"] = own.graph()
+    del kept
+    contexts: list[na.Context] = []
+    na.with_context(contexts.append).sync()
+    found["Context"] = contexts[0]
+    return found
+
+
+def test_dir_of_public_classes_shows_what_programs_use_and_nothing_else() -> None:
+    with na.use_device("cpu"):
+        found = instances(na.default_device())
+    assert found.keys() == NAMES.keys()
+    for name, names in NAMES.items():
+        one = found[name]
+        assert isinstance(one, getattr(na, name))
+        for shown in names:
+            assert hasattr(one, shown), (name, shown)
+        own = {n for n in dir(one) if not n.startswith("_")}
+        assert own == names, name
+        assert {n for n in dir(getattr(na, name)) if not n.startswith("_")} == own
+
+
+def test_dir_of_a_class_of_a_program_shows_its_own_names() -> None:
+    class Mine(na.StreamPoolRoundRobin, Public):
+        """A policy of a program."""
+
+        def chosen(self) -> int:
+            return 1
+
+    with na.use_device("cpu"):
+        mine = Mine(na.default_device())
+    mine.note = 2  # type: ignore[attr-defined]
+    assert {"chosen", "note"} <= set(dir(mine)) and "chosen" in dir(Mine)

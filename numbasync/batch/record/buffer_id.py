@@ -11,6 +11,7 @@ from numbasync.batch.record.nodes import Node
 from numbasync.errors import DTypeError
 from numbasync.layout import Shape
 from numbasync.ops.op import DeviceOp
+from numbasync.public import Public
 from numbasync.tensors.tensor import SharedTensor, Tensor
 
 Operand = Any  # a BufferId, or a number
@@ -45,7 +46,7 @@ class Records(Protocol):
     def apply(self, function: Any, operands: tuple[Operand, ...]) -> BufferId: ...
 
 
-class BufferId:
+class BufferId(Public):
     """One value of a batch: an upload, or the result of an operation.
 
     Operators record operations: `a + b`, `2 * a`, `-a`, `abs(a)`, `a ** 2`, `a < b`. Comparisons
@@ -66,9 +67,6 @@ class BufferId:
     def __init__(self, recorder: Records, number: int) -> None:
         self.recorder = recorder
         self.number = number
-
-    def __dir__(self) -> list[str]:
-        return ["dtype", "ndim", "number", "shape"]
 
     @property
     def shape(self) -> Shape:

@@ -27,6 +27,7 @@ from numbasync.graphs.graph import CudaGraph
 from numbasync.ops.constructors import zip as zip_ops
 from numbasync.ops.context import Context
 from numbasync.ops.op import DeviceOp, Steps
+from numbasync.public import Public
 from numbasync.tensors.array_spec import contiguous
 from numbasync.tensors.copies import HostArray, upload_any
 from numbasync.tensors.host_arrays import host_array
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from numbasync.batch.run.state import BatchRun
 
 
-class BatchGraph:
+class BatchGraph(Public):
     """A batch that runs many times. Made by `CommandBatch.graph`.
 
     Attributes:
@@ -77,9 +78,6 @@ class BatchGraph:
         self._downloads = sum(a.size > 0 for a in self._outputs.values())
         batch.captured()
         self._last: Submission | None = None
-
-    def __dir__(self) -> list[str]:
-        return ["graph", "replay", "replay_sync", "stream"]
 
     @property
     def stream(self) -> Stream:

@@ -6,9 +6,10 @@ from numbasync.batch.codegen.choose import form
 from numbasync.batch.record.nodes import CONSTANT, INPUT
 from numbasync.batch.run.plan import Prepared
 from numbasync.errors import CallerError
+from numbasync.public import Public
 
 
-class BatchPlan:
+class BatchPlan(Public):
     """What a batch does when it runs. `print(b.plan())` shows the table.
 
     Attributes:
@@ -17,9 +18,6 @@ class BatchPlan:
 
     def __init__(self, prepared: Prepared) -> None:
         self.prepared = prepared
-
-    def __dir__(self) -> list[str]:
-        return [name for name in vars(BatchPlan) if not name.startswith("_")]
 
     @property
     def kernels(self) -> tuple[str, ...]:
