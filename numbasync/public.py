@@ -12,8 +12,8 @@ _ARRAY = """T astype copy_from copy_to device dtype dup is_contiguous is_readonl
 _BATCH = """abs add argmax cast clamp compute compute_op compute_sync device div dot equal execute
     execute_sync exp gelu graph greater greater_equal keep kernels_launched layer_norm less
     less_equal log max maximum mean min minimum mul neg not_equal num_buffers num_operations op
-    plan pow read read_op read_sync relu scale sigmoid softmax sqrt sub sum swish tanh tensor transfers upload use
-    where"""
+    plan pow read read_op read_sync relu scale sigmoid softmax sqrt sub sum swish tanh tensor
+    transfers upload use where"""
 
 NAMES = {
     name: frozenset(names.split())
