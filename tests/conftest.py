@@ -1,4 +1,4 @@
-"""Kernels that many tests use, and how this suite chooses its devices."""
+"""The two tiers of this suite, its order, and fixtures of every room."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 
-# What takes longest comes first: then several workers, which take whole files, end together.
-LONG = (
+# Files that compile many kernels or start many processes: `--tier all` runs them, too. The longest
+# come first: then several workers, which take whole files, end together.
+SLOW = (
     "test_plugin_checks.py", "test_batch.py", "test_plugin.py", "test_examples.py",
     "test_programs.py", "test_batch_tuning.py", "test_nn.py", "test_cuda_math.py",
     "test_planted_mistakes.py", "test_project.py", "test_cuda_atomics.py",
@@ -21,23 +22,45 @@ LONG = (
     "test_checked.py", "test_cuda_warps.py", "test_bench.py", "test_large_uploads.py",
     "test_cuda_made_arrays.py", "test_cuda_algorithms.py", "test_cuda_libdevice.py",
     "test_new.py", "test_benchmark_kernel.py", "test_cuda_votes.py", "test_devices.py",
-    "test_processes.py", "test_bench_cpu.py", "test_behaviours_ends.py",
+    "test_processes.py", "test_bench_cpu.py", "test_ends.py",
     "test_cuda_barriers.py", "test_sentence_graphs.py", "test_batch_broadcasts.py",
     "test_check_kernel.py", "test_sentence_embeddings.py", "test_cuda_features.py",
     "test_launching.py",
 )  # fmt: skip
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--tier", choices=("quick", "slow", "all"),
+        help="quick: without the files that take long, as plain `pytest` does; slow: those alone; "
+        "all: everything, as whenever files, -k or -m are given",
+    )  # fmt: skip
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    if config.option.tier is None:  # workers of pytest-xdist are told
+        chosen = config.option.keyword or config.option.markexpr
+        is_plain = config.args_source is not pytest.Config.ArgsSource.ARGS and not chosen
+        config.option.tier = "quick" if is_plain else "all"
     # Compiling makes so many objects that looking for cycles takes a twentieth of all time.
     gc.set_threshold(20_000, 20, 50)
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False  # which is by numbers of tests
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    place = {name: i for i, name in enumerate(LONG)}
-    items.sort(key=lambda item: place.get(item.path.name, len(LONG)))
+def pytest_report_header(config: pytest.Config) -> str:
+    left_out = {"quick": f"without {len(SLOW)} slow files; --tier all runs everything"}
+    return f"tier: {config.option.tier} {left_out.get(config.option.tier, '')}".rstrip()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    place = {name: i for i, name in enumerate(SLOW)}
+    items.sort(key=lambda item: place.get(item.path.name, len(SLOW)))
+    if config.option.tier != "all":
+        wanted = config.option.tier == "slow"
+        others = [item for item in items if (item.path.name in place) != wanted]
+        items[:] = [item for item in items if (item.path.name in place) == wanted]
+        config.hook.pytest_deselected(items=others)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -1,6 +1,6 @@
 """The rooms of the package, from its real imports: a picture of them, and circles of modules.
 
-`python -m tests.rooms` writes the picture into docs/architecture.md; tests/unit/test_project.py
+`python -m tests.rooms` writes the picture into docs/architecture.md; tests/project/test_project.py
 compares it.
 """
 

@@ -1,0 +1,281 @@
+"""Behaviours that only a GPU shows: kernels that overlap or take long, and who wakes the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import gc
+import select
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numba import cuda
+
+import numbasync as na
+from numbasync.device import reactor
+from numbasync.errors import DeviceLostError
+from numbasync.testing import Gate
+from tests.common import used, waited
+from tests.waiting import loops, run, rung_once, tick_while
+
+pytestmark = [
+    pytest.mark.cuda,
+    # Numba finds grids of one block wasteful; here they are meant.
+    pytest.mark.filterwarnings("ignore::numba.cuda.core.errors.NumbaPerformanceWarning"),
+]
+streams = pytest.importorskip("numbasync.backend.cuda.stream")
+ROOT = Path(__file__).parent.parent.parent
+
+
+@na.launcher
+@cuda.jit
+def spin(z: na.KernelOutput, n):
+    v = z[0]
+    for _ in range(n):
+        v = v * 1.0000001 + 1e-9
+    z[0] = v
+
+
+def steps_for(seconds: float, stream: na.Stream) -> int:
+    """How many steps of `spin` take this long, once the clocks are up."""
+    z = na.zeros(1).sync_on(stream)
+    steps = 1_000_000
+    begin, end = stream.device.new_event(), stream.device.new_event()
+    for _ in range(4):
+        begin.record(stream)
+        spin[1, 1](z, steps).async_on(stream)
+        end.record(stream)
+        stream.synchronize()
+        steps = max(1000, int(steps * seconds * 1e3 / begin.elapsed_ms(end)))
+    return steps
+
+
+async def test_gather_overlaps_two_kernels_of_one_block(device: na.Device) -> None:
+    steps = steps_for(0.05, device.new_stream())
+    tensors = [await na.zeros(1) for _ in range(2)]
+
+    async def seconds(n: int) -> float:
+        began = time.perf_counter()
+        await na.gather(*(spin[1, 1](z, steps) for z in tensors[:n]))
+        return time.perf_counter() - began
+
+    await seconds(2)
+    seen = []
+    for _ in range(3):  # the host has other work, too
+        alone, both = await seconds(1), await seconds(2)
+        seen.append((alone, both))
+        # 75 ms for two of 50 ms; clocks are not steady, so measured against one alone.
+        if both < 1.5 * alone:
+            assert alone > 0.02, "this is no measurement"
+            return
+    pytest.fail(f"one after the other (one, both): {seen}")
+
+
+@loops
+def test_a_ticker_is_undisturbed_while_a_kernel_of_500_ms_runs(
+    device: na.Device, stream: na.Stream, loop: str
+) -> None:
+    steps = steps_for(0.5, stream)
+    z = na.zeros(1).sync_on(stream)
+
+    async def main() -> None:
+        await rung_once(stream)
+        seen = []
+        for _ in range(4):  # the host has other work, too
+            alone = await tick_while(asyncio.sleep(0.5))
+            ticks = await tick_while(na.spawn(spin[1, 1](z, steps), stream))
+            assert ticks.seconds > 0.3, "this is no measurement"
+            seen.append((ticks, alone))
+            if ticks.is_undisturbed(alone):
+                return
+        pytest.fail(f"always disturbed: {seen}")
+
+    run(loop, main())
+
+
+# How a loop learns that the device has passed a point, each way made the only one.
+NO_GLANCE = "stream.CudaStream.spin_poll = lambda self: False; "
+LOOKS = NO_GLANCE + "host_callback.host_function = lambda: 0"
+SLEEPS = NO_GLANCE + (
+    "host_callback._begun = True; host_callback._compile(); device.CudaDevice.spin_seconds = 0.0"
+)
+PATHS = {
+    "glances": ("word", "fast_calls.ready()"),
+    "no compiled calls": ("word", "fast_calls.begin = lambda: None"),
+    "counter polling": ("word", LOOKS),
+    "event polling": ("event", LOOKS),
+    "native wake-up": ("word", SLEEPS),
+    "events and native wake-up": ("event", SLEEPS),
+}
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_every_completion_path_passes_the_same_suite(
+    path: str, python: str, python_env: dict[str, str]
+) -> None:
+    completion, change = PATHS[path]
+    env = {**python_env, "NUMBASYNC_COMPLETION": completion, "NUMBASYNC_DEVICE": "cuda"}
+    env.pop("PYTHONWARNINGS")
+    program = f"""
+import sys, pytest
+from numbasync.backend.cuda import device, fast_calls, host_callback, stream
+{change}
+sys.exit(pytest.main([
+    "-q", "-x", "-p", "numbasync.testing.plugin", "--device", "cuda",
+    "tests/ops/test_awaiting.py", "tests/ops/test_awaiting_costs.py",
+]))
+"""
+    result = subprocess.run(
+        [python, "-c", program], env=env, capture_output=True, text=True, timeout=300, cwd=ROOT
+    )
+    assert result.returncode == 0, result.stdout[-6000:] + result.stderr[-1000:]
+
+
+def test_a_free_does_not_wait_for_other_streams(device: na.Device, stream: na.Stream) -> None:
+    """What a gate shows by holding a stream, a long kernel shows by running."""
+    steps = steps_for(0.2, stream)
+    z, out = na.zeros(1).sync(), na.zeros(2**20).sync()
+    source = na.full(2**20, 5).sync()
+    start = used(device)
+    spin[1, 1](z, steps).async_on(stream)
+    na.memcpy(out, source).async_on(stream)
+    del source
+    assert device.memory_stats().used_current == start, "the copy is still to come"
+    poison = na.full(2**20, 9).sync_on(device.new_stream())
+    stream.synchronize()
+    assert (out.to_host().sync() == 5).all() and (poison.to_host().sync() == 9).all()
+    assert used(device) == start
+
+
+def test_finalisers_of_the_backend_never_raise(
+    device: na.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from numbasync.backend.cuda import memory
+
+    raised: list[Any] = []
+    gc.collect()
+    monkeypatch.setattr(sys, "unraisablehook", raised.append)
+    lost = device.new_pool().allocate(1000, device.new_stream().backend)
+    with monkeypatch.context() as patch:  # as at interpreter exit, when the driver is gone
+        patch.setattr(memory.cu, "cuMemFreeAsync", lambda *_: 1 // 0)
+        del lost
+    assert raised == []
+
+
+async def test_a_ring_says_that_all_went_well_so_the_driver_is_not_asked(
+    device: na.Device, stream: na.Stream, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await rung_once(stream)
+    query, asked = streams.CudaStream._query, []
+
+    def count(self: Any) -> int:
+        asked.append(self)
+        return query(self)
+
+    monkeypatch.setattr(streams.CudaStream, "_query", count)
+    future = na.spawn(na.ones(4).to_host(), stream)
+    stream.synchronize()
+    await future
+    assert asked, "nobody had vouched for it"
+    watcher = reactor.current()
+    for _ in range(5):  # a loop that sleeps for long asks, too
+        before = watcher.statistics()
+        gate.close()
+        task = asyncio.ensure_future(waited(na.ones(4).to_host().schedule(stream)))
+        while watcher.statistics().sleeps == before.sleeps:
+            await asyncio.sleep(0)
+        asked.clear()
+        gate.open()
+        assert (await task == 1).all()
+        if not asked:
+            break
+    else:
+        pytest.fail("the driver was asked behind every ring")
+    assert watcher.statistics().rings > before.rings
+    assert stream.backend.verified_sequence() == stream.mark() - 1
+
+
+async def test_the_ring_needs_no_interpreter(
+    device: na.Device, stream: na.Stream, gate: Gate
+) -> None:
+    """The libraries that call the driver for Python wrap what the driver is to call."""
+    await rung_once(stream)
+
+    class Poll(ctypes.Structure):
+        _fields_ = (("fd", ctypes.c_int), ("events", ctypes.c_short), ("seen", ctypes.c_short))
+
+    watcher = reactor.current()
+    sleeps = watcher.statistics().sleeps
+    gate.close()
+    task = asyncio.ensure_future(waited(na.zeros(4).schedule(stream)))
+    while watcher.statistics().sleeps == sleeps:
+        await asyncio.sleep(0)
+    bell = watcher._bell
+    assert bell is not None
+    poll = Poll(bell.fileno, select.POLLIN, 0)
+    gate.open()
+    # Nobody gets the interpreter while this waits.
+    assert ctypes.PyDLL(None).poll(ctypes.byref(poll), 1, 5000) == 1
+    await task
+
+
+FAULT = """
+from numba import cuda
+import numbasync as na
+from numbasync import reactor
+from numbasync.backend.cuda import wakeup
+
+wakeup._begun = True
+wakeup._compile()
+
+@na.launcher
+@cuda.jit
+def wait_and_fault(z: na.KernelOutput, steps, i):
+    v = z[0]
+    for _ in range(steps):
+        v = v * 1.0000001 + 1e-9
+    z[i] = v
+
+async def main():
+    stream = na.default_device().new_stream()
+    z = await na.zeros(4).schedule(stream)
+    await wait_and_fault[1, 1](z, 1, 0).schedule(stream)
+    future = na.spawn(wait_and_fault[1, 1](z, 10_000_000, 2**40), stream)
+    last = stream._sequence
+    try:
+        await future
+    except na.errors.DeviceLostError:
+        print("asleep", reactor.current().statistics().sleeps > 0)
+        print("vouched", stream.backend.verified_sequence() >= last)
+
+na.run(main())
+"""
+
+
+def test_nothing_vouches_for_a_fault(python: str, python_env: dict[str, str]) -> None:
+    result = subprocess.run(
+        [python, "-c", FAULT], env={**python_env, "NUMBASYNC_DEVICE": "cuda"},
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert result.stdout.split() == ["asleep", "True", "vouched", "False"], result.stderr
+
+
+def test_the_status_that_is_asked_for_is_the_drivers(
+    device: na.Device, stream: na.Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a stream whose word has moved although the driver reports a fault."""
+    future = na.spawn(na.ones(4).to_host(), stream)
+    stream.synchronize()
+    assert future.done()
+    illegal = streams.cu.CUresult.CUDA_ERROR_ILLEGAL_ADDRESS
+    with monkeypatch.context() as patch:
+        patch.setattr(streams.CudaStream, "_query", lambda self: int(illegal))
+        with pytest.raises(DeviceLostError, match=r"ILLEGAL_ADDRESS.*reported by cuStreamQuery"):
+            future.sync()
+    device.forget_fault()
+    assert np.ones(4).sum() == na.ones(4).to_host().sync().sum()

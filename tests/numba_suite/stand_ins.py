@@ -1,0 +1,146 @@
+"""A GPU for numba-cuda's tests that is none: kernels go to numbasync's CPU device.
+
+Memory, streams and events are those of Numba's simulator, whose arrays are NumPy arrays. The
+decorators, the dispatcher and what kernels see of `numba.cuda` are the real ones. So what is
+judged is how the CPU device runs a kernel, and nothing else.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import types
+import unittest
+from collections.abc import Callable
+from typing import Any
+
+from tests.numba_suite import launch
+from tests.numba_suite.outcome import NO_OUTPUT, NOT_SIMULATED
+
+HOST_API = (
+    "close", "current_context", "default_stream", "defer_cleanup", "detect", "device_array",
+    "device_array_like", "event", "external_stream", "get_current_device", "gpus",
+    "is_bfloat16_supported", "is_float16_supported", "is_fp8_supported", "legacy_default_stream",
+    "list_devices", "mapped_array", "per_thread_default_stream", "pinned", "pinned_array",
+    "pinned_array_like", "select_device", "stream", "synchronize", "to_device",
+)  # fmt: skip
+OUTPUT = (
+    "get_const_mem_size", "get_local_mem_per_thread", "get_max_threads_per_block",
+    "get_regs_per_thread", "get_shared_mem_per_block", "inspect_asm", "inspect_llvm",
+    "inspect_lto_ptx", "inspect_sass", "inspect_sass_cfg", "inspect_types",
+)  # fmt: skip
+COMPILERS = (
+    "compile", "compile_all", "compile_for_current_device", "compile_ptx",
+    "compile_ptx_for_current_device",
+)  # fmt: skip
+
+
+def install(beyond: bool) -> None:
+    """Put all stand-ins in place. Call it before a test module is imported.
+
+    Args:
+        beyond: run what Numba's simulator leaves out, too.
+    """
+    _without_filecheck()
+    _host()
+    _dispatcher()
+    _output()
+    _decorators(beyond)
+
+
+def _module(name: str) -> Any:
+    """A module of numba-cuda; the empty name is `numba.cuda` itself."""
+    return importlib.import_module(f"numba.cuda.{name}".rstrip("."))
+
+
+def _refuse(reason: str) -> Callable[..., Any]:
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise unittest.SkipTest(reason)
+
+    return refuse
+
+
+def _without_filecheck() -> None:
+    """The package that compares PTX with patterns need not be installed."""
+    for module, name in (
+        ("matcher", "Matcher"), ("options", "Options"), ("parser", "Parser"), ("finput", "FInput"),
+    ):  # fmt: skip
+        made = types.ModuleType(f"filecheck.{module}")
+        setattr(made, name, _refuse(NO_OUTPUT))
+        sys.modules[made.__name__] = made
+    sys.modules["filecheck.parser"].pattern_for_opts = _refuse(NO_OUTPUT)  # type: ignore[attr-defined]
+    sys.modules["filecheck"] = types.ModuleType("filecheck")
+
+
+def _host() -> None:
+    cuda, api, decorators, simulator = map(_module, ("", "api", "decorators", "simulator"))
+    devicearray, devices, driver = map(
+        _module, ("cudadrv.devicearray", "cudadrv.devices", "cudadrv.driver")
+    )
+    for name in HOST_API:
+        for home in (cuda, api):
+            setattr(home, name, getattr(simulator, name))
+    cuda.managed_array = api.managed_array = simulator.devicearray.managed_array
+    cuda.mapped_array_like = api.mapped_array_like = simulator.pinned_array_like
+    cuda.is_available = lambda: True
+    for name in ("auto_device", "is_cuda_ndarray", "to_device"):
+        setattr(devicearray, name, getattr(simulator.devicearray, name))
+    devices.get_context = simulator.current_context
+    devices.gpus = simulator.gpus
+    driver._have_nvjitlink = decorators._have_nvjitlink = lambda: False
+    declare = cuda.declare_device
+    refused = _refuse("links code that is made for a GPU")
+    cuda.declare_device = lambda *args, link=None, **kws: (
+        declare(*args, **kws) if link is None else refused()
+    )
+    driver._to_core_stream = lambda stream: stream
+
+
+def _dispatcher() -> None:
+    home = _module("dispatcher")
+    kind = home.CUDADispatcher
+    kind.call = launch.call
+    kind.compile = launch.compile
+    kind.compile_device = launch.compile
+    kind.enable_caching = _nothing
+    kind.specialize = _itself
+    home.ForAll._compute_thread_per_block = lambda self, found: self.thread_per_block or 128
+
+
+def _nothing(self: object, *args: object, **kwargs: object) -> None:
+    return None
+
+
+def _itself(self: object, *args: object) -> object:
+    return self
+
+
+def _output() -> None:
+    cuda, compiler, support = map(_module, ("", "compiler", "tests.support"))
+    CUDADispatcher = _module("dispatcher").CUDADispatcher
+    refuse = _refuse(NO_OUTPUT)
+    for name in OUTPUT:
+        setattr(CUDADispatcher, name, refuse)
+    for name in COMPILERS:
+        setattr(compiler, name, refuse)
+        setattr(cuda, name, refuse)
+    support.run_in_subprocess = _refuse("runs in a process of its own")
+    support.TestCase.subprocess_test_runner = _refuse("runs in a process of its own")
+
+
+def _decorators(beyond: bool) -> None:
+    """Leave out what Numba's simulator leaves out, and nothing else."""
+    testing, support = map(_module, ("testing", "tests.support"))
+    if beyond:
+        testing.skip_on_cudasim = lambda reason: lambda test: test
+    else:
+        testing.skip_on_cudasim = lambda reason: unittest.skip(f"{NOT_SIMULATED}: {reason}")
+    testing.skip_unless_cudasim = lambda reason: unittest.skip("judges the simulator itself")
+    testing.xfail_unless_cudasim = lambda test: test
+    testing.cc_X_or_above = lambda major, minor: True
+    for name in vars(testing):
+        if name.startswith(("skip_unless_cc_", "skip_if_cudadevrt")):
+            setattr(testing, name, lambda test: test)
+    for name in ("assertFileCheckAsm", "assertFileCheckLLVM", "assertFileCheckMatches"):
+        setattr(testing.CUDATestCase, name, _refuse(NO_OUTPUT))
+    support.skip_unless_cffi = unittest.skip("needs cffi and a compiler for the device")
