@@ -4,8 +4,8 @@
 
 runs the programs of so many seeds from `--seed`, with the bounds of `tests.stress.trees`, and
 prints how many had kernels of each form. Each program is computed, and computed again at once; a
-quarter of them also kernel by kernel, and a quarter as a graph that is replayed. The first one that is wrong
-ends it, with the seed that repeats it. 297 seeds from 0 have every case of
+quarter of them also kernel by kernel, and a quarter as a graph that is replayed. The first one
+that is wrong ends it, with the seed that repeats it. 297 seeds from 0 have every case of
 `tests.stress.random_batches`.
 
 More than `PART` programs, or several jobs, run in processes of their own, each of them with one
