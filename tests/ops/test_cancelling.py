@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from numba import cuda
 
 import numbasync as na
-from numbasync.ops import backpressure, prerequisites, reentrancy
+from numbasync.ops import backpressure, reentrancy
 from numbasync.tensors import parallel_copy
 from numbasync.testing import Gate, counters, settle
 from tests.common import add_one, compiled, copy_to, fresh, used, waited
@@ -322,7 +322,7 @@ async def test_who_waits_for_long_piles_up_nothing(
         when_settled(turn, call)
 
     monkeypatch.setattr(reentrancy.OneShotEvent, "when_settled", noted)
-    monkeypatch.setattr(prerequisites, "LOOK_AGAIN", 0.001)
+    monkeypatch.setattr(reentrancy, "LOOK_AGAIN", 0.001)
     z = await na.zeros(4)
     gate.close()
     with na.limit(ops=1):

@@ -16,7 +16,7 @@ from numba import cuda
 
 import numbasync as na
 from numbasync.errors import KernelCompileError, MovedError
-from numbasync.ops import prerequisites
+from numbasync.ops import reentrancy
 from numbasync.testing import Gate
 from tests.common import add_one, fresh, used, waited
 from tests.waiting import begin
@@ -301,7 +301,7 @@ async def test_who_waits_for_a_shared_operation_of_another_thread_waits_to_its_e
     device: na.Device, compiler: Compiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It looks up now and then, whether that thread is still there."""
-    monkeypatch.setattr(prerequisites, "LOOK_AGAIN", 0.001)
+    monkeypatch.setattr(reentrancy, "LOOK_AGAIN", 0.001)
     z = await na.ones(1)
     shared = ten_times()(z).output().shared()
 

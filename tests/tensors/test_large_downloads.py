@@ -167,7 +167,7 @@ async def test_a_shared_download_is_there_for_everyone(
         made.append(awaited)
         return landing(dst, src, awaited)
 
-    monkeypatch.setattr("numbasync.tensors.copies.Landing", noting)
+    monkeypatch.setattr("numbasync.tensors.copies.StagedCopyBack", noting)
     await na.gather(*(copied.schedule(device.new_stream()) for _ in range(3)))
     np.testing.assert_array_equal(out, array)
     assert made == [False]  # not left to one of the three
@@ -242,7 +242,7 @@ async def test_nothing_stays_behind(device: na.Device, monkeypatch: pytest.Monke
         blocks.append(weakref.ref(memory))
         return landing(dst, src, awaited)
 
-    monkeypatch.setattr("numbasync.tensors.copies.Landing", noting)
+    monkeypatch.setattr("numbasync.tensors.copies.StagedCopyBack", noting)
     before, device.pool = device.pool, device.new_pool()
     try:
         t, out = await na.ones(3 * CHUNK, np.uint8), np.zeros(6 * CHUNK, np.uint8)[::2]

@@ -312,7 +312,9 @@ class Emitter:
         imports = _IMPORTS
         if self._moves:
             moves = ", ".join(sorted(self._moves))
-            imports += f"\nfrom numbasync.batch.wide import {moves}  # form {vector_loads.FORM}\n"
+            imports += (
+                f"\nfrom {vector_loads.__name__} import {moves}  # form {vector_loads.FORM}\n"
+            )
         parts = [f'"""{self._said()}"""', imports]
         cached = not self.formulas.functions
         given = "{}: Any = None  # a function of the program\n"

@@ -310,7 +310,7 @@ class _Text:
             self._add(2, f"{queue}.download(d{i}, h{n}, queue)")
         for i, n in enumerate(self._reads):
             if n in self._on_host:
-                self._add(2, f"submission.afterwards(partial(copyto, o{i}, w{n}))")
+                self._add(2, f"submission.on_complete(partial(copyto, o{i}, w{n}))")
         downloads = sum(n in self._kinds for n in self._reads)
         self._add(1, f"batch.kernels_launched += {len(parts.launches)}")
         self._add(1, "transfers = batch.transfers")
