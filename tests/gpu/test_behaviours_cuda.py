@@ -227,11 +227,11 @@ async def test_the_ring_needs_no_interpreter(
 FAULT = """
 from numba import cuda
 import numbasync as na
-from numbasync import reactor
-from numbasync.backend.cuda import wakeup
+from numbasync.backend.cuda import host_callback
+from numbasync.device import reactor
 
-wakeup._begun = True
-wakeup._compile()
+host_callback._begun = True
+host_callback._compile()
 
 @na.launcher
 @cuda.jit
