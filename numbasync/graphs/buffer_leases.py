@@ -12,6 +12,7 @@ import threading
 import weakref
 from collections.abc import Iterable
 
+from numbasync.device import access
 from numbasync.device.storage import Storage
 from numbasync.device.stream import Stream
 from numbasync.device.submission import Submission
@@ -111,7 +112,7 @@ class Standing:
         self._stream = submission.stream
         for storage in taken:
             if storage in self._writes:
-                storage.writer = latest
+                access.record_write(storage, latest)
             else:
-                storage.readers[submission.stream] = latest
+                access.record_read(storage, latest)
         self.dirty.clear()

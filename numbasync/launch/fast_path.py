@@ -15,7 +15,7 @@ from collections.abc import Callable
 from types import NoneType
 from typing import Any
 
-from numbasync.device.storage import MANY_READERS
+from numbasync.device import access
 from numbasync.device.submission import Submission
 from numbasync.launch.arguments import TYPED
 from numbasync.launch.parameters import Parameter
@@ -34,18 +34,15 @@ class FastCall:
 
     Attributes:
         take: the call, if it is a plain one; else None. Refuses nothing: whoever looks closer does.
-        enqueue: launch such a call, of a plan, its values and its tensors, with the leases that
-            it needs; False, and nothing has happened, if it must wait for other streams, or be
+        enqueue: launch such a call, of a plan, its values and its tensors, and record what it
+            accesses; False, and nothing has happened, if it must wait for other streams, or be
             refused.
     """
 
     __slots__ = ("enqueue", "take")
 
     def __init__(self, parameters: tuple[Parameter, ...], kinds: Kinds, may_alias: bool) -> None:
-        names: dict[str, Any] = {
-            "MOST": MANY_READERS, "are_busy": _are_busy, "is_busy": _is_busy
-        }  # fmt: skip
-        names |= {f"k{i}": k for i, k in enumerate(kinds)}
+        names: dict[str, Any] = {**access.NAMES, **{f"k{i}": k for i, k in enumerate(kinds)}}
         arrays = [i for i, k in enumerate(kinds) if k in _ARRAYS]
         outputs = [i for i in arrays if parameters[i].is_output]
         text = _take(kinds, arrays, outputs, may_alias) + _enqueue(len(kinds), arrays, outputs)
@@ -120,12 +117,8 @@ def _enqueue(count: int, arrays: list[int], outputs: list[int]) -> list[str]:
         lines += [
             f"        s{i} = t{i}.own_storage",
             f"        if s{i} is None or s{i}.fast_path_device is not backend: return False",
-            f"        w = s{i}.writer",
-            "        if w is not None and not w.done and w.stream is not stream and is_busy(w):",
-            "            return False",
+            *(" " * 8 + line for line in access.questions(f"s{i}", i in outputs, "return False")),
         ]
-        if i in outputs:
-            lines.append(f"        if s{i}.readers and are_busy(s{i}, stream): return False")
     values = (f"t{i}.own_handle or t{i}.handle" if i in arrays else f"v{i}" for i in range(count))
     kept = "".join(f"s{i}, " for i in arrays)
     lines += [
@@ -135,35 +128,9 @@ def _enqueue(count: int, arrays: list[int], outputs: list[int]) -> list[str]:
         "        )",
     ]
     for i in arrays:
-        if i in outputs:
-            lines += [
-                f"        if s{i}.writer is not submission:",
-                f"            s{i}.writer = submission",
-                f"        if s{i}.readers: s{i}.readers = {{}}",
-            ]
-        else:
-            lines += [
-                f"        r = s{i}.readers",
-                "        if r.get(stream) is not submission:",
-                f"            if len(r) >= MOST: r = s{i}.forget_readers()",
-                "            r[stream] = submission",
-            ]
+        lines += [" " * 8 + line for line in access.records(f"s{i}", i in outputs)]
     return [*lines, "    return True"]
 
 
 def _all(letter: str, positions: Any) -> str:
     return "".join(f"{letter}{i}, " for i in positions)
-
-
-def _is_busy(submission: Submission) -> bool:
-    """Whether the device has not passed it, as far as a look tells."""
-    submission.stream.advance()
-    return not submission.done
-
-
-def _are_busy(storage: Any, stream: Any) -> bool:
-    """Whether another stream reads it."""
-    return any(
-        not reader.done and reader.stream is not stream and _is_busy(reader)
-        for reader in list(storage.readers.values())
-    )

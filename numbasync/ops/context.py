@@ -16,10 +16,11 @@ import numpy as np
 
 from numbasync.backend import protocols
 from numbasync.backend.protocols import Prerequisite
+from numbasync.device import access
 from numbasync.device.callsite import CallSite
 from numbasync.device.device import Device
 from numbasync.device.ordering import is_strict
-from numbasync.device.storage import MANY_READERS, MemoryPool, Storage
+from numbasync.device.storage import MemoryPool, Storage
 from numbasync.device.stream import Stream
 from numbasync.device.submission import Submission
 from numbasync.errors import (
@@ -227,13 +228,8 @@ class Context(Public):
             self._after_linked(storage, readers=False)
         if storage.standing is not None:
             storage.invalidate_graphs()
-        readers = storage.readers
-        if readers.get(self.stream) is not me:
+        if access.record_read(storage, me):
             self._used = True
-            if len(readers) >= MANY_READERS:
-                readers = storage.forget_readers()
-            # Of the readers on one stream the latest says it all.
-            readers[self.stream] = me
             me.retain(storage)
 
     def write(self, storage: Storage, name: object = None) -> None:
@@ -253,12 +249,11 @@ class Context(Public):
         if storage.readers:
             for reader in list(storage.readers.values()):
                 self.after(reader, storage if name is None else name)
-            storage.readers = {}
         if storage.links is not None:
             self._after_linked(storage, readers=True)
         if storage.standing is not None:
             storage.invalidate_graphs()
-        storage.writer = me
+        access.record_write(storage, me)
 
     def _after_linked(self, storage: Storage, readers: bool) -> None:
         """After those who use what overlaps `storage`. Each storage keeps its own record."""

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from numbasync.device import access
 from numbasync.device.callsite import call_site
-from numbasync.device.storage import MANY_READERS, MemoryPool
+from numbasync.device.storage import MemoryPool
 from numbasync.device.submission import Submission
 from numbasync.errors import NotAGraphNodeError
 from numbasync.ops.context import Context
@@ -59,17 +60,11 @@ class ToHost(DeviceOp[HostArray]):
             return False
         # First all questions, then the copy, then the record of it: an error leaves no lease.
         with device.submit_lock:
-            writer = storage.writer
-            if writer is not None and not writer.done and writer.stream is not stream:
-                writer.stream.advance()
-                if not writer.done:
-                    return False
+            if access.is_written_elsewhere(storage, stream):
+                return False
             submission.kept += (storage, block)
             submission.queue = stream.backend.download(block, tensor.handle, submission.queue)
-            readers = storage.readers
-            if len(readers) >= MANY_READERS:
-                readers = storage.forget_readers()
-            readers[stream] = submission
+            access.record_read(storage, submission)
         submission.nbytes += nbytes
         self._array = np.ndarray(tensor.shape, tensor.dtype, block)
         return True

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from numbasync.device import access
 from numbasync.device.callsite import call_site
 from numbasync.device.storage import MemoryPool
 from numbasync.device.submission import Submission
@@ -86,7 +87,7 @@ class Full(Made):
             return True
         submission.nbytes += kind.nbytes
         submission.kept.append(storage)
-        storage.writer = submission
+        access.record_write(storage, submission)
         submission.queue = stream.backend.fill(made.handle, self._value, submission.queue)
         return True
 
@@ -148,7 +149,7 @@ class FromHost(Made):
         np.ndarray(kind.shape, kind.dtype, block)[...] = self._array
         submission.nbytes += 2 * kind.nbytes
         submission.kept += (storage, block)
-        storage.writer = submission
+        access.record_write(storage, submission)
         submission.queue = stream.backend.upload(made.handle, block, submission.queue)
         self._made = made
         return True

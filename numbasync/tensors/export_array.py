@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from numbasync.backend import protocols
-from numbasync.device import address_map, stream
+from numbasync.device import access, address_map, stream
 from numbasync.device.submission import Submission
 from numbasync.ops.reentrancy import exclusive
 
@@ -34,7 +34,7 @@ def _users(tensor: Tensor, loan: protocols.Export) -> list[protocols.Stream]:
     with device.submit_lock:  # who finds a lease finds its work on the stream
         users: list[Submission] = []
         for each in (storage, *storage.linked()):
-            users += (s for s in (each.writer, *each.readers.values()) if s is not None)
+            users += access.users(each)
         streams = {s.stream: None for s in users if not s.done}
         # Another device can be waited for, if it uses the same memory; its streams have no
         # order with the consumer's.

@@ -15,8 +15,9 @@ import numpy as np
 
 from numbasync.backend import protocols
 from numbasync.batch.run.host_tensors import reached
+from numbasync.device import access
 from numbasync.device.device import Device
-from numbasync.device.storage import MANY_READERS, MemoryPool, Storage
+from numbasync.device.storage import MemoryPool
 from numbasync.device.submission import Submission
 from numbasync.tensors.array_spec import ArraySpec
 from numbasync.tensors.parallel_copy import LARGE
@@ -150,10 +151,10 @@ class _Text:
         self._on_host = on_host
         self._backend = backend = device.backend
         self._names: dict[str, Any] = {
-            "MOST": MANY_READERS, "ZERO": np.uint32(0),
+            **access.NAMES, "ZERO": np.uint32(0),
             "array_on": np.ndarray, "backend": backend, "copied": np.array, "copyto": np.copyto,
             "empty": np.empty, "handle": backend.array, "partial": partial,
-            "is_written_elsewhere": _is_written_elsewhere, "submit_lock": device.submit_lock,
+            "submit_lock": device.submit_lock,
             "locked": backend.host_block,
         }  # fmt: skip
         self._lines: list[str] = []
@@ -174,12 +175,13 @@ class _Text:
         self._add(0, "def enqueue(batch, submission, pool):")
         self._add(1, "values = batch.recorder.values")
         self._take()
+        self._add(1, "stream = submission.stream")
         self._add(1, "with submit_lock:")
         for n in self._lent_numbers:
             # Asked here: a graph that another thread captures stands at it under this lock.
             self._add(
                 2, f"if s{n}.fast_path_device is not backend: return None",
-                f"if is_written_elsewhere(s{n}, submission): return None",
+                *access.questions(f"s{n}", False, "return None"),
             )  # fmt: skip
         self._lease()
         self._run()
@@ -288,11 +290,7 @@ class _Text:
             if name[0] in "sr":  # new storages
                 self._add(2, f"{name}.writer = submission")
         for n in self._lent_numbers:
-            self._add(
-                2, f"readers = s{n}.readers",
-                f"if len(readers) >= MOST: readers = s{n}.forget_readers()",
-                "readers[submission.stream] = submission",
-            )  # fmt: skip
+            self._add(2, *access.records(f"s{n}", False))
 
     def _run(self) -> None:
         """Each queue is noted at once: what comes behind it may fail."""
@@ -326,12 +324,3 @@ class _Text:
         if n in self._on_host:
             return f"o{i}"
         return self._array(self._kinds[n], f"d{i}")
-
-
-def _is_written_elsewhere(storage: Storage, submission: Submission) -> bool:
-    """Whether another stream writes it, as far as a look tells."""
-    writer = storage.writer
-    if writer is None or writer.done or writer.stream is submission.stream:
-        return False
-    writer.stream.advance()
-    return not writer.done

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from numbasync.device import access
 from numbasync.device.device import Device
 from numbasync.device.storage import HostMapped, Storage
 from numbasync.tensors.array_spec import ArraySpec
@@ -19,9 +20,8 @@ def reached(device: Device, block: Any, kind: ArraySpec) -> Tensor:
 
 def is_used(tensor: Tensor) -> bool:
     """Whether the device may still read or write it. The caller holds its `submit_lock`."""
-    storage = tensor.storage
-    for user in (storage.writer, *storage.readers.values()):
-        if user is not None and not user.done:
+    for user in access.users(tensor.storage):
+        if not user.done:
             if user.sequence:
                 user.stream.advance()
             if not user.done:
