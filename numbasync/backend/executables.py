@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import numpy as np
 
 from numbasync.backend.device_facts import Dim3
-from numbasync.backend.kernel_checks import Right
+from numbasync.backend.kernel_checks import ArgumentAccess
 
 
 class ArrayKey(NamedTuple):
@@ -63,4 +63,4 @@ class Work:
     grid: Dim3
     block: Dim3
     shared_bytes: int
-    rights: tuple[Right | None, ...] = ()
+    argument_access: tuple[ArgumentAccess | None, ...] = ()

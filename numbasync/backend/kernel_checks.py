@@ -46,7 +46,7 @@ class Checks:
     writers: list[Writers] | None = None
 
 
-class Right(NamedTuple):
+class ArgumentAccess(NamedTuple):
     """What a launch may do with one array argument.
 
     Attributes:

@@ -27,8 +27,8 @@ from numbasync.backend.executables import Array as Array
 from numbasync.backend.executables import ArrayKey as ArrayKey
 from numbasync.backend.executables import Executable as Executable
 from numbasync.backend.executables import Work as Work
+from numbasync.backend.kernel_checks import ArgumentAccess as ArgumentAccess
 from numbasync.backend.kernel_checks import Checks as Checks
-from numbasync.backend.kernel_checks import Right as Right
 from numbasync.backend.kernel_checks import Writers as Writers
 from numbasync.backend.pools import Memory as Memory
 from numbasync.backend.pools import Pool as Pool

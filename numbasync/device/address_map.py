@@ -59,7 +59,7 @@ def storage_of(device: protocols.Device, memory: protocols.Memory) -> Storage:
                 overlapping.append(other)
         made = Storage(BorrowedOwner(device), memory)
         for other in overlapping:
-            made.link(other)
+            made.add_overlap(other)
         _live[key] = made
         return made
 

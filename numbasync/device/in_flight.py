@@ -32,7 +32,7 @@ class Progress:
         self._lock = threading.RLock()
         self._in_flight: deque[Submission] = deque()
         self.nbytes = 0  # of all that is in flight
-        self.has_causes = False  # something in flight fails if something else does
+        self.has_dependencies = False  # something in flight fails if something else does
         self._sequence = backend.completed()  # a recycled stream counts on
         self._signalled = self._sequence  # the latest number that the device was told to write
         # Passed for certain, whatever the word says: the device was asked.
@@ -59,7 +59,7 @@ class Progress:
             return
         in_flight = self._in_flight
         submission.is_trivial = (
-            submission.queue is None and submission.causes is None
+            submission.queue is None and submission.dependencies is None
             and submission.after is None and not submission.nbytes
         )  # fmt: skip
         with self._lock:
@@ -177,7 +177,7 @@ class Progress:
         return passed
 
     def _settle(self, passed: int) -> None:
-        if self.has_causes:
+        if self.has_dependencies:
             self._settle_causes(passed)
         kept = []  # dropped outside the lock: finalisers may take long
         with self._lock:
@@ -192,14 +192,14 @@ class Progress:
                     submission.done = True
                 else:
                     kept.append(submission.settle(broken))
-                    if submission.orphan and submission.error is not None:
+                    if submission.detached and submission.error is not None:
                         self._unreported = self._unreported or submission.error
                     self.nbytes -= submission.nbytes
                 # Only now: a thread that still sees it waits for the lock, so that nobody
                 # takes a result whose host side is not there yet.
                 in_flight.popleft()
             if not in_flight:
-                self.has_causes = False
+                self.has_dependencies = False
                 if not self._suspended:
                     self.device.busy.pop(self, None)  # type: ignore[call-overload]
 
@@ -217,7 +217,7 @@ class Progress:
         for submission in list(self._in_flight):
             if submission.sequence > passed:
                 return
-            for cause in submission.causes or ():
+            for cause in submission.dependencies or ():
                 # Up to the cause and not further, or two streams that hold a cause of each
                 # other would settle each other for ever. The device has passed it.
                 if not cause.done and cause.sequence and cause.stream is not self:

@@ -135,29 +135,34 @@ class HostMapped(BorrowedOwner):
         self.fast_path_device = None
 
 
-class Standing(Protocol):
+class AttachedGraph(Protocol):
     """Whose record of use stays on a storage from launch to launch: a graph's.
 
     Attributes:
         dirty: the storages whose record others have changed since.
     """
 
-    dirty: dict[Storage, None]
+    stale: dict[Storage, None]
 
 
 class Storage:
     """One allocation, and the submissions that last wrote and read it.
 
-    `writer` and `readers` (the latest one of each stream) are kept by the stage that
-    submits, `holders` by the tensors. `links` are the storages that overlap this one, which
-    happens to memory of other libraries only; None if there are none. `identity`: if it
-    differs between two storages, they do not overlap. `standing`: the graphs that use it; None
-    if none does. `fast_path_device` is the owner's, None of one that has links, or that graphs use:
-    what a launch asks of most storages is one question.
+    Attributes:
+        writer: the last submission that writes it; see `access`.
+        readers: the latest submission of each stream that reads it.
+        holders: how many tensors hold it.
+        links: the storages that overlap this one, which happens to memory of other libraries only;
+            None if there are none.
+        identity: if it differs between two storages, they do not overlap.
+        attached_graphs: the graphs that use it; None if none does.
+        fast_path_device: the owner's device; None of a storage that has links, or that graphs use.
+            What a launch asks of most storages is this one question.
     """
 
     __slots__ = (
         "__weakref__",
+        "attached_graphs",
         "fast_path_device",
         "holders",
         "identity",
@@ -165,7 +170,6 @@ class Storage:
         "memory",
         "pool",
         "readers",
-        "standing",
         "writer",
     )  # fmt: skip
 
@@ -176,7 +180,7 @@ class Storage:
         self.readers: dict[Any, Any] = {}
         self.holders = 0
         self.links: tuple[weakref.ref[Storage], ...] | None = None
-        self.standing: tuple[weakref.ref[Standing], ...] | None = None
+        self.attached_graphs: tuple[weakref.ref[AttachedGraph], ...] | None = None
         self.identity = id(self)
         self.fast_path_device = pool.fast_path_device
 
@@ -189,7 +193,7 @@ class Storage:
         self.readers = {s: r for s, r in self.readers.items() if not r.done}
         return self.readers
 
-    def link(self, other: Storage) -> None:
+    def add_overlap(self, other: Storage) -> None:
         """They overlap: who uses one uses the other."""
         for one, two in ((self, other), (other, self)):
             # A new tuple: another thread may be at the old one.
@@ -199,34 +203,34 @@ class Storage:
             one.fast_path_device = None
             one.invalidate_graphs()
 
-    def linked(self) -> Iterator[Storage]:
+    def overlapping(self) -> Iterator[Storage]:
         """The live storages that overlap it."""
         for ref in self.links or ():
             found = ref()
             if found is not None:
                 yield found
 
-    def stand(self, standing: Standing) -> None:
+    def attach_graph(self, standing: AttachedGraph) -> None:
         """A graph uses it, and is told when others do, as long as it is alive."""
-        alive = (ref for ref in self.standing or () if ref() is not None)
-        self.standing = (*alive, weakref.ref(standing))
+        alive = (ref for ref in self.attached_graphs or () if ref() is not None)
+        self.attached_graphs = (*alive, weakref.ref(standing))
         self.fast_path_device = None
 
     def invalidate_graphs(self) -> None:
         """Somebody uses it, or what overlaps it. Forgets graphs that have gone."""
         alive = False
-        for ref in self.standing or ():
+        for ref in self.attached_graphs or ():
             found = ref()
             if found is not None:
-                found.dirty[self] = None
+                found.stale[self] = None
                 alive = True
         if not alive:
-            self.standing = None
+            self.attached_graphs = None
             self.fast_path_device = None if self.links is not None else self.pool.fast_path_device
 
     def overlaps(self, other: Storage) -> bool:
         """Whether they have memory in common."""
-        return self is other or other in self.linked()
+        return self is other or other in self.overlapping()
 
     def __del__(self) -> None:
         # Absent if the constructor failed. The pool's `free` never raises.

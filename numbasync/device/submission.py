@@ -34,7 +34,7 @@ class Submission:
         has_no_end: nothing of it can fail, and nothing is to be done at its end. Set by `commit`.
         after: what is called at its end.
         marked: the device writes its number behind it.
-        orphan: nobody holds a future of it; the stream itself reports its error.
+        detached: nobody holds a future of it; the stream itself reports its error.
         kept: what is kept alive until the device has passed it.
     """
 
@@ -48,8 +48,8 @@ class Submission:
     is_empty = False
     is_trivial = False
     signalled = False
-    orphan = False
-    causes: list[Submission] | None = None
+    detached = False
+    dependencies: list[Submission] | None = None
     after: list[Callable[[], None]] | None = None
     _trace: TracebackType | None = None
 
@@ -61,7 +61,7 @@ class Submission:
 
     @property
     def latest(self) -> Submission:
-        """Itself. See `standing.Latest`."""
+        """Itself. See `attached_graphs.LastLaunch`."""
         return self
 
     def retain(self, thing: object) -> None:
@@ -76,24 +76,24 @@ class Submission:
 
     def depends_on(self, other: Submission) -> None:
         """Fail if `other`, which is ordered before this one, fails."""
-        if self.causes is None:
-            self.causes = []
-            self.stream.has_causes = True
-        self.causes.append(other)
+        if self.dependencies is None:
+            self.dependencies = []
+            self.stream.has_dependencies = True
+        self.dependencies.append(other)
 
     @property
     def cannot_fail(self) -> bool:
         """Whether nothing of its own can fail, unless its stream does."""
-        return self.queue is None and self.causes is None and self.after is None
+        return self.queue is None and self.dependencies is None and self.after is None
 
     def settle(self, error: BaseException | None) -> list[object]:
         """The device has passed it: run the host side. Returns what it kept, to be dropped."""
         if error is None and self.queue is not None:
             error = self._failure(self.queue)
-        if self.causes is not None:
-            for cause in self.causes:
+        if self.dependencies is not None:
+            for cause in self.dependencies:
                 error = error or cause.error
-            self.causes = None
+            self.dependencies = None
         if self.after is not None:
             try:
                 if error is None:

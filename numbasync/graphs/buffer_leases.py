@@ -18,7 +18,7 @@ from numbasync.device.stream import Stream
 from numbasync.device.submission import Submission
 from numbasync.ops.context import Context
 
-_all: weakref.WeakSet[Standing] = weakref.WeakSet()
+_all: weakref.WeakSet[AttachedGraph] = weakref.WeakSet()
 _lock = threading.RLock()  # a finaliser may end a graph anywhere
 
 
@@ -28,7 +28,7 @@ def leases() -> int:
         return sum(len(standing.storages) for standing in _all)
 
 
-class Latest:
+class LastLaunch:
     """The latest launch of a graph, where a storage has a submission as its writer or reader."""
 
     __slots__ = ("latest",)
@@ -56,7 +56,7 @@ class Latest:
         return f"<the latest launch: {self.latest!r}>"
 
 
-class Standing:
+class AttachedGraph:
     """The buffers of one graph. Whoever calls it holds the device's `submit_lock`.
 
     Attributes:
@@ -66,11 +66,11 @@ class Standing:
     def __init__(self, reads: Iterable[Storage], writes: Iterable[Storage]) -> None:
         self._writes = dict.fromkeys(writes)
         self.storages = {**self._writes, **dict.fromkeys(reads)}
-        self.dirty: dict[Storage, None] = dict(self.storages)
+        self.stale: dict[Storage, None] = dict(self.storages)
         self._stream: Stream | None = None
-        self._latest: Latest | None = None
+        self._latest: LastLaunch | None = None
         for storage in self.storages:
-            storage.stand(self)
+            storage.attach_graph(self)
             storage.holders += 1
         with _lock:
             _all.add(self)
@@ -81,7 +81,7 @@ class Standing:
 
     def is_current_on(self, stream: Stream) -> bool:
         """Whether a launch on `stream` needs no lease."""
-        return not self.dirty and stream is self._stream
+        return not self.stale and stream is self._stream
 
     def take(self, ctx: Context) -> list[Storage]:
         """The leases that a launch needs, taken for its submission; their storages.
@@ -89,7 +89,7 @@ class Standing:
         Raises:
             AccessConflictError: strict ordering, and others are at them.
         """
-        todo = list(self.dirty if ctx.stream is self._stream else self.storages)
+        todo = list(self.stale if ctx.stream is self._stream else self.storages)
         for storage in todo:
             if storage in self._writes:
                 ctx.write(storage)
@@ -107,7 +107,7 @@ class Standing:
         """The launch is enqueued; until now `taken` were leased to it alone."""
         latest = self._latest
         if latest is None:
-            latest = self._latest = Latest(submission)
+            latest = self._latest = LastLaunch(submission)
         latest.latest = submission
         self._stream = submission.stream
         for storage in taken:
@@ -115,4 +115,4 @@ class Standing:
                 access.record_write(storage, latest)
             else:
                 access.record_read(storage, latest)
-        self.dirty.clear()
+        self.stale.clear()

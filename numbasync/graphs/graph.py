@@ -27,7 +27,7 @@ from numbasync.errors import (
     DeviceMismatchError,
     GraphUpdateError,
 )
-from numbasync.graphs.buffer_leases import Standing
+from numbasync.graphs.buffer_leases import AttachedGraph
 from numbasync.graphs.recorder import Branch, Recorder, Recording
 from numbasync.graphs.recording import Recorded, Step, missing_edge
 from numbasync.graphs.replay_ops import GraphLaunch, Replay
@@ -85,8 +85,8 @@ class CudaGraph(Public, Generic[T]):
         """Stand at what was recorded. Whoever calls it holds the device's `submit_lock`."""
         self._recorded = recorded
         with sharing:
-            self._standing = Standing(recorded.reads, recorded.writes)
-        self._priors = recorded.priors
+            self._standing = AttachedGraph(recorded.reads, recorded.writes)
+        self._priors = recorded.dependencies
         names = (s.command.name for s in recorded.steps if s.origin is not None)
         self._names = tuple(dict.fromkeys(names))
         # Of a page-locked array two devices may know: see `sharing`.
@@ -223,7 +223,7 @@ class CudaGraph(Public, Generic[T]):
             self._backend.change(position, command)
             self._replace(Recorded(
                 tuple(changed), (*self._recorded.kept, *made.kept),
-                (*self._priors, *made.priors), self._recorded.nbytes,
+                (*self._priors, *made.dependencies), self._recorded.nbytes,
             ))  # fmt: skip
 
     def recapture(self, op: DeviceOp[T]) -> None:

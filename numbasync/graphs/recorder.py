@@ -53,7 +53,7 @@ class Recorder:
         self.stream = stream
         self.allocates = allocates
         self.kept: list[object] = []
-        self.priors: list[Submission] = []
+        self.dependencies: list[Submission] = []
         self.forgotten: list[Callable[[], None]] = []  # to be called if it is
         self.nbytes = 0
         self._memory: Stream | None = None
@@ -67,7 +67,7 @@ class Recorder:
     def record(self, op: Operation[T], branch: Branch, site: CallSite | None) -> _Steps[T]:
         """Steps: record all of `op`, or, if it fails, nothing of it."""
         ctx = Recording(self, branch, op.label, site)
-        lists: list[list[Any]] = [self._steps, self.kept, self.priors]
+        lists: list[list[Any]] = [self._steps, self.kept, self.dependencies]
         forgotten, self.forgotten = self.forgotten, []
         counts, nbytes, last = [len(one) for one in lists], self.nbytes, branch.last
         try:
@@ -129,7 +129,7 @@ class Recorder:
         if other.steps:
             branch.last = tuple(sorted(ends))
         self.kept += other.kept
-        self.priors += other.priors
+        self.dependencies += other.dependencies
 
     def allocate(self, pool: MemoryPool, nbytes: int) -> Storage:
         """Memory that is the graph's, for the command to come."""
@@ -150,7 +150,7 @@ class Recorder:
         if self._memory is not None:
             self._memory.wait_until_idle()
         return Recorded(
-            tuple(self._steps), tuple(self.kept), tuple(self.priors), self.nbytes
+            tuple(self._steps), tuple(self.kept), tuple(self.dependencies), self.nbytes
         )  # fmt: skip
 
 
@@ -235,7 +235,7 @@ class Recording(Context):
         if other.done:
             other.raise_error()
         else:
-            self._recorder.priors.append(other)
+            self._recorder.dependencies.append(other)
 
     def inline(self, recorded: Recorded) -> None:
         """What a graph that is part of the operation has recorded."""

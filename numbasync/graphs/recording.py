@@ -44,7 +44,7 @@ class Recorded:
 
     steps: tuple[Step, ...] = ()
     kept: tuple[object, ...] = ()
-    priors: tuple[Submission, ...] = ()
+    dependencies: tuple[Submission, ...] = ()
     nbytes: int = 0
 
     @cached_property
@@ -112,7 +112,7 @@ class Order:
         self, reads: frozenset[Storage], writes: frozenset[Storage]
     ) -> Generator[tuple[int, Storage], None, None]:
         for storage in reads | writes:
-            for each in (storage, *storage.linked()):
+            for each in (storage, *storage.overlapping()):
                 if each in self.writer:
                     yield self.writer[each], storage
                 if storage in writes:

@@ -66,7 +66,7 @@ class Replay(Leaf[None]):
         for source in recorded.sources:
             ctx.order(source)
         with ctx.device.submit_lock, sharing:
-            for prior in recorded.priors:
+            for prior in recorded.dependencies:
                 ctx.depend(prior)
             for storage in recorded.reads:
                 ctx.read(storage)

@@ -142,24 +142,28 @@ class Planner:
             executable.suggested_threads,
         )  # fmt: skip
         work = protocols.Work(
-            executable, found.grid, found.block, config.shared_bytes, self._rights(bound)
+            executable, found.grid, found.block, config.shared_bytes, self._argument_access(bound)
         )
         key = device.backend, bound.fingerprint(device.backend), config.extents
         return self.plans.setdefault(key, Plan(work, 0 in found.grid))
 
-    def _rights(self, bound: BoundArguments) -> tuple[protocols.Right | None, ...]:
-        rights: list[protocols.Right | None] = []
+    def _argument_access(
+        self, bound: BoundArguments
+    ) -> tuple[protocols.ArgumentAccess | None, ...]:
+        argument_access: list[protocols.ArgumentAccess | None] = []
         for i, parameter in enumerate(self._parameters):
             partition = bound.partitions.get(i)
             is_tile = parameter.role is Role.TILE
             if partition is None or partition.blocks is not None or is_tile:
-                rights.append(protocols.Right(parameter.is_output))
+                argument_access.append(protocols.ArgumentAccess(parameter.is_output))
             else:
                 axes = self.axes or tuple(range(len(partition.tile)))
-                rights.append(protocols.Right(parameter.is_output, partition.tile, axes))
+                argument_access.append(
+                    protocols.ArgumentAccess(parameter.is_output, partition.tile, axes)
+                )
             if partition is not None and is_tile:
-                rights += [None] * len(partition.tile)  # its extents are arguments, too
-        return tuple(rights)
+                argument_access += [None] * len(partition.tile)  # its extents are arguments, too
+        return tuple(argument_access)
 
     def _request(self, bound: BoundArguments, config: Config) -> grids.Request:
         partitions = tuple((self._parameters[i].name, p) for i, p in bound.partitions.items())

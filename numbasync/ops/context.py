@@ -71,7 +71,7 @@ class HostCopyBack(Protocol):
     @property
     def is_pending(self) -> bool: ...
 
-    def let_go(self) -> None: ...
+    def detach(self) -> None: ...
 
     def run(self) -> None: ...
 
@@ -226,7 +226,7 @@ class Context(Public):
             self.after(writer, storage if name is None else name)
         if storage.links is not None:
             self._after_linked(storage, readers=False)
-        if storage.standing is not None:
+        if storage.attached_graphs is not None:
             storage.invalidate_graphs()
         if access.record_read(storage, me):
             self._used = True
@@ -251,14 +251,14 @@ class Context(Public):
                 self.after(reader, storage if name is None else name)
         if storage.links is not None:
             self._after_linked(storage, readers=True)
-        if storage.standing is not None:
+        if storage.attached_graphs is not None:
             storage.invalidate_graphs()
         access.record_write(storage, me)
 
     def _after_linked(self, storage: Storage, readers: bool) -> None:
         """After those who use what overlaps `storage`. Each storage keeps its own record."""
-        for other in storage.linked():
-            if other.standing is not None:
+        for other in storage.overlapping():
+            if other.attached_graphs is not None:
                 other.invalidate_graphs()
             self.after(other.writer, other)
             if readers:
@@ -351,14 +351,14 @@ class Context(Public):
             with suppress(Exception):  # told where it is needed
                 reading.run() if reading.is_shared else reading.stop()
 
-    def let_go(self) -> None:
+    def detach(self) -> None:
         """Whoever submits it goes on now, and may change what it reads: read it first."""
         self.awaited = False
         if self.reading is not None:
             with suppress(Exception):  # told where it is needed
                 self.reading.run()
         for landing in self.landings:
-            landing.let_go()
+            landing.detach()
 
     def part(self, name: str) -> Context:
         """A context on the same stream, with a submission of its own: its own end and error."""

@@ -83,7 +83,7 @@ class DeviceFuture(Submitting[T], Public):
             self._count(-1, elsewhere)
             is_wanted = self._spawned or self._waiters > 0
         if is_wanted or not self.cancel():
-            self.let_go()
+            self.detach()
 
     def never_awaited(self) -> None:
         """Somebody who was to await it has been cancelled before it came to that."""
@@ -102,13 +102,13 @@ class DeviceFuture(Submitting[T], Public):
         stands = self._line
         return stands is not None and not stands.is_of(asyncio.get_running_loop())
 
-    def let_go(self) -> None:
+    def detach(self) -> None:
         """Nobody waits for it any more: what it reads of the host's memory may be changed then."""
         ctx, self._awaited = self._ctx, False
         if ctx is not None:
-            ctx.let_go()
+            ctx.detach()
         for landing in self._landings:
-            landing.let_go()
+            landing.detach()
 
     # --- waiting ---
 
@@ -142,7 +142,7 @@ class DeviceFuture(Submitting[T], Public):
                 except BaseException:
                     # Who does not wait any more does not want its error; who gets one has seen it.
                     self._seen = True
-                    self.let_go()
+                    self.detach()
                     raise
             return self._result()
         finally:

@@ -121,11 +121,11 @@ def enqueued(
     site = call_site(3)  # now: the device is at work meanwhile
     if submission is not None:
         submission.site = site
-        submission.orphan = True
+        submission.detached = True
         return submission, op.result()
     with exclusive:
         ctx = context_for(op, stream, pool, site)
-        ctx.submission.orphan = True
+        ctx.submission.detached = True
         return ctx.submission, _run(op, ctx)
 
 

@@ -82,7 +82,7 @@ class Submitting(Generic[T]):
         """Submit the work now, unless that has been done. Errors arrive at the await.
 
         Args:
-            awaited: the caller does nothing else until it is done, or calls `let_go`.
+            awaited: the caller does nothing else until it is done, or calls `detach`.
         """
         with starting:
             if self._state is not State.IDLE:
@@ -223,7 +223,7 @@ class Submitting(Generic[T]):
                 except StopIteration as end:
                     self._value = end.value
                 except BaseException:
-                    ctx.let_go()
+                    ctx.detach()
                     ctx.close()
                     raise
                 self._submission, self._landings = ctx.close(), ctx.landings

@@ -33,7 +33,7 @@ def _users(tensor: Tensor, loan: protocols.Export) -> list[protocols.Stream]:
     assert device is not None  # it has storage
     with device.submit_lock:  # who finds a lease finds its work on the stream
         users: list[Submission] = []
-        for each in (storage, *storage.linked()):
+        for each in (storage, *storage.overlapping()):
             users += access.users(each)
         streams = {s.stream: None for s in users if not s.done}
         # Another device can be waited for, if it uses the same memory; its streams have no

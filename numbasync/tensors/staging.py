@@ -98,7 +98,7 @@ class StagedCopyBack:
         else:
             self._work.run()
 
-    def let_go(self) -> None:
+    def detach(self) -> None:
         """The caller does not wait any more: what has begun is done when it goes on."""
         self._awaited = False
         if self._there:

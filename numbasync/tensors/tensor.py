@@ -336,7 +336,7 @@ class SharedTensor(NoOperators, Public):
         """
         with _moving:
             storage = self.tensor.storage
-            others = storage.holders - 1 + sum(other.holders for other in storage.linked())
+            others = storage.holders - 1 + sum(other.holders for other in storage.overlapping())
             if others:
                 raise SharedStorageError(
                     f"{others} other tensors or views hold the storage of {self!r}.\n"

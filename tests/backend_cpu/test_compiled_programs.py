@@ -15,7 +15,7 @@ from numba import cuda, int64
 from numbasync.backend.cpu.compiler.kernel import Compiled
 from numbasync.backend.cpu.interpreter.interpret import Interpreted
 from numbasync.backend.cpu.runtime.workers import Engine
-from numbasync.backend.protocols import ArrayKey, Checks, Right
+from numbasync.backend.protocols import ArgumentAccess, ArrayKey, Checks
 
 _numbers = itertools.count()
 # What differs between threads, and what is the same for all of a block.
@@ -156,7 +156,7 @@ def result(executable: Any, blocks: int, threads: int, checks: Checks | None = N
     engine = Engine("test", 1)
     executable.run(
         (blocks, 1, 1), (threads, 1, 1), 0, [Argument(z), Argument(x)], engine, checks,
-        (Right(True), Right(False)),
+        (ArgumentAccess(True), ArgumentAccess(False)),
     )  # fmt: skip
     return [int(v) for v in z]
 

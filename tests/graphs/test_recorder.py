@@ -43,7 +43,7 @@ def test_a_graph_takes_its_place_at_its_buffers_while_nobody_leases_them(
         seen.append((held(device.submit_lock), held(sharing)))
         stand(self, standing)
 
-    monkeypatch.setattr(Storage, "stand", watched)
+    monkeypatch.setattr(Storage, "attach_graph", watched)
     with na.use_device(device):
         z, locked = na.zeros(8).sync(), na.pinned(8)
         graph = na.zip(add_one(z), na.memcpy(locked, z)).graph()

@@ -117,9 +117,9 @@ PLANTED: dict[str, tuple[Any, str, Callable[[Any], Any]]] = {
         address_map, "storage_of",
         lambda _: lambda device, memory: Storage(BorrowedOwner(device), memory),
     ),
-    "what overlaps is not linked": (Storage, "link", lambda _: lambda self, other: None),
+    "what overlaps is not linked": (Storage, "add_overlap", lambda _: lambda self, other: None),
     "a link works one way": (
-        Storage, "linked", lambda linked: lambda self: (s for s in linked(self) if id(s) < id(self))
+        Storage, "overlapping", lambda linked: lambda self: (s for s in linked(self) if id(s) < id(self))
     ),
     "readers of what overlaps are not waited for": (Context, "_after_linked", _writers_only),
 }  # fmt: skip

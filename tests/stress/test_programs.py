@@ -18,7 +18,7 @@ import numbasync as na
 from numbasync.device.storage import Storage
 from numbasync.device.stream import Stream
 from numbasync.device.submission import Submission
-from numbasync.graphs.buffer_leases import Standing
+from numbasync.graphs.buffer_leases import AttachedGraph
 from numbasync.graphs.recorder import Recorder
 from numbasync.graphs.recording import Order, Recorded
 from numbasync.ops.context import Context
@@ -85,7 +85,7 @@ def _own_record(view: Callable[..., Tensor]) -> Callable[..., Tensor]:
         record.pool, record.memory, record.readers = mine.pool, mine.memory, {}
         record.writer, record.holders = None, 1
         record.links, record.identity = None, id(record)
-        record.fast_path_device, record.standing = mine.fast_path_device, None
+        record.fast_path_device, record.attached_graphs = mine.fast_path_device, None
         KEPT.append((mine, record))  # its finaliser would free the memory
         made.own_storage = record
         return made
@@ -114,11 +114,11 @@ def _alone(self: SharedRun[Any], ctx: Context) -> Any:
 
 def _is_not_told(invalidate_graphs: Callable[..., None]) -> Callable[..., None]:
     def planted(self: Storage) -> None:
-        graphs = [graph for ref in self.standing or () if (graph := ref()) is not None]
-        before = [dict(graph.dirty) for graph in graphs]
+        graphs = [graph for ref in self.attached_graphs or () if (graph := ref()) is not None]
+        before = [dict(graph.stale) for graph in graphs]
         invalidate_graphs(self)
-        for graph, dirty in zip(graphs, before, strict=True):
-            graph.dirty = dirty
+        for graph, stale in zip(graphs, before, strict=True):
+            graph.stale = stale
 
     return planted
 
@@ -150,9 +150,9 @@ PLANTED: dict[str, tuple[Any, str, Callable[[Any], Any]]] = {
         Stream, "advance", lambda advance: lambda self: advance(self) and self._sequence,
     ),
     "a graph is not told who uses its buffers": (Storage, "invalidate_graphs", _is_not_told),
-    "a buffer of a graph is an ordinary one": (Storage, "stand", lambda _: lambda self, _: None),
+    "a buffer of a graph is an ordinary one": (Storage, "attach_graph", lambda _: lambda self, _: None),
     "a launch of a graph takes no lease": (
-        Standing, "take", lambda _: lambda self, ctx: [],
+        AttachedGraph, "take", lambda _: lambda self, ctx: [],
     ),
     "a graph does not keep its buffers": (Recorder, "finish", _keeps_nothing),
     "branches are in no order": (Order, "_conflicts", lambda _: lambda self, r, w: iter(())),

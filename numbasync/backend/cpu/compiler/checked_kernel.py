@@ -15,7 +15,7 @@ from numbasync.backend.cpu.compiler.translate import translate
 from numbasync.backend.cpu.library.entry_points import RAISED
 from numbasync.backend.cpu.races import rules
 from numbasync.backend.cpu.races.shadow_memory import ShadowMemory
-from numbasync.backend.protocols import Checks, Dim3, Right
+from numbasync.backend.protocols import ArgumentAccess, Checks, Dim3
 
 
 class Checked:
@@ -46,7 +46,7 @@ class Checked:
         shared_bytes: int,
         args: Sequence[Any],
         values: Sequence[Any],
-        rights: Sequence[Right | None],
+        argument_access: Sequence[ArgumentAccess | None],
     ) -> None:
         """Run every block.
 
@@ -66,7 +66,7 @@ class Checked:
             slab = Slab(nbytes)
         slab.clear([(RECORD_BYTES, nbytes - RECORD_BYTES)])
         shadow = ShadowMemory(
-            checks, grid, block, nbytes, self._fixed_bytes, program.shared, args, rights
+            checks, grid, block, nbytes, self._fixed_bytes, program.shared, args, argument_access
         )
         slab.put(rules.STATE, shadow.address)
         try:

@@ -27,7 +27,7 @@ from numbasync.backend.cpu.library import entry_points
 from numbasync.backend.cpu.library.declared_arguments import Formal
 from numbasync.backend.cpu.library.disk_cache import Entry, store_of
 from numbasync.backend.cpu.limits import LIMITS
-from numbasync.backend.protocols import Checks, Dim3, Right
+from numbasync.backend.protocols import ArgumentAccess, Checks, Dim3
 from numbasync.errors import KernelCompileError, KernelError, UnsupportedKernelError
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ class Compiled:
         args: Sequence[Any],
         engine: Workers,
         checks: Checks | None = None,
-        rights: Sequence[Right | None] = (),
+        argument_access: Sequence[ArgumentAccess | None] = (),
     ) -> None:
         """Run every block. Called on a worker thread; of a short launch, by who submits it.
 
@@ -152,7 +152,9 @@ class Compiled:
             )
         values = [_value(a) for a in args]
         if checks is not None:
-            self._with_checks().run(checks, grid, block, shared_bytes, args, values, rights)
+            self._with_checks().run(
+                checks, grid, block, shared_bytes, args, values, argument_access
+            )
             return
         if self._is_row(block) not in self._plain:
             self._entry(self._is_row(block))  # before the time is taken

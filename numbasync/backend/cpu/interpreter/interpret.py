@@ -31,7 +31,7 @@ from numbasync.backend.cpu.interpreter.integers import tag_always
 from numbasync.backend.cpu.library.declared_arguments import Formal
 from numbasync.backend.cpu.limits import LIMITS
 from numbasync.backend.cpu.races.shadow_memory import turns
-from numbasync.backend.protocols import Checks, Dim3, Right
+from numbasync.backend.protocols import ArgumentAccess, Checks, Dim3
 from numbasync.errors import BarrierDivergenceError, KernelError, NumbasyncError, OutOfBoundsError
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Interpreted:
         args: Sequence[Any],
         engine: Workers,
         checks: Checks | None = None,
-        rights: Sequence[Right | None] = (),
+        argument_access: Sequence[ArgumentAccess | None] = (),
     ) -> None:
         """Run every block, one after the other. Called on a worker thread.
 

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from numbasync.backend.cpu.races import rules
-from numbasync.backend.protocols import Checks, Dim3, Right, Writers
+from numbasync.backend.protocols import ArgumentAccess, Checks, Dim3, Writers
 
 # Larger arrays are checked for what is written where, but not for races.
 MOST_ELEMENTS = 1 << 24
@@ -36,7 +36,7 @@ class ShadowMemory:
         dynamic: int,
         shared: Sequence[tuple[int, int]],
         args: Sequence[Any],
-        rights: Sequence[Right | None],
+        argument_access: Sequence[ArgumentAccess | None],
     ) -> None:
         blocks, threads = grid[0] * grid[1] * grid[2], block[0] * block[1] * block[2]
         self.grid, self.block = grid, block
@@ -61,7 +61,7 @@ class ShadowMemory:
         self._regions = words.reshape(-1, rules.REGION_WORDS)
         self._seen: dict[tuple[int, int, int], CompletionCounters] = {}
         self._cells: list[CompletionCounters] = []
-        for argument, right in zip(args, rights, strict=False):
+        for argument, right in zip(args, argument_access, strict=False):
             array = getattr(argument, "array", None)
             if isinstance(array, np.ndarray) and right is not None:
                 self._region(array, right)
@@ -86,7 +86,7 @@ class ShadowMemory:
         self.state[word] = values.ctypes.data
         return values
 
-    def _region(self, array: np.ndarray[Any, Any], right: Right) -> None:
+    def _region(self, array: np.ndarray[Any, Any], right: ArgumentAccess) -> None:
         if array.size == 0:
             self._cells.append(np.zeros(0, np.int64))
             return

@@ -22,7 +22,12 @@ SHORT_BYTES = 1 << 15
 
 def launch(engine: Engine, work: Work, args: Sequence[Any]) -> Task:
     executable: Any = work.executable
-    grid, block, shared_bytes, rights = work.grid, work.block, work.shared_bytes, work.rights
+    grid, block, shared_bytes, argument_access = (
+        work.grid,
+        work.block,
+        work.shared_bytes,
+        work.argument_access,
+    )
     if executable.formal is not None:
         args = executable.formal.passed(args)
     if executable.records:
@@ -30,7 +35,7 @@ def launch(engine: Engine, work: Work, args: Sequence[Any]) -> Task:
         args = [_Record(a.array) if i in records else a for i, a in enumerate(args)]
     checks = engine.checks
     return (
-        lambda: executable.run(grid, block, shared_bytes, args, engine, checks, rights),
+        lambda: executable.run(grid, block, shared_bytes, args, engine, checks, argument_access),
         checks is None and executable.is_short(grid, block),
     )
 
