@@ -119,7 +119,8 @@ PLANTED: dict[str, tuple[Any, str, Callable[[Any], Any]]] = {
     ),
     "what overlaps is not linked": (Storage, "add_overlap", lambda _: lambda self, other: None),
     "a link works one way": (
-        Storage, "overlapping", lambda linked: lambda self: (s for s in linked(self) if id(s) < id(self))
+        Storage, "overlapping",
+        lambda all_: lambda self: (s for s in all_(self) if id(s) < id(self)),
     ),
     "readers of what overlaps are not waited for": (Context, "_after_linked", _writers_only),
 }  # fmt: skip

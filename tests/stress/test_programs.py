@@ -150,7 +150,9 @@ PLANTED: dict[str, tuple[Any, str, Callable[[Any], Any]]] = {
         Stream, "advance", lambda advance: lambda self: advance(self) and self._sequence,
     ),
     "a graph is not told who uses its buffers": (Storage, "invalidate_graphs", _is_not_told),
-    "a buffer of a graph is an ordinary one": (Storage, "attach_graph", lambda _: lambda self, _: None),
+    "a buffer of a graph is an ordinary one": (
+        Storage, "attach_graph", lambda _: lambda self, _: None
+    ),
     "a launch of a graph takes no lease": (
         AttachedGraph, "take", lambda _: lambda self, ctx: [],
     ),

@@ -154,4 +154,4 @@ def test_nothing_is_left_of_arrays_that_are_gone(cpu: na.Device) -> None:
     assert len(address_map._live) == before + 1
     for _ in range(100):
         na.as_tensor(array[1:])
-    assert len(first.links or ()) == 1 and not list(first.linked())
+    assert len(first.links or ()) == 1 and not list(first.overlapping())
