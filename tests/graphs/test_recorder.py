@@ -37,7 +37,7 @@ def test_a_graph_takes_its_place_at_its_buffers_while_nobody_leases_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     device = na.devices("cpu")[0]
-    stand, seen = Storage.stand, list[tuple[bool, bool]]()
+    stand, seen = Storage.attach_graph, list[tuple[bool, bool]]()
 
     def watched(self: Storage, standing: Any) -> None:
         seen.append((held(device.submit_lock), held(sharing)))
