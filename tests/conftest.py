@@ -20,13 +20,15 @@ SLOW = (
     "test_planted_mistakes.py", "test_project.py", "test_cuda_atomics.py",
     "test_batch_plan.py", "test_cuda_integers.py", "test_compiled_programs.py",
     "test_checked.py", "test_cuda_warps.py", "test_bench.py", "test_large_uploads.py",
-    "test_cuda_made_arrays.py", "test_cuda_algorithms.py", "test_cuda_libdevice.py",
+    "test_cuda_algorithms.py", "test_cuda_libdevice.py", "test_batch_compute.py",
     "test_new.py", "test_benchmark_kernel.py", "test_cuda_votes.py", "test_devices.py",
-    "test_processes.py", "test_bench_cpu.py", "test_ends.py",
+    "test_processes.py", "test_bench_cpu.py", "test_ends.py", "test_pickling.py",
     "test_cuda_barriers.py", "test_sentence_graphs.py", "test_batch_broadcasts.py",
     "test_check_kernel.py", "test_sentence_embeddings.py", "test_cuda_features.py",
-    "test_launching.py",
+    "test_launching.py", "test_strategies.py", "test_notebooks.py", "test_random.py",
+    "test_batch_at_once.py", "test_batch_operands.py", "test_batch_graph.py", "test_cli.py",
 )  # fmt: skip
+SLOW_FOLDERS = ("backend_cpu", "planted_bugs", "stress")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -49,8 +51,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    left_out = {"quick": f"without {len(SLOW)} slow files; --tier all runs everything"}
+    left_out = {"quick": "without the files that take long; --tier all runs everything"}
     return f"tier: {config.option.tier} {left_out.get(config.option.tier, '')}".rstrip()
+
+
+def is_slow(path: Path) -> bool:
+    """Whether the file belongs to the slow tier."""
+    return path.name in SLOW or path.parent.name in SLOW_FOLDERS
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -58,8 +65,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: place.get(item.path.name, len(SLOW)))
     if config.option.tier != "all":
         wanted = config.option.tier == "slow"
-        others = [item for item in items if (item.path.name in place) != wanted]
-        items[:] = [item for item in items if (item.path.name in place) == wanted]
+        others = [item for item in items if is_slow(item.path) != wanted]
+        items[:] = [item for item in items if is_slow(item.path) == wanted]
         config.hook.pytest_deselected(items=others)
 
 

@@ -13,7 +13,7 @@ import pytest
 import numbasync as na
 import numbasync_kernels
 from numbasync.tools.bench import page
-from tests import rooms, sessions
+from tests import conftest, rooms, sessions
 
 ROOT = Path(__file__).parent.parent.parent
 # Wherever they are installed.
@@ -197,3 +197,9 @@ def test_links_of_the_documents_lead_somewhere() -> None:
         for target in re.findall(r"\]\(([^)#]+)\)", prose):
             if not target.startswith("http"):
                 assert (path.parent / target).exists(), (path.name, target)
+
+
+def test_the_tiers_are_of_files_that_exist() -> None:
+    files = {path.name for path in (ROOT / "tests").rglob("test_*.py")}
+    folders = {path.name for path in (ROOT / "tests").iterdir() if path.is_dir()}
+    assert set(conftest.SLOW) <= files and set(conftest.SLOW_FOLDERS) <= folders
