@@ -85,11 +85,11 @@ class Timed(DeviceOp[Any]):
     """An operation between two events. What it compiles first is not between them."""
 
     def __init__(self, op: DeviceOp[Any], device: Device) -> None:
-        self._free = False
+        self._unused = False
         self._op = check_op(op, "what is timed")
         self.stream = op.stream
         op.consume()
-        self._free = True
+        self._unused = True
         self._start = device.backend.new_event(timing=True)
         self._stop = device.backend.new_event(timing=True)
 
