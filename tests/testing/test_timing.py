@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import time
 
 import numpy as np
 import pytest
 
 import numbasync as na
-from numbasync.errors import CallerError, OperationError
+from numbasync.errors import AlreadySubmittedError, CallerError, OperationError
 from numbasync.testing import counters, device_ms, do_bench, do_bench_paired
 from tests.common import add_one, fresh
 
@@ -62,3 +63,11 @@ def test_device_ms_takes_operations(device: na.Device) -> None:
 
 async def test_inside_a_loop(device: na.Device) -> None:
     assert device_ms(filled(8)) >= 0
+
+
+def test_a_refused_operation_gives_no_warning_of_its_own(device: na.Device) -> None:
+    op = na.value(1)
+    op.sync()
+    with pytest.raises(AlreadySubmittedError):
+        device_ms(op)
+    gc.collect()  # an operation that was never awaited would warn here, which is an error
