@@ -13,10 +13,11 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 # Files that compile many kernels or start many processes: `--tier all` runs them, too. The longest
-# come first: then several workers, which take whole files, end together.
+# come first: then several workers, which take whole files, end together. The ready kernels come
+# before the examples, which find them compiled.
 SLOW = (
-    "test_plugin_checks.py", "test_batch.py", "test_plugin.py", "test_examples.py",
-    "test_programs.py", "test_batch_tuning.py", "test_nn.py", "test_cuda_math.py",
+    "test_nn.py", "test_batch.py", "test_plugin_checks.py", "test_plugin.py",
+    "test_examples.py", "test_programs.py", "test_batch_tuning.py", "test_cuda_math.py",
     "test_planted_mistakes.py", "test_project.py", "test_cuda_atomics.py",
     "test_batch_plan.py", "test_cuda_integers.py", "test_compiled_programs.py",
     "test_checked.py", "test_cuda_warps.py", "test_bench.py", "test_large_uploads.py",
