@@ -288,7 +288,8 @@ def _host_array(array: Any) -> HostArray:
             return host_array(array)  # Arrow has more types than DLPack
         return array_protocols.numpy_of(array_protocols.read_dlpack(array))
     raise DeviceMismatchError(
-        f"{array_protocols.name_of(array)} lies {array_protocols.where(dl_device)}, not in host memory.\n"
+        f"{array_protocols.name_of(array)} lies {array_protocols.where(dl_device)}, "
+        "not in host memory.\n"
         "Use it in place: t = na.as_tensor(x). To have a copy: await t.dup()"
     )
 

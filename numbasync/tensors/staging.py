@@ -47,7 +47,7 @@ class HostStaging:
         self._patience = patience
 
     def run(self) -> None:
-        """Stage the elements, or wait until another thread has, with hardly any wait for the device."""
+        """Stage the elements, or wait until another thread has; hardly waits for the device."""
         if self._patience is not None:
             self._patience.expedite()
         self.aside.run()
