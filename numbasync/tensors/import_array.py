@@ -120,14 +120,14 @@ def _numbers(x: Any) -> HostArray:
     return array
 
 
-def _adopted(x: Any, at: tuple[int, int], device: Device | None) -> Tensor:
-    for candidate in _candidates(at, device):
+def _adopted(x: Any, dl_device: tuple[int, int], device: Device | None) -> Tensor:
+    for candidate in _candidates(dl_device, device):
         foreign = candidate.backend.foreign(x)
         if foreign is not None:
             return _tensor(foreign, candidate)
     requested = device or default_device()
-    name, where = array_protocols.name_of(x), array_protocols.where(at)
-    if at[0] in array_protocols.HOST:
+    name, where = array_protocols.name_of(x), array_protocols.where(dl_device)
+    if dl_device[0] in array_protocols.HOST:
         remedy = "Upload it: t = await na.from_host(x)"
     else:
         remedy = "Use the device that it is on, if na.devices() has it, or copy it to the host."
@@ -136,21 +136,23 @@ def _adopted(x: Any, at: tuple[int, int], device: Device | None) -> Tensor:
     )
 
 
-def _candidates(at: tuple[int, int], device: Device | None) -> list[Device]:
+def _candidates(dl_device: tuple[int, int], device: Device | None) -> list[Device]:
     if device is not None:
         return [device]
     first = default_device()
-    if at[0] in array_protocols.HOST:  # several devices could use it: only the default one may
+    if (
+        dl_device[0] in array_protocols.HOST
+    ):  # several devices could use it: only the default one may
         return [first]
     return [first, *(d for d in devices() if d is not first)]
 
 
-def _tensor(found: protocols.Foreign, device: Device) -> Tensor:
-    export = found.export
-    storage = address_map.storage_of(device.backend, found.memory)
+def _tensor(foreign: protocols.Foreign, device: Device) -> Tensor:
+    export = foreign.export
+    storage = address_map.storage_of(device.backend, foreign.memory)
     offset = export.low + export.offset - storage.memory.address
     strided = Layout(offset, export.shape, export.strides)
-    return Tensor(device, storage, strided, export.dtype, found)
+    return Tensor(device, storage, strided, export.dtype, foreign)
 
 
 def _instead(x: Any) -> str:

@@ -81,14 +81,14 @@ def inout(array: HostArray) -> InOut:
             f"na.inout takes a NumPy array, not {type(array).__name__} ({array!r:.60}).\n"
             "A tensor is an output as it is: pass it without na.inout."
         )
-    given, array = array, plain(array)
+    original, array = array, plain(array)
     layout.check_dtype(array.dtype, records=True)
     if not array.flags.writeable:
         raise OperationError(
             f"na.inout of a read-only array of shape {array.shape}: the result could not be "
             "written into it.\nPass a copy: na.inout(array.copy())"
         )
-    return InOut(array, None, given)
+    return InOut(array, None, original)
 
 
 # --- arrays that operations in flight are going to write ---------------------------------

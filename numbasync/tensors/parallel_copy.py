@@ -181,10 +181,10 @@ def copying(dst: HostArray, src: HostArray) -> ParallelCopy[tuple[int, HostArray
             np.copyto(piece, source.view(piece.dtype).reshape(piece.shape))
 
         return ParallelCopy(pieces(dst.view(np.ndarray), size), scatter)
-    whole = plain(dst)
+    target = plain(dst)
 
     def gather(part: tuple[int, HostArray]) -> None:
         offset, piece = part
-        place(whole[offset : offset + piece.nbytes], piece)
+        place(target[offset : offset + piece.nbytes], piece)
 
     return ParallelCopy(pieces(plain(src), size), gather)
