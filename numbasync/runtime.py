@@ -177,11 +177,11 @@ class Runtime:
                 f"{type(op).__name__} ({op!r:.60}); a function goes to Runtime.call."
             )
         ended: Future[None] = Future()
-        given_up = False
+        cancelled = False
 
         async def run() -> T:
             try:
-                if given_up:  # the call was cancelled before the thread began
+                if cancelled:  # the call was cancelled before the thread began
                     if inspect.iscoroutine(op):
                         op.close()
                     raise asyncio.CancelledError
@@ -189,13 +189,13 @@ class Runtime:
             finally:
                 ended.set_result(None)
 
-        steps = run()
-        future = self._on_thread(steps)
+        coroutine = run()
+        future = self._on_thread(coroutine)
         try:
             return await future
         except asyncio.CancelledError:
-            given_up = True  # first: from now on `op` is not started
-            if inspect.getcoroutinestate(steps) == inspect.CORO_CREATED:
+            cancelled = True  # first: from now on `op` is not started
+            if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
                 if isinstance(op, RunsOnce):
                     op.suppress_warning()
                 elif isinstance(op, DeviceFuture):

@@ -147,13 +147,13 @@ class _Arguments:
     def __init__(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._name = name
         self.arrays: list[Tensor | np.ndarray[Any, Any]] = []
-        kinds = list[Hashable]()
+        keys = list[Hashable]()
         with suppress_unused_warnings((*args, *kwargs.values())):
-            self._args = [self._sorted(i, v, kinds) for i, v in enumerate(args)]
-            self._kwargs = {k: self._sorted(k, v, kinds) for k, v in sorted(kwargs.items())}
-        self.key: Hashable = (len(args), tuple(self._kwargs), tuple(kinds))
+            self._args = [self._sorted(i, v, keys) for i, v in enumerate(args)]
+            self._kwargs = {k: self._sorted(k, v, keys) for k, v in sorted(kwargs.items())}
+        self.key: Hashable = (len(args), tuple(self._kwargs), tuple(keys))
 
-    def _sorted(self, where: int | str, value: Any, kinds: list[Hashable]) -> Any:
+    def _sorted(self, where: int | str, value: Any, keys: list[Hashable]) -> Any:
         if is_op(value):
             raise OperationError(
                 f"argument {where!r} of {self._name} is an operation, {value}: run it first, or go "
@@ -165,13 +165,13 @@ class _Arguments:
             array = import_array.argument(value)
             value = value if array is None else array
         if isinstance(value, Tensor | np.ndarray):
-            kinds.append((value.shape, layout.check_dtype(value.dtype, records=True)))
+            keys.append((value.shape, layout.check_dtype(value.dtype, records=True)))
             self.arrays.append(value)
             return _Array
-        key = _kind(value)
+        key = _value_key(value)
         try:
             hash(key)
-            kinds.append(key)
+            keys.append(key)
         except TypeError:
             raise CallerError(
                 f"argument {where!r} of {self._name} is a {type(value).__name__}, which a capture "
@@ -181,15 +181,15 @@ class _Arguments:
 
     def with_arrays(self, arrays: tuple[Tensor, ...]) -> tuple[list[Any], dict[str, Any]]:
         """The arguments, with these arrays in place of the call's own."""
-        left = iter(arrays)
+        remaining = iter(arrays)
 
         def put(value: Any) -> Any:
-            return next(left) if value is _Array else value
+            return next(remaining) if value is _Array else value
 
         return [put(v) for v in self._args], {k: put(v) for k, v in self._kwargs.items()}
 
 
-def _kind(value: Any) -> Hashable:
+def _value_key(value: Any) -> Hashable:
     """The key of an argument that is no array.
 
     1, 1.0 and True compare equal, and so do 0.0 and -0.0, but they are different kernel arguments;
@@ -197,7 +197,7 @@ def _kind(value: Any) -> Hashable:
     """
     cls = type(value)
     if isinstance(value, tuple):
-        return cls, tuple(_kind(part) for part in value)
+        return cls, tuple(_value_key(part) for part in value)
     if isinstance(value, np.generic):
         return cls, value.dtype, value.tobytes()
     if cls in (float, complex):

@@ -68,15 +68,15 @@ class Module:
         if self._warming is None:
             self._warming = Graphed(self._forward, copies=True, most=16)
         warming = self._warming
-        first = warming.replay(*inputs)
+        replay = warming.replay(*inputs)
 
         def keep(_: object) -> CudaGraph[Any]:
             self._replayed = warming
-            self.graph = graph = first.graph_used
-            assert graph is not None  # `first` has just replayed it
+            self.graph = graph = replay.graph_used
+            assert graph is not None  # `replay` has just run
             return graph
 
-        return first.map(keep)
+        return replay.map(keep)
 
     def _forward(self, *inputs: Any) -> DeviceOp[Any]:
         result = self.forward(*inputs)

@@ -109,7 +109,7 @@ def upload_any(ctx: Context, dst: Tensor, array: HostArray) -> Steps[None]:
     if reached and not (large and dst.is_contiguous):
         if direct(array) is None:
             yield from ctx.room(dst.nbytes)
-        if large:  # a pitched destination: rows at a pitch
+        if large:  # the destination has pitched rows
             yield from upload_at_once(ctx, dst, array)
         else:
             upload(ctx, dst, array)

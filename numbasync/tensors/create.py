@@ -85,28 +85,28 @@ def empty_like(t: Any, dtype: Any = None) -> DeviceOp[Tensor]:
         t: a tensor, shared or partitioned, or an array. Only its shape and dtype are used: the
             new tensor is contiguous, and on the device that the operation runs on.
     """
-    return empty(*_kind_of(t, dtype, "empty_like"))
+    return empty(*_shape_and_dtype(t, dtype, "empty_like"))
 
 
 def zeros_like(t: Any, dtype: Any = None) -> DeviceOp[Tensor]:
     """Zeros with the shape of `t`, and its dtype unless that is given; see `empty_like`."""
-    return zeros(*_kind_of(t, dtype, "zeros_like"))
+    return zeros(*_shape_and_dtype(t, dtype, "zeros_like"))
 
 
 def ones_like(t: Any, dtype: Any = None) -> DeviceOp[Tensor]:
     """Ones with the shape of `t`, and its dtype unless that is given; see `empty_like`."""
-    return ones(*_kind_of(t, dtype, "ones_like"))
+    return ones(*_shape_and_dtype(t, dtype, "ones_like"))
 
 
 def full_like(t: Any, value: Any, dtype: Any = None) -> DeviceOp[Tensor]:
     """`value` everywhere, with the shape of `t`, and its dtype unless that is given; see
     `empty_like`.
     """
-    shape, element_dtype = _kind_of(t, dtype, "full_like")
+    shape, element_dtype = _shape_and_dtype(t, dtype, "full_like")
     return full(shape, value, element_dtype)
 
 
-def _kind_of(t: Any, dtype: Any, what: str) -> tuple[Any, Any]:
+def _shape_and_dtype(t: Any, dtype: Any, what: str) -> tuple[Any, Any]:
     if isinstance(t, Partition):
         t = t.tensor
     if is_op(t):

@@ -1,7 +1,8 @@
 """Operations that create a tensor: uninitialised, filled with one value, or with host elements.
 
-The most frequent operations have a fast path: a fill, and the upload of a host array that is small
-enough to be copied by one thread. The fast path requires that the pool can reuse a free block.
+The most frequent operations have a fast path: uninitialised memory, a fill, and the upload of a
+host array that is small enough to be copied by one thread. The fast path requires that the pool can
+reuse a free block.
 """
 
 from __future__ import annotations

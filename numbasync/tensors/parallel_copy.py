@@ -20,7 +20,7 @@ from numbasync.errors import StateError
 P = TypeVar("P")
 HostArray: TypeAlias = np.ndarray[Any, Any]
 
-# Bytes above which a copy, of more than 50 us, is split and must not block an event loop.
+# Copies of more bytes, which take over 50 us, are split and must not block an event loop.
 LARGE = 2**19
 SMALLEST = 2**18  # bytes of a part; waking a thread takes as long as copying half of them
 

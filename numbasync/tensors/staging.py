@@ -2,7 +2,7 @@
 
 An upload of a large host array passes through the staging ring. Each chunk is uploaded as soon as
 it is full, so that filling the next chunks overlaps with the device's own copies. The staging is a
-`Prerequisite`: an event loop turns meanwhile. A caller that does not wait for the operation may
+`Prerequisite`, during which an event loop turns. A caller that does not wait for the operation may
 change the array right after submitting it, so the staging then blocks the caller, with the same
 copy threads.
 """
@@ -130,7 +130,7 @@ class StagedCopyBack:
 
 
 def is_large(array: HostArray) -> bool:
-    """Whether several threads are to copy the elements."""
+    """Whether several threads are to copy the array."""
     return array.nbytes > parallel_copy.LARGE
 
 
