@@ -39,8 +39,8 @@ class Topology:
     Attributes:
         nodes: in the order in which they were recorded.
         counts: the number of nodes of each kind.
-        on_device: the number of nodes of each kind in the device's own graph, which may differ: a
-            `debug=True` kernel has further nodes, and a copy between layouts is a kernel.
+        on_device: the same of the device's own graph, which may have other nodes: a `debug=True`
+            kernel has further nodes, and a copy between layouts is a kernel.
     """
 
     nodes: tuple[Node, ...]
