@@ -1,13 +1,13 @@
-"""Every exception, sorted by whose fault it is, and what to do about it.
+"""All exceptions of numbasync, grouped by cause, and the remedies of driver errors.
 
 `CallerError`: an argument was wrong; nothing was enqueued.
-`StateError`: the argument was right, but this program had already moved on.
-`DeviceError`: the device could not do it, or failed while doing it.
+`StateError`: the arguments were right, but the program was not in a state for the call.
+`DeviceError`: the device could not do the work, or failed while doing it.
 `DriverError`: a driver call failed for a reason that none of the above names.
 `InternalError`: a bug in numbasync.
 
-Each also derives from the built-in that fits, so `except MemoryError` and
-`except TypeError` mean what they say.
+Each exception also derives from the matching built-in one, so that `except MemoryError` and
+`except TypeError` catch it.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any, NamedTuple
 
 
 class NumbasyncError(Exception):
-    """Base of every exception that numbasync raises on purpose."""
+    """Base class of every exception that numbasync raises deliberately."""
 
 
 # --- the caller's argument was wrong; nothing was enqueued -------------------------
 
 
 class CallerError(NumbasyncError):
-    """An argument was wrong. It was found before anything was enqueued."""
+    """An argument was wrong. The error was found before anything was enqueued."""
 
 
 class ShapeError(CallerError, ValueError):
@@ -31,11 +31,11 @@ class ShapeError(CallerError, ValueError):
 
 
 class DTypeError(CallerError, TypeError):
-    """An element type does not fit, or cannot be held by a tensor."""
+    """An element type does not fit, or a tensor cannot hold it."""
 
 
 class OperationError(CallerError, TypeError):
-    """Something that is not an operation, or not of the right kind, stands where one must."""
+    """An argument is not an operation where one is required, or has another wrong type."""
 
 
 class NotAGraphNodeError(OperationError):
@@ -43,7 +43,7 @@ class NotAGraphNodeError(OperationError):
 
 
 class LauncherError(CallerError, TypeError):
-    """A kernel is declared, or called, in a way that its own code contradicts."""
+    """A kernel's declaration, or a call of it, contradicts the kernel's own code."""
 
 
 class LaunchError(CallerError, ValueError):
@@ -51,7 +51,7 @@ class LaunchError(CallerError, ValueError):
 
 
 class AliasError(CallerError, ValueError):
-    """One storage is an output and something else in the same launch."""
+    """One storage is an output and another argument of the same launch."""
 
 
 class DeviceMismatchError(CallerError, ValueError):
@@ -59,40 +59,40 @@ class DeviceMismatchError(CallerError, ValueError):
 
 
 class ForeignBufferError(CallerError, ValueError):
-    """A buffer of one batch was used in another one."""
+    """A buffer of one batch was used in another batch."""
 
 
 class KernelCompileError(CallerError, TypeError):
-    """Numba could not compile the kernel for these argument types. `__cause__` says why."""
+    """Numba could not compile the kernel for these argument types; `__cause__` has the reason."""
 
 
 class MissingExtraError(CallerError, ImportError):
-    """An optional package is absent; the message holds the command that installs it."""
+    """An optional package is not installed; the message holds the command that installs it."""
 
 
-# --- the program is not in a state in which this can be done ------------------------
+# --- the program is not in a state that allows the call ---------------------------
 
 
 class StateError(NumbasyncError, RuntimeError):
-    """The call is right in itself, but comes too late, too early or twice."""
+    """The call is valid, but was made too late, too early or twice."""
 
 
 class AlreadySubmittedError(StateError):
-    """An operation that runs once was run a second time."""
+    """An operation that can run only once was run a second time."""
 
 
 class BatchStateError(StateError):
-    """A batch was read before it ran, or recorded to after it."""
+    """A batch was read before it ran, or recorded to after it ran."""
 
 
 class NoResultError(BatchStateError, KeyError):
-    """What was asked for in a batch's results is none of them."""
+    """A key is not among the results of a batch."""
 
-    __str__ = Exception.__str__  # a KeyError shows its message quoted
+    __str__ = Exception.__str__  # KeyError's own __str__ would quote the message
 
 
 class ReentrancyError(StateError):
-    """An operation was run from inside another one's closure, on the same thread."""
+    """An operation was run inside another operation's closure, on the same thread."""
 
 
 class MovedError(StateError):
@@ -100,30 +100,30 @@ class MovedError(StateError):
 
 
 class SharedStorageError(StateError):
-    """Exclusive use was asked of storage that others still hold."""
+    """Exclusive use was requested of a storage that other handles still hold."""
 
 
 class AccessConflictError(StateError):
-    """Strict ordering: two streams would touch one storage with no edge between them."""
+    """Strict ordering: two streams would access one storage with no edge between them."""
 
 
 class GraphUpdateError(StateError):
-    """A graph cannot be changed so where it stands; it is as it was. Capture a new one."""
+    """A graph cannot be changed in place in this way, and is unchanged. Capture a new graph."""
 
 
 # --- the device ------------------------------------------------------------------
 
 
 class DeviceError(NumbasyncError, RuntimeError):
-    """The device cannot do it, or failed while doing it."""
+    """The device cannot do the work, or failed while doing it."""
 
 
 class DeviceUnavailableError(DeviceError):
-    """No device of the asked kind can be used; the message says what is missing."""
+    """No device of the requested kind can be used; the message says what is missing."""
 
 
 class OutOfDeviceMemoryError(DeviceError, MemoryError):
-    """An allocation did not fit. The device works on; a smaller one may succeed."""
+    """An allocation did not fit. The device remains usable; a smaller allocation may succeed."""
 
 
 class KernelError(DeviceError):
@@ -131,25 +131,25 @@ class KernelError(DeviceError):
 
 
 class BarrierDivergenceError(KernelError):
-    """Some threads of a block wait at a barrier that the others will not reach."""
+    """Some threads of a block wait at a barrier that the other threads will not reach."""
 
 
 class OutOfBoundsError(KernelError, IndexError):
-    """A kernel used an index that its array does not have."""
+    """A kernel used an index outside its array."""
 
 
 class UninitialisedReadError(KernelError):
-    """A kernel read shared or local memory that it had not written. Found in checked kernels."""
+    """A kernel read shared or local memory before writing it. Found in checked kernels."""
 
 
 class DataRaceError(KernelError):
-    """Two threads used an element, one of them wrote it, and nothing orders the two. Found in
-    checked kernels.
+    """Two threads accessed an element, at least one wrote it, and nothing orders the two accesses.
+    Found in checked kernels.
     """
 
 
 class InputModifiedError(KernelError):
-    """A kernel wrote memory that it was passed as an input. Found in checked kernels."""
+    """A kernel wrote the memory of an input. Found in checked kernels."""
 
 
 class TileOverrunError(KernelError):
@@ -157,7 +157,7 @@ class TileOverrunError(KernelError):
 
 
 class IndexOverflowError(KernelError, OverflowError):
-    """A kernel cut an index to 32 bits that does not fit. Found in checked kernels."""
+    """A kernel truncated an index to 32 bits in which it does not fit. Found in checked kernels."""
 
 
 class UnsupportedKernelError(DeviceError, NotImplementedError):
@@ -165,16 +165,16 @@ class UnsupportedKernelError(DeviceError, NotImplementedError):
 
 
 class DeviceLostError(DeviceError):
-    """A fault broke the device's context: every later operation fails until restart."""
+    """A fault broke the device's context: every operation fails until the program restarts."""
 
 
 class InterpretedKernelWarning(RuntimeWarning):
     """A kernel that Numba compiles for a GPU runs interpreted on the CPU device, about a hundred
-    times slower than compiled code. Given once a kernel and reason; the message names both.
+    times slower than compiled code. Given once per kernel and reason; the message names both.
     """
 
 
-# --- the driver, and ourselves -----------------------------------------------------
+# --- the driver, and numbasync --------------------------------------------------
 
 
 class DriverError(NumbasyncError, RuntimeError):
@@ -182,7 +182,7 @@ class DriverError(NumbasyncError, RuntimeError):
 
     Attributes:
         call: name of the driver function.
-        code: its numeric result.
+        code: the function's numeric result.
         name: the result's name, such as `CUDA_ERROR_INVALID_VALUE`.
     """
 
@@ -202,11 +202,11 @@ class DriverError(NumbasyncError, RuntimeError):
 
 
 class InternalError(NumbasyncError, RuntimeError):
-    """A bug in numbasync itself. Please report it with the traceback."""
+    """A bug in numbasync itself. Please report it, with the traceback."""
 
 
 class Remedy(NamedTuple):
-    """What a driver result usually means, and what to do."""
+    """The usual cause of a driver result, and the remedy."""
 
     cause: str
     remedy: str
@@ -353,7 +353,7 @@ REMEDIES: dict[str, Remedy] = {
     ),
 }
 
-# Results after which the context answers every call with the same error.
+# Results after which every call in the context fails with the same error.
 STICKY: frozenset[str] = frozenset(
     {
         "CUDA_ERROR_ILLEGAL_ADDRESS",

@@ -1,7 +1,7 @@
-"""Shapes, strides and offsets: pure arithmetic, with NumPy as its judge.
+"""Shapes, strides and offsets: pure arithmetic, which follows NumPy's rules.
 
-Views are computed by indexing a NumPy array that has the tensor's shape and strides but
-memory of one element only; basic indexing never touches it.
+Views are computed by indexing a NumPy array that has the tensor's shape and strides but memory for
+one element only; basic indexing never accesses that memory.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from numbasync.memo import Memo
 
 Shape = tuple[int, ...]
 
-# bool, integers, floats, complex: those that NumPy and CUDA both have.
+# bool, integers, floats, complex: the types that both NumPy and CUDA have.
 CHARS = frozenset("?bBhHiIlLqQefdFD")
 
 
 class Layout(NamedTuple):
-    """Where an array's elements are: offset and strides in bytes."""
+    """The positions of an array's elements: offset and strides in bytes."""
 
     offset: int
     shape: Shape
@@ -38,10 +38,10 @@ _numbers = itertools.count()  # next() is one C call: no two threads get the sam
 
 
 def fingerprint(of: Hashable) -> int:
-    """A number that stands for `of`: quick to hash and compare, unlike nested tuples.
+    """A number that stands for `of`: fast to hash and compare, unlike nested tuples.
 
-    Different things never have the same number. The same thing gets a new one when so many
-    have been seen that the memory of them is cleared.
+    Unequal values never have the same number. An equal value gets a new number after the memo has
+    been cleared, which happens at `MOST_FINGERPRINTS` entries.
     """
     return _fingerprints.setdefault(of, next(_numbers))
 
@@ -52,7 +52,7 @@ def check_shape(shape: Any) -> Shape:
     Raises:
         ShapeError: an extent is negative or no integer.
     """
-    # The usual ones first: `np.iterable` and `map` take longer than all the rest of `na.empty`.
+    # The usual cases first: `np.iterable` and `map` take longer than the rest of `na.empty`.
     if type(shape) is int and shape >= 0:
         return (shape,)
     if type(shape) is tuple:
@@ -74,22 +74,22 @@ def check_dtype(dtype: Any, records: bool = False) -> np.dtype[Any]:
     """A dtype that device memory can hold: booleans, integers, floats, complex numbers.
 
     Args:
-        records: take structures of these, too.
+        records: also accept structures of these.
 
     Raises:
-        DTypeError: it is another kind, or no dtype, or not in this machine's byte order.
+        DTypeError: `dtype` is another type, no dtype, or not in this machine's byte order.
     """
     try:
-        # NumPy takes None for float64, which nobody means here.
-        found: np.dtype[Any] = np.dtype("None" if dtype is None else dtype)
+        # NumPy takes None for float64, which is no caller's intention here.
+        checked: np.dtype[Any] = np.dtype("None" if dtype is None else dtype)
     except TypeError:
         raise DTypeError(f"{dtype!r} is not a NumPy dtype; write np.float32, 'int32' ...") from None
-    if not (_is_record(found) if records and found.names else _is_plain(found)):
+    if not (_is_record(checked) if records and checked.names else _is_plain(checked)):
         raise DTypeError(
-            f"device memory cannot hold {found}; use bool, an integer, a float of at most "
+            f"device memory cannot hold {checked}; use bool, an integer, a float of at most "
             "64 bits or a complex number of two such, in native byte order."
         )
-    return found
+    return checked
 
 
 def _is_plain(dtype: np.dtype[Any]) -> bool:
@@ -97,13 +97,13 @@ def _is_plain(dtype: np.dtype[Any]) -> bool:
 
 
 def _is_record(dtype: np.dtype[Any]) -> bool:
-    """Whether it is a structure of numbers, of arrays of them, and of other such structures."""
+    """Whether `dtype` is a structure of numbers, arrays of numbers, and other such structures."""
     fields = (field[0].base for field in (dtype.fields or {}).values())
     return all(_is_record(f) if f.names else _is_plain(f) for f in fields)
 
 
 def dtype_key(dtype: np.dtype[Any]) -> str | np.dtype[Any]:
-    """What `np.dtype` makes it of again, and is quick to compare."""
+    """A key from which `np.dtype` makes the dtype again, and which is fast to compare."""
     return dtype.str if dtype.names is None else dtype
 
 
@@ -118,7 +118,7 @@ def contiguous_strides(shape: Shape, itemsize: int) -> Shape:
 
 
 def span(shape: Shape, strides: Shape, itemsize: int) -> tuple[int, int]:
-    """The first byte of the elements' memory and the one behind it, from the first element."""
+    """The byte range of the elements' memory (begin, end), relative to the first element."""
     if 0 in shape:
         return 0, 0
     ends = [(n - 1) * stride for n, stride in zip(shape, strides, strict=True)]
@@ -149,7 +149,7 @@ def index(at: Layout, key: Any, itemsize: int) -> Layout:
     """The layout of `array[key]`, for integers, slices, `...` and None.
 
     Raises:
-        ShapeError: an index is out of range, or of another kind.
+        ShapeError: an index is out of range, or of another type.
     """
     parts = key if isinstance(key, tuple) else (key,)
     for part in parts:
@@ -161,19 +161,19 @@ def index(at: Layout, key: Any, itemsize: int) -> Layout:
     if not any(part is Ellipsis for part in parts):
         parts = (*parts, Ellipsis)  # so that the result is a view, even of one element
     # itemsize bytes of real memory; nothing is read, since only views are made.
-    room = np.empty(1, np.dtype((np.void, itemsize)))
-    whole = np.lib.stride_tricks.as_strided(room, at.shape, at.strides)
+    memory = np.empty(1, np.dtype((np.void, itemsize)))
+    base = np.lib.stride_tricks.as_strided(memory, at.shape, at.strides)
     try:
-        part = whole[parts]
+        part = base[parts]
     except IndexError as error:
         raise ShapeError(f"{error}; the shape is {at.shape}.") from None
-    start = part.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
+    start = part.__array_interface__["data"][0] - base.__array_interface__["data"][0]
     return Layout(at.offset + start, part.shape, part.strides)
 
 
 def _is_index(part: Any) -> bool:
     if isinstance(part, bool | np.bool_):
-        return False  # a mask, to NumPy
+        return False  # NumPy takes it for a mask
     try:
         operator.index(part)
     except TypeError:
@@ -189,23 +189,23 @@ def reshape(at: Layout, shape: Any, itemsize: int) -> Layout:
     """
     size = math.prod(at.shape)
     try:
-        wish = tuple(map(operator.index, shape if np.iterable(shape) else (shape,)))
+        extents = tuple(map(operator.index, shape if np.iterable(shape) else (shape,)))
     except TypeError:
         raise ShapeError(
             f"a shape is whole numbers, one of which may be -1, not {shape!r}."
         ) from None
-    if wish.count(-1) == 1:
-        rest = math.prod(n for n in wish if n != -1)
+    if extents.count(-1) == 1:
+        rest = math.prod(n for n in extents if n != -1)
         if rest > 0 and size % rest == 0:
-            wish = tuple(size // rest if n == -1 else n for n in wish)
-    if any(n < 0 for n in wish) or math.prod(wish) != size:
-        raise ShapeError(f"{size} elements of shape {at.shape} cannot have the shape {wish}.")
+            extents = tuple(size // rest if n == -1 else n for n in extents)
+    if any(n < 0 for n in extents) or math.prod(extents) != size:
+        raise ShapeError(f"{size} elements of shape {at.shape} cannot have the shape {extents}.")
     if not is_contiguous(at.shape, at.strides, itemsize):
         raise ShapeError(
             f"a view of shape {at.shape} with gaps or another order cannot be reshaped without "
             "a copy.\nCopy it first: (await t.dup()).reshape(...)"
         )
-    return Layout(at.offset, wish, contiguous_strides(wish, itemsize))
+    return Layout(at.offset, extents, contiguous_strides(extents, itemsize))
 
 
 def reinterpret(at: Layout, old: int, new: int) -> Layout:

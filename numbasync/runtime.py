@@ -1,4 +1,4 @@
-"""Running a program: an event loop that is as quick as there is one, or a thread for the device."""
+"""Running a program: `run`, on the fastest event loop, and `Runtime`, a thread for the device."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ T = TypeVar("T")
 def run(main: Awaitable[T], *, debug: bool | None = None) -> T:
     """`asyncio.run` on uvloop, or on asyncio's own loop where uvloop is not installed.
 
-    uvloop takes half the time a turn that asyncio does, and a turn is what an await costs.
+    A loop turn of uvloop takes half the time of a turn of asyncio, and an await costs one turn.
 
     Args:
-        main: a coroutine, an operation, or something else to await.
+        main: a coroutine, an operation, or another awaitable.
 
     Raises:
-        CallerError: it cannot be awaited.
+        CallerError: `main` cannot be awaited.
         StateError: an event loop runs on this thread already, as in a notebook.
     """
     if not inspect.isawaitable(main):
@@ -38,7 +38,7 @@ def run(main: Awaitable[T], *, debug: bool | None = None) -> T:
         )
     if _loop_is_running():
         if inspect.iscoroutine(main):
-            main.close()  # or Python warns that it was never awaited, too
+            main.close()  # else Python would also warn that it was never awaited
         raise StateError(
             "an event loop runs on this thread already, as in a notebook: write `await main()` "
             "instead of na.run(main())."
@@ -49,7 +49,7 @@ def run(main: Awaitable[T], *, debug: bool | None = None) -> T:
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's, where there is one."""
+    """The loop factory of uvloop; None if uvloop is not installed, and on Windows."""
     if sys.platform == "win32":
         return None
     try:
@@ -73,7 +73,7 @@ async def _awaiting(main: Awaitable[T]) -> T:
 
 
 class Runtime:
-    """One thread that drives a device, for loops that must never run a driver call.
+    """A thread that drives a device, for event loops that must never run a driver call.
 
     ```python
     async with na.Runtime(device) as rt:
@@ -81,11 +81,11 @@ class Runtime:
         names = await rt.call(load, path)
     ```
 
-    The thread has an event loop of its own, on which operations are submitted and awaited in
-    the order of the calls. Leaving the block waits for all that was enqueued.
+    The thread has an event loop of its own, on which operations are submitted and awaited in the
+    order of the calls. Leaving the block waits until all enqueued work is done.
 
     Args:
-        device: current on the thread; default: the default device.
+        device: the thread's current device; default: the default device.
     """
 
     def __init__(self, device: Device | None = None) -> None:
@@ -125,7 +125,7 @@ class Runtime:
             loop.run_forever()
 
     async def _idle(self) -> None:
-        # On its own thread, which may block.
+        # Runs on the runtime's own thread, which may block.
         self.device.synchronize()
 
     def _on_thread(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
@@ -138,10 +138,10 @@ class Runtime:
         return asyncio.wrap_future(future)
 
     async def call(self, function: Callable[..., T], *args: Any) -> T:
-        """`function(*args)`, called on the thread. `function` is no `async def`.
+        """Call `function(*args)` on the thread; returns its value. `function` is no `async def`.
 
-        A cancelled call still waits until the function has returned, so that what it works
-        on is not released under it.
+        A cancelled call still waits until the function has returned, so that the objects that the
+        function works on are not released meanwhile.
         """
         if inspect.iscoroutinefunction(function):
             raise CallerError(
@@ -159,17 +159,17 @@ class Runtime:
             while not future.done():
                 with contextlib.suppress(asyncio.CancelledError):
                     await asyncio.wait([future])
-            future.exception()  # seen: the cancellation is what is raised
+            future.exception()  # retrieved, so no warning: the cancellation is raised instead
             raise
 
     async def run(self, op: Awaitable[T]) -> T:
-        """The value of an operation, or of a coroutine, awaited on the thread.
+        """Await an operation, or a coroutine, on the thread; returns its value.
 
-        A cancelled one is cancelled on the thread: what has not been enqueued is withdrawn, what
-        is enqueued runs to its end. It returns when the thread has seen to that.
+        Cancelling this call cancels `op` on the thread: work that is not enqueued yet is withdrawn,
+        enqueued work runs to its end. The call returns once the thread has done so.
 
         Raises:
-            CallerError: it cannot be awaited.
+            CallerError: `op` cannot be awaited.
         """
         if not inspect.isawaitable(op):
             raise CallerError(
@@ -177,11 +177,11 @@ class Runtime:
                 f"{type(op).__name__} ({op!r:.60}); a function goes to Runtime.call."
             )
         ended: Future[None] = Future()
-        given_up = False
+        cancelled = False
 
         async def run() -> T:
             try:
-                if given_up:  # before the thread came to it
+                if cancelled:  # the call was cancelled before the thread began
                     if inspect.iscoroutine(op):
                         op.close()
                     raise asyncio.CancelledError
@@ -189,19 +189,19 @@ class Runtime:
             finally:
                 ended.set_result(None)
 
-        steps = run()
-        future = self._on_thread(steps)
+        coroutine = run()
+        future = self._on_thread(coroutine)
         try:
             return await future
         except asyncio.CancelledError:
-            given_up = True  # first: from now on it does not begin
-            if inspect.getcoroutinestate(steps) == inspect.CORO_CREATED:
+            cancelled = True  # first: from now on `op` is not started
+            if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
                 if isinstance(op, RunsOnce):
                     op.suppress_warning()
                 elif isinstance(op, DeviceFuture):
                     op.never_awaited()
             else:
-                while not ended.done():  # it may still be reading the caller's arrays
+                while not ended.done():  # `op` may still be reading the caller's arrays
                     with contextlib.suppress(asyncio.CancelledError):
                         await asyncio.wait([asyncio.wrap_future(ended)])
             raise

@@ -1,9 +1,10 @@
-"""Leases that stand from launch to launch of a graph.
+"""Access records that persist from launch to launch of a graph.
 
-A launch uses every buffer of its graph, which may be many; but what has to be known of them
-changes only if somebody else uses one in between. So each buffer names, once, the graph's
-*latest* launch as its user, and tells the graph when others come. A launch then takes the leases
-of those buffers alone, and costs the same however many buffers there are.
+A launch uses every buffer of its graph, of which there may be many, but a buffer's access record
+needs a change only if another operation used the buffer since. So each buffer names, once, a proxy
+of the graph's *latest* launch as its writer or reader, and marks itself stale in the graph when
+another operation uses it. A launch then records its access of the stale buffers only, and its cost
+does not depend on the number of buffers.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ from numbasync.device.submission import Submission
 from numbasync.ops.context import Context
 
 _all: weakref.WeakSet[AttachedGraph] = weakref.WeakSet()
-_lock = threading.RLock()  # a finaliser may end a graph anywhere
+_lock = threading.RLock()  # a finaliser may drop a graph inside any code
 
 
 def leases() -> int:
-    """How many stand now, for graphs that somebody holds."""
+    """The number of attached storages of all live graphs."""
     with _lock:
-        return sum(len(standing.storages) for standing in _all)
+        return sum(len(attached.storages) for attached in _all)
 
 
 class LastLaunch:
-    """The latest launch of a graph, where a storage has a submission as its writer or reader."""
+    """A proxy of a graph's latest launch, which stands for a submission in access records."""
 
     __slots__ = ("latest",)
 
@@ -57,10 +58,10 @@ class LastLaunch:
 
 
 class AttachedGraph:
-    """The buffers of one graph. Whoever calls it holds the device's `submit_lock`.
+    """The buffers of one graph. The caller of any method holds the device's `submit_lock`.
 
     Attributes:
-        dirty: those that others have used since the latest launch.
+        stale: the storages that other operations have used since the latest launch.
     """
 
     def __init__(self, reads: Iterable[Storage], writes: Iterable[Storage]) -> None:
@@ -80,31 +81,31 @@ class AttachedGraph:
             storage.holders -= 1
 
     def is_current_on(self, stream: Stream) -> bool:
-        """Whether a launch on `stream` needs no lease."""
+        """Whether a launch on `stream` needs no change of an access record."""
         return not self.stale and stream is self._stream
 
     def take(self, ctx: Context) -> list[Storage]:
-        """The leases that a launch needs, taken for its submission; their storages.
+        """Record the accesses that a launch needs, for its submission; returns their storages.
 
         Raises:
-            AccessConflictError: strict ordering, and others are at them.
+            AccessConflictError: strict ordering, and other streams are using the storages.
         """
-        todo = list(self.stale if ctx.stream is self._stream else self.storages)
-        for storage in todo:
+        storages = list(self.stale if ctx.stream is self._stream else self.storages)
+        for storage in storages:
             if storage in self._writes:
                 ctx.write(storage)
             else:
                 ctx.read(storage)
-        self.follow(ctx)  # who only reads is in no order with itself
-        return todo
+        self.follow(ctx)  # launches that only read a buffer are not ordered by its record
+        return storages
 
     def follow(self, ctx: Context) -> None:
-        """Start what is enqueued from now on after the latest launch."""
+        """Order the work enqueued from now on after the latest launch."""
         if self._latest is not None:
             ctx.after(self._latest.latest)
 
     def launched(self, submission: Submission, taken: Iterable[Storage] = ()) -> None:
-        """The launch is enqueued; until now `taken` were leased to it alone."""
+        """Note an enqueued launch. Its records of `taken` pass from its submission to the proxy."""
         latest = self._latest
         if latest is None:
             latest = self._latest = LastLaunch(submission)

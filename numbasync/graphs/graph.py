@@ -1,9 +1,9 @@
-"""Graphs: an operation captured once, and replayed by one call of the driver.
+"""Graphs: an operation captured once, and replayed by one driver call.
 
-Capturing runs the operation's closures and compiles its kernels, but computes nothing: the
-first launch does. A graph owns what it captured: every buffer lives as long as the graph, or as
-long as a launch of it is in flight, and each launch is ordered like any operation that uses
-those buffers.
+Capturing runs the operation's closures and compiles its kernels, but computes nothing before the
+first launch. A graph owns the captured buffers: every buffer lives as long as the graph, or as long
+as a launch of the graph is in flight. Each launch is ordered like any operation that uses those
+buffers.
 """
 
 from __future__ import annotations
@@ -56,13 +56,14 @@ T = TypeVar("T")
 
 
 class CudaGraph(Public, Generic[T]):
-    """Work of an operation, captured, to be launched any number of times.
+    """The captured work of an operation, which can be launched any number of times.
 
     Made by `op.graph_on(stream)`, `CudaGraph.capture(stream, op)`, or a scope. On the CPU device
-    it is a list of commands, with the same rules.
+    a graph is a list of commands, with the same rules.
 
     Attributes:
-        stream: where it is at home: `update` goes there, and `launch` if nobody chooses another.
+        stream: the graph's default stream: `update` always runs there, and `launch` unless the
+            caller chooses another stream.
         device: the stream's device.
     """
 
@@ -82,14 +83,14 @@ class CudaGraph(Public, Generic[T]):
             self._hold(recorded)
 
     def _hold(self, recorded: Recorded) -> None:
-        """Stand at what was recorded. Whoever calls it holds the device's `submit_lock`."""
+        """Attach the graph to the recorded storages. The caller holds `device.submit_lock`."""
         self._recorded = recorded
         with sharing:
             self._standing = AttachedGraph(recorded.reads, recorded.writes)
         self._priors = recorded.dependencies
         names = (s.command.name for s in recorded.steps if s.origin is not None)
         self._names = tuple(dict.fromkeys(names))
-        # Of a page-locked array two devices may know: see `sharing`.
+        # Two devices may use the same page-locked array: see `sharing`.
         shares = any(s.pool.device is None for s in self._standing.storages)
         self._sharing: AbstractContextManager[Any] = sharing if shares else nullcontext()
 
@@ -97,15 +98,15 @@ class CudaGraph(Public, Generic[T]):
 
     @staticmethod
     def capture(stream: AnyStream, op: DeviceOp[T]) -> CudaGraph[T]:
-        """Capture `op` for replays on `stream`; blocks until that is done.
+        """Capture `op` for replays on `stream`; blocks until the capture is done.
 
-        The operation may allocate: what it allocates is the graph's, at the same place in each
+        The operation may allocate: the graph owns that memory, at the same addresses in each
         launch. Host arrays that it uploads are read now, those of `na.pinned` at each launch.
 
         Raises:
-            NotAGraphNodeError: it holds something that no graph can repeat.
+            NotAGraphNodeError: the operation contains work that no graph can repeat.
             ReentrancyError: called inside a closure, or a scope.
-            What the operation itself raises. The stream works on as before.
+            The errors of the operation itself. The stream remains usable after any error.
         """
         with suppress_unused_warnings((op,)):
             stream = as_stream(stream, "capture")
@@ -123,69 +124,70 @@ class CudaGraph(Public, Generic[T]):
     def scope(
         stream: AnyStream, f: Callable[[Scope], object] | None = None
     ) -> Scope | CudaGraph[None]:
-        """Record operations one by one: inside `with CudaGraph.scope(stream) as s:`, or in
-        `f(s)`, which gives the graph at once. See `Scope`.
+        """Record operations one by one: inside `with CudaGraph.scope(stream) as s:`, or in `f(s)`,
+        with which this returns the finished graph. See `Scope`.
         """
-        found = Scope(stream, CudaGraph)
+        scope = Scope(stream, CudaGraph)
         if f is None:
-            return found
+            return scope
         check_closure(f, "scope")
-        with found:
-            made = f(found)
-            if inspect.isgenerator(made) or inspect.iscoroutine(made):
-                made.close()
+        with scope:
+            value = f(scope)
+            if inspect.isgenerator(value) or inspect.iscoroutine(value):
+                value.close()
                 raise CallerError(
-                    f"{name_of(f)} gives a {type(made).__name__}, which records nothing: a scope "
+                    f"{name_of(f)} gives a {type(value).__name__}, which records nothing: a scope "
                     "is recorded at once. Write a plain function, without await and yield."
                 )
-        return found.graph
+        return scope.graph
 
-    # --- what it gives ---
+    # --- output, launch, update ---
 
     def take_output(self) -> T | None:
-        """What the captured operation gave: tensors that each launch writes anew, and that hold
-        nothing of use before the first one. Once; None afterwards.
+        """The value of the captured operation, handed out once; None afterwards.
+
+        Each launch overwrites its tensors, whose contents are undefined before the first launch.
         """
         output, self._output = self._output, None
         return output
 
     def launch(self) -> DeviceOp[None]:
-        """An operation that replays everything that was captured.
+        """An operation that replays all captured work.
 
-        It runs on the graph's own stream unless the caller chooses another one. Launches of one
-        graph run one after the other.
+        The operation runs on the graph's default stream unless the caller chooses another one.
+        Launches of one graph run one after the other.
         """
         return GraphLaunch(self)
 
     def update(self, op: DeviceOp[Any]) -> None:
-        """Enqueue `op` on the graph's stream, before the next launch: new input, most often.
+        """Enqueue `op` on the graph's stream, before the next launch, usually to copy new input.
 
         Args:
-            op: of graph nodes alone, such as `na.memcpy(buffer, array)`.
+            op: an operation of graph nodes only, such as `na.memcpy(buffer, array)`.
 
         Raises:
-            NotAGraphNodeError: it allocates, or waits for the host; nothing is enqueued.
+            NotAGraphNodeError: `op` allocates, or waits for the host; nothing is enqueued.
         """
         check_op(op, "what update takes")
-        if not op.is_node:  # by a look at it; so look at what it does
+        if not op.is_node:  # not known beforehand: record its commands
             label = op.label
             op = Replay(_recorded(op, self.stream, allocates=False)[0], label)
         self._updated, _ = enqueued(op, self.stream)
         self._updates += 1
 
-    # --- changing what was captured ---
+    # --- changing the captured work ---
 
     def set_args(self, node: Node | int, *args: Any, **kwargs: Any) -> None:
-        """Give a kernel of the graph other arguments; launches that are enqueued keep the old.
+        """Replace the arguments of a kernel node; launches already enqueued keep the old ones.
 
         Args:
-            node: which one: a node of `graph.nodes`, or its position.
+            node: a node of `graph.nodes`, or its position.
             args, kwargs: all arguments of the kernel, as in a call of it. A grid and a block that
                 were given in brackets stay.
 
         Raises:
-            GraphUpdateError: it is no kernel, or the driver cannot; nothing has changed.
-            What the call itself would raise.
+            GraphUpdateError: the node is no kernel, or the driver cannot; nothing has changed.
+            The errors of the kernel call itself.
         """
         position = node.position if isinstance(node, Node) else node
         steps = self._recorded.steps
@@ -208,53 +210,58 @@ class CudaGraph(Public, Generic[T]):
                 "arguments. Copy other data with update(), or capture again: recapture(op)."
             )
         call = old.origin.again(args, kwargs)
-        made, _ = _recorded(call, self.stream, allocates=False)
-        if len(made.steps) != 1:
+        recorded, _ = _recorded(call, self.stream, allocates=False)
+        if len(recorded.steps) != 1:
             raise GraphUpdateError(
-                f"{call} is {len(made.steps)} nodes, and not one: its arguments must be tensors "
-                "and numbers, and its grid not empty."
+                f"{call} is {len(recorded.steps)} nodes, and not one: its arguments must be "
+                "tensors and numbers, and its grid not empty."
             )
-        (new,) = made.steps
+        (new,) = recorded.steps
         command = Command("launch", new.command.operands, new.command.name, old.command.after)
-        changed = list(steps)
-        changed[position] = replace(new, command=command)
-        self._check_edges(changed)
+        new_steps = list(steps)
+        new_steps[position] = replace(new, command=command)
+        self._check_edges(new_steps)
         with self.device.submit_lock:
             self._backend.change(position, command)
             self._replace(Recorded(
-                tuple(changed), (*self._recorded.kept, *made.kept),
-                (*self._priors, *made.dependencies), self._recorded.nbytes,
+                tuple(new_steps), (*self._recorded.kept, *recorded.kept),
+                (*self._priors, *recorded.dependencies), self._recorded.nbytes,
             ))  # fmt: skip
 
     def recapture(self, op: DeviceOp[T]) -> None:
-        """Capture `op` in the place of what the graph holds: the same kernels and copies in the
-        same order, with other arguments. Much cheaper than a new graph, and the graph stays the
-        object that others launch. Its output is the new one.
+        """Capture `op` in place of the graph's work: the same kernels and copies in the same
+        order, with other arguments.
+
+        This is much cheaper than a new graph, and holders of this object launch the new work. The
+        graph's output is replaced, too.
 
         Raises:
-            GraphUpdateError: it has another topology, or the driver cannot; nothing has changed.
-            What `capture` raises.
+            GraphUpdateError: `op` has another topology, or the driver cannot; nothing has changed.
+            The errors of `capture`.
         """
         check_op(op, "what recapture takes")
-        made, value = _recorded(op, self.stream, allocates=True)
-        old, new = ([(c.kind, c.after) for c in r.commands] for r in (self._recorded, made))
+        recorded, value = _recorded(op, self.stream, allocates=True)
+        old, new = ([(c.kind, c.after) for c in r.commands] for r in (self._recorded, recorded))
         if old != new:
             raise GraphUpdateError(
-                f"{op} is of another topology ({described(topology_of(made.commands, {}).counts)}) "
+                f"{op} is of another topology "
+                f"({described(topology_of(recorded.commands, {}).counts)}) "
                 f"than the graph ({described(self.topology().counts)}): capture a new graph."
             )
         with self.device.submit_lock:
-            self._backend.replace(made.commands)
-            self._replace(made)
+            self._backend.replace(recorded.commands)
+            self._replace(recorded)
         self._output = value
 
     def _replace(self, recorded: Recorded) -> None:
-        """Launches that are in flight hold what they use; the next one takes all leases."""
+        """Replace the recording. Launches in flight keep the old one alive; the next launch records
+        its access of every storage. The caller holds the device's `submit_lock`.
+        """
         self._hold(recorded)
         self._updates += 1
 
     def _check_edges(self, steps: list[Step]) -> None:
-        """Refuse arguments by which branches would conflict that nothing orders."""
+        """Refuse arguments that make two nodes conflict which no edge orders."""
         missing = missing_edge(steps)
         if missing is not None:
             raise GraphUpdateError(
@@ -264,23 +271,23 @@ class CudaGraph(Public, Generic[T]):
                 )
             )
 
-    # --- looking ---
+    # --- inspection ---
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        """What it holds, in the order in which it was recorded."""
+        """The graph's nodes, in the order in which they were recorded."""
         return self.topology().nodes
 
     def topology(self) -> Topology:
-        """Its nodes and edges, and how many of each kind there are."""
+        """The graph's nodes and edges, and the number of nodes of each kind."""
         return topology_of(self._backend.commands, self._backend.counts)
 
     def to_dot(self) -> str:
-        """It in Graphviz's language; `topology().to_png(path)` draws it."""
+        """The graph in Graphviz's language; `topology().to_png(path)` draws it."""
         return self.topology().to_dot()
 
     def statistics(self) -> GraphStatistics:
-        """How large it is, and how often it was used."""
+        """The size of the graph, and how often it was used."""
         return GraphStatistics(
             len(self._recorded.steps), self._launches, self._updates,
             len(self._standing.storages), self._recorded.nbytes,
@@ -293,7 +300,7 @@ class CudaGraph(Public, Generic[T]):
     # --- launching ---
 
     def try_launch(self, submission: Submission) -> bool:
-        """Enqueue a replay, if nothing has to be ordered for it; whether it was."""
+        """The fast path: enqueue a replay, if it needs no ordering; returns whether it did."""
         stream = submission.stream
         with self.device.submit_lock, self._sharing:
             if (
@@ -306,17 +313,17 @@ class CudaGraph(Public, Generic[T]):
                 return False
             submission.launched += self._names
             submission.kept += (self, self._recorded)
-            self._standing.launched(submission)  # before: ^C may come right behind the launch
+            self._standing.launched(submission)  # before the replay: ^C may come right after it
             submission.queue = stream.backend.replay(self._backend, submission.queue)
             self._launches += 1
         return True
 
     def follow(self, ctx: Context) -> None:
-        """Start what is enqueued from now on after the latest launch."""
+        """Order the work enqueued from now on after the graph's latest launch."""
         self._standing.follow(ctx)
 
     def launch_in(self, ctx: Context) -> None:
-        """Enqueue a replay, in order with everyone who uses its buffers."""
+        """Enqueue a replay, ordered with all other submissions that use the graph's buffers."""
         if ctx.device is not self.device:
             raise DeviceMismatchError(
                 f"{self!r} cannot be launched on {ctx.stream!r}, which is another device's."
@@ -343,7 +350,7 @@ class CudaGraph(Public, Generic[T]):
 
 
 def _recorded(op: DeviceOp[T], stream: Stream, allocates: bool) -> tuple[Recorded, T]:
-    """What `op` would enqueue, and its value."""
+    """The recorded commands of `op`, and its value."""
     with suppress_unused_warnings((op,)):
         resolve_stream(op, op.stream, stream)
     stream.check()

@@ -1,8 +1,8 @@
-"""Functions that replay: captured once for each kind of arguments, fed with each call's own.
+"""`graphed` functions: captured once per argument types, replayed with each call's arguments.
 
-A graph has its inputs and outputs at fixed places. A call copies its arguments there, replays,
-and copies what comes out, in one operation, so that calls may overlap as if there were no places
-to share.
+A graph has its inputs and outputs at fixed addresses. A call copies its arguments there, replays
+the graph and copies the results out, in one operation, so that concurrent calls need not know that
+they share these buffers.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from numbasync.tensors.tensor import SharedTensor, Tensor
 
 T = TypeVar("T")
 
-MOST = 16  # captures of one function that are kept
+MOST = 16  # captures that one function keeps
 
 
 class _Captured(NamedTuple):
-    """One capture: the graph, where its inputs are, and what came out."""
+    """One capture: the graph, its input buffers, and the captured operation's value."""
 
     graph: CudaGraph[Any]
     inputs: tuple[Tensor, ...]
@@ -47,9 +47,10 @@ class _Captured(NamedTuple):
 
 
 class Graphed(Generic[T]):
-    """A function of tensors that gives an operation, replayed as a graph.
+    """A function of tensors that returns an operation, replayed as a graph.
 
-    Made by `na.graphed`. Called like the function, it gives an operation of the same value.
+    Made by `na.graphed`. A call, with the function's arguments, returns an operation of the same
+    value.
     """
 
     def __init__(self, function: Callable[..., DeviceOp[Any]], copies: bool, most: int) -> None:
@@ -65,7 +66,7 @@ class Graphed(Generic[T]):
         return self.replay(*args, **kwargs)
 
     def replay(self, *args: Any, **kwargs: Any) -> Replayed:
-        """A call, which knows afterwards what it has replayed."""
+        """The operation of a call; it knows afterwards which graph it has replayed."""
         return Replayed(self, _Arguments(self.name, args, kwargs))
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
@@ -82,27 +83,27 @@ class Graphed(Generic[T]):
 
     @property
     def graphs(self) -> tuple[CudaGraph[Any], ...]:
-        """What has been captured, the one that was used last at the end."""
+        """The captured graphs, least recently used first."""
         with self._lock:
             return tuple(self._graphs[key] for key in self._captures if key in self._graphs)
 
     def captured(self, ctx: Context, arguments: _Arguments) -> Steps[_Captured]:
-        """The capture for such arguments; made now, if there is none."""
+        """Steps that return the capture for these argument types; captures if there is none."""
         key = ctx.device, arguments.key
         with self._lock:
-            found = self._captures.get(key)
-            if found is None:
-                found = self._captures[key] = _Capture(self, arguments, key).shared()
-                found.suppress_warning()
+            capture = self._captures.get(key)
+            if capture is None:
+                capture = self._captures[key] = _Capture(self, arguments, key).shared()
+                capture.suppress_warning()
                 while len(self._captures) > self._most:
                     old, _ = self._captures.popitem(last=False)
                     self._graphs.pop(old, None)
             self._captures.move_to_end(key)
         try:
-            return (yield from found.steps(ctx))
+            return (yield from capture.steps(ctx))
         except BaseException:
             with self._lock:
-                if self._captures.get(key) is found:
+                if self._captures.get(key) is capture:
                     del self._captures[key]  # so that the next call tries again
                     self._graphs.pop(key, None)
             raise
@@ -113,12 +114,12 @@ class Graphed(Generic[T]):
                 self._graphs[key] = graph
 
     def run(self, *args: Any, **kwargs: Any) -> DeviceOp[Any]:
-        """What the function itself gives."""
-        made = self._function(*args, **kwargs)
-        return check_op(made, f"what {self.name} returns, for na.graphed,")
+        """The operation that the function itself returns, unrecorded."""
+        op = self._function(*args, **kwargs)
+        return check_op(op, f"what {self.name} returns, for na.graphed,")
 
     def check(self, value: Any, recorded: Recorded) -> None:
-        """Refuse to hand out what the next call overwrites, and what no device can copy."""
+        """Refuse results that the next call overwrites and no device can copy: host arrays."""
         if not self._copies:
             return
         written = [c.operands[0] for c in recorded.commands if c.call == "download"]
@@ -131,7 +132,7 @@ class Graphed(Generic[T]):
                 )
 
     def out(self, ctx: Context, value: Any) -> Steps[Any]:
-        """What a call hands out of what came out."""
+        """Steps that return a call's result: copies of the captured value, or the value itself."""
         if self._copies:
             return (yield from _copied(ctx, value))
         return value
@@ -141,18 +142,18 @@ class Graphed(Generic[T]):
 
 
 class _Arguments:
-    """The arguments of one call, by position and by name; arrays apart from the rest."""
+    """The arguments of one call, by position and by name, with the arrays kept separately."""
 
     def __init__(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._name = name
         self.arrays: list[Tensor | np.ndarray[Any, Any]] = []
-        kinds = list[Hashable]()
+        keys = list[Hashable]()
         with suppress_unused_warnings((*args, *kwargs.values())):
-            self._args = [self._sorted(i, v, kinds) for i, v in enumerate(args)]
-            self._kwargs = {k: self._sorted(k, v, kinds) for k, v in sorted(kwargs.items())}
-        self.key: Hashable = (len(args), tuple(self._kwargs), tuple(kinds))
+            self._args = [self._sorted(i, v, keys) for i, v in enumerate(args)]
+            self._kwargs = {k: self._sorted(k, v, keys) for k, v in sorted(kwargs.items())}
+        self.key: Hashable = (len(args), tuple(self._kwargs), tuple(keys))
 
-    def _sorted(self, where: int | str, value: Any, kinds: list[Hashable]) -> Any:
+    def _sorted(self, where: int | str, value: Any, keys: list[Hashable]) -> Any:
         if is_op(value):
             raise OperationError(
                 f"argument {where!r} of {self._name} is an operation, {value}: run it first, or go "
@@ -161,16 +162,16 @@ class _Arguments:
         if isinstance(value, SharedTensor):
             value = value.tensor
         if not isinstance(value, Tensor) and array_protocols.is_foreign(value):
-            found = import_array.argument(value)
-            value = value if found is None else found
+            array = import_array.argument(value)
+            value = value if array is None else array
         if isinstance(value, Tensor | np.ndarray):
-            kinds.append((value.shape, layout.check_dtype(value.dtype, records=True)))
+            keys.append((value.shape, layout.check_dtype(value.dtype, records=True)))
             self.arrays.append(value)
             return _Array
-        kind = _kind(value)
+        key = _value_key(value)
         try:
-            hash(kind)
-            kinds.append(kind)
+            hash(key)
+            keys.append(key)
         except TypeError:
             raise CallerError(
                 f"argument {where!r} of {self._name} is a {type(value).__name__}, which a capture "
@@ -179,35 +180,37 @@ class _Arguments:
         return value
 
     def with_arrays(self, arrays: tuple[Tensor, ...]) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments, with these arrays in the places of its own."""
-        left = iter(arrays)
+        """The arguments, with these arrays in place of the call's own."""
+        remaining = iter(arrays)
 
         def put(value: Any) -> Any:
-            return next(left) if value is _Array else value
+            return next(remaining) if value is _Array else value
 
         return [put(v) for v in self._args], {k: put(v) for k, v in self._kwargs.items()}
 
 
-def _kind(value: Any) -> Hashable:
-    """What a value is known by. 1, 1.0 and True are equal, and so are 0.0 and -0.0, but other
-    arguments of kernels; and what is no number is not equal to itself.
+def _value_key(value: Any) -> Hashable:
+    """The key of an argument that is no array.
+
+    1, 1.0 and True compare equal, and so do 0.0 and -0.0, but they are different kernel arguments;
+    and NaN is not equal to itself.
     """
-    made_of = type(value)
+    cls = type(value)
     if isinstance(value, tuple):
-        return made_of, tuple(_kind(part) for part in value)
+        return cls, tuple(_value_key(part) for part in value)
     if isinstance(value, np.generic):
-        return made_of, value.dtype, value.tobytes()
-    if made_of in (float, complex):
-        return made_of, np.array(value).tobytes()
-    return made_of, value
+        return cls, value.dtype, value.tobytes()
+    if cls in (float, complex):
+        return cls, np.array(value).tobytes()
+    return cls, value
 
 
 class _Array:
-    """Stands where an array was."""
+    """The placeholder of an array in `_Arguments`."""
 
 
 class _Capture(DeviceOp[_Captured]):
-    """Captures a function for such arguments."""
+    """Captures a function for the types of one call's arguments."""
 
     def __init__(self, graphed: Graphed[Any], arguments: _Arguments, key: Hashable) -> None:
         self._graphed = graphed
@@ -233,10 +236,10 @@ class _Capture(DeviceOp[_Captured]):
 
 
 class Replayed(DeviceOp[Any]):
-    """One call: arguments in, replay, results out.
+    """One call: copies the arguments in, replays, and copies the results out.
 
     Attributes:
-        graph_used: what was replayed; None before.
+        graph_used: the graph that was replayed; None before.
     """
 
     graph_used: CudaGraph[Any] | None = None
@@ -253,40 +256,42 @@ class Replayed(DeviceOp[Any]):
                 f"{graphed.name} is replayed as a graph of its own; in another graph, use the "
                 "function itself."
             )
-        found = yield from graphed.captured(ctx, arguments)
-        given = list[Tensor]()
+        captured = yield from graphed.captured(ctx, arguments)
+        tensors = list[Tensor]()
         for array in arguments.arrays:
-            given.append((yield from _on_device(ctx, array)))
-        # From here on at once: another thread's call uses the same places.
+            tensors.append((yield from _on_device(ctx, array)))
+        # The rest is one critical section: another thread's call uses the same buffers.
         with ctx.device.submit_lock:
-            # Calls follow each other, in strict ordering too: the caller sees nothing shared.
-            found.graph.follow(ctx)
-            for place, tensor in zip(found.inputs, given, strict=True):
-                if not place.same_elements(tensor):
-                    prepared(copy(ctx, place, tensor))
-            found.graph.launch_in(ctx)
-            self.graph_used = found.graph
-            return prepared(graphed.out(ctx, found.output))
+            # Calls run one after the other, in strict ordering too: the caller sees no sharing.
+            captured.graph.follow(ctx)
+            for target, tensor in zip(captured.inputs, tensors, strict=True):
+                if not target.same_elements(tensor):
+                    prepared(copy(ctx, target, tensor))
+            captured.graph.launch_in(ctx)
+            self.graph_used = captured.graph
+            return prepared(graphed.out(ctx, captured.output))
 
     def _describe(self) -> str:
         return f"{self._graphed.name}()"
 
 
 def _on_device(ctx: Context, array: Tensor | np.ndarray[Any, Any]) -> Steps[Tensor]:
-    """The array as one that is copied without further preparation."""
+    """Steps that return the array as a contiguous tensor, whose copy has no prerequisites."""
     if isinstance(array, Tensor):
         if array.is_contiguous:
             return array
-        made = Tensor.allocate(ctx, array.shape, array.dtype)
-        yield from copy(ctx, made, array)
-        return made
-    made = Tensor.of(ctx.device, ctx.alloc(array.nbytes), ArraySpec(array.shape, array.dtype))
-    yield from upload_new(ctx, made, array)
-    return made
+        tensor = Tensor.allocate(ctx, array.shape, array.dtype)
+        yield from copy(ctx, tensor, array)
+        return tensor
+    tensor = Tensor.of(ctx.device, ctx.alloc(array.nbytes), ArraySpec(array.shape, array.dtype))
+    yield from upload_new(ctx, tensor, array)
+    return tensor
 
 
 def _host_arrays(value: Any) -> Iterator[np.ndarray[Any, Any]]:
-    """Those in a result, where `_copied` looks for tensors; none that the user has made."""
+    """The host arrays in a result, found as `_copied` finds tensors; without `HostBuffer`s, which
+    the user has made.
+    """
     if isinstance(value, np.ndarray):
         if not isinstance(value, HostBuffer):
             yield value
@@ -296,22 +301,22 @@ def _host_arrays(value: Any) -> Iterator[np.ndarray[Any, Any]]:
 
 
 def _copied(ctx: Context, value: Any) -> Generator[Any, None, Any]:
-    """The same, with copies of all tensors in it."""
+    """Steps that return `value` with copies of all tensors in it."""
     if isinstance(value, Tensor):
-        made = Tensor.allocate(ctx, value.shape, value.dtype)
-        yield from copy(ctx, made, value)
-        return made
+        copied = Tensor.allocate(ctx, value.shape, value.dtype)
+        yield from copy(ctx, copied, value)
+        return copied
     if isinstance(value, SharedTensor):
         return SharedTensor((yield from _copied(ctx, value.tensor)))
     if isinstance(value, Partition):
-        made = yield from _copied(ctx, value.tensor)
-        return made.partition(value.tile)
+        copied = yield from _copied(ctx, value.tensor)
+        return copied.partition(value.tile)
     if isinstance(value, tuple | list):
         parts = list[Any]()
         for part in value:
             parts.append((yield from _copied(ctx, part)))
-        made_of: Any = type(value)
-        return made_of(*parts) if hasattr(value, "_fields") else made_of(parts)
+        cls: Any = type(value)
+        return cls(*parts) if hasattr(value, "_fields") else cls(parts)
     if isinstance(value, dict):
         items = {}
         for key, part in value.items():
@@ -327,13 +332,14 @@ def graphed(
     *, copies: bool = True, most: int = MOST
 ) -> Callable[[Callable[..., DeviceOp[T]]], Graphed[T]]: ...
 def graphed(function: Any = None, /, *, copies: bool = True, most: int = MOST) -> Any:
-    """Turn a function that gives an operation into one that replays it as a graph.
+    """Turn a function that returns an operation into one that replays the operation as a graph.
 
-    The first call with arguments of some shapes and dtypes captures; that and every later such
-    call copies its arguments to where the graph reads them, replays it, and copies the results.
-    Arguments that are no arrays are part of what is captured, as are tensors that the function
-    uses without being passed: new values of those in place are seen, new tensors are not. What
-    the function writes to an argument, it writes to the graph's copy: give it back as a result.
+    The first call with arguments of some shapes and dtypes captures. That call and every later one
+    of these shapes and dtypes copies its arguments to the graph's input buffers, replays the graph,
+    and copies the results. Arguments that are no arrays are part of the capture, and so are tensors
+    that the function uses without taking them as arguments: replays see new values in those
+    tensors, but not new tensors. The function's writes to an argument go to the graph's copy of it:
+    return the argument as a result.
 
         @na.graphed
         def step(x):
@@ -342,14 +348,14 @@ def graphed(function: Any = None, /, *, copies: bool = True, most: int = MOST) -
         y = await step(x)
 
     Args:
-        copies: hand out copies of the results; else the graph's own tensors, which the next call
+        copies: return copies of the results; False: the graph's own tensors, which the next call
             overwrites.
-        most: captures that are kept; of more, the one that was not used for longest goes.
+        most: number of captures to keep; beyond it the least recently used one is dropped.
 
     Raises:
-        OperationError: it is no function, or, when called, gives no operation.
-        NotAGraphNodeError: when run, of what no graph can repeat; also, unless `copies` is False,
-            of a result in the host's memory.
+        OperationError: `function` is not callable, or its call returns no operation.
+        NotAGraphNodeError: raised when a call's operation runs: it does work that no graph can
+            repeat, or, unless `copies` is False, has a result in host memory.
     """
     if function is None:
         return functools.partial(graphed, copies=copies, most=most)

@@ -1,4 +1,4 @@
-"""Modules: objects with buffers and a forward pass, run as it is or replayed as a graph."""
+"""Modules: objects with buffers and a forward pass, which runs directly or as a graph replay."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from numbasync.ops.operands import is_op
 
 
 class Module:
-    """Base class of what has a forward pass.
+    """Base class of objects with a forward pass.
 
         class Layer(na.Module):
             def __init__(self, weights: na.Tensor) -> None:
@@ -30,13 +30,13 @@ class Module:
         y = await layer(x)                # one replay
 
     Attributes:
-        graph: what `warm_up` has captured last, or what a subclass that captures for itself keeps
-            here; None before.
+        graph: the latest capture of `warm_up`, or the graph that a subclass with captures of its
+            own stores here; None before.
     """
 
     graph: CudaGraph[Any] | None = None
     _replayed: Graphed[Any] | None = None
-    _warming: Graphed[Any] | None = None  # the same, from the first `warm_up` on
+    _warming: Graphed[Any] | None = None  # the same object, set by the first `warm_up`
 
     def _no_pass(self, *inputs: Any) -> Any:
         raise OperationError(
@@ -44,44 +44,49 @@ class Module:
             "gives an operation."
         )
 
-    # The operation of one pass, or its value. A variable, so that subclasses choose the inputs.
+    # Gives the operation of one pass, or its value. A variable: subclasses choose the inputs.
     forward: Callable[..., Any] = _no_pass
 
     def __call__(self, *inputs: Any) -> DeviceOp[Any]:
-        """An operation of one pass: a replay where `warm_up` has captured one for the shapes and
-        dtypes of `inputs`, or for others, else `forward`.
+        """An operation of one pass: `forward`, or a replay once a `warm_up` has run.
+
+        Inputs of other shapes and dtypes than those of `warm_up` are then captured on their first
+        call, and replayed, too.
         """
         return self._forward(*inputs) if self._replayed is None else self._replayed(*inputs)
 
     def warm_up(self, *inputs: Any) -> DeviceOp[CudaGraph[Any]]:
-        """An operation that compiles and captures the pass for such inputs, and once it has run
-        has every call replayed; it runs the pass once with them. It gives the graph.
+        """An operation that captures the pass for inputs of these shapes and dtypes.
+
+        The operation compiles and captures the pass, runs it once with `inputs`, and returns the
+        graph. From then on every call of the module is a replay.
 
         Raises:
-            NotAGraphNodeError: when run, of what no graph can repeat; calls run on as they did.
+            NotAGraphNodeError: the pass does work that no graph can repeat; raised when the
+                operation runs. Calls of the module then run as before.
         """
         if self._warming is None:
             self._warming = Graphed(self._forward, copies=True, most=16)
         warming = self._warming
-        first = warming.replay(*inputs)
+        replay = warming.replay(*inputs)
 
         def keep(_: object) -> CudaGraph[Any]:
             self._replayed = warming
-            self.graph = graph = first.graph_used
-            assert graph is not None  # it has just been replayed
+            self.graph = graph = replay.graph_used
+            assert graph is not None  # `replay` has just run
             return graph
 
-        return first.map(keep)
+        return replay.map(keep)
 
     def _forward(self, *inputs: Any) -> DeviceOp[Any]:
-        made = self.forward(*inputs)
-        if inspect.iscoroutine(made):
-            made.close()
+        result = self.forward(*inputs)
+        if inspect.iscoroutine(result):
+            result.close()
             raise OperationError(
                 f"{type(self).__name__}.forward is an async def, and a pass gives an operation.\n"
                 "Write def forward, and chain instead of awaiting: op.then(lambda y: ...)."
             )
-        return made if is_op(made) else Value(made)
+        return result if is_op(result) else Value(result)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}, {'not captured' if self.graph is None else self.graph!r}>"

@@ -1,8 +1,8 @@
-"""Recording: what an operation would enqueue, noted as commands for a graph.
+"""Recording: the work that an operation would enqueue, kept as commands for a graph.
 
-The operation is run as always, closures and preparations and all, by a context that enqueues
-nothing. So kernels are compiled and modules loaded before the device captures anything, what
-fails has changed nothing, and no event, mark or free of numbasync's own can get into a graph.
+The operation runs as usual, with its closures and prerequisites, in a context that enqueues
+nothing. So kernels are compiled and modules loaded before the device captures anything, a failure
+changes nothing, and none of numbasync's own events, signals or frees can get into a graph.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _CALLED: dict[Call, str] = {
 
 @dataclass
 class Branch:
-    """Where recording goes on: what is recorded next starts after these commands."""
+    """A position in a recording: the branch's next command starts after the commands `last`."""
 
     last: tuple[int, ...] = ()
 
@@ -44,9 +44,9 @@ class Recorder:
     """One recording.
 
     Attributes:
-        stream: where the graph will be at home.
-        allocates: whether operations may allocate memory, which is then the graph's. What copies
-            between layouts need in between, they may always.
+        stream: the default stream of the graph.
+        allocates: whether operations may allocate memory, which the graph then owns. Temporaries
+            of copies between layouts are always allowed.
     """
 
     def __init__(self, stream: Stream, allocates: bool) -> None:
@@ -54,27 +54,27 @@ class Recorder:
         self.allocates = allocates
         self.kept: list[object] = []
         self.dependencies: list[Submission] = []
-        self.forgotten: list[Callable[[], None]] = []  # to be called if it is
+        self.forgotten: list[Callable[[], None]] = []  # called if the recording is discarded
         self.nbytes = 0
         self._memory: Stream | None = None
         self._steps: list[Step] = []
         self._order = Order()
-        self._reads: set[Storage] = set()  # of the command to come
+        self._reads: set[Storage] = set()  # accesses of the next command
         self._writes: set[Storage] = set()
         self._sources: dict[int, protocols.Foreign] = {}
         self.proxy = _Proxy(stream)
 
     def record(self, op: Operation[T], branch: Branch, site: CallSite | None) -> _Steps[T]:
-        """Steps: record all of `op`, or, if it fails, nothing of it."""
+        """Steps that record all of `op`, or nothing of it if it fails."""
         ctx = Recording(self, branch, op.label, site)
         lists: list[list[Any]] = [self._steps, self.kept, self.dependencies]
         forgotten, self.forgotten = self.forgotten, []
-        counts, nbytes, last = [len(one) for one in lists], self.nbytes, branch.last
+        counts, nbytes, last = [len(items) for items in lists], self.nbytes, branch.last
         try:
             return (yield from op.steps(ctx))
         except BaseException:
-            for one, count in zip(lists, counts, strict=True):
-                del one[count:]
+            for items, count in zip(lists, counts, strict=True):
+                del items[count:]
             self._order = Order()
             for step in self._steps:
                 self._order.add(step)
@@ -86,17 +86,17 @@ class Recorder:
             self._reads, self._writes, self._sources = set(), set(), {}
 
     def forget(self) -> None:
-        """Nothing of what was recorded will run: tell those who have handed out its values."""
+        """Call the `if_forgotten` callbacks: the recorded commands will never run."""
         calls, self.forgotten = self.forgotten, []
         for call in calls:
             call()
 
     def lease(self, storage: Storage, writes: bool) -> None:
-        """The command to come uses it."""
+        """Note that the next command reads or writes `storage`."""
         (self._writes if writes else self._reads).add(storage)
 
     def add(self, branch: Branch, call: Call, operands: tuple[Any, ...]) -> None:
-        """A command, which uses what was leased for it."""
+        """Append a command, with the accesses noted for it by `lease`."""
         reads, writes = frozenset(self._reads), frozenset(self._writes)
         sources = tuple(self._sources.values())
         self._reads, self._writes, self._sources = set(), set(), {}
@@ -110,21 +110,21 @@ class Recorder:
         self._order.add(step)
 
     def name(self, name: str, origin: object) -> None:
-        """What the latest command is."""
+        """Set the name and the origin of the latest command."""
         step = self._steps[-1]
         old = step.command
         command = Command(old.call, old.operands, name, old.after)
         self._steps[-1] = Step(command, step.reads, step.writes, origin, step.sources)
 
     def inline(self, branch: Branch, other: Recorded) -> None:
-        """All of another recording, in its own order."""
+        """Append all commands of another recording, in its own order."""
         first, ends = len(self._steps), set[int]()
         for step in other.steps:
-            c = step.command
-            last = [first + i for i in c.after] or branch.last
+            old = step.command
+            last = [first + i for i in old.after] or branch.last
             after = self._order.after(last, step.reads, step.writes)
             ends = (ends - set(after)) | {len(self._steps)}
-            command = Command(c.call, c.operands, c.name, after)
+            command = Command(old.call, old.operands, old.name, after)
             self._append(replace(step, command=command))
         if other.steps:
             branch.last = tuple(sorted(ends))
@@ -132,9 +132,9 @@ class Recorder:
         self.dependencies += other.dependencies
 
     def allocate(self, pool: MemoryPool, nbytes: int) -> Storage:
-        """Memory that is the graph's, for the command to come."""
+        """Allocate memory that the graph owns, and that the next command writes."""
         self.nbytes += nbytes
-        if self._memory is None:  # not the user's, which may be busy, and wait for a gate
+        if self._memory is None:  # not a user's stream, which may be blocked by a gate
             self._memory = self.stream.device.new_stream()
         storage = allocated(self.stream.device, pool, nbytes, self._memory)
         self.kept.append(storage)
@@ -142,11 +142,11 @@ class Recorder:
         return storage
 
     def add_source(self, source: protocols.Foreign) -> None:
-        """Of another library, which the command to come uses."""
+        """Note that the next command uses another library's array."""
         self._sources[id(source)] = source
 
     def finish(self) -> Recorded:
-        """What was recorded. Its memory may be used on any stream from now on."""
+        """The recording. Waits until its memory may be used on any stream."""
         if self._memory is not None:
             self._memory.wait_until_idle()
         return Recorded(
@@ -157,11 +157,11 @@ class Recorder:
 _Steps = Generator[Prerequisite, None, T]
 
 
-# --- where recorded operations are run ---------------------------------------------------
+# --- the context of recorded operations --------------------------------------------------
 
 
 class Recording(Context):
-    """A context that notes what is enqueued."""
+    """A context that records work instead of enqueuing it."""
 
     records = True
 
@@ -217,7 +217,7 @@ class Recording(Context):
         return buffer
 
     def room(self, nbytes: int | None = None) -> Generator[Prerequisite, None, None]:
-        yield from ()  # nothing is in flight
+        yield from ()  # nothing is in flight, so there is always capacity
 
     def read(self, storage: Storage, name: object = None) -> None:
         if storage.pool.device is not self.device.backend:
@@ -238,7 +238,7 @@ class Recording(Context):
             self._recorder.dependencies.append(other)
 
     def inline(self, recorded: Recorded) -> None:
-        """What a graph that is part of the operation has recorded."""
+        """Append the commands of a graph that is part of the operation."""
         self._recorder.inline(self._branch, recorded)
 
     def close(self, mark: bool = True) -> Submission:
@@ -253,7 +253,7 @@ class Recording(Context):
 
 
 class _Recorded(Submission):
-    """The submission of an operation that is recorded: nothing of it is ever in flight."""
+    """The submission of a recorded operation, which is never in flight."""
 
     def on_complete(self, call: object) -> None:
         raise NotAGraphNodeError(
@@ -264,7 +264,7 @@ class _Recorded(Submission):
 
 
 class _Queue:
-    """A queue that notes."""
+    """A queue that records commands."""
 
     def __init__(self, recorder: Recorder, branch: Branch) -> None:
         self._recorder = recorder
@@ -287,7 +287,7 @@ class _Queue:
 
 
 class _Nothing:
-    """The backend's part of a stream that enqueues nothing."""
+    """The backend stream of a recording; every enqueuing method is refused."""
 
     def __init__(self, device: protocols.Device) -> None:
         self.device = device
@@ -303,11 +303,11 @@ class _Nothing:
 
 
 class _Proxy(Stream):
-    """What closures see as their stream."""
+    """The stream that closures see during a recording."""
 
-    def __init__(self, home: Stream) -> None:
-        super().__init__(home.device, cast(protocols.Stream, _Nothing(home.device.backend)))
-        self._home = home
+    def __init__(self, stream: Stream) -> None:
+        super().__init__(stream.device, cast(protocols.Stream, _Nothing(stream.device.backend)))
+        self._home = stream
 
     @property
     def __cuda_stream__(self) -> Any:

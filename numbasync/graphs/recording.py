@@ -1,4 +1,4 @@
-"""What was recorded for a graph: commands, the storages that they use, and their order."""
+"""The recording of a graph: commands, the storages that they use, and their order."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from numbasync.errors import AccessConflictError
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A command, and what it is about.
+    """A command of a recording.
 
     Attributes:
-        reads, writes: the storages that it uses.
-        origin: the launch that it is of; None of other commands.
-        sources: other libraries' arrays that it uses.
+        reads, writes: the storages that the command uses.
+        origin: the `Launch` operation of a kernel; None for other commands.
+        sources: other libraries' arrays that the command uses.
     """
 
     command: Command
@@ -34,12 +34,12 @@ class Step:
 
 @dataclass(frozen=True)
 class Recorded:
-    """What was recorded.
+    """A finished recording.
 
     Attributes:
-        kept: what must live as long as the commands may run.
-        priors: submissions that the first run comes after.
-        nbytes: of memory that was allocated for it.
+        kept: objects that must live as long as the commands may run.
+        dependencies: submissions that the first run starts after.
+        nbytes: bytes that were allocated for the recording.
     """
 
     steps: tuple[Step, ...] = ()
@@ -49,7 +49,7 @@ class Recorded:
 
     @cached_property
     def sources(self) -> tuple[protocols.Foreign, ...]:
-        """Other libraries' arrays, whose own work comes before each run."""
+        """Other libraries' arrays, whose libraries' enqueued work each run starts after."""
         return tuple({id(s): s for step in self.steps for s in step.sources}.values())
 
     @property
@@ -58,31 +58,31 @@ class Recorded:
 
     @property
     def writes(self) -> dict[Storage, None]:
-        """The storages that it writes."""
+        """The storages that the commands write."""
         return {s: None for step in self.steps for s in step.writes}
 
     @property
     def reads(self) -> dict[Storage, None]:
-        """The storages that it reads and does not write."""
+        """The storages that the commands read and none of them writes."""
         writes = self.writes
         return {s: None for step in self.steps for s in step.reads if s not in writes}
 
 
 @dataclass
 class Order:
-    """Which command of a recording starts after which; conflicts between branches."""
+    """The order of a recording's commands, with edges for conflicts between branches."""
 
-    before: list[int] = field(default_factory=list)  # of each command, as bits: all before it
+    before: list[int] = field(default_factory=list)  # per command, a bit set of its ancestors
     writer: dict[Storage, int] = field(default_factory=dict)
     readers: dict[Storage, list[int]] = field(default_factory=dict)
 
     def after(
         self, last: Sequence[int], reads: frozenset[Storage], writes: frozenset[Storage]
     ) -> tuple[int, ...]:
-        """What a command must start after: as few as say it all.
+        """The predecessors of a new command, without those that other predecessors imply.
 
         Raises:
-            AccessConflictError: strict ordering, and it conflicts with one of another branch.
+            AccessConflictError: strict ordering, and the command conflicts with another branch.
         """
         known = self._all(last)
         wanted = dict.fromkeys(last)
@@ -96,34 +96,34 @@ class Order:
                     )
                 wanted[i] = None
         covered = 0
-        for i in sorted(wanted, reverse=True):  # what one starts after was recorded before it
+        for i in sorted(wanted, reverse=True):  # a predecessor was recorded earlier
             if covered >> i & 1:
                 del wanted[i]
             covered |= self._all((i,))
         return tuple(wanted)
 
     def unordered(self, step: Step) -> int | None:
-        """A command that it conflicts with and does not start after, if there is one."""
+        """The position of a command that conflicts with `step` and is not before it, or None."""
         known = self._all(step.command.after)
-        found = (i for i, _ in self._conflicts(step.reads, step.writes) if not known >> i & 1)
-        return next(found, None)
+        conflicts = (i for i, _ in self._conflicts(step.reads, step.writes) if not known >> i & 1)
+        return next(conflicts, None)
 
     def _conflicts(
         self, reads: frozenset[Storage], writes: frozenset[Storage]
     ) -> Generator[tuple[int, Storage], None, None]:
         for storage in reads | writes:
-            for each in (storage, *storage.overlapping()):
-                if each in self.writer:
-                    yield self.writer[each], storage
+            for shared in (storage, *storage.overlapping()):
+                if shared in self.writer:
+                    yield self.writer[shared], storage
                 if storage in writes:
-                    yield from ((i, storage) for i in self.readers.get(each, ()))
+                    yield from ((i, storage) for i in self.readers.get(shared, ()))
 
     def _all(self, last: Sequence[int]) -> int:
-        """As bits, `last` and everything before them."""
-        found = 0
+        """A bit set of the commands `last` and all their ancestors."""
+        ancestors = 0
         for i in last:
-            found |= self.before[i] | 1 << i
-        return found
+            ancestors |= self.before[i] | 1 << i
+        return ancestors
 
     def add(self, step: Step) -> None:
         position = len(self.before)
@@ -136,7 +136,7 @@ class Order:
 
 
 def missing_edge(steps: Sequence[Step]) -> tuple[int, int] | None:
-    """Two commands that use a buffer, one of which writes it, in no order; None: there are none."""
+    """The positions of two unordered commands that use one buffer, which one writes; or None."""
     order = Order()
     for position, step in enumerate(steps):
         earlier = order.unordered(step)

@@ -1,4 +1,4 @@
-"""Replays as operations: of a graph, and of what was recorded for one time."""
+"""Operations that replay: a graph, or a recording that is enqueued once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from numbasync.tensors.pinned import sharing
 
 
 class Replayable(Protocol):
-    """A graph, as the operation that replays it sees it."""
+    """The interface of a graph that `GraphLaunch` uses."""
 
     stream: Stream
 
@@ -26,7 +26,7 @@ class Replayable(Protocol):
 
 
 class GraphLaunch(DeviceOp[None]):
-    """One replay of a graph, which it keeps alive."""
+    """One replay of a graph. The operation keeps the graph alive."""
 
     has_fast_path = True
 
@@ -48,14 +48,14 @@ class GraphLaunch(DeviceOp[None]):
     def steps(self, ctx: Context) -> Any:
         self._graph.launch_in(ctx)
         return None
-        yield  # it is a generator
+        yield  # makes this function a generator
 
     def _describe(self) -> str:
         return "graph.launch()"
 
 
 class Replay(Leaf[None]):
-    """Recorded commands, enqueued one by one, once."""
+    """Enqueues the commands of a recording one by one, once."""
 
     def __init__(self, recorded: Recorded, label: str) -> None:
         self._recorded = recorded

@@ -1,4 +1,4 @@
-"""Scopes: a graph recorded operation by operation, with branches that may run side by side."""
+"""Scopes: a graph recorded operation by operation, with branches that may run concurrently."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class ScopeBranch(Public):
-    """Operations that run one after the other. Made by `fork()`; a scope is the first one."""
+    """A sequence of operations of a graph. Made by `fork()`; a scope is the first branch."""
 
     _name = "branch"
 
@@ -37,21 +37,21 @@ class ScopeBranch(Public):
         self._joined = False
 
     def record(self, op: DeviceOp[T]) -> T:
-        """Record `op`, to start after what this branch has recorded; its value.
+        """Record `op`, to start after this branch's earlier operations; returns its value.
 
-        Nothing is computed yet: the buffers in the value hold nothing new before the first launch.
+        Nothing is computed yet: the buffers in the value are not written before the first launch.
 
         Raises:
-            NotAGraphNodeError: it allocates, waits for the host, or does what no graph can repeat;
-                nothing of it is recorded.
-            AlreadySubmittedError: it was used before.
-            StateError: the block has ended, or it is another thread's.
+            NotAGraphNodeError: `op` allocates, waits for the host, or does other work that no
+                graph can repeat; nothing of it is recorded.
+            AlreadySubmittedError: `op` was used before.
+            StateError: the block has ended, or another thread opened it.
         """
         try:
             recorder = self._scope.check(self)
         except StateError:
             if is_op(op):
-                op.suppress_warning()  # it is refused, which is warning enough
+                op.suppress_warning()  # the error is warning enough
             raise
         check_op(op, "what record takes")
         with suppress_unused_warnings((op,)):
@@ -60,31 +60,31 @@ class ScopeBranch(Public):
         return prepared(recorder.record(op, self._branch, call_site(1)))
 
     def fork(self) -> ScopeBranch:
-        """A branch that starts after what this one has recorded so far, and goes on beside it.
+        """A branch that starts after this branch's operations so far, concurrent with later ones.
 
-        Where both use a buffer and one writes it, the later operation starts after the earlier
-        one all the same; with strict ordering that is an AccessConflictError.
+        Where both branches use a buffer and one writes it, the operation recorded later still
+        starts after the earlier one; with strict ordering that is an AccessConflictError.
         """
         self._scope.check(self)
         return ScopeBranch(self._scope, Branch(self._branch.last))
 
     def join(self, *branches: ScopeBranch) -> None:
-        """What is recorded here from now on starts after all of `branches`, which have ended.
+        """Make later operations of this branch start after all of `branches`, which end here.
 
-        Branches that nobody joins end with the graph.
+        Branches that are not joined end with the graph.
         """
         self._scope.check(self)
-        for other in branches:
-            if not isinstance(other, ScopeBranch) or other._scope is not self._scope:
+        for branch in branches:
+            if not isinstance(branch, ScopeBranch) or branch._scope is not self._scope:
                 raise CallerError(
-                    f"join takes branches of this scope, made by fork(), not {other!r:.60}."
+                    f"join takes branches of this scope, made by fork(), not {branch!r:.60}."
                 )
-            if other is self or other is self._scope:
-                raise CallerError(f"{self!r} joins branches that fork() made, not {other!r}.")
+            if branch is self or branch is self._scope:
+                raise CallerError(f"{self!r} joins branches that fork() made, not {branch!r}.")
         last = dict.fromkeys(self._branch.last)
-        for other in branches:
-            last |= dict.fromkeys(other._branch.last)
-            other._joined = True
+        for branch in branches:
+            last |= dict.fromkeys(branch._branch.last)
+            branch._joined = True
         self._branch.last = tuple(last)
 
     def __repr__(self) -> str:
@@ -100,9 +100,9 @@ class Scope(ScopeBranch):
             s.record(layer(hidden.partition(256), weights))
         graph = s.graph
 
-    Each operation must be one that a graph can repeat: a launch whose arguments are tensors that
-    exist, `na.memcpy`, `na.fill`, or a combination of such. Inside the block, this thread runs no
-    other operation; do not await there either.
+    Each operation must be one that a graph can repeat: a launch whose arguments are existing
+    tensors, `na.memcpy`, `na.fill`, or a combination of these. Inside the block this thread must
+    run no other operation, and must not await.
     """
 
     def __init__(self, stream: AnyStream, make: Callable[[Stream, Recorded], Any]) -> None:
@@ -116,7 +116,7 @@ class Scope(ScopeBranch):
 
     @property
     def graph(self) -> CudaGraph[None]:
-        """The graph, after the block.
+        """The graph, once the block has ended.
 
         Raises:
             StateError: the block has not ended, or ended with an error.
@@ -130,7 +130,7 @@ class Scope(ScopeBranch):
         return self._graph
 
     def check(self, branch: ScopeBranch) -> Recorder:
-        """The recorder, if `branch` may be recorded on now."""
+        """The recorder; raises StateError unless this thread may record on `branch` now."""
         recorder = self._recorder
         if recorder is None:
             raise StateError("the scope's block is not open: record inside of it.")

@@ -1,4 +1,4 @@
-"""What a graph looks like: its nodes, and which starts after which."""
+"""The shape of a graph: its nodes and edges."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Node:
     """One command of a graph.
 
     Attributes:
-        position: where it stands in `graph.nodes`.
+        position: the node's index in `graph.nodes`.
         kind: `"kernel"`, `"memcpy"` or `"memset"`.
-        name: the kernel's name, or what is copied: `"upload"`, `"download"`, `"copy"`, `"fill"`.
-        after: the positions of those that it starts after.
+        name: the kernel's name, or `"upload"`, `"download"`, `"copy"` or `"fill"`.
+        after: the positions of the nodes that this one starts after.
     """
 
     position: int
@@ -38,9 +38,9 @@ class Topology:
 
     Attributes:
         nodes: in the order in which they were recorded.
-        counts: how many there are of each kind.
-        on_device: how many nodes of each kind the device has made of them: a `debug=True` kernel
-            has others beside it, and a copy between layouts is a kernel.
+        counts: the number of nodes of each kind.
+        on_device: the same of the device's own graph, which may have other nodes: a `debug=True`
+            kernel has further nodes, and a copy between layouts is a kernel.
     """
 
     nodes: tuple[Node, ...]
@@ -49,7 +49,7 @@ class Topology:
 
     @property
     def roots(self) -> tuple[Node, ...]:
-        """Those that start at once."""
+        """The nodes without predecessors."""
         return tuple(node for node in self.nodes if not node.after)
 
     @property
@@ -59,14 +59,14 @@ class Topology:
 
     @property
     def depth(self) -> int:
-        """Nodes on the longest way through it."""
+        """The number of nodes on the longest path."""
         depths: list[int] = []
         for node in self.nodes:
             depths.append(1 + max((depths[i] for i in node.after), default=0))
         return max(depths, default=0)
 
     def to_dot(self) -> str:
-        """It in Graphviz's language."""
+        """The graph in Graphviz's language."""
         lines = ["digraph graph_of_numbasync {", "  node [fontname=monospace];"]
         for node in self.nodes:
             label = node.name.replace("\\", "\\\\").replace('"', '\\"')
@@ -75,10 +75,10 @@ class Topology:
         return "\n".join([*lines, "}", ""])
 
     def to_png(self, path: str | Path) -> None:
-        """Draw it, with Graphviz's `dot`.
+        """Draw the graph to a PNG file, with Graphviz's `dot`.
 
         Raises:
-            MissingExtraError: there is no `dot` on the PATH.
+            MissingExtraError: `dot` is not on the PATH.
         """
         dot = shutil.which("dot")
         if dot is None:
@@ -93,14 +93,14 @@ class Topology:
 
 @dataclass(frozen=True)
 class GraphStatistics:
-    """A graph in numbers.
+    """Counts of a graph, at one moment.
 
     Attributes:
-        nodes: commands that it holds.
-        launches: how often it was launched.
-        updates: how often `update`, `set_args` and `recapture` were called.
-        buffers: allocations that it uses and keeps.
-        nbytes: bytes that were allocated for it when it was captured.
+        nodes: number of commands.
+        launches: number of launches.
+        updates: number of calls of `update`, `set_args` and `recapture`.
+        buffers: number of allocations that the graph uses and keeps alive.
+        nbytes: bytes that were allocated for the graph when it was captured.
     """
 
     nodes: int
@@ -111,17 +111,17 @@ class GraphStatistics:
 
 
 def node_of(position: int, command: Command) -> Node:
-    """A command, as it is looked at."""
+    """The public description of a command."""
     return Node(position, command.kind, command.name, command.after)
 
 
 def topology_of(commands: Sequence[Command], on_device: Mapping[str, int]) -> Topology:
-    """The shape of a graph of these commands."""
+    """The topology of a graph of these commands."""
     nodes = tuple(node_of(i, command) for i, command in enumerate(commands))
     counts = Counter(node.kind for node in nodes)
     return Topology(nodes, dict(sorted(counts.items())), dict(sorted(on_device.items())))
 
 
 def described(counts: Mapping[str, int]) -> str:
-    """Counts of nodes, in words."""
+    """Counts of nodes as text for messages, such as "2 kernel, 1 memcpy"."""
     return ", ".join(f"{n} {kind}" for kind, n in sorted(counts.items())) or "empty"

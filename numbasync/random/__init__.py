@@ -1,9 +1,10 @@
-"""Random numbers for kernels: states for Numba's generators, and Philox, which has none.
+"""Random numbers for kernels: states for Numba's generators, and Philox, which is stateless.
 
-`random_states` makes what the functions of `numba.cuda.random` draw from. The functions `philox_*`
-are called in kernels and keep nothing: a number depends on a seed, on an index (of the thread, of
-a particle) and on its place among the draws of that index. So results depend neither on the grid,
-nor on the order of the threads, nor on what else draws. Seed, index and draw are 64-bit integers.
+`random_states` creates the states that the functions of `numba.cuda.random` draw from. The
+functions `philox_*` are called in kernels and keep no state: a number depends on a seed, on an
+index (of the thread, of a particle) and on its position among the draws of that index. So results
+depend neither on the grid, nor on the order of the threads, nor on other draws. Seed, index and
+draw are 64-bit integers.
 
     from numbasync.random import philox_uniform_float32
 
@@ -15,11 +16,11 @@ nor on the order of the threads, nor on what else draws. Seed, index and draw ar
 
 Philox4x32-10 is by J. Salmon, M. Moraes, R. Dror and D. Shaw, "Parallel random numbers: as easy as
 1, 2, 3", SC11. The key is the seed; words 0 and 1 of the counter are the number of the block of
-four words, words 2 and 3 the index, low halves first. cuRAND counts so, too: its Philox generator
-after `curand_init(seed, index, 4 * block)` gives the same four words.
+four words, words 2 and 3 the index, low halves first. cuRAND uses the same counter: its Philox
+generator after `curand_init(seed, index, 4 * block)` returns the same four words.
 
-Draws with the same seed and index share their bits from one function to the other: give each use
-its own seed, or its own draws.
+Draws of different functions with the same seed and index share their bits: the caller must give
+each use its own seed, or its own range of draws.
 """
 
 from __future__ import annotations
@@ -41,16 +42,18 @@ from numbasync.tensors.tensor import Tensor
 
 
 def random_states(n: int, seed: int, subsequence_start: int = 0) -> DeviceOp[Tensor]:
-    """States for `n` generators of `numba.cuda.random`: what its `create_xoroshiro128p_states`
-    makes, as a tensor of shape (n,) of structures of two uint64, `s0` and `s1`.
+    """States for `n` generators of `numba.cuda.random`, equal to those that its
+    `create_xoroshiro128p_states` creates.
 
-    A kernel hands the tensor on, `xoroshiro128p_uniform_float32(states, i)`, which writes to it: it
-    is an output. Each state begins 2**64 numbers behind the one before it.
+    The operation returns a tensor of shape (n,) of structures of two uint64, `s0` and `s1`. A
+    kernel passes the tensor to functions such as `xoroshiro128p_uniform_float32(states, i)`, which
+    write to it: the tensor is an output of the kernel. Each state is 2**64 numbers after the
+    previous one.
 
     Args:
-        n: 0 or more.
-        seed: its lowest 64 bits count.
-        subsequence_start: the first state begins so many times 2**64 numbers later.
+        n: number of states, 0 or more.
+        seed: the lowest 64 bits are used.
+        subsequence_start: the first state is `subsequence_start * 2**64` numbers later.
 
     Raises:
         ShapeError: `n` or `subsequence_start` is negative.
@@ -63,8 +66,8 @@ def random_states(n: int, seed: int, subsequence_start: int = 0) -> DeviceOp[Ten
     for name, value in (("n", count), ("subsequence_start", start)):
         if value < 0:
             raise ShapeError(f"random_states with {name}={value}; write 0 or more.")
-    kind = contiguous(count, xoroshiro.STATE, records=True)
-    return Generated(kind, partial(xoroshiro.states, count, bits, start), "random_states")
+    spec = contiguous(count, xoroshiro.STATE, records=True)
+    return Generated(spec, partial(xoroshiro.states, count, bits, start), "random_states")
 
 
 def _whole(name: str, value: Any) -> int:
@@ -78,8 +81,8 @@ def _whole(name: str, value: Any) -> int:
 
 # --- in kernels -------------------------------------------------------------------------
 
-# Numba computes with uint32 and int64 together in ways that differ between its targets; with
-# uint64 alone everywhere there is one. What fits in 32 bits is multiplied so without loss.
+# Numba's rules for mixing uint32 and int64 differ between its targets; those for uint64 alone do
+# not. Products of 32-bit numbers are exact in uint64.
 _LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
 _M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
@@ -96,8 +99,8 @@ def philox_4x32(counter: Any, key: Any) -> Any:
     """Four random uint32 words: Philox4x32-10.
 
     Args:
-        counter: a tuple of four integers, of which the lowest 32 bits count.
-        key: a tuple of two such.
+        counter: a tuple of four integers, whose lowest 32 bits are used.
+        key: a tuple of two integers, whose lowest 32 bits are used.
     """
     c0, c1 = np.uint64(counter[0]) & _LOW, np.uint64(counter[1]) & _LOW
     c2, c3 = np.uint64(counter[2]) & _LOW, np.uint64(counter[3]) & _LOW
@@ -119,7 +122,7 @@ def _block(seed: Any, index: Any, block: Any) -> Any:
 
 @cuda.jit(device=True)
 def _pair(seed: Any, index: Any, pair: Any) -> Any:
-    """Two words, of which each block has two pairs."""
+    """The two words of a pair; each block has two pairs."""
     p = np.uint64(pair)
     w0, w1, w2, w3 = _block(seed, index, p >> _1)
     if p & _1:
@@ -143,8 +146,8 @@ def philox_uniform_float32(seed: Any, index: Any, draw: Any) -> Any:
 
 @cuda.jit(device=True)
 def philox_uniform_float64(seed: Any, index: Any, draw: Any) -> Any:
-    """A float64 in [0, 1), of 53 bits: draws 2n and 2n + 1 are of block n, whose words 0 and 1, or
-    2 and 3, are the lower and the upper half.
+    """A float64 in [0, 1), of 53 bits. Draws 2n and 2n + 1 use words 0 and 1, and words 2 and 3, of
+    block n, as the lower and the upper half.
     """
     low, high = _pair(seed, index, draw)
     return np.float64((np.uint64(high) << _HALF | np.uint64(low)) >> _11) * _TO_53
@@ -152,11 +155,11 @@ def philox_uniform_float64(seed: Any, index: Any, draw: Any) -> Any:
 
 @cuda.jit(device=True)
 def philox_normal_float32(seed: Any, index: Any, draw: Any) -> Any:
-    """A float32 of mean 0 and deviation 1, by Box and Muller: draws 2n and 2n + 1 are cosine and
-    sine of the two words that `philox_uint32` gives for them.
+    """A normal float32 of mean 0 and standard deviation 1, by Box and Muller: draws 2n and 2n + 1
+    are the cosine and the sine of the two words that `philox_uint32` returns for these draws.
 
-    The absolute error is below 4e-6, and values of two devices differ by as much; no value is
-    beyond 6.8.
+    The absolute error is below 4e-6, and values of two devices may differ by as much. The absolute
+    value is at most 6.8.
     """
     d = np.uint64(draw)
     first, second = _pair(seed, index, d >> _1)
@@ -168,11 +171,11 @@ def philox_normal_float32(seed: Any, index: Any, draw: Any) -> Any:
 
 @cuda.jit(device=True)
 def philox_normal_float64(seed: Any, index: Any, draw: Any) -> Any:
-    """A float64 of mean 0 and deviation 1, by Box and Muller: draws 2n and 2n + 1 are cosine and
-    sine of the two numbers that `philox_uniform_float64` gives for them.
+    """A normal float64 of mean 0 and standard deviation 1, by Box and Muller: draws 2n and 2n + 1
+    are the cosine and the sine of the two numbers of `philox_uniform_float64` for these draws.
 
-    The absolute error is below 1e-14, and values of two devices differ by as much; no value is
-    beyond 8.6.
+    The absolute error is below 1e-14, and values of two devices may differ by as much. The absolute
+    value is at most 8.6.
     """
     d = np.uint64(draw)
     u = philox_uniform_float64(seed, index, d & ~_1) + _TO_53  # in (0, 1]

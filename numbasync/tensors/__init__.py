@@ -1,4 +1,4 @@
-"""Tensors: making them, copying them, partitions of them, and arrays of other libraries as tensors.
+"""Tensors: creating, copying and partitioning them, and importing arrays of other libraries.
 
 Face: Tensor, SharedTensor, Partition, zeros and the like, memcpy, pinned, as_tensor, from_dlpack.
 """

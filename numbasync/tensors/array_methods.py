@@ -1,7 +1,8 @@
-"""What arrays of NumPy have, and tensors too: as a view, as an operation, or refused.
+"""NumPy's array methods on tensors: as a view, as an operation, or refused with advice.
 
-Python's operators, comparisons and conversions would need the elements at once, on the host. They
-say what to write instead. Without that, `t == u` would be False, and `if t:` ask for the length.
+Python's operators, comparisons and conversions would need the elements immediately, on the host.
+They raise an error that says what to write instead. Without that error `t == u` would be False, and
+`if t:` would test the length.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 def _binary(symbol: str, reflected: bool = False) -> Callable[[Any, Any], Any]:
     def method(self: Any, other: Any) -> Any:
         if not _is_operand(other):
-            return NotImplemented  # its own type may know better: an id of a batch
+            return NotImplemented  # the other type may implement it, such as an id of a batch
         left, right = (other, self) if reflected else (self, other)
         return _refuse(f"{_shown(left)} {symbol} {_shown(right)}")
 
@@ -54,11 +55,11 @@ def _refuse(what: str) -> NoReturn:
 
 
 class NoOperators:
-    """What Python's operators and conversions say of a tensor."""
+    """Operators and conversions of Python that a tensor refuses, with advice."""
 
     __slots__ = ()
 
-    if not TYPE_CHECKING:  # a type checker knows best that there are none
+    if not TYPE_CHECKING:  # a type checker should report their use as an error
         __add__, __radd__ = _binary("+"), _binary("+", reflected=True)
         __sub__, __rsub__ = _binary("-"), _binary("-", reflected=True)
         __mul__, __rmul__ = _binary("*"), _binary("*", reflected=True)
@@ -73,11 +74,11 @@ class NoOperators:
         __lt__, __le__, __gt__, __ge__ = map(_binary, ("<", "<=", ">", ">="))
         __neg__, __invert__, __abs__ = map(_unary, ("-{}", "~{}", "abs({})"))
 
-        __array_ufunc__ = None  # so that NumPy's arrays, on the left, leave the answer to these
+        __array_ufunc__ = None  # so that a NumPy array on the left leaves the operator to these
         __hash__ = object.__hash__
 
         def __eq__(self, other):
-            # It is itself, which weak references ask, and it is no string, no None, no sentinel.
+            # Identity must compare, as weak references do; so must strings, None and sentinels.
             if self is other or not _is_operand(other):
                 return NotImplemented
             return _refuse(f"{_shown(self)} == {_shown(other)}")
@@ -104,7 +105,7 @@ class NoOperators:
 
 
 class ArrayMethods(NoOperators):
-    """Methods of a tensor by the names that NumPy has for them."""
+    """Methods of a tensor that have NumPy's names."""
 
     __slots__ = ()
 
@@ -123,22 +124,22 @@ class ArrayMethods(NoOperators):
         return self._view(Layout(offset, shape[::-1], strides[::-1]))
 
     def spread(self, shape: layout.Shape) -> Tensor:
-        """A view of a tensor of one element in which every element is that one."""
+        """A view of a one-element tensor, broadcast to `shape` with strides of 0."""
         return self._view(Layout(self._layout.offset, shape, (0,) * len(shape)))
 
     def astype(self, dtype: Any) -> DeviceOp[Tensor]:
-        """An operation that gives a contiguous copy in elements of another type; see `convert`."""
+        """An operation that returns a contiguous copy in another dtype; see `convert`."""
         layout.check_dtype(self.dtype)  # a structure is not converted
         return Convert(cast("Tensor", self), layout.check_dtype(dtype))
 
     def item(self) -> DeviceOp[Any]:
-        """An operation that gives the only element as a number of Python's.
+        """An operation that returns the only element as a Python number.
 
-        The number is there when the device is done: await it before it is used. Closures, of
-        `then` say, are called earlier, and refuse it.
+        The number exists only when the device is done: await the operation before using it.
+        Closures, such as those of `then`, are called earlier and cannot use it.
 
         Raises:
-            ShapeError: there are more elements, or none.
+            ShapeError: the tensor has more elements than one, or none.
         """
         if self.shape.count(1) != len(self.shape):
             raise ShapeError(

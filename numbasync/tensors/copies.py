@@ -1,4 +1,8 @@
-"""Copies between tensors and the host, of any layout: what is enqueued for them."""
+"""The work that copies enqueue: between tensors and to or from host arrays, of any layout.
+
+The functions take the `Context` of the operation that runs. Functions that return `Steps` are
+generators, which yield the prerequisites that the operation waits for before it goes on.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ HostArray: TypeAlias = np.ndarray[Any, Any]
 
 
 def stage(ctx: Context, array: HostArray) -> HostArray:
-    """The elements in memory that the device copies from without blocking, retained."""
+    """A copy of the elements in page-locked memory, which the submission keeps alive."""
     staged: HostArray = ctx.host_buffer(array.nbytes).view(array.dtype).reshape(array.shape)
     if is_large(array):
         copying(staged, array).run()
@@ -31,32 +35,35 @@ def stage(ctx: Context, array: HostArray) -> HostArray:
 
 
 def order(ctx: Context, *tensors: Tensor) -> None:
-    """Start what is enqueued from now on after what other libraries have enqueued for those of
-    `tensors` that are theirs. Not while leasing: it is their code, which may wait.
+    """Order the work enqueued from now on after the work that other libraries have enqueued for
+    those of `tensors` that they lend.
+
+    The caller must not hold `submit_lock`: this calls the other library's code, which may wait.
     """
     for tensor in tensors:
-        # One of another device is refused when it is leased.
+        # A tensor of another device is refused when its access is recorded.
         if tensor.source is not None and tensor.device is ctx.device:
             ctx.order(tensor.source)
 
 
 def upload(ctx: Context, dst: Tensor, array: HostArray) -> None:
-    """Enqueue a copy of host elements into a tensor that uploads reach: as they are now, or,
-    of page-locked memory, as they are when the copy runs.
+    """Enqueue a copy of host elements into a tensor that the device's uploads can write directly.
+
+    The elements are read now; those of page-locked memory (`na.pinned`) when the copy runs.
     """
     if dst.size:
-        locked = direct(array)
-        source = stage(ctx, array) if locked is None else array
+        pinned_storage = direct(array)
+        source = stage(ctx, array) if pinned_storage is None else array
         order(ctx, dst)
-        with ctx.device.submit_lock, nullcontext() if locked is None else sharing:
-            if locked is not None:
-                ctx.read(locked, "a pinned array")
+        with ctx.device.submit_lock, nullcontext() if pinned_storage is None else sharing:
+            if pinned_storage is not None:
+                ctx.read(pinned_storage, "a pinned array")
             ctx.write(dst.storage, dst)
             ctx.queue.upload(dst.handle, source)
 
 
 def upload_new(ctx: Context, dst: Tensor, array: HostArray) -> Steps[None]:
-    """`upload` into a new, contiguous tensor, which nobody else has."""
+    """`upload` into a new, contiguous tensor, which no other operation uses yet."""
     if not is_large(array) or direct(array) is not None or ctx.records:
         upload(ctx, dst, array)
     else:
@@ -64,7 +71,7 @@ def upload_new(ctx: Context, dst: Tensor, array: HostArray) -> Steps[None]:
 
 
 def upload_at_once(ctx: Context, dst: Tensor, array: HostArray) -> Steps[None]:
-    """`upload` of a large array by one copy of the device: all of it is staged first."""
+    """`upload` of a large array by one device copy: the whole array is staged first."""
     staged: HostArray = ctx.host_buffer(array.nbytes).view(array.dtype).reshape(array.shape)
     yield from read(ctx, HostStaging(copying(staged, array)))
     order(ctx, dst)
@@ -74,14 +81,14 @@ def upload_at_once(ctx: Context, dst: Tensor, array: HostArray) -> Steps[None]:
 
 
 def copy(ctx: Context, dst: Tensor, src: Tensor) -> Steps[None]:
-    """Enqueue an element by element copy between tensors of one shape; converts."""
+    """Enqueue an element-wise copy between tensors of equal shape; dtypes are converted."""
     if dst.size == 0:
         return
-    need = ctx.device.backend.copy_needs(dst.handle, src.handle)
-    if need is not None:
-        yield need
+    prerequisite = ctx.device.backend.copy_needs(dst.handle, src.handle)
+    if prerequisite is not None:
+        yield prerequisite
     if src.storage.overlaps(dst.storage) and not src.same_elements(dst):
-        # They may overlap, and elements are copied in no order: through a copy.
+        # The views may overlap, and elements are copied in no order: copy through a temporary.
         yield from ctx.room(src.nbytes)
         packed = type(src).allocate(ctx, src.shape, src.dtype, scratch=True)
         yield from copy(ctx, packed, src)
@@ -102,13 +109,13 @@ def upload_any(ctx: Context, dst: Tensor, array: HostArray) -> Steps[None]:
     if reached and not (large and dst.is_contiguous):
         if direct(array) is None:
             yield from ctx.room(dst.nbytes)
-        if large:  # rows at a pitch
+        if large:  # the destination has pitched rows
             yield from upload_at_once(ctx, dst, array)
         else:
             upload(ctx, dst, array)
         return
-    # Of a tensor that others use no part may be written before the rest can be; but in new
-    # memory a large array can be on its way while it is still being staged.
+    # No part of a tensor in use may be written before all of it may. A new temporary has no other
+    # users, so its upload overlaps with the staging of a large array.
     yield from ctx.room(dst.nbytes + held(ctx.device, array.nbytes))
     try:
         packed = type(dst).allocate(ctx, dst.shape, dst.dtype, scratch=True)
@@ -122,7 +129,7 @@ def upload_any(ctx: Context, dst: Tensor, array: HostArray) -> Steps[None]:
 
 
 def fill(ctx: Context, dst: Tensor, value: np.generic) -> Steps[None]:
-    """Enqueue setting every element to `value`, which has the tensor's dtype."""
+    """Enqueue work that sets every element to `value`, a scalar of the tensor's dtype."""
     if dst.size == 0:
         return
     if dst.is_contiguous:
@@ -131,16 +138,16 @@ def fill(ctx: Context, dst: Tensor, value: np.generic) -> Steps[None]:
             ctx.write(dst.storage, dst)
             ctx.queue.fill(dst.handle, value)
         return
-    one = type(dst).allocate(ctx, (), dst.dtype, scratch=True)
-    upload(ctx, one, np.asarray(value))
-    # One element, seen in the destination's shape: strides of 0.
-    yield from copy(ctx, dst, one.spread(dst.shape))
+    scalar = type(dst).allocate(ctx, (), dst.dtype, scratch=True)
+    upload(ctx, scalar, np.asarray(value))
+    # Broadcast one element to the destination's shape, with strides of 0.
+    yield from copy(ctx, dst, scalar.spread(dst.shape))
 
 
 def download(ctx: Context, src: Tensor, out: HostArray | None = None) -> Steps[HostArray]:
-    """Enqueue a copy to the host; the array, filled once the submission is done.
+    """Enqueue a copy to the host. The returned array is filled once the submission is done.
 
-    Without `out`, the array is made of the memory that the device copies to.
+    Without `out`, the returned array is a view of the page-locked memory that the device writes.
     """
     if src.size == 0:
         return np.empty(src.shape, src.dtype) if out is None else out
@@ -150,11 +157,11 @@ def download(ctx: Context, src: Tensor, out: HostArray | None = None) -> Steps[H
         yield from copy(ctx, packed, src)
         src = packed
     order(ctx, src)
-    locked = direct(out)
-    if locked is not None and out is not None:
+    pinned_storage = direct(out)
+    if pinned_storage is not None and out is not None:
         with ctx.device.submit_lock, sharing:
             ctx.read(src.storage, src)
-            ctx.write(locked, "a pinned array")
+            ctx.write(pinned_storage, "a pinned array")
             ctx.queue.download(out, src.handle)
         return out
     yield from ctx.room(src.nbytes)
@@ -168,8 +175,8 @@ def download(ctx: Context, src: Tensor, out: HostArray | None = None) -> Steps[H
     if not is_large(target):
         ctx.submission.on_complete(lambda: np.copyto(target, staged))
         return out
-    # A part of an operation never is awaited itself: others may wait for it, too.
-    landing = StagedCopyBack(target, staged, ctx.awaited)
-    ctx.landings += (landing,)
-    ctx.submission.on_complete(landing.settle)
+    # A child context is never awaited itself: other operations may wait for it, too.
+    copy_back = StagedCopyBack(target, staged, ctx.awaited)
+    ctx.landings += (copy_back,)
+    ctx.submission.on_complete(copy_back.settle)
     return out

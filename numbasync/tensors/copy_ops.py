@@ -1,4 +1,4 @@
-"""Copies as operations: of tensors to new ones, and between tensors and host arrays."""
+"""Copy operations: from a tensor to a new tensor, and between tensors and host arrays."""
 
 from __future__ import annotations
 
@@ -22,18 +22,20 @@ if TYPE_CHECKING:
 
 
 def operands_of(*tensors: Tensor) -> frozenset[int] | None:
-    """What `operands` gives of an operation that uses these tensors, and memory of its own."""
-    found = set()
+    """The value of `DeviceOp.operands()` for an operation that uses only these tensors and new
+    memory: the ids of their storages, or None if they cannot be known before it runs.
+    """
+    identities = set()
     for tensor in tensors:
         storage = tensor.own_storage
         if storage is None or storage.fast_path_device is None or tensor.source is not None:
             return None
-        found.add(storage.identity)
-    return frozenset(found)
+        identities.add(storage.identity)
+    return frozenset(identities)
 
 
 class ToHost(DeviceOp[HostArray]):
-    """The elements of a tensor as a new NumPy array."""
+    """Copies the elements of a tensor to a new NumPy array."""
 
     has_fast_path = True
     _array: HostArray | None = None
@@ -58,7 +60,7 @@ class ToHost(DeviceOp[HostArray]):
         block = backend.host_block(nbytes)
         if block is None:
             return False
-        # First all questions, then the copy, then the record of it: an error leaves no lease.
+        # All checks first, then the copy, then its record: an error leaves no access recorded.
         with device.submit_lock:
             if access.is_written_elsewhere(storage, stream):
                 return False
@@ -74,7 +76,7 @@ class ToHost(DeviceOp[HostArray]):
 
     def result(self) -> HostArray:
         array, self._array = self._array, None
-        assert array is not None  # `try_enqueue` has made it, and it is asked for once
+        assert array is not None  # `try_enqueue` has made it, and `result` is called once
         return array
 
     def steps(self, ctx: Context) -> Steps[HostArray]:
@@ -85,7 +87,7 @@ class ToHost(DeviceOp[HostArray]):
 
 
 class Item(DeviceOp[Any]):
-    """The only element of a tensor, as a number of Python's."""
+    """Copies the only element of a tensor to the host, as a Python number."""
 
     def __init__(self, tensor: Tensor) -> None:
         self._tensor = tensor
@@ -105,7 +107,7 @@ class Item(DeviceOp[Any]):
 
 
 class Convert(DeviceOp["Tensor"]):
-    """A contiguous copy of a tensor in elements of a type."""
+    """Copies a tensor to a new contiguous one, converted to a dtype."""
 
     def __init__(self, tensor: Tensor, dtype: np.dtype[Any]) -> None:
         self._site = call_site(2)
@@ -117,16 +119,16 @@ class Convert(DeviceOp["Tensor"]):
 
     def steps(self, ctx: Context) -> Steps[Tensor]:
         yield from ctx.room(self._tensor.size * self._dtype.itemsize)
-        made = type(self._tensor).allocate(ctx, self._tensor.shape, self._dtype)
-        yield from copy(ctx, made, self._tensor)
-        return made
+        tensor = type(self._tensor).allocate(ctx, self._tensor.shape, self._dtype)
+        yield from copy(ctx, tensor, self._tensor)
+        return tensor
 
     def _describe(self) -> str:
         return f"convert({self._tensor.shape})"
 
 
 class Memcpy(DeviceOp[Any]):
-    """Elements of one array into another, in place."""
+    """Copies the elements of one array into another, in place."""
 
     def __init__(self, dst: Tensor | HostArray, src: Tensor | HostArray) -> None:
         self._site = call_site(2)
@@ -145,7 +147,7 @@ class Memcpy(DeviceOp[Any]):
     def operands(self) -> frozenset[int] | None:
         dst, src = self._dst, self._src
         if isinstance(dst, np.ndarray) or isinstance(src, np.ndarray):
-            return None  # others may read and write the array
+            return None  # other code may read and write the host array
         return operands_of(dst, src)
 
     def steps(self, ctx: Context) -> Steps[Any]:

@@ -1,4 +1,4 @@
-"""Functions that make and move tensors. All are lazy: they give operations.
+"""Functions that create, fill, copy and convert tensors. All are lazy: they return operations.
 
 `dtype` defaults to float32. A shape is an int or a tuple of ints. Values that are not
 constant are computed on the host by NumPy when the operation is enqueued, and uploaded: the
@@ -33,7 +33,7 @@ from numbasync.tensors.pinned import HostBuffer, direct
 from numbasync.tensors.tensor import SharedTensor, Tensor, writable
 from numbasync.tensors.tensor import memcpy as memcpy
 
-PITCH = 512  # bytes; what the driver's own pitched allocations have
+PITCH = 512  # bytes; the pitch of the driver's own pitched allocations
 
 
 def empty(shape: Any, dtype: Any = np.float32) -> DeviceOp[Tensor]:
@@ -44,28 +44,28 @@ def empty(shape: Any, dtype: Any = np.float32) -> DeviceOp[Tensor]:
 def empty_pitched(shape: Any, dtype: Any = np.float32) -> DeviceOp[Tensor]:
     """An uninitialised tensor whose rows, along the last axis, begin at multiples of 512 bytes.
 
-    Every row is then read in as few transactions as there can be, and copies to and from the
-    host and other such tensors are done by the driver. The tensor is not contiguous; kernels
-    index it as any other.
+    Every row is then read in as few memory transactions as possible, and the driver itself copies
+    to and from the host and between pitched tensors. The tensor is not contiguous; kernels index
+    it like any other tensor.
 
     Args:
         shape: two axes or more.
     """
-    kind, extents = layout.check_dtype(dtype), layout.check_shape(shape)
+    element, extents = layout.check_dtype(dtype), layout.check_shape(shape)
     if len(extents) < 2:
         raise ShapeError(f"rows at a pitch need two axes or more, not the shape {extents}.")
     *rows, columns = extents
-    padded = -(-columns * kind.itemsize // PITCH) * PITCH // kind.itemsize
-    whole = Full(ArraySpec((*rows, padded), kind), None, "empty_pitched")
-    return whole.map(operator.itemgetter((..., slice(columns))))
+    padded = -(-columns * element.itemsize // PITCH) * PITCH // element.itemsize
+    padded_op = Full(ArraySpec((*rows, padded), element), None, "empty_pitched")
+    return padded_op.map(operator.itemgetter((..., slice(columns))))
 
 
 def zeros(shape: Any, dtype: Any = np.float32) -> DeviceOp[Tensor]:
     """A tensor of zeros, or of structures of zeros."""
-    kind = contiguous(shape, dtype, records=True)
-    if kind.dtype.names:
-        return Full(kind, np.zeros(1, kind.dtype)[0], "zeros")
-    return Full(kind, element(0, kind.dtype), "zeros")
+    spec = contiguous(shape, dtype, records=True)
+    if spec.dtype.names:
+        return Full(spec, np.zeros(1, spec.dtype)[0], "zeros")
+    return Full(spec, element(0, spec.dtype), "zeros")
 
 
 def ones(shape: Any, dtype: Any = np.float32) -> DeviceOp[Tensor]:
@@ -82,31 +82,31 @@ def empty_like(t: Any, dtype: Any = None) -> DeviceOp[Tensor]:
     """An uninitialised tensor with the shape of `t`, and its dtype unless that is given.
 
     Args:
-        t: a tensor, shared or partitioned, or an array. Only shape and dtype are looked at: what
-            is made is contiguous, and on the device where it is made.
+        t: a tensor, shared or partitioned, or an array. Only its shape and dtype are used: the
+            new tensor is contiguous, and on the device that the operation runs on.
     """
-    return empty(*_kind_of(t, dtype, "empty_like"))
+    return empty(*_shape_and_dtype(t, dtype, "empty_like"))
 
 
 def zeros_like(t: Any, dtype: Any = None) -> DeviceOp[Tensor]:
     """Zeros with the shape of `t`, and its dtype unless that is given; see `empty_like`."""
-    return zeros(*_kind_of(t, dtype, "zeros_like"))
+    return zeros(*_shape_and_dtype(t, dtype, "zeros_like"))
 
 
 def ones_like(t: Any, dtype: Any = None) -> DeviceOp[Tensor]:
     """Ones with the shape of `t`, and its dtype unless that is given; see `empty_like`."""
-    return ones(*_kind_of(t, dtype, "ones_like"))
+    return ones(*_shape_and_dtype(t, dtype, "ones_like"))
 
 
 def full_like(t: Any, value: Any, dtype: Any = None) -> DeviceOp[Tensor]:
     """`value` everywhere, with the shape of `t`, and its dtype unless that is given; see
     `empty_like`.
     """
-    shape, kind = _kind_of(t, dtype, "full_like")
-    return full(shape, value, kind)
+    shape, element_dtype = _shape_and_dtype(t, dtype, "full_like")
+    return full(shape, value, element_dtype)
 
 
-def _kind_of(t: Any, dtype: Any, what: str) -> tuple[Any, Any]:
+def _shape_and_dtype(t: Any, dtype: Any, what: str) -> tuple[Any, Any]:
     if isinstance(t, Partition):
         t = t.tensor
     if is_op(t):
@@ -125,8 +125,8 @@ def _kind_of(t: Any, dtype: Any, what: str) -> tuple[Any, Any]:
 
 
 def _full(shape: Any, value: Any, dtype: Any, name: str) -> DeviceOp[Tensor]:
-    kind = contiguous(shape, dtype)
-    op = Full(kind, element(value, kind.dtype), name)
+    spec = contiguous(shape, dtype)
+    op = Full(spec, element(value, spec.dtype), name)
     op._site = call_site(2)
     return op
 
@@ -139,10 +139,10 @@ def arange(
     With one bound only, that is `stop`, and `start` is 0.
 
     Raises:
-        ShapeError: the values have no end.
+        ShapeError: the number of values is not finite.
         DTypeError: a bound or the step is no real number.
     """
-    kind = layout.check_dtype(dtype)
+    element_dtype = layout.check_dtype(dtype)
     first, last = (0, start) if stop is None else (start, stop)
     if step == 0:
         raise ShapeError("arange with a step of 0 has no end; write a step that is not 0.")
@@ -155,8 +155,8 @@ def arange(
             f"arange from {first!r} to {last!r} by {step!r} has no end; write finite numbers."
         ) from None
 
-    make = partial(_evenly, first, step, count, kind)
-    return Generated(ArraySpec((count,), kind), make, "arange")
+    values = partial(_evenly, first, step, count, element_dtype)
+    return Generated(ArraySpec((count,), element_dtype), values, "arange")
 
 
 def _evenly(first: float, step: float, count: int, dtype: np.dtype[Any]) -> HostArray:
@@ -167,8 +167,8 @@ def _evenly(first: float, step: float, count: int, dtype: np.dtype[Any]) -> Host
 
 def linspace(start: float, stop: float, count: int, dtype: Any = np.float32) -> DeviceOp[Tensor]:
     """`count` evenly spaced values from `start` to `stop`, both included."""
-    kind = contiguous(count, dtype)
-    return Generated(kind, partial(_spaced, start, stop, kind.shape[0], kind.dtype), "linspace")
+    spec = contiguous(count, dtype)
+    return Generated(spec, partial(_spaced, start, stop, spec.shape[0], spec.dtype), "linspace")
 
 
 def _spaced(start: float, stop: float, count: int, dtype: np.dtype[Any]) -> HostArray:
@@ -177,27 +177,27 @@ def _spaced(start: float, stop: float, count: int, dtype: np.dtype[Any]) -> Host
 
 def eye(rows: int, columns: int | None = None, dtype: Any = np.float32) -> DeviceOp[Tensor]:
     """Ones on the diagonal, zeros elsewhere; shape `(rows, columns or rows)`."""
-    kind = contiguous((rows, rows if columns is None else columns), dtype)
-    return Generated(kind, partial(_diagonal, kind), "eye")
+    spec = contiguous((rows, rows if columns is None else columns), dtype)
+    return Generated(spec, partial(_diagonal, spec), "eye")
 
 
-def _diagonal(kind: ArraySpec) -> HostArray:
-    return np.eye(*kind.shape, dtype=kind.dtype)
+def _diagonal(spec: ArraySpec) -> HostArray:
+    return np.eye(*spec.shape, dtype=spec.dtype)
 
 
 def rand(shape: Any, seed: int | None = None, dtype: Any = np.float32) -> DeviceOp[Tensor]:
     """Uniform values in [0, 1), float32 or float64, by NumPy's Philox generator.
 
     Args:
-        seed: what `np.random.Philox` takes; None: other values each time.
+        seed: as for `np.random.Philox`; None: different values each time.
 
     Raises:
-        DTypeError: another dtype, or no seed.
+        DTypeError: the dtype is neither float32 nor float64, or the seed is invalid.
     """
-    kind = _float(dtype, "rand")
+    element_dtype = _float(dtype, "rand")
     extents, generator = layout.check_shape(shape), _generator(seed)
-    made = ArraySpec(extents, kind)
-    return Generated(made, partial(_uniform, generator, extents, kind), "rand")
+    spec = ArraySpec(extents, element_dtype)
+    return Generated(spec, partial(_uniform, generator, extents, element_dtype), "rand")
 
 
 def _uniform(
@@ -213,19 +213,19 @@ def randn(
     seed: int | None = None,
     dtype: Any = np.float32,
 ) -> DeviceOp[Tensor]:
-    """Normal values, float32 or float64, by NumPy's Philox generator.
+    """Normally distributed values, float32 or float64, by NumPy's Philox generator.
 
     Args:
-        seed: what `np.random.Philox` takes; None: other values each time.
+        seed: as for `np.random.Philox`; None: different values each time.
 
     Raises:
-        DTypeError: another dtype, or no seed.
+        DTypeError: the dtype is neither float32 nor float64, or the seed is invalid.
     """
-    kind = _float(dtype, "randn")
+    element_dtype = _float(dtype, "randn")
     extents, generator = layout.check_shape(shape), _generator(seed)
 
-    make = partial(_normal, generator, extents, kind, mean, std)
-    return Generated(ArraySpec(extents, kind), make, "randn")
+    values = partial(_normal, generator, extents, element_dtype, mean, std)
+    return Generated(ArraySpec(extents, element_dtype), values, "randn")
 
 
 def _normal(
@@ -252,50 +252,52 @@ def _generator(seed: int | None) -> np.random.Generator:
 
 
 def _float(dtype: Any, name: str) -> np.dtype[Any]:
-    kind = layout.check_dtype(dtype)
-    if kind not in (np.dtype(np.float32), np.dtype(np.float64)):
-        raise DTypeError(f"{name} makes float32 or float64, not {kind}; convert() its result.")
-    return kind
+    element = layout.check_dtype(dtype)
+    if element not in (np.dtype(np.float32), np.dtype(np.float64)):
+        raise DTypeError(f"{name} makes float32 or float64, not {element}; convert() its result.")
+    return element
 
 
 def from_host(array: Any) -> DeviceOp[Tensor]:
-    """A tensor with the elements that `array` has when the operation is enqueued; those of
-    `na.pinned` are read when the copy runs, after earlier copies to it.
+    """A tensor with the elements that `array` has when the operation is enqueued.
+
+    The elements of a `na.pinned` array are read when the copy runs, after earlier copies to it.
 
     Args:
-        array: a NumPy array, what `np.asarray` takes, or another library's array in the host's
-            memory; shape and dtype are kept, but times become the int64 that they are.
+        array: a NumPy array, anything that `np.asarray` takes, or another library's array in host
+            memory. Shape and dtype are kept, except that times become int64.
 
     Raises:
-        DTypeError: no tensor can have such elements, or some are missing (nulls).
-        OperationError: some are masked.
+        DTypeError: a tensor cannot have such elements, or some are missing (nulls).
+        OperationError: some elements are masked.
     """
     source = _host_array(array)
-    kind = ArraySpec(source.shape, layout.check_dtype(source.dtype, records=True))
-    return FromHost(kind, source)
+    spec = ArraySpec(source.shape, layout.check_dtype(source.dtype, records=True))
+    return FromHost(spec, source)
 
 
 def _host_array(array: Any) -> HostArray:
-    at = place(array) if array_protocols.is_foreign(array) else None
-    if at is None:
+    dl_device = place(array) if array_protocols.is_foreign(array) else None
+    if dl_device is None:
         if isinstance(array, HostBuffer):
             direct(array)  # refuses views that no device can copy from
             return array
         return host_array(array)
-    if at[0] in array_protocols.HOST:
+    if dl_device[0] in array_protocols.HOST:
         if is_arrow(array):
-            return host_array(array)  # which has more types than DLPack
+            return host_array(array)  # Arrow has more types than DLPack
         return array_protocols.numpy_of(array_protocols.read_dlpack(array))
     raise DeviceMismatchError(
-        f"{array_protocols.name_of(array)} lies {array_protocols.where(at)}, not in host memory.\n"
+        f"{array_protocols.name_of(array)} lies {array_protocols.where(dl_device)}, "
+        "not in host memory.\n"
         "Use it in place: t = na.as_tensor(x). To have a copy: await t.dup()"
     )
 
 
 def meta(shape: Any, dtype: Any = np.float32) -> DeviceOp[Tensor]:
     """A tensor without memory, to describe an argument to `kernel.compile`."""
-    kind = contiguous(shape, dtype, records=True)
-    return Value(Tensor(None, None, kind.at, kind.dtype))
+    spec = contiguous(shape, dtype, records=True)
+    return Value(Tensor(None, None, spec.at, spec.dtype))
 
 
 def dup(t: Tensor | SharedTensor) -> DeviceOp[Tensor]:
@@ -305,25 +307,27 @@ def dup(t: Tensor | SharedTensor) -> DeviceOp[Tensor]:
 
 def convert(t: Tensor | SharedTensor, dtype: Any) -> DeviceOp[Tensor]:
     """A contiguous copy in elements of another type, converted as NumPy's `astype` does."""
-    found = _readable(t, "convert")
-    layout.check_dtype(found.dtype)  # a structure is not converted
-    return Convert(found, layout.check_dtype(dtype))
+    tensor = _readable(t, "convert")
+    layout.check_dtype(tensor.dtype)  # a structure is not converted
+    return Convert(tensor, layout.check_dtype(dtype))
 
 
 def fill(t: Tensor, value: Any) -> DeviceOp[Tensor]:
-    """Set every element of a tensor; gives the tensor."""
+    """An operation that sets every element of a tensor to `value`, and returns the tensor."""
     if isinstance(t, SharedTensor):
         raise OperationError(
             f"fill would write to {t!r}, which is shared; write to a copy: await s.dup()."
         )
-    found = writable(_readable(t, "fill"), "fill")
-    return Fill(found, element(value, layout.check_dtype(found.dtype)))  # a number, no structure
+    tensor = writable(_readable(t, "fill"), "fill")
+    return Fill(
+        tensor, element(value, layout.check_dtype(tensor.dtype))
+    )  # numbers only, no structures
 
 
 def _readable(t: Any, what: str) -> Tensor:
-    found = t.tensor if isinstance(t, SharedTensor) else t
-    if isinstance(found, Tensor):
-        return found
+    tensor = t.tensor if isinstance(t, SharedTensor) else t
+    if isinstance(tensor, Tensor):
+        return tensor
     with suppress_unused_warnings((t,)):
         raise OperationError(
             f"{what} takes a tensor, not {t!r:.60}: run it first, t = await op, or go on with its "
@@ -335,7 +339,7 @@ def _readable(t: Any, what: str) -> Tensor:
 
 
 class Fill(DeviceOp[Tensor]):
-    """One value everywhere in a tensor that exists."""
+    """Sets every element of an existing tensor to one value."""
 
     def __init__(self, tensor: Tensor, value: np.generic) -> None:
         self._site = call_site(2)

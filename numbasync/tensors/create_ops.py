@@ -1,7 +1,8 @@
-"""Operations that make a tensor: uninitialised, of one value, or of elements of the host.
+"""Operations that create a tensor: uninitialised, filled with one value, or with host elements.
 
-What is asked for most is enqueued at once, if memory is at hand: an array of the host small enough
-to be copied by one thread, or one value everywhere, in memory that was used before.
+The most frequent operations have a fast path: uninitialised memory, a fill, and the upload of a
+host array that is small enough to be copied by one thread. The fast path requires that the pool can
+reuse a free block.
 """
 
 from __future__ import annotations
@@ -29,31 +30,31 @@ from numbasync.tensors.pinned import HostBuffer
 from numbasync.tensors.staging import held
 from numbasync.tensors.tensor import Tensor
 
-MOST = 64  # labels, and elements, that are known again; a program has few constants
+MOST = 64  # labels, and elements, that are memoised; a program has few constants
 
 
 class Made(DeviceOp[Tensor]):
-    """A new tensor."""
+    """Base class of operations that return a new tensor."""
 
     _kind: ArraySpec
     _name: str
     _made: Tensor | None = None
 
     def result(self) -> Tensor:
-        made, self._made = self._made, None
-        assert made is not None  # `try_enqueue` has made it, and it is asked for once
-        return made
+        tensor, self._made = self._made, None
+        assert tensor is not None  # `try_enqueue` has made it, and `result` is called once
+        return tensor
 
     def operands(self) -> frozenset[int] | None:
         return frozenset()
 
     @property
     def label(self) -> str:
-        at = self._name, self._kind.shape
-        found = _labels.get(at)
-        if found is None:
-            found = _labels[at] = f"{self._name}({self._kind.shape})"
-        return found
+        key = self._name, self._kind.shape
+        label = _labels.get(key)
+        if label is None:
+            label = _labels[key] = f"{self._name}({self._kind.shape})"
+        return label
 
     def _describe(self) -> str:
         return self.label
@@ -63,7 +64,7 @@ _labels = Memo[tuple[str, tuple[int, ...]], str](MOST)
 
 
 class Full(Made):
-    """A new tensor, uninitialised or with one value everywhere."""
+    """Allocates a tensor, and fills it with one value unless that is None."""
 
     has_fast_path = True
 
@@ -75,34 +76,34 @@ class Full(Made):
         self._name = name
 
     def try_enqueue(self, submission: Submission, pool: MemoryPool | None) -> bool:
-        kind, stream = self._kind, submission.stream
+        spec, stream = self._kind, submission.stream
         if stream.device.is_limited:
             return False
-        storage = (pool or stream.device.pool).reuse(kind.nbytes)
+        storage = (pool or stream.device.pool).reuse(spec.nbytes)
         if storage is None:
             return False
-        made = self._made = Tensor.of(stream.device, storage, kind)
-        if self._value is None or not kind.nbytes:
+        tensor = self._made = Tensor.of(stream.device, storage, spec)
+        if self._value is None or not spec.nbytes:
             submission.is_empty = True
             return True
-        submission.nbytes += kind.nbytes
+        submission.nbytes += spec.nbytes
         submission.kept.append(storage)
         access.record_write(storage, submission)
-        submission.queue = stream.backend.fill(made.handle, self._value, submission.queue)
+        submission.queue = stream.backend.fill(tensor.handle, self._value, submission.queue)
         return True
 
     def steps(self, ctx: Context) -> Steps[Tensor]:
-        kind = self._kind
+        spec = self._kind
         if ctx.admission is not None:
-            yield from ctx.room(kind.nbytes)
-        made = Tensor.of(ctx.device, ctx.alloc(kind.nbytes), kind)
-        if self._value is not None and kind.nbytes:
-            ctx.queue.fill(made.handle, self._value)
-        return made
+            yield from ctx.room(spec.nbytes)
+        tensor = Tensor.of(ctx.device, ctx.alloc(spec.nbytes), spec)
+        if self._value is not None and spec.nbytes:
+            ctx.queue.fill(tensor.handle, self._value)
+        return tensor
 
 
 class Generated(Made):
-    """A new tensor with elements that the host computes when this is enqueued."""
+    """Creates a tensor of the elements that `make` computes on the host when it is enqueued."""
 
     def __init__(self, kind: ArraySpec, make: Callable[[], HostArray], name: str) -> None:
         self._site = call_site(2)
@@ -111,16 +112,16 @@ class Generated(Made):
         self._name = name
 
     def steps(self, ctx: Context) -> Steps[Tensor]:
-        kind = self._kind
+        spec = self._kind
         if ctx.admission is not None:
-            yield from ctx.room(kind.nbytes + held(ctx.device, kind.nbytes))
-        made = Tensor.of(ctx.device, ctx.alloc(kind.nbytes), kind)
-        yield from upload_new(ctx, made, self._make())
-        return made
+            yield from ctx.room(spec.nbytes + held(ctx.device, spec.nbytes))
+        tensor = Tensor.of(ctx.device, ctx.alloc(spec.nbytes), spec)
+        yield from upload_new(ctx, tensor, self._make())
+        return tensor
 
 
 class FromHost(Made):
-    """A new tensor with the elements of a host array."""
+    """Creates a tensor with the elements of a host array."""
 
     _name = "from_host"
 
@@ -135,46 +136,46 @@ class FromHost(Made):
         return None if isinstance(self._array, HostBuffer) else frozenset()
 
     def try_enqueue(self, submission: Submission, pool: MemoryPool | None) -> bool:
-        kind, stream = self._kind, submission.stream
+        spec, stream = self._kind, submission.stream
         device = stream.device
         if device.is_limited:
             return False
-        block = device.backend.host_block(kind.nbytes)
+        block = device.backend.host_block(spec.nbytes)
         if block is None:
             return False
-        storage = (pool or stream.device.pool).reuse(kind.nbytes)
+        storage = (pool or stream.device.pool).reuse(spec.nbytes)
         if storage is None:
             return False
-        made = Tensor.of(device, storage, kind)
-        np.ndarray(kind.shape, kind.dtype, block)[...] = self._array
-        submission.nbytes += 2 * kind.nbytes
+        tensor = Tensor.of(device, storage, spec)
+        np.ndarray(spec.shape, spec.dtype, block)[...] = self._array
+        submission.nbytes += 2 * spec.nbytes
         submission.kept += (storage, block)
         access.record_write(storage, submission)
-        submission.queue = stream.backend.upload(made.handle, block, submission.queue)
-        self._made = made
+        submission.queue = stream.backend.upload(tensor.handle, block, submission.queue)
+        self._made = tensor
         return True
 
     def steps(self, ctx: Context) -> Steps[Tensor]:
-        kind = self._kind
+        spec = self._kind
         if ctx.admission is not None:
-            yield from ctx.room(kind.nbytes + held(ctx.device, kind.nbytes))
-        made = Tensor.of(ctx.device, ctx.alloc(kind.nbytes), kind)
-        yield from upload_new(ctx, made, self._array)
-        return made
+            yield from ctx.room(spec.nbytes + held(ctx.device, spec.nbytes))
+        tensor = Tensor.of(ctx.device, ctx.alloc(spec.nbytes), spec)
+        yield from upload_new(ctx, tensor, self._array)
+        return tensor
 
 
 # --- values ---
 
-# By dtype, and the value's own bits: numbers that compare equal may be different elements.
+# Keyed by dtype and the value's bits: numbers that compare equal may be different elements.
 _elements = Memo[tuple[np.dtype[Any], int | bytes], np.generic](MOST)
 
 
 def element(value: Any, dtype: np.dtype[Any]) -> np.generic:
-    """`value` as an element; integers must fit, fractions are cut off as NumPy does.
+    """`value` as a scalar of `dtype`. Integers must fit; fractions are truncated, as in NumPy.
 
     Raises:
-        ShapeError: it is an array.
-        DTypeError: it is no such element.
+        ShapeError: `value` is an array.
+        DTypeError: `value` cannot be converted to `dtype`.
     """
     if type(value) is int:
         key: int | bytes = value
@@ -182,16 +183,16 @@ def element(value: Any, dtype: np.dtype[Any]) -> np.generic:
         key = struct.pack("d", value)
     else:
         return _element(value, dtype)
-    found = _elements.get((dtype, key))
-    if found is None:
-        found = _element(value, dtype)
-        _elements[dtype, key] = found
-    return found
+    scalar = _elements.get((dtype, key))
+    if scalar is None:
+        scalar = _element(value, dtype)
+        _elements[dtype, key] = scalar
+    return scalar
 
 
 def _element(value: Any, dtype: np.dtype[Any]) -> np.generic:
-    """`element`, with care."""
-    plain(value)  # not masked
+    """`element` for values of any type, without the memo."""
+    plain(value)  # refuses masked values
     if np.shape(value):
         raise ShapeError(f"the value must be one number, not an array of shape {np.shape(value)}.")
     try:

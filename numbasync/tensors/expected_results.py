@@ -1,4 +1,4 @@
-"""What an operation is going to give, where that is known before it runs."""
+"""The value that an operation is going to have, where it is known before the operation runs."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from numbasync.ops.op import ChainOp, DeviceOp, Map, Select, Shared
 from numbasync.tensors.partition import Partition
 from numbasync.tensors.tensor import Tensor
 
-UNKNOWN = object()  # what only running the operation tells
+UNKNOWN = object()  # the value is known only once the operation has run
 
-# Changes of a value that do nothing besides. A SharedTensor's partition() moves it.
+# Methods without side effects, by their label. SharedTensor.partition() is none: it moves it.
 _OF_TUPLES = frozenset({"first", "last", "output"})
 _OF_TENSORS: dict[type, tuple[str, ...]] = {
     Tensor: ("partition", "reshape"), Partition: ("unpartition",)
@@ -19,12 +19,12 @@ _OF_TENSORS: dict[type, tuple[str, ...]] = {
 
 
 def foreseen(op: DeviceOp[Any]) -> Any:
-    """The value that `op` is going to give, or UNKNOWN; of a tuple, also of its elements.
+    """The value that `op` is going to have, or UNKNOWN; a tuple may have UNKNOWN elements.
 
-    No closure of the program is called, and nothing is moved or made.
+    Calls no closure of the program, moves no tensor and allocates nothing.
 
     Raises:
-        CallerError: it is certain to fail, such as `output()` of something that is no launch.
+        CallerError: `op` is certain to fail, such as `output()` of an operation that is no launch.
     """
     links: list[ChainOp[Any, Any]] = []
     while isinstance(op, ChainOp):
@@ -43,13 +43,13 @@ def _foreseen(op: DeviceOp[Any]) -> Any:
         return tuple(map(foreseen, op._ops))
     if isinstance(op, Select):
         values = foreseen(op._parent)
-        is_fit = isinstance(values, tuple) and len(values) == op._count
-        return values[op._index] if is_fit else UNKNOWN
-    if isinstance(op, Shared):  # until it runs, it holds what it is made of
+        fits = isinstance(values, tuple) and len(values) == op._count
+        return values[op._index] if fits else UNKNOWN
+    if isinstance(op, Shared):  # until it runs, it holds the operation that it shares
         parent = getattr(op._once._steps, "__self__", None)
         return foreseen(parent) if isinstance(parent, DeviceOp) else UNKNOWN
-    ask = getattr(op, "foreseen", None)
-    return UNKNOWN if ask is None else ask()
+    method = getattr(op, "foreseen", None)
+    return UNKNOWN if method is None else method()
 
 
 def _changed(link: ChainOp[Any, Any], value: Any) -> Any:

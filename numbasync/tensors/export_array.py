@@ -1,7 +1,8 @@
-"""Tensors as other libraries see them: the protocols, and what their work must come behind.
+"""Tensors as exports to other libraries: the protocols, and the order of the consumer's work.
 
-What another library enqueues is not ours to order. But it names its stream, or asks for one,
-when it takes an array, and then that stream is put behind everyone who uses the storage here.
+numbasync does not see the work that another library enqueues. But a consumer names its stream, or
+asks for one, when it imports an array; that stream is then made to wait for all submissions here
+that use the storage.
 """
 
 from __future__ import annotations
@@ -19,25 +20,25 @@ if TYPE_CHECKING:
 
 
 def _users(tensor: Tensor, loan: protocols.Export) -> list[protocols.Stream]:
-    """The streams with work that a consumer comes behind: it may write what others still read.
+    """The streams whose work a consumer must wait for, readers included: it may write.
 
-    What stands in line, behind a compilation, is submitted first.
+    Operations in this thread's submission queue, behind a compilation, are submitted first.
 
     Raises:
-        ReentrancyError: lending waits, and this thread is enqueuing an operation or a graph.
+        ReentrancyError: the export blocks, and this thread is enqueuing an operation or a graph.
     """
     if loan.waits:
         exclusive.check()
     stream.before_mark()
     storage, device = tensor.storage, tensor.device
-    assert device is not None  # it has storage
-    with device.submit_lock:  # who finds a lease finds its work on the stream
+    assert device is not None  # a tensor with storage has a device
+    with device.submit_lock:  # an access on record has its work on the stream
         users: list[Submission] = []
-        for each in (storage, *storage.overlapping()):
-            users += access.users(each)
+        for shared in (storage, *storage.overlapping()):
+            users += access.users(shared)
         streams = {s.stream: None for s in users if not s.done}
-        # Another device can be waited for, if it uses the same memory; its streams have no
-        # order with the consumer's.
+        # Another device that uses the same memory can be waited for by blocking only: its streams
+        # cannot be ordered with the consumer's.
         return [s.backend for s in streams if loan.waits or s.device is device]
 
 
@@ -54,14 +55,15 @@ def _dlpack(tensor: Tensor, loan: protocols.Export) -> Callable[..., object]:
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> object:
-        """A capsule of the array, in order for work on `stream`. Of host memory, the work on it is
-        done when this returns: it blocks the thread until then.
+        """A DLPack capsule of the array, ordered for work on `stream`.
+
+        For host memory this blocks the thread until the work on the array is done.
 
         Args:
             stream: the consumer's native handle; None or 1: the legacy default stream; -1: none,
                 and no order. For host memory None or -1.
-            max_version: the newest DLPack that the consumer reads.
-            dl_device: only the device it is on.
+            max_version: the newest DLPack version that the consumer reads.
+            dl_device: None, or the device that holds the array.
             copy: None or False; for host memory also True.
         """
         address_map.note(tensor.storage)
@@ -72,7 +74,7 @@ def _dlpack(tensor: Tensor, loan: protocols.Export) -> Callable[..., object]:
 
 
 class Lending:
-    """What type checkers know of a tensor's protocols, which it has if its device lends so."""
+    """Declares a tensor's export protocols for type checkers; the device decides which exist."""
 
     __slots__ = ()
 
@@ -80,7 +82,7 @@ class Lending:
     __dlpack_device__: Callable[[], tuple[int, int]]
 
 
-# What a tensor has if its device can lend: made of the tensor and its loan.
+# Attributes that a tensor has if its device exports them, each made of the tensor and its Export.
 PROTOCOLS: dict[str, Callable[[Tensor, protocols.Export], Any]] = {
     "__cuda_array_interface__": _interface,
     "__dlpack__": _dlpack,

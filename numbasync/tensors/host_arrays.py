@@ -1,8 +1,8 @@
-"""What programs have their numbers in, as NumPy arrays that say everything of their elements.
+"""Array-like objects of a program as NumPy arrays that describe their elements completely.
 
-Times become the integers that they are: 64 bits, in their own unit; NaT is the least of them.
-What NumPy would drop or change in silence is refused: masks, nulls, types that it does not have.
-Objects are known by what they offer, so that no library of them has to be imported.
+Times become 64-bit integers, in their own unit; NaT is the smallest of them. Properties that NumPy
+would drop or change silently are refused: masks, nulls, and types that NumPy does not have. Objects
+are recognised by their attributes, so that none of their libraries has to be imported.
 """
 
 from __future__ import annotations
@@ -20,16 +20,18 @@ TIMES = (np.datetime64, np.timedelta64)
 
 
 def _has_masked(array: np.ndarray[Any, Any]) -> bool:
-    mask = np.ma.getmask(array)  # of records, one with their fields
+    mask = np.ma.getmask(array)  # of a structured array, a mask with the same fields
     return mask is not np.ma.nomask and bool(np.ascontiguousarray(mask).view(np.bool_).any())
 
 
 def plain(x: T) -> T:
-    """A NumPy array without a mask, times as integers, in the same memory; all else as it is.
+    """A NumPy array without a mask, with times as integers, in the same memory.
+
+    Objects that are no NumPy arrays are returned unchanged.
 
     Raises:
         OperationError: some elements are masked.
-        DTypeError: its elements are of more than 64 bits.
+        DTypeError: the elements have more than 64 bits.
     """
     if not isinstance(x, np.ndarray):
         return x
@@ -49,10 +51,10 @@ def plain(x: T) -> T:
 
 
 def check_destination(array: np.ndarray[Any, Any]) -> None:
-    """Refuse an array that nothing can be copied into.
+    """Refuse an array that cannot be the destination of a copy.
 
     Raises:
-        OperationError: it is read-only, or some elements are masked.
+        OperationError: the array is read-only, or some elements are masked.
     """
     if not array.flags.writeable:
         raise OperationError(f"memcpy into a read-only array of shape {array.shape}.")
@@ -64,10 +66,10 @@ def check_destination(array: np.ndarray[Any, Any]) -> None:
 
 
 def number(value: np.generic) -> np.generic:
-    """A NumPy number as kernels take it: a time as an integer.
+    """A NumPy scalar as a kernel argument: a time becomes an integer.
 
     Raises:
-        DTypeError: it has more than 64 bits.
+        DTypeError: the scalar has more than 64 bits.
     """
     if value.dtype.char in "gG":
         raise DTypeError(_too_long(value.dtype, "{}(x)"))
@@ -80,16 +82,16 @@ def _too_long(dtype: np.dtype[Any], write: str) -> str:
 
 
 def is_arrow(x: object) -> bool:
-    """Whether it is a column of Arrow, which counts its nulls."""
+    """Whether `x` is an Arrow column: an object that counts its nulls."""
     return isinstance(getattr(x, "null_count", None), int)
 
 
 def place(x: object) -> tuple[int, int] | None:
-    """The memory that another library's array lends, as `interchange.place`; None if it lends none.
+    """The DLPack device of another library's array, as `array_protocols.place`; None without one.
 
     Raises:
-        OperationError: its library refuses to lend it. Not of Arrow's columns, which have more
-            types than DLPack: they are copied.
+        OperationError: the library refuses to lend the array. Arrow columns give None instead:
+            they have more types than DLPack, and are copied.
     """
     try:
         return array_protocols.place(x)
@@ -100,30 +102,30 @@ def place(x: object) -> tuple[int, int] | None:
 
 
 def column(x: Any, copy: bool | None = None) -> np.ndarray[Any, Any] | None:
-    """The numbers of a column of pandas or Arrow, of a buffer such as `array.array`, or of what
-    else is an array with a NumPy dtype; None if it is nothing of that.
+    """The numbers of a pandas or Arrow column, of a buffer such as `array.array`, or of any other
+    array with a NumPy dtype; None if `x` is none of these.
 
     Args:
-        copy: False: only if that takes no copy; None: if need be with one.
+        copy: False: only without a copy; None: with a copy if one is needed.
 
     Raises:
-        DTypeError: it has nulls, or elements that no NumPy dtype stands for.
-        ValueError: it takes a copy.
+        DTypeError: `x` has nulls, or elements without a NumPy dtype.
+        ValueError: a copy is needed and `copy` is False.
     """
-    kind = type(x)
+    cls = type(x)
     if isinstance(x, str | bytes | np.generic | type):
         return None
-    name = f"{kind.__module__.partition('.')[0]}.{kind.__name__}"
+    name = f"{cls.__module__.partition('.')[0]}.{cls.__name__}"
     if is_arrow(x):
         if x.null_count:
             raise DTypeError(
                 f"{name} has {x.null_count} nulls, and device memory has none.\n"
                 "Write x.fill_null(value) or x.drop_null()."
             )
-    elif hasattr(kind, "__array__"):
+    elif hasattr(cls, "__array__"):
         dtype = getattr(x, "dtype", None)
         if dtype is None:
-            return None  # a table, or something that may become an array of anything
+            return None  # a table, or an object that may become an array of any dtype
         if not isinstance(dtype, np.dtype):
             raise DTypeError(
                 f"{name} has elements of type {dtype}, which is none of NumPy's and may have "
@@ -135,21 +137,21 @@ def column(x: Any, copy: bool | None = None) -> np.ndarray[Any, Any] | None:
         except (TypeError, ValueError, BufferError):
             return None
     try:
-        found: np.ndarray[Any, Any] = plain(np.asarray(x, copy=copy))
+        array: np.ndarray[Any, Any] = plain(np.asarray(x, copy=copy))
     except ValueError as error:
         if copy is False:
             raise
         raise DTypeError(f"{name} is no array of numbers: {error}") from error
-    return found
+    return array
 
 
 def host_array(x: Any) -> np.ndarray[Any, Any]:
-    """What `np.asarray` makes of anything, as `column` and `plain` have it."""
+    """`np.asarray` of any object, with the checks and conversions of `column` and `plain`."""
     if type(x) is np.ndarray and x.dtype.char in layout.CHARS:
-        return x  # the usual one
-    found = plain(x) if isinstance(x, np.ndarray) else column(x)
+        return x  # the usual case
+    array = plain(x) if isinstance(x, np.ndarray) else column(x)
     if isinstance(x, list | tuple):
         for part in x:
             if isinstance(part, np.ma.MaskedArray):
                 plain(part)  # NumPy would drop its mask
-    return np.asarray(plain(np.asarray(x)) if found is None else found)
+    return np.asarray(plain(np.asarray(x)) if array is None else array)

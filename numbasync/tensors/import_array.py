@@ -1,8 +1,8 @@
-"""Arrays of other libraries as tensors: no copy, no work, and the right record of use.
+"""Arrays of other libraries as tensors, without a copy and with the right access record.
 
-A library lends an array by DLPack or by `__cuda_array_interface__`. Which device it is on, the
-devices are asked. The tensor keeps the array; the storage, which views and later loans of the
-same memory share, keeps the memory while the device uses it.
+A library exports an array by DLPack or by `__cuda_array_interface__`. The devices are asked in turn
+whether the array lies on them. The tensor keeps the array alive; the storage, which views and later
+imports of the same memory share, keeps the memory alive while the device uses it.
 """
 
 from __future__ import annotations
@@ -23,21 +23,22 @@ from numbasync.tensors.tensor import SharedTensor, Tensor
 def as_tensor(x: Any, device: Device | None = None) -> Tensor:
     """A tensor in the memory of another library's array. No copy; nothing is enqueued.
 
-    The array is kept alive. What is enqueued here for the tensor starts after what its library
-    had enqueued on its current stream, both when `as_tensor` was called and when the work is
-    enqueued. The other way round, await the work before the library uses the array again.
+    The array is kept alive. Work that is enqueued here for the tensor starts after the work that
+    the array's library had enqueued on its current stream, both when `as_tensor` was called and
+    when the work is enqueued. In the other direction the caller must await the work here before
+    the library uses the array again.
 
     Args:
-        x: what has `__dlpack__` (CuPy, PyTorch, JAX ...) or `__cuda_array_interface__` (Numba),
-            of any layout; a NumPy array or a buffer such as `memoryview`, which are the CPU
-            device's; or a tensor, which comes back as it is.
-        device: where it must lie. Default: where it lies; host memory is the default device's,
-            if that is a CPU device.
+        x: an array with `__dlpack__` (CuPy, PyTorch, JAX ...) or `__cuda_array_interface__`
+            (Numba), of any layout; a NumPy array or a buffer such as `memoryview`, which belong to
+            the CPU device; or a tensor, which is returned as it is.
+        device: the device that must hold the array. Default: the device that holds it; host memory
+            belongs to the default device, if that is a CPU device.
 
     Raises:
-        OperationError: it is no such array, or its library does not lend it.
-        DeviceMismatchError: it lies somewhere else.
-        DTypeError, ShapeError: no tensor can have such elements, or such a layout.
+        OperationError: `x` is no such array, or its library does not lend it.
+        DeviceMismatchError: the array lies on another device.
+        DTypeError, ShapeError: a tensor cannot have such elements, or such a layout.
         CallerError: `device` is no device.
     """
     if device is not None:
@@ -49,16 +50,16 @@ def as_tensor(x: Any, device: Device | None = None) -> Tensor:
                 f"{x!r} is not on {device.label}, and as_tensor copies nothing."
             )
         return x
-    at = place(x)
-    if at is None:
+    dl_device = place(x)
+    if dl_device is None:
         x = _numbers(x)
-        at = place(x)
-        assert at is not None  # it is an array of NumPy's
-    return _adopted(x, at, device)
+        dl_device = place(x)
+        assert dl_device is not None  # it is a NumPy array now
+    return _adopted(x, dl_device, device)
 
 
 def from_dlpack(x: Any) -> Tensor:
-    """`as_tensor` of an array that has `__dlpack__`.
+    """`as_tensor` for an array that has `__dlpack__`.
 
     Raises:
         As `as_tensor`.
@@ -71,85 +72,87 @@ def from_dlpack(x: Any) -> Tensor:
     return as_tensor(x)
 
 
-# --- used where arguments are sorted ----------------------------------------------------
+# --- used where arguments are classified ------------------------------------------------
 
 
 def argument(x: Any) -> Tensor | HostArray | None:
-    """Another library's array as a kernel takes it where it is; None if it is none.
+    """Another library's array as a kernel argument in place; None if `x` is no such array.
 
-    What lies in the host's memory is a NumPy array until `in_place` is told the device.
+    An array in host memory is a NumPy array until `in_place` resolves it for a device.
     """
-    at = place(x)
-    if at is None:
+    dl_device = place(x)
+    if dl_device is None:
         return None
-    if at[0] not in array_protocols.HOST:
-        return _adopted(x, at, None)
+    if dl_device[0] not in array_protocols.HOST:
+        return _adopted(x, dl_device, None)
     try:
         array = array_protocols.numpy_of(array_protocols.read_dlpack(x))
     except OperationError:
         if is_arrow(x):
-            return None  # to be copied: a column of Arrow has more types than DLPack
+            return None  # to be copied: an Arrow column has more types than DLPack
         raise
     if is_arrow(x):
-        array.flags.writeable = False  # as Arrow has it, which not every release of it says
+        array.flags.writeable = False  # Arrow data is read-only, which not every release reports
     return array
 
 
 def in_place(array: HostArray, device: Device) -> Tensor | HostArray:
-    """A tensor in the array's memory if the device can use that, else the array."""
-    found = device.backend.foreign(array)
-    return array if found is None else _tensor(found, device)
+    """A tensor in the array's memory if the device can use that memory, else the array."""
+    foreign = device.backend.foreign(array)
+    return array if foreign is None else _tensor(foreign, device)
 
 
-# --- how ---------------------------------------------------------------------------------
+# --- details -----------------------------------------------------------------------------
 
 
 def _numbers(x: Any) -> HostArray:
-    """The numbers of what lends nothing, in the same memory."""
+    """The numbers of an object without an export protocol, as an array in the same memory."""
     try:
-        found = column(x, copy=False)
+        array = column(x, copy=False)
     except ValueError as error:
         raise OperationError(
             f"{array_protocols.name_of(x)} becomes no tensor without a copy: {error}\n"
             "Upload it: t = await na.from_host(x)"
         ) from error
-    if found is None:
+    if array is None:
         raise OperationError(_instead(x))
-    layout.check_dtype(found.dtype, records=True)
-    return found
+    layout.check_dtype(array.dtype, records=True)
+    return array
 
 
-def _adopted(x: Any, at: tuple[int, int], device: Device | None) -> Tensor:
-    for candidate in _candidates(at, device):
-        found = candidate.backend.foreign(x)
-        if found is not None:
-            return _tensor(found, candidate)
-    wish = device or default_device()
-    name, where = array_protocols.name_of(x), array_protocols.where(at)
-    if at[0] in array_protocols.HOST:
+def _adopted(x: Any, dl_device: tuple[int, int], device: Device | None) -> Tensor:
+    for candidate in _candidates(dl_device, device):
+        foreign = candidate.backend.foreign(x)
+        if foreign is not None:
+            return _tensor(foreign, candidate)
+    requested = device or default_device()
+    name, where = array_protocols.name_of(x), array_protocols.where(dl_device)
+    if dl_device[0] in array_protocols.HOST:
         remedy = "Upload it: t = await na.from_host(x)"
     else:
         remedy = "Use the device that it is on, if na.devices() has it, or copy it to the host."
     raise DeviceMismatchError(
-        f"{name} lies {where}, which {wish.label} cannot use in place.\n{remedy}"
+        f"{name} lies {where}, which {requested.label} cannot use in place.\n{remedy}"
     )
 
 
-def _candidates(at: tuple[int, int], device: Device | None) -> list[Device]:
+def _candidates(dl_device: tuple[int, int], device: Device | None) -> list[Device]:
     if device is not None:
         return [device]
     first = default_device()
-    if at[0] in array_protocols.HOST:  # several devices could have it, so none but the default may
+    if (
+        dl_device[0] in array_protocols.HOST
+    ):  # several devices could use it: only the default one may
         return [first]
     return [first, *(d for d in devices() if d is not first)]
 
 
-def _tensor(found: protocols.Foreign, device: Device) -> Tensor:
-    export = found.export
-    storage = address_map.storage_of(device.backend, found.memory)
+def _tensor(foreign: protocols.Foreign, device: Device) -> Tensor:
+    export = foreign.export
+    storage = address_map.storage_of(device.backend, foreign.memory)
     offset = export.low + export.offset - storage.memory.address
-    at = Layout(offset, export.shape, export.strides)
-    return Tensor(device, storage, at, export.dtype, found)
+    strided = Layout(offset, export.shape, export.strides)
+    return Tensor(device, storage, strided, export.dtype, foreign)
 
 
 def _instead(x: Any) -> str:

@@ -1,4 +1,4 @@
-"""NumPy arrays that a kernel writes: uploaded before, and downloaded into again."""
+"""NumPy arrays as outputs of a launch: uploaded before the kernel, downloaded into after it."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from numbasync.tensors.partition import Partition
 from numbasync.tensors.pinned import direct
 from numbasync.tensors.tensor import Tensor
 
-MOST_WORK = 10_000  # of NumPy's search for an element that two arrays share
+MOST_WORK = 10_000  # limit of NumPy's search for an element that two arrays share
 
 
 class InOut:
     """An array as the output of a launch; see `inout`.
 
     Attributes:
-        array: what is uploaded, and written when the operation is done.
-        cut: how it is partitioned, as a partition of a tensor without memory; None: not at all.
+        array: the array that is uploaded, and written when the operation is done.
+        cut: the partition, of a tensor without memory; None: the array is not partitioned.
         given: the caller's array, in the same memory, of which `array` may be a view.
     """
 
@@ -39,15 +39,15 @@ class InOut:
         self.given = array if given is None else given
 
     def partition(self, tile: int | tuple[int, ...]) -> InOut:
-        """Cut into tiles, one a block, as `Tensor.partition`."""
+        """The array cut into tiles, one per block, as `Tensor.partition`."""
         return InOut(self.array, self._described().partition(tile), self.given)
 
     def partition_prefix(self, tile: int | tuple[int, ...]) -> InOut:
-        """`partition` for a launch whose grid may cover less."""
+        """`partition` for a launch whose grid may cover fewer tiles."""
         return InOut(self.array, self._described().partition_prefix(tile), self.given)
 
     def map(self, blocks: int) -> InOut:
-        """The same tiles shared out among few blocks; see `Partition.map`."""
+        """The same tiles shared by `blocks` blocks; see `Partition.map`."""
         if self.cut is None:
             raise OperationError(
                 f"{self!r} has no tiles to map: write partition(tile).map(blocks)."
@@ -67,39 +67,40 @@ class InOut:
 def inout(array: HostArray) -> InOut:
     """A NumPy array as an output: `kernel(na.inout(z), 2.0, x)`.
 
-    The elements are uploaded when the operation is enqueued, and downloaded into `array` when it
-    is done; `array` is the value given back. Leave it alone until then. It may have any strides;
-    of page-locked memory (`na.pinned`) the device copies directly.
+    The elements are uploaded when the operation is enqueued, and downloaded into `array` when the
+    operation is done; the kernel call returns `array` in the place of the output. The caller must
+    neither read nor write `array` until then. Its strides may be any; page-locked memory
+    (`na.pinned`) is copied by the device directly.
 
     Raises:
-        OperationError: it is no NumPy array, or a read-only one, or has masked elements.
-        DTypeError: device memory cannot hold its elements.
+        OperationError: `array` is no NumPy array, is read-only, or has masked elements.
+        DTypeError: device memory cannot hold the elements.
     """
     if not isinstance(array, np.ndarray):
         raise OperationError(
             f"na.inout takes a NumPy array, not {type(array).__name__} ({array!r:.60}).\n"
             "A tensor is an output as it is: pass it without na.inout."
         )
-    given, array = array, plain(array)
+    original, array = array, plain(array)
     layout.check_dtype(array.dtype, records=True)
     if not array.flags.writeable:
         raise OperationError(
             f"na.inout of a read-only array of shape {array.shape}: the result could not be "
             "written into it.\nPass a copy: na.inout(array.copy())"
         )
-    return InOut(array, None, given)
+    return InOut(array, None, original)
 
 
-# --- what is in flight -------------------------------------------------------------------
+# --- arrays that operations in flight are going to write ---------------------------------
 
-# Arrays that a submission will write: until it is done, their elements are the old ones. Not
-# those in page-locked memory, whose copies are ordered as tensors' work is.
+# Arrays that a submission will write: until it is done, they hold their old elements. Arrays in
+# page-locked memory are not listed, since their copies are ordered like tensors' work.
 _written: list[tuple[HostArray, Submission, tuple[Any, ...]]] = []
 _lock = threading.Lock()
 
 
 def overlap(a: HostArray, b: HostArray) -> bool:
-    """Whether two arrays have an element in common; True where that takes long to tell."""
+    """Whether two arrays have an element in common; True if the search would take too long."""
     try:
         return np.shares_memory(a, b, max_work=MOST_WORK)  # type: ignore[arg-type]  # stub's error
     except np.exceptions.TooHardError:
@@ -109,15 +110,15 @@ def overlap(a: HostArray, b: HostArray) -> bool:
 def check_apart(
     kernel: str, outputs: Sequence[tuple[str, HostArray]], others: Iterable[tuple[str, HostArray]]
 ) -> None:
-    """Refuse arrays of one launch that share memory, where one of them is to be written.
+    """Refuse arrays of one launch that share host memory if one of them is an output.
 
     Raises:
-        AliasError: the download of one would overwrite the other.
+        AliasError: the download of one array would overwrite the other.
     """
     seen = list(others)
     for name, array in outputs:
-        for other, its in seen:
-            if overlap(array, its):
+        for other, its_array in seen:
+            if overlap(array, its_array):
                 raise AliasError(
                     f"kernel {kernel}: {name}, a na.inout, and {other} share memory of the host; "
                     "the device has a copy of each.\nPass a copy: array.copy()"
@@ -126,10 +127,10 @@ def check_apart(
 
 
 def check_settled(kernel: str, arrays: Iterable[tuple[str, HostArray]]) -> None:
-    """Refuse to upload what an operation in flight is still going to write.
+    """Refuse to upload an array that an operation in flight is still going to write.
 
     Raises:
-        StateError: there is one; it has to be awaited first.
+        StateError: such an operation exists; the caller must await it first.
     """
     if not _written:
         return
@@ -148,7 +149,7 @@ def check_settled(kernel: str, arrays: Iterable[tuple[str, HostArray]]) -> None:
 
 
 def note(ctx: Context, array: HostArray) -> None:
-    """`array` is written by what `ctx` has enqueued, when that is done."""
+    """Record that the submission of `ctx` writes `array` when it is done."""
     if direct(array) is None:
         with _lock:
             _written.append((array, ctx.submission, ctx.landings))

@@ -1,4 +1,4 @@
-"""Joining tensors: a new one of the elements of several, converted to their common type."""
+"""Joining tensors: `concatenate` and `stack`, into a new tensor of the common dtype."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from numbasync.tensors.tensor import SharedTensor, Tensor
 
 
 def concatenate(tensors: Sequence[Any], axis: int = 0) -> DeviceOp[Tensor]:
-    """The tensors one behind the other, along an axis that they have, as a new tensor.
+    """The tensors concatenated along an existing axis, as a new tensor.
 
     Args:
-        tensors: a list or a tuple of tensors, NumPy arrays, and operations that give tensors. In
-            the other axes their extents are equal.
+        tensors: a list or a tuple of tensors, NumPy arrays, and operations that return tensors.
+            Their extents in the other axes are equal.
         axis: counted from the end if negative.
 
     Raises:
-        ShapeError: there are none, they have no such axis, or their other extents differ; now, if
-            all shapes are known, else when it is run.
-        DTypeError: they have no common type by NumPy's rules.
+        ShapeError: the list is empty, the tensors have no such axis, or their other extents differ.
+            Raised by this call if all shapes are known, else when the operation runs.
+        DTypeError: the dtypes have no common type by NumPy's rules.
     """
     return Joined(tensors, axis, is_new=False)
 
@@ -42,7 +42,7 @@ def stack(tensors: Sequence[Any], axis: int = 0) -> DeviceOp[Tensor]:
     """The tensors, all of one shape, along a new axis, as a new tensor.
 
     Args:
-        tensors: as of `concatenate`.
+        tensors: as for `concatenate`.
         axis: which of the result's axes is the new one; counted from the end if negative.
 
     Raises:
@@ -52,7 +52,7 @@ def stack(tensors: Sequence[Any], axis: int = 0) -> DeviceOp[Tensor]:
 
 
 class _Plan(NamedTuple):
-    """What comes of tensors of some shapes: shape, dtype, axis, and where along it each begins."""
+    """The result's shape and dtype, the axis, and where along it each tensor starts."""
 
     shape: layout.Shape
     dtype: np.dtype[Any]
@@ -61,10 +61,10 @@ class _Plan(NamedTuple):
 
 
 class Joined(DeviceOp[Tensor]):
-    """A new tensor of the elements of others."""
+    """Joins tensors into a new one."""
 
     def __init__(self, tensors: Any, axis: Any, is_new: bool) -> None:
-        self._unused = False  # a refused one needs no warning
+        self._unused = False  # a refused operation needs no warning
         self._is_new = is_new
         self._name = "stack" if is_new else "concatenate"
         with suppress_unused_warnings(tensors if isinstance(tensors, list | tuple) else (tensors,)):
@@ -144,8 +144,8 @@ class Joined(DeviceOp[Tensor]):
             dtypes = ", ".join(dict.fromkeys(str(part.dtype) for part in parts))
             raise DTypeError(f"{self._name} of {dtypes}: they have no common type.") from None
         ends = np.cumsum([shape[axis] for shape in shapes]).tolist()
-        whole = (*first[:axis], ends[-1], *first[axis + 1 :])
-        return _Plan(whole, dtype, axis, [0, *ends[:-1]])
+        result_shape = (*first[:axis], ends[-1], *first[axis + 1 :])
+        return _Plan(result_shape, dtype, axis, [0, *ends[:-1]])
 
     def steps(self, ctx: Context) -> Steps[Tensor]:
         parts: list[Any] = []
@@ -156,7 +156,7 @@ class Joined(DeviceOp[Tensor]):
             parts.append(value)
         shape, dtype, axis, starts = self._plan(parts)
         yield from ctx.room(math.prod(shape) * dtype.itemsize)
-        made = Tensor.allocate(ctx, shape, dtype)
+        joined = Tensor.allocate(ctx, shape, dtype)
         before = (slice(None),) * axis
         for start, part in zip(starts, parts, strict=True):
             source: Tensor = part
@@ -166,9 +166,9 @@ class Joined(DeviceOp[Tensor]):
                 source = yield from upload.steps(ctx)
             if self._is_new:
                 source = source[(*before, None)]
-            place = made[(*before, slice(start, start + source.shape[axis]))]
-            yield from copy(ctx, place, source)
-        return made
+            target = joined[(*before, slice(start, start + source.shape[axis]))]
+            yield from copy(ctx, target, source)
+        return joined
 
     def _describe(self) -> str:
         return f"{self._name}({len(self._parts)} tensors)"

@@ -1,7 +1,7 @@
-"""Work in parts that several threads do together, and NumPy arrays as such parts.
+"""Work that is split into parts for several threads, and NumPy arrays as such parts.
 
-One thread fills a fifth of what a GPU's link carries, so large copies on the host are shared out.
-NumPy gives the interpreter away while it copies.
+One thread copies at a fifth of the bandwidth of a GPU's link, so large host copies are split. NumPy
+releases the interpreter lock while it copies.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ from numbasync.errors import StateError
 P = TypeVar("P")
 HostArray: TypeAlias = np.ndarray[Any, Any]
 
-# From here on a copy is shared out, and does not keep an event loop waiting: more than 50 us.
+# Copies of more bytes, which take over 50 us, are split and must not block an event loop.
 LARGE = 2**19
-SMALLEST = 2**18  # of a part; to wake a thread takes as long as to copy half of it
+SMALLEST = 2**18  # bytes of a part; waking a thread takes as long as copying half of them
 
 
 def _nothing(part: object) -> None: ...
 
 
 class ParallelCopy(Generic[P]):
-    """`do` for each of `parts`, by several threads at once and in any order. `run` does it once,
-    or waits for the thread that does; on its own, where no other thread can be had.
+    """Calls `do` for each of `parts`, on several threads concurrently and in any order.
+
+    The first call of `run` does the work, alone if no copy thread can be started; later calls wait.
     """
 
     def __init__(self, parts: Iterable[P], do: Callable[[P], None]) -> None:
@@ -38,7 +39,7 @@ class ParallelCopy(Generic[P]):
         self._do = do
         self._lock = threading.Lock()
         self._begun = self._closed = False
-        self._helpers = 0  # that are at work
+        self._helpers = 0  # copy threads that are at work
         self._over = threading.Event()
         self._error: BaseException | None = None
 
@@ -47,10 +48,10 @@ class ParallelCopy(Generic[P]):
         return self._over.is_set()
 
     def run(self) -> None:
-        """Do it, or wait until another thread has.
+        """Do the work, or wait until another thread has done it.
 
         Raises:
-            The first error of a part; what comes after it is left out.
+            The first error of a part; the parts after it are skipped.
         """
         with self._lock:
             mine, self._begun = not self._begun, True
@@ -70,18 +71,18 @@ class ParallelCopy(Generic[P]):
             self = None  # type: ignore[assignment]  # the traceback holds this frame
 
     def stop(self) -> None:
-        """Leave out the parts that nobody has begun with; wait for those who are at one."""
+        """Skip the parts that have not begun; wait for the threads that are at one."""
         with self._lock:
             begun, self._begun = self._begun, True
             self._parts.clear()
         if begun:
             self._over.wait()
         else:
-            self._do = _nothing  # what it holds goes
+            self._do = _nothing  # releases the arrays that `do` holds
             self._over.set()
 
     def _share(self) -> None:
-        # Not if no thread can be started, at the end of the interpreter.
+        # At interpreter shutdown no thread can be started: this thread does all parts.
         with contextlib.suppress(RuntimeError):
             for _ in range(min(len(self._parts), copy_threads.THREADS) - 1):
                 copy_threads.submit(self._help)
@@ -89,13 +90,13 @@ class ParallelCopy(Generic[P]):
         with self._lock:
             self._closed = True
             at_work = self._helpers
-        # Those that have not begun are not waited for.
+        # Helpers that have not begun are not waited for.
         while at_work and not self._over.is_set():
             try:
                 self._over.wait()
-            except BaseException as stop:  # ^C: they are at it all the same, for a moment
+            except BaseException as stop:  # ^C: the helpers still finish the parts they are at
                 self._fail(stop)
-        self._do = _nothing  # what it holds goes
+        self._do = _nothing  # releases the arrays that `do` holds
         self._over.set()
 
     def _help(self) -> None:
@@ -119,7 +120,7 @@ class ParallelCopy(Generic[P]):
                     return
                 self._do(part)
         except BaseException as error:
-            # Its frames would hold us, who hold the error.
+            # Its frames would hold this object, which holds the error: a reference cycle.
             self._fail(error.with_traceback(None))
 
     def _fail(self, error: BaseException) -> None:
@@ -130,20 +131,21 @@ class ParallelCopy(Generic[P]):
 
 
 def plain(array: HostArray) -> HostArray:
-    """The array without what a subclass makes of it; of bytes, if they lie in a row."""
-    found: HostArray = array.view(np.ndarray)
-    return found.reshape(-1).view(np.uint8) if found.flags.c_contiguous else found
+    """The array as a plain ndarray; as a flat view of bytes, if it is C-contiguous."""
+    base: HostArray = array.view(np.ndarray)
+    return base.reshape(-1).view(np.uint8) if base.flags.c_contiguous else base
 
 
 def part_bytes(nbytes: int, most: int) -> int:
-    """Bytes of a part so that there are enough for all threads, and none has more than `most`."""
+    """Bytes per part, at most `most`, so that there are enough parts for all threads."""
     even = -(-nbytes // (2 * copy_threads.THREADS) // 4096) * 4096
     return min(most, max(SMALLEST, even))
 
 
 def pieces(array: HostArray, most: int) -> Iterator[tuple[int, HostArray]]:
-    """Views of at most `most` bytes, or of one element, and where each begins: as bytes of the
-    array's elements in C order, of which they are a run each.
+    """Views of at most `most` bytes, or of one element, each with its byte offset.
+
+    Each view is one run of the array's elements in C order, in which the offset counts.
     """
     if array.nbytes <= most or array.ndim == 0:
         yield 0, array
@@ -160,13 +162,14 @@ def pieces(array: HostArray, most: int) -> Iterator[tuple[int, HostArray]]:
 
 
 def place(room: HostArray, piece: HostArray) -> None:
-    """Copy a piece into as many bytes."""
+    """Copy the elements of `piece` into `room`, a byte array of the same size."""
     np.copyto(room.view(piece.dtype).reshape(piece.shape), piece)
 
 
 def copying(dst: HostArray, src: HostArray) -> ParallelCopy[tuple[int, HostArray]]:
-    """Copies the elements of `src` to `dst`, of the same shape and dtype, one of which is
-    C-contiguous.
+    """The copy of the elements of `src` to `dst`.
+
+    Both have the same shape and dtype, and at least one is C-contiguous.
     """
     size = part_bytes(src.nbytes, 2**21)
     if not dst.flags.c_contiguous:
@@ -174,14 +177,14 @@ def copying(dst: HostArray, src: HostArray) -> ParallelCopy[tuple[int, HostArray
 
         def scatter(part: tuple[int, HostArray]) -> None:
             offset, piece = part
-            room = flat[offset : offset + piece.nbytes]
-            np.copyto(piece, room.view(piece.dtype).reshape(piece.shape))
+            source = flat[offset : offset + piece.nbytes]
+            np.copyto(piece, source.view(piece.dtype).reshape(piece.shape))
 
         return ParallelCopy(pieces(dst.view(np.ndarray), size), scatter)
-    whole = plain(dst)
+    target = plain(dst)
 
     def gather(part: tuple[int, HostArray]) -> None:
         offset, piece = part
-        place(whole[offset : offset + piece.nbytes], piece)
+        place(target[offset : offset + piece.nbytes], piece)
 
     return ParallelCopy(pieces(plain(src), size), gather)

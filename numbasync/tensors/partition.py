@@ -1,4 +1,4 @@
-"""Partitions: a tensor cut into tiles, one for each block of a launch, or shared out among few."""
+"""Partitions: a tensor cut into tiles, one per block of a launch, or several tiles per block."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Partition(Public):
     """A tensor and the tile that one block of a launch takes of it.
 
     Attributes:
-        tensor: what is cut; the launch writes it in place.
-        tile: extents of one tile, as many as the tensor has axes.
-        grid: tiles along each axis, the last one cut off at the edge.
-        exact: the launch covers every tile; else (`partition_prefix`) at most all of them.
+        tensor: the tensor that is cut; the launch writes it in place.
+        tile: extents of one tile, one per axis of the tensor.
+        grid: number of tiles along each axis; the last tile is cut off at the tensor's edge.
+        exact: the launch must cover every tile; False (`partition_prefix`): it may cover fewer.
         blocks: of a mapped partition (`map`), the blocks that share the tiles; else None.
     """
 
@@ -40,27 +40,27 @@ class Partition(Public):
 
     @property
     def fingerprint(self) -> int:
-        """Equal for equal tiles and blocks, of tensors of equal dtype, layout and shape."""
+        """A number that is equal for equal tiles and blocks, of tensors of equal fingerprint."""
         if self._fingerprint < 0:
             parts = (self.tensor.fingerprint, self.tile, self.exact, self.blocks)
             self._fingerprint = layout.fingerprint(parts)
         return self._fingerprint
 
     def map(self, blocks: int | None = None) -> Partition:
-        """The same tiles with a persistent schedule: few blocks, each of which visits many tiles.
+        """The same tiles with a persistent schedule: few blocks, each of which loops over tiles.
 
         The launch has a grid of (blocks, 1, 1), whatever the tensor's rank. Block b takes the
         tiles b, b + blocks, b + 2 * blocks ..., counted in C order of the tile grid. A `na.Tile`
         is handed to the kernel tile after tile, with a barrier in between; a kernel with a
-        `na.KernelOutput` walks itself. In both, `cuda.blockIdx.x` is the block, not the tile.
+        `na.KernelOutput` loops itself. In both, `cuda.blockIdx.x` is the block, not the tile.
 
         Args:
-            blocks: 1 to the number of tiles; None: one for each multiprocessor of the tensor's
-                device, or for each tile if there are fewer.
+            blocks: 1 to the number of tiles; None: one per multiprocessor of the tensor's device,
+                or one per tile if there are fewer tiles.
 
         Raises:
             ShapeError: `blocks` is out of range or no whole number; the partition is a prefix
-                or mapped already; a meta tensor came without `blocks`.
+                or mapped already; `blocks` is None for a meta tensor.
         """
         if self.blocks is not None:
             raise ShapeError(f"{self!r} is mapped to {self.blocks} blocks already.")
@@ -70,9 +70,9 @@ class Partition(Public):
                 "covered, a mapped one covers all.\n"
                 "Map a view of what is to be covered: t[:n].partition(tile).map(blocks)"
             )
-        made = Partition(self.tensor, self.tile)
-        made.blocks = self._default_blocks() if blocks is None else self._check_blocks(blocks)
-        return made
+        partition = Partition(self.tensor, self.tile)
+        partition.blocks = self._default_blocks() if blocks is None else self._check_blocks(blocks)
+        return partition
 
     def _default_blocks(self) -> int:
         device = self.tensor.device
@@ -85,27 +85,27 @@ class Partition(Public):
 
     def _check_blocks(self, blocks: Any) -> int:
         try:
-            found = operator.index(blocks)
+            count = operator.index(blocks)
         except TypeError:
             raise ShapeError(
                 f"blocks are counted by a whole number, not {blocks!r}.\n"
                 "Write p.map(8); of an operation, op.partition(tile).map(lambda p: p.map(8))."
             ) from None
         tiles = math.prod(self.grid)
-        if found < 1:
-            raise ShapeError(f"a mapped partition has at least 1 block, not {found}.")
-        if found > tiles:
+        if count < 1:
+            raise ShapeError(f"a mapped partition has at least 1 block, not {count}.")
+        if count > tiles:
             raise ShapeError(
-                f"{found} blocks cannot share {tiles} tiles, which is what {self!r} has.\n"
+                f"{count} blocks cannot share {tiles} tiles, which is what {self!r} has.\n"
                 "Write map(), which takes as many as suit the device and at most all tiles."
             )
-        return found
+        return count
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restored, (self.tensor, self.tile, self.exact, self.blocks)
 
     def unpartition(self) -> Tensor:
-        """The tensor."""
+        """The tensor that is cut."""
         return self.tensor
 
     def to_host(self) -> DeviceOp[Any]:
@@ -113,9 +113,9 @@ class Partition(Public):
         return self.tensor.to_host()
 
     def __repr__(self) -> str:
-        kind = "partition" if self.exact else "partition_prefix"
+        name = "partition" if self.exact else "partition_prefix"
         mapped = "" if self.blocks is None else f", mapped to {self.blocks} blocks"
-        return f"<{kind} of {self.tensor!r} into tiles {self.tile}, grid {self.grid}{mapped}>"
+        return f"<{name} of {self.tensor!r} into tiles {self.tile}, grid {self.grid}{mapped}>"
 
 
 def _restored(tensor: Tensor, tile: tuple[int, ...], exact: bool, blocks: int | None) -> Partition:

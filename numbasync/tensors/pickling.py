@@ -1,7 +1,7 @@
-"""Pickling of tensors, and what cannot be pickled.
+"""Pickling of tensors, and the types that refuse to be pickled.
 
-A tensor is pickled as its elements, which are downloaded, and comes back on the receiver's
-current device. From protocol 5 on NumPy hands them over out of band, to who asks for that.
+A tensor is pickled as its elements, which are downloaded, and is restored on the receiver's current
+device. From protocol 5 on NumPy passes the elements out of band, if the pickler asks for that.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from numbasync.tensors.tensor import Tensor
 
 
 def _reduced(tensor: Tensor) -> tuple[Any, ...]:
-    """Blocks the thread until the elements are here.
+    """The pickled form of a tensor; blocks the thread until the elements are on the host.
 
     Raises:
-        MovedError: it was moved.
+        MovedError: the tensor was moved.
         ReentrancyError: this thread is enqueuing an operation, or a graph.
     """
     if tensor.device is None:

@@ -1,10 +1,10 @@
-"""Large copies from and to the host: what threads do that copy, while an event loop turns.
+"""Large host copies, done by the copy threads while an event loop turns.
 
-Elements of a host array that is uploaded pass through the ring. A chunk is on its way to the
-device as soon as it is full, so filling the next ones and the device's own copying go on at the
-same time. To do so is a `Prerequisite`: an event loop turns meanwhile. Who does not wait for the
-operation may change the array at once, so for such callers it is done on the spot, by the same
-threads.
+An upload of a large host array passes through the staging ring. Each chunk is uploaded as soon as
+it is full, so that filling the next chunks overlaps with the device's own copies. The staging is a
+`Prerequisite`, during which an event loop turns. A caller that does not wait for the operation may
+change the array right after submitting it, so the staging then blocks the caller, with the same
+copy threads.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _BYTES = np.dtype(np.uint8)
 
 
 class HostStaging:
-    """A preparation: elements of a host array are copied to where the caller cannot change them.
+    """A prerequisite: copies host elements to memory that the caller cannot change.
 
     Attributes:
-        aside: the same, for a thread that may wait for chunks of the ring to come back.
-        is_shared: others may need it as well as the operation that does it.
+        aside: the copy itself, for a thread that may wait until the ring's chunks are free again.
+        is_shared: other operations may need the staging as well as the one that started it.
     """
 
     def __init__(self, work: ParallelCopy[Any], patience: Deadline | None = None) -> None:
@@ -47,41 +47,42 @@ class HostStaging:
         self._patience = patience
 
     def run(self) -> None:
-        """Do it, or wait until another thread has; hardly waiting for the device."""
+        """Stage the elements, or wait until another thread has; hardly waits for the device."""
         if self._patience is not None:
             self._patience.expedite()
         self.aside.run()
 
     def future(self, if_closed: Callable[[], object]) -> asyncio.Future[BaseException | None]:
-        """The same by a thread that copies, while the running loop turns; see `beside`."""
+        """Stage the elements on a copy thread, while the running loop turns; see `on_worker`."""
         submit = partial(copy_threads.submit_with_result, partial(attempt, self.aside))
         return on_worker(submit, self, if_closed)
 
     def stop(self) -> None:
-        """Leave out what has not been read yet; wait until no thread reads any more."""
+        """Skip the parts that have not been read; wait until no thread reads the array any more."""
         if self._patience is not None:
             self._patience.expedite()
         self.aside.stop()
 
 
 def read(ctx: Context, need: HostStaging) -> Generator[Prerequisite, None, None]:
-    """Steps: while the loop turns if the caller waits for the operation, else on the spot."""
-    whole = ctx.root
-    if not whole.awaited:
+    """Steps that stage: as a prerequisite if the caller awaits the operation, else blocking."""
+    root = ctx.root
+    if not root.awaited:
         need.run()
         return
-    whole.reading = need
-    need.is_shared = ctx is not whole
+    root.reading = need
+    need.is_shared = ctx is not root
     try:
         yield need
     finally:
-        whole.reading = None
+        root.reading = None
 
 
 class StagedCopyBack:
-    """What the device has copied to the host, on its way to where the caller wants it: once the
-    device is through, by whoever settles the submission; or, while the caller waits for it, by
-    the threads that copy.
+    """The host's copy of downloaded elements, from page-locked memory to the caller's array.
+
+    The copy runs once the device is done: on the thread that retires the submission, or, while
+    the caller waits for the submission, on the copy threads.
     """
 
     def __init__(self, dst: HostArray, src: HostArray, awaited: bool) -> None:
@@ -90,27 +91,27 @@ class StagedCopyBack:
         self._there = False
 
     def settle(self) -> None:
-        """The device is through."""
+        """Start the copy; called when the device is done, as the submission is retired."""
         self._there = True
         if self._awaited:
-            with suppress(RuntimeError):  # no thread can be started; then who waits does it
+            with suppress(RuntimeError):  # no thread can be started; the waiting caller copies
                 copy_threads.submit(self._try)
         else:
             self._work.run()
 
     def detach(self) -> None:
-        """The caller does not wait any more: what has begun is done when it goes on."""
+        """The caller stops waiting: finish a copy that may have begun before the caller goes on."""
         self._awaited = False
         if self._there:
             self._try()
 
     @property
     def is_pending(self) -> bool:
-        """Whether the device is through and the elements are not where they are to be."""
+        """Whether the device is done and the elements are not yet in the caller's array."""
         return self._there and not self._work.is_over
 
     def run(self) -> None:
-        """Do what is left, once the device is through; or raise what it failed with."""
+        """Finish the copy, if the device is done; raises the copy's own error."""
         try:
             if self._there:
                 self._work.run()
@@ -118,7 +119,7 @@ class StagedCopyBack:
             self = None  # type: ignore[assignment]  # the traceback holds this frame
 
     def wait(self) -> Generator[Any, None, None]:
-        """`run` by other threads, while the loop turns. Errors come with the result."""
+        """`run` on a copy thread, while the loop turns. Errors are raised with the result."""
         if self.is_pending:
             with suppress(RuntimeError):
                 yield from asyncio.wrap_future(copy_threads.submit_with_result(self._try))
@@ -129,18 +130,20 @@ class StagedCopyBack:
 
 
 def is_large(array: HostArray) -> bool:
-    """Whether its elements are to be copied by several threads."""
+    """Whether several threads are to copy the array."""
     return array.nbytes > parallel_copy.LARGE
 
 
 def held(device: Device, nbytes: int) -> int:
-    """Page-locked bytes that an upload of so many holds at once."""
+    """Page-locked bytes that an upload of `nbytes` holds at any time."""
     return min(nbytes, device.ring.nbytes) if nbytes > parallel_copy.LARGE else nbytes
 
 
 class Staging:
-    """Host elements on their way into new device memory, which nobody else knows yet: pieces of
-    the copy may be enqueued in any order, with work of others in between.
+    """An upload of host elements through the ring into new device memory.
+
+    No other operation uses the memory yet, so the pieces may be enqueued in any order, with other
+    operations' work in between.
     """
 
     def __init__(self, ctx: Context, storage: Storage, array: HostArray) -> None:
@@ -159,20 +162,20 @@ class Staging:
     def _stage(self, part: tuple[int, HostArray]) -> None:
         offset, piece = part
         ring = self._ring
-        fits = piece.nbytes <= ring.CHUNK  # a structure may be larger
+        fits = piece.nbytes <= ring.CHUNK  # a single structure may be larger
         chunk = ring.take(self._patience) if fits else None
         if chunk is None:
             self._enqueue(self._block(piece.nbytes), offset, piece)
             return
-        told = False
+        enqueued = False
         try:
-            room = chunk.memory[: piece.nbytes]
-            parallel_copy.place(room, piece)
-            told = True
-            self._copy(room, offset)
+            target = chunk.memory[: piece.nbytes]
+            parallel_copy.place(target, piece)
+            enqueued = True
+            self._copy(target, offset)
             ring.enqueued(chunk, self._ctx.stream.backend)
         except BaseException:
-            if told:  # the device may copy from it, and nobody can tell when it has
+            if enqueued:  # the device may still copy from the chunk, and its end is unknown
                 self._ctx.submission.retain(ring.until_dropped(chunk))
             else:
                 ring.give(chunk)
@@ -183,13 +186,13 @@ class Staging:
         self._copy(room, offset)
 
     def _copy(self, room: HostArray, offset: int) -> None:
-        made = self._ctx.device.backend.array(
+        destination = self._ctx.device.backend.array(
             self._storage.memory, offset, (room.nbytes,), (1,), _BYTES
         )
-        self._queue.upload(made, room)
+        self._queue.upload(destination, room)
 
     def _block(self, nbytes: int) -> HostArray:
-        """Page-locked memory besides the ring, which is held up by a stream that does not move."""
+        """Page-locked memory outside the ring, whose chunks a stalled stream may hold."""
         block = self._ctx.device.backend.host_buffer(nbytes)
         with self._lock:
             self._ctx.submission.nbytes += nbytes

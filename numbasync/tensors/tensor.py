@@ -1,7 +1,7 @@
 """Tensors: typed, shaped views of device storage, and the copies that move them.
 
-A tensor holds no stream and does no work. What is done with it is an operation; what it
-shares with other views is its storage, which remembers who used it last.
+A tensor holds no stream and does no work: all work on a tensor is an operation. Views of the same
+memory share one storage, which holds the access record (its last writer and its latest readers).
 """
 
 from __future__ import annotations
@@ -42,21 +42,21 @@ from numbasync.tensors.host_arrays import check_destination, plain
 from numbasync.tensors.partition import Partition
 from numbasync.tensors.pinned import direct
 
-_moving = threading.RLock()  # two threads must not both become the only holder
+_moving = threading.RLock()  # two threads must not both become the only holder of a storage
 
 
 class Tensor(Copied, Lending, ArrayMethods, Public):
-    """An array in device memory. Operations such as `na.zeros` give one.
+    """An array in device memory. Operations such as `na.zeros` return tensors.
 
     Attributes:
         shape, dtype, ndim, size, nbytes: as in NumPy.
         strides: bytes between neighbours along each axis.
-        device: where it is; None for a tensor of `na.meta`, which has no memory.
-        source: another library's array, of whose memory it was made; None for one of its own.
-        own_storage: `storage`, if it has not moved and is no tensor of `na.meta`; else None.
-        own_handle: `handle`, if it has been asked for; else None.
+        device: the device that holds the memory; None for a tensor of `na.meta`, which has none.
+        source: the array of another library whose memory the tensor uses, or None.
+        own_storage: `storage`; None if the tensor was moved by `take()` or is one of `na.meta`.
+        own_handle: `handle`, once it has been requested; None before.
 
-    It has `__dlpack__` and `__dlpack_device__`, on a GPU also `__cuda_array_interface__`.
+    A tensor has `__dlpack__` and `__dlpack_device__`, on a GPU also `__cuda_array_interface__`.
     """
 
     __slots__ = (
@@ -79,7 +79,7 @@ class Tensor(Copied, Lending, ArrayMethods, Public):
         self._layout = at
         self.own_storage = storage
         self.own_handle: protocols.Array | None = None
-        self._kind: ArraySpec | None = None  # of one that fills its storage
+        self._kind: ArraySpec | None = None  # set only if the tensor fills its storage
         self._key: protocols.ArrayKey | None = None
         self._fingerprint = -1
         self._former: tuple[weakref.ref[Storage], int] | None = None
@@ -90,18 +90,18 @@ class Tensor(Copied, Lending, ArrayMethods, Public):
     def allocate(
         ctx: Context, shape: layout.Shape, dtype: np.dtype[Any], scratch: bool = False
     ) -> Tensor:
-        """An uninitialised tensor for work enqueued with `ctx`; `scratch`: nobody else sees it."""
-        kind = ArraySpec(shape, dtype)
-        return Tensor.of(ctx.device, (ctx.scratch if scratch else ctx.alloc)(kind.nbytes), kind)
+        """An uninitialised tensor for work of `ctx`; `scratch`: a temporary of the operation."""
+        spec = ArraySpec(shape, dtype)
+        return Tensor.of(ctx.device, (ctx.scratch if scratch else ctx.alloc)(spec.nbytes), spec)
 
     @staticmethod
     def of(device: Device, storage: Storage, kind: ArraySpec) -> Tensor:
-        """The tensor that fills a new storage."""
-        made = Tensor(device, storage, kind.at, kind.dtype)
-        made._kind = kind
-        return made
+        """The tensor that fills the whole of a new storage."""
+        tensor = Tensor(device, storage, kind.at, kind.dtype)
+        tensor._kind = kind
+        return tensor
 
-    # --- what it is ---
+    # --- properties ---
 
     @property
     def strides(self) -> layout.Shape:
@@ -126,16 +126,16 @@ class Tensor(Copied, Lending, ArrayMethods, Public):
 
     @property
     def is_readonly(self) -> bool:
-        """Whether the library that it comes from forbids writing to it."""
+        """Whether the library that lends the memory forbids writing to it."""
         return self.source is not None and self.source.export.readonly
 
     @property
     def storage(self) -> Storage:
-        """What it shares with its views.
+        """The storage, which the tensor shares with its views.
 
         Raises:
-            MovedError: `take()` has moved it to another handle.
-            StateError: it is a tensor of `na.meta` and has none.
+            MovedError: `take()` moved it; operations that were queued before still get it.
+            StateError: the tensor is one of `na.meta` and has no storage.
         """
         if self.own_storage is None:
             if self.device is None:
@@ -155,16 +155,16 @@ class Tensor(Copied, Lending, ArrayMethods, Public):
 
     @property
     def storage_id(self) -> int:
-        """If it differs, the tensors have no memory in common; of itself only, for one without."""
+        """Tensors of different ids share no memory; without storage, the id is the tensor's own."""
         storage = self.own_storage
         return id(self) if storage is None else storage.identity
 
     @property
     def handle(self) -> protocols.Array:
-        """The device's own description of this array."""
+        """The backend's description of this array, made on first use."""
         if self.own_handle is None or self.own_storage is None:
             storage, device = self.storage, self.device
-            assert device is not None  # it has storage
+            assert device is not None  # a tensor with storage has a device
             offset, shape, strides = self._layout
             self.own_handle = device.backend.array(
                 storage.memory, offset, shape, strides, self.dtype
@@ -173,19 +173,19 @@ class Tensor(Copied, Lending, ArrayMethods, Public):
 
     @property
     def key(self) -> protocols.ArrayKey:
-        """This array's part of a compiled kernel's key: nothing of its extents."""
+        """This array's part of a compiled kernel's key; the extents are not in it."""
         if self._key is None:
-            kind = self._kind
-            self._key = array_key(self._layout, self.dtype) if kind is None else kind.key
+            spec = self._kind
+            self._key = array_key(self._layout, self.dtype) if spec is None else spec.key
         return self._key
 
     @property
     def fingerprint(self) -> int:
         """Equal for tensors of equal dtype, layout and shape."""
         if self._fingerprint < 0:
-            kind = self._kind
+            spec = self._kind
             self._fingerprint = (
-                layout.fingerprint((self.key, self.shape)) if kind is None else kind.fingerprint
+                layout.fingerprint((self.key, self.shape)) if spec is None else spec.fingerprint
             )
         return self._fingerprint
 
@@ -196,7 +196,7 @@ class Tensor(Copied, Lending, ArrayMethods, Public):
         return Tensor(self.device, storage, at, dtype or self.dtype, self.source)
 
     def __getitem__(self, key: Any) -> Tensor:
-        """A view, without a copy: integers, slices, `...` and None."""
+        """A view, without a copy. `key` holds integers, slices, `...` and None."""
         return self._view(layout.index(self._layout, key, self.dtype.itemsize))
 
     def __len__(self) -> int:
@@ -209,39 +209,39 @@ class Tensor(Copied, Lending, ArrayMethods, Public):
 
     def reshape(self, *shape: Any) -> Tensor:
         """A view with another shape of the same size; one extent may be -1."""
-        wish = shape[0] if len(shape) == 1 else shape
-        return self._view(layout.reshape(self._layout, wish, self.dtype.itemsize))
+        requested = shape[0] if len(shape) == 1 else shape
+        return self._view(layout.reshape(self._layout, requested, self.dtype.itemsize))
 
     def reinterpret(self, dtype: Any) -> Tensor:
         """A view of the same bytes as elements of another type."""
-        new = layout.check_dtype(dtype)
-        return self._view(layout.reinterpret(self._layout, self.dtype.itemsize, new.itemsize), new)
+        to = layout.check_dtype(dtype)
+        return self._view(layout.reinterpret(self._layout, self.dtype.itemsize, to.itemsize), to)
 
     def same_elements(self, other: Tensor) -> bool:
-        """Whether it is the same view of the same storage."""
+        """Whether `other` is the same view of the same storage."""
         return self.storage is other.storage and self._layout == other._layout
 
     def partition(self, tile: int | tuple[int, ...]) -> Partition:
-        """Cut into tiles, one a block; a launch writes the tensor in place."""
+        """The tensor cut into tiles, one per block; a launch writes the tensor in place."""
         return Partition(self, tile)
 
     def partition_prefix(self, tile: int | tuple[int, ...]) -> Partition:
-        """`partition` for a launch whose grid may cover less; the rest is not touched."""
+        """`partition` for a launch whose grid may cover fewer tiles; the rest is not touched."""
         return Partition(self, tile, exact=False)
 
     # --- ownership ---
 
     def take(self) -> Tensor:
-        """Move to a new handle; this one then raises MovedError."""
+        """Move the storage to a new handle; this one then raises MovedError."""
         moved = Tensor(self.device, self.storage, self._layout, self.dtype, self.source)
         moment = submission_queue.now(keep=self.storage)
-        if moment is not None:  # what stands in line was submitted while this was the handle
+        if moment is not None:  # queued operations were submitted while this was the handle
             self._former = weakref.ref(self.storage), moment
         self._let_go()
         return moved
 
     def shared(self) -> SharedTensor:
-        """A handle that many may hold and nobody writes while they do."""
+        """A handle for several readers; no launch may write the tensor while they hold it."""
         return SharedTensor(self._view(self._layout))
 
     def _let_go(self) -> None:
@@ -257,19 +257,19 @@ class Tensor(Copied, Lending, ArrayMethods, Public):
     # --- copies ---
 
     def to_host(self) -> DeviceOp[HostArray]:
-        """An operation that gives the elements as a new NumPy array."""
+        """An operation that returns the elements as a new NumPy array."""
         return ToHost(self)
 
     def dup(self) -> DeviceOp[Tensor]:
-        """An operation that gives a contiguous copy in storage of its own."""
+        """An operation that returns a contiguous copy in storage of its own."""
         return Convert(self, self.dtype)
 
     def copy_from(self, src: Tensor | SharedTensor | HostArray) -> DeviceOp[Tensor]:
-        """An operation that copies the elements of `src` here; see `memcpy`."""
+        """An operation that copies the elements of `src` into this tensor; see `memcpy`."""
         return memcpy(self, src)
 
     def copy_to(self, dst: Tensor | HostArray) -> DeviceOp[Any]:
-        """An operation that copies the elements to `dst`, which it gives; see `memcpy`."""
+        """An operation that copies the elements to `dst` and returns `dst`; see `memcpy`."""
         return memcpy(dst, self)
 
     def __array__(self, *args: Any, **kwargs: Any) -> HostArray:
@@ -279,13 +279,13 @@ class Tensor(Copied, Lending, ArrayMethods, Public):
         )
 
     def __getattr__(self, name: str) -> Any:
-        # Only where the device has it, so that `hasattr` tells the truth.
+        # Only the protocols that the device supports, so that `hasattr` is right.
         export = PROTOCOLS.get(name)
         if export is not None and self.device is not None and self.own_storage is not None:
             storage = self.own_storage
-            loan = self.device.backend.lend(self.handle, storage.memory, storage)
-            if name in loan.protocols:
-                return export(self, loan)
+            lent = self.device.backend.lend(self.handle, storage.memory, storage)
+            if name in lent.protocols:
+                return export(self, lent)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __repr__(self) -> str:
@@ -295,7 +295,7 @@ class Tensor(Copied, Lending, ArrayMethods, Public):
 
 
 class SharedTensor(NoOperators, Public):
-    """A tensor that several tasks read. Passed to a kernel, the same object comes back."""
+    """A tensor that several tasks read. A kernel call with it as an input returns this object."""
 
     __slots__ = ("tensor",)
 
@@ -315,23 +315,23 @@ class SharedTensor(NoOperators, Public):
         return self.tensor.device
 
     def __getitem__(self, key: Any) -> SharedTensor:
-        """A view, which counts as a holder."""
+        """A shared view; the view counts as one more holder of the storage."""
         return SharedTensor(self.tensor[key])
 
     def to_host(self) -> DeviceOp[HostArray]:
-        """An operation that gives the elements as a new NumPy array."""
+        """An operation that returns the elements as a new NumPy array."""
         return self.tensor.to_host()
 
     def dup(self) -> DeviceOp[Tensor]:
-        """An operation that gives a copy that nobody shares."""
+        """An operation that returns an unshared copy."""
         return self.tensor.dup()
 
     def partition(self, tile: int | tuple[int, ...]) -> Partition:
-        """A partition to write to, for the only holder of the storage, which it becomes:
-        this handle has moved.
+        """A partition to write to. The partition becomes the only holder of the storage, and this
+        handle is moved.
 
         Raises:
-            MovedError: it has moved before.
+            MovedError: this handle was moved before.
             SharedStorageError: other tensors or views of the same storage are alive.
         """
         with _moving:
@@ -342,19 +342,19 @@ class SharedTensor(NoOperators, Public):
                     f"{others} other tensors or views hold the storage of {self!r}.\n"
                     "Drop them first, or write to a copy: (await s.dup()).partition(...)"
                 )
-            made = Partition(self.tensor, tile)
-            made.tensor = self.tensor.take()  # only now: a wrong tile changes nothing
-            return made
+            partition = Partition(self.tensor, tile)
+            partition.tensor = self.tensor.take()  # only now: a wrong tile changes nothing
+            return partition
 
     def __repr__(self) -> str:
         return f"<SharedTensor {self.shape} {self.dtype}>"
 
 
 def writable(t: Tensor, what: str) -> Tensor:
-    """`t`, if it may be written to.
+    """`t`, checked to be writable.
 
     Raises:
-        OperationError: its library lends it for reading only.
+        OperationError: the library that owns the memory lends it for reading only.
     """
     if t.is_readonly:
         raise OperationError(
@@ -365,13 +365,13 @@ def writable(t: Tensor, what: str) -> Tensor:
 
 
 def memcpy(dst: Tensor | HostArray, src: Tensor | HostArray | SharedTensor) -> DeviceOp[Any]:
-    """Copy elements between tensors, or between a tensor and a NumPy array; gives `dst`.
+    """An operation that copies elements between tensors, or between a tensor and a NumPy array.
 
-    A NumPy source is read when the operation is enqueued; a NumPy destination is written
-    when it is done.
+    The operation returns `dst`. A NumPy source is read when the operation is enqueued; a NumPy
+    destination is written when the operation is done.
 
     Raises:
-        ShapeError, DTypeError: now, if the shapes or the dtypes differ.
+        ShapeError, DTypeError: the shapes or the dtypes differ; raised by this call.
     """
     src = src.tensor if isinstance(src, SharedTensor) else plain(src)
     for name, side in (("dst", dst), ("src", src)):
