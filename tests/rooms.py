@@ -27,8 +27,7 @@ MUTUAL = (
     {"device.device", "device.event", "device.in_flight", "device.policies", "device.stream",
      "device.submission"},
     {"ops.op", "ops.operands", "ops.value_methods"},
-    {"tensors.array_methods", "tensors.copies", "tensors.copy_ops", "tensors.export_array",
-     "tensors.partition", "tensors.tensor"},
+    {"tensors.partition", "tensors.tensor"},
     {"graphs.graph", "graphs.scope"},
 )  # fmt: skip
 

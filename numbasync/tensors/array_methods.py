@@ -8,18 +8,18 @@ They raise an error that says what to write instead. Without that error `t == u`
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import numpy as np
 
 from numbasync import layout
 from numbasync.errors import OperationError, ShapeError
 from numbasync.layout import Layout
+from numbasync.tensors.array import DeviceArray
 from numbasync.tensors.copy_ops import Convert, Item
 
 if TYPE_CHECKING:
     from numbasync.ops.op import DeviceOp
-    from numbasync.tensors.tensor import Tensor
 
 
 def _binary(symbol: str, reflected: bool = False) -> Callable[[Any, Any], Any]:
@@ -104,33 +104,21 @@ class NoOperators:
             )
 
 
-class ArrayMethods(NoOperators):
+class ArrayMethods(DeviceArray, NoOperators):
     """Methods of a tensor that have NumPy's names."""
 
     __slots__ = ()
 
-    if TYPE_CHECKING:
-        dtype: np.dtype[Any]
-        shape: layout.Shape
-        _layout: Layout
-
-    def _view(self, at: Layout, dtype: np.dtype[Any] | None = None) -> Tensor:
-        raise NotImplementedError
-
     @property
-    def T(self) -> Tensor:
+    def T(self) -> Self:
         """A view with the axes in reverse order; no copy."""
         offset, shape, strides = self._layout
         return self._view(Layout(offset, shape[::-1], strides[::-1]))
 
-    def spread(self, shape: layout.Shape) -> Tensor:
-        """A view of a one-element tensor, broadcast to `shape` with strides of 0."""
-        return self._view(Layout(self._layout.offset, shape, (0,) * len(shape)))
-
-    def astype(self, dtype: Any) -> DeviceOp[Tensor]:
+    def astype(self, dtype: Any) -> DeviceOp[Self]:
         """An operation that returns a contiguous copy in another dtype; see `convert`."""
         layout.check_dtype(self.dtype)  # a structure is not converted
-        return Convert(cast("Tensor", self), layout.check_dtype(dtype))
+        return Convert(self, layout.check_dtype(dtype))
 
     def item(self) -> DeviceOp[Any]:
         """An operation that returns the only element as a Python number.
@@ -146,4 +134,4 @@ class ArrayMethods(NoOperators):
                 f"item() is of one element, not of {self!r}.\n"
                 "Take one, await t[0, 0].item(), or all of them: array = await t.to_host()"
             )
-        return Item(cast("Tensor", self))
+        return Item(self)

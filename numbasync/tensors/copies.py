@@ -19,7 +19,7 @@ from numbasync.tensors.pinned import direct, sharing
 from numbasync.tensors.staging import HostStaging, StagedCopyBack, Staging, held, is_large, read
 
 if TYPE_CHECKING:
-    from numbasync.tensors.tensor import Tensor
+    from numbasync.tensors.array import DeviceArray
 
 HostArray: TypeAlias = np.ndarray[Any, Any]
 
@@ -34,7 +34,7 @@ def stage(ctx: Context, array: HostArray) -> HostArray:
     return staged
 
 
-def order(ctx: Context, *tensors: Tensor) -> None:
+def order(ctx: Context, *tensors: DeviceArray) -> None:
     """Order the work enqueued from now on after the work that other libraries have enqueued for
     those of `tensors` that they lend.
 
@@ -46,7 +46,7 @@ def order(ctx: Context, *tensors: Tensor) -> None:
             ctx.order(tensor.source)
 
 
-def upload(ctx: Context, dst: Tensor, array: HostArray) -> None:
+def upload(ctx: Context, dst: DeviceArray, array: HostArray) -> None:
     """Enqueue a copy of host elements into a tensor that the device's uploads can write directly.
 
     The elements are read now; those of page-locked memory (`na.pinned`) when the copy runs.
@@ -62,7 +62,7 @@ def upload(ctx: Context, dst: Tensor, array: HostArray) -> None:
             ctx.queue.upload(dst.handle, source)
 
 
-def upload_new(ctx: Context, dst: Tensor, array: HostArray) -> Steps[None]:
+def upload_new(ctx: Context, dst: DeviceArray, array: HostArray) -> Steps[None]:
     """`upload` into a new, contiguous tensor, which no other operation uses yet."""
     if not is_large(array) or direct(array) is not None or ctx.records:
         upload(ctx, dst, array)
@@ -70,7 +70,7 @@ def upload_new(ctx: Context, dst: Tensor, array: HostArray) -> Steps[None]:
         yield from read(ctx, Staging(ctx, dst.storage, array).reading)
 
 
-def upload_at_once(ctx: Context, dst: Tensor, array: HostArray) -> Steps[None]:
+def upload_at_once(ctx: Context, dst: DeviceArray, array: HostArray) -> Steps[None]:
     """`upload` of a large array by one device copy: the whole array is staged first."""
     staged: HostArray = ctx.host_buffer(array.nbytes).view(array.dtype).reshape(array.shape)
     yield from read(ctx, HostStaging(copying(staged, array)))
@@ -80,7 +80,7 @@ def upload_at_once(ctx: Context, dst: Tensor, array: HostArray) -> Steps[None]:
         ctx.queue.upload(dst.handle, staged)
 
 
-def copy(ctx: Context, dst: Tensor, src: Tensor) -> Steps[None]:
+def copy(ctx: Context, dst: DeviceArray, src: DeviceArray) -> Steps[None]:
     """Enqueue an element-wise copy between tensors of equal shape; dtypes are converted."""
     if dst.size == 0:
         return
@@ -100,7 +100,7 @@ def copy(ctx: Context, dst: Tensor, src: Tensor) -> Steps[None]:
         ctx.queue.copy(dst.handle, src.handle)
 
 
-def upload_any(ctx: Context, dst: Tensor, array: HostArray) -> Steps[None]:
+def upload_any(ctx: Context, dst: DeviceArray, array: HostArray) -> Steps[None]:
     """`upload` into a tensor of any layout."""
     if dst.size == 0:
         return
@@ -128,7 +128,7 @@ def upload_any(ctx: Context, dst: Tensor, array: HostArray) -> Steps[None]:
     yield from copy(ctx, dst, packed)
 
 
-def fill(ctx: Context, dst: Tensor, value: np.generic) -> Steps[None]:
+def fill(ctx: Context, dst: DeviceArray, value: np.generic) -> Steps[None]:
     """Enqueue work that sets every element to `value`, a scalar of the tensor's dtype."""
     if dst.size == 0:
         return
@@ -144,7 +144,7 @@ def fill(ctx: Context, dst: Tensor, value: np.generic) -> Steps[None]:
     yield from copy(ctx, dst, scalar.spread(dst.shape))
 
 
-def download(ctx: Context, src: Tensor, out: HostArray | None = None) -> Steps[HostArray]:
+def download(ctx: Context, src: DeviceArray, out: HostArray | None = None) -> Steps[HostArray]:
     """Enqueue a copy to the host. The returned array is filled once the submission is done.
 
     Without `out`, the returned array is a view of the page-locked memory that the device writes.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -14,14 +14,14 @@ from numbasync.errors import NotAGraphNodeError
 from numbasync.ops.context import Context
 from numbasync.ops.deferred_value import Later
 from numbasync.ops.op import DeviceOp, Steps
+from numbasync.tensors.array import DeviceArray
 from numbasync.tensors.copies import HostArray, copy, download, upload_any
 from numbasync.tensors.parallel_copy import LARGE
 
-if TYPE_CHECKING:
-    from numbasync.tensors.tensor import Tensor
+A = TypeVar("A", bound=DeviceArray)
 
 
-def operands_of(*tensors: Tensor) -> frozenset[int] | None:
+def operands_of(*tensors: DeviceArray) -> frozenset[int] | None:
     """The value of `DeviceOp.operands()` for an operation that uses only these tensors and new
     memory: the ids of their storages, or None if they cannot be known before it runs.
     """
@@ -40,7 +40,7 @@ class ToHost(DeviceOp[HostArray]):
     has_fast_path = True
     _array: HostArray | None = None
 
-    def __init__(self, tensor: Tensor) -> None:
+    def __init__(self, tensor: DeviceArray) -> None:
         self._site = call_site(2)
         self._tensor = tensor
 
@@ -89,7 +89,7 @@ class ToHost(DeviceOp[HostArray]):
 class Item(DeviceOp[Any]):
     """Copies the only element of a tensor to the host, as a Python number."""
 
-    def __init__(self, tensor: Tensor) -> None:
+    def __init__(self, tensor: DeviceArray) -> None:
         self._tensor = tensor
 
     def steps(self, ctx: Context) -> Steps[Any]:
@@ -106,10 +106,10 @@ class Item(DeviceOp[Any]):
         return f"item({self._tensor.shape})"
 
 
-class Convert(DeviceOp["Tensor"]):
+class Convert(DeviceOp[A], Generic[A]):
     """Copies a tensor to a new contiguous one, converted to a dtype."""
 
-    def __init__(self, tensor: Tensor, dtype: np.dtype[Any]) -> None:
+    def __init__(self, tensor: A, dtype: np.dtype[Any]) -> None:
         self._site = call_site(2)
         self._tensor = tensor
         self._dtype = dtype
@@ -117,7 +117,7 @@ class Convert(DeviceOp["Tensor"]):
     def operands(self) -> frozenset[int] | None:
         return operands_of(self._tensor)
 
-    def steps(self, ctx: Context) -> Steps[Tensor]:
+    def steps(self, ctx: Context) -> Steps[A]:
         yield from ctx.room(self._tensor.size * self._dtype.itemsize)
         tensor = type(self._tensor).allocate(ctx, self._tensor.shape, self._dtype)
         yield from copy(ctx, tensor, self._tensor)
@@ -130,7 +130,7 @@ class Convert(DeviceOp["Tensor"]):
 class Memcpy(DeviceOp[Any]):
     """Copies the elements of one array into another, in place."""
 
-    def __init__(self, dst: Tensor | HostArray, src: Tensor | HostArray) -> None:
+    def __init__(self, dst: DeviceArray | HostArray, src: DeviceArray | HostArray) -> None:
         self._site = call_site(2)
         self._dst = dst
         self._src = src

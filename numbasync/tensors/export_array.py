@@ -16,10 +16,10 @@ from numbasync.device.submission import Submission
 from numbasync.ops.reentrancy import exclusive
 
 if TYPE_CHECKING:
-    from numbasync.tensors.tensor import Tensor
+    from numbasync.tensors.array import DeviceArray
 
 
-def _users(tensor: Tensor, loan: protocols.Export) -> list[protocols.Stream]:
+def _users(tensor: DeviceArray, loan: protocols.Export) -> list[protocols.Stream]:
     """The streams whose work a consumer must wait for, readers included: it may write.
 
     Operations in this thread's submission queue, behind a compilation, are submitted first.
@@ -42,12 +42,12 @@ def _users(tensor: Tensor, loan: protocols.Export) -> list[protocols.Stream]:
         return [s.backend for s in streams if loan.waits or s.device is device]
 
 
-def _interface(tensor: Tensor, loan: protocols.Export) -> dict[str, Any]:
+def _interface(tensor: DeviceArray, loan: protocols.Export) -> dict[str, Any]:
     address_map.note(tensor.storage)
     return loan.interface(_users(tensor, loan), tensor.source)
 
 
-def _dlpack(tensor: Tensor, loan: protocols.Export) -> Callable[..., object]:
+def _dlpack(tensor: DeviceArray, loan: protocols.Export) -> Callable[..., object]:
     def lend(
         *,
         stream: int | None = None,
@@ -83,7 +83,7 @@ class Lending:
 
 
 # Attributes that a tensor has if its device exports them, each made of the tensor and its Export.
-PROTOCOLS: dict[str, Callable[[Tensor, protocols.Export], Any]] = {
+PROTOCOLS: dict[str, Callable[[DeviceArray, protocols.Export], Any]] = {
     "__cuda_array_interface__": _interface,
     "__dlpack__": _dlpack,
     "__dlpack_device__": lambda _, loan: loan.dlpack_device,

@@ -6,7 +6,6 @@ memory share one storage, which holds the access record (its last writer and its
 
 from __future__ import annotations
 
-import math
 import threading
 import weakref
 from collections.abc import Iterator
@@ -15,26 +14,19 @@ from typing import Any
 import numpy as np
 
 from numbasync import layout
-from numbasync.backend import protocols
 from numbasync.device.device import Device
-from numbasync.device.storage import Storage
 from numbasync.errors import (
     DTypeError,
-    MovedError,
     OperationError,
     ShapeError,
     SharedStorageError,
-    StateError,
 )
-from numbasync.layout import Layout
 from numbasync.ops import submission_queue
-from numbasync.ops.context import Context
 from numbasync.ops.op import DeviceOp
 from numbasync.ops.operands import suppress_unused_warnings
 from numbasync.ops.pickling import Copied
 from numbasync.public import Public
 from numbasync.tensors.array_methods import ArrayMethods, NoOperators
-from numbasync.tensors.array_spec import ArraySpec, array_key
 from numbasync.tensors.copies import HostArray
 from numbasync.tensors.copy_ops import Convert, Memcpy, ToHost
 from numbasync.tensors.export_array import PROTOCOLS, Lending
@@ -45,7 +37,7 @@ from numbasync.tensors.pinned import direct
 _moving = threading.RLock()  # two threads must not both become the only holder of a storage
 
 
-class Tensor(Copied, Lending, ArrayMethods, Public):
+class Tensor(ArrayMethods, Copied, Lending, Public):
     """An array in device memory. Operations such as `na.zeros` return tensors.
 
     Attributes:
@@ -59,141 +51,9 @@ class Tensor(Copied, Lending, ArrayMethods, Public):
     A tensor has `__dlpack__` and `__dlpack_device__`, on a GPU also `__cuda_array_interface__`.
     """
 
-    __slots__ = (
-        "__weakref__", "_fingerprint", "_former", "_key", "_kind", "_layout", "device", "dtype",
-        "own_handle", "own_storage", "shape", "source",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        device: Device | None,
-        storage: Storage | None,
-        at: Layout,
-        dtype: np.dtype[Any],
-        source: protocols.Foreign | None = None,
-    ) -> None:
-        self.device = device
-        self.source = source
-        self.dtype = dtype
-        self.shape = at.shape
-        self._layout = at
-        self.own_storage = storage
-        self.own_handle: protocols.Array | None = None
-        self._kind: ArraySpec | None = None  # set only if the tensor fills its storage
-        self._key: protocols.ArrayKey | None = None
-        self._fingerprint = -1
-        self._former: tuple[weakref.ref[Storage], int] | None = None
-        if storage is not None:
-            storage.holders += 1
-
-    @staticmethod
-    def allocate(
-        ctx: Context, shape: layout.Shape, dtype: np.dtype[Any], scratch: bool = False
-    ) -> Tensor:
-        """An uninitialised tensor for work of `ctx`; `scratch`: a temporary of the operation."""
-        spec = ArraySpec(shape, dtype)
-        return Tensor.of(ctx.device, (ctx.scratch if scratch else ctx.alloc)(spec.nbytes), spec)
-
-    @staticmethod
-    def of(device: Device, storage: Storage, kind: ArraySpec) -> Tensor:
-        """The tensor that fills the whole of a new storage."""
-        tensor = Tensor(device, storage, kind.at, kind.dtype)
-        tensor._kind = kind
-        return tensor
-
-    # --- properties ---
-
-    @property
-    def strides(self) -> layout.Shape:
-        return self._layout.strides
-
-    @property
-    def ndim(self) -> int:
-        return len(self.shape)
-
-    @property
-    def size(self) -> int:
-        return math.prod(self.shape)
-
-    @property
-    def nbytes(self) -> int:
-        return self._kind.nbytes if self._kind else self.size * self.dtype.itemsize
-
-    @property
-    def is_contiguous(self) -> bool:
-        """Whether the elements lie in C order without gaps."""
-        return bool(self._kind) or layout.is_contiguous(*self._layout[1:], self.dtype.itemsize)
-
-    @property
-    def is_readonly(self) -> bool:
-        """Whether the library that lends the memory forbids writing to it."""
-        return self.source is not None and self.source.export.readonly
-
-    @property
-    def storage(self) -> Storage:
-        """The storage, which the tensor shares with its views.
-
-        Raises:
-            MovedError: `take()` moved it; operations that were queued before still get it.
-            StateError: the tensor is one of `na.meta` and has no storage.
-        """
-        if self.own_storage is None:
-            if self.device is None:
-                raise StateError(
-                    f"{self!r} has no memory: it can only describe an argument to compile()."
-                )
-            former = self._former
-            if former is not None and submission_queue.was_submitted_before(former[1]):
-                storage = former[0]()
-                if storage is not None:
-                    return storage
-            raise MovedError(
-                f"{self!r} was moved by take(); use the handle that take() returned, or what the "
-                "launch it was given to returned."
-            )
-        return self.own_storage
-
-    @property
-    def storage_id(self) -> int:
-        """Tensors of different ids share no memory; without storage, the id is the tensor's own."""
-        storage = self.own_storage
-        return id(self) if storage is None else storage.identity
-
-    @property
-    def handle(self) -> protocols.Array:
-        """The backend's description of this array, made on first use."""
-        if self.own_handle is None or self.own_storage is None:
-            storage, device = self.storage, self.device
-            assert device is not None  # a tensor with storage has a device
-            offset, shape, strides = self._layout
-            self.own_handle = device.backend.array(
-                storage.memory, offset, shape, strides, self.dtype
-            )
-        return self.own_handle
-
-    @property
-    def key(self) -> protocols.ArrayKey:
-        """This array's part of a compiled kernel's key; the extents are not in it."""
-        if self._key is None:
-            spec = self._kind
-            self._key = array_key(self._layout, self.dtype) if spec is None else spec.key
-        return self._key
-
-    @property
-    def fingerprint(self) -> int:
-        """Equal for tensors of equal dtype, layout and shape."""
-        if self._fingerprint < 0:
-            spec = self._kind
-            self._fingerprint = (
-                layout.fingerprint((self.key, self.shape)) if spec is None else spec.fingerprint
-            )
-        return self._fingerprint
+    __slots__ = ()
 
     # --- views ---
-
-    def _view(self, at: Layout, dtype: np.dtype[Any] | None = None) -> Tensor:
-        storage = None if self.device is None else self.storage
-        return Tensor(self.device, storage, at, dtype or self.dtype, self.source)
 
     def __getitem__(self, key: Any) -> Tensor:
         """A view, without a copy. `key` holds integers, slices, `...` and None."""
@@ -217,10 +77,6 @@ class Tensor(Copied, Lending, ArrayMethods, Public):
         to = layout.check_dtype(dtype)
         return self._view(layout.reinterpret(self._layout, self.dtype.itemsize, to.itemsize), to)
 
-    def same_elements(self, other: Tensor) -> bool:
-        """Whether `other` is the same view of the same storage."""
-        return self.storage is other.storage and self._layout == other._layout
-
     def partition(self, tile: int | tuple[int, ...]) -> Partition:
         """The tensor cut into tiles, one per block; a launch writes the tensor in place."""
         return Partition(self, tile)
@@ -243,16 +99,6 @@ class Tensor(Copied, Lending, ArrayMethods, Public):
     def shared(self) -> SharedTensor:
         """A handle for several readers; no launch may write the tensor while they hold it."""
         return SharedTensor(self._view(self._layout))
-
-    def _let_go(self) -> None:
-        storage, self.own_storage, self.own_handle = self.own_storage, None, None
-        if storage is not None:
-            storage.holders -= 1
-
-    def __del__(self) -> None:
-        storage = getattr(self, "own_storage", None)  # absent if the constructor failed
-        if storage is not None:
-            storage.holders -= 1
 
     # --- copies ---
 
