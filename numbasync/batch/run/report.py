@@ -62,11 +62,11 @@ class BatchPlan(Public):
     def reasons(self) -> list[str]:
         """The reasons why there are not fewer kernels, one sentence each."""
         p = self.prepared
-        kernel_of = {n: index for index, g in enumerate(p.fusion.groups) for n in g.roots}
+        home = {n: index for index, g in enumerate(p.fusion.groups) for n in g.roots}
         return [
-            f"{self._name(refusal.root)} ({self._op(refusal.root)}, kernel {kernel_of[refusal.root]}) is not computed in "
-            f"kernel {refusal.group}: {refusal.why}."
-            for refusal in p.fusion.apart
+            f"{self._name(a.root)} ({self._op(a.root)}, kernel {home[a.root]}) is not computed in "
+            f"kernel {a.group}: {a.why}."
+            for a in p.fusion.apart
         ]
 
     def table(self) -> str:

@@ -44,7 +44,8 @@ from numbasync.tensors.tensor import Tensor
 if TYPE_CHECKING:
     from numbasync.batch.run.state import BatchRun
 
-_CHOICE = "NUMBASYNC_CPU_ENGINE"  # named in errors where the program chose not to compile
+# named in an engine's reason where the program chose not to compile
+_CHOICE = "NUMBASYNC_CPU_ENGINE"
 T = TypeVar("T")
 
 
