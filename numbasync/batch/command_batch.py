@@ -332,16 +332,16 @@ class CommandBatch(Vocabulary, BatchRun, Public):
         """
         nodes = self.recorder.nodes
         covered: set[int] = set()
-        wanted = {each.number for each in self._kept}
+        outputs = {buffer.number for buffer in self._kept}
         for n in sorted(set(held), reverse=True):
             if n not in covered and not nodes[n].is_source:
-                wanted.add(n)
+                outputs.add(n)
                 covered |= live(nodes, [n])
-        return sorted(wanted)
+        return sorted(outputs)
 
     def _prepared(self) -> Prepared:
         recorder, held = self.recorder, self.recorder.held()
-        kept = tuple([each.number for each in self._kept])
+        kept = tuple([buffer.number for buffer in self._kept])
         key = held, kept, self._fuse, self._tuning
         plan: Prepared | None = recorder.structure.plans.get(key)
         if plan is None:

@@ -322,9 +322,9 @@ def _check_told_apart(r: Request, found: Geometry) -> None:
     ):
         for axis, extent in enumerate(extents):
             if extent > 1 and axis not in read:
-                place = f"cuda.{name}.{AXES[axis]}"
+                index = f"cuda.{name}.{AXES[axis]}"
                 raise LaunchError(
-                    f"kernel {r.kernel}: {extents} {what}, but the kernel does not ask for {place}"
+                    f"kernel {r.kernel}: {extents} {what}, but the kernel does not ask for {index}"
                     f", so that those along {AXES[axis]} would do the same work again.\n"
                     + _fewer(r, name)
                 )
@@ -336,10 +336,10 @@ def _check_reach(r: Request, found: Geometry) -> None:
         return
     for axis, letter in enumerate(AXES):
         launched = found.grid[axis] * found.block[axis]
-        wanted = min((n for a, n in r.reach if a == axis), default=0)
-        if wanted > launched:
+        needed = min((n for a, n in r.reach if a == axis), default=0)
+        if needed > launched:
             raise LaunchError(
-                f"kernel {r.kernel}: it compares its index along {letter} with {wanted}, but there "
+                f"kernel {r.kernel}: it compares its index along {letter} with {needed}, but there "
                 f"are {launched} threads along {letter}; nobody would do the work of the others.\n"
                 f"{_more(r)}; or {r.kernel}[grid, block](...)."
             )

@@ -162,7 +162,7 @@ class Guards:
                     if not isinstance(constant, int) or constant > 0:
                         yield axis
 
-    # --- what acts ---
+    # --- effects ---
 
     def _acts(self, statement: Any) -> bool:
         """Whether other blocks may see a statement's effect: stores to the block's own memory do
@@ -197,7 +197,7 @@ class Guards:
         allocators = self._cuda.shared.array, self._cuda.local.array
         return any(self._calls(self._names.one(variable), f) for f in allocators)
 
-    # --- what is compared ---
+    # --- comparisons ---
 
     def _item(self, value: Any) -> tuple[Any, int] | None:
         """For `tuple[2]`, by index or by unpacking: the expression assigned to the tuple, and 2."""

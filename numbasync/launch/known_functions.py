@@ -18,7 +18,7 @@ import numpy as np
 
 from numbasync.errors import LauncherError
 
-# --- what is known ---
+# --- known functions ---
 
 METHODS_THAT_STORE = frozenset({"fill", "sort", "partition", "itemset", "put", "byteswap"})
 METHODS_THAT_VIEW = frozenset(

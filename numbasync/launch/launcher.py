@@ -292,9 +292,9 @@ class Launcher(Public, Generic[P]):
     def check(self, values: tuple[Any, ...]) -> None:
         """Refuse as `bind` does, of the arguments known before the lazy ones have run."""
         pairs = zip(self.parameters, values, strict=True)
-        known = [(p, v) for p, v in pairs if not _is_open(v)]
-        parameters = tuple(p for p, _ in known)
-        bound = BoundArguments(self.name, parameters, tuple(v for _, v in known))
+        available = [(p, v) for p, v in pairs if not _is_open(v)]
+        parameters = tuple(p for p, _ in available)
+        bound = BoundArguments(self.name, parameters, tuple(v for _, v in available))
         if not self.may_alias and not bound.storages_differ():
             bound.check_aliases(self.name, parameters)
 

@@ -202,7 +202,7 @@ class _Reader:
         values = (v for variable in variables for v in self._names.origins(variable))
         return {v.index for v in values if isinstance(v, self._ir.Arg)}
 
-    # --- what a variable may be ---
+    # --- the parts that a variable may hold ---
 
     def _of(self, *variables: Any) -> set[Root]:
         return set().union(*(self._roots.get(v.name, set()) for v in variables))
@@ -220,10 +220,10 @@ class _Reader:
             new = self._of(value)
         elif isinstance(value, ir.Expr):
             new = self._of_expression(value)
-        known = self._roots.setdefault(statement.target.name, set())
-        if new <= known:
+        roots = self._roots.setdefault(statement.target.name, set())
+        if new <= roots:
             return False
-        known |= new
+        roots |= new
         return True
 
     def _of_expression(self, value: Any) -> set[Root]:
@@ -267,7 +267,7 @@ class _Reader:
             form is Form.MEMBER for _, form in self._of(variable)
         )
 
-    # --- what is stored to ---
+    # --- stores ---
 
     def _stored(self, variables: Iterable[Any], store: Store) -> Found:
         return {(i, _met(form, store)) for i, form in self._of(*variables)}
@@ -377,7 +377,7 @@ class _Reader:
                 result |= {(i, _inner(combined, f)) for k, f in analysis.returns if k == position}
         return stores, result
 
-    # --- what is given back ---
+    # --- returned values ---
 
     def _is_value(self, variable: Any) -> bool:
         """Whether a variable is a value other than None, on some path at least."""

@@ -29,14 +29,17 @@ def are_mapped(kernel: str, tiles: Sequence[tuple[str, Partition]]) -> bool:
     name, first = next((t for t in tiles if t[1].blocks is not None), tiles[0])
     if first.blocks is None:
         return False
-    for other, p in tiles:
-        mapped = f"the tiles of {name} are mapped to {first.blocks} blocks, those of {other}"
+    for parameter, p in tiles:
+        mapped = f"the tiles of {name} are mapped to {first.blocks} blocks, those of {parameter}"
         if p.blocks is None:
-            problem, remedy = f"{mapped} are not", f"{other}.partition(tile).map({first.blocks})"
+            problem, remedy = (
+                f"{mapped} are not",
+                f"{parameter}.partition(tile).map({first.blocks})",
+            )
         elif p.blocks != first.blocks:
             problem, remedy = f"{mapped} to {p.blocks}", "the same number of blocks for all"
         elif _in_three_axes(p.grid) != _in_three_axes(first.grid):
-            problem = f"{name} has a grid of {first.grid} tiles, {other} one of {p.grid}"
+            problem = f"{name} has a grid of {first.grid} tiles, {parameter} one of {p.grid}"
             remedy = "tiles that give equal grids"
         else:
             continue

@@ -64,9 +64,9 @@ def elements_of(made: Emitter, own: dict[int, reductions.Reduction], result: str
         names = [dict(shared) for _ in suffixes]
         loaded.update(zip(suffixes, names, strict=True))
         new = {n: [made.name() for _ in suffixes] for n in needed if n not in shared}
-        for n, own in new.items():
-            for known, name in zip(names, own, strict=True):
-                known[n] = name
+        for n, element_names in new.items():
+            for scope, name in zip(names, element_names, strict=True):
+                scope[n] = name
         return made.elements(new, at)
 
     def each(at: str, suffixes: Sequence[str], what: str) -> list[str]:
@@ -79,9 +79,9 @@ def elements_of(made: Emitter, own: dict[int, reductions.Reduction], result: str
             made.compute([*targets, *wide], loaded[s], lines)
         lines += [made.store_neighbours(n, at, [loaded[s][n] for s in suffixes]) for n in wide]
         for e, s in enumerate(suffixes):
-            place = f"({what} + {e})" if e else what
+            position = f"({what} + {e})" if e else what
             for r in own.values():
-                lines += reductions.take(made, r, loaded[s][nodes[r.node].inputs[0]], place)
+                lines += reductions.take(made, r, loaded[s][nodes[r.node].inputs[0]], position)
         return lines
 
     return each

@@ -235,12 +235,12 @@ class Formulas:
 
     def call(self, function: object, name: str, dtype: DType, args: Sequence[str]) -> str:
         """A call of a user's function."""
-        known = next((n for n, f in self.functions.items() if f is function), None)
-        if known is None:
+        alias = next((n for n, f in self.functions.items() if f is function), None)
+        if alias is None:
             # A unique name in the module, whatever the program calls its functions.
-            known = f"fn{len(self.functions)}_{identifier(name)}"
-            self.functions[known] = function
-        text = f"{known}({', '.join(args)})"
+            alias = f"fn{len(self.functions)}_{identifier(name)}"
+            self.functions[alias] = function
+        text = f"{alias}({', '.join(args)})"
         if dtype == BOOL:
             return f"({text} != 0)"
         return f"{self.use('half')}({text})" if dtype == F16 else typed(dtype, text)

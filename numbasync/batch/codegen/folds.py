@@ -44,9 +44,9 @@ def write(nodes: Nodes, group: Group, written: Iterable[int], tuning: Tuning) ->
     suffixes = {s: [f"_{s + e}" for e in range(width)] for s in starts}
     lines: list[str] = []
     for s in starts:
-        place = "cuda.threadIdx.x" + (f" * {width}" if width > 1 else "")
+        first_index = "cuda.threadIdx.x" + (f" * {width}" if width > 1 else "")
         lines += [
-            f"j{s} = t + {place}" + (f" + {s * threads}" if s else ""),
+            f"j{s} = t + {first_index}" + (f" + {s * threads}" if s else ""),
             f"i{s} = begin + j{s}",
         ]
         lines += element_lines(f"i{s}", suffixes[s], "load")

@@ -91,7 +91,7 @@ def _load(text: KernelText) -> Launcher:
     module.__file__ = str(path)
     exec(compile(text.source, str(path), "exec"), module.__dict__)  # noqa: S102 - written here
     setattr(module, SOURCE_ATTR, text.source)
-    vars(module).update({known: function.device for known, function in text.functions})
+    vars(module).update({alias: function.device for alias, function in text.functions})
     sys.modules[module.__name__] = module  # Numba's disk cache looks modules up here
     return launcher(may_alias=True)(getattr(module, text.name))
 
@@ -123,8 +123,8 @@ def folder() -> Path:
     """
     configured = os.environ.get(FOLDER)
     home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    wanted = Path(configured) if configured else Path(home).expanduser() / "numbasync"
-    path = wanted / "batch"
+    cache_root = Path(configured) if configured else Path(home).expanduser() / "numbasync"
+    path = cache_root / "batch"
     try:
         for parent in reversed([p for p in (path, *path.parents) if not p.exists()]):
             parent.mkdir(mode=0o700, exist_ok=True)

@@ -78,11 +78,11 @@ def take(made: Emitter, r: Reduction, value: str, place: str) -> list[str]:
 def merge(made: Emitter, r: Reduction, others: tuple[str, ...]) -> list[str]:
     """Add the part of another thread."""
     if r.op == "argmax":
-        value, place = others
+        value, position = others
         return [
-            f"if {made.formulas.use('beats')}({value}, {place}, {', '.join(r.names)}):",
+            f"if {made.formulas.use('beats')}({value}, {position}, {', '.join(r.names)}):",
             f"    {r.names[0]} = {value}",
-            f"    {r.names[1]} = {place}",
+            f"    {r.names[1]} = {position}",
         ]
     return [f"{r.names[0]} = {combined(made.formulas, r.op, r.ty, r.names[0], others[0])}"]
 
@@ -130,14 +130,19 @@ def across_block(
         return lines
     pairs = [pair for n, r in own.items() for pair in zip(room[n], r.names, strict=True)]
     lines.append(f"if cuda.threadIdx.x % {WARP} == 0:")
-    lines += [f"    {place}[cuda.threadIdx.x // {WARP}] = {name}" for place, name in pairs]
+    lines += [
+        f"    {shared_element}[cuda.threadIdx.x // {WARP}] = {name}"
+        for shared_element, name in pairs
+    ]
     lines.append("cuda.syncthreads()")
-    lines += [f"{name} = {place}[0]" for place, name in pairs]
+    lines += [f"{name} = {shared_element}[0]" for shared_element, name in pairs]
     # Many rounds, unrolled by a compiler, take the CPU device's compiler up to a minute.
     warps = threads // WARP if threads <= FEW_THREADS else f"cuda.blockDim.x // {WARP}"
     lines.append(f"for w in range(1, {warps}):")
     for n, r in own.items():
-        lines += indented(merge(made, r, tuple(f"{place}[w]" for place in room[n])))
+        lines += indented(
+            merge(made, r, tuple(f"{shared_element}[w]" for shared_element in room[n]))
+        )
     return lines
 
 

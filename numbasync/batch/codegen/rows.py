@@ -178,10 +178,10 @@ class _Row:
         if self.together > 1:
             lines.append(f"aligned = {emitter.aligned(space.shape)}")
         parts: list[Part] = []
-        place = f"lane * {width}" if width > 1 else "lane"
+        first_column = f"lane * {width}" if width > 1 else "lane"
         if self.is_unrolled:
             for k in range(0, elements, width):
-                lines.append(f"j{k} = {place}{f' + {k * stride}' if k else ''}")
+                lines.append(f"j{k} = {first_column}{f' + {k * stride}' if k else ''}")
                 lines.append(f"i{k} = begin + j{k}")
                 is_cut = (k + width) * stride > self.cols
                 parts.append(Part(f"j{k}", f"i{k}", [{} for _ in range(width)], is_cut))
@@ -198,7 +198,7 @@ class _Row:
                 if self.together < width:
                     column = "s"
                     looped = [f"for j in range(s, s + {width}):", *indented(looped)]
-                lines.append(f"for {column} in range({place}, {COLS}, {stride * width}):")
+                lines.append(f"for {column} in range({first_column}, {COLS}, {stride * width}):")
                 lines += indented(looped)
             if ending:
                 lines += (
@@ -260,8 +260,8 @@ class _Row:
 
     def _place(self, e: int) -> str:
         """The index in shared memory at which the thread keeps column `j + e`."""
-        place = "own + j" if self.by_warp else "j"
-        return f"{place} + {e}" if e else place
+        index = "own + j" if self.by_warp else "j"
+        return f"{index} + {e}" if e else index
 
     def _loads(self, at: int, part: Part) -> Callable[[bool], list[str]] | None:
         """A writer for the loads of a pass, by one instruction for neighbours or element by
@@ -329,9 +329,9 @@ class _Row:
         moved = self._moves([stores] if stored else [])
         lines += [f"if {THERE}:", *indented(moved)] if moved and self.is_cut else moved
         for e, names in enumerate(part.names):
-            place = f"({part.column} + {e})" if e else part.column
+            position = f"({part.column} + {e})" if e else part.column
             for r in own:
-                lines += reductions.take(emitter, r, names[nodes[r.node].inputs[0]], place)
+                lines += reductions.take(emitter, r, names[nodes[r.node].inputs[0]], position)
         return lines
 
     def _is_used(self, n: int, at: int) -> bool:

@@ -43,10 +43,10 @@ def load4(typingctx: Any, array: Any, i: Any):  # type: ignore[no-untyped-def]
     out = types.UniTuple(array.dtype, WIDTH)
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        place = _place(context, builder, array, args[0], i, args[1])
-        found = builder.load(place, align=_bytes(context, array))
+        pointer = _place(context, builder, array, args[0], i, args[1])
+        vector = builder.load(pointer, align=_bytes(context, array))
         model = context.data_model_manager[array.dtype]
-        elements = [builder.extract_element(found, ir.IntType(32)(k)) for k in range(WIDTH)]
+        elements = [builder.extract_element(vector, ir.IntType(32)(k)) for k in range(WIDTH)]
         return context.make_tuple(builder, out, [model.from_data(builder, e) for e in elements])
 
     return out(array, i), codegen
@@ -58,14 +58,14 @@ def store4(typingctx: Any, array: Any, i: Any, values: Any):  # type: ignore[no-
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         model = context.data_model_manager[array.dtype]
-        together = ir.Constant(ir.VectorType(model.get_data_type(), WIDTH), ir.Undefined)
+        vector = ir.Constant(ir.VectorType(model.get_data_type(), WIDTH), ir.Undefined)
         for k in range(WIDTH):
             value = builder.extract_value(args[2], k)
             value = context.cast(builder, value, values.types[k], array.dtype)
             data = model.as_data(builder, value)
-            together = builder.insert_element(together, data, ir.IntType(32)(k))
-        place = _place(context, builder, array, args[0], i, args[1])
-        builder.store(together, place, align=_bytes(context, array))
+            vector = builder.insert_element(vector, data, ir.IntType(32)(k))
+        pointer = _place(context, builder, array, args[0], i, args[1])
+        builder.store(vector, pointer, align=_bytes(context, array))
         return context.get_dummy_value()
 
     return types.void(array, i, values), codegen

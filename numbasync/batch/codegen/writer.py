@@ -208,19 +208,19 @@ class Emitter:
     ) -> list[str]:
         """Load values that are broadcast with equal indices, at neighbouring elements."""
         width = len(next(iter(loads.values())))
-        inner, place = found[-1], f"p{self.name()}"
-        lines = [f"{place} = {self.index(found, self.numbers(found), at)}"]
+        inner, base = found[-1], f"p{self.name()}"
+        lines = [f"{base} = {self.index(found, self.numbers(found), at)}"]
         # neighbours in the value, too
         if width > 1 and inner.below == 1 and inner.extent % width == 0:
             for n, names in loads.items():
-                lines += self.neighbours(n, place, names)
+                lines += self.neighbours(n, base, names)
         elif width > 1 and inner.below != 1 and inner.below % width == 0:  # one element
             for n, names in loads.items():
-                lines.append(f"{names[0]} = {self.load(n, place)}")
+                lines.append(f"{names[0]} = {self.load(n, base)}")
                 lines += [f"{name} = {names[0]}" for name in names[1:]]
         else:
             for e in range(width):
-                index = f"{place}_{e}" if e else place
+                index = f"{base}_{e}" if e else base
                 if e:
                     flat = f"({at} + {e})"
                     lines.append(f"{index} = {self.index(found, self.numbers(found), flat)}")

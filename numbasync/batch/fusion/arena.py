@@ -51,12 +51,12 @@ def place(lives: Sequence[Life]) -> Arena:
     for life in sorted(lives, key=lambda b: (-b.nbytes, b.first, b.key)):
         size = rounded(life.nbytes)
         offset = 0
-        for other, start in sorted(placed, key=lambda p: p[1]):
-            if other.last < life.first or life.last < other.first:
+        for neighbour, start in sorted(placed, key=lambda p: p[1]):
+            if neighbour.last < life.first or life.last < neighbour.first:
                 continue
             if start >= offset + size:
                 break
-            offset = max(offset, start + rounded(other.nbytes))
+            offset = max(offset, start + rounded(neighbour.nbytes))
         placed.append((life, offset))
         offsets[life.key] = offset
         total = max(total, offset + size)

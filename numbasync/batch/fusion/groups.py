@@ -222,9 +222,9 @@ class _Grouping:
         others = {self.home[n] for n in reads if n in self.home} - {at}
         before = others | {b for o in others for b in self.groups[o].before}
         group.before |= before
-        for other in self.groups:
-            if at in other.before:
-                other.before |= before
+        for later in self.groups:
+            if at in later.before:
+                later.before |= before
         group.reads += [n for n in reads if n not in group.reads and self.home.get(n) != at]
 
     def _refusal(self, at: int, root: int, reads: list[int], inside: set[int], space: Space) -> str:

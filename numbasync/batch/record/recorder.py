@@ -376,8 +376,8 @@ class Recorder:
         elif (name == "div" and constants[1] == 1) or (name == "sub" and _is_plain_zero(constants)):
             unchanged = inputs[0]
         elif name == "where" and constants[0] is not None:
-            taken, other = (inputs[1], inputs[2]) if constants[0] else (inputs[2], inputs[1])
-            if nodes[other].size == 1:
+            taken, dropped = (inputs[1], inputs[2]) if constants[0] else (inputs[2], inputs[1])
+            if nodes[dropped].size == 1:
                 unchanged = taken
         if unchanged is None or nodes[unchanged].shape != self._shape(name, inputs):
             return None

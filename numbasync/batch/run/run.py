@@ -279,8 +279,8 @@ class Run(DeviceOp[T]):
             raise
         if enqueued is None:
             return False
-        made, self._read = enqueued
-        batch.ran_fast(form, made, submission, pool)
+        new_memory, self._read = enqueued
+        batch.ran_fast(form, new_memory, submission, pool)
         return True
 
     def run(self, ctx: Context) -> Steps[Memory]:

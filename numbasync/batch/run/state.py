@@ -96,8 +96,8 @@ class BatchRun:
         with _making:
             if self._unmade is None:  # another thread has created the tensors
                 return
-            form, made, submission = self._unmade
-            self._add(form.tensors(made, self._there, submission), submission)
+            form, new_memory, submission = self._unmade
+            self._add(form.tensors(new_memory, self._there, submission), submission)
             self._unmade = None
 
     def ran_fast(
@@ -137,8 +137,8 @@ class BatchRun:
 
     def makers(self, numbers: Iterable[int]) -> list[Submission]:
         """The submissions that produced the contents of these buffers."""
-        made = self.made
-        return list({made[n]: None for n in numbers if n in made})
+        submissions = self.made
+        return list({submissions[n]: None for n in numbers if n in submissions})
 
     def absent(self, number: int) -> str:
         """The message that a value of the batch was not written, and the remedy."""
