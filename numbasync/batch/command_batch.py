@@ -49,8 +49,8 @@ class CommandBatch(Vocabulary, BatchRun, Public):
     ```
 
     Shapes and types follow NumPy's rules, and are known when an operation is recorded; every error
-    of an operation is raised then, too. A run computes the ids that the program still holds and
-    from which nothing else in the batch is computed. Other ids can be read, too: a value that was
+    of an operation is raised then, too. A run writes the values of the ids that the program still
+    holds and from which no other held id is computed. Other ids can be read, too: a value that was
     not written is computed when it is read, by one more kernel; `keep(id)` makes the run write it.
 
     Attributes:
@@ -164,7 +164,7 @@ class CommandBatch(Vocabulary, BatchRun, Public):
     # --- running ---
 
     def plan(self) -> BatchPlan:
-        """The fusion of the batch, the reasons against more of it, and the kernels' sources. Runs
+        """The kernels of the batch, the reasons why there are not fewer, and their sources. Runs
         nothing.
 
         Before the batch is executed, the plan covers the values that a run would compute now.
@@ -204,8 +204,8 @@ class CommandBatch(Vocabulary, BatchRun, Public):
         return Compute(self, self.closed(), reads)
 
     def graph(self, stream: AnyStream | None = None) -> BatchGraph:
-        """The batch as a graph that runs any number of times, with new uploads: `await
-        b.graph().replay({x: array})`. Blocks until the graph is captured.
+        """The batch as a graph that runs any number of times, with new uploads:
+        `await b.graph().replay({x: array})`. Blocks until the graph is captured.
 
         Args:
             stream: the stream that replays the graph; None: a new one.

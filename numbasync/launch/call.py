@@ -178,8 +178,8 @@ class Launch(DeviceOp[LaunchResult]):
 
 
 def _launched(*made_of: Any) -> Launch:
-    """A launch from a pickle. `Launch` itself looks up its caller's frame, which needs one call
-    more.
+    """A launch from a pickle. `Launch` looks up the caller of its caller, and unpickling may have
+    none.
     """
     return Launch(*made_of)
 

@@ -33,7 +33,7 @@ class FastCall:
 
     Attributes:
         take: the tensors and the fingerprint of a call, if its arguments are plain; else None.
-            Raises no refusals: binding the call does.
+            Refuses nothing: errors are found when the call is bound.
         enqueue: launch such a call, given its plan, values and tensors, and update the access
             records. Returns False, with nothing done, if the launch must wait for other streams, or
             must be refused.

@@ -45,7 +45,8 @@ _OPERATORS = frozenset(
      "index", "indexOf", "inv", "invert", "is_", "is_not", "le", "lshift", "lt", "matmul", "mod",
      "mul", "ne", "neg", "not_", "or_", "pos", "pow", "rshift", "sub", "truediv", "truth", "xor"}
 )  # fmt: skip
-# The position of an `out` among the arguments of functions that return a new array or number.
+# The position of an `out` among the positional arguments of functions that return a new array or
+# number.
 _NO_OUT = 99
 _NUMPY_NEW = {
     **dict.fromkeys(

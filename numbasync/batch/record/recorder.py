@@ -64,8 +64,8 @@ class Recorder:
         return buffer
 
     def give(self, number: int) -> BufferId:
-        """The id of one more recorded operation. An operation that leaves its operand unchanged (`x
-        * 1`) becomes a copy: a result has memory of its own, whatever its operands are.
+        """The id of one more recorded operation. An operation that leaves its operand unchanged
+        (`x * 1`) becomes a copy: a result has memory of its own, whatever its operands are.
         """
         self.operations += 1
         node = self.nodes[number]
@@ -216,10 +216,10 @@ class Recorder:
         parts = [key]
         for i, x in enumerate(given):
             number = constant(x, loops[i])
-            node = self._constants.get(number.key)
-            if node is None:
-                node = -1 - new.setdefault(number.key, (len(new), number))[0]
-            parts += node, number.mark
+            identity = self._constants.get(number.key)
+            if identity is None:
+                identity = -1 - new.setdefault(number.key, (len(new), number))[0]
+            parts += identity, number.mark
         if key[0] == "pow":  # pow depends on the number itself, which seldom varies
             parts += given
         return tuple(parts)
