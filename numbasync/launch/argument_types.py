@@ -66,7 +66,7 @@ def array_of(kernel: str, p: Parameter, value: Any) -> ArrayArgument | None:
             array = _host(kernel, p, value)
         if array is None:
             raise LauncherError(
-                f"kernel {kernel}: {p.name} cannot be {describe(value)}.\n{_instead(p, value)}"
+                f"kernel {kernel}: {p.name} cannot be {describe(value)}.\n{_remedy(p, value)}"
             )
     if p.role is Role.SCALAR:
         raise LauncherError(
@@ -162,7 +162,7 @@ def _is_numbers(kernel: str, p: Parameter, values: tuple[Any, ...]) -> bool:
     return True
 
 
-def _instead(p: Parameter, value: Any) -> str:
+def _remedy(p: Parameter, value: Any) -> str:
     """The remedy for a value that a kernel cannot take."""
     positions = getattr(type(value), "_output_positions", None)
     if positions is not None:

@@ -119,7 +119,7 @@ def resolve(request: Request, limits: Limits, most: int, suggest: Callable[[], i
         LaunchError: the requested extents contradict each other, or exceed a limit.
     """
     geometry = _extents(request, suggest)
-    _check_told_apart(request, geometry)
+    _check_distinguishable(request, geometry)
     _check_reach(request, geometry)
     _check(request, geometry, limits, most)
     return geometry
@@ -185,9 +185,9 @@ def _check_partitions(r: Request, grid: Dim3) -> None:
         if partition.exact and own != grid:
             blocks = "" if partition.blocks is None else f", mapped to {partition.blocks} blocks"
             raise LaunchError(
-                f"kernel {r.kernel}: {_giver(r)} has {grid} blocks, but the partition of {name} "
+                f"kernel {r.kernel}: {_origin(r)} has {grid} blocks, but the partition of {name} "
                 f"has {own}: shape {partition.tensor.shape} in tiles of {partition.tile}{blocks}.\n"
-                f"{_agree(r)}"
+                f"{_grid_remedy(r)}"
             )
         if not partition.exact and any(a > b for a, b in zip(grid, own, strict=True)):
             raise LaunchError(
@@ -196,7 +196,7 @@ def _check_partitions(r: Request, grid: Dim3) -> None:
             )
 
 
-def _agree(r: Request) -> str:
+def _grid_remedy(r: Request) -> str:
     """The remedy for a grid and a partition that differ, or for two partitions that differ."""
     if r.elements is not None:
         return "Leave forall out, since the partition says the grid; or pass the tensor whole."
@@ -208,7 +208,7 @@ def _agree(r: Request) -> str:
     return "Choose tiles that give equal grids, or partition_prefix() for the larger one."
 
 
-def _giver(r: Request) -> str:
+def _origin(r: Request) -> str:
     """The source of the grid, for messages."""
     if r.elements is not None:
         return f"forall({r.elements})"
@@ -310,7 +310,7 @@ def _letters(axes: Sequence[int]) -> str:
     return ", ".join(AXES[axis] for axis in axes)
 
 
-def _check_told_apart(r: Request, found: Geometry) -> None:
+def _check_distinguishable(r: Request, found: Geometry) -> None:
     """Refuse blocks, or threads of a block, that the kernel cannot distinguish, unless the call
     requests them by numbers.
     """
@@ -326,7 +326,7 @@ def _check_told_apart(r: Request, found: Geometry) -> None:
                 raise LaunchError(
                     f"kernel {r.kernel}: {extents} {what}, but the kernel does not ask for {index}"
                     f", so that those along {AXES[axis]} would do the same work again.\n"
-                    + _fewer(r, name)
+                    + _repeat_remedy(r, name)
                 )
 
 
@@ -341,11 +341,11 @@ def _check_reach(r: Request, found: Geometry) -> None:
             raise LaunchError(
                 f"kernel {r.kernel}: it compares its index along {letter} with {needed}, but there "
                 f"are {launched} threads along {letter}; nobody would do the work of the others.\n"
-                f"{_more(r)}; or {r.kernel}[grid, block](...)."
+                f"{_reach_remedy(r)}; or {r.kernel}[grid, block](...)."
             )
 
 
-def _more(r: Request) -> str:
+def _reach_remedy(r: Request) -> str:
     """The remedy where a launch has too few threads."""
     if any(p.blocks is not None for _, p in r.partitions):
         return (
@@ -359,7 +359,7 @@ def _more(r: Request) -> str:
     return f"Say how many threads there are: {r.kernel}.forall(n)(...)"
 
 
-def _fewer(r: Request, name: str) -> str:
+def _repeat_remedy(r: Request, name: str) -> str:
     explicit = f"say both explicitly: {r.kernel}[grid, block](...)."
     if name == "blockIdx":
         return f"Use tiles that leave one block on that axis, or {explicit}"

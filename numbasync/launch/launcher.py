@@ -330,7 +330,7 @@ def _is_open(value: Any) -> bool:
 _launchers: WeakValueDictionary[ResultType, Launcher] = WeakValueDictionary()
 # Launchers that were unpickled by value. Keeping them alive keeps their compiled variants for the
 # next time that the same launcher is unpickled.
-_came: deque[Launcher] = deque(maxlen=32)
+_unpickled: deque[Launcher] = deque(maxlen=32)
 
 
 def _launcher_of(result: ResultType) -> Launcher:
@@ -338,7 +338,7 @@ def _launcher_of(result: ResultType) -> Launcher:
     if unpickled is None:
         recipe: tuple[Any, Any, Any, Any, Any] = result._made_of
         unpickled = Launcher(*recipe, result)
-        _came.append(unpickled)
+        _unpickled.append(unpickled)
     return unpickled
 
 

@@ -91,7 +91,7 @@ class Elementwise:
 
 # As for launchers: by the types with which the functions are pickled, and those unpickled by value.
 _functions: WeakValueDictionary[ResultType, Elementwise] = WeakValueDictionary()
-_came: deque[Elementwise] = deque(maxlen=32)
+_unpickled: deque[Elementwise] = deque(maxlen=32)
 
 
 def _function_of(kind: ResultType) -> Elementwise:
@@ -99,7 +99,7 @@ def _function_of(kind: ResultType) -> Elementwise:
     if operation is None:
         function, dtype = kind._made_of
         operation = Elementwise(function, dtype, kind)
-        _came.append(operation)
+        _unpickled.append(operation)
     return operation
 
 

@@ -187,7 +187,7 @@ def kernels(prepared: Prepared, ctx: Context) -> Steps[list[Launcher]]:
     for text in prepared.texts:
         kernel = kernel_files.find(text)
         if kernel is None:
-            with _naming(text):
+            with _attributed(text):
                 yield kernel_files.loading(text)
             kernel = kernel_files.find(text)
             if kernel is None:
@@ -212,7 +212,7 @@ def _compile(prepared: Prepared, text: KernelText, kernel: Launcher, ctx: Contex
             arguments.append(_meta(text.partials[value].dtype))
         else:
             arguments.append(_meta(COUNTER) if role == "counter" else value)
-    with _naming(text):
+    with _attributed(text):
         compiling = Compile(kernel, tuple(arguments))
         compiling.consume()
         yield from compiling.steps(ctx)
@@ -222,7 +222,7 @@ def _compile(prepared: Prepared, text: KernelText, kernel: Launcher, ctx: Contex
 
 
 @contextmanager
-def _naming(text: KernelText) -> Iterator[None]:
+def _attributed(text: KernelText) -> Iterator[None]:
     """Attribute compilation errors of a kernel with functions of the program to these functions."""
     try:
         yield
