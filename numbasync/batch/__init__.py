@@ -1,10 +1,12 @@
 """Command batches: operations are recorded, fused into few kernels, and run as one operation.
 
-In the order of the data: `ids` and `vocabulary` (what a program writes), `record` and `ops` (nodes,
-shapes, types), `graph` (nodes as data), `structure` (what is known of them), `fuse` and `space`
-(what becomes one kernel), `emit`, `formulas`, `reducing` and the kernels' forms, `codegen`,
-`arena`, `prepared` (all of a plan), `modules` (texts as kernels), `execute`, `ready` (at once),
-`replay` (as graphs), `batch`, `plan` (for people), `functions` (users').
+In the order of the data: `operations` and `record/buffer_id` (the program's interface),
+`record/recorder` and `record/element_ops` (nodes, shapes, types), `record/nodes` (nodes as data),
+`record/call_cache` (caches by structure), `fusion/groups` and `fusion/indexing` (which nodes become
+one kernel), `codegen/` (the kernels' sources, and `kernel_files`, which loads them), `fusion/arena`
+(memory between kernels), `run/plan` (all of a plan), `run/run` and `run/compute` (one operation),
+`run/ready` and `run/fast_path` (the fast path), `run/replay` (as graphs), `command_batch`,
+`run/report` (the plan for people), `record/user_functions` (users' functions).
 """
 
 from numbasync.batch.command_batch import CommandBatch as CommandBatch

@@ -1,4 +1,4 @@
-"""`CommandBatch`: record operations, run them as one, read what is wanted."""
+"""`CommandBatch`: records operations, runs them as one operation, and reads results."""
 
 from __future__ import annotations
 
@@ -48,20 +48,19 @@ class CommandBatch(Vocabulary, BatchRun, Public):
     result = await b.compute(y)  # one upload, one kernel, one download
     ```
 
-    Shapes and types follow NumPy's rules, and are known when an operation is recorded; so is
-    everything that can be wrong with it. What is computed in the end are the ids that somebody
-    still holds and that nothing else in the batch is computed from. Others can be read, too:
-    what was not written is computed when it is read, by one more kernel; `keep(id)` has it
-    written at once.
+    Shapes and types follow NumPy's rules, and are known when an operation is recorded; every error
+    of an operation is raised then, too. A run writes the values of the ids that the program still
+    holds and from which no other held id is computed. Other ids can be read, too: a value that was
+    not written is computed when it is read, by one more kernel; `keep(id)` makes the run write it.
 
     Attributes:
-        device: where it runs.
-        transfers: arrays that went to the device and back: `uploads` and `downloads`.
-        kernels_launched: how many kernels have been launched.
-        num_operations: how many operations were recorded.
+        device: the device that the batch runs on.
+        transfers: arrays copied to the device and back: `uploads` and `downloads`.
+        kernels_launched: the number of kernels launched so far.
+        num_operations: the number of operations recorded.
     """
 
-    # What most batches have, on the class.
+    # The values of most batches are class attributes.
     _kept: tuple[BufferId, ...] = ()
     _planned: Prepared | None = None
 
@@ -71,9 +70,9 @@ class CommandBatch(Vocabulary, BatchRun, Public):
         """An empty batch.
 
         Args:
-            device: where it runs; None: the current one.
+            device: the device that the batch runs on; None: the current one.
             fuse: False: a kernel for each operation. The results are the same.
-            tuning: extents of its kernels; None: those that suit the device.
+            tuning: extents of the batch's kernels; None: those that suit the device.
         """
         self.device = chosen_device(device, "CommandBatch")
         tuning = Tuning.suited_to(self.device.limits) if tuning is None else tuning
@@ -90,15 +89,15 @@ class CommandBatch(Vocabulary, BatchRun, Public):
     # --- recording ---
 
     def upload(self, array: Any) -> BufferId:
-        """An input with the elements of `array` when the batch is executed.
+        """An input with the elements that `array` has when the batch is executed.
 
         Args:
-            array: a NumPy array of any layout, or what `np.asarray` takes; float16, float32,
-                float64, int32, int64 or bool.
+            array: a NumPy array of any layout, or a value that `np.asarray` takes; float16,
+                float32, float64, int32, int64 or bool.
 
         Raises:
-            DTypeError: batches do not have its element type.
-            OperationError: it is no array of the host.
+            DTypeError: batches do not support the element type.
+            OperationError: the value is not a host array.
         """
         self.recorder.check_open("upload")
         if type(array) is np.ndarray:
@@ -124,30 +123,34 @@ class CommandBatch(Vocabulary, BatchRun, Public):
         )
 
     def use(self, tensor: Tensor | SharedTensor) -> BufferId:
-        """An input that is on the device; no copy. Its elements are those that it has when the
-        batch runs, in order of submission.
+        """An input that is already on the device; no copy. The batch reads the elements that the
+        tensor has when the batch runs, in order of submission.
 
         Raises:
-            OperationError: it is no tensor.
-            DeviceMismatchError: it is on another device.
-            DTypeError: batches do not have its element type.
+            OperationError: the value is not a tensor.
+            DeviceMismatchError: the tensor is on another device.
+            DTypeError: batches do not support the element type.
         """
         self.recorder.check_open("use")
-        found = tensor.tensor if isinstance(tensor, SharedTensor) else tensor
-        if not isinstance(found, Tensor):
+        source = tensor.tensor if isinstance(tensor, SharedTensor) else tensor
+        if not isinstance(source, Tensor):
             raise OperationError(
                 f"use takes a tensor, not {type(tensor).__name__}; {how_to_pass(tensor)}."
             )
-        if found.device is not self.device:
-            raise DeviceMismatchError(f"{found!r} cannot be used on {self.device.label}.")
-        made = self.recorder.source(found.shape, element_ops.check_dtype(found.dtype, "use"), found)
-        self.there[made.number] = found
-        return made
+        if source.device is not self.device:
+            raise DeviceMismatchError(f"{source!r} cannot be used on {self.device.label}.")
+        buffer = self.recorder.source(
+            source.shape, element_ops.check_dtype(source.dtype, "use"), source
+        )
+        self.there[buffer.number] = source
+        return buffer
 
     def keep(self, *ids: BufferId) -> None:
-        """Have these written when the batch runs, also if others are computed from them."""
+        """Make the run write the values of these ids, also if other values are computed
+        from them.
+        """
         self.recorder.check_open("keep")
-        self._kept += tuple([self.recorder.check(each, "keep") for each in ids])
+        self._kept += tuple([self.recorder.check(buffer, "keep") for buffer in ids])
 
     @property
     def num_operations(self) -> int:
@@ -155,109 +158,114 @@ class CommandBatch(Vocabulary, BatchRun, Public):
 
     @property
     def num_buffers(self) -> int:
-        """Ids that were given: uploads and results."""
+        """The number of ids created: uploads and results."""
         return self.recorder.ids
 
     # --- running ---
 
     def plan(self) -> BatchPlan:
-        """What is fused with what, and why not more; the kernels' sources. Runs nothing.
+        """The kernels of the batch, the reasons why there are not fewer, and their sources. Runs
+        nothing.
 
-        Before the batch is executed, of what would be computed now.
+        Before the batch is executed, the plan covers the values that a run would compute now.
         """
         return BatchPlan(self.planned())
 
     def op(self) -> DeviceOp[Results[Tensor]]:
-        """The batch as one operation, which gives its results: `results[id]` is a tensor. To be
-        chained, scheduled and awaited like any other; reading is possible once it was run.
+        """The batch as one operation that returns its results: `results[id]` is a tensor. The
+        operation can be chained, scheduled and awaited like any other; values can be read once it
+        has run.
 
         Raises:
-            AlreadySubmittedError: there is one already.
+            AlreadySubmittedError: the batch was executed, or made an operation, before.
         """
         return BatchOp(self, self.closed())
 
     def closed(self) -> Prepared:
-        """What it is to run, once."""
+        """Close the recording and return the plan of the run. May be called once."""
         if self._planned is not None:
             raise AlreadySubmittedError(
                 f"{self.recorder.label} was executed, or made an operation: a batch runs once.\n"
                 "Record another one. b.graph() makes one that runs many times."
             )
-        self._planned = found = self._prepared()
+        self._planned = plan = self._prepared()
         self.recorder.is_closed = True
         self._state = "not executed yet"
-        return found
+        return plan
 
     def compute_op(self, *ids: BufferId) -> DeviceOp[Any]:
-        """The operation behind `compute`. Enqueued by `async_on`, its arrays are filled when the
-        stream, or one behind it, has been synchronised.
+        """The operation behind `compute`. If `async_on` enqueues it, its arrays are filled when the
+        stream, or a later one ordered behind it, has been synchronised.
         """
         if not ids:
             raise CallerError(f"compute of {self.recorder.label}: no id.\nWrite: b.compute(y)")
-        reads = tuple([self.recorder.check(each, "compute").number for each in ids])
+        reads = tuple([self.recorder.check(buffer, "compute").number for buffer in ids])
         self._kept += ids
         return Compute(self, self.closed(), reads)
 
     def graph(self, stream: AnyStream | None = None) -> BatchGraph:
-        """The batch as a graph, which runs as often as wanted, with new uploads:
-        `await b.graph().replay({x: array})`. Blocks until it is captured.
+        """The batch as a graph that runs any number of times, with new uploads:
+        `await b.graph().replay({x: array})`. Blocks until the graph is captured.
 
         Args:
-            stream: where it is replayed; None: a new one.
+            stream: the stream that replays the graph; None: a new one.
 
         Raises:
-            AlreadySubmittedError: it was executed before.
-            DeviceMismatchError: the stream is another device's.
+            AlreadySubmittedError: the batch was executed before.
+            DeviceMismatchError: the stream belongs to another device.
         """
         runs_on = self.device.new_stream() if stream is None else as_stream(stream, "graph")
         self.check_device(runs_on.device)
         return BatchGraph(self, self.closed(), runs_on)
 
     def planned(self) -> Prepared:
-        """What `op` has planned, or what would be planned now."""
+        """The plan of `op`, or the plan that a run would have now."""
         return self._prepared() if self._planned is None else self._planned
 
     def execute(self) -> Awaitable[Results[Tensor]]:
-        """Run it: `await b.execute()`.
+        """Run the batch: `await b.execute()`.
 
         Raises:
-            AlreadySubmittedError: now, if it was executed before.
+            AlreadySubmittedError: raised by the call itself, if the batch was executed before.
         """
-        found: Awaitable[Results[Tensor]] = self._awaitable(self.op())
-        return found
+        awaitable: Awaitable[Results[Tensor]] = self._awaitable(self.op())
+        return awaitable
 
     def execute_sync(self) -> Results[Tensor]:
-        """Run it, and block until it is done."""
+        """Run the batch, and block until it is done."""
         return self.op().sync_on(self.device.policy.next_stream())
 
     def compute(self, *ids: BufferId) -> Awaitable[Any]:
-        """Run it and read these, by one submission: `await b.compute(y)` is a new NumPy array of
-        `y.shape` and `y.dtype`; of several ids, a tuple of them. Afterwards it is executed.
+        """Run the batch and read the values of these ids, by one submission: `await b.compute(y)`
+        is a new NumPy array of `y.shape` and `y.dtype`; of several ids, a tuple of arrays. The
+        batch then counts as executed.
 
         Raises:
-            AlreadySubmittedError: now, if it was executed before.
-            ForeignBufferError, OperationError, CallerError: now, as `read`; without an id.
+            AlreadySubmittedError: raised by the call itself, if the batch was executed before.
+            ForeignBufferError, OperationError, CallerError: raised by the call itself, as by
+                `read`; or without an id.
         """
-        found: Awaitable[Any] = self._awaitable(self.compute_op(*ids))
-        return found
+        awaitable: Awaitable[Any] = self._awaitable(self.compute_op(*ids))
+        return awaitable
 
     def compute_sync(self, *ids: BufferId) -> Any:
-        """`compute`, and block until it is done."""
+        """`compute`, blocking until the arrays are filled."""
         return self.compute_op(*ids).sync_on(self.device.policy.next_stream())
 
     def read(self, id: BufferId) -> Awaitable[HostArray]:
         """A value of the batch as a new NumPy array: `await b.read(id)`.
 
         Raises:
-            ForeignBufferError: now, if it is another batch's.
-            BatchStateError: now, if the batch has not been executed, or has failed.
-            What it fails with on the device, if that is not known yet.
+            ForeignBufferError: raised by the call itself, if the id belongs to another batch.
+            BatchStateError: raised by the call itself, if the batch has not been executed, or has
+                failed.
+            Any error of the batch on the device that is not known at the call.
         """
-        found: Awaitable[HostArray] = self._awaitable(self.read_op(id))
-        return found
+        awaitable: Awaitable[HostArray] = self._awaitable(self.read_op(id))
+        return awaitable
 
     def read_sync(self, id: BufferId) -> HostArray:
-        """`read`, and block until it is there."""
+        """`read`, blocking until the array is filled."""
         return self.read_op(id).sync_on(self.device.policy.next_stream())
 
     def read_op(self, id: BufferId) -> DeviceOp[HostArray]:
@@ -274,8 +282,8 @@ class CommandBatch(Vocabulary, BatchRun, Public):
                 how = "await graph.replay()     # or graph.replay_sync()"
             raise BatchStateError(f"{what} is {self._state}.\nWrite: {how}")
         if number in self.there:
-            made = self.made.get(number)
-            if made is None or made.error is None:
+            producer = self.made.get(number)
+            if producer is None or producer.error is None:
                 return Read(self, number)
         self._check_made(number, "read")
         if self.recorder.nodes[number].is_source:
@@ -284,12 +292,14 @@ class CommandBatch(Vocabulary, BatchRun, Public):
 
     def tensor(self, id: BufferId) -> Tensor:
         """The tensor of a result or an input, on the device, of `id.shape` and `id.dtype`; its data
-        is there in order of submission. Of what small batches and graphs upload, and of what a
-        small batch has read at once, it is a copy, made now.
+        is available in order of submission. For uploads of small batches and graphs, and for
+        results that a small batch has copied to the host itself, the tensor is a copy, made by this
+        call.
 
         Raises:
-            BatchStateError: the batch has not been executed, or did not write it: see `keep`.
-            OutOfDeviceMemoryError: there is no room for the copy.
+            BatchStateError: the batch has not been executed, or did not write the value: see
+                `keep`.
+            OutOfDeviceMemoryError: the device has no memory for the copy.
         """
         number = self.recorder.check(id, "tensor").number
         if self._state != "executed":
@@ -300,14 +310,14 @@ class CommandBatch(Vocabulary, BatchRun, Public):
         raise BatchStateError(f"{id!r} has no tensor in {self.absent(number)}")
 
     def _check_made(self, number: int, what: str) -> None:
-        """Refuse what was computed by work that has failed."""
+        """Refuse a value computed by a submission that has failed."""
         needed = (number,) if number in self.there else live(self.recorder.nodes, [number])
-        for made in self.makers(needed):
-            if made.error is not None:
+        for producer in self.makers(needed):
+            if producer.error is not None:
                 raise BatchStateError(
                     f"{what} of buffer {number}, but {self.recorder.label} failed on the device:\n"
-                    f"{made.error}"
-                ) from made.error
+                    f"{producer.error}"
+                ) from producer.error
 
     # --- how ---
 
@@ -317,34 +327,36 @@ class CommandBatch(Vocabulary, BatchRun, Public):
         return op.schedule(self.device.policy)
 
     def _wanted(self, held: Iterable[int]) -> list[int]:
-        """What is to be written: what is held and nothing held needs, and what is kept."""
+        """The nodes to write: the held ones from which no other held node is computed, and the kept
+        ones.
+        """
         nodes = self.recorder.nodes
         covered: set[int] = set()
-        wanted = {each.number for each in self._kept}
+        outputs = {buffer.number for buffer in self._kept}
         for n in sorted(set(held), reverse=True):
             if n not in covered and not nodes[n].is_source:
-                wanted.add(n)
+                outputs.add(n)
                 covered |= live(nodes, [n])
-        return sorted(wanted)
+        return sorted(outputs)
 
     def _prepared(self) -> Prepared:
         recorder, held = self.recorder, self.recorder.held()
-        kept = tuple([each.number for each in self._kept])
+        kept = tuple([buffer.number for buffer in self._kept])
         key = held, kept, self._fuse, self._tuning
-        found: Prepared | None = recorder.structure.plans.get(key)
-        if found is None:
-            found = prepare(recorder.nodes, self._wanted(held), self._fuse, self._tuning)
-            recorder.structure.remember_plan(key, found)
-        return found
+        plan: Prepared | None = recorder.structure.plans.get(key)
+        if plan is None:
+            plan = prepare(recorder.nodes, self._wanted(held), self._fuse, self._tuning)
+            recorder.structure.remember_plan(key, plan)
+        return plan
 
     def _late(self, id: BufferId) -> Prepared:
-        """A plan for one value, in which what is on the device is an input."""
+        """A plan for one value, in which the nodes that are on the device are inputs."""
         nodes = [
             Node(INPUT, (), node.shape, node.dtype) if n in self.there else node
             for n, node in enumerate(self.recorder.nodes)
         ]
-        lent = [n for n in live(nodes, [id.number]) if n in self._lent]
-        if lent:
+        borrowed = [n for n in live(nodes, [id.number]) if n in self._lent]
+        if borrowed:
             raise BatchStateError(
                 f"{id!r} was not written, and is computed from a tensor of the program, which may "
                 "have changed since.\nWrite b.keep(id) before the batch is executed."

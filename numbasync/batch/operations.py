@@ -14,8 +14,8 @@ from numbasync.errors import CallerError, ShapeError
 
 
 class Vocabulary:
-    """What can be recorded. Operands are ids and numbers; shapes broadcast and types are promoted
-    as NumPy's. NaN and infinities propagate as NumPy's; integers wrap.
+    """The operations that a batch can record. Operands are ids and numbers; shapes broadcast and
+    types are promoted as in NumPy. NaN and infinities propagate as in NumPy; integers wrap.
     """
 
     recorder: Recorder
@@ -23,7 +23,7 @@ class Vocabulary:
     # --- elementwise ---
 
     def add(self, a: Operand, b: Operand) -> BufferId:
-        """`a + b`; of bools, whether either is true."""
+        """`a + b`; for bools, logical or."""
         return self.recorder.elementwise("add", a, b)
 
     def sub(self, a: Operand, b: Operand) -> BufferId:
@@ -31,7 +31,7 @@ class Vocabulary:
         return self.recorder.elementwise("sub", a, b)
 
     def mul(self, a: Operand, b: Operand) -> BufferId:
-        """`a * b`; of bools, whether both are true."""
+        """`a * b`; for bools, logical and."""
         return self.recorder.elementwise("mul", a, b)
 
     def scale(self, x: Operand, factor: float) -> BufferId:
@@ -39,12 +39,12 @@ class Vocabulary:
         return self.recorder.elementwise("mul", x, factor)
 
     def div(self, a: Operand, b: Operand) -> BufferId:
-        """`a / b`; of integers a float64, as in NumPy."""
+        """`a / b`; for integers a float64, as in NumPy."""
         return self.recorder.elementwise("div", a, b)
 
     def pow(self, a: Operand, b: Operand) -> BufferId:
-        """`a ** b`. A negative power in an array of integers cuts the fraction off; as a number it
-        is refused, as NumPy refuses both.
+        """`a ** b`. A negative power in an array of integers drops the fraction; as a number it is
+        refused, as NumPy refuses both.
         """
         return self.recorder.elementwise("pow", a, b)
 
@@ -97,11 +97,11 @@ class Vocabulary:
         return self.recorder.elementwise("gelu" if approximate == "none" else "gelu_tanh", x)
 
     def maximum(self, a: Operand, b: Operand) -> BufferId:
-        """The larger one; NaN, if one of them is."""
+        """The larger operand; NaN if either operand is NaN."""
         return self.recorder.elementwise("maximum", a, b)
 
     def minimum(self, a: Operand, b: Operand) -> BufferId:
-        """The smaller one; NaN, if one of them is."""
+        """The smaller operand; NaN if either operand is NaN."""
         return self.recorder.elementwise("minimum", a, b)
 
     def clamp(self, x: Operand, low: Operand, high: Operand) -> BufferId:
@@ -113,56 +113,56 @@ class Vocabulary:
         return self.recorder.elementwise("where", condition, x, y)
 
     def equal(self, a: Operand, b: Operand) -> BufferId:
-        """`a == b`, of bools."""
+        """`a == b`, as bools."""
         return self.recorder.elementwise("equal", a, b)
 
     def not_equal(self, a: Operand, b: Operand) -> BufferId:
-        """`a != b`, of bools."""
+        """`a != b`, as bools."""
         return self.recorder.elementwise("not_equal", a, b)
 
     def less(self, a: Operand, b: Operand) -> BufferId:
-        """`a < b`, of bools."""
+        """`a < b`, as bools."""
         return self.recorder.elementwise("less", a, b)
 
     def less_equal(self, a: Operand, b: Operand) -> BufferId:
-        """`a <= b`, of bools."""
+        """`a <= b`, as bools."""
         return self.recorder.elementwise("less_equal", a, b)
 
     def greater(self, a: Operand, b: Operand) -> BufferId:
-        """`a > b`, of bools."""
+        """`a > b`, as bools."""
         return self.recorder.elementwise("greater", a, b)
 
     def greater_equal(self, a: Operand, b: Operand) -> BufferId:
-        """`a >= b`, of bools."""
+        """`a >= b`, as bools."""
         return self.recorder.elementwise("greater_equal", a, b)
 
     def cast(self, x: BufferId, dtype: Any) -> BufferId:
-        """`x` in another type, as NumPy's `astype`. A float that the integer type does not hold
-        gives any value of it.
+        """`x` in another type, as NumPy's `astype`. A float outside the integer type's range gives
+        an arbitrary value of that type.
         """
-        kind = element_ops.check_dtype(dtype, "cast")
+        target = element_ops.check_dtype(dtype, "cast")
         number = self._id(x, "cast")
-        return self.recorder.give(self.recorder.cast(number, kind))
+        return self.recorder.give(self.recorder.cast(number, target))
 
     # --- reductions ---
 
     def sum(self, x: BufferId, axis: int | None = None, keepdims: bool = False) -> BufferId:
         """The sum along an axis, or of all elements.
 
-        float32 and float64 are added up in float64, float16 in float32, integers and bools in
-        int64, which wraps. Of n elements the error is at most `n * 2**-53` (float16: `n * 2**-24`)
-        of the sum of their absolute values, and then one rounding to the result's type.
+        float32 and float64 accumulate in float64, float16 in float32, integers and bools in int64,
+        which wraps. For n elements the error is at most `n * 2**-53` (float16: `n * 2**-24`) of the
+        sum of their absolute values, plus one rounding to the result's type.
         """
         return self._reduce("sum", x, axis, keepdims)
 
     def mean(self, x: BufferId, axis: int | None = None, keepdims: bool = False) -> BufferId:
-        """The mean; of no elements, NaN. Accumulates like `sum`, integers in float64."""
+        """The mean; NaN for no elements. Accumulates like `sum`, integers in float64."""
         return self._reduce("mean", x, axis, keepdims)
 
     def max(
         self, x: BufferId, axis: int | BufferId | None = None, keepdims: bool = False
     ) -> BufferId:
-        """The largest element; NaN, if there is one. `max(a, b)` of two ids is `maximum`."""
+        """The largest element; NaN if any element is NaN. `max(a, b)` of two ids is `maximum`."""
         if isinstance(axis, BufferId):
             return self.maximum(x, axis)
         return self._reduce("max", x, axis, keepdims)
@@ -170,34 +170,37 @@ class Vocabulary:
     def min(
         self, x: BufferId, axis: int | BufferId | None = None, keepdims: bool = False
     ) -> BufferId:
-        """The smallest element; NaN, if there is one. `min(a, b)` of two ids is `minimum`."""
+        """The smallest element; NaN if any element is NaN. `min(a, b)` of two ids is `minimum`."""
         if isinstance(axis, BufferId):
             return self.minimum(x, axis)
         return self._reduce("min", x, axis, keepdims)
 
     def argmax(self, x: BufferId, axis: int | None = None) -> BufferId:
-        """Where the first largest element is, or the first NaN; int64."""
+        """The index of the first largest element, or of the first NaN; int64."""
         return self._reduce("argmax", x, axis, False)
 
     def dot(self, a: BufferId, b: BufferId) -> BufferId:
         """The sum of the products of two vectors' elements. Accumulates like `sum`.
 
         Raises:
-            ShapeError: they are not of one axis and of one length.
+            ShapeError: the operands are not two vectors of one length.
         """
-        one, two = self._id(a, "dot"), self._id(b, "dot")
+        left, right = self._id(a, "dot"), self._id(b, "dot")
         if a.ndim != 1 or a.shape != b.shape:
             raise ShapeError(
                 f"dot of shapes {a.shape} and {b.shape}: it takes two vectors of one length.\n"
                 "For rows of matrices, write b.sum(x * y, axis=-1)."
             )
-        r = self.recorder
+        recorder = self.recorder
         _, dtype = element_ops.resolve("mul", (a.dtype, b.dtype))
-        factors = (Of(one), Of(two))
-        if dtype == element_ops.F16:  # whose products need more than it has
-            factors = Of(r.cast(one, element_ops.F32)), Of(r.cast(two, element_ops.F32))
-        total = r.reduce("sum", r.compute("mul", *factors), None, False)
-        return self.recorder.give(r.cast(total, dtype))
+        factors = (Of(left), Of(right))
+        if dtype == element_ops.F16:  # float16 products exceed the precision of float16
+            factors = (
+                Of(recorder.cast(left, element_ops.F32)),
+                Of(recorder.cast(right, element_ops.F32)),
+            )
+        total = recorder.reduce("sum", recorder.compute("mul", *factors), None, False)
+        return self.recorder.give(recorder.cast(total, dtype))
 
     # --- composites ---
 
@@ -254,7 +257,7 @@ class Vocabulary:
         return self.recorder.give(self.recorder.reduce(name, number, axis, keepdims))
 
     def _floats(self, x: BufferId, what: str) -> tuple[int, element_ops.DType]:
-        """The node to compute with, and the type that the result has."""
+        """The node to compute with, and the type of the result."""
         number = self._id(x, what)
         if not x.shape:
             raise ShapeError(f"{what} of a single value: it needs an axis.")

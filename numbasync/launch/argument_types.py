@@ -1,4 +1,4 @@
-"""What an argument of a kernel is: an array, a number, or nothing that a parameter takes."""
+"""The type of a kernel's argument: an array, a number, or a value that no parameter accepts."""
 
 from __future__ import annotations
 
@@ -23,17 +23,21 @@ ArrayArgument: TypeAlias = Tensor | HostArray
 
 
 def array_of(kernel: str, p: Parameter, value: Any) -> ArrayArgument | None:
-    """The array that an argument is, None if it is a number; refuses what does not fit."""
-    found: ArrayArgument | None = None
+    """The array that an argument is, None if the argument is a number.
+
+    Raises:
+        LauncherError: the parameter does not accept the argument.
+    """
+    array: ArrayArgument | None = None
     if isinstance(value, Partition):
-        found = value.tensor
+        array = value.tensor
     elif p.role is Role.TILE:
         raise LauncherError(
             f"kernel {kernel}: {p.name} is a na.Tile and needs tiles; pass t.partition(tile), not "
             f"{describe(value)}."
         )
     elif isinstance(value, Tensor):
-        found = value
+        array = value
     elif isinstance(value, SharedTensor):
         if p.is_output:
             raise LauncherError(
@@ -41,9 +45,9 @@ def array_of(kernel: str, p: Parameter, value: Any) -> ArrayArgument | None:
                 "Its only holder may write to it as s.partition(tile); everyone else to a copy, "
                 "await s.dup()."
             )
-        found = value.tensor
+        array = value.tensor
     elif isinstance(value, np.ndarray):
-        found = _host(kernel, p, value)
+        array = _host(kernel, p, value)
     elif is_number(value) or (isinstance(value, tuple) and _is_numbers(kernel, p, value)):
         if isinstance(value, np.generic):
             with named(kernel, p):
@@ -57,47 +61,47 @@ def array_of(kernel: str, p: Parameter, value: Any) -> ArrayArgument | None:
             )
         return None
     else:
-        found = _foreign(kernel, p, value)
-        if found is None:
-            found = _host(kernel, p, value)
-        if found is None:
+        array = _foreign(kernel, p, value)
+        if array is None:
+            array = _host(kernel, p, value)
+        if array is None:
             raise LauncherError(
-                f"kernel {kernel}: {p.name} cannot be {describe(value)}.\n{_instead(p, value)}"
+                f"kernel {kernel}: {p.name} cannot be {describe(value)}.\n{_remedy(p, value)}"
             )
     if p.role is Role.SCALAR:
         raise LauncherError(
             f"kernel {kernel}: {p.name} is annotated as a number, but came as {describe(value)}."
         )
-    return found
+    return array
 
 
 def _foreign(kernel: str, p: Parameter, value: Any) -> ArrayArgument | None:
-    """The array of another library that an argument is, None if it is none."""
+    """The array of another library that an argument is, None if it is not such an array."""
     with named(kernel, p):
         return import_array.argument(value)
 
 
 def _host(kernel: str, p: Parameter, value: Any) -> HostArray | None:
-    """The array that is uploaded for an argument: of NumPy, of a buffer or of a column of numbers;
-    None if it is none.
+    """The array to upload for an argument: a NumPy array, a buffer or a column of numbers; None for
+    any other argument.
     """
     with named(kernel, p):
-        found: HostArray | None = plain(value) if isinstance(value, np.ndarray) else column(value)
-        if found is not None:
-            layout.check_dtype(found.dtype, records=True)
-    if found is not None and p.is_output:
+        array: HostArray | None = plain(value) if isinstance(value, np.ndarray) else column(value)
+        if array is not None:
+            layout.check_dtype(array.dtype, records=True)
+    if array is not None and p.is_output:
         raise LauncherError(
             f"kernel {kernel}: {p.name} is written, but an array in host memory is copied to "
             "the device and the result would be lost.\n"
             "Write na.inout(array), which is downloaded again; or keep a tensor: "
             "t = await na.from_host(array)"
         )
-    return found
+    return array
 
 
 @contextmanager
 def named(kernel: str, p: Parameter) -> Iterator[None]:
-    """Errors of the caller say of which parameter they are."""
+    """Prefix errors of the caller with the kernel and the parameter that they concern."""
     try:
         yield
     except CallerError as error:
@@ -111,10 +115,10 @@ def is_number(value: Any) -> bool:
 
 
 def big(kernel: str, p: Parameter, value: int) -> str:
-    """The fingerprint's part of an integer that only fits unsigned.
+    """The part of the fingerprint for an integer that fits only as unsigned.
 
     Raises:
-        DTypeError: it has more than 64 bits.
+        DTypeError: the integer has more than 64 bits.
     """
     if not 0 <= value < 2**64:
         bits = value.bit_length()
@@ -127,16 +131,16 @@ def big(kernel: str, p: Parameter, value: int) -> str:
 
 
 def check_integer(kernel: str, p: Parameter, value: Any) -> None:
-    """Refuse an integer, also of an enumeration or in a tuple, of more than 64 bits (`big`)."""
+    """Refuse an integer of more than 64 bits (`big`), also of an enumeration or in a tuple."""
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         big(kernel, p, value)
 
 
 def _is_numbers(kernel: str, p: Parameter, values: tuple[Any, ...]) -> bool:
-    """Whether a tuple is of numbers, and of tuples of them; False for a launch's result.
+    """Whether a tuple consists of numbers, and of tuples of numbers; False for a launch's result.
 
     Raises:
-        LauncherError: something else is in it.
+        LauncherError: the tuple has a member that is not a number.
     """
     if hasattr(type(values), "_output_positions"):
         return False
@@ -158,8 +162,8 @@ def _is_numbers(kernel: str, p: Parameter, values: tuple[Any, ...]) -> bool:
     return True
 
 
-def _instead(p: Parameter, value: Any) -> str:
-    """What to pass instead of something that a kernel cannot take."""
+def _remedy(p: Parameter, value: Any) -> str:
+    """The remedy for a value that a kernel cannot take."""
     positions = getattr(type(value), "_output_positions", None)
     if positions is not None:
         names = type(value)._fields

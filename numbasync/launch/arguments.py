@@ -1,7 +1,8 @@
-"""A kernel call's arguments: what each is, and whether the parameter takes it.
+"""The arguments of a kernel call: what each argument is, and whether its parameter accepts it.
 
-Everything here is found without a device: roles, kinds, aliases. A `BoundArguments` is what later
-stages work with; it knows which arguments are arrays, and which of them came as partitions.
+Everything here works without a device: roles, types, aliases. Later stages work with a
+`BoundArguments`, which records the arrays among the arguments and which of them were passed as
+partitions.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from numbasync.tensors.inout import InOut, check_apart
 from numbasync.tensors.partition import Partition
 from numbasync.tensors.tensor import Tensor
 
-# The type of such a value is all that a compiled kernel's key needs of it.
+# Of a value of these types, a compiled kernel's key needs the type alone.
 TYPED = frozenset(
     {float, bool, complex, np.bool_, np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32,
      np.int64, np.uint64, np.float16, np.float32, np.float64, np.complex64, np.complex128}
@@ -49,22 +50,22 @@ TYPED = frozenset(
 
 
 class BoundArguments:
-    """Arguments that are there, sorted by what they are.
+    """The arguments of a call, none of them lazy, classified by what they are.
 
     Attributes:
-        values: as passed, in signature order: what the launch gives back.
-        tensors: position and tensor of each argument that is one, or a partition of one.
+        values: as passed, in signature order: what the launch returns.
+        tensors: position and tensor of each argument that is a tensor, or a partition of one.
         host: position and array of each NumPy array.
-        partitions: those that came as partitions, by position.
-        sources: those of the tensors whose memory another library lends.
-        unresolved_host: by position, what stands for an argument on the device: other libraries'
-            arrays in the host's memory (whether a device uses them in place, it says itself:
-            `resolve_on`), and times as integers.
-        inouts: position and array of each one that is downloaded again; `host` has them, too.
-        records: positions of structured scalars, which `host` has as arrays of no axes: kernels
-            are given their place.
-        tuples: tuples with arrays in them, by position: tensors and NumPy arrays, which are in
-            none of the above, and numbers.
+        partitions: the arguments that were passed as partitions, by position.
+        sources: the tensors whose memory is borrowed from another library.
+        unresolved_host: by position, stand-ins for arguments on the device: other libraries' arrays
+            in host memory (only the device can tell whether it uses them in place: `resolve_on`),
+            and times as integers.
+        inouts: position and array of each array that is downloaded again; `host` has these, too.
+        records: positions of structured scalars, which `host` holds as arrays of no axes: kernels
+            receive their address.
+        tuples: tuples that contain arrays, by position. Their members are tensors and NumPy arrays,
+            which appear in none of the above, and numbers.
     """
 
     __slots__ = (
@@ -88,31 +89,31 @@ class BoundArguments:
         parts: list[Any] = []
         for i, parameter in enumerate(parameters):
             value = values[i]
-            kind = type(value)
-            # The common cases first; `array_of` knows them all, and what to say of the others.
-            # Of what is only read, tiles mean nothing.
-            if kind is Partition and parameter.is_output:
+            cls = type(value)
+            # The common cases come first; `array_of` handles all of them, and the errors of the
+            # rest. Tiles have no meaning for an argument that is only read.
+            if cls is Partition and parameter.is_output:
                 self.partitions[i] = value
                 tensor = value.tensor
                 self.tensors.append((i, tensor))
                 parts.append(value.fingerprint)
                 if tensor.source is not None:
                     self._borrow(kernel, parameter, tensor)
-            elif kind is Tensor and parameter.takes_tensor:
+            elif cls is Tensor and parameter.takes_tensor:
                 self.tensors.append((i, value))
                 parts.append(value.fingerprint)
                 if value.source is not None:
                     self._borrow(kernel, parameter, value)
-            elif kind in TYPED and parameter.takes_number:
-                parts.append(kind)
-            elif kind is int and parameter.takes_number:
+            elif cls in TYPED and parameter.takes_number:
+                parts.append(cls)
+            elif cls is int and parameter.takes_number:
                 parts.append(int if -(2**63) <= value < 2**63 else big(kernel, parameter, value))
-            elif kind is NoneType and parameter.takes_none:
+            elif cls is NoneType and parameter.takes_none:
                 parts.append(NoneType)
-            elif kind is InOut:
+            elif cls is InOut:
                 parts.append(self._take_inout(kernel, i, parameter, value))
-            elif issubclass(kind, np.void) and value.dtype.names and parameter.takes_number:
-                dtype = np.dtype((np.void, value.dtype))  # of np.record, too
+            elif issubclass(cls, np.void) and value.dtype.names and parameter.takes_number:
+                dtype = np.dtype((np.void, value.dtype))  # covers np.record, too
                 with named(kernel, parameter):
                     layout.check_dtype(dtype, records=True)
                 self.host.append((i, np.asarray(value).view(dtype)))
@@ -132,10 +133,11 @@ class BoundArguments:
             check_apart(kernel, outputs, others)
 
     def _take_inout(self, kernel: str, i: int, p: Parameter, value: InOut) -> Hashable:
-        """File an array that is uploaded and downloaded again; its part of the fingerprint.
+        """Classify an array that is uploaded and downloaded again; returns its part of the
+        fingerprint.
 
         Raises:
-            LauncherError: the kernel does not write it, or wants tiles of it.
+            LauncherError: the kernel does not write the array, or requires tiles of it.
         """
         if not p.is_output or (p.role is Role.TILE and value.cut is None):
             problem = (
@@ -151,7 +153,7 @@ class BoundArguments:
         return value.cut.fingerprint
 
     def _take_tuple(self, kernel: str, i: int, p: Parameter, value: Any) -> Hashable:
-        """File a tuple with arrays in it; its part of the fingerprint."""
+        """Classify a tuple that contains arrays; returns its part of the fingerprint."""
 
         def member(v: Any) -> Any:
             if is_number(v):
@@ -167,14 +169,14 @@ class BoundArguments:
         return fingerprint(self.tuples[i])
 
     def uploads(self) -> list[tuple[int, HostArray]]:
-        """Position and array of all that is uploaded, in tuples, too."""
+        """Position and array of every upload, those in tuples included."""
         return self.host + [(i, a) for i, a in self._members() if isinstance(a, np.ndarray)]
 
     def _members(self) -> list[tuple[int, Any]]:
         return [(i, v) for i, values in self.tuples.items() for v in flat(values)]
 
     def given(self) -> tuple[Any, ...]:
-        """The values that a launch gives back."""
+        """The values that the launch returns."""
         if not self.inouts:
             return self._given
         return tuple(v.given if type(v) is InOut else v for v in self._given)
@@ -189,8 +191,8 @@ class BoundArguments:
         self.sources = (*self.sources, tensor)
 
     def _sort(self, i: int, value: Any, array: ArrayArgument | None) -> Hashable:
-        """File an argument of a rarer kind; its part of the fingerprint, None for a number
-        whose type only the device knows.
+        """Classify an argument of a rarer type; returns its part of the fingerprint, None for a
+        number whose type only the device knows.
         """
         if isinstance(array, Tensor):
             self.tensors.append((i, array))
@@ -207,7 +209,9 @@ class BoundArguments:
         return None
 
     def fingerprint(self, device: protocols.Device) -> tuple[Hashable, ...]:
-        """Equal for calls with equal types, layouts, shapes and tiles: one plan serves them."""
+        """A key that is equal for calls with equal types, layouts, shapes and tiles: these share a
+        plan.
+        """
         parts = self._parts
         if None in parts:
             pairs = zip(parts, self.values, strict=True)
@@ -215,7 +219,9 @@ class BoundArguments:
         return tuple(parts)
 
     def resolve_on(self, device: Device) -> tuple[Any, ...]:
-        """The values, with what is not placed in place on `device`, or to be uploaded there."""
+        """The values, with each unresolved argument in place on `device`, or as an array to be
+        uploaded.
+        """
         values = list(self.values)
         for i, x in self.unresolved_host.items():
             values[i] = import_array.in_place(x, device) if isinstance(x, np.ndarray) else x
@@ -225,18 +231,18 @@ class BoundArguments:
         """Refuse an output in the storage of another argument.
 
         Raises:
-            AliasError: there is one.
+            AliasError: an output shares memory with another argument.
         """
-        inner = [(i, t) for i, t in self._members() if isinstance(t, Tensor)]
-        found = [(i, t) for i, t in self.tensors + inner if t.device is not None]
-        for n, (i, a) in enumerate(found):
-            for j, b in found[n + 1 :]:
+        tuple_tensors = [(i, t) for i, t in self._members() if isinstance(t, Tensor)]
+        placed = [(i, t) for i, t in self.tensors + tuple_tensors if t.device is not None]
+        for n, (i, a) in enumerate(placed):
+            for j, b in placed[n + 1 :]:
                 p, q = parameters[i], parameters[j]
                 if (p.is_output or q.is_output) and a.storage.overlaps(b.storage):
-                    out, other = (p, q) if p.is_output else (q, p)
+                    out, reader = (p, q) if p.is_output else (q, p)
                     where = "the same storage" if a.storage is b.storage else "memory that overlaps"
                     raise AliasError(
-                        f"kernel {kernel}: {out.name}, which may be written, and {other.name} are "
+                        f"kernel {kernel}: {out.name}, which may be written, and {reader.name} are "
                         f"in {where}: {a!r}, {b!r}.\n"
                         "Blocks run in no order, so one may read what another has written. Pass "
                         "a copy (await t.dup()), or, if the kernel is written for it, declare it "
@@ -244,7 +250,7 @@ class BoundArguments:
                     )
 
     def storages_differ(self) -> bool:
-        """Whether no two tensors share memory: the quick answer of nearly every call."""
+        """Whether no two tensors share memory: the quick test, enough for nearly every call."""
         tensors = self.tensors
         if self.tuples:
             return False
@@ -253,9 +259,9 @@ class BoundArguments:
         return len({t.storage_id for _, t in tensors}) == len(tensors)
 
     def by_name(self, parameters: tuple[Parameter, ...]) -> dict[str, Any]:
-        """The arguments as preconditions see them: a partition as its tensor."""
-        found = {p.name: v for p, v in zip(parameters, self.values, strict=True)}
-        return found | {parameters[i].name: a for i, a in self.arrays().items()}
+        """The arguments as preconditions see them, by parameter name: a partition as its tensor."""
+        arguments = {p.name: v for p, v in zip(parameters, self.values, strict=True)}
+        return arguments | {parameters[i].name: a for i, a in self.arrays().items()}
 
     def arrays(self) -> dict[int, ArrayArgument]:
         """Every array, by position."""

@@ -1,7 +1,7 @@
-"""Which CUDA axes a kernel uses, read from its code with Numba's own front end.
+"""The CUDA axes that a kernel uses, read from its code with Numba's own front end.
 
-Threads that differ only along an axis that the kernel never asks about do the same work again.
-What cannot be followed counts as asking about every axis.
+Threads that differ only along an axis whose index the kernel never reads repeat the same work. Code
+that cannot be analysed counts as reading the index along every axis.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _METHODS = (
     | known_functions.METHODS_THAT_REDUCE
     | {"type", "sync"}
 )
-# Their results depend on how many threads there are, but do not tell one from the other.
+# The results of these functions depend on the number of threads, but do not distinguish threads.
 _MEETINGS = frozenset(
     {"activemask", "all_sync", "any_sync", "ballot_sync", "eq_sync", "match_all_sync",
      "match_any_sync", "shfl_down_sync", "shfl_sync", "shfl_up_sync", "shfl_xor_sync",
@@ -34,18 +34,18 @@ _MEETINGS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a kernel asks about the place of a thread.
+    """How a kernel uses the position of a thread.
 
     Attributes:
-        blocks: axes of `blockIdx`.
-        threads: axes of `threadIdx`.
-        counts: what it does depends on how many threads there are: atomics, votes.
-        bounded: pairs of a CUDA axis and an axis of a parameter (its position, the axis): a
-            thread's coordinate along the one is compared with the extent of the other, so that
-            threads beyond it do nothing.
-        is_idempotent: it reads nothing that it stores to.
-        reach: such pairs, and numbers: threads up to that extent, plus the number, have something
-            to do, and nobody else does it for them. The axis may be `SIZE`.
+        blocks: axes of `blockIdx` that the kernel reads.
+        threads: axes of `threadIdx` that the kernel reads.
+        counts: the kernel's effect depends on the number of threads: atomics, votes.
+        bounded: pairs of a CUDA axis and an axis of a parameter (its position, the axis): the
+            kernel compares a thread's coordinate along the first with the extent of the second, so
+            that threads beyond the extent do nothing.
+        is_idempotent: the kernel reads nothing that it stores to.
+        reach: such pairs, and numbers: threads up to that extent plus the number have work that no
+            other thread does for them. The axis may be `SIZE`.
     """
 
     blocks: frozenset[int] = ALL
@@ -57,17 +57,19 @@ class Usage:
 
     @property
     def repeats(self) -> bool:
-        """Every thread does the same, which is well: done again, it changes nothing."""
+        """Whether every thread does the same work, harmlessly: repeating the work changes
+        nothing.
+        """
         return self.is_idempotent and not self.axes and not self.counts
 
     @property
     def axes(self) -> frozenset[int]:
-        """Those along which it tells threads apart in some way."""
+        """The axes along which the kernel distinguishes threads in some way."""
         return self.blocks | self.threads
 
 
 def usage(function: FunctionType) -> Usage:
-    """What a kernel, with the device functions that it calls, asks about a thread's place."""
+    """How a kernel, with the device functions that it calls, uses a thread's position."""
     waiting, seen = [function], {function}
     blocks: set[int] = set()
     threads: set[int] = set()
@@ -77,12 +79,12 @@ def usage(function: FunctionType) -> Usage:
     reach: frozenset[tuple[Bound, int]] = frozenset()
     is_idempotent = True
     while waiting:
-        each = waiting.pop()
+        current = waiting.pop()
         try:
-            reader = _Reader(each)
+            reader = _Reader(current)
         except LauncherError:
             return Usage()
-        if each is function:
+        if current is function:
             guards = Guards(reader._names)
             bounded, reach = guards.bounded(), guards.reach()
             is_idempotent = reader.is_idempotent()
@@ -105,12 +107,13 @@ def _places() -> tuple[Any, Any, Any]:
 
 
 class _Reader:
-    """One function's code.
+    """The analysis of one function's code.
 
     Attributes:
         blocks, threads, counts: as of `Usage`.
-        walks: it asks how many threads or blocks there are, to take the work of more than one.
-        called: functions whose code is to be read, too.
+        walks: the function reads the number of threads or blocks, to take the work of more than
+            one.
+        called: functions whose code must be read, too.
     """
 
     def __init__(self, function: FunctionType) -> None:
@@ -124,7 +127,7 @@ class _Reader:
         self.counts = False
         self.walks = False
         self.called: set[FunctionType] = set()
-        places = set()  # variables that are `threadIdx` or its like as a whole
+        places = set()  # variables that are all of `threadIdx` or `blockIdx`
         for s in self._names.statements:
             if isinstance(s, ir.Assign) and self._is_place(s.target):
                 places.add(s.target.name)
@@ -152,16 +155,16 @@ class _Reader:
             yield from statement.list_vars()
 
     def _needed(self) -> set[str]:
-        """Variables that something comes of: not `_` in `i, _ = cuda.grid(2)`."""
+        """Variables whose values are used: not `_` in `i, _ = cuda.grid(2)`."""
         waiting: list[str] = []
         sources: dict[str, list[str]] = {}
         for s in self._names.statements:
-            mine = [v.name for v in self._operands(s)]
+            operands = [v.name for v in self._operands(s)]
             op = getattr(getattr(s, "value", None), "op", "")
             if not isinstance(s, self._ir.Assign) or op in ("call", "inplace_binop"):
-                waiting += mine
+                waiting += operands
             else:
-                sources.setdefault(s.target.name, []).extend(mine)
+                sources.setdefault(s.target.name, []).extend(operands)
         needed: set[str] = set()
         while waiting:
             name = waiting.pop()
@@ -174,7 +177,7 @@ class _Reader:
         ir = self._ir
         value: Any = statement.value if isinstance(statement, ir.Assign) else None
         if isinstance(value, ir.Var):
-            return  # another name, which is looked through
+            return  # an alias; uses are traced through it
         if isinstance(value, ir.Global | ir.FreeVar | ir.Const | ir.Arg):
             self._lane(statement.target)
             return
@@ -225,7 +228,7 @@ class _Reader:
                 self.threads |= asked
             elif any(callee is f for f in vars(self._cuda.atomic).values()):
                 self.counts = True
-                if target in self._used:  # a turn, which no other thread has
+                if target in self._used:  # the old value distinguishes threads: each gets another
                     self._all()
             elif getattr(callee, "__name__", "") in _MEETINGS:
                 self.counts = True
@@ -235,7 +238,7 @@ class _Reader:
                 self._all()
 
     def _items_of(self, name: str, rank: int) -> set[int]:
-        """The items of a tuple of coordinates that something comes of."""
+        """The items of a coordinate tuple whose values are used."""
         if rank == 1:
             return {0} if name in self._used else set()
         axes: set[int] = set()
@@ -258,7 +261,7 @@ class _Reader:
         return axes
 
     def is_idempotent(self) -> bool:
-        """Whether it certainly reads nothing that it stores to."""
+        """Whether the function certainly reads nothing that it stores to."""
         ir = self._ir
         stored: list[Any] = []
         read: list[Any] = []

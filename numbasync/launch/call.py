@@ -1,6 +1,7 @@
 """Launches as operations: one call of a kernel, from its arguments to work on a stream.
 
-A call of plain arguments whose plan is known is enqueued at once; any other one step by step.
+A call of plain arguments whose plan is known is enqueued on the fast path; any other call is run
+through its steps.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from numbasync.tensors.tensor import Tensor
 
 
 class Launch(DeviceOp[LaunchResult]):
-    """One call of a kernel. Gives its arguments back, as a named tuple in signature order."""
+    """One call of a kernel. Returns its arguments, as a named tuple in signature order."""
 
     _form: FastCall | None = None
     _tensors: tuple[Tensor, ...]
@@ -46,7 +47,7 @@ class Launch(DeviceOp[LaunchResult]):
     has_fast_path = True
 
     def __init__(self, launcher: KernelSpec, values: tuple[Any, ...], config: Config) -> None:
-        frame = _getframe(2)  # whoever calls the kernel
+        frame = _getframe(2)  # the caller of the kernel
         self._site = frame.f_code, frame.f_lasti
         self._launcher = launcher
         self._values = values
@@ -84,23 +85,25 @@ class Launch(DeviceOp[LaunchResult]):
         return self._form is not None or (self._bound is not None and not self._bound.uploads())
 
     def foreseen(self) -> Any:
-        """What it is going to give, as far as that is known; see `foreseen`."""
+        """The expected result, as far as it is known before the launch; see `foreseen`."""
         values = (v.array if type(v) is InOut else v for v in self._foreseen())
         return self._launcher.result(tuple(values))
 
     def _foreseen(self) -> tuple[Any, ...]:
-        """The arguments, as far as they are known before the lazy ones are run."""
+        """The arguments, as far as they are known before the lazy ones have run."""
         values = list(self._values)
         for i in self._lazy:
             values[i] = foreseen(values[i])
         return tuple(values)
 
     def again(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Launch:
-        """Another call of the kernel, with what this one had in brackets."""
+        """Another call of the kernel, with the configuration of this one."""
         return Launch(self._launcher, self._launcher.arrange(args, kwargs), self._config)
 
     def plan_on(self, device: protocols.Device) -> Plan | None:
-        """What a call of plain arguments launches there, if such a call has been made before."""
+        """The plan of this call on a device, if its arguments are plain and an earlier call created
+        it.
+        """
         if self._form is None:
             return None
         return self._launcher.planner.plans.get((device, self._parts, self._config.extents))
@@ -108,11 +111,11 @@ class Launch(DeviceOp[LaunchResult]):
     def try_enqueue(self, submission: Submission, pool: MemoryPool | None) -> bool:
         launcher = self._launcher
         backend = submission.stream.device.backend
-        # `plan_on`, without a call: this is part of every launch.
+        # `plan_on` written out, without the function call: every launch runs this line.
         plan = launcher.planner.plans.get((backend, self._parts, self._config.extents))
         if self._form is None or plan is None or plan.empty:
             return False
-        submission.launched += launcher.names  # before: the message of a fault lists it
+        submission.launched += launcher.names  # set first: the message of a fault lists the launch
         return self._form.enqueue(plan, self._values, self._tensors, submission)
 
     def operands(self) -> frozenset[int] | None:
@@ -127,7 +130,7 @@ class Launch(DeviceOp[LaunchResult]):
         return self._launcher.result(self._values)
 
     def arguments(self, ctx: Context) -> Steps[BoundArguments]:
-        """The arguments, once the lazy ones have been run."""
+        """The arguments, once the lazy ones have run."""
         if not self._lazy:
             return self._bound or self._launcher.bind(self._values)
         values = list(self._values)
@@ -138,7 +141,7 @@ class Launch(DeviceOp[LaunchResult]):
     def steps(self, ctx: Context) -> Steps[LaunchResult]:
         launcher, config, device = self._launcher, self._config, ctx.device
         bound = yield from self.arguments(ctx)
-        given = bound.given()
+        returned = bound.given()
         if bound.unresolved_host:
             bound = launcher.bind(bound.resolve_on(device))
         if launcher.preconditions:
@@ -153,8 +156,8 @@ class Launch(DeviceOp[LaunchResult]):
         if uploads and ctx.admission is not None:
             yield from ctx.room(sum(2 * array.nbytes for _, array in uploads))
         if uploads and not plan.empty:
-            named = ((launcher.parameters[i].name, array) for i, array in uploads)
-            check_settled(launcher.name, named)
+            named_uploads = ((launcher.parameters[i].name, array) for i, array in uploads)
+            check_settled(launcher.name, named_uploads)
         if not plan.empty:
             if bound.sources:
                 order(ctx, *bound.sources)
@@ -165,7 +168,7 @@ class Launch(DeviceOp[LaunchResult]):
             for i, array in bound.inouts.items():
                 yield from download(ctx, uploaded[i], array)
                 note(ctx, array)
-        return launcher.result(given)
+        return launcher.result(returned)
 
     def _width(self) -> int:
         return len(self._values)
@@ -175,17 +178,19 @@ class Launch(DeviceOp[LaunchResult]):
 
 
 def _launched(*made_of: Any) -> Launch:
-    """One that was pickled. The class itself asks who calls its caller, which nobody need do."""
+    """A launch from a pickle. `Launch` looks up the caller of its caller, and unpickling may have
+    none.
+    """
     return Launch(*made_of)
 
 
 class Compile(DeviceOp[None]):
-    """Compiles the variant for these arguments, launches nothing."""
+    """Compiles the variant for these arguments and launches nothing."""
 
     unordered = True
 
     def __init__(self, launcher: KernelSpec, values: tuple[Any, ...]) -> None:
-        self._unused = False  # a refused one needs no warning
+        self._unused = False  # a refused compilation needs no warning
         self._site = call_site(2)
         self._launch = Launch(launcher, values, DEFAULT)
         self._unused = True
@@ -205,27 +210,32 @@ class Compile(DeviceOp[None]):
 def _compiled(
     launcher: KernelSpec, bound: BoundArguments, device: Device
 ) -> Steps[protocols.Executable]:
-    """The compiled variant for these arguments; compiled first, if it is new."""
+    """The compiled variant for these arguments; yields its compilation first if the variant
+    is new.
+    """
     kernel, keys = launcher.planner.variant(bound, device.backend)
-    found = kernel.find(device.backend, keys)
-    if found is None:
+    executable = kernel.find(device.backend, keys)
+    if executable is None:
         yield kernel.compilation(device.backend, keys)
-        found = kernel.find(device.backend, keys)
-        if found is None:
+        executable = kernel.find(device.backend, keys)
+        if executable is None:
             raise InternalError(f"kernel {launcher.name} was compiled and is not there")
-    return found
+    return executable
 
 
 def _lease(
     launcher: KernelSpec, bound: BoundArguments, ctx: Context
 ) -> tuple[list[Any], dict[int, Tensor]]:
-    """Take every array of a launch for its stream; the arguments as the backend wants them, and
-    what was uploaded.
+    """Register every array of a launch with its submission, and upload host arrays. The caller
+    holds the device's `submit_lock`.
+
+    Returns:
+        The arguments in the form that the backend takes, and the uploaded tensors by position.
     """
     parameters = launcher.parameters
     args: list[Any] = list(bound.values)
 
-    # Tensors before NumPy arrays: one of another device is found before anything is uploaded.
+    # Tensors come before NumPy arrays: a tensor of another device is refused before any upload.
     def handle(i: int, tensor: Tensor) -> Any:
         try:
             if parameters[i].is_output:
@@ -246,9 +256,9 @@ def _lease(
     def uploaded_handle(array: Any) -> Any:
         if not isinstance(array, np.ndarray):
             return array
-        made = Tensor.allocate(ctx, array.shape, array.dtype)
-        upload(ctx, made, array)
-        return made.handle
+        tensor_on_device = Tensor.allocate(ctx, array.shape, array.dtype)
+        upload(ctx, tensor_on_device, array)
+        return tensor_on_device.handle
 
     for i, tensor in bound.tensors:
         args[i] = handle(i, tensor)
@@ -261,7 +271,7 @@ def _lease(
         args[i] = tensor.handle
     for i in bound.tuples:
         args[i] = replaced(args[i], uploaded_handle)
-    # A tile's extents follow its array; from the back, so that positions stay.
+    # A tile's extents follow its array. Inserting from the back keeps the earlier positions valid.
     for i, partition in reversed(bound.partitions.items()):
         if parameters[i].role is Role.TILE:
             args[i + 1 : i + 1] = partition.tile

@@ -1,12 +1,11 @@
-"""Forms: calls whose arguments are of Python types that have been seen to fit.
+"""Fast calls: calls whose arguments are of Python types that are known to fit.
 
-What a kernel's parameters say about a call depends on the types of its arguments first. So a
-call of known types is taken without asking again, if its arguments are the plain ones: tensors
-with memory of their own, partitions of such, and numbers. Any other call is bound with care:
-see `arguments`.
+The checks of a kernel's parameters depend first on the types of the arguments. A call of known
+types therefore skips them if its arguments are plain: tensors with memory of their own, partitions
+of such tensors, and numbers. Any other call is bound with every check: see `arguments`.
 
-Each form has two functions of its own, written for its arguments: loops over them would cost
-twice as much as everything else that Python does for a launch.
+Each fast call has two functions of its own, generated for its argument types: loops over the
+arguments would cost twice as much as everything else that Python does for a launch.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ from numbasync.tensors.partition import Partition
 from numbasync.tensors.tensor import SharedTensor, Tensor
 
 Kinds = tuple[type, ...]
-# The tensors of a call, and those of its partitions; and what its plan depends on, equal to
-# `BoundArguments.fingerprint`.
+# The tensors of a call, those of its partitions included; and the fingerprint that its plan depends
+# on, equal to `BoundArguments.fingerprint`.
 Taken = tuple[tuple[Tensor, ...], tuple[Any, ...]]
 
 
@@ -33,10 +32,11 @@ class FastCall:
     """Calls of one kernel with arguments of the same Python types.
 
     Attributes:
-        take: the call, if it is a plain one; else None. Refuses nothing: whoever looks closer does.
-        enqueue: launch such a call, of a plan, its values and its tensors, and record what it
-            accesses; False, and nothing has happened, if it must wait for other streams, or be
-            refused.
+        take: the tensors and the fingerprint of a call, if its arguments are plain; else None.
+            Refuses nothing: errors are found when the call is bound.
+        enqueue: launch such a call, given its plan, values and tensors, and update the access
+            records. Returns False, with nothing done, if the launch must wait for other streams, or
+            must be refused.
     """
 
     __slots__ = ("enqueue", "take")
@@ -54,7 +54,7 @@ class FastCall:
 
     @staticmethod
     def of(parameters: tuple[Parameter, ...], kinds: Kinds, may_alias: bool) -> FastCall | None:
-        """The form of calls of these types; None if they need a closer look."""
+        """The fast call for arguments of these types; None if such calls must be bound."""
         if all(_is_plain(p, k) for p, k in zip(parameters, kinds, strict=True)):
             return FastCall(parameters, kinds, may_alias)
         return None
@@ -74,35 +74,37 @@ def _is_plain(p: Parameter, kind: type) -> bool:
 
 
 def _take(kinds: Kinds, arrays: list[int], outputs: list[int], may_alias: bool) -> list[str]:
-    """`take(values)`: v are the values, t the tensors, s their storages, f the fingerprints."""
+    """The source of `take(values)`: v are the values, t the tensors, s their storages, f the
+    fingerprints.
+    """
     lines = ["def take(values):", f"    {_all('v', range(len(kinds)))}= values"]
     for i in arrays:
-        of = f"v{i}" if kinds[i] is Tensor else f"v{i}.tensor"
-        tiles = f"v{i}" if kinds[i] is Partition and i in outputs else f"t{i}"
+        tensor = f"v{i}" if kinds[i] is Tensor else f"v{i}.tensor"
+        fingerprinted = f"v{i}" if kinds[i] is Partition and i in outputs else f"t{i}"
         lines += [
-            f"    t{i} = {of}", f"    s{i} = t{i}.own_storage",
+            f"    t{i} = {tensor}", f"    s{i} = t{i}.own_storage",
             f"    if s{i} is None or t{i}.source is not None: return None",
-            f"    f{i} = {tiles}.fingerprint",
+            f"    f{i} = {fingerprinted}.fingerprint",
         ]  # fmt: skip
-    for i, k in enumerate(kinds):
-        if k is int:
+    for i, cls in enumerate(kinds):
+        if cls is int:
             lines.append(f"    if not -(2**63) <= v{i} < 2**63: return None")
     if len(arrays) > 1 and not may_alias:
-        marks = [f"s{i}.identity" for i in arrays]
-        same = f"{marks[0]} == {marks[1]}"
+        identities = [f"s{i}.identity" for i in arrays]
+        aliased = f"{identities[0]} == {identities[1]}"
         if len(arrays) > 2:
-            same = f"len({{{', '.join(marks)}}}) < {len(marks)}"
-        lines.append(f"    if {same}: return None")
+            aliased = f"len({{{', '.join(identities)}}}) < {len(identities)}"
+        lines.append(f"    if {aliased}: return None")
     parts = "".join(f"f{i}, " if i in arrays else f"k{i}, " for i in range(len(kinds)))
     lines.append(f"    return ({_all('t', arrays)}), ({parts})")
     return lines
 
 
 def _enqueue(count: int, arrays: list[int], outputs: list[int]) -> list[str]:
-    """`enqueue(plan, values, tensors, submission)`.
+    """The source of `enqueue(plan, values, tensors, submission)`.
 
-    First all questions, then the launch, then the records: what the device has to do begins as
-    early as can be, and an error leaves no lease.
+    The generated function tests every storage first, then launches, then updates the access
+    records: the device starts as early as possible, and an error leaves no access record.
     """
     lines = [
         "def enqueue(plan, values, tensors, submission):",

@@ -1,4 +1,4 @@
-"""Grids and blocks: pure arithmetic from partitions, shapes and wishes to a launch's extents."""
+"""Grids and blocks: pure arithmetic from partitions, shapes and requested extents to a launch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ AXES = "xyz"
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """Blocks of a launch, and threads of a block."""
+    """The blocks of a launch, and the threads of a block."""
 
     grid: Dim3
     block: Dim3
@@ -29,12 +29,12 @@ class Geometry:
 
 
 def dim3(extent: Any, what: str, kernel: str) -> Dim3:
-    """One to three positive extents, filled up with ones.
+    """One to three positive extents, padded with ones to three.
 
     Raises:
-        LaunchError: they are not one to three whole numbers of at least 1.
+        LaunchError: the extents are not one to three whole numbers of at least 1.
     """
-    if type(extent) is int and extent > 0:  # the usual form, and the quickest
+    if type(extent) is int and extent > 0:  # the usual case, and the quickest
         return extent, 1, 1
     try:
         parts = tuple(
@@ -42,7 +42,7 @@ def dim3(extent: Any, what: str, kernel: str) -> Dim3:
         )
     except TypeError:
         parts = ()
-    if not 1 <= len(parts) <= 3 or any(n < 1 for n in parts):
+    if not 1 <= len(parts) <= 3 or any(part < 1 for part in parts):
         raise LaunchError(
             f"kernel {kernel}: {what} is one to three whole numbers of at least 1, not {extent!r}."
         )
@@ -50,16 +50,16 @@ def dim3(extent: Any, what: str, kernel: str) -> Dim3:
 
 
 def check_axes(axes: Any, kernel: str) -> tuple[int, ...] | None:
-    """`axes=` of a launcher: for each tensor axis, the CUDA axis that it lies on."""
+    """The validated `axes=` of a launcher: for each tensor axis, its CUDA axis."""
     if axes is None:
         return None
-    found = tuple(axes) if isinstance(axes, tuple | list) else ()
-    if not found or sorted(found) != list(range(len(found))) or len(found) > 3:
+    order = tuple(axes) if isinstance(axes, tuple | list) else ()
+    if not order or sorted(order) != list(range(len(order))) or len(order) > 3:
         raise LaunchError(
             f"kernel {kernel}: axes= is a permutation such as (1, 0), which puts tensor axis 0 on "
             f"CUDA axis y and axis 1 on x; not {axes!r}."
         )
-    return found
+    return order
 
 
 def _on_cuda_axes(
@@ -70,28 +70,28 @@ def _on_cuda_axes(
         raise LaunchError(
             f"kernel {kernel}: axes={order} has {len(order)} axes, the output has {len(extents)}."
         )
-    on = [fill] * 3
+    placed = [fill] * 3
     for axis, extent in zip(order, extents, strict=True):
-        on[axis] = extent
-    return on[0], on[1], on[2]
+        placed[axis] = extent
+    return placed[0], placed[1], placed[2]
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a launch says about its extents.
+    """The inputs of a launch that determine its extents.
 
     Attributes:
-        kernel: its name.
-        partitions: of its outputs, with the parameters' names, in signature order.
-        shape: of the first whole tensor that is an output, if there is one.
-        grid, block: as given explicitly.
-        threads: as given to the launcher, if it was.
+        kernel: the kernel's name.
+        partitions: the partitions among the outputs, with parameter names, in signature order.
+        shape: of the first output that is a whole tensor, if there is one.
+        grid, block: as given explicitly by the call.
+        threads: as given to the launcher, if given.
         axes: CUDA axis of each tensor axis; None for the same order.
         elements: launch this many threads in one dimension (`forall`).
-        usage: what the kernel asks about a thread's place; None: the call says what to launch.
+        usage: how the kernel uses a thread's position; None if the call sets the extents.
         bounds: pairs of a CUDA axis and an extent that the kernel compares a thread's coordinate
             with.
-        reach: pairs of a CUDA axis and how many threads along it have something to do, at least.
+        reach: pairs of a CUDA axis and the least number of threads along it that have work.
     """
 
     kernel: str
@@ -113,16 +113,16 @@ def resolve(request: Request, limits: Limits, most: int, suggest: Callable[[], i
     Args:
         limits: of the device.
         most: threads per block that the compiled kernel allows.
-        suggest: threads per block that suit the kernel; called only if nothing else says.
+        suggest: threads per block that suit the kernel; called only if nothing else sets them.
 
     Raises:
-        LaunchError: the wishes contradict each other, or exceed a limit.
+        LaunchError: the requested extents contradict each other, or exceed a limit.
     """
-    found = _extents(request, suggest)
-    _check_told_apart(request, found)
-    _check_reach(request, found)
-    _check(request, found, limits, most)
-    return found
+    geometry = _extents(request, suggest)
+    _check_distinguishable(request, geometry)
+    _check_reach(request, geometry)
+    _check(request, geometry, limits, most)
+    return geometry
 
 
 def _extents(request: Request, suggest: Callable[[], int]) -> Geometry:
@@ -163,14 +163,16 @@ def _extents(request: Request, suggest: Callable[[], int]) -> Geometry:
 
 
 def _launched_for(r: Request, partition: Partition) -> Dim3:
-    """The grid that a partition asks for, or, if it is a prefix, allows."""
+    """The grid that a partition requires, or, for a partition_prefix, the largest that it
+    allows.
+    """
     if partition.blocks is not None:
         return partition.blocks, 1, 1
     return _on_cuda_axes(partition.grid, r.axes, r.kernel)
 
 
 def _tiled_by(r: Request) -> tuple[str, Partition] | None:
-    """The partition whose tile is the block, if no wish says what the block is."""
+    """The partition whose tile becomes the block, if no explicit block or thread count does."""
     if r.block is not None or r.threads is not None or r.elements is not None:
         return None
     exact = (named for named in r.partitions if named[1].exact)
@@ -183,9 +185,9 @@ def _check_partitions(r: Request, grid: Dim3) -> None:
         if partition.exact and own != grid:
             blocks = "" if partition.blocks is None else f", mapped to {partition.blocks} blocks"
             raise LaunchError(
-                f"kernel {r.kernel}: {_giver(r)} has {grid} blocks, but the partition of {name} "
+                f"kernel {r.kernel}: {_origin(r)} has {grid} blocks, but the partition of {name} "
                 f"has {own}: shape {partition.tensor.shape} in tiles of {partition.tile}{blocks}.\n"
-                f"{_agree(r)}"
+                f"{_grid_remedy(r)}"
             )
         if not partition.exact and any(a > b for a, b in zip(grid, own, strict=True)):
             raise LaunchError(
@@ -194,8 +196,8 @@ def _check_partitions(r: Request, grid: Dim3) -> None:
             )
 
 
-def _agree(r: Request) -> str:
-    """What to write instead of a grid and a partition that differ, or of two partitions."""
+def _grid_remedy(r: Request) -> str:
+    """The remedy for a grid and a partition that differ, or for two partitions that differ."""
     if r.elements is not None:
         return "Leave forall out, since the partition says the grid; or pass the tensor whole."
     if any(p.blocks is not None for _, p in r.partitions):
@@ -206,15 +208,15 @@ def _agree(r: Request) -> str:
     return "Choose tiles that give equal grids, or partition_prefix() for the larger one."
 
 
-def _giver(r: Request) -> str:
-    """What said the grid, for messages."""
+def _origin(r: Request) -> str:
+    """The source of the grid, for messages."""
     if r.elements is not None:
         return f"forall({r.elements})"
     return "the grid" if r.grid is not None else f"the partition of {_first(r)}"
 
 
 def _check_axes_of_block(r: Request, block: Dim3, used: set[int], what: str) -> None:
-    """Refuse threads along an axis that no element lies on: each would do the same work."""
+    """Refuse threads along an axis without elements: each of them would do the same work."""
     if any(n > 1 for axis, n in enumerate(block) if axis not in used):
         along = ", ".join(AXES[axis] for axis in sorted(used))
         raise LaunchError(
@@ -273,29 +275,29 @@ def _one_thread_an_element(
 
 
 def _used_axes(r: Request, shape: tuple[int, ...], order: tuple[int, ...]) -> list[int]:
-    """The CUDA axes that a launch of one thread an element has threads on: those with elements
-    that the kernel asks about.
+    """The CUDA axes along which a launch of one thread per element has threads: the axes with
+    elements whose coordinate the kernel reads.
 
     Raises:
         LaunchError: the kernel leaves out an axis with elements, and does not compare its
             coordinates with the extents of the others.
     """
-    on = dict(zip(order, shape, strict=False))
+    sizes = dict(zip(order, shape, strict=False))
     if r.usage is None or 0 in shape:
-        return sorted(on) or [0]
-    used = [axis for axis in sorted(on) if axis in r.usage.axes]
-    if not on and 0 in r.usage.axes:
+        return sorted(sizes) or [0]
+    used = [axis for axis in sorted(sizes) if axis in r.usage.axes]
+    if not sizes and 0 in r.usage.axes:
         return [0]
-    left_out = [axis for axis in sorted(on) if axis not in used and on[axis] > 1]
+    left_out = [axis for axis in sorted(sizes) if axis not in used and sizes[axis] > 1]
     if used:
-        is_certain = all((axis, on[axis]) in r.bounds for axis in used)
+        is_certain = all((axis, sizes[axis]) in r.bounds for axis in used)
     else:
         is_certain = not (r.usage.axes or r.usage.counts)
     if left_out and not is_certain:
         asked = _letters(sorted(r.usage.axes)) or "no axis"
         raise LaunchError(
             f"kernel {r.kernel}: the output of shape {shape} has elements along "
-            f"{_letters(sorted(on))}, but the kernel asks for its place along {asked} only, so "
+            f"{_letters(sorted(sizes))}, but the kernel asks for its place along {asked} only, so "
             f"threads along {_letters(left_out)} would do the same work again.\n"
             f"Say how many threads there are, {r.kernel}.forall(n)(...) or "
             f"{r.kernel}[grid, block](...); or compare each index with the output's extent: "
@@ -308,43 +310,43 @@ def _letters(axes: Sequence[int]) -> str:
     return ", ".join(AXES[axis] for axis in axes)
 
 
-def _check_told_apart(r: Request, found: Geometry) -> None:
-    """Refuse blocks, or threads of a block, that the kernel cannot tell apart, where the call does
-    not ask for them by numbers.
+def _check_distinguishable(r: Request, found: Geometry) -> None:
+    """Refuse blocks, or threads of a block, that the kernel cannot distinguish, unless the call
+    requests them by numbers.
     """
     if r.usage is None or r.usage.repeats or 0 in found.grid:
         return
-    for what, extents, asked, name in (
+    for what, extents, read, name in (
         ("threads a block", found.block, r.usage.threads, "threadIdx"),
         ("blocks", found.grid, r.usage.blocks, "blockIdx"),
     ):
         for axis, extent in enumerate(extents):
-            if extent > 1 and axis not in asked:
-                place = f"cuda.{name}.{AXES[axis]}"
+            if extent > 1 and axis not in read:
+                index = f"cuda.{name}.{AXES[axis]}"
                 raise LaunchError(
-                    f"kernel {r.kernel}: {extents} {what}, but the kernel does not ask for {place}"
+                    f"kernel {r.kernel}: {extents} {what}, but the kernel does not ask for {index}"
                     f", so that those along {AXES[axis]} would do the same work again.\n"
-                    + _fewer(r, name)
+                    + _repeat_remedy(r, name)
                 )
 
 
 def _check_reach(r: Request, found: Geometry) -> None:
-    """Refuse a launch, one thread an element, that leaves out threads with something to do."""
+    """Refuse a launch of one thread per element that leaves out threads with work."""
     if 0 in found.grid or (r.partitions and r.threads is not None):
         return
     for axis, letter in enumerate(AXES):
         launched = found.grid[axis] * found.block[axis]
-        wanted = min((n for a, n in r.reach if a == axis), default=0)
-        if wanted > launched:
+        needed = min((n for a, n in r.reach if a == axis), default=0)
+        if needed > launched:
             raise LaunchError(
-                f"kernel {r.kernel}: it compares its index along {letter} with {wanted}, but there "
+                f"kernel {r.kernel}: it compares its index along {letter} with {needed}, but there "
                 f"are {launched} threads along {letter}; nobody would do the work of the others.\n"
-                f"{_more(r)}; or {r.kernel}[grid, block](...)."
+                f"{_reach_remedy(r)}; or {r.kernel}[grid, block](...)."
             )
 
 
-def _more(r: Request) -> str:
-    """What to write where there are too few threads."""
+def _reach_remedy(r: Request) -> str:
+    """The remedy where a launch has too few threads."""
     if any(p.blocks is not None for _, p in r.partitions):
         return (
             "Blocks of a mapped partition visit its tiles in turn: walk through the elements, for i"
@@ -357,7 +359,7 @@ def _more(r: Request) -> str:
     return f"Say how many threads there are: {r.kernel}.forall(n)(...)"
 
 
-def _fewer(r: Request, name: str) -> str:
+def _repeat_remedy(r: Request, name: str) -> str:
     explicit = f"say both explicitly: {r.kernel}[grid, block](...)."
     if name == "blockIdx":
         return f"Use tiles that leave one block on that axis, or {explicit}"

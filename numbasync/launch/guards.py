@@ -1,8 +1,9 @@
-"""Which threads of a kernel do something, read from the conditions around what it does.
+"""The threads of a kernel that have work, read from the conditions around the kernel's effects.
 
 A store lies behind conditions: `if i < z.shape[0]:`, `if i >= len(z): return`, a loop over a range.
-Where each of them lies behind one that compares the thread's coordinate with an extent, threads
-beyond that extent do nothing. A condition is known by the edge of the control flow that it opens.
+Where every store lies behind a condition that compares the thread's coordinate with an extent,
+threads beyond that extent do nothing. A condition is identified by the edge of the control flow
+graph that it opens.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from numbasync.launch import known_functions
 from numbasync.launch.known_functions import NO_CONSTANT, UNKNOWN, Method, Names
 from numbasync.launch.store_analysis import summary
 
-# A CUDA axis; a parameter's position; an axis of it.
+# A CUDA axis; a parameter's position; an axis of that parameter.
 Bound: TypeAlias = tuple[int, int, int]
 # Bounds, each with the number that is added to the extent.
 Bounds: TypeAlias = dict[Bound, int]
 
-SIZE = -1  # in an axis' place: the number of all elements
-_FIRST = -1  # in a parameter's place: `i == 0`, which is within any extent
+SIZE = -1  # instead of an axis: the number of all elements
+_FIRST = -1  # instead of a parameter: `i == 0`, which is within any extent
 LETTERS = {"x": 0, "y": 1, "z": 2}  # the CUDA axes
 _LT, _LE, _GT, _GE, _EQ = operator.lt, operator.le, operator.gt, operator.ge, operator.eq
 _NEGATED: dict[Any, Any] = {_LT: _GE, _LE: _GT, _GT: _LE, _GE: _LT, operator.ne: _EQ}
@@ -30,65 +31,69 @@ _MORE = {_LT: 0, _LE: 1, _EQ: 1}  # i <= n is i < n + 1
 
 
 def rank_of(names: Names, call: Any) -> int:
-    """How many coordinates `cuda.grid(n)`, or `gridsize`, gives; 3 if that cannot be read."""
+    """The number of coordinates that `cuda.grid(n)`, or `gridsize`, returns; 3 if it cannot be
+    read.
+    """
     args = [*call.args, *(v for _, v in call.kws)]
     rank = names.constant(args[0]) if len(args) == 1 else NO_CONSTANT
     return rank if isinstance(rank, int) and 1 <= rank <= 3 else 3
 
 
 class Guards:
-    """What stands before the stores of one function."""
+    """The conditions in front of the stores of one function."""
 
     def __init__(self, names: Names) -> None:
         from numba import cuda
         from numba.core import ir
 
         self._ir, self._cuda, self._names = ir, cuda, names
-        self._walked: set[int] = set()  # CUDA axes along which a thread goes on in a loop
+        self._walked: set[int] = set()  # CUDA axes along which a thread continues in a loop
         self._held = self._common()
 
     def bounded(self) -> frozenset[Bound]:
-        """See `Usage.bounded`: behind these is all that the function does."""
+        """See `Usage.bounded`: every effect of the function lies behind these bounds."""
         return frozenset(b for b, more in self._held.items() if more <= 0 and b[2] != SIZE)
 
     def reach(self) -> frozenset[tuple[Bound, int]]:
-        """See `Usage.reach`. Not along an axis whose coordinate is compared with anything else,
-        too: then fewer threads may have something to do.
+        """See `Usage.reach`. Excludes an axis whose coordinate is also compared with anything else:
+        then fewer threads may have work.
         """
         unsure = self._walked.union(self._otherwise_compared())
         return frozenset((b, more) for b, more in self._held.items() if b[0] not in unsure)
 
     def _common(self) -> Bounds:
-        """The bounds that stand before every store."""
+        """The bounds that lie in front of every store."""
         from numba.core.analysis import compute_cfg_from_blocks
 
         blocks = self._names.blocks
         acting = [label for label, block in blocks.items() if any(map(self._acts, block.body))]
         flow = compute_cfg_from_blocks(blocks)
-        above = flow.dominators()
+        dominators = flow.dominators()
         edges = list(self._edges())
         held: list[Bounds] = []
         for label in acting:
-            if label not in above:
+            if label not in dominators:
                 continue  # dead code
-            mine: Bounds = {}
+            guards: Bounds = {}
             for start, end, bounds in edges:
-                others = [p for p, _ in flow.predecessors(end) if p != start]
-                if end in above[label] and all(end in above[p] for p in others):
+                other_predecessors = [p for p, _ in flow.predecessors(end) if p != start]
+                if end in dominators[label] and all(
+                    end in dominators[p] for p in other_predecessors
+                ):
                     for bound, more in bounds:
-                        mine[bound] = min(more, mine.get(bound, more))
-                        if others:
+                        guards[bound] = min(more, guards.get(bound, more))
+                        if other_predecessors:
                             self._walked.add(bound[0])
-            held.append(mine)
+            held.append(guards)
         common: Bounds = {}
         for bound in set().union(*held):
             first = bound[0], _FIRST, 0
-            if bound != first and all(bound in mine or first in mine for mine in held):
-                common[bound] = max(mine[bound] for mine in held if bound in mine)
+            if bound != first and all(bound in guards or first in guards for guards in held):
+                common[bound] = max(guards[bound] for guards in held if bound in guards)
         return common
 
     def _edges(self) -> Iterator[tuple[int, int, list[tuple[Bound, int]]]]:
-        """Edges of the control flow that are taken within bounds only, and these."""
+        """Edges of the control flow graph that are taken only within bounds, and these bounds."""
         for label, block in self._names.blocks.items():
             end = block.body[-1]
             if isinstance(end, self._ir.Branch) and end.truebr != end.falsebr:
@@ -98,7 +103,7 @@ class Guards:
                         yield label, target, bounds
 
     def _implied(self, variable: Any, is_true: bool) -> Iterator[tuple[Bound, int]]:
-        """The bounds that hold if a condition is true, or is not."""
+        """The bounds that hold if a condition is true, or if it is false."""
         value = self._names.one(variable)
         op = getattr(value, "op", "")
         if op == "call" and self._names.callees(value.func) == [bool]:
@@ -129,7 +134,9 @@ class Guards:
             yield (axis, position, along), more + _MORE[fn]
 
     def _range(self, pair: Any) -> list[Any]:
-        """The arguments of the `range` that a loop goes through, of the pair that a step gives."""
+        """The arguments of the `range` that a loop iterates over, given the pair that an iteration
+        yields.
+        """
         value = pair
         for op in ("iternext", "getiter", "call"):
             value = self._names.one(value.value)
@@ -138,7 +145,7 @@ class Guards:
         return list(value.args) if self._calls(value, range) else []
 
     def _otherwise_compared(self) -> Iterator[int]:
-        """Axes whose coordinate is compared with something that is neither an extent nor 0."""
+        """Axes whose coordinate is compared with a value that is neither an extent nor 0."""
         for s in self._names.statements:
             value: Any = getattr(s, "value", None)
             op = getattr(value, "op", "")
@@ -155,10 +162,12 @@ class Guards:
                     if not isinstance(constant, int) or constant > 0:
                         yield axis
 
-    # --- what acts ---
+    # --- effects ---
 
     def _acts(self, statement: Any) -> bool:
-        """Whether others may see what a statement does: no store to memory of the block's own."""
+        """Whether other blocks may see a statement's effect: stores to the block's own memory do
+        not count.
+        """
         ir = self._ir
         if isinstance(statement, ir.SetItem | ir.StaticSetItem | ir.SetAttr | ir.DelItem):
             return not self._is_own(statement.target)
@@ -172,26 +181,26 @@ class Guards:
         if function is not None:
             return bool(summary(function).stores)
         if isinstance(callee, Method):
-            known = (
+            harmless = (
                 known_functions.METHODS_THAT_VIEW
                 | known_functions.METHODS_THAT_REDUCE
                 | {"type", "sync"}
             )
-            return callee.name not in known and not self._is_own(callee.owner)
+            return callee.name not in harmless and not self._is_own(callee.owner)
         effect = None if callee is UNKNOWN else known_functions.known(callee, len(call.args))
         if effect is None or call.kws or call.vararg is not None:
             return effect is None or bool(effect[0])
         return any(i < len(call.args) and not self._is_own(call.args[i]) for i in effect[0])
 
     def _is_own(self, variable: Any) -> bool:
-        """Whether an array is certainly in memory of the block, or of the thread."""
-        makers = self._cuda.shared.array, self._cuda.local.array
-        return any(self._calls(self._names.one(variable), f) for f in makers)
+        """Whether an array is certainly in the memory of the block, or of the thread."""
+        allocators = self._cuda.shared.array, self._cuda.local.array
+        return any(self._calls(self._names.one(variable), f) for f in allocators)
 
-    # --- what is compared ---
+    # --- comparisons ---
 
     def _item(self, value: Any) -> tuple[Any, int] | None:
-        """Of `tuple[2]`, whether by index or by unpacking: what the tuple was assigned, and 2."""
+        """For `tuple[2]`, by index or by unpacking: the expression assigned to the tuple, and 2."""
         if getattr(value, "op", "") not in ("static_getitem", "getitem"):
             return None
         index = value.index if value.op == "static_getitem" else self._names.constant(value.index)
@@ -213,14 +222,14 @@ class Guards:
             return 0 if rank_of(self._names, value) == 1 else None
         if getattr(value, "op", "") != "binop" or value.fn is not operator.add:
             return None
-        for one, other in ((value.lhs, value.rhs), (value.rhs, value.lhs)):
-            product = self._names.one(one)
+        for left, right in ((value.lhs, value.rhs), (value.rhs, value.lhs)):
+            product = self._names.one(left)
             if getattr(product, "op", "") != "binop" or product.fn is not operator.mul:
                 continue
-            axis = self._axis_of(other, self._cuda.threadIdx)
+            axis = self._axis_of(right, self._cuda.threadIdx)
             for a, b in ((product.lhs, product.rhs), (product.rhs, product.lhs)):
-                along = self._axis_of(a, self._cuda.blockIdx)
-                if axis is not None and axis == along == self._axis_of(b, self._cuda.blockDim):
+                block_axis = self._axis_of(a, self._cuda.blockIdx)
+                if axis is not None and axis == block_axis == self._axis_of(b, self._cuda.blockDim):
                     return axis
         return None
 
@@ -235,7 +244,7 @@ class Guards:
         return LETTERS.get(value.attr)
 
     def _extent(self, variable: Any) -> tuple[int, int, int] | None:
-        """The parameter, the axis of it of which a variable is the extent, and what is added."""
+        """The parameter and axis whose extent a variable is, and the number added to the extent."""
         value = self._names.one(variable)
         op = getattr(value, "op", "")
         if op == "binop" and value.fn in (operator.sub, operator.add):

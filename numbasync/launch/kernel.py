@@ -1,4 +1,4 @@
-"""What a launch needs of its kernel."""
+"""The protocol by which a launch sees its kernel."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from numbasync.launch.result import LaunchResult
 
 
 class KernelSpec(Protocol):
-    """A kernel, its parameters, and what is known of its calls. A `Launcher` is one.
+    """A kernel, its parameters, and the cached facts about its calls. A `Launcher` is one.
 
     Attributes:
         name: of the function.
         names: `(name,)`, which submissions list.
-        label: the operation of its launches, for messages.
+        label: the description of its launches, for messages.
         parameters: in signature order.
-        preconditions: conditions of its calls.
-        planner: what it has planned and compiled.
+        preconditions: conditions on the arguments of its calls.
+        planner: its plans and compiled variants.
     """
 
     name: str
@@ -38,13 +38,13 @@ class KernelSpec(Protocol):
         ...
 
     def form(self, values: tuple[Any, ...]) -> FastCall | None:
-        """How calls with values of such types are enqueued at once; None if that is not known."""
+        """The fast call for values of these types; None if such calls must be bound."""
         ...
 
     def bind(self, values: tuple[Any, ...]) -> BoundArguments:
-        """The values, each checked and sorted by what its parameter takes."""
+        """The values, each checked and classified against its parameter."""
         ...
 
     def check(self, values: tuple[Any, ...]) -> None:
-        """Refuse what is known to be wrong before the values are there."""
+        """Refuse known errors before all values are available."""
         ...

@@ -1,7 +1,7 @@
-"""Names in a function's Numba IR, and what is known of the functions that cannot be read.
+"""Names in a function's Numba IR, and the effects of functions whose code cannot be read.
 
-A variable is traced back to the objects that it may stand for. Of those that are no device
-functions, the ones listed here are known; every other may do anything with its arguments.
+A variable is traced back to the objects that it may stand for. Among objects other than device
+functions, the effects of those listed here are known; any other may do anything with its arguments.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import numpy as np
 
 from numbasync.errors import LauncherError
 
-# --- what is known ---
+# --- known functions ---
 
 METHODS_THAT_STORE = frozenset({"fill", "sort", "partition", "itemset", "put", "byteswap"})
 METHODS_THAT_VIEW = frozenset(
     {"reshape", "view", "ravel", "flatten", "transpose", "astype", "squeeze", "swapaxes",
      "diagonal", "conj", "conjugate"}
 )  # fmt: skip
-# Numbers, or arrays of their own. An argument that is an array may be their `out=`.
+# The results are numbers or new arrays. An array argument may be the `out=` of the method.
 METHODS_THAT_REDUCE = frozenset(
     {"copy", "item", "sum", "prod", "min", "max", "mean", "var", "std", "any", "all", "argmin",
      "argmax", "tolist", "nonzero"}
@@ -45,7 +45,8 @@ _OPERATORS = frozenset(
      "index", "indexOf", "inv", "invert", "is_", "is_not", "le", "lshift", "lt", "matmul", "mod",
      "mul", "ne", "neg", "not_", "or_", "pos", "pow", "rshift", "sub", "truediv", "truth", "xor"}
 )  # fmt: skip
-# Where an `out` may stand among the positional arguments of what gives a new array or number.
+# The position of an `out` among the positional arguments of functions that return a new array or
+# number.
 _NO_OUT = 99
 _NUMPY_NEW = {
     **dict.fromkeys(
@@ -64,16 +65,16 @@ _NUMPY_VIEWS = frozenset(
      "diag", "diagonal", "expand_dims", "flip", "fliplr", "flipud", "imag", "ravel", "real",
      "reshape", "rot90", "split", "squeeze", "swapaxes", "transpose"}
 )  # fmt: skip
-# Functions of `numba.cuda` that store through a cache hint, to their first argument.
+# Functions of `numba.cuda` that store with a cache hint, to their first argument.
 _HINTED_STORES = frozenset({"stcg", "stcs", "stwb", "stwt"})
 
 
 def known(callee: Any, count: int) -> tuple[Collection[int], bool] | None:
-    """What a function does with `count` positional arguments; None if that is not known.
+    """The effects of a function on `count` positional arguments; None if they are not known.
 
     Returns:
-        Positions of those that it stores to; whether the result is new, and no argument or
-        view of one.
+        Positions of the arguments that the function stores to; whether the result is new, that is
+            neither an argument nor a view of one.
     """
     name, package = _named(callee)
     if isinstance(callee, np.ufunc):
@@ -96,7 +97,7 @@ def known(callee: Any, count: int) -> tuple[Collection[int], bool] | None:
 
 
 def _named(callee: Any) -> tuple[str, str]:
-    """Name and top-level package, empty if it has none."""
+    """Name and top-level package, each empty if the callee has none."""
     module = getattr(callee, "__module__", None)
     name = getattr(callee, "__name__", "")
     package = module.split(".")[0] if isinstance(module, str) else ""
@@ -112,23 +113,23 @@ def _known_of_numba(callee: Any, name: str) -> tuple[Collection[int], bool] | No
         return (0,), True
     if name in _HINTED_STORES or "atomic" in name.lower():
         return (0,), True
-    if isinstance(callee, type | types.Type):  # cuda.popc and its like; a cast
+    if isinstance(callee, type | types.Type):  # cuda.popc and similar; a cast
         return (), True
     of_numba = isinstance(callee, FunctionType) or type(callee).__name__ == "_Intrinsic"
     if not of_numba or is_jitted(callee):
-        return None  # an ExternFunction of cuda.declare_device, say
+        return None  # for example an ExternFunction of cuda.declare_device
     return (), callee.__module__.startswith("numba.cuda.") and name != "literal_unroll"
 
 
 def function_of(callee: Any) -> FunctionType | None:
-    """The code of a device function, a kernel, or a launcher."""
-    found = getattr(callee, "py_func", None)
-    # A NumPy-like function made by Numba has one too, and an output besides.
-    return found if isinstance(found, FunctionType) and not hasattr(callee, "nin") else None
+    """The Python function of a device function, a kernel, or a launcher; None for other objects."""
+    function = getattr(callee, "py_func", None)
+    # A ufunc created by Numba has `py_func`, too, and an output parameter besides.
+    return function if isinstance(function, FunctionType) and not hasattr(callee, "nin") else None
 
 
 def gives_value(callee: Any) -> bool:
-    """Whether a known function gives something else than None."""
+    """Whether a known function returns a value other than None."""
     name, package = _named(callee)
     return package in ("builtins", "math", "cmath", "numpy", "operator") and name != "print"
 
@@ -142,18 +143,18 @@ MOST_DOTS = 8  # in the name of a callee; `node = node.next` in a loop has no en
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A call of an attribute of something that is no global name."""
+    """A call of an attribute of an object that is not a global name."""
 
     name: str
     owner: Any
 
 
 class Names:
-    """The variables of one function's IR, and what they were assigned.
+    """The variables of one function's IR, and the values assigned to them.
 
     Attributes:
-        statements: all of the function, in no order that matters.
-        blocks: the same, by the labels of its basic blocks.
+        statements: all statements of the function, in no meaningful order.
+        blocks: the same statements, by the labels of their basic blocks.
     """
 
     def __init__(self, function: FunctionType) -> None:
@@ -171,44 +172,44 @@ class Names:
         self._constants = (ir.Const, ir.Global, ir.FreeVar)
 
     def origins(self, variable: Any) -> list[Any]:
-        """What a variable may have been assigned, seen through other names for it."""
-        known = self._origins.get(variable.name)
-        if known is None:
+        """The values that a variable may have been assigned, traced through other names for it."""
+        origins = self._origins.get(variable.name)
+        if origins is None:
             ir = self._ir
-            known = []
+            origins = []
             seen, waiting = {variable.name}, [variable.name]
             while waiting:
                 for value in self._definitions.get(waiting.pop(), []):
                     is_name = isinstance(value, ir.Var)
                     if not is_name and getattr(value, "op", "") not in ("phi", "cast"):
-                        known.append(value)
+                        origins.append(value)
                         continue
-                    others = {v.name for v in ([value] if is_name else value.list_vars())} - seen
-                    seen |= others
-                    waiting += others
-            self._origins[variable.name] = known
-        return known
+                    aliases = {v.name for v in ([value] if is_name else value.list_vars())} - seen
+                    seen |= aliases
+                    waiting += aliases
+            self._origins[variable.name] = origins
+        return origins
 
     def one(self, variable: Any) -> Any:
-        """What a variable certainly was assigned, None if that is not certain."""
-        found = self.origins(variable)
-        return found[0] if len(found) == 1 else None
+        """The value that a variable certainly was assigned, None if that is not certain."""
+        origins = self.origins(variable)
+        return origins[0] if len(origins) == 1 else None
 
     def constant(self, variable: Any) -> Any:
         """The constant that a variable certainly is, or NO_CONSTANT."""
-        found = self.origins(variable)
-        if len(found) == 1 and isinstance(found[0], self._constants):
-            return found[0].value
+        origins = self.origins(variable)
+        if len(origins) == 1 and isinstance(origins[0], self._constants):
+            return origins[0].value
         return NO_CONSTANT
 
     def index(self, item: Any) -> Any:
-        """The index of an expression that takes an item of something, or NO_CONSTANT."""
+        """The index of an expression that takes an item of an object, or NO_CONSTANT."""
         return item.index if item.op == "static_getitem" else self.constant(item.index)
 
     def items(self, variable: Any) -> list[Any] | None:
         """The variables of which a tuple was built, if that is certain."""
-        found = self.origins(variable)
-        value: Any = found[0] if len(found) == 1 else None
+        origins = self.origins(variable)
+        value: Any = origins[0] if len(origins) == 1 else None
         if not isinstance(value, self._ir.Expr):
             return None
         if value.op == "build_tuple":
@@ -224,7 +225,7 @@ class Names:
         return None
 
     def slices(self, variable: Any) -> bool:
-        """Whether an index may be, or contain, a slice: then it gives a view, no number."""
+        """Whether an index may be, or contain, a slice: the result is then a view, not a number."""
         for value in self.origins(variable):
             parts = value.items if getattr(value, "op", "") == "build_tuple" else ()
             if self._is_slice(value) or any(
@@ -242,9 +243,9 @@ class Names:
         return op == "getattr" and None in self._callees_of(value, 0)  # np.newaxis
 
     def callees(self, variable: Any, depth: int = 0) -> list[Any]:
-        """What a variable may stand for: global objects, `Method`s, `UNKNOWN`."""
-        found = [c for value in self.origins(variable) for c in self._callees_of(value, depth)]
-        return found or [UNKNOWN]
+        """The objects that a variable may stand for: global objects, `Method`s, `UNKNOWN`."""
+        callees = [c for value in self.origins(variable) for c in self._callees_of(value, depth)]
+        return callees or [UNKNOWN]
 
     def _callees_of(self, value: Any, depth: int) -> Iterator[Any]:
         ir = self._ir
@@ -261,19 +262,19 @@ class Names:
 
 
 def is_slice(index: Any) -> bool:
-    """Whether such an index of an array gives a view of it."""
+    """Whether such an index of an array returns a view of the array."""
     parts = index if isinstance(index, tuple) else (index,)
     return any(p is None or p is Ellipsis or isinstance(p, slice | str) for p in parts)
 
 
 def _read(function: FunctionType) -> Any:
-    """Numba's IR, with closures put where they are called, and each variable assigned once."""
+    """Numba's IR, with closures inlined where they are called, and each variable assigned once."""
     from numba.core.compiler import run_frontend
     from numba.core.ssa import reconstruct_ssa
 
     try:
         return reconstruct_ssa(run_frontend(function, inline_closures=True))
-    except Exception:  # a closure that cannot be put anywhere, say: it stays one
+    except Exception:  # a closure that cannot be inlined, for example, stays
         try:
             return run_frontend(function)
         except Exception as error:

@@ -1,6 +1,6 @@
-"""Kernel calls: `@launcher` turns a `@cuda.jit` kernel into a function that gives operations.
+"""Kernel calls: `@launcher` turns a `@cuda.jit` kernel into a function that returns operations.
 
-Everything that can be wrong with a call is found before anything of it is enqueued.
+Every error of a call is raised before any part of the call is enqueued.
 """
 
 from __future__ import annotations
@@ -43,20 +43,23 @@ from numbasync.ops.run import describe
 from numbasync.public import Public
 from numbasync.tensors.expected_results import UNKNOWN
 
-if TYPE_CHECKING:  # na.Launcher alone is that of any kernel, which only newer Pythons can say
+# `na.Launcher` without arguments means any kernel; only newer Pythons can express that
+if TYPE_CHECKING:
     from typing_extensions import ParamSpec as ParamSpecWithDefault
 
     P = ParamSpecWithDefault("P", default=...)
 else:
-    P = ParamSpec("P")  # what a kernel is called with
+    P = ParamSpec("P")  # the parameters of a kernel's call
 
 
 class _CallSignature:
-    """`__signature__` of what is called with a kernel's arguments, for editors and `help`."""
+    """`__signature__` of an object that is called with a kernel's arguments, for `help` and
+    editors.
+    """
 
     def __get__(self, owner: Any, kind: type) -> Any:
         if owner is None:
-            return None  # the class itself is called with something else
+            return None  # the class itself is called with other arguments
         launcher: Launcher[Any] = getattr(owner, "_launcher", owner)
         return inspect.signature(launcher.py_func).replace(return_annotation=Launch)
 
@@ -79,12 +82,12 @@ class Configured(Generic[P]):
         return f"<{self._launcher.name}[{extents}]>"
 
 
-MOST_CONFIGURED = 256  # of one kernel; a program that launches ever new extents starts over
+MOST_CONFIGURED = 256  # per kernel; the memo is cleared when new extents exceed it
 
 
 def _is_plain(config: Any) -> bool:
-    """Whether it is of whole numbers only: 1.0 and True equal 1 and may be refused, a stream is not
-    to be kept.
+    """Whether a configuration is a key of plain ints: 1.0 and True equal 1 but may be refused, and
+    a stream must not be kept alive.
     """
     if type(config) is not tuple:
         return False
@@ -99,17 +102,17 @@ def _is_plain(config: Any) -> bool:
 
 
 class Launcher(Public, Generic[P]):
-    """A kernel whose calls are operations. Made by `@launcher`.
+    """A kernel whose calls are operations; created by `@launcher`.
 
     Attributes:
         kernel: the Numba dispatcher.
         name: the kernel's name.
-        names: that alone, as a submission lists what it has launched.
-        parameters: its parameters and their roles.
+        names: a tuple of that name alone, in the form in which a submission lists its launches.
+        parameters: the kernel's parameters and their roles.
         may_alias: the kernel is written for outputs that share storage with other arguments.
-        Result: the type of its results, a named tuple.
+        Result: the type of the kernel's results, a named tuple.
 
-    It is pickled by its name, or with cloudpickle by value.
+    A launcher is pickled by its name, or by value with cloudpickle.
     """
 
     __signature__ = _CallSignature()
@@ -126,8 +129,8 @@ class Launcher(Public, Generic[P]):
         self.py_func: FunctionType = dispatcher.py_func
         self.name = self.py_func.__name__
         self.parameters = parameters(self.py_func)
-        only = self.py_func.__code__.co_kwonlyargcount
-        if only:
+        keyword_only = self.py_func.__code__.co_kwonlyargcount
+        if keyword_only:
             dispatcher = in_order(dispatcher)
         self.kernel = dispatcher
         self.may_alias = may_alias
@@ -135,8 +138,8 @@ class Launcher(Public, Generic[P]):
         self.label = f"{self.name}({', '.join(names)})"
         self.names = (self.name,)
         self._names = names
-        self._positional = len(names) - only
-        self._plain_count = -1 if only else len(names)  # of arguments that need no sorting
+        self._positional = len(names) - keyword_only
+        self._plain_count = -1 if keyword_only else len(names)  # arguments that need no sorting
         self._forms: dict[Kinds, FastCall | None] = {}
         self._configured = Memo[Any, Configured[P]](MOST_CONFIGURED)
         if isinstance(preconditions, str):
@@ -154,13 +157,13 @@ class Launcher(Public, Generic[P]):
         )
         outputs = tuple(i for i, p in enumerate(self.parameters) if p.is_output)
         texts = tuple(p.text for p in self.preconditions)
-        made_of = (dispatcher, threads, axes, texts, may_alias)
-        kind: Any = result or result_type(self.py_func, names, outputs, made_of)
-        self.Result = kind
-        _launchers[kind] = self
+        recipe = (dispatcher, threads, axes, texts, may_alias)
+        cls: Any = result or result_type(self.py_func, names, outputs, recipe)
+        self.Result = cls
+        _launchers[cls] = self
         pickle_intrinsics_by_name()
-        # Makes the named tuple of a tuple; `kind(*values)` takes twice as long.
-        self.result: Callable[[tuple[Any, ...]], LaunchResult] = partial(tuple.__new__, kind)
+        # Converts a tuple to the named tuple; `Result(*values)` takes twice as long.
+        self.result: Callable[[tuple[Any, ...]], LaunchResult] = partial(tuple.__new__, cls)
         self.__name__, self.__qualname__ = self.name, self.py_func.__qualname__
         self.__doc__ = self.py_func.__doc__
         self.__module__ = self.py_func.__module__
@@ -169,20 +172,20 @@ class Launcher(Public, Generic[P]):
     # --- calling ---
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Launch:
-        """The operation that launches the kernel with these arguments; nothing happens yet."""
+        """The operation that launches the kernel with these arguments; nothing is enqueued yet."""
         values: tuple[Any, ...] = args
-        if kwargs or len(args) != len(self._names):  # else a call is spared
+        if kwargs or len(args) != len(self._names):  # the common case saves this call
             values = self.arrange(args, kwargs)
         return Launch(self, values, DEFAULT)
 
     def __getitem__(self, config: Any) -> Configured[P]:
-        """Numba's form: `kernel[grid, block]`, `[grid, block, stream]`, `[..., shared_bytes]`."""
+        """Numba's syntax: `kernel[grid, block]`, `[grid, block, stream]`, `[..., shared_bytes]`."""
         if not _is_plain(config):
             return self._configure(config)
-        found = self._configured.get(config)
-        if found is None:
-            found = self._configured[config] = self._configure(config)
-        return found
+        configured = self._configured.get(config)
+        if configured is None:
+            configured = self._configured[config] = self._configure(config)
+        return configured
 
     def _configure(self, config: Any) -> Configured[P]:
         parts: tuple[Any, ...] = config if isinstance(config, tuple) else (config,)
@@ -192,30 +195,30 @@ class Launcher(Public, Generic[P]):
                 f"[grid, block, stream, shared_bytes]; not {len(parts)} values."
             )
         grid, block, stream, shared_bytes = [*parts, 0, 0][:4]
-        found = Config(
+        parsed = Config(
             grids.dim3(grid, "the grid", self.name),
             grids.dim3(block, "the block", self.name),
             self._stream(stream),
             whole_bytes(shared_bytes, self.name),
         )
-        return Configured(self, found)
+        return Configured(self, parsed)
 
     def _stream(self, value: Any) -> Stream | None:
-        """The stream of brackets; None for 0, the policy's."""
+        """The stream in a call's brackets; None for 0, the policy's choice."""
         if isinstance(value, int) and not value:
             return None
-        found = value if isinstance(value, Stream) else streams.of_another_library(value, None)
-        if found is None:
+        stream = value if isinstance(value, Stream) else streams.of_another_library(value, None)
+        if stream is None:
             raise LaunchError(
                 f"kernel {self.name}: the stream is a na.Stream or one of another library, or 0 "
                 f"for the policy's; not {describe(value)}."
             )
-        return found
+        return stream
 
     def forall(
         self, n: int, tpb: int = 0, stream: AnyStream | int | None = None, sharedmem: int = 0
     ) -> Configured[P]:
-        """Numba's form: `n` threads in one dimension, `tpb` a block or as many as suit."""
+        """Numba's syntax: `n` threads in one dimension, `tpb` per block or as many as suit."""
         if not isinstance(n, int | np.integer) or n < 0:
             raise LaunchError(
                 f"kernel {self.name}: forall({n!r:.60}) threads; write a whole number, 0 or more."
@@ -225,26 +228,27 @@ class Launcher(Public, Generic[P]):
         return Configured(self, Config(None, block, self._stream(stream or 0), shared, n))
 
     def compile(self, /, *args: P.args, **kwargs: P.kwargs) -> DeviceOp[None]:
-        """An operation that compiles for such arguments and launches nothing.
+        """An operation that compiles the variant for these arguments and launches nothing.
 
-        Tensors of `na.meta` suffice. The variant serves every call with the same dtypes,
-        ranks and layouts on the same device.
+        Tensors of `na.meta` suffice. The variant serves every call with the same dtypes, ranks and
+        layouts on the same device.
         """
         return Compile(self, self.arrange(args, kwargs))
 
     def cpu_engine(self) -> CpuEngine:
-        """What runs this kernel on the CPU device, and why, as far as it has been compiled there
-        (by a call, or by `compile`): `name` is `"compiled"`, `"interpreted"` or `"none yet"`. If
-        only some argument types can be compiled, it is about one that cannot.
+        """The engine that runs this kernel on the CPU device, and why, for the variants compiled
+        there so far (by a call, or by `compile`): `name` is `"compiled"`, `"interpreted"` or
+        `"none yet"`. If only some argument types can be compiled, the result describes one that
+        cannot.
         """
-        found = self.planner.engines()
-        slow = [e for e in found if e[0] != "compiled"]
-        return CpuEngine(*(slow or found or [("none yet", "no call has needed it")])[0])
+        engines = self.planner.engines()
+        interpreted = [engine for engine in engines if engine[0] != "compiled"]
+        return CpuEngine(*(interpreted or engines or [("none yet", "no call has needed it")])[0])
 
     # --- used by the operations ---
 
     def arrange(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        """The arguments in signature order."""
+        """The arguments of a call, in signature order."""
         names = self._names
         if not kwargs and len(args) == self._plain_count:
             return args
@@ -256,42 +260,42 @@ class Launcher(Public, Generic[P]):
                 values[p.name] = p.default
         missing = [n for n in names if n not in values]
         if len(args) > self._positional or wrong or missing:
-            named = wrong or missing
-            these = f"{', '.join(named)} {'is' if len(named) == 1 else 'are'}"
+            culprits = wrong or missing
+            subject = f"{', '.join(culprits)} {'is' if len(culprits) == 1 else 'are'}"
             problem = (
                 f"{len(args)} arguments came without a name" if len(args) > self._positional
-                else f"{these} unknown or came twice" if wrong
-                else f"{these} missing"
+                else f"{subject} unknown or came twice" if wrong
+                else f"{subject} missing"
             )  # fmt: skip
             with suppress_unused_warnings((*args, *kwargs.values())):
                 raise LauncherError(f"kernel {self.label}: {problem}.")
         return tuple(values[n] for n in names)
 
     def form(self, values: tuple[Any, ...]) -> FastCall | None:
-        """The form of calls with arguments of these types; None if they need a closer look."""
-        kinds = tuple(map(type, values))
+        """The fast call for arguments of these Python types; None if such calls must be bound."""
+        types = tuple(map(type, values))
         try:
-            return self._forms[kinds]
+            return self._forms[types]
         except KeyError:
-            found = None
+            fast_call = None
             if not self.preconditions:
-                found = FastCall.of(self.parameters, kinds, self.may_alias)
-            self._forms[kinds] = found
-            return found
+                fast_call = FastCall.of(self.parameters, types, self.may_alias)
+            self._forms[types] = fast_call
+            return fast_call
 
     def bind(self, values: tuple[Any, ...]) -> BoundArguments:
-        """The arguments, sorted and checked as far as that needs no device."""
+        """The arguments, classified and checked as far as no device is needed for that."""
         bound = BoundArguments(self.name, self.parameters, values)
         if not self.may_alias and not bound.storages_differ():
             bound.check_aliases(self.name, self.parameters)
         return bound
 
     def check(self, values: tuple[Any, ...]) -> None:
-        """`bind`, for its refusals, of the arguments that are known before others are run."""
+        """Refuse as `bind` does, of the arguments known before the lazy ones have run."""
         pairs = zip(self.parameters, values, strict=True)
-        known = [(p, v) for p, v in pairs if not _is_open(v)]
-        parameters = tuple(p for p, _ in known)
-        bound = BoundArguments(self.name, parameters, tuple(v for _, v in known))
+        available = [(p, v) for p, v in pairs if not _is_open(v)]
+        parameters = tuple(p for p, _ in available)
+        bound = BoundArguments(self.name, parameters, tuple(v for _, v in available))
         if not self.may_alias and not bound.storages_differ():
             bound.check_aliases(self.name, parameters)
 
@@ -300,7 +304,7 @@ class Launcher(Public, Generic[P]):
 
     @property
     def _numba_type_(self) -> Any:
-        # So that another kernel can call this one as a device function.
+        # Lets another kernel call this one as a device function.
         return self._device_function._numba_type_
 
     @cached_property
@@ -315,26 +319,27 @@ class Launcher(Public, Generic[P]):
 
 
 def _is_open(value: Any) -> bool:
-    """Whether a value, or one in a tuple that is no launch's result, is not known yet."""
+    """Whether a value, or a member of a tuple that is not a launch's result, is not known yet."""
     if value is UNKNOWN:
         return True
     is_plain = isinstance(value, tuple) and not hasattr(type(value), "_output_positions")
     return is_plain and any(map(_is_open, value))
 
 
-# By the types of their results, with which they are pickled.
+# Launchers by their result types, with which launchers are pickled.
 _launchers: WeakValueDictionary[ResultType, Launcher] = WeakValueDictionary()
-# Those that came by value, with what has been compiled of them, for the next time that they come.
-_came: deque[Launcher] = deque(maxlen=32)
+# Launchers that were unpickled by value. Keeping them alive keeps their compiled variants for the
+# next time that the same launcher is unpickled.
+_unpickled: deque[Launcher] = deque(maxlen=32)
 
 
 def _launcher_of(result: ResultType) -> Launcher:
-    found = _launchers.get(result)
-    if found is None:
-        made_of: tuple[Any, Any, Any, Any, Any] = result._made_of
-        found = Launcher(*made_of, result)
-        _came.append(found)
-    return found
+    unpickled = _launchers.get(result)
+    if unpickled is None:
+        recipe: tuple[Any, Any, Any, Any, Any] = result._made_of
+        unpickled = Launcher(*recipe, result)
+        _unpickled.append(unpickled)
+    return unpickled
 
 
 @overload
@@ -358,21 +363,21 @@ def launcher(
     may_alias: bool = False,
     **jit_options: Any,
 ) -> Any:
-    """Turn a kernel into a function that gives lazy operations.
+    """Turn a kernel into a function that returns lazy operations.
 
-    Put it above `@cuda.jit`; on a plain function it applies `cuda.jit(**jit_options)`
-    itself. Calling the result with tensors, partitions, arrays of NumPy or other libraries,
-    numbers, or operations that give these, builds a launch; awaiting that gives the
-    arguments back.
+    Write the decorator above `@cuda.jit`; on a plain function the decorator applies
+    `cuda.jit(**jit_options)` itself. Calling the launcher with tensors, partitions, arrays of NumPy
+    or other libraries, numbers, or operations that return these, builds a launch; awaiting the
+    launch returns the arguments.
 
     Args:
-        threads: threads a block, where a partition's tile should not say it.
+        threads: threads per block, where a partition's tile should not determine the block.
         axes: CUDA axis of each tensor axis; default: axis 0 on x, 1 on y, 2 on z.
         preconditions: conditions on the arguments, such as `"x.shape[0] % 64 == 0"`.
         may_alias: allow an output in the same storage as another argument.
 
     Raises:
-        LauncherError: the annotations contradict the kernel's code, or it is no kernel.
+        LauncherError: the annotations contradict the kernel's code, or the object is not a kernel.
     """
 
     def decorate(kernel: Any) -> Launcher:

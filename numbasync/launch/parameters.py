@@ -1,8 +1,8 @@
-"""What a kernel's parameters are: declared by annotation, or found in its code.
+"""The parameters of a kernel: declared by annotation, or inferred from its code.
 
 A parameter that is not declared is an output if anything reachable from it is stored to: by
-assignment, by an atomic, through a view, or by a device function that it is handed to. The
-code is read with Numba's own front end, so that what is found is what is compiled.
+assignment, by an atomic, through a view, or by a device function that receives it. The code is read
+with Numba's own front end, so that the analysed code is the compiled code.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from numbasync.launch.store_analysis import Store, summary
 from numbasync.ops.run import describe
 
 if TYPE_CHECKING:
-    # In the kernel they are arrays that are indexed; where it is called, whatever a call takes. No
-    # type is both.
+    # Inside the kernel these are arrays that are indexed; for the caller, any value that a call
+    # accepts. No single type is both.
     KernelInput: TypeAlias = Any
     KernelOutput: TypeAlias = Any
     Tile: TypeAlias = Any
@@ -32,18 +32,18 @@ else:
         """Annotation: an array that the kernel only reads."""
 
     class KernelOutput:
-        """Annotation: an array that the kernel may write; a partition of it gives the grid."""
+        """Annotation: an array that the kernel may write; a partition of it determines the grid."""
 
     class Tile:
         """Annotation: a partitioned output of which a block sees its own tile only.
 
-        The tile is clipped at the edge of the tensor; its indices start at 0. Of a mapped partition
-        (`Partition.map`) the kernel's body is run for one tile after the other.
+        The tile is clipped at the edge of the tensor; its indices start at 0. For a mapped
+        partition (`Partition.map`) the kernel's body is run for one tile after the other.
         """
 
 
 class Role(Enum):
-    """What a parameter is declared to be."""
+    """The declared role of a parameter."""
 
     INPUT = "KernelInput"
     OUTPUT = "KernelOutput"
@@ -70,13 +70,13 @@ class Parameter:
     Attributes:
         name: as in the signature.
         role: as annotated.
-        is_output: an array passed here may be written: it is declared so, or, undeclared,
-            the kernel's code stores to it.
+        is_output: an array passed here may be written: the parameter is declared so, or is
+            undeclared and the kernel's code stores to it.
         takes_tensor: a whole tensor may be passed.
         takes_number: a number may be passed.
-        takes_none: None may be passed: it is the default, or the kernel's code tests for it.
-        is_number: undeclared, and the kernel's code uses it as a number.
-        default: what it is if nothing is passed; `inspect.Parameter.empty` if that is an error.
+        takes_none: None may be passed: None is the default, or the kernel's code tests for it.
+        is_number: undeclared, and the kernel's code uses the parameter as a number.
+        default: the value if nothing is passed; `inspect.Parameter.empty` if that is an error.
     """
 
     name: str
@@ -86,7 +86,7 @@ class Parameter:
     is_number: bool = False
     default: Any = inspect.Parameter.empty
 
-    # Asked at every call, so worked out once.
+    # Read at every call, so computed once.
     takes_tensor: bool = field(init=False)
     takes_number: bool = field(init=False)
 
@@ -97,10 +97,10 @@ class Parameter:
 
 
 def check_kernel(kernel: Any) -> FunctionType:
-    """The Python function of a kernel, which is what `cuda.jit` made of it.
+    """The Python function of a kernel that `cuda.jit` created.
 
     Raises:
-        LauncherError: it is no kernel that can be launched.
+        LauncherError: the object is not a kernel that can be launched.
     """
     if type(kernel).__name__ == "FakeCUDAKernel":
         raise LauncherError(
@@ -128,12 +128,13 @@ def parameters(function: FunctionType) -> tuple[Parameter, ...]:
     """The parameters of a kernel.
 
     Raises:
-        LauncherError: the code contradicts an annotation, gives something back, or cannot be
-            read by Numba; or the signature has `*args`, `**kwargs` or positional-only parameters.
+        LauncherError: the code contradicts an annotation, returns a value, or cannot be read by
+            Numba; or the signature has `*args`, `**kwargs` or positional-only parameters.
     """
     name = function.__name__
     _check_form(name, function)
-    # Without annotations: they are evaluated one by one, and some may not evaluate.
+    # The copy has no annotations: each annotation is evaluated separately, and some may not
+    # evaluate.
     bare = FunctionType(
         function.__code__, function.__globals__, name, function.__defaults__, function.__closure__
     )
@@ -145,46 +146,46 @@ def parameters(function: FunctionType) -> tuple[Parameter, ...]:
                 f"kernel {name}: parameter {p} is not a plain one; kernels have neither *args, nor "
                 "**kwargs, nor positional-only parameters."
             )
-    does = summary(positional(function) if function.__code__.co_kwonlyargcount else function)
-    if does.line:
+    body = summary(positional(function) if function.__code__.co_kwonlyargcount else function)
+    if body.line:
         raise LauncherError(
-            f"kernel {name} returns a value, in line {does.line} of {function.__code__.co_filename}"
+            f"kernel {name} returns a value, in line {body.line} of {function.__code__.co_filename}"
             "; a kernel has many threads, and nobody to give it to.\n"
             "Store it to an output, z[i] = ..., and write `return` alone."
         )
     roles = _roles(function)
-    stores = [{s for k, s in does.stores if k == i} for i in range(len(plain))]
-    found = []
+    stores = [{s for k, s in body.stores if k == i} for i in range(len(plain))]
+    specs = []
     for i, (key, p) in enumerate(plain.items()):
         role, is_optional = roles.get(key, (Role.ANY, False))
         parameter = _parameter(name, key, role, stores[i])
-        optional = is_optional or i in does.tested or p.default is None
-        found.append(
+        optional = is_optional or i in body.tested or p.default is None
+        specs.append(
             replace(
                 parameter,
                 takes_none=optional and role is not Role.TILE,
-                is_number=role is Role.ANY and i in does.numbers,
+                is_number=role is Role.ANY and i in body.numbers,
                 default=p.default,
             )
         )
-    return tuple(found)
+    return tuple(specs)
 
 
 def positional(function: FunctionType) -> FunctionType:
-    """The same function with its keyword-only parameters behind the others: Numba has none."""
+    """The same function with its keyword-only parameters behind the others: Numba supports none."""
     code = function.__code__
     count = code.co_argcount + code.co_kwonlyargcount
-    made = FunctionType(
+    copy = FunctionType(
         code.replace(co_argcount=count, co_kwonlyargcount=0), function.__globals__,
         function.__name__, None, function.__closure__,
     )  # fmt: skip
-    made.__doc__, made.__module__ = function.__doc__, function.__module__
-    made.__qualname__ = function.__qualname__
-    return made
+    copy.__doc__, copy.__module__ = function.__doc__, function.__module__
+    copy.__qualname__ = function.__qualname__
+    return copy
 
 
 def _parameter(name: str, key: str, role: Role, stores: set[Store]) -> Parameter:
-    # What only may be a store does not contradict a declaration: it is what that is for.
+    # A possible store does not contradict a declaration: declarations exist to settle such cases.
     if role is Role.INPUT and not stores.isdisjoint({Store.ELEMENTS, Store.IN_PLACE}):
         raise LauncherError(
             f"kernel {name} stores to {key}, which is declared na.KernelInput.\n"
@@ -195,7 +196,7 @@ def _parameter(name: str, key: str, role: Role, stores: set[Store]) -> Parameter
             f"kernel {name} stores to elements of {key}, which is declared a number; a number has "
             f"no elements.\nDeclare an array as {key}: na.KernelOutput, or remove the store."
         )
-    # `x += 1` is a store if x is an array; if a number comes, being an output means nothing.
+    # `x += 1` is a store if x is an array; for a number, being an output has no effect.
     stored = not stores.isdisjoint({Store.ELEMENTS, Store.IN_PLACE, Store.UNKNOWN})
     is_output = role in (Role.OUTPUT, Role.TILE) or (role is Role.ANY and stored)
     return Parameter(key, role, is_output)
@@ -220,19 +221,19 @@ def _check_form(name: str, function: FunctionType) -> None:
 
 # --- annotations ---
 
-# How an annotation ends that says what it is though its names are not there when it is read:
-# imported for type checkers alone, or local to the function around the kernel.
+# The endings by which an annotation is recognised although its names cannot be resolved when it is
+# read: imported for type checkers alone, or local to the function around the kernel.
 _OR_NONE = re.compile(r"\s*\|\s*None$")
 _DECLARES = re.compile(r"(?:^|\.)(KernelInput|KernelOutput|Tile)$")
 
 
 def _roles(function: FunctionType) -> dict[str, tuple[Role, bool]]:
-    """What each annotated parameter is declared to be, and whether it may be None."""
+    """The declared role of each annotated parameter, and whether None may be passed."""
     return {key: _role(value, function) for key, value in _annotations(function).items()}
 
 
 def _annotations(function: FunctionType) -> Mapping[str, Any]:
-    if sys.version_info >= (3, 14):  # they are evaluated when asked for
+    if sys.version_info >= (3, 14):  # annotations are evaluated lazily
         import annotationlib
 
         return annotationlib.get_annotations(function, format=annotationlib.Format.FORWARDREF)
@@ -241,26 +242,26 @@ def _annotations(function: FunctionType) -> Mapping[str, Any]:
 
 def _role(annotation: Any, function: FunctionType) -> tuple[Role, bool]:
     text = annotation
-    for _ in range(2):  # a string in a module whose annotations are strings is one twice
+    for _ in range(2):  # in a module of string annotations, a quoted one is nested twice
         text = getattr(annotation, "__forward_arg__", annotation)
         if not isinstance(text, str):
             break
         annotation = _evaluate(text, function)
-    if annotation is text and isinstance(text, str):  # it does not evaluate
+    if annotation is text and isinstance(text, str):  # the annotation does not evaluate
         bare = _OR_NONE.sub("", text.strip())
-        named = _DECLARES.search(bare)
-        return (Role(named[1]) if named else Role.ANY), bare != text.strip()
+        declared = _DECLARES.search(bare)
+        return (Role(declared[1]) if declared else Role.ANY), bare != text.strip()
     others = [a for a in get_args(annotation) if a is not NoneType]
     is_optional = get_origin(annotation) in (Union, UnionType) and len(others) == 1
     try:
-        found = _ROLES.get(others[0] if is_optional else annotation, Role.ANY)
-    except TypeError:  # an annotation may be any object, and some have no hash
-        found = Role.ANY
-    return found, is_optional
+        role = _ROLES.get(others[0] if is_optional else annotation, Role.ANY)
+    except TypeError:  # annotations may be any object, some without a hash
+        role = Role.ANY
+    return role, is_optional
 
 
 def _evaluate(text: str, function: FunctionType) -> Any:
-    """The value of an annotation, or its text if that does not evaluate."""
+    """The value of an annotation, or its text if the text does not evaluate."""
     names = {}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:

@@ -1,8 +1,8 @@
-"""Plans: compiled code and extents for one kernel and one kind of call.
+"""Plans: compiled code and launch extents for one kernel and one class of calls.
 
-Calls with the same types, layouts, shapes and tiles share a plan; the second one finds it
-and computes nothing. What depends on values (preconditions, aliases) is checked every time,
-elsewhere.
+Calls with the same types, layouts, shapes and tiles share a plan; the second such call looks the
+plan up and computes nothing. Conditions that depend on values (preconditions, aliases) are checked
+at every call, elsewhere.
 """
 
 from __future__ import annotations
@@ -29,15 +29,16 @@ from numbasync.launch.variants import Kernel, Keys
 from numbasync.memo import Memo
 from numbasync.tensors.partition import Partition
 
-MOST_PLANS = 4096  # of one kernel; a program that launches ever new shapes starts over
+# Per kernel; the memo is cleared when a program that keeps launching new shapes exceeds it.
+MOST_PLANS = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """What a call says about its launch, besides its arguments.
+    """The launch configuration of a call, apart from its arguments.
 
     Attributes:
-        extents: what of it a plan depends on; None if it says nothing.
+        extents: the part of the configuration that a plan depends on; None if the call sets none.
     """
 
     grid: Dim3 | None = None
@@ -54,8 +55,8 @@ class Config:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to launch: compiled code, extents, and what of its arguments it may write; `empty` if
-    there is nothing to do.
+    """The work of a launch: compiled code, extents, and which arguments the kernel may write.
+    `empty` says that the grid has no blocks.
     """
 
     work: protocols.Work
@@ -63,7 +64,7 @@ class Plan:
 
 
 class Planner:
-    """One kernel's plans, and the launcher's wishes that go into them."""
+    """The plans of one kernel, and the options of its launcher that enter them."""
 
     def __init__(
         self,
@@ -78,22 +79,22 @@ class Planner:
         self.axes = axes
         self._has_tiles = any(p.role is Role.TILE for p in parameters)
         self._on_tiles: dict[tuple[tuple[int, ...], bool], Kernel] = {}
-        # By device, what the arguments are, and what the call says about extents.
+        # The key: the device, the fingerprint of the arguments, the extents that the call sets.
         self.plans = Memo[tuple[protocols.Device, Hashable, Hashable], Plan](MOST_PLANS)
 
     def find(self, bound: BoundArguments, config: Config, device: protocols.Device) -> Plan | None:
-        """The plan for such a call, if one has been made."""
+        """The plan for such a call, if an earlier call has created it."""
         return self.plans.get((device, bound.fingerprint(device), config.extents))
 
     def engines(self) -> list[tuple[str, str]]:
-        """See `Kernel.engines`; also of the kernels around a body that has tiles."""
+        """See `Kernel.engines`; includes the kernels generated around a body with tiles."""
         return [e for k in [self.kernel, *self._on_tiles.values()] for e in k.engines()]
 
     def variant(self, bound: BoundArguments, device: protocols.Device) -> tuple[Kernel, Keys]:
-        """The kernel to compile for such a call, and its variant's key.
+        """The kernel to compile for such a call, and the key of the variant.
 
         Raises:
-            LaunchError: some tiles are mapped and others not, or otherwise.
+            LaunchError: some tiles are mapped and others not, or tiles are mapped differently.
         """
         keys = bound.keys(device)
         if not self._has_tiles:
@@ -106,11 +107,11 @@ class Planner:
                 partition = bound.partitions[i]
                 tiles.append((self._parameters[i].name, partition))
                 extended.extend(device.scalar_key(t) for t in partition.tile)
-        kind = tuple(len(p.tile) for _, p in tiles), are_mapped(self.kernel.name, tiles)
-        found = self._on_tiles.get(kind)
-        if found is None:  # of two threads that make one, both take the first
-            found = self._on_tiles.setdefault(kind, Kernel(self._with_tiles(*kind)))
-        return found, tuple(extended)
+        shape = tuple(len(p.tile) for _, p in tiles), are_mapped(self.kernel.name, tiles)
+        kernel = self._on_tiles.get(shape)
+        if kernel is None:  # if two threads create one, both use the first
+            kernel = self._on_tiles.setdefault(shape, Kernel(self._with_tiles(*shape)))
+        return kernel, tuple(extended)
 
     def make(
         self,
@@ -119,16 +120,16 @@ class Planner:
         device: Device,
         executable: protocols.Executable,
     ) -> Plan:
-        """The plan for such a call, kept for the next one.
+        """Create the plan for such a call, and keep it for later calls.
 
         Raises:
             LaunchError: the extents contradict each other, or exceed what the device allows.
         """
-        most = device.limits.max_shared_bytes
-        if not 0 <= config.shared_bytes <= most:
+        max_shared = device.limits.max_shared_bytes
+        if not 0 <= config.shared_bytes <= max_shared:
             raise LaunchError(
                 f"kernel {self.kernel.name}: {config.shared_bytes:,} bytes of dynamic shared "
-                f"memory; the device allows 0 to {most:,} a block."
+                f"memory; the device allows 0 to {max_shared:,} a block."
             )
         if self._has_tiles and config.elements is not None:
             name = next(p.name for p in self._parameters if p.role is Role.TILE)
@@ -137,15 +138,19 @@ class Planner:
                 "is a na.Tile: its tiles say the grid.\n"
                 f"Write {self.kernel.name}(...) without forall."
             )
-        found = grids.resolve(
+        geometry = grids.resolve(
             self._request(bound, config), device.limits, executable.max_threads_per_block,
             executable.suggested_threads,
         )  # fmt: skip
         work = protocols.Work(
-            executable, found.grid, found.block, config.shared_bytes, self._argument_access(bound)
+            executable,
+            geometry.grid,
+            geometry.block,
+            config.shared_bytes,
+            self._argument_access(bound),
         )
         key = device.backend, bound.fingerprint(device.backend), config.extents
-        return self.plans.setdefault(key, Plan(work, 0 in found.grid))
+        return self.plans.setdefault(key, Plan(work, 0 in geometry.grid))
 
     def _argument_access(
         self, bound: BoundArguments
@@ -162,7 +167,8 @@ class Planner:
                     protocols.ArgumentAccess(parameter.is_output, partition.tile, axes)
                 )
             if partition is not None and is_tile:
-                argument_access += [None] * len(partition.tile)  # its extents are arguments, too
+                # the tile's extents are arguments, too
+                argument_access += [None] * len(partition.tile)
         return tuple(argument_access)
 
     def _request(self, bound: BoundArguments, config: Config) -> grids.Request:
@@ -179,26 +185,28 @@ class Planner:
     def _place(
         self, arrays: dict[int, Any], config: Config
     ) -> tuple[Usage | None, frozenset[tuple[int, int]], frozenset[tuple[int, int]]]:
-        """What the kernel asks about a thread's place, and the extents that it compares it with:
-        `usage`, `bounds` and `reach` of a request.
+        """How the kernel uses a thread's position, and the extents that it compares the position
+        with: `usage`, `bounds` and `reach` of a request.
         """
         if config.grid is not None or config.elements is not None:
-            return None, frozenset(), frozenset()  # the call says how many threads there are
-        found = self._usage
+            return None, frozenset(), frozenset()  # the call sets the number of threads
+        axis_usage = self._usage
         shapes = {i: array.shape for i, array in arrays.items()}
-        bounds = ((a, shapes[i][n]) for a, i, n in found.bounded if 0 <= n < len(shapes.get(i, ())))
+        bounds = (
+            (a, shapes[i][n]) for a, i, n in axis_usage.bounded if 0 <= n < len(shapes.get(i, ()))
+        )
         reach = {
-            (a, (math.prod(shapes[i]) if n == SIZE else shapes[i][n]) + more)
-            for (a, i, n), more in found.reach
+            (a, (math.prod(shapes[i]) if n == SIZE else shapes[i][n]) + offset)
+            for (a, i, n), offset in axis_usage.reach
             if i in shapes and n < len(shapes[i])
         }
-        return found, frozenset(bounds), frozenset() if self._has_tiles else frozenset(reach)
+        return axis_usage, frozenset(bounds), frozenset() if self._has_tiles else frozenset(reach)
 
     @cached_property
     def _usage(self) -> Usage:
-        found = usage(self.kernel.dispatcher.py_func)
-        # The kernel around a body with tiles asks for its block along every axis.
-        return replace(found, blocks=ALL) if self._has_tiles else found
+        axis_usage = usage(self.kernel.dispatcher.py_func)
+        # The kernel generated around a body with tiles reads blockIdx along every axis.
+        return replace(axis_usage, blocks=ALL) if self._has_tiles else axis_usage
 
     def _with_tiles(self, ranks: tuple[int, ...], mapped: bool) -> Any:
         dispatcher = self.kernel.dispatcher
@@ -210,10 +218,10 @@ DEFAULT = Config()
 
 
 def whole_bytes(value: Any, kernel: str) -> int:
-    """The dynamic shared memory that a call asks for.
+    """The dynamic shared memory that a call requests, in bytes.
 
     Raises:
-        LaunchError: it is no whole number.
+        LaunchError: the value is not a whole number.
     """
     try:
         return operator.index(value)
@@ -224,24 +232,24 @@ def whole_bytes(value: Any, kernel: str) -> int:
 
 
 def jit_options(dispatcher: Any) -> dict[str, Any]:
-    """The options that another function compiled for the same purpose should have."""
+    """The options that another function compiled for the same purpose must have, too."""
     kept = ("debug", "opt", "lineinfo", "fastmath", "max_registers")
     return {k: v for k, v in dispatcher.targetoptions.items() if k in kept}
 
 
 def in_order(dispatcher: Any) -> Any:
     """The same kernel with all of its parameters positional; see `positional`."""
-    made = type(dispatcher)(positional(dispatcher.py_func), dispatcher.targetoptions)
+    kernel = type(dispatcher)(positional(dispatcher.py_func), dispatcher.targetoptions)
     if type(dispatcher._cache).__name__ != "NullCache":
-        made.enable_caching()
-    return made
+        kernel.enable_caching()
+    return kernel
 
 
 def as_device_function(dispatcher: Any) -> Any:
-    """The same function for kernels to call.
+    """The same function, for kernels to call.
 
-    One Numba dispatcher cannot be both: what it compiled as a kernel, it does not compile as
-    a device function.
+    One Numba dispatcher cannot be both: Numba does not compile a dispatcher that was compiled as a
+    kernel as a device function.
     """
     from numba import cuda
 

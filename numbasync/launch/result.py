@@ -1,9 +1,9 @@
-"""The types of launches' results, and how launchers and results are pickled.
+"""The types of launches' results, and the pickling of launchers and results.
 
-A result is a named tuple whose type belongs to one launcher: it can be reached as its attribute,
-`saxpy.Result`. So type and launcher are pickled alike, by the launcher's name. Picklers that
-take classes without a name by value, such as cloudpickle's, find what the launcher is made of in
-the type. They decide, as for any class: those of `__main__` and of functions go by value.
+A result is a named tuple whose type belongs to one launcher and is an attribute of that launcher,
+`saxpy.Result`. Type and launcher are therefore pickled alike, by the launcher's name. Picklers that
+take classes without a name by value, such as cloudpickle's, find the arguments of the launcher in
+the type. The pickler decides, as for any class: classes of `__main__` and of functions go by value.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from typing import TYPE_CHECKING, Any
 
 
 class LaunchResult(tuple[Any, ...]):
-    """What a launch gives: its arguments in signature order, also by name. Each kernel has a named
-    tuple of its own, of which this is the base.
+    """The result of a launch: its arguments in signature order, also by name. The base class of the
+    named tuple that each kernel has.
     """
 
     __slots__ = ()
 
-    if TYPE_CHECKING:  # no type can say which fields there are: those of the kernel
+    if TYPE_CHECKING:  # no static type can state the fields: those of the kernel
 
         def __getattr__(self, name: str) -> Any: ...
 
 
 class ResultType(type):
-    """The class of these types."""
+    """The class of the result types."""
 
     _made_of: Any  # a tuple
 
@@ -42,8 +42,8 @@ def result_type(
 
     Args:
         function: the kernel's Python function.
-        names: of its parameters.
-        outputs: the positions of those that it may write.
+        names: of the kernel's parameters.
+        outputs: the positions of the parameters that the kernel may write.
         made_of: the arguments of `Launcher`.
     """
     # `rename` replaces names that a named tuple cannot have, such as `_x`.
@@ -55,20 +55,23 @@ def result_type(
 def type_of(
     function: Any, name: str, bases: tuple[type, ...], made_of: tuple[Any, ...], **attributes: Any
 ) -> ResultType:
-    """A type that is reached as the attribute `name` of what stands for `function` in its module,
-    and with which that is pickled.
+    """A type that is the attribute `name` of the module-level object that stands for `function`,
+    and that is used to pickle this object.
     """
-    where = {"__module__": function.__module__, "__qualname__": f"{function.__qualname__}.{name}"}
-    return ResultType(function.__name__, bases, {**attributes, **where, "_made_of": made_of})
+    identity = {
+        "__module__": function.__module__,
+        "__qualname__": f"{function.__qualname__}.{name}",
+    }
+    return ResultType(function.__name__, bases, {**attributes, **identity, "_made_of": made_of})
 
 
 def _by_name(kind: ResultType) -> tuple[Any, ...]:
     module, name = kind.__module__, kind.__qualname__
     try:
-        found = _named(module, name)
+        resolved = _named(module, name)
     except (ImportError, AttributeError):
-        found = None
-    if found is not kind:
+        resolved = None
+    if resolved is not kind:
         raise PicklingError(
             f"kernel {name.rpartition('.')[0]} of module {module} cannot be pickled by its "
             "name, which does not lead to it.\n"
@@ -87,8 +90,8 @@ copyreg.pickle(ResultType, _by_name)
 
 @cache
 def pickle_intrinsics_by_name() -> None:
-    """Make pickled kernels name Numba's own functions, such as `cuda.grid`. Numba would send their
-    code, and what reads a kernel's code would not know the copy.
+    """Make pickled kernels refer to Numba's own functions, such as `cuda.grid`, by name. Numba
+    would pickle their code, and the analysis of a kernel's code would not recognise the copy.
     """
     from numba import cuda
 

@@ -1,8 +1,8 @@
-"""What a function does with its parameters, read from its code with Numba's own front end.
+"""How a function uses its parameters, read from its code with Numba's own front end.
 
-Arrays are followed through names, views, tuples, closures and device functions to the places
-where something is stored. What is not understood counts as a store: a false one costs an
-ordering, a missed one is a race.
+Arrays are traced through names, views, tuples, closures and device functions to every store. Code
+that cannot be analysed counts as a store: a false store costs an ordering, a missed store is a
+race.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 from numbasync.launch import known_functions
 from numbasync.launch.known_functions import NO_CONSTANT, UNKNOWN, Method, Names
 
-# Attributes of an array that are not another view of it.
+# Attributes of an array that are not a view of the array.
 _PLAIN = frozenset({"shape", "size", "ndim", "strides", "dtype", "itemsize", "nbytes"})
 
 
@@ -30,7 +30,7 @@ _IDENTITIES = (operator.is_, operator.is_not)
 
 
 def _takes_numbers(callee: Any) -> bool:
-    """Whether a function that is no device function takes numbers and no arrays."""
+    """Whether a function other than a device function takes numbers and no arrays."""
     package = getattr(callee, "__module__", None)
     is_type = isinstance(callee, type) and issubclass(callee, np.generic | int | float | complex)
     return is_type or callee is range or package in ("math", "cmath")
@@ -46,7 +46,7 @@ class Store(Enum):
 
 
 class Form(Enum):
-    """What a variable has of a parameter."""
+    """The part of a parameter that a variable holds."""
 
     WHOLE = "the parameter, or a slice of it"
     ELEMENT = "what an index gives: a number, or a row"
@@ -59,15 +59,15 @@ Found: TypeAlias = set[tuple[int, Store]]
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a caller must know of a function.
+    """The facts about a function that its callers need.
 
     Attributes:
-        stores: positions of parameters, and how they are stored to.
-        returns: positions of parameters, and what of them the result may be.
-        line: where it returns a value other than None; 0 if it does not.
+        stores: positions of parameters, and how the function stores to them.
+        returns: positions of parameters, and the part of them that the result may be.
+        line: the line that returns a value other than None; 0 if no line does.
         tested: positions of parameters that are compared with None.
-        numbers: positions of parameters that are nothing but numbers in it: they have neither
-            elements nor attributes, and no function has them that could ask for these.
+        numbers: positions of parameters used as numbers only: the function reads no elements or
+            attributes of them, and passes them to no function that could.
     """
 
     stores: frozenset[tuple[int, Store]] = frozenset()
@@ -77,64 +77,64 @@ class Summary:
     numbers: frozenset[int] = frozenset()
 
 
-# Weak, so that a kernel that is gone does not stay for what was once found in it.
+# Weak, so that the summaries do not keep a dropped kernel alive.
 _summaries: WeakKeyDictionary[FunctionType, Summary] = WeakKeyDictionary()
 _lock = threading.RLock()
 
 
 def summary(function: FunctionType) -> Summary:
-    """What `function` does with its parameters.
+    """How `function` uses its parameters.
 
-    Functions that call each other are read again until nothing is new, and only then kept:
-    while one is being read, what is known of the others may be too little.
+    Functions that call each other are analysed repeatedly until no summary changes, and are cached
+    only then: during the analysis the other functions' summaries may be incomplete.
 
     Raises:
         LauncherError: Numba cannot read the code.
     """
     with _lock:
-        ready = _summaries.get(function)
-        if ready is not None:
-            return ready
-        found: dict[FunctionType, Summary] = {}
+        cached = _summaries.get(function)
+        if cached is not None:
+            return cached
+        summaries: dict[FunctionType, Summary] = {}
         readers: dict[FunctionType, _Reader] = {}
 
         def ask(callee: FunctionType) -> Summary:
-            ready = _summaries.get(callee)
-            return ready if ready is not None else found.setdefault(callee, Summary())
+            cached = _summaries.get(callee)
+            return cached if cached is not None else summaries.setdefault(callee, Summary())
 
         ask(function)
         changed = True
         while changed:
             changed = False
-            for each, before in list(found.items()):
-                if each not in readers:
-                    readers[each] = _Reader(each, ask)
-                found[each] = readers[each].summary()
-                changed |= found[each] != before
-            changed |= len(found) > len(readers)
-        _summaries.update(found)
-        return found[function]
+            for current, before in list(summaries.items()):
+                if current not in readers:
+                    readers[current] = _Reader(current, ask)
+                summaries[current] = readers[current].summary()
+                changed |= summaries[current] != before
+            changed |= len(summaries) > len(readers)
+        _summaries.update(summaries)
+        return summaries[function]
 
 
 def _met(form: Form, store: Store) -> Store:
-    """What a store to a variable is to the parameter that the variable has this form of."""
+    """The effect on a parameter of a store to a variable that holds this form of the parameter."""
     if form is Form.MEMBER or store is Store.UNKNOWN:
         return Store.UNKNOWN
     return Store.MEMBERS if form is Form.ELEMENT and store is Store.IN_PLACE else store
 
 
 def _inner(outer: Form, inner: Form) -> Form:
-    """The form of what has form `inner` of a thing that has form `outer`."""
+    """The form of a part `inner` of an object that itself has form `outer`."""
     if Form.MEMBER in (outer, inner):
         return Form.MEMBER
     return Form.ELEMENT if Form.ELEMENT in (outer, inner) else Form.WHOLE
 
 
 class _Reader:
-    """Follows arrays through one function's Numba IR.
+    """Traces arrays through one function's Numba IR.
 
-    Statements are taken in any order and as often as it takes for nothing to change, so a
-    loop or a branch cannot hide a store.
+    Statements are taken in any order and repeated until nothing changes, so that a loop or a branch
+    cannot hide a store.
     """
 
     def __init__(self, function: FunctionType, ask: Callable[[FunctionType], Summary]) -> None:
@@ -151,16 +151,19 @@ class _Reader:
         assigned = [s for s in statements if isinstance(s, self._ir.Assign)]
         changed = True
         while changed:
-            news = [self._flow(s) for s in assigned]
-            changed = any(news)
-        found: Found = set()
+            changes = [self._flow(s) for s in assigned]
+            changed = any(changes)
+        stored: Found = set()
         for statement in statements:
-            found |= self._stores(statement)
-        ends = [s for s in statements if isinstance(s, self._ir.Return)]
-        lines = [s.loc.line for s in ends if self._is_value(s.value)]
-        result = self._of(*(s.value for s in ends))
+            stored |= self._stores(statement)
+        returns = [s for s in statements if isinstance(s, self._ir.Return)]
+        lines = [s.loc.line for s in returns if self._is_value(s.value)]
+        result = self._of(*(s.value for s in returns))
         return Summary(
-            frozenset(found), frozenset(result), min(lines, default=0), *self._kinds_of_parameters()
+            frozenset(stored),
+            frozenset(result),
+            min(lines, default=0),
+            *self._kinds_of_parameters(),
         )
 
     def _kinds_of_parameters(self) -> tuple[frozenset[int], frozenset[int]]:
@@ -178,15 +181,15 @@ class _Reader:
             elif not isinstance(s, ir.Assign | ir.Branch):
                 others |= self._parameters(s.list_vars())
             elif isinstance(value, ir.Expr):
-                mine = self._parameters(value.list_vars())
+                used = self._parameters(value.list_vars())
                 if value.op == "binop" and value.fn in _IDENTITIES:
-                    tested |= mine
+                    tested |= used
                 elif value.op not in ("binop", "unary", "cast", "phi", "inplace_binop"):
-                    others |= mine - self._counted(value)
+                    others |= used - self._counted(value)
         return frozenset(tested), frozenset(parameters - others)
 
     def _counted(self, value: Any) -> set[int]:
-        """Of a call, the parameters that it takes for numbers."""
+        """The parameters that a call takes as numbers."""
         if value.op in ("getitem", "static_getitem"):
             return self._parameters(value.list_vars()) - self._parameters([value.value])
         if value.op != "call":
@@ -195,11 +198,11 @@ class _Reader:
         return self._parameters(value.list_vars()) if plain else set()
 
     def _parameters(self, variables: Iterable[Any]) -> set[int]:
-        """The parameters that variables are other names for."""
+        """The parameters for which the variables are other names."""
         values = (v for variable in variables for v in self._names.origins(variable))
         return {v.index for v in values if isinstance(v, self._ir.Arg)}
 
-    # --- what a variable may be ---
+    # --- the parts that a variable may hold ---
 
     def _of(self, *variables: Any) -> set[Root]:
         return set().union(*(self._roots.get(v.name, set()) for v in variables))
@@ -208,7 +211,7 @@ class _Reader:
         return {(i, Form.MEMBER) for i, _ in self._of(*variables)}
 
     def _flow(self, statement: Any) -> bool:
-        """What the target of an assignment may be; whether that is news."""
+        """Record what an assignment's target may be; returns whether that is new."""
         ir, value = self._ir, statement.value
         new: set[Root] = set()
         if isinstance(value, ir.Arg):
@@ -217,10 +220,10 @@ class _Reader:
             new = self._of(value)
         elif isinstance(value, ir.Expr):
             new = self._of_expression(value)
-        known = self._roots.setdefault(statement.target.name, set())
-        if new <= known:
+        roots = self._roots.setdefault(statement.target.name, set())
+        if new <= roots:
             return False
-        known |= new
+        roots |= new
         return True
 
     def _of_expression(self, value: Any) -> set[Root]:
@@ -232,10 +235,10 @@ class _Reader:
         if op in ("getitem", "static_getitem", "typed_getitem"):
             return self._of_item(value)
         if op in ("binop", "inplace_binop"):
-            # A new number or array, or the left one itself; but tuples are strung together.
+            # A new number or array, or the left operand itself; but tuples are concatenated.
             pair = (value.lhs, value.rhs)
-            strung = self._members(pair) if any(map(self._is_tuple, pair)) else set()
-            return strung | (self._of(value.lhs) if op == "inplace_binop" else set())
+            joined = self._members(pair) if any(map(self._is_tuple, pair)) else set()
+            return joined | (self._of(value.lhs) if op == "inplace_binop" else set())
         if op in ("unary", "pair_second"):
             return set()
         if op in ("cast", "phi", "exhaust_iter", "iternext", "pair_first"):
@@ -264,7 +267,7 @@ class _Reader:
             form is Form.MEMBER for _, form in self._of(variable)
         )
 
-    # --- what is stored to ---
+    # --- stores ---
 
     def _stored(self, variables: Iterable[Any], store: Store) -> Found:
         return {(i, _met(form, store)) for i, form in self._of(*variables)}
@@ -284,40 +287,40 @@ class _Reader:
             return self._call(value)[0]
         if value.op == "inplace_binop":
             return self._stored([value.lhs], Store.IN_PLACE)
-        if value.op == "make_function":  # a closure that the front end left one
+        if value.op == "make_function":  # a closure that the front end did not inline
             return self._stored(value.list_vars(), Store.UNKNOWN)
         return set()
 
     def _call(self, call: Any) -> tuple[Found, set[Root]]:
-        """What a call stores to, and what its result may be."""
+        """The stores of a call, and the possible values of its result."""
         stores: Found = set()
         result: set[Root] = set()
         for callee in self._names.callees(call.func):
-            more, given = self._effect(callee, call)
-            stores |= more
-            result |= given
+            stored, returned = self._effect(callee, call)
+            stores |= stored
+            result |= returned
         return stores, result
 
     def _effect(self, callee: Any, call: Any) -> tuple[Found, set[Root]]:
         args, rest = list(call.args), call.vararg
         if rest is not None and (items := self._names.items(rest)) is not None:
             args, rest = args + items, None
-        named = dict(call.kws)
-        passed = [*args, *named.values(), *([] if rest is None else [rest])]
+        keywords = dict(call.kws)
+        passed = [*args, *keywords.values(), *([] if rest is None else [rest])]
         if getattr(call, "varkwarg", None) is not None:
             callee = UNKNOWN
             passed.append(call.varkwarg)
         function = known_functions.function_of(callee)
         if function is not None:
-            return self._of_function(function, args, named, rest)
+            return self._of_function(function, args, keywords, rest)
         if isinstance(callee, Method):
             return self._of_method(callee, passed)
         effect = None if callee is UNKNOWN else known_functions.known(callee, len(args))
         if effect is not None:
             written, is_new = effect
-            out = [named.pop("out")] if "out" in named else []
-            # Where a position is stored to, each argument must be known to be at its own.
-            if rest is None and not (written and named):
+            out = [keywords.pop("out")] if "out" in keywords else []
+            # If the function stores to a position, the position of every argument must be known.
+            if rest is None and not (written and keywords):
                 targets = [args[i] for i in written if i < len(args)] + out
                 result = set() if is_new else self._handed_on(passed)
                 return self._stored(targets, Store.ELEMENTS), result
@@ -339,22 +342,22 @@ class _Reader:
         return self._stored(passed, Store.UNKNOWN), self._handed_on(passed)
 
     def _handed_on(self, variables: Iterable[Any]) -> set[Root]:
-        """What a function may give back that was handed these."""
-        # Nothing larger than an element can come of an element.
-        kept = Form.ELEMENT
-        return {(i, f if f is kept else Form.MEMBER) for i, f in self._of(*variables)}
+        """The possible results of a function that receives these variables."""
+        # A result derived from an element is at most an element.
+        element = Form.ELEMENT
+        return {(i, f if f is element else Form.MEMBER) for i, f in self._of(*variables)}
 
     def _of_function(
         self, function: FunctionType, args: list[Any], named: dict[str, Any], rest: Any
     ) -> tuple[Found, set[Root]]:
-        """As `_effect`, for a device function, whose code is there to be read."""
-        code, does = function.__code__, self._ask(function)
+        """As `_effect`, for a device function, whose code is available."""
+        code, analysis = function.__code__, self._ask(function)
         count, only = code.co_argcount, code.co_kwonlyargcount
         names = list(code.co_varnames[: count + only])
         star = count if code.co_flags & inspect.CO_VARARGS else None
         if star is not None:
             names.insert(star, "*")  # its place among the parameters
-        # Each parameter, and what it has of the variable that is passed there.
+        # Each parameter, the variable passed there, and the form that the parameter holds of it.
         passed: list[tuple[int | None, Any, Form]] = []
         for i, v in enumerate(args):
             passed.append((i, v, Form.WHOLE) if i < count else (star, v, Form.MEMBER))
@@ -365,28 +368,28 @@ class _Reader:
             passed += [] if star is None else [(star, rest, Form.MEMBER)]
         stores: Found = set()
         result: set[Root] = set()
-        for position, variable, has in passed:
+        for position, variable, held in passed:
             for i, form in self._of(variable):
-                own = _inner(form, has)
+                combined = _inner(form, held)
                 if position is None:
                     stores.add((i, Store.UNKNOWN))
-                stores |= {(i, _met(own, s)) for k, s in does.stores if k == position}
-                result |= {(i, _inner(own, f)) for k, f in does.returns if k == position}
+                stores |= {(i, _met(combined, s)) for k, s in analysis.stores if k == position}
+                result |= {(i, _inner(combined, f)) for k, f in analysis.returns if k == position}
         return stores, result
 
-    # --- what is given back ---
+    # --- returned values ---
 
     def _is_value(self, variable: Any) -> bool:
-        """Whether a variable is something else than None, on some path at least."""
+        """Whether a variable is a value other than None, on some path at least."""
         ir = self._ir
         for value in self._names.origins(variable):
             if isinstance(value, ir.Const | ir.Global | ir.FreeVar):
-                found = value.value is not None
+                is_value = value.value is not None
             elif isinstance(value, ir.Expr) and value.op == "call":
-                found = any(map(self._gives_value, self._names.callees(value.func)))
+                is_value = any(map(self._gives_value, self._names.callees(value.func)))
             else:
-                found = True
-            if found:
+                is_value = True
+            if is_value:
                 return True
         return False
 

@@ -1,7 +1,7 @@
-"""Kernels around a kernel's body that hand it its block's tiles.
+"""Generated kernels that pass a kernel's body the tiles of its block.
 
-A body with `na.Tile` parameters is compiled as a device function; the kernel that is launched
-takes whole arrays, each followed by the extents of its tile, and calls the body with slices.
+A body with `na.Tile` parameters is compiled as a device function; the launched kernel takes whole
+arrays, each followed by the extents of its tile, and calls the body with slices.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def are_mapped(kernel: str, tiles: Sequence[tuple[str, Partition]]) -> bool:
     """Whether blocks walk through the tiles, one tile of every parameter at each visit.
 
     Args:
-        kernel: its name.
+        kernel: the kernel's name.
         tiles: name and partition of each `na.Tile` parameter.
 
     Raises:
@@ -29,14 +29,17 @@ def are_mapped(kernel: str, tiles: Sequence[tuple[str, Partition]]) -> bool:
     name, first = next((t for t in tiles if t[1].blocks is not None), tiles[0])
     if first.blocks is None:
         return False
-    for other, p in tiles:
-        mapped = f"the tiles of {name} are mapped to {first.blocks} blocks, those of {other}"
+    for parameter, p in tiles:
+        mapped = f"the tiles of {name} are mapped to {first.blocks} blocks, those of {parameter}"
         if p.blocks is None:
-            problem, remedy = f"{mapped} are not", f"{other}.partition(tile).map({first.blocks})"
+            problem, remedy = (
+                f"{mapped} are not",
+                f"{parameter}.partition(tile).map({first.blocks})",
+            )
         elif p.blocks != first.blocks:
             problem, remedy = f"{mapped} to {p.blocks}", "the same number of blocks for all"
         elif _in_three_axes(p.grid) != _in_three_axes(first.grid):
-            problem = f"{name} has a grid of {first.grid} tiles, {other} one of {p.grid}"
+            problem = f"{name} has a grid of {first.grid} tiles, {parameter} one of {p.grid}"
             remedy = "tiles that give equal grids"
         else:
             continue
@@ -63,49 +66,51 @@ def with_tiles(
 
     Args:
         body: the kernel as a device function.
-        parameters: its parameters.
+        parameters: the kernel's parameters.
         ranks: of the tiles, in the order of the parameters that take one.
         axes: CUDA axis of each tensor axis; None for the same order.
-        mapped: the body is called for tile after tile, as `Partition.map` says.
+        mapped: the body is called for tile after tile, as `Partition.map` describes.
         options: of `cuda.jit`.
     """
     from numba import cuda
 
-    taken, passed = [], []
+    signature, body_arguments = [], []
     remaining = iter(ranks)
     widest = ""  # the first array of the highest rank: its tile grid has all axes
     for i, p in enumerate(parameters):
-        taken.append(f"p{i}")
+        signature.append(f"p{i}")
         if p.role is not Role.TILE:
-            passed.append(f"p{i}")
+            body_arguments.append(f"p{i}")
             continue
         rank = next(remaining)
         if rank == max(ranks):
             widest = widest or f"p{i}"
-        cuts = []
+        slices = []
         for axis in range(rank):
-            at = f"at{axis}" if mapped else f"cuda.blockIdx.{AXES[axes[axis] if axes else axis]}"
+            coordinate = (
+                f"at{axis}" if mapped else f"cuda.blockIdx.{AXES[axes[axis] if axes else axis]}"
+            )
             tile = f"p{i}_{axis}"
-            taken.append(tile)
-            cuts.append(f"{at} * {tile} : ({at} + 1) * {tile}")
-        passed.append(f"p{i}[{', '.join(cuts)}]")
-    call = f"body({', '.join(passed)})"
+            signature.append(tile)
+            slices.append(f"{coordinate} * {tile} : ({coordinate} + 1) * {tile}")
+        body_arguments.append(f"p{i}[{', '.join(slices)}]")
+    call = f"body({', '.join(body_arguments)})"
     lines = _walk(widest, max(ranks), call) if mapped else [call]
-    source = "\n    ".join([f"def kernel({', '.join(taken)}):", *lines])
+    source = "\n    ".join([f"def kernel({', '.join(signature)}):", *lines])
     names: dict[str, Any] = {"cuda": cuda, "body": body}
     # Built from parameter positions alone.
     exec(compile(source, protocols.GENERATED, "exec"), names)  # noqa: S102
     kernel = names["kernel"]
     setattr(kernel, protocols.SOURCE_ATTR, source)
-    kernel.__name__ = kernel.__qualname__ = body.py_func.__name__  # which messages show
+    kernel.__name__ = kernel.__qualname__ = body.py_func.__name__  # the name in messages
     return cuda.jit(**options)(kernel)
 
 
 def _walk(array: str, rank: int, call: str) -> list[str]:
-    """Code that makes `call` for every tile of a block, with its coordinates `at0`, `at1` ...
+    """The source that makes `call` for every tile of a block, with its coordinates `at0`, `at1` ...
 
-    The barrier lets the body use its shared memory again. Every thread comes to it: all threads
-    of a block make as many visits, and a `return` in the body leaves the body alone.
+    The barrier lets the body reuse its shared memory. Every thread reaches the barrier: all threads
+    of a block make equally many visits, and a `return` in the body leaves the body alone.
     """
     extents = [f"n{axis}" for axis in range(rank)]
     lines = [

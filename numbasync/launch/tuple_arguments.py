@@ -1,4 +1,4 @@
-"""Arrays in tuples that a kernel takes, and arrays of no axes that it takes for numbers."""
+"""Arrays in tuples that a kernel takes, and arrays of no axes that are passed as numbers."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _ARRAYS = (Tensor, SharedTensor, Partition, np.ndarray)
 
 
 def holds_arrays(value: Any) -> bool:
-    """Whether a value is a tuple with an array in it, or in a tuple of it; False of a launch's
-    result, which is a tuple of all its arguments.
+    """Whether a value is a tuple that contains an array, directly or in a nested tuple; False for a
+    launch's result, which is a tuple of all the launch's arguments.
     """
     if not isinstance(value, tuple) or hasattr(type(value), "_output_positions"):
         return False
@@ -29,13 +29,13 @@ def holds_arrays(value: Any) -> bool:
 def members(
     kernel: str, p: Parameter, value: tuple[Any, ...], member: Callable[[Any], Any]
 ) -> tuple[Any, ...]:
-    """A tuple with arrays in it as tensors, NumPy arrays and numbers.
+    """A tuple that contains arrays, as tensors, NumPy arrays and numbers.
 
     Args:
-        member: gives one of these for what is in the tuple, and refuses what fits nowhere.
+        member: converts a member of the tuple to one of these, or refuses the member.
 
     Raises:
-        LauncherError: the parameter takes no arrays; something in the tuple is of another kind.
+        LauncherError: the parameter takes no arrays; or a member of the tuple is of another type.
     """
     if p.role in (Role.TILE, Role.SCALAR) or hasattr(value, "_fields"):
         raise LauncherError(
@@ -44,37 +44,37 @@ def members(
         )
 
     def checked(v: Any) -> Any:
-        found = member(v)
+        converted = member(v)
         if not isinstance(v, (np.generic, int, float, complex, *_ARRAYS)):
             raise LauncherError(
                 f"kernel {kernel}: {p.name} is a tuple with {describe(v)} in it; a kernel takes "
                 "tuples of tensors, NumPy arrays and numbers."
             )
-        return found
+        return converted
 
     return replaced(value, checked)
 
 
 def fingerprint(values: tuple[Any, ...]) -> Hashable:
-    """Equal for tuples of equal types, layouts and shapes."""
+    """A key that is equal for tuples of equal types, layouts and shapes."""
 
-    def one(v: Any) -> Hashable:
+    def member_key(v: Any) -> Hashable:
         if isinstance(v, Tensor):
             return v.fingerprint
         if isinstance(v, np.ndarray):
             return layout.dtype_key(v.dtype), v.shape
         return type(v), type(v) is int and v >= 2**63
 
-    return replaced(values, one)
+    return replaced(values, member_key)
 
 
 def replaced(values: tuple[Any, ...], change: Callable[[Any], Any]) -> tuple[Any, ...]:
-    """The tuple with `change` applied to what is in it, and in tuples of it."""
+    """The tuple with `change` applied to its members, and to those of nested tuples."""
     return tuple(replaced(v, change) if isinstance(v, tuple) else change(v) for v in values)
 
 
 def flat(values: tuple[Any, ...]) -> Iterator[Any]:
-    """All that is in a tuple, and in tuples of it."""
+    """The members of a tuple, and of nested tuples."""
     for v in values:
         if isinstance(v, tuple):
             yield from flat(v)

@@ -1,8 +1,8 @@
-"""Kernels and their compiled variants: one for each device and list of argument types.
+"""Kernels and their compiled variants: one variant per device and list of argument types.
 
-Compiling is slow, so it is a `Prerequisite`: whoever submits decides on which thread it
-happens. However many threads ask for one variant, it is compiled once; a failure reaches
-all who asked, and the next one who asks tries again.
+Compilation is slow, so it is a `Prerequisite`: the submitting code chooses the thread. A variant is
+compiled once, however many threads request it; a failure reaches every thread that requested the
+variant, and the next request tries again.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ def _after_fork() -> None:
 
 
 class CpuEngine(NamedTuple):
-    """What runs a kernel on the CPU device.
+    """The engine that runs a kernel on the CPU device.
 
     Attributes:
         name: `"compiled"`, `"interpreted"` or `"none yet"`.
-        why: what cannot be compiled, and its line; empty if all can.
+        why: the construct that cannot be compiled, and its line; empty if all can.
     """
 
     name: str
@@ -42,14 +42,14 @@ class CpuEngine(NamedTuple):
 
 
 def compile_count() -> int:
-    """How many kernel variants this process has compiled; what `cache=True` found on disk does
-    not count.
+    """The number of kernel variants that this process has compiled; variants that `cache=True`
+    loaded from disk do not count.
     """
     return _count
 
 
 class Compilation:
-    """One variant being compiled. `run` compiles it, or waits for the thread that does."""
+    """One variant being compiled. `run` compiles the variant, or waits for the thread that does."""
 
     def __init__(self, kernel: Kernel, device: protocols.Device, keys: Keys) -> None:
         self._kernel = kernel
@@ -63,20 +63,20 @@ class Compilation:
 
     def run(self) -> None:
         with self._lock:
-            mine, self._begun = not self._begun, True
-        if not mine:
+            is_first, self._begun = not self._begun, True
+        if not is_first:
             self._settled.wait()
             if isinstance(self._error, Exception):
                 raise self._error.with_traceback(self._trace)
             if self._error is not None:
-                # The thread that compiled was interrupted, which is no business of this one.
+                # An interruption of the compiling thread does not concern this one: try again.
                 self._kernel.compilation(self._device, self._keys).run()
             return
         try:
-            # Another one may have ended between the search and this attempt.
+            # Another compilation may have finished between the look-up and this attempt.
             if self._kernel.find(self._device, self._keys) is None:
-                made = self._device.compile(self._kernel.dispatcher, self._keys)
-                self._kernel.add(self._device, self._keys, made)
+                executable = self._device.compile(self._kernel.dispatcher, self._keys)
+                self._kernel.add(self._device, self._keys, executable)
         except BaseException as error:
             self._error, self._trace = error, error.__traceback__
             raise
@@ -86,24 +86,25 @@ class Compilation:
 
 
 def compile_with_lines() -> None:
-    """From now on, compile kernels with line numbers, for tools that report them. Costs nothing
-    at run time.
+    """From now on, compile kernels with line numbers, for tools that report them. Costs nothing at
+    run time.
     """
     global _with_lines
     _with_lines = True
 
 
 class Kernel:
-    """A Numba dispatcher and what has been compiled of it.
+    """A Numba dispatcher and its compiled variants.
 
     Attributes:
-        dispatcher: the object that `numba.cuda.jit` made.
+        dispatcher: the object that `numba.cuda.jit` created.
         name: the function's name.
     """
 
     def __init__(self, dispatcher: Any) -> None:
         self.dispatcher = dispatcher
-        if _with_lines and not dispatcher.targetoptions.get("debug"):  # Numba takes one of them
+        # Numba accepts only one of the two
+        if _with_lines and not dispatcher.targetoptions.get("debug"):
             dispatcher.targetoptions["lineinfo"] = True
         self.name: str = dispatcher.py_func.__name__
         self._variants: dict[tuple[protocols.Device, Keys], protocols.Executable] = {}
@@ -112,7 +113,7 @@ class Kernel:
         _kernels.add(self)
 
     def start_over(self) -> None:
-        """In a forked child: nobody goes on with what was being compiled."""
+        """Reset in a forked child: the threads that were compiling do not exist there."""
         self._lock = threading.Lock()
         self._running.clear()
 
@@ -121,7 +122,7 @@ class Kernel:
         return self._variants.get((device, keys))
 
     def compilation(self, device: protocols.Device, keys: Keys) -> Compilation:
-        """What compiles the variant; the one that is under way, if there is one."""
+        """The compilation of the variant; the one in progress, if there is one."""
         with self._lock:
             return self._running.setdefault((device, keys), Compilation(self, device, keys))
 
@@ -132,12 +133,12 @@ class Kernel:
             _count += not made.from_disk
 
     def engines(self) -> list[tuple[str, str]]:
-        """What runs its variants, and why, on devices where there is a choice."""
+        """The engine of each variant and the reason, on devices that have more than one engine."""
         with self._lock:
             return [(v.engine, v.why) for v in self._variants.values() if v.engine]
 
     def forget(self, device: protocols.Device, keys: Keys) -> None:
-        """A compilation has ended; if it failed, the next request is a new attempt."""
+        """End a compilation; if it failed, the next request is a new attempt."""
         with self._lock:
             self._running.pop((device, keys), None)
 

@@ -1,1 +1,1 @@
-"""Sources of kernels for groups of nodes, and their files on disk."""
+"""Code generation: sources of kernels for groups of nodes, and their files on disk."""

@@ -1,4 +1,6 @@
-"""Blocks that share results: each writes down its part, and the one that comes last has all."""
+"""Blocks that share results: each block writes its part, and the last block to arrive
+combines all.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from typing import NamedTuple
 from numbasync.batch.codegen import reductions
 from numbasync.batch.codegen.writer import Emitter, Scratch, indented
 
-SHARED_BYTES = 4  # that it takes of a block's shared memory
+SHARED_BYTES = 4  # of a block's shared memory, taken by `together`
 SHARES = "shares"  # the parameter: blocks that share the same results
 
 
@@ -16,11 +18,11 @@ class Parts(NamedTuple):
     """Where the blocks write their parts.
 
     Attributes:
-        total: parts of one variable, those of all blocks.
-        writers: threads of a block that have a part each, the first ones.
-        own: the index of this thread's.
-        others: the index of what thread `k` in the loop adds.
-        loop: the values of `k`, those of this thread.
+        total: the number of parts of one variable, over all blocks.
+        writers: the number of threads of a block that have a part each, the first threads.
+        own: the index of this thread's part.
+        others: the index of the part that iteration `k` of the loop adds.
+        loop: the values of `k` for this thread.
         counter: the index of the counter of these results.
     """
 
@@ -36,12 +38,12 @@ def together(
     made: Emitter, own: dict[int, reductions.Reduction], parts: Parts, head: list[str],
     across: Callable[[], list[str]],
 ) -> tuple[list[str], tuple[Scratch, ...]]:  # fmt: skip
-    """Write down the block's part; the lines behind are the last block's, whose threads add up all
-    parts, always in the same order, whichever block came last.
+    """Generate the write of the block's part; the lines behind it run in the last block, whose
+    threads add up all parts, always in the same order, whichever block came last.
 
     Args:
-        head: where shared memory is declared.
-        across: what writes how the threads of a block add up.
+        head: the lines that declare shared memory.
+        across: generates the combination of the parts of a block's threads.
     """
     partials: list[Scratch] = []
     rooms: dict[int, list[str]] = {}
@@ -79,6 +81,6 @@ def together(
     inner.append(f"for k in range({parts.loop}):")
     for n, r in own.items():
         names = tuple(f"{name}_part" for name in r.names)
-        found = [f"{x} = {room}[{parts.others}]" for x, room in zip(names, rooms[n], strict=True)]
-        inner += indented([*found, *reductions.merge(made, r, names)])
+        loads = [f"{x} = {room}[{parts.others}]" for x, room in zip(names, rooms[n], strict=True)]
+        inner += indented([*loads, *reductions.merge(made, r, names)])
     return [*lines, *indented([*inner, *across()])], tuple(partials)

@@ -1,4 +1,4 @@
-"""From groups to kernels' texts: which form a group's kernel has."""
+"""From groups to kernel sources: the choice of a form for each group's kernel."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numbasync.batch.record.nodes import Nodes
 
 
 def form(group: Group) -> str:
-    """How a group's kernel goes through its elements: `"elementwise"`, `"row"`, `"fold"` or
+    """How a group's kernel iterates over its elements: `"elementwise"`, `"row"`, `"fold"` or
     `"column"`.
     """
     if not group.space.is_reduced:

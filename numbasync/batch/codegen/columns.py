@@ -1,9 +1,9 @@
 """Kernels of reductions along an axis that is not the last.
 
 Neighbouring threads have neighbouring results, so that they read neighbouring elements. Where there
-are few results, or few beside each other, threads share them: other threads of the block first,
-then other blocks. Which elements a thread has depends on the extents alone: so a sum has the same
-bits whatever else the kernel computes.
+are few results, or few beside each other, threads share results: threads of the block first, then
+blocks. The elements of a thread depend on the extents alone: a sum therefore has the same bits
+whatever else the kernel computes.
 """
 
 from __future__ import annotations
@@ -26,24 +26,25 @@ from numbasync.batch.fusion.tuning import Tuning
 from numbasync.batch.record.element_ops import DType
 from numbasync.batch.record.nodes import Nodes
 
-LEAST_TILES = 4  # of a block; with fewer, sharing costs more than it gains
-# Blocks of threads, in those that run at once, up to which threads of a block share results. Blocks
-# share them only up to as many as run at once: behind those, a few would keep the rest idle.
+LEAST_TILES = 4  # per block; with fewer, sharing costs more than it gains
+# The multiple of the blocks that run concurrently up to which threads of a block share results.
+# Blocks share results only up to the number that run concurrently: a few blocks beyond that would
+# leave the others idle.
 MOST_AT_ONCE = 2
-MOST_ROUNDS = 16  # in which one thread adds up what others have
-REGISTERS = 128  # of a thread, for loads to be in flight together
+MOST_ROUNDS = 16  # rounds in which one thread adds up the parts of other threads
+REGISTERS = 128  # per thread, for loads to be in flight together
 
 
 class Shape(NamedTuple):
-    """How threads have the elements.
+    """The distribution of elements over threads.
 
     Attributes:
-        threads: of a block.
+        threads: per block.
         lanes: results of a block: neighbouring threads have them.
         deep: threads that share a result.
         elements: of a thread that are loaded together.
-        blocks: that have other results.
-        shares: blocks that have the same ones.
+        blocks: blocks with different results.
+        shares: blocks with the same results.
     """
 
     threads: int
@@ -55,12 +56,12 @@ class Shape(NamedTuple):
 
     @property
     def tile(self) -> int:
-        """Elements of a result that a block goes through at a time."""
+        """Elements of a result that a block processes at a time."""
         return self.deep * self.elements
 
     @classmethod
     def of(cls, space: Space, tuning: Tuning) -> Shape:
-        """The one that suits a space."""
+        """The distribution that suits a space."""
         threads = tuning.threads
         enough = MOST_AT_ONCE * tuning.at_once * threads // max(space.results, 1)
         deep = reductions.power_of_two_below(min(space.extent // tuning.elements, enough))
@@ -75,21 +76,22 @@ class Shape(NamedTuple):
 
 
 def _elements(extent: int, deep: int, most: int) -> int:
-    """All that a thread has, or nearly `most`: so many that none are cut off, if there is such a
-    number.
+    """Elements that a thread loads together: all of its elements, or nearly `most`, preferring a
+    number that leaves no partial tile.
     """
-    each = max(1, -(-extent // deep))
-    if each <= most:
-        return each
+    per_thread = max(1, -(-extent // deep))
+    if per_thread <= most:
+        return per_thread
     fitting = (e for e in range(most, most // 2, -1) if extent % (deep * e) == 0)
     return next(fitting, most)
 
 
 class _Extents(NamedTuple):
-    """The numbers of a shape in a text.
+    """The numbers of a shape in the source.
 
-    Where elements are written out, they are part of it: what is known when it is compiled costs
-    nothing when it runs. Where there is a loop, they are parameters: one text for all shapes.
+    Where elements are unrolled, the numbers are literals: numbers known at compile time cost
+    nothing at run time. Where there is a loop, the numbers are parameters: one source serves all
+    shapes.
     """
 
     lanes: str
@@ -111,25 +113,28 @@ class _Extents(NamedTuple):
 
 def write(nodes: Nodes, group: Group, written: Iterable[int], tuning: Tuning) -> KernelText:
     """The kernel of a group with a reduction along an axis that is not the last."""
-    made = Emitter(nodes, group, written, tuning)
+    emitter = Emitter(nodes, group, written, tuning)
     space = group.space
     own = reductions.reductions(nodes, [n for n in group.roots if nodes[n].is_reduction])
     shape = Shape.of(space, tuning)
-    extent = made.parameter("extent", "number", space.extent)
+    extent = emitter.parameter("extent", "number", space.extent)
     is_wide = max(space.size, space.inner) >= WIDE
-    inner = made.parameter("inner", "number", space.inner if is_wide else np.uint32(space.inner))
-    results = made.parameter("results", "number", space.results)
-    by = _Extents.of(made, shape)
-    head = [f"lane = cuda.threadIdx.x % {by.lanes}", f"deep = cuda.threadIdx.x // {by.lanes}"]
-    step = by.tile
+    inner = emitter.parameter("inner", "number", space.inner if is_wide else np.uint32(space.inner))
+    results = emitter.parameter("results", "number", space.results)
+    numbers = _Extents.of(emitter, shape)
+    head = [
+        f"lane = cuda.threadIdx.x % {numbers.lanes}",
+        f"deep = cuda.threadIdx.x // {numbers.lanes}",
+    ]
+    step = numbers.tile
     if shape.shares == 1:
         head += ["block = cuda.blockIdx.x", "t = 0"]
     else:
-        blocks = made.parameter("blocks", "number", shape.blocks)
-        step = f"{made.parameter(SHARES, 'number', shape.shares)} * {by.tile}"
+        blocks = emitter.parameter("blocks", "number", shape.blocks)
+        step = f"{emitter.parameter(SHARES, 'number', shape.shares)} * {numbers.tile}"
         head.append(f"block = cuda.blockIdx.x % {blocks}")
-        head.append(f"t = cuda.blockIdx.x // {blocks} * {by.tile}")
-    head.append(f"q = block * {by.lanes} + lane")
+        head.append(f"t = cuda.blockIdx.x // {blocks} * {numbers.tile}")
+    head.append(f"q = block * {numbers.lanes} + lane")
     flat = "q" if is_wide else "np.uint32(q)"
     begin = [
         f"outer = {flat} // {inner}",
@@ -137,32 +142,41 @@ def write(nodes: Nodes, group: Group, written: Iterable[int], tuning: Tuning) ->
     ]
     if space.outer == 1:
         begin = ["begin = q"]
-    across = _across(made, own, shape, by, head)
-    each = elements_of(made, own, "q")
+    across = _across(emitter, own, shape, numbers, head)
+    element_lines = elements_of(emitter, own, "q")
     body: list[str] = []
     for r in own.values():
         body += reductions.begin(r)
-    lines = _lines(made, own) * shape.elements  # of a tile that is written out
+    lines = _lines(emitter, own) * shape.elements  # of an unrolled tile
     is_unrolled = tuning.unroll and lines <= MOST_LINES
     if is_unrolled:
-        looped = _unrolled(each, shape, by, space.extent, step, 2 * lines <= MOST_LINES)
+        looped = _unrolled(
+            element_lines, shape, numbers, space.extent, step, 2 * lines <= MOST_LINES
+        )
     else:
-        looped = ["while t < extent:", *indented([*_loop(each, by), f"t += {step}"])]
+        looped = ["while t < extent:", *indented([*_loop(element_lines, numbers), f"t += {step}"])]
     body += [
         f"if q < {results}:",
-        *indented([*begin, *each("", [""], "once"), *looped]),
+        *indented([*begin, *element_lines("", [""], "once"), *looped]),
         *across,
     ]
-    ends = [f"if deep == 0 and q < {results}:", *indented(ends_of(made, own, "q", extent))]
+    ends = [f"if deep == 0 and q < {results}:", *indented(ends_of(emitter, own, "q", extent))]
     partials: tuple[Scratch, ...] = ()
     if shape.shares > 1:
         count = shape.blocks * shape.shares * shape.lanes
-        mine = f"cuda.blockIdx.x * {by.lanes} + lane"
-        others = f"(k * blocks + block) * {by.lanes} + lane"
-        parts = Parts(count, by.lanes, mine, others, f"deep, {SHARES}, {by.depth}", "block")
-        found, partials = block_results.together(made, own, parts, head, lambda: across)
-        ends = [*found, *indented(ends)]
-    return made.finish(
+        own_index = f"cuda.blockIdx.x * {numbers.lanes} + lane"
+        other_index = f"(k * blocks + block) * {numbers.lanes} + lane"
+        parts = Parts(
+            count,
+            numbers.lanes,
+            own_index,
+            other_index,
+            f"deep, {SHARES}, {numbers.depth}",
+            "block",
+        )
+        combined_lines, partials = block_results.together(emitter, own, parts, head, lambda: across)
+        ends = [*combined_lines, *indented(ends)]
+    return emitter.finish(
         [*head, *body, *ends], shape.blocks * shape.shares, shape.threads,
         partials=partials, counters=shape.blocks if shape.shares > 1 else 0,
         registers=REGISTERS if is_unrolled else 0,
@@ -170,14 +184,14 @@ def write(nodes: Nodes, group: Group, written: Iterable[int], tuning: Tuning) ->
 
 
 def _lines(made: Emitter, own: dict[int, Reduction]) -> int:
-    """Of one element, about."""
+    """The approximate number of lines for one element."""
     targets = [made.nodes[n].inputs[0] for n in own]
     targets += [n for n in made.outputs if not depends(made, own, n)]
     return len(made.order(targets, ())) + sum(2 * len(r.names) - 1 for r in own.values())
 
 
 def _loop(each: Each, by: _Extents) -> list[str]:
-    """A tile, an element after the other."""
+    """A tile, one element after the other."""
     return [
         f"for j in range(t + deep, min(t + {by.tile}, extent), {by.depth}):",
         "    i = begin + j * inner",
@@ -188,19 +202,19 @@ def _loop(each: Each, by: _Extents) -> list[str]:
 def _unrolled(
     each: Each, shape: Shape, by: _Extents, extent: int, step: str, all_of_it: bool
 ) -> list[str]:
-    """In the same order, those of a tile together. Of the last tile, what is cut off is loaded from
-    elsewhere, and not used.
+    """The elements in the same order, those of a tile together. In the last tile, elements beyond
+    the end are loaded from another index, and not used.
 
     Args:
-        all_of_it: also of a tile that is cut off.
+        all_of_it: unroll a partial tile, too.
     """
 
     def tile(is_cut: bool) -> list[str]:
         lines: list[str] = []
         for s in range(shape.elements):
             lines.append(f"j{s} = t + deep" + (f" + {s * shape.deep}" if s else ""))
-            found = f"min(j{s}, extent - 1)" if is_cut else f"j{s}"
-            lines += [f"i{s} = begin + {found} * inner", *each(f"i{s}", [f"_{s}"], "load")]
+            column = f"min(j{s}, extent - 1)" if is_cut else f"j{s}"
+            lines += [f"i{s} = begin + {column} * inner", *each(f"i{s}", [f"_{s}"], "load")]
         for s in range(shape.elements):
             taken = each(f"i{s}", [f"_{s}"], f"j{s}")
             lines += [f"if j{s} < extent:", *indented(taken)] if is_cut else taken
@@ -218,9 +232,9 @@ def _unrolled(
 def _across(
     made: Emitter, own: Mapping[int, Reduction], shape: Shape, by: _Extents, head: list[str]
 ) -> list[str]:
-    """The first threads of a block get what those have who share their results, through shared
-    memory: some of them what some others have, and then the first ones all. As many reductions at a
-    time as it has room for.
+    """Combine, through shared memory, the parts of threads that share results, in the first threads
+    of a block: some threads first take the parts of some others, then the first ones take all. As
+    many reductions at a time as shared memory has room for.
     """
     if shape.deep == 1:
         return []
@@ -237,7 +251,7 @@ def _across(
                       for x, room in zip(parts, rooms, strict=True)]  # fmt: skip
             inner += reductions.merge(made, own[n], parts)
         if lines:
-            lines.append("cuda.syncthreads()")  # what was there has been read
+            lines.append("cuda.syncthreads()")  # the previous round's values have been read
         lines += [*writes, "cuda.syncthreads()"]
         if shape.deep > MOST_ROUNDS:
             lines += [
@@ -254,10 +268,10 @@ def _across(
 def _rooms(
     made: Emitter, own: Mapping[int, Reduction], threads: int, head: list[str]
 ) -> list[dict[int, tuple[str, ...]]]:
-    """Shared memory for the reductions of each round: one for all, if there is room."""
+    """Shared memory for the reductions of each round: one round for all, if there is room."""
     need: Counter[DType] = Counter()
     for r in own.values():
-        need |= Counter(r.dtypes)  # of any one
+        need |= Counter(r.dtypes)  # the need of any one reduction
     room = made.tuning.shared_bytes - block_results.SHARED_BYTES
     most = len(own)
     if reductions.nbytes(own) * threads > room:

@@ -1,4 +1,4 @@
-"""What kernels whose results many threads share have in common: the lines of an element, and of a
+"""The common part of kernels whose results many threads share: the lines of an element, and of a
 result.
 """
 
@@ -9,18 +9,18 @@ from collections.abc import Callable, Sequence
 from numbasync.batch.codegen import reductions
 from numbasync.batch.codegen.writer import Emitter
 
-# What writes the lines of neighbouring elements: of the first one's index, of what their names end
-# in, and of `"once"` (loads that all elements of a result share), `"load"`, or the first one's
-# place in its row.
+# A writer for the lines of neighbouring elements, given the first element's index, the suffixes of
+# their names, and `"once"` (loads that all elements of a result share), `"load"`, or the first
+# element's position in its row.
 Each = Callable[[str, Sequence[str], str], list[str]]
 
 
 def ends_of(made: Emitter, own: dict[int, reductions.Reduction], at: str, count: str) -> list[str]:
-    """Results, and what is computed of them, by one thread.
+    """The lines of the results, and of the values computed from them, for one thread.
 
     Args:
         at: the number of the result.
-        count: of the elements that it is made of.
+        count: the number of elements that are reduced to it.
     """
     lines: list[str] = []
     names = made.constants()
@@ -36,16 +36,16 @@ def ends_of(made: Emitter, own: dict[int, reductions.Reduction], at: str, count:
 
 
 def depends(made: Emitter, own: dict[int, reductions.Reduction], root: int) -> bool:
-    """Whether a root is one of the reductions, or is computed of them."""
+    """Whether a root is one of the reductions, or is computed from them."""
     inside = set(made.order([root], ()))
     return any(n in own for n in inside)
 
 
 def elements_of(made: Emitter, own: dict[int, reductions.Reduction], result: str) -> Each:
-    """What writes the lines of neighbouring elements.
+    """A writer for the lines of neighbouring elements.
 
     Args:
-        result: the number of the result that they become.
+        result: the number of the result that the elements are reduced to.
     """
     nodes, shape = made.nodes, made.space.shape
     targets = [nodes[n].inputs[0] for n in own]
@@ -64,9 +64,9 @@ def elements_of(made: Emitter, own: dict[int, reductions.Reduction], result: str
         names = [dict(shared) for _ in suffixes]
         loaded.update(zip(suffixes, names, strict=True))
         new = {n: [made.name() for _ in suffixes] for n in needed if n not in shared}
-        for n, own in new.items():
-            for known, name in zip(names, own, strict=True):
-                known[n] = name
+        for n, element_names in new.items():
+            for scope, name in zip(names, element_names, strict=True):
+                scope[n] = name
         return made.elements(new, at)
 
     def each(at: str, suffixes: Sequence[str], what: str) -> list[str]:
@@ -79,9 +79,9 @@ def elements_of(made: Emitter, own: dict[int, reductions.Reduction], result: str
             made.compute([*targets, *wide], loaded[s], lines)
         lines += [made.store_neighbours(n, at, [loaded[s][n] for s in suffixes]) for n in wide]
         for e, s in enumerate(suffixes):
-            place = f"({what} + {e})" if e else what
+            position = f"({what} + {e})" if e else what
             for r in own.values():
-                lines += reductions.take(made, r, loaded[s][nodes[r.node].inputs[0]], place)
+                lines += reductions.take(made, r, loaded[s][nodes[r.node].inputs[0]], position)
         return lines
 
     return each

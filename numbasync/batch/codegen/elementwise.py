@@ -1,7 +1,7 @@
-"""Kernels of elementwise groups: each thread has some elements, in neighbours that lie together.
+"""Kernels of elementwise groups: each thread has some elements, in groups of adjacent neighbours.
 
-All loads of a thread come before its first store, so that they are in flight together: what
-brought a sum of arrays to the speed of a copy. The last block looks at each element.
+All loads of a thread come before its first store, so that the loads are in flight together: this
+brought a sum of arrays to the speed of a copy. The last block checks each element.
 """
 
 from __future__ import annotations
@@ -16,56 +16,58 @@ from numbasync.batch.record.nodes import Nodes
 
 def write(nodes: Nodes, group: Group, written: Iterable[int], tuning: Tuning) -> KernelText:
     """The kernel of a group without reductions."""
-    made = Emitter(nodes, group, written, tuning)
-    threads, elements = tuning.threads, tuning.in_flight(made.itemsize())
+    emitter = Emitter(nodes, group, written, tuning)
+    threads, elements = tuning.threads, tuning.in_flight(emitter.itemsize())
     tile = threads * elements
     width = 1 if elements % WIDTH else WIDTH
     size = group.space.size
-    n = made.parameter("n", "number", size)
-    inner, call = _function(made)
-    varying = _varying(made)
-    once = [f"a{k} = {made.load(n, '0')}" for k, n in enumerate(made.reads) if n not in varying]
+    n = emitter.parameter("n", "number", size)
+    inner, call = _function(emitter)
+    varying = _varying(emitter)
+    shared_loads = [
+        f"a{k} = {emitter.load(n, '0')}" for k, n in enumerate(emitter.reads) if n not in varying
+    ]
 
-    def each(at: str, suffixes: list[str]) -> list[str]:
-        return made.elements({n: [f"{a}{s}" for s in suffixes] for n, a in varying.items()}, at)
+    def loads(at: str, suffixes: list[str]) -> list[str]:
+        return emitter.elements({n: [f"{a}{s}" for s in suffixes] for n, a in varying.items()}, at)
 
-    outputs = list(made.outputs)
+    outputs = list(emitter.outputs)
 
     def stores(at: str, suffixes: list[str]) -> list[str]:
         if len(outputs) == 1:
-            return [made.store_neighbours(outputs[0], at, [call(s) for s in suffixes])]
+            return [emitter.store_neighbours(outputs[0], at, [call(s) for s in suffixes])]
         lines = [f"{', '.join(f'r{k}{s}' for k in range(len(outputs)))} = {call(s)}"
                  for s in suffixes]  # fmt: skip
         return lines + [
-            made.store_neighbours(o, at, [f"r{k}{s}" for s in suffixes])
+            emitter.store_neighbours(o, at, [f"r{k}{s}" for s in suffixes])
             for k, o in enumerate(outputs)
         ]
 
     starts = range(0, elements if tuning.unroll else 0, width)
     suffixes = {s: [f"_{s + e}" for e in range(width)] for s in starts}
-    whole = [f"i{s} = first + cuda.threadIdx.x{f' * {width}' if width > 1 else ''}"
+    full_tile = [f"i{s} = first + cuda.threadIdx.x{f' * {width}' if width > 1 else ''}"
              f"{f' + {s * threads}' if s else ''}" for s in starts]  # fmt: skip
     for s in starts:
-        whole += each(f"i{s}", suffixes[s])
+        full_tile += loads(f"i{s}", suffixes[s])
     for s in starts:
-        whole += stores(f"i{s}", suffixes[s])
+        full_tile += stores(f"i{s}", suffixes[s])
     condition = f"first + {tile} <= {n}"
     if width > 1 and tuning.unroll:
-        condition += f" and {made.aligned(group.space.shape)}"
-    one = [
+        condition += f" and {emitter.aligned(group.space.shape)}"
+    single = [
         f"for k in range(first + cuda.threadIdx.x, min(first + {tile}, {n}), {threads}):",
-        *indented([*each("k", [""]), *stores("k", [""])]),
+        *indented([*loads("k", [""]), *stores("k", [""])]),
     ]
-    body = [f"first = cuda.blockIdx.x * {tile}", *once]
+    body = [f"first = cuda.blockIdx.x * {tile}", *shared_loads]
     if tuning.unroll:
-        body += [f"if {condition}:", *indented(whole), "else:", *indented(one)]
+        body += [f"if {condition}:", *indented(full_tile), "else:", *indented(single)]
     else:
-        body += one
-    return made.finish(body, -(-size // tile), threads, [inner])
+        body += single
+    return emitter.finish(body, -(-size // tile), threads, [inner])
 
 
 def _function(made: Emitter) -> tuple[str, Callable[[str], str]]:
-    """The device function that computes one element: its text, and what calls it."""
+    """The device function that computes one element: its source, and a writer for its calls."""
     names = {n: f"a{k}" for k, n in enumerate(made.reads)} | made.constants()
     parameters = list(names.values())
     lines: list[str] = []

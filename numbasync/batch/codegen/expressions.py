@@ -1,9 +1,9 @@
-"""How a kernel computes one value: operations as expressions of Python that Numba compiles.
+"""The expressions of a kernel's values: operations as Python expressions that Numba compiles.
 
-Values are carried in *registers* of the value's type, but for float16, which is carried as a
-float32 that float16 has: every operation computes in float32 and is rounded, as NumPy does it.
-Products are made by functions that no compiler contracts with a sum that follows, so a value is
-the same whichever kernel computes it.
+Values are held in *registers* of the value's type, except for float16, which is held as a float32
+whose value float16 can represent: every operation computes in float32 and is rounded, as in NumPy.
+Products are computed by functions that no compiler contracts with a following sum, so a value is
+the same in whichever kernel computes it.
 """
 
 from __future__ import annotations
@@ -74,12 +74,12 @@ _MATH = {"exp": "math.exp", "log": "math.log", "sqrt": "math.sqrt", "tanh": "mat
 
 
 def identifier(name: str) -> str:
-    """What of a program's name can stand in the names of a text, and of its file."""
+    """The part of a program's name that may appear in the names of a source, and of its file."""
     return re.sub(r"\W", "", name, flags=re.ASCII)[:40]
 
 
 def register(dtype: DType) -> DType:
-    """What a value of this type is carried in."""
+    """The type in which a value of this type is held."""
     return F32 if dtype == F16 else dtype
 
 
@@ -90,7 +90,7 @@ def typed(dtype: DType, value: str) -> str:
 
 def arithmetic(dtype: DType, sign: str, a: str, b: str) -> str:
     """`a + b`, `a - b` or `a * b` in a register. Integers wrap around, as NumPy's do: Numba tells
-    its compiler that signed ones never overflow, and so `a < a + b` would become `0 < b`.
+    its compiler that signed integers never overflow, and so `a < a + b` would become `0 < b`.
     """
     if dtype == I64:
         return f"np.int64(np.uint64({a}) {sign} np.uint64({b}))"
@@ -98,11 +98,11 @@ def arithmetic(dtype: DType, sign: str, a: str, b: str) -> str:
 
 
 class Formulas:
-    """Writes expressions, and notes which helpers they need.
+    """Writes expressions, and records the helpers that they need.
 
     Attributes:
         helpers: names of `HELPERS`.
-        functions: users' functions, by the name that they have in the text.
+        functions: users' functions, by their names in the source.
     """
 
     def __init__(self) -> None:
@@ -110,7 +110,7 @@ class Formulas:
         self.functions: dict[str, object] = {}
 
     def use(self, helper: str) -> str:
-        """Its name; it will be defined."""
+        """The name of a helper, which the module will define."""
         self.helpers.add(helper)
         return helper
 
@@ -133,7 +133,7 @@ class Formulas:
         return f"fmul_rn({a}, {b})"
 
     def rounded(self, ty: DType, x: str) -> str:
-        """What an operation on registers gave, as the type has it."""
+        """The result of an operation on registers, rounded to the type."""
         if ty == F16:
             return f"{self.use('half')}({x})"
         return typed(ty, x) if ty == I32 else x
@@ -176,7 +176,8 @@ class Formulas:
     def _mul(self, ty: DType, a: str, b: str) -> str:
         if is_float(ty) and ty != F16:
             return self.product(ty, a, b)
-        return self.rounded(ty, arithmetic(ty, "*", a, b))  # of two float16, exact in float32
+        # the product of two float16 is exact in float32
+        return self.rounded(ty, arithmetic(ty, "*", a, b))
 
     def _square(self, ty: DType, a: str) -> str:
         return self._mul(ty, a, a)
@@ -233,13 +234,13 @@ class Formulas:
     }  # fmt: skip
 
     def call(self, function: object, name: str, dtype: DType, args: Sequence[str]) -> str:
-        """A user's function."""
-        known = next((n for n, f in self.functions.items() if f is function), None)
-        if known is None:
-            # A name that nothing else in a module has, whatever the program calls its functions.
-            known = f"fn{len(self.functions)}_{identifier(name)}"
-            self.functions[known] = function
-        text = f"{known}({', '.join(args)})"
+        """A call of a user's function."""
+        alias = next((n for n, f in self.functions.items() if f is function), None)
+        if alias is None:
+            # A unique name in the module, whatever the program calls its functions.
+            alias = f"fn{len(self.functions)}_{identifier(name)}"
+            self.functions[alias] = function
+        text = f"{alias}({', '.join(args)})"
         if dtype == BOOL:
             return f"({text} != 0)"
         return f"{self.use('half')}({text})" if dtype == F16 else typed(dtype, text)
@@ -249,20 +250,20 @@ class Formulas:
 
 
 def identity(op: str, ty: DType) -> str:
-    """What a reduction of type `ty` begins with."""
+    """The value that a reduction of type `ty` starts with."""
     if op in ("sum", "mean"):
         return typed(ty, "0")
     if is_float(ty):
         return typed(ty, "math.inf" if op == "min" else "-math.inf")
     if ty == BOOL:
         return typed(I32, "1" if op == "min" else "0")
-    ends = np.iinfo(ty)
-    # -(2**63) as a literal is the negative of what int64 does not have.
-    return typed(ty, str(ends.max) if op == "min" else f"-{ends.max} - 1")
+    limits = np.iinfo(ty)
+    # The literal -(2**63) would be the negative of a number that int64 cannot represent.
+    return typed(ty, str(limits.max) if op == "min" else f"-{limits.max} - 1")
 
 
 def carried(ty: DType) -> DType:
-    """What a reduction is carried in: bools as 0 and 1."""
+    """The type in which a reduction is held: bools as 0 and 1."""
     return I32 if ty == BOOL else register(ty)
 
 

@@ -1,4 +1,4 @@
-"""Whether a folder is its owner's alone: what is kept there is run when it is loaded."""
+"""Whether only its owner can write to a folder: the code kept there is run when it is loaded."""
 
 from __future__ import annotations
 
@@ -10,34 +10,35 @@ _OF_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 def why_shared(folder: Path) -> str:
-    """Why others than this user, and root, can put files into `folder`; "" if they cannot.
+    """The reason why users other than this user and root can put files into `folder`; "" if they
+    cannot.
 
-    Looked at are the folder, those that it is in, and what lies in it. Windows has no such bits,
-    and folders below the user's own are nobody else's there.
+    The check covers the folder, its parent folders, and its entries. Windows has no such permission
+    bits, and folders below the user's own belong to that user there.
     """
     if os.name == "nt":
         return ""
     real = folder.resolve()
-    for each in (real, *real.parents):
-        found = each.stat()
-        if found.st_uid not in (os.geteuid(), 0):
-            return f"{each} belongs to another user"
-        # In a sticky folder, others cannot replace what is not theirs.
-        is_sticky = each != real and found.st_mode & stat.S_ISVTX
-        if found.st_mode & _OF_OTHERS and not is_sticky:
-            return f"others can write to {each}"
-    for each in _entries(real):
+    for path in (real, *real.parents):
+        status = path.stat()
+        if status.st_uid not in (os.geteuid(), 0):
+            return f"{path} belongs to another user"
+        # In a sticky folder, other users cannot replace files that they do not own.
+        is_sticky = path != real and status.st_mode & stat.S_ISVTX
+        if status.st_mode & _OF_OTHERS and not is_sticky:
+            return f"others can write to {path}"
+    for path in _entries(real):
         try:
-            found = each.lstat()
+            status = path.lstat()
         except FileNotFoundError:  # removed by another process meanwhile
             continue
-        if found.st_uid != os.geteuid() or stat.S_ISLNK(found.st_mode):
-            return f"{each} is a link, or another user's"
+        if status.st_uid != os.geteuid() or stat.S_ISLNK(status.st_mode):
+            return f"{path} is a link, or another user's"
     return ""
 
 
 def _entries(folder: Path) -> list[Path]:
-    found = list(folder.iterdir())
+    entries = list(folder.iterdir())
     compiled = folder / "__pycache__"
     is_folder = compiled.is_dir() and not compiled.is_symlink()
-    return [*found, *(compiled.iterdir() if is_folder else ())]
+    return [*entries, *(compiled.iterdir() if is_folder else ())]

@@ -1,7 +1,7 @@
-"""Kernels of reductions that no single block goes through: along the last axis, or of everything.
+"""Kernels of reductions that no single block processes: along the last axis, or of all elements.
 
-Several blocks share a result. Each adds up its part; the block that comes last adds up the parts,
-and computes what is made of the results.
+Several blocks share a result. Each block adds up its part; the last block to arrive adds up the
+parts, and computes the values that depend on the results.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from numbasync.batch.record.nodes import Nodes
 
 
 def write(nodes: Nodes, group: Group, written: Iterable[int], tuning: Tuning) -> KernelText:
-    """The kernel of a group with a reduction along the last axis, or of everything."""
-    made = Emitter(nodes, group, written, tuning)
+    """The kernel of a group with a reduction along the last axis, or of all elements."""
+    emitter = Emitter(nodes, group, written, tuning)
     space, threads, elements = group.space, tuning.threads, tuning.elements
     cols, rows = space.extent, space.outer
     tile = threads * elements
     splits = max(1, min(-(-cols // tile), -(-tuning.splits // max(rows, 1))))
-    # Which elements a thread has depends on the extents alone: in other orders other bits come out.
+    # The elements of a thread depend on the extents alone: another order would give other bits.
     width = 1 if elements % WIDTH or (rows > 1 and cols % WIDTH) else WIDTH
-    end, shares = made.parameter("cols", "number", cols), block_results.SHARES
-    made.parameter(shares, "number", splits)
+    end, shares = emitter.parameter("cols", "number", cols), block_results.SHARES
+    emitter.parameter(shares, "number", splits)
     own = reductions.reductions(nodes, [n for n in group.roots if nodes[n].is_reduction])
-    each = elements_of(made, own, "row")
+    element_lines = elements_of(emitter, own, "row")
     head: list[str] = []
     body = [
         f"row = cuda.blockIdx.x // {shares}",
         f"share = cuda.blockIdx.x % {shares}",
         f"begin = row * {end}",
-        *each("", [""], "once"),
+        *element_lines("", [""], "once"),
     ]
     for r in own.values():
         body += reductions.begin(r)
@@ -44,43 +44,47 @@ def write(nodes: Nodes, group: Group, written: Iterable[int], tuning: Tuning) ->
     suffixes = {s: [f"_{s + e}" for e in range(width)] for s in starts}
     lines: list[str] = []
     for s in starts:
-        place = "cuda.threadIdx.x" + (f" * {width}" if width > 1 else "")
+        first_index = "cuda.threadIdx.x" + (f" * {width}" if width > 1 else "")
         lines += [
-            f"j{s} = t + {place}" + (f" + {s * threads}" if s else ""),
+            f"j{s} = t + {first_index}" + (f" + {s * threads}" if s else ""),
             f"i{s} = begin + j{s}",
         ]
-        lines += each(f"i{s}", suffixes[s], "load")
+        lines += element_lines(f"i{s}", suffixes[s], "load")
     for s in starts:
-        lines += each(f"i{s}", suffixes[s], f"j{s}")
+        lines += element_lines(f"i{s}", suffixes[s], f"j{s}")
     body.append(f"t = share * {tile}")
-    whole = [f"while t + {tile} <= {end}:", *indented([*lines, f"t += {shares} * {tile}"])]
+    full_tiles = [f"while t + {tile} <= {end}:", *indented([*lines, f"t += {shares} * {tile}"])]
     if tuning.unroll:
-        body += whole if width == 1 else [f"if {made.aligned(space.shape)}:", *indented(whole)]
-    one = ["i = begin + j", *each("i", [""], "load"), *each("i", [""], "j")]
-    at, upto = "t + cuda.threadIdx.x", f"min(t + {tile}, {end})"
+        body += (
+            full_tiles
+            if width == 1
+            else [f"if {emitter.aligned(space.shape)}:", *indented(full_tiles)]
+        )
+    single = ["i = begin + j", *element_lines("i", [""], "load"), *element_lines("i", [""], "j")]
+    start, stop = "t + cuda.threadIdx.x", f"min(t + {tile}, {end})"
     if width == 1:
-        one = [f"for j in range({at}, {upto}, {threads}):", *indented(one)]
+        single = [f"for j in range({start}, {stop}, {threads}):", *indented(single)]
     else:
-        one = [
-            f"for s in range({at} * {width}, {upto}, {threads * width}):",
+        single = [
+            f"for s in range({start} * {width}, {stop}, {threads * width}):",
             f"    for j in range(s, min(s + {width}, {end})):",
-            *indented(indented(one)),
+            *indented(indented(single)),
         ]
     body.append(f"while t < {end}:  # what is cut off, or lies elsewhere")
-    body += indented([*one, f"t += {shares} * {tile}"])
-    body += _across(made, own, head, threads)
+    body += indented([*single, f"t += {shares} * {tile}"])
+    body += _across(emitter, own, head, threads)
     partials: tuple[Scratch, ...] = ()
-    ends = ends_of(made, own, "row", end)
+    ends = ends_of(emitter, own, "row", end)
     if splits == 1:
         body += ["if cuda.threadIdx.x == 0:", *indented(ends)]
     else:
         loop = f"cuda.threadIdx.x, {shares}, {threads}"
         parts = Parts(rows * splits, "1", "cuda.blockIdx.x", f"row * {shares} + k", loop, "row")
         lines, partials = block_results.together(
-            made, own, parts, head, lambda: _across(made, own, head, threads, "_all")
+            emitter, own, parts, head, lambda: _across(emitter, own, head, threads, "_all")
         )
         body += [*lines, *indented(["if cuda.threadIdx.x == 0:", *indented(ends)])]
-    return made.finish(
+    return emitter.finish(
         [*head, *body], rows * splits, threads,
         partials=partials, counters=rows if splits > 1 else 0,
     )  # fmt: skip
@@ -90,7 +94,9 @@ def _across(
     made: Emitter, own: dict[int, reductions.Reduction], head: list[str], threads: int,
     suffix: str = "",
 ) -> list[str]:  # fmt: skip
-    """Every thread gets what the block has, through shared memory of its own."""
+    """Combine the parts of a block's threads, through shared memory of this reduction's own; every
+    thread gets the result.
+    """
     places: dict[int, tuple[str, ...]] = {}
     for n, r in own.items():
         lines, places[n] = reductions.rooms(r, threads // WARP, suffix)

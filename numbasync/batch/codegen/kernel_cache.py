@@ -1,8 +1,9 @@
-"""Written kernels on disk: which are kept.
+"""Retention of generated kernels on disk.
 
-Each text has its file, and what is compiled from it lies beside it. A text that no process has used
-for a while goes, with what belongs to it: batches of a program that is being worked on would leave
-more and more. When it was used is the file's time of access, set here, since file systems need not.
+Each source has its file, and the code compiled from it lies beside it. A source that no process has
+used for `KEPT` seconds is removed, with its compiled code: batches of a program under development
+would leave more and more files. The time of the last use is the file's access time, set here, since
+file systems need not maintain it.
 """
 
 from __future__ import annotations
@@ -14,22 +15,24 @@ import time
 from pathlib import Path
 
 DAY = 24 * 60 * 60  # seconds
-KEPT = 30 * DAY  # since it was used
-STAMP = ".tidied"  # its time is when somebody last looked: once a day is enough
+KEPT = 30 * DAY  # since the last use
+STAMP = ".tidied"  # its time is that of the last clean-up: once a day is enough
 
-_WRITTEN = re.compile(r"batch_\w*_[0-9a-f]{20}\.py")  # other files are somebody else's
+_WRITTEN = re.compile(r"batch_\w*_[0-9a-f]{20}\.py")  # other files are not generated here
 
 
 def use(path: Path) -> None:
-    """A process uses this text. Its time of writing stays: by it, Numba finds what it compiled."""
+    """Record that a process uses this source. The modification time stays: by it, Numba finds its
+    compiled code.
+    """
     with contextlib.suppress(OSError):
         written = path.stat().st_mtime_ns
         os.utime(path, ns=(time.time_ns(), written))
 
 
 def tidy(folder: Path) -> None:
-    """Remove what has not been used for long. Errors of the file system are nobody's concern here:
-    other processes may do the same, and what cannot be removed stays.
+    """Remove files that have not been used for long. Errors of the file system are ignored: other
+    processes may do the same, and a file that cannot be removed stays.
     """
     now = time.time()
     with contextlib.suppress(OSError):
@@ -49,5 +52,5 @@ def tidy(folder: Path) -> None:
 
 
 def _is_old(path: Path, now: float) -> bool:
-    found = path.stat()
-    return now - max(found.st_atime, found.st_mtime) > KEPT
+    status = path.stat()
+    return now - max(status.st_atime, status.st_mtime) > KEPT

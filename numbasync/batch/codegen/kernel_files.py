@@ -1,9 +1,10 @@
-"""Written kernels as modules: one for each text, made once however many threads ask.
+"""Generated kernels as modules: one module per source, created once however many threads request
+it.
 
-The text is kept as a file, so that tracebacks show it and Numba's disk cache (`cache=True`) has
-something to stand beside: the next process compiles nothing. See `kept`. What is run is the text at
-hand, not the file. Kernels with functions of the program are not kept on disk: their texts do not
-tell what those functions do.
+The source is kept as a file, so that tracebacks show it and Numba's disk cache (`cache=True`) has a
+file to belong to: the next process compiles nothing. See `kernel_cache`. The code that runs is the
+source in memory, not the file. Kernels with functions of the program are not kept on disk: their
+sources do not contain the code of these functions.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from numbasync.batch.codegen.writer import KernelText
 from numbasync.fork import in_child
 from numbasync.launch.launcher import Launcher, launcher
 
-FOLDER = "NUMBASYNC_CACHE_DIR"  # looked at once a process
+FOLDER = "NUMBASYNC_CACHE_DIR"  # read once per process
 
 Key = tuple[str, tuple[tuple[str, Any], ...]]
 
@@ -38,7 +39,7 @@ _lock = threading.Lock()
 
 
 class Loading:
-    """A preparation: the module of one text is made."""
+    """A prerequisite: the module of one source has been created."""
 
     def __init__(self, text: KernelText) -> None:
         self._text = text
@@ -46,7 +47,7 @@ class Loading:
         self._own = threading.Lock()
 
     def run(self) -> None:
-        """Make it, or wait for the thread that does."""
+        """Create the module, or wait for the thread that does."""
         with self._own:
             if self._key in _made:
                 return
@@ -69,12 +70,12 @@ def _key(text: KernelText) -> Key:
 
 
 def find(text: KernelText) -> Launcher | None:
-    """The kernel, if it has been made."""
+    """The kernel, if its module has been created."""
     return _made.get(_key(text))
 
 
 def loading(text: KernelText) -> Loading:
-    """What makes it; the one that is under way, if there is one."""
+    """The prerequisite that creates the module; the one in progress, if there is one."""
     with _lock:
         return _running.setdefault(_key(text), Loading(text))
 
@@ -82,7 +83,7 @@ def loading(text: KernelText) -> Loading:
 def _load(text: KernelText) -> Launcher:
     digest = hashlib.sha256(text.source.encode()).hexdigest()[:20]
     if text.functions:
-        # Other functions, another module: by the number of what has been made.
+        # Other functions need another module: the count of created kernels tells the modules apart.
         digest = f"{digest}_{len(_made)}"
     name = f"{text.name}_{digest}"
     path = _write(_private() if text.functions else folder(), f"{name}.py", text.source)
@@ -90,50 +91,52 @@ def _load(text: KernelText) -> Launcher:
     module.__file__ = str(path)
     exec(compile(text.source, str(path), "exec"), module.__dict__)  # noqa: S102 - written here
     setattr(module, SOURCE_ATTR, text.source)
-    vars(module).update({known: function.device for known, function in text.functions})
-    sys.modules[module.__name__] = module  # where Numba looks for what it kept on disk
+    vars(module).update({alias: function.device for alias, function in text.functions})
+    sys.modules[module.__name__] = module  # Numba's disk cache looks modules up here
     return launcher(may_alias=True)(getattr(module, text.name))
 
 
 def _write(where: Path, name: str, source: str) -> Path:
-    """The file; not touched if it is there, since Numba asks for its time."""
+    """The path of the source file; an equal file stays untouched, since Numba compares its
+    modification time.
+    """
     path = where / name
     with contextlib.suppress(OSError, UnicodeError):
         if path.read_text(encoding="utf-8") == source:
             kernel_cache.use(path)
             return path
-    where.mkdir(parents=True, exist_ok=True)  # somebody may have cleared the cache meanwhile
+    where.mkdir(parents=True, exist_ok=True)  # the cache may have been cleared meanwhile
     with tempfile.NamedTemporaryFile(
         "w", encoding="utf-8", dir=where, suffix=".tmp", delete=False
     ) as file:
         file.write(source)
-    Path(file.name).replace(path)  # at once, for other processes
+    Path(file.name).replace(path)  # atomic for other processes
     kernel_cache.tidy(where)
     return path
 
 
 @functools.cache
 def folder() -> Path:
-    """Where written kernels are kept: `NUMBASYNC_CACHE_DIR`, else the user's cache folder; if it
-    cannot be written to, or others can write to it, too, a folder of this process. What is compiled
-    lies there as well, and is run when it is loaded.
+    """The folder of generated kernels: `NUMBASYNC_CACHE_DIR`, else the user's cache folder; a
+    private folder of this process if that folder cannot be written to, or if other users can write
+    to it, too. The folder also contains compiled code, which is run when it is loaded.
     """
-    named = os.environ.get(FOLDER)
+    configured = os.environ.get(FOLDER)
     home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    wanted = Path(named) if named else Path(home).expanduser() / "numbasync"
-    found = wanted / "batch"
+    cache_root = Path(configured) if configured else Path(home).expanduser() / "numbasync"
+    path = cache_root / "batch"
     try:
-        for each in reversed([p for p in (found, *found.parents) if not p.exists()]):
-            each.mkdir(mode=0o700, exist_ok=True)
-        with tempfile.TemporaryFile(dir=found):
+        for parent in reversed([p for p in (path, *path.parents) if not p.exists()]):
+            parent.mkdir(mode=0o700, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
             pass
-        shared = folder_ownership.why_shared(found)
+        shared = folder_ownership.why_shared(path)
     except OSError:
         return _private()
     if not shared:
-        return found
+        return path
     warnings.warn(
-        f"Kernels of batches are not kept in {found}: {shared}, and what is kept is run when it is "
+        f"Kernels of batches are not kept in {path}: {shared}, and what is kept is run when it is "
         f"loaded. Make it a folder of yours alone, with chmod 700, or name another one: {FOLDER}.",
         RuntimeWarning,
         stacklevel=2,
@@ -143,12 +146,12 @@ def folder() -> Path:
 
 @functools.cache
 def _private() -> Path:
-    """A folder that goes when this process ends, and not with a child of it."""
-    made, owner = tempfile.mkdtemp(prefix="numbasync-batch-"), os.getpid()
+    """A folder that is deleted when this process ends, but not when a child of it ends."""
+    path, owner = tempfile.mkdtemp(prefix="numbasync-batch-"), os.getpid()
 
     def remove() -> None:
         if os.getpid() == owner:
-            shutil.rmtree(made, ignore_errors=True)
+            shutil.rmtree(path, ignore_errors=True)
 
     atexit.register(remove)
-    return Path(made)
+    return Path(path)

@@ -1,8 +1,8 @@
-"""What kernels with reductions have in common: how threads add up, and how it is written.
+"""The common part of kernels with reductions: how threads combine their parts, and its source.
 
-A reduction is carried in one or two variables: the value, and for `argmax` also where it is. The
-threads of a warp exchange them by shuffles, the warps of a block through shared memory, in an order
-that does not depend on when who comes: the same input gives the same bits.
+A reduction is held in one or two variables: the value, and for `argmax` also its index. The threads
+of a warp exchange them by shuffles, the warps of a block through shared memory, in an order that
+does not depend on the timing of threads: the same input gives the same bits.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from numbasync.batch.record.nodes import Nodes
 
 
 class Reduction(NamedTuple):
-    """One reduction of a kernel, and the variables that carry it.
+    """One reduction of a kernel, and the variables that hold it.
 
     Attributes:
-        node: its number.
-        op: which it is.
-        ty: the type that it is computed in.
-        names: of the value, and of its place.
+        node: the number of its node.
+        op: the operation.
+        ty: the type in which the reduction is computed.
+        names: of the value, and of its index.
     """
 
     node: int
@@ -37,24 +37,24 @@ class Reduction(NamedTuple):
 
     @property
     def dtypes(self) -> tuple[DType, ...]:
-        """Of the variables."""
-        kind = carried(self.ty)
-        return (kind, I64) if self.op == "argmax" else (kind,)
+        """The types of the variables."""
+        value_dtype = carried(self.ty)
+        return (value_dtype, I64) if self.op == "argmax" else (value_dtype,)
 
 
 def reductions(nodes: Nodes, numbers: list[int]) -> dict[int, Reduction]:
-    """Those of a group, by number."""
-    found = {}
+    """The reductions of a group, by number."""
+    by_node = {}
     for k, n in enumerate(numbers):
         node = nodes[n]
-        kind = element_ops.accumulator(node.op, nodes[node.inputs[0]].dtype)
+        accumulator = element_ops.accumulator(node.op, nodes[node.inputs[0]].dtype)
         names = (f"s{k}", f"at{k}") if node.op == "argmax" else (f"s{k}",)
-        found[n] = Reduction(n, node.op, kind, names)
-    return found
+        by_node[n] = Reduction(n, node.op, accumulator, names)
+    return by_node
 
 
 def begin(r: Reduction) -> list[str]:
-    """Nothing is in it yet."""
+    """Statements that initialise a reduction."""
     if r.op == "argmax":
         return [f"{r.names[0]} = {identity('max', r.ty)}", f"{r.names[1]} = np.int64({2**62})"]
     return [f"{r.names[0]} = {identity(r.op, r.ty)}"]
@@ -76,20 +76,21 @@ def take(made: Emitter, r: Reduction, value: str, place: str) -> list[str]:
 
 
 def merge(made: Emitter, r: Reduction, others: tuple[str, ...]) -> list[str]:
-    """Add what other threads have."""
+    """Add the part of another thread."""
     if r.op == "argmax":
-        value, place = others
+        value, position = others
         return [
-            f"if {made.formulas.use('beats')}({value}, {place}, {', '.join(r.names)}):",
+            f"if {made.formulas.use('beats')}({value}, {position}, {', '.join(r.names)}):",
             f"    {r.names[0]} = {value}",
-            f"    {r.names[1]} = {place}",
+            f"    {r.names[1]} = {position}",
         ]
     return [f"{r.names[0]} = {combined(made.formulas, r.op, r.ty, r.names[0], others[0])}"]
 
 
 def across_warp(made: Emitter, own: Iterable[Reduction], lanes: int = WARP) -> list[str]:
-    """Every thread of `lanes` neighbours in a warp, a power of two, gets what all have. One loop
-    for all reductions: each place where threads meet costs the CPU device's compiler much.
+    """Combine the parts of `lanes` neighbouring threads in a warp, a power of two; every one of
+    them gets the result. One loop serves all reductions: each synchronisation costs the CPU
+    device's compiler much time.
     """
     if lanes == 1:
         return []
@@ -105,7 +106,7 @@ def across_warp(made: Emitter, own: Iterable[Reduction], lanes: int = WARP) -> l
 
 
 def rooms(r: Reduction, count: int, suffix: str = "") -> tuple[list[str], tuple[str, ...]]:
-    """Shared memory for `count` of its variables: statements and names."""
+    """Shared memory for `count` of the reduction's variables: statements and names."""
     names = tuple(f"room_{name}{suffix}" for name in r.names)
     return [
         f"{room} = cuda.shared.array({count}, np.{dtype.name})"
@@ -114,32 +115,39 @@ def rooms(r: Reduction, count: int, suffix: str = "") -> tuple[list[str], tuple[
 
 
 def nbytes(own: Mapping[int, Reduction]) -> int:
-    """Of all their variables, once."""
+    """Bytes of the variables of all these reductions, once."""
     return sum(dtype.itemsize for r in own.values() for dtype in r.dtypes)
 
 
 def across_block(
     made: Emitter, own: Mapping[int, Reduction], room: Mapping[int, tuple[str, ...]], threads: int
 ) -> list[str]:
-    """Every thread of a block gets what all have; a `room` has an element a warp."""
+    """Combine the parts of a block's threads; every thread gets the result. A `room` has one
+    element per warp.
+    """
     lines = across_warp(made, own.values())
     if threads == WARP:
         return lines
     pairs = [pair for n, r in own.items() for pair in zip(room[n], r.names, strict=True)]
     lines.append(f"if cuda.threadIdx.x % {WARP} == 0:")
-    lines += [f"    {place}[cuda.threadIdx.x // {WARP}] = {name}" for place, name in pairs]
+    lines += [
+        f"    {shared_element}[cuda.threadIdx.x // {WARP}] = {name}"
+        for shared_element, name in pairs
+    ]
     lines.append("cuda.syncthreads()")
-    lines += [f"{name} = {place}[0]" for place, name in pairs]
-    # Many rounds, written out by a compiler, take the CPU device's one up to a minute.
+    lines += [f"{name} = {shared_element}[0]" for shared_element, name in pairs]
+    # Many rounds, unrolled by a compiler, take the CPU device's compiler up to a minute.
     warps = threads // WARP if threads <= FEW_THREADS else f"cuda.blockDim.x // {WARP}"
     lines.append(f"for w in range(1, {warps}):")
     for n, r in own.items():
-        lines += indented(merge(made, r, tuple(f"{place}[w]" for place in room[n])))
+        lines += indented(
+            merge(made, r, tuple(f"{shared_element}[w]" for shared_element in room[n]))
+        )
     return lines
 
 
 def result(made: Emitter, r: Reduction, count: str) -> str:
-    """The reduction's value, of its result's type."""
+    """The reduction's value, in the type of its result."""
     out = made.nodes[r.node].dtype
     if r.op == "argmax":
         return r.names[1]
@@ -154,15 +162,15 @@ def result(made: Emitter, r: Reduction, count: str) -> str:
 
 
 def power_of_two(n: int) -> int:
-    """The least one that is not less than `n`."""
+    """The least power of two that is not less than `n`."""
     return 1 << (max(n, 1) - 1).bit_length()
 
 
 def power_of_two_below(n: int) -> int:
-    """The largest one that is not more than `n`; 1 if there is none."""
+    """The largest power of two that is not more than `n`; 1 if there is none."""
     return 1 << (max(n, 1).bit_length() - 1)
 
 
 def shared_dtype(dtype: DType) -> DType:
-    """What a value of this type is kept as in shared memory."""
+    """The type in which shared memory keeps a value of this type."""
     return np.dtype(np.int8) if dtype == BOOL else register(dtype)

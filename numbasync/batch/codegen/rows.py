@@ -1,12 +1,13 @@
-"""Kernels in which one block has a row, or one warp, or a part of one: reductions, and what is
-computed from them.
+"""Kernels in which one block, one warp or a part of a warp holds a row: reductions, and values
+computed from their results.
 
-A row is gone through in passes. Each thread has some of its columns, the same ones in every pass,
-and keeps what it has read and computed of them: its columns are written out, so that values stay
-in registers, and all loads are in flight together. Where that were too much, it is a loop; what is
-needed again is then kept in shared memory or, without room for that, computed again.
+A kernel iterates over a row in passes. Each thread has some of the row's columns, the same ones in
+every pass, and keeps the values that it has read and computed of them: the columns are unrolled in
+the source, so that values stay in registers, and all loads are in flight together. Where unrolling
+would take too many registers or lines, the kernel has a loop; values that are needed again are then
+kept in shared memory or, without enough of it, computed again.
 
-Which columns a thread has, and in which order, depends on the row's length alone: so a sum has the
+The columns of a thread, and their order, depend on the row's length alone: a sum therefore has the
 same bits whatever else the kernel computes.
 """
 
@@ -24,17 +25,17 @@ from numbasync.batch.record.element_ops import BOOL
 from numbasync.batch.record.nodes import Nodes
 from numbasync.layout import Shape
 
-FEWEST = 64  # threads of a block that has a row
+FEWEST = 64  # threads of a block that holds a row
 
-COLS = "cols"  # the parameter
-THERE = "there"  # whether the thread's row is one of its own
+COLS = "cols"  # the name of the parameter
+THERE = "there"  # the name of the flag that the thread's row exists
 
 Names = dict[int, str]
 
 
 class Share(NamedTuple):
-    """Which columns of a row a thread has: `elements` of them, `width` neighbours at a time, those
-    of `stride` threads side by side.
+    """The columns of a row that a thread has: `elements` columns, `width` neighbours at a time,
+    those of `stride` threads side by side.
     """
 
     stride: int
@@ -48,12 +49,12 @@ class Share(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Neighbouring columns of a thread in a text.
+    """Neighbouring columns of a thread in the source.
 
     Attributes:
-        column: the first one; `at`: its element.
-        names: of the values of each.
-        is_cut: some threads have none of these.
+        column: the first column; `at`: its element.
+        names: the names of the values at each column.
+        is_cut: some threads have none of these columns.
     """
 
     column: str
@@ -63,14 +64,14 @@ class Part(NamedTuple):
 
 
 def write(nodes: Nodes, group: Group, written: Iterable[int], tuning: Tuning) -> KernelText:
-    """The kernel of a group whose rows each are held by one block or warp."""
-    made = Emitter(nodes, group, written, tuning)
-    return _Row(made, group, set(written), tuning).write()
+    """The kernel of a group in which one block or warp holds each row."""
+    emitter = Emitter(nodes, group, written, tuning)
+    return _Row(emitter, group, set(written), tuning).write()
 
 
 def _block(cols: int, tuning: Tuning) -> int:
-    """Threads of a block. Blocks of 256 threads are the fastest, since while some of them wait for
-    each other others go on; smaller ones, where their threads have enough to do.
+    """Threads of a block. Blocks of 256 threads are the fastest, since while some wait at a barrier
+    other blocks continue; smaller blocks, where their threads have enough work.
     """
     threads = reductions.power_of_two(-(-cols // tuning.row_elements))
     threads = max(FEWEST, min(threads, tuning.threads))
@@ -80,7 +81,7 @@ def _block(cols: int, tuning: Tuning) -> int:
 
 
 def _lanes(cols: int, is_wide: bool) -> int:
-    """Threads of a warp that have a row: each has a few of its columns at least."""
+    """Threads of a warp that share a row: each has a few of its columns at least."""
     if is_wide and cols % WIDTH == 0:
         return min(WARP, reductions.power_of_two_below(cols // WIDTH))
     return min(WARP, reductions.power_of_two(-(-cols // WIDTH)))
@@ -99,10 +100,12 @@ class _Row:
         is_wide = tuning.elements % WIDTH == 0
         self.lanes = _lanes(self.cols, is_wide) if self.by_warp else self.threads
         self.per_block = self.threads // self.lanes
-        # Threads of a warp meet, so they may not leave; behind the last row they have it, too.
+        # The threads of a warp synchronise, so none may return early; threads beyond the last row
+        # repeat that row.
         self.is_cut = 1 < self.lanes < WARP and self.rows % (WARP // self.lanes) != 0
         self.share = Share.of(self.cols, self.lanes, is_wide)
-        self.together = self.share.width if tuning.unroll else 1  # that are loaded at once
+        # columns loaded by one instruction
+        self.together = self.share.width if tuning.unroll else 1
         own = [n for n in group.roots if made.nodes[n].is_reduction]
         self.reductions = reductions.reductions(made.nodes, own)
         self.width = max(self.lanes, reductions.power_of_two(self.cols))
@@ -112,23 +115,23 @@ class _Row:
             self.plan.kept, self.slots, self.kinds = {}, {}, []
 
     def _can_be_unrolled(self, most: int) -> bool:
-        """Whether a thread can keep its columns, in so many words at most."""
+        """Whether a thread can keep its columns in at most `most` words of 4 bytes."""
         words = sum(-(-k.itemsize // 4) for k in self.kinds) * self.share.elements
         if words > (most if self.threads < MOST_THREADS else most // 2):
             return False
-        each = sum(len(self.made.order(wanted, ())) for wanted in self.plan.wanted)
-        return each * self.share.elements <= MOST_LINES
+        count = sum(len(self.made.order(wanted, ())) for wanted in self.plan.wanted)
+        return count * self.share.elements <= MOST_LINES
 
     def _room(self) -> int:
-        """Bytes of shared memory, if rows are kept there."""
+        """Bytes of shared memory needed to keep rows there."""
         room = sum(k.itemsize for k in self.kinds) * self.width * self.per_block
         if not self.by_warp:
             room += reductions.nbytes(self.reductions) * (self.threads // WARP)
         return room
 
     def write(self) -> KernelText:
-        made = self.made
-        made.parameter(COLS, "number", self.cols)
+        emitter = self.made
+        emitter.parameter(COLS, "number", self.cols)
         head = []
         for s, dtype in enumerate(self.kinds):
             head.append(
@@ -152,73 +155,75 @@ class _Row:
             head += ["lane = cuda.threadIdx.x", "row = cuda.blockIdx.x"]
         body = self._body(rooms)
         if self.by_warp:
-            rows = made.parameter("rows", "number", self.rows)
+            rows = emitter.parameter("rows", "number", self.rows)
             if self.is_cut:
                 body = [f"{THERE} = row < {rows}", f"row = min(row, {rows} - 1)", *body]
             else:
                 body = [f"if row < {rows}:", *indented(body)]
-        return made.finish([*head, *body], -(-self.rows // self.per_block), self.threads)
+        return emitter.finish([*head, *body], -(-self.rows // self.per_block), self.threads)
 
     def _body(self, rooms: dict[int, tuple[str, ...]]) -> list[str]:
-        made, plan, nodes = self.made, self.plan, self.nodes
+        emitter, plan, nodes = self.made, self.plan, self.nodes
         lines = [f"begin = row * {COLS}"]
         space = self.group.space
         shape = space.reduced_shape
-        names = made.constants()  # of what a row has one of
-        for n in made.reads:
+        names = emitter.constants()  # of values that a row has one of
+        for n in emitter.reads:
             if nodes[n].size == 1:
-                names[n] = made.name()
-                lines.append(f"{names[n]} = {made.load(n, '0')}")
+                names[n] = emitter.name()
+                lines.append(f"{names[n]} = {emitter.load(n, '0')}")
         common = dict(names)
         self._results(0, shape, names, lines)
         stride, width, elements = self.share
         if self.together > 1:
-            lines.append(f"aligned = {made.aligned(space.shape)}")
+            lines.append(f"aligned = {emitter.aligned(space.shape)}")
         parts: list[Part] = []
-        place = f"lane * {width}" if width > 1 else "lane"
+        first_column = f"lane * {width}" if width > 1 else "lane"
         if self.is_unrolled:
             for k in range(0, elements, width):
-                lines.append(f"j{k} = {place}{f' + {k * stride}' if k else ''}")
+                lines.append(f"j{k} = {first_column}{f' + {k * stride}' if k else ''}")
                 lines.append(f"i{k} = begin + j{k}")
                 is_cut = (k + width) * stride > self.cols
                 parts.append(Part(f"j{k}", f"i{k}", [{} for _ in range(width)], is_cut))
-        for at in range(plan.count):
-            own = [r for n, r in self.reductions.items() if plan.ready[n] == at + 1]
-            for r in own:
+        for index in range(plan.count):
+            ending = [r for n, r in self.reductions.items() if plan.ready[n] == index + 1]
+            for r in ending:
                 lines += reductions.begin(r)
             if self.is_unrolled:
-                lines += self._pass(at, own, parts, names)
+                lines += self._pass(index, ending, parts, names)
             else:
                 part = Part("j", "i", [{} for _ in range(self.together)])
-                looped = ["i = begin + j", *self._pass(at, own, [part], names)]
+                looped = ["i = begin + j", *self._pass(index, ending, [part], names)]
                 column = "j"
                 if self.together < width:
                     column = "s"
                     looped = [f"for j in range(s, s + {width}):", *indented(looped)]
-                lines.append(f"for {column} in range({place}, {COLS}, {stride * width}):")
+                lines.append(f"for {column} in range({first_column}, {COLS}, {stride * width}):")
                 lines += indented(looped)
-            if own:
+            if ending:
                 lines += (
-                    reductions.across_warp(made, own, self.lanes) if self.by_warp
+                    reductions.across_warp(emitter, ending, self.lanes) if self.by_warp
                     else reductions.across_block(
-                        made, {r.node: r for r in own}, rooms, self.threads
+                        emitter, {r.node: r for r in ending}, rooms, self.threads
                     )
                 )  # fmt: skip
-            for r in own:
-                names[r.node] = common[r.node] = made.name()
-                lines.append(f"{names[r.node]} = {reductions.result(made, r, COLS)}")
-            self._results(at + 1, shape, names, lines)
+            for r in ending:
+                names[r.node] = common[r.node] = emitter.name()
+                lines.append(f"{names[r.node]} = {reductions.result(emitter, r, COLS)}")
+            self._results(index + 1, shape, names, lines)
         ends: list[str] = []
-        for n in made.outputs:
+        for n in emitter.outputs:
             if not passes.is_wide(nodes, self.group, n):
                 scope = dict(common)
-                made.at_results([n], nodes[n].shape, "row", scope, ends)
-                ends.append(made.store(n, "row", scope[n]))
+                emitter.at_results([n], nodes[n].shape, "row", scope, ends)
+                ends.append(emitter.store(n, "row", scope[n]))
         first = f"lane == 0 and {THERE}" if self.is_cut else "lane == 0"
         return [*lines, f"if {first}:", *indented(ends)] if ends else lines
 
     def _results(self, at: int, shape: Shape, names: Names, lines: list[str]) -> None:
-        """What is computed once a row for all of its elements, as soon as it can be."""
+        """Generate values computed once per row, for all of its elements, in the first pass that
+        has their operands.
+        """
         plan = self.plan
         for n in sorted(plan.narrow):
             if plan.ready[n] == at and n not in names and n not in self.reductions:
@@ -227,7 +232,7 @@ class _Row:
     def _pass(
         self, at: int, own: list[Reduction], parts: Sequence[Part], narrow: Names
     ) -> list[str]:
-        """What is done at the columns of `parts`: all loads, then the rest."""
+        """One pass over the columns of `parts`: all loads, then the rest."""
         lines: list[str] = []
         for part in parts:
             for names in part.names:
@@ -242,7 +247,7 @@ class _Row:
         return lines
 
     def _again(self, at: int, part: Part) -> list[str]:
-        """What an earlier pass has kept in shared memory."""
+        """Read values that an earlier pass has kept in shared memory."""
         lines: list[str] = []
         for n, slot in self.slots.items():
             if self.plan.kept[n][0] < at and self._is_used(n, at):
@@ -254,17 +259,19 @@ class _Row:
         return lines
 
     def _place(self, e: int) -> str:
-        """Where the thread keeps column `j + e` in shared memory."""
-        place = "own + j" if self.by_warp else "j"
-        return f"{place} + {e}" if e else place
+        """The index in shared memory at which the thread keeps column `j + e`."""
+        index = "own + j" if self.by_warp else "j"
+        return f"{index} + {e}" if e else index
 
     def _loads(self, at: int, part: Part) -> Callable[[bool], list[str]] | None:
-        """What writes the loads of a pass, of neighbours at once or not; None: there are none."""
-        made = self.made
+        """A writer for the loads of a pass, by one instruction for neighbours or element by
+        element; None if there are none.
+        """
+        emitter = self.made
         new: dict[int, list[str]] = {}
-        for n in made.order(self.plan.wanted[at], part.names[0]):
-            if n in made.reads:
-                new[n] = [made.name() for _ in part.names]
+        for n in emitter.order(self.plan.wanted[at], part.names[0]):
+            if n in emitter.reads:
+                new[n] = [emitter.name() for _ in part.names]
                 for names, name in zip(part.names, new[n], strict=True):
                     names[n] = name
         if not new:
@@ -272,45 +279,49 @@ class _Row:
 
         def written(together: bool) -> list[str]:
             if together:
-                return _guarded(part, made.elements(new, part.at))
+                return _guarded(part, emitter.elements(new, part.at))
             lines: list[str] = []
             for e in range(len(part.names)):
-                one = {n: [names[e]] for n, names in new.items()}
-                lines += made.elements(one, f"({part.at} + {e})" if e else part.at)
+                single = {n: [names[e]] for n, names in new.items()}
+                lines += emitter.elements(single, f"({part.at} + {e})" if e else part.at)
             return _guarded(part, lines)
 
         return written
 
     def _moves(self, parts: Sequence[Callable[[bool], list[str]]]) -> list[str]:
-        """Loads or stores of neighbours: at once, if they lie as it takes."""
+        """Loads or stores of neighbours: by one instruction, if the arrays are aligned."""
         if not parts:
             return []
-        at_once = [line for written in parts for line in written(True)]
+        together = [line for written in parts for line in written(True)]
         if self.together == 1:
-            return at_once
+            return together
         apart = [line for written in parts for line in written(False)]
-        return ["if aligned:", *indented(at_once), "else:", *indented(apart)]
+        return ["if aligned:", *indented(together), "else:", *indented(apart)]
 
     def _computed(self, at: int, own: list[Reduction], part: Part) -> list[str]:
-        """What is computed, kept, stored and added up at neighbouring columns."""
-        made, plan, nodes = self.made, self.plan, self.nodes
+        """Generate the values that are computed, kept, stored and reduced at neighbouring
+        columns.
+        """
+        emitter, plan, nodes = self.made, self.plan, self.nodes
         lines: list[str] = []
         for e, names in enumerate(part.names):
-            made.compute(plan.wanted[at], names, lines)
+            emitter.compute(plan.wanted[at], names, lines)
             for n, slot in self.slots.items():
                 if plan.kept[n][0] == at:
-                    kept = f"np.int8({names[n]})" if nodes[n].dtype == BOOL else names[n]
-                    lines.append(f"kept{slot}[{self._place(e)}] = {kept}")
+                    stored_value = f"np.int8({names[n]})" if nodes[n].dtype == BOOL else names[n]
+                    lines.append(f"kept{slot}[{self._place(e)}] = {stored_value}")
         stored = [
-            n for n in made.outputs if passes.is_wide(nodes, self.group, n) and plan.ready[n] == at
+            n
+            for n in emitter.outputs
+            if passes.is_wide(nodes, self.group, n) and plan.ready[n] == at
         ]
 
         def stores(together: bool) -> list[str]:
             values = {n: [names[n] for names in part.names] for n in stored}
             if together:
-                return [made.store_neighbours(n, part.at, v) for n, v in values.items()]
+                return [emitter.store_neighbours(n, part.at, v) for n, v in values.items()]
             return [
-                made.store(n, f"{part.at} + {e}", value)
+                emitter.store(n, f"{part.at} + {e}", value)
                 for n, v in values.items()
                 for e, value in enumerate(v)
             ]
@@ -318,13 +329,13 @@ class _Row:
         moved = self._moves([stores] if stored else [])
         lines += [f"if {THERE}:", *indented(moved)] if moved and self.is_cut else moved
         for e, names in enumerate(part.names):
-            place = f"({part.column} + {e})" if e else part.column
+            position = f"({part.column} + {e})" if e else part.column
             for r in own:
-                lines += reductions.take(made, r, names[nodes[r.node].inputs[0]], place)
+                lines += reductions.take(emitter, r, names[nodes[r.node].inputs[0]], position)
         return lines
 
     def _is_used(self, n: int, at: int) -> bool:
-        """Whether pass `at` needs a value of an earlier one."""
+        """Whether pass `at` needs a value of an earlier pass."""
         seen: set[int] = set()
         waiting = list(self.plan.wanted[at])
         while waiting:
@@ -344,5 +355,5 @@ class _Row:
 
 
 def _guarded(part: Part, lines: list[str]) -> list[str]:
-    """For the threads that have these columns."""
+    """The lines, guarded for the threads that have these columns."""
     return [f"if {part.column} < {COLS}:", *indented(lines)] if part.is_cut and lines else lines

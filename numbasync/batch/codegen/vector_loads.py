@@ -1,7 +1,7 @@
-"""Neighbouring elements by one instruction of memory: what the texts of kernels import.
+"""Loads and stores of neighbouring elements by one instruction, imported by generated kernels.
 
-A GPU moves up to 16 bytes a thread at once. Numba writes one element at a time, and its compiler
-may not join them, since it does not know where an array begins.
+A GPU moves up to 16 bytes per thread by one instruction. Numba writes one element at a time, and
+its compiler may not merge the writes, since it does not know the alignment of an array.
 """
 
 from __future__ import annotations
@@ -12,38 +12,41 @@ from llvmlite import ir
 from numba.cuda import extending, types
 
 WIDTH = 4  # elements
-FORM = 1  # texts say it: compiled kernels are looked up by their texts, which do not show these
-MOST_BYTES = 16  # of one instruction; more are several
+# part of the sources: compiled kernels are looked up by source, which does not show these functions
+FORM = 1
+MOST_BYTES = 16  # per instruction; more bytes take several
 
 _api: Any = extending
 
 
 def _bytes(context: Any, array: Any) -> int:
-    """Of what has to be aligned."""
-    kind = context.data_model_manager[array.dtype].get_data_type()
-    return min(MOST_BYTES, WIDTH * int(context.get_abi_sizeof(kind)))
+    """The alignment in bytes that `WIDTH` elements need."""
+    element_type = context.data_model_manager[array.dtype].get_data_type()
+    return min(MOST_BYTES, WIDTH * int(context.get_abi_sizeof(element_type)))
 
 
 def _place(context: Any, builder: Any, array: Any, value: Any, at: Any, number: Any) -> Any:
-    """A pointer to the elements as one value."""
+    """A pointer to the elements as one vector value."""
     data = context.make_array(array)(context, builder, value).data
     index = context.cast(builder, number, at, types.intp)
-    kind = context.data_model_manager[array.dtype].get_data_type()
-    return builder.bitcast(builder.gep(data, [index]), ir.VectorType(kind, WIDTH).as_pointer())
+    element_type = context.data_model_manager[array.dtype].get_data_type()
+    return builder.bitcast(
+        builder.gep(data, [index]), ir.VectorType(element_type, WIDTH).as_pointer()
+    )
 
 
 @_api.intrinsic  # type: ignore[untyped-decorator]
 def load4(typingctx: Any, array: Any, i: Any):  # type: ignore[no-untyped-def]
-    """The elements `i` to `i + 3` of a contiguous array with one axis, as a tuple. The first one
-    must be aligned as all of them together are; no bounds are checked.
+    """The elements `i` to `i + 3` of a contiguous array with one axis, as a tuple. The first
+    element must be aligned as the four elements together are; bounds are not checked.
     """
     out = types.UniTuple(array.dtype, WIDTH)
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        place = _place(context, builder, array, args[0], i, args[1])
-        found = builder.load(place, align=_bytes(context, array))
+        pointer = _place(context, builder, array, args[0], i, args[1])
+        vector = builder.load(pointer, align=_bytes(context, array))
         model = context.data_model_manager[array.dtype]
-        elements = [builder.extract_element(found, ir.IntType(32)(k)) for k in range(WIDTH)]
+        elements = [builder.extract_element(vector, ir.IntType(32)(k)) for k in range(WIDTH)]
         return context.make_tuple(builder, out, [model.from_data(builder, e) for e in elements])
 
     return out(array, i), codegen
@@ -55,14 +58,14 @@ def store4(typingctx: Any, array: Any, i: Any, values: Any):  # type: ignore[no-
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         model = context.data_model_manager[array.dtype]
-        together = ir.Constant(ir.VectorType(model.get_data_type(), WIDTH), ir.Undefined)
+        vector = ir.Constant(ir.VectorType(model.get_data_type(), WIDTH), ir.Undefined)
         for k in range(WIDTH):
             value = builder.extract_value(args[2], k)
             value = context.cast(builder, value, values.types[k], array.dtype)
             data = model.as_data(builder, value)
-            together = builder.insert_element(together, data, ir.IntType(32)(k))
-        place = _place(context, builder, array, args[0], i, args[1])
-        builder.store(together, place, align=_bytes(context, array))
+            vector = builder.insert_element(vector, data, ir.IntType(32)(k))
+        pointer = _place(context, builder, array, args[0], i, args[1])
+        builder.store(vector, pointer, align=_bytes(context, array))
         return context.get_dummy_value()
 
     return types.void(array, i, values), codegen
@@ -70,7 +73,7 @@ def store4(typingctx: Any, array: Any, i: Any, values: Any):  # type: ignore[no-
 
 @_api.intrinsic  # type: ignore[untyped-decorator]
 def is_aligned(typingctx: Any, array: Any):  # type: ignore[no-untyped-def]
-    """Whether the first element lies where `load4` can read it."""
+    """Whether the first element is aligned for `load4`."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         word = ir.IntType(64)

@@ -1,8 +1,8 @@
-"""What all kernels of batches are written with: parameters, loads, indices and values.
+"""The writer that all generated kernels share: parameters, loads, indices and values.
 
-The text depends on the structure of a group, and on how its threads share what there is; not on
-data: values are numbered as they come, and numbers (constants, most extents) are arguments. Equal
-texts are one compilation.
+The source depends on the structure of a group, and on the distribution of its work over threads; it
+does not depend on data: values are numbered in order of appearance, and numbers (constants, most
+extents) are arguments. Equal sources are compiled once.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from numbasync.batch.record.element_ops import BOOL, F16, DType
 from numbasync.batch.record.nodes import CONSTANT, Nodes, broadcast
 from numbasync.layout import Shape
 
-REGISTERS = 65536  # of a block
-FEW_THREADS = 256  # that may have as many registers each as a thread can
-MOST_LINES = 512  # of a kernel whose elements are written out, about: it takes time to compile
+REGISTERS = 65536  # per block
+FEW_THREADS = 256  # threads that may each have as many registers as a thread can
+MOST_LINES = 512  # approximate limit of an unrolled kernel, for the time to compile it
 WIDTH = vector_loads.WIDTH
-WIDE = 2**31  # elements from which on an index is computed in 64 bits
+WIDE = 2**31  # from this number of elements on, an index is computed in 64 bits
 
 
 class Argument(NamedTuple):
-    """What is passed for a parameter of a kernel.
+    """The argument for a parameter of a kernel.
 
     Attributes:
         role: `"read"`, `"write"`, `"constant"` (of a node), `"number"`, `"partial"`, `"counter"`.
-        value: the node, the number as a NumPy scalar or an int, or which of the partials.
+        value: the node, the number as a NumPy scalar or an int, or the index of the partial result.
     """
 
     role: str
@@ -50,15 +50,15 @@ class Scratch(NamedTuple):
 
 @dataclass(frozen=True)
 class KernelText:
-    """A kernel, written, and how it is called.
+    """The source of a kernel, and its call.
 
     Attributes:
         name: of the kernel.
         source: of its module.
         functions: users' functions, by their names in the source.
-        arguments: in the order of its parameters.
-        partials: of a reduction that many blocks share.
-        counters: how many of those count blocks; they begin with zeros.
+        arguments: in the order of the kernel's parameters.
+        partials: partial results of a reduction that many blocks share.
+        counters: the number of counters of these blocks; the counters start at zero.
     """
 
     name: str
@@ -72,7 +72,7 @@ class KernelText:
 
 
 class Emitter:
-    """Writes one kernel's text.
+    """Writes the source of one kernel.
 
     Attributes:
         arguments: name and argument of each parameter, in order.
@@ -126,8 +126,8 @@ class Emitter:
     # --- memory ---
 
     def itemsize(self) -> int:
-        """Bytes of what is read of each element, of the largest if there are several. If all is
-        broadcast, it counts as small.
+        """Bytes per element of the largest array that is read at every element. If all arrays are
+        broadcast, the size counts as small.
         """
         whole = self.space.shape
         sizes = [self.nodes[n].dtype.itemsize for n in self._arrays if self.steps(n, whole) is None]
@@ -138,11 +138,11 @@ class Emitter:
         return typed(F16, text) if self.nodes[n].dtype == F16 else text
 
     def store(self, n: int, index: str, value: str) -> str:
-        kept = f"np.float16({value})" if self.nodes[n].dtype == F16 else value
-        return f"{self.outputs[n]}[{index}] = {kept}"
+        stored = f"np.float16({value})" if self.nodes[n].dtype == F16 else value
+        return f"{self.outputs[n]}[{index}] = {stored}"
 
     def neighbours(self, n: int, index: str, names: Sequence[str]) -> list[str]:
-        """Load neighbouring elements: four at once, or one."""
+        """Load neighbouring elements: four by one instruction, or one."""
         if len(names) == 1:
             return [f"{names[0]} = {self.load(n, index)}"]
         self._moves.add("load4")
@@ -150,19 +150,21 @@ class Emitter:
         if self.nodes[n].dtype != F16:
             return [f"{', '.join(names)} = {text}"]
         raw = [f"{name}_half" for name in names]
-        kept = [f"{name} = {typed(F16, half)}" for name, half in zip(names, raw, strict=True)]
-        return [f"{', '.join(raw)} = {text}", *kept]
+        converted = [f"{name} = {typed(F16, half)}" for name, half in zip(names, raw, strict=True)]
+        return [f"{', '.join(raw)} = {text}", *converted]
 
     def store_neighbours(self, n: int, index: str, values: Sequence[str]) -> str:
-        """Store neighbouring elements: four at once, or one."""
+        """Store neighbouring elements: four by one instruction, or one."""
         if len(values) == 1:
             return self.store(n, index, values[0])
         self._moves.add("store4")
-        kept = [f"np.float16({v})" if self.nodes[n].dtype == F16 else v for v in values]
-        return f"store4({self.outputs[n]}, {index}, ({', '.join(kept)}))"
+        converted = [f"np.float16({v})" if self.nodes[n].dtype == F16 else v for v in values]
+        return f"store4({self.outputs[n]}, {index}, ({', '.join(converted)}))"
 
     def aligned(self, whole: Shape) -> str:
-        """The condition under which neighbours can be moved at once, of all arrays that may be."""
+        """The condition under which all arrays with neighbouring accesses allow accesses of four
+        elements.
+        """
         fits = {n for n in (*self.outputs, *self._arrays)  # others are used for results alone
                 if broadcast([self.nodes[n].shape, whole]) == whole}  # fmt: skip
         outputs = [y for n, y in self.outputs.items() if n in fits and self.steps(n, whole) is None]
@@ -174,11 +176,11 @@ class Emitter:
         return steps(self.nodes[n].shape, whole)
 
     def place(self, n: int, whole: Shape, flat: str) -> str:
-        """The index of a value that is broadcast to `whole`, at element `flat` of that."""
-        found = self.steps(n, whole)
-        if found is None:
+        """The index of a value that is broadcast to `whole`, at element `flat` of `whole`."""
+        index_steps = self.steps(n, whole)
+        if index_steps is None:
             return flat
-        return self.index(found, self.numbers(found), flat) if found else "0"
+        return self.index(index_steps, self.numbers(index_steps), flat) if index_steps else "0"
 
     def elements(self, names: Mapping[int, Sequence[str]], at: str) -> list[str]:
         """Load values of any shape, each broadcast to the kernel's space, at neighbouring elements.
@@ -189,71 +191,72 @@ class Emitter:
         """
         lines: list[str] = []
         placed: dict[tuple[Step, ...], dict[int, Sequence[str]]] = {}
-        for n, own in names.items():
-            found = self.steps(n, self.space.shape)
-            if found is None:
-                lines += self.neighbours(n, at, own)
-            elif not found:
-                lines.append(f"{' = '.join(own)} = {self.load(n, '0')}")
+        for n, value_names in names.items():
+            index_steps = self.steps(n, self.space.shape)
+            if index_steps is None:
+                lines += self.neighbours(n, at, value_names)
+            elif not index_steps:
+                lines.append(f"{' = '.join(value_names)} = {self.load(n, '0')}")
             else:
-                placed.setdefault(found, {})[n] = own
-        for found, loads in placed.items():
-            lines += self._broadcast(found, loads, at)
+                placed.setdefault(index_steps, {})[n] = value_names
+        for index_steps, loads in placed.items():
+            lines += self._broadcast(index_steps, loads, at)
         return lines
 
     def _broadcast(
         self, found: tuple[Step, ...], loads: Mapping[int, Sequence[str]], at: str
     ) -> list[str]:
-        """Load what is broadcast in one way, at neighbouring elements."""
+        """Load values that are broadcast with equal indices, at neighbouring elements."""
         width = len(next(iter(loads.values())))
-        inner, place = found[-1], f"p{self.name()}"
-        lines = [f"{place} = {self.index(found, self.numbers(found), at)}"]
-        if width > 1 and inner.below == 1 and inner.extent % width == 0:  # neighbours there, too
+        inner, base = found[-1], f"p{self.name()}"
+        lines = [f"{base} = {self.index(found, self.numbers(found), at)}"]
+        # neighbours in the value, too
+        if width > 1 and inner.below == 1 and inner.extent % width == 0:
             for n, names in loads.items():
-                lines += self.neighbours(n, place, names)
-        elif width > 1 and inner.below != 1 and inner.below % width == 0:  # the same one
+                lines += self.neighbours(n, base, names)
+        elif width > 1 and inner.below != 1 and inner.below % width == 0:  # one element
             for n, names in loads.items():
-                lines.append(f"{names[0]} = {self.load(n, place)}")
+                lines.append(f"{names[0]} = {self.load(n, base)}")
                 lines += [f"{name} = {names[0]}" for name in names[1:]]
         else:
             for e in range(width):
-                where = f"{place}_{e}" if e else place
+                index = f"{base}_{e}" if e else base
                 if e:
                     flat = f"({at} + {e})"
-                    lines.append(f"{where} = {self.index(found, self.numbers(found), flat)}")
-                lines += [f"{names[e]} = {self.load(n, where)}" for n, names in loads.items()]
+                    lines.append(f"{index} = {self.index(found, self.numbers(found), flat)}")
+                lines += [f"{names[e]} = {self.load(n, index)}" for n, names in loads.items()]
         return lines
 
     def index(self, found: tuple[Step, ...], numbers: Sequence[str], flat: str) -> str:
         """The index of a broadcast value's element, at element `flat` of the whole."""
-        left = list(numbers)
+        remaining = list(numbers)
         wide = self.space.size >= WIDE
         terms = []
         for step in found:
             text = flat if wide else f"np.uint32({flat})"
             if step.below != 1:
-                text = f"{text} // {left.pop(0)}"
+                text = f"{text} // {remaining.pop(0)}"
             if step.extent:
-                text = f"{text} % {left.pop(0)}"
+                text = f"{text} % {remaining.pop(0)}"
             if step.stride != 1:
-                text = f"{text} * {left.pop(0)}"
+                text = f"{text} * {remaining.pop(0)}"
             terms.append(text)
         return " + ".join(terms)
 
     def numbers(self, found: tuple[Step, ...]) -> list[str]:
-        """Parameters for the numbers of an index, the same ones each time."""
+        """Parameters for the numbers of an index; equal indices share them."""
         if found in self._numbers:
             return self._numbers[found]
-        kind: Callable[[int], Any] = int if self.space.size >= WIDE else np.uint32
+        cls: Callable[[int], Any] = int if self.space.size >= WIDE else np.uint32
         absent = (1, 0, 1)
         values = [v for step in found for v, a in zip(step, absent, strict=True) if v != a]
-        made = self._numbers[found] = [self.number(kind(v)) for v in values]
-        return made
+        names = self._numbers[found] = [self.number(cls(v)) for v in values]
+        return names
 
     # --- values ---
 
     def expression(self, n: int, names: dict[int, str]) -> str:
-        """An elementwise node, of operands that have names."""
+        """The expression of an elementwise node, given the names of its operands."""
         node = self.nodes[n]
         args = [
             self.formulas.cast(names[i], self.nodes[i].dtype, dtype)
@@ -264,24 +267,26 @@ class Emitter:
         return self.formulas.of(node.op, node.loops, node.dtype, args)
 
     def compute(self, targets: Iterable[int], names: dict[int, str], lines: list[str]) -> None:
-        """Statements for `targets`, from what has names; what they compute gets names, too."""
+        """Append statements that compute `targets` from named values; the results are added to
+        `names`.
+        """
         for n in self.order(targets, names):
             name = self.name()
             lines.append(f"{name} = {self.expression(n, names)}")
             names[n] = name
 
     def order(self, targets: Iterable[int], known: Iterable[int]) -> list[int]:
-        """What has to be computed for `targets`, operands first."""
-        found: set[int] = set()
-        have = set(known)
+        """The nodes to compute or load for `targets`, operands first."""
+        needed: set[int] = set()
+        available = set(known)
         waiting = list(targets)
         while waiting:
             n = waiting.pop()
-            if n not in found and n not in have:
-                found.add(n)
+            if n not in needed and n not in available:
+                needed.add(n)
                 if n not in self._arrays:
                     waiting += self.nodes[n].inputs
-        return sorted(found)
+        return sorted(needed)
 
     def at_results(
         self, targets: Iterable[int], whole: Shape, flat: str, names: dict[int, str],
@@ -300,13 +305,14 @@ class Emitter:
         self, body: list[str], grid: int, block: int, device: Iterable[str] = (), *,
         partials: tuple[Scratch, ...] = (), counters: int = 0, registers: int = 0,
     ) -> KernelText:  # fmt: skip
-        """The text of the module.
+        """The source of the module.
 
         Args:
             body: the kernel's lines.
-            device: texts of functions that it calls.
-            registers: that a thread may use for loads to be in flight together, though fewer
-                threads may then run at once: a compiler that is not told takes few. 0: is not told.
+            device: sources of functions that the kernel calls.
+            registers: registers that a thread may use to keep loads in flight together, although
+                fewer threads may then run concurrently: without the option the compiler uses few.
+                0: no option.
         """
         name = self.title()
         imports = _IMPORTS
@@ -317,8 +323,8 @@ class Emitter:
             )
         parts = [f'"""{self._said()}"""', imports]
         cached = not self.formulas.functions
-        given = "{}: Any = None  # a function of the program\n"
-        parts += [given.format(function) for function in self.formulas.functions]
+        placeholder = "{}: Any = None  # a function of the program\n"
+        parts += [placeholder.format(function) for function in self.formulas.functions]
         for helper, text in HELPERS.items():
             if helper in self.formulas.helpers:
                 parts.append(f"@cuda.jit(device=True){text}")
@@ -335,7 +341,7 @@ class Emitter:
         )  # fmt: skip
 
     def title(self) -> str:
-        """A name that says what it computes, as far as that is short."""
+        """A name that describes the computation, as far as a short name can."""
         names = [identifier(self.nodes[n].op.removeprefix("call "))
                  for n in sorted(self.group.inside)]  # fmt: skip
         if len(names) > 4:
@@ -360,7 +366,7 @@ from numba.cuda.libdevice import dmul_rn, fmul_rn
 
 
 def argument_value(value: Any, dtype: DType) -> Any:
-    """A constant as it is passed: in the register of its type."""
+    """A constant as it is passed to a kernel: in the register of its type."""
     return np.bool_(value) if dtype == BOOL else register(dtype).type(value)
 
 

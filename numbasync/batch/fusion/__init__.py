@@ -1,1 +1,1 @@
-"""Which recorded nodes one kernel computes, and where its values lie."""
+"""Fusion: which recorded nodes one kernel computes, and where its values are stored."""

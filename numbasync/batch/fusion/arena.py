@@ -1,4 +1,4 @@
-"""Where what lies between two kernels is kept: one block of memory, used again and again."""
+"""The arena: one block of memory, reused over time, for the buffers between kernels."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-ALIGNMENT = 256  # bytes, as the driver's own allocations have
+ALIGNMENT = 256  # bytes; the alignment of the driver's own allocations
 
 
 class Life(NamedTuple):
-    """A buffer and when it is needed: from step `first` to step `last`, both included."""
+    """A buffer and the steps that need it: from `first` to `last`, both included."""
 
     key: int
     nbytes: int
@@ -20,12 +20,12 @@ class Life(NamedTuple):
 
 @dataclass(frozen=True)
 class Arena:
-    """Where buffers lie in one block of memory.
+    """The positions of buffers in one block of memory.
 
     Attributes:
         offsets: by key, in bytes.
         nbytes: of the block.
-        naive: what buffers of their own would take.
+        naive: the bytes that separate buffers would take.
     """
 
     offsets: Mapping[int, int] = field(default_factory=dict)
@@ -34,29 +34,30 @@ class Arena:
 
 
 def rounded(nbytes: int) -> int:
-    """The bytes that a buffer takes."""
+    """The bytes that a buffer takes, rounded up to the alignment."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
 def place(lives: Sequence[Life]) -> Arena:
-    """Give every buffer a place; buffers that are needed at the same step do not overlap.
+    """Assign every buffer an offset; buffers that are needed at the same step do not overlap.
 
-    The largest first, each at the lowest place that is free for as long as it is needed: not
-    always the least memory, which is a hard problem, but never more than buffers of their own.
+    The largest buffer is placed first, each at the lowest offset that is free for as long as the
+    buffer is needed. Finding the least memory is a hard problem; this result may take more, but
+    never more than separate buffers.
     """
     placed: list[tuple[Life, int]] = []
     offsets: dict[int, int] = {}
     total = 0
     for life in sorted(lives, key=lambda b: (-b.nbytes, b.first, b.key)):
         size = rounded(life.nbytes)
-        at = 0
-        for other, begin in sorted(placed, key=lambda p: p[1]):
-            if other.last < life.first or life.last < other.first:
+        offset = 0
+        for neighbour, start in sorted(placed, key=lambda p: p[1]):
+            if neighbour.last < life.first or life.last < neighbour.first:
                 continue
-            if begin >= at + size:
+            if start >= offset + size:
                 break
-            at = max(at, begin + rounded(other.nbytes))
-        placed.append((life, at))
-        offsets[life.key] = at
-        total = max(total, at + size)
+            offset = max(offset, start + rounded(neighbour.nbytes))
+        placed.append((life, offset))
+        offsets[life.key] = offset
+        total = max(total, offset + size)
     return Arena(offsets, total, sum(rounded(b.nbytes) for b in lives))

@@ -1,15 +1,16 @@
-"""What is computed together: nodes in, groups out. Each group becomes one kernel.
+"""Fusion: nodes in, groups out. Each group becomes one kernel.
 
-An elementwise value is computed where it is used; it is written to memory only if somebody wants
-it, or if several kernels would read much more to compute it again. So the values that begin a
-group, its *roots*, are those that are wanted and the reductions. A root joins an earlier group if
-both go through the same elements, and what it needs of that group is there in time:
+An elementwise value is computed where it is used; it is written to memory only if the program wants
+it, or if several kernels would read much more to compute it again. The values that begin a group,
+its *roots*, are therefore the wanted values and the reductions. A root joins an earlier group if
+both iterate over the same elements, and the values that the root needs of that group are available
+in time:
 
 - an elementwise value: at the same element;
-- the result of a reduction along rows: behind it, where one block holds the row;
-- the result of another reduction: for what is computed of results alone.
+- the result of a reduction along rows: after the reduction, where one block holds the row;
+- the result of another reduction: for values computed from results alone.
 
-Nothing here knows a device.
+Nothing in this module knows a device.
 """
 
 from __future__ import annotations
@@ -21,38 +22,38 @@ from numbasync.batch.fusion.indexing import Space, reduced_space
 from numbasync.batch.record.nodes import CONSTANT, Nodes, live
 from numbasync.errors import InternalError
 
-MOST_ARRAYS = 24  # of one kernel: each is 56 bytes of the 4 KiB of arguments
-MOST_NODES = 160  # of one kernel: registers, and time to compile
-ROW_MOST = 16384  # elements of a row that one block goes through more than once
+MOST_ARRAYS = 24  # per kernel: each is 56 bytes of the 4 KiB of arguments
+MOST_NODES = 160  # per kernel: limits registers, and compile time
+ROW_MOST = 16384  # elements of a row that one block reads more than once
 WHOLE_MOST = 8192  # the same where there is one row only
 
 
 @dataclass
 class Group:
-    """What one kernel computes.
+    """The values that one kernel computes.
 
     Attributes:
-        space: what it goes through.
-        roots: the values that it begins from, in order.
-        reads: the values that it reads from memory, in order.
-        inside: all that it computes.
+        space: the elements that the kernel iterates over.
+        roots: the values that the group begins from, in order.
+        reads: the values that the kernel reads from memory, in order.
+        inside: all values that the kernel computes.
     """
 
     space: Space
     roots: list[int] = field(default_factory=list)
     reads: list[int] = field(default_factory=list)
     inside: set[int] = field(default_factory=set)
-    before: set[int] = field(default_factory=set)  # groups that must run first, all of them
+    before: set[int] = field(default_factory=set)  # all groups that must run first, transitively
 
     @property
     def holds_row(self) -> bool:
-        """Whether one block goes through all that becomes one element."""
+        """Whether one block processes all elements that are reduced to one result."""
         return holds_row(self.space)
 
 
 @dataclass(frozen=True)
 class Apart:
-    """Why a root did not join an earlier group."""
+    """The reason why a root did not join an earlier group."""
 
     root: int
     group: int
@@ -61,7 +62,7 @@ class Apart:
 
 @dataclass(frozen=True)
 class Fusion:
-    """The groups in an order in which they can run, and why they are not fewer.
+    """The groups in an order in which they can run, and the reasons why there are not fewer.
 
     Attributes:
         written: values that are written to memory: wanted, or needed by another group.
@@ -73,52 +74,54 @@ class Fusion:
 
 
 def holds_row(space: Space) -> bool:
-    """Whether a reduction in this space is done by one block for each of its results."""
+    """Whether one block computes each result of a reduction in this space."""
     if not space.is_reduced or space.inner != 1:
         return False
     return space.extent <= (WHOLE_MOST if space.outer == 1 else ROW_MOST)
 
 
 def fuse(nodes: Nodes, wanted: Iterable[int], fused: bool = True) -> Fusion:
-    """Group what `wanted` need.
+    """Group the nodes that the values `wanted` depend on.
 
     Args:
         fused: False: a kernel for each operation.
     """
-    wishes = [n for n in dict.fromkeys(wanted) if not nodes[n].is_source]
-    alive = live(nodes, wishes)
+    outputs = [n for n in dict.fromkeys(wanted) if not nodes[n].is_source]
+    alive = live(nodes, outputs)
     computed = sorted(n for n in alive if not nodes[n].is_source)
-    roots = {n for n in computed if not fused or nodes[n].is_reduction} | set(wishes)
+    roots = {n for n in computed if not fused or nodes[n].is_reduction} | set(outputs)
     while True:
         grouping = _Grouping(nodes, roots, fused)
-        more = grouping.group() or grouping.kept()
-        if not more:
+        new_roots = grouping.group() or grouping.kept()
+        if not new_roots:
             break
-        roots |= more
+        roots |= new_roots
     groups, renumbered = _ordered(grouping.groups)
     apart = tuple(
-        Apart(a.root, renumbered[a.group], a.why) for a in grouping.apart
+        Apart(refusal.root, renumbered[refusal.group], refusal.why) for refusal in grouping.apart
     )  # fmt: skip
     needed = {n for g in groups for n in g.reads if not nodes[n].is_source}
-    return Fusion(tuple(groups), frozenset(needed | set(wishes)), apart)
+    return Fusion(tuple(groups), frozenset(needed | set(outputs)), apart)
 
 
 def _ordered(groups: list[Group]) -> tuple[list[Group], dict[int, int]]:
-    """The groups in an order in which they can run, and where each has come to."""
+    """The groups in an order in which they can run, and the new index of each."""
     order: list[int] = []
     placed: set[int] = set()
     while len(order) < len(groups):
-        if not any(g.before <= placed for at, g in enumerate(groups) if at not in placed):
+        if not any(g.before <= placed for index, g in enumerate(groups) if index not in placed):
             raise InternalError(f"kernels of a batch wait for each other: {groups}")
-        for at, group in enumerate(groups):
-            if at not in placed and group.before <= placed:
-                order.append(at)
-                placed.add(at)
-    return [groups[at] for at in order], {at: now for now, at in enumerate(order)}
+        for index, group in enumerate(groups):
+            if index not in placed and group.before <= placed:
+                order.append(index)
+                placed.add(index)
+    return [groups[index] for index in order], {
+        index: position for position, index in enumerate(order)
+    }
 
 
 def space_of(nodes: Nodes, root: int) -> Space:
-    """What a kernel for this value alone goes through."""
+    """The elements that a kernel for this value alone iterates over."""
     node = nodes[root]
     if node.is_reduction:
         return reduced_space(nodes[node.inputs[0]].shape, node.axis)
@@ -126,7 +129,7 @@ def space_of(nodes: Nodes, root: int) -> Space:
 
 
 class _Grouping:
-    """One attempt, with given roots."""
+    """One attempt to group, for a given set of roots."""
 
     def __init__(self, nodes: Nodes, roots: set[int], fused: bool) -> None:
         self.nodes = nodes
@@ -134,10 +137,10 @@ class _Grouping:
         self.fused = fused
         self.groups: list[Group] = []
         self.apart: list[Apart] = []
-        self.home: dict[int, int] = {}  # group of each root
+        self.home: dict[int, int] = {}  # the group of each root
 
     def cone(self, root: int) -> tuple[list[int], set[int]]:
-        """What a root reads (inputs and other roots), and what is computed for it."""
+        """The values that a root reads (inputs and other roots), and the values computed for it."""
         reads: dict[int, None] = {}
         inside = {root}
         waiting = list(reversed(self.nodes[root].inputs))
@@ -154,7 +157,7 @@ class _Grouping:
         return list(reads), inside
 
     def group(self) -> set[int]:
-        """Group the roots; or give more of them, where one kernel would be too large."""
+        """Group the roots; returns additional roots instead where one kernel would be too large."""
         for root in sorted(self.roots):
             reads, inside = self.cone(root)
             if len(reads) >= MOST_ARRAYS or len(inside) > MOST_NODES:
@@ -163,24 +166,25 @@ class _Grouping:
         return set()
 
     def _cut(self, inside: set[int]) -> int:
-        """Where to divide what is too large for one kernel: the value for which most is computed,
-        of those that one kernel can compute.
+        """The value at which to divide a computation that is too large for one kernel: among the
+        values that one kernel can compute, the one that needs the most nodes.
         """
-        fitting: dict[int, tuple[int, int]] = {}  # what is computed and read for each, as bits
+        # the nodes computed and read for each value, as bits
+        fitting: dict[int, tuple[int, int]] = {}
         best, most = 0, 0
         for n in sorted(inside):
-            own, reads = 1 << n, 0
+            computed, reads = 1 << n, 0
             for i in self.nodes[n].inputs:
                 if i not in inside:
                     reads |= (self.nodes[i].op != CONSTANT) << i
                 elif i in fitting:
-                    own, reads = own | fitting[i][0], reads | fitting[i][1]
+                    computed, reads = computed | fitting[i][0], reads | fitting[i][1]
                 else:
                     break
             else:
-                count = own.bit_count()
+                count = computed.bit_count()
                 if count <= MOST_NODES and reads.bit_count() < MOST_ARRAYS:
-                    fitting[n] = own, reads
+                    fitting[n] = computed, reads
                     if count >= most:
                         best, most = n, count
         return best
@@ -188,25 +192,25 @@ class _Grouping:
     def _place(self, root: int, reads: list[int], inside: set[int]) -> None:
         space = space_of(self.nodes, root)
         tried: list[tuple[int, str]] = []
-        for at in self._candidates(root, reads, space) if self.fused else ():
-            why = self._refusal(at, root, reads, inside, space)
+        for index in self._candidates(root, reads, space) if self.fused else ():
+            why = self._refusal(index, root, reads, inside, space)
             if not why:
-                self._join(at, root, reads, inside, space)
+                self._join(index, root, reads, inside, space)
                 return
-            tried.append((at, why))
+            tried.append((index, why))
         self.groups.append(Group(space))
         self._join(len(self.groups) - 1, root, reads, inside, space)
-        self.apart += [Apart(root, at, why) for at, why in tried]
+        self.apart += [Apart(root, index, why) for index, why in tried]
 
     def _candidates(self, root: int, reads: list[int], space: Space) -> list[int]:
-        """Groups that it has something in common with, those that it needs first."""
+        """Groups that share values with the root, the groups that the root needs first."""
         needed = sorted({self.home[n] for n in reads if n in self.home}, reverse=True)
-        also = [
-            at
-            for at, g in enumerate(self.groups)
-            if at not in needed and g.space.shape == space.shape and set(reads) & set(g.reads)
+        sharing = [
+            index
+            for index, g in enumerate(self.groups)
+            if index not in needed and g.space.shape == space.shape and set(reads) & set(g.reads)
         ]
-        return needed + also
+        return needed + sharing
 
     def _join(self, at: int, root: int, reads: list[int], inside: set[int], space: Space) -> None:
         group = self.groups[at]
@@ -218,19 +222,23 @@ class _Grouping:
         others = {self.home[n] for n in reads if n in self.home} - {at}
         before = others | {b for o in others for b in self.groups[o].before}
         group.before |= before
-        for other in self.groups:
-            if at in other.before:
-                other.before |= before
+        for later in self.groups:
+            if at in later.before:
+                later.before |= before
         group.reads += [n for n in reads if n not in group.reads and self.home.get(n) != at]
 
     def _refusal(self, at: int, root: int, reads: list[int], inside: set[int], space: Space) -> str:
-        """Why the root cannot join; "" if it can."""
+        """The reason why the root cannot join the group; "" if it can."""
         group, nodes = self.groups[at], self.nodes
         for n in reads:
-            other = self.home.get(n)
-            if other is not None and other != at and at in self.groups[other].before | {other}:
+            producer = self.home.get(n)
+            if (
+                producer is not None
+                and producer != at
+                and at in self.groups[producer].before | {producer}
+            ):
                 return f"it also needs {n}, which comes after that kernel"
-        own = [n for n in reads if self.home.get(n) == at]  # made by the kernel itself
+        own = [n for n in reads if self.home.get(n) == at]  # computed by the kernel itself
         results = [n for n in own if self._is_result(group, n)]
         wide = group.space.shape == space.shape
         if wide and space.is_reduced and group.space.is_reduced:
@@ -238,7 +246,7 @@ class _Grouping:
             if not same:
                 return "it is reduced along another axis"
         if results and not space.is_reduced and not self._is_row_of(group, root, results):
-            # Of results alone: one element for each.
+            # Computed from results alone: one element for each.
             sizes = {nodes[n].size for n in (root, *results)}
             if sizes == {group.space.results} and len(results) == len(own):
                 return self._too_large(group, reads, inside)
@@ -255,21 +263,21 @@ class _Grouping:
         return self._too_large(group, reads, inside)
 
     def _is_row_of(self, group: Group, root: int, results: list[int]) -> bool:
-        """Whether the root is computed at every element of the rows that the results are of."""
+        """Whether the root is computed at every element of the rows to which the results belong."""
         nodes = self.nodes
         return nodes[root].shape == group.space.shape and (
             group.holds_row and all(group.space.aligned(nodes[n].shape) for n in results)
         )
 
     def _is_result(self, group: Group, n: int) -> bool:
-        """Whether a root of the group is there only when its reductions are."""
+        """Whether a root of the group is available only after the group's reductions."""
         if self.nodes[n].is_reduction:
             return True
         if self.nodes[n].shape == group.space.shape and group.holds_row:
             return False
         reads, _ = self.cone(n)
-        at = self.home[n]
-        return any(self.home.get(m) == at and self._is_result(group, m) for m in reads)
+        index = self.home[n]
+        return any(self.home.get(m) == index and self._is_result(group, m) for m in reads)
 
     def _why_not_held(self, space: Space) -> str:
         if space.inner != 1:
@@ -288,21 +296,21 @@ class _Grouping:
         return ""
 
     def kept(self) -> set[int]:
-        """A value that several kernels compute, and that had better be written by one of them:
-        c kernels that read k arrays each, instead of k, a write, and c - 1 reads.
+        """A value that several kernels compute, and that one of them should write instead: c
+        kernels that read k arrays each, instead of k reads, a write, and c - 1 reads.
         """
         if not self.fused:
             return set()
-        homes: dict[int, int] = {}
+        uses: dict[int, int] = {}
         for group in self.groups:
             for n in group.inside:
-                homes[n] = homes.get(n, 0) + 1
-        for n in sorted((n for n, c in homes.items() if c > 1), reverse=True):
+                uses[n] = uses.get(n, 0) + 1
+        for n in sorted((n for n, c in uses.items() if c > 1), reverse=True):
             if n in self.roots:
                 continue
             reads, _ = self.cone(n)
             size = self.nodes[n].size
             arrays = sum(self.nodes[r].size == size for r in reads)
-            if (homes[n] - 1) * (arrays - 1) > 1:
+            if (uses[n] - 1) * (arrays - 1) > 1:
                 return {n}
         return set()

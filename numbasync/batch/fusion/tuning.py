@@ -1,4 +1,4 @@
-"""Extents of kernels, and those that suit a device."""
+"""Launch extents of generated kernels, and the extents that suit a device."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from numbasync.errors import CallerError
 
 WARP = 32
 WORD = 4  # bytes
-MOST_THREADS = 1024  # of a block, on every device
+MOST_THREADS = 1024  # per block, on every device
 
 
 class _Hashed:
-    """What is hashed once: a plan is looked for by its tuning for each batch."""
+    """A base class that stores a hash: the tuning is part of a plan's key for each batch."""
 
     __slots__ = ("_hash",)
     _hash: int
@@ -21,27 +21,30 @@ class _Hashed:
 
 @dataclass(frozen=True, slots=True)
 class Tuning(_Hashed):
-    """Extents of kernels. What else a text depends on is what it computes: its structure, and by
-    how its threads share that, some of the shapes.
+    """Extents of kernels. Otherwise a kernel's source depends only on the computation: on its
+    structure and, through the distribution of work over threads, on some of the shapes.
 
     Attributes:
-        threads: of a block; of one that has a row, at most, where that leaves a thread `row_most`
-            elements of it or less.
-        elements: that a thread has in flight: loads first, then the rest. Of a multiple of 4,
-            4 are neighbours and are loaded at once. Where nothing is reduced, more if they have
-            fewer than 4 bytes, or if all are broadcast; of columns, up to twice as many.
-        row_elements: of a row, that a thread has in the smallest blocks.
-        row_most: of a row, that a thread has at most.
-        kept_words: of 4 bytes, that a thread may keep of its elements of a row, in registers; half
-            of it in the largest blocks.
-        warp_most: columns up to which a warp has a row, or several; a block has those of more.
-        splits: blocks at most that share the reductions of rows that no block holds, or of all.
-        at_once: blocks that run at once, about: those that share reductions of columns are not
-            more, and threads of a block share them where there would be fewer than twice as many.
-        shared_bytes: of a block, in which it may keep a row if its threads do not, and in which
-            those who share reductions of columns add up: as many reductions at a time as fit.
-        unroll: a thread's elements are written out, for loads to be in flight together. False:
-            they are gone through in loops, in the same order: the results have the same bits.
+        threads: per block; of a block that holds a row, at most, where each thread then has
+            `row_most` elements of the row or fewer.
+        elements: that a thread has in flight: all loads come first, then the rest. For a multiple
+            of 4, 4 neighbours are loaded by one instruction. Without a reduction, more elements if
+            they have fewer than 4 bytes, or if all are broadcast; for columns, up to twice as many.
+        row_elements: of a row, per thread in the smallest blocks.
+        row_most: of a row, per thread at most.
+        kept_words: words of 4 bytes in which a thread may keep elements of a row, in registers;
+            half of them in the largest blocks.
+        warp_most: columns up to which a warp holds a row, or several; a block holds longer rows.
+        splits: the most blocks that share the reductions of rows that no block holds, or of all.
+        at_once: the approximate number of blocks that run concurrently: reductions of columns are
+            not shared by more blocks, and threads of a block share them where there would be fewer
+            than twice as many blocks.
+        shared_bytes: per block, in which the block may keep a row if its threads do not, and in
+            which threads that share reductions of columns add up: as many reductions at a time as
+            fit.
+        unroll: a thread's elements are unrolled in the source, so that their loads are in flight
+            together. False: loops iterate over them in the same order: the results have the same
+            bits.
     """
 
     threads: int = 256
@@ -56,12 +59,12 @@ class Tuning(_Hashed):
     unroll: bool = True
 
     def in_flight(self, itemsize: int) -> int:
-        """Elements of so many bytes that a thread has in flight."""
+        """The number of elements of this item size (bytes) that a thread has in flight."""
         return self.elements * max(1, WORD // itemsize)
 
     @classmethod
     def suited_to(cls, limits: Limits) -> Tuning:
-        """What a device runs fast, and what its kernels are compiled soon for."""
+        """The tuning that a device runs fast, with kernels that compile in short time."""
         return GPU if limits.loads_in_flight > 1 else SERIAL
 
     def __post_init__(self) -> None:
@@ -71,16 +74,16 @@ class Tuning(_Hashed):
             "warp_most": 0, "splits": 1, "at_once": 1, "shared_bytes": 0,
         }  # fmt: skip
         for name, value in least.items():
-            given = getattr(self, name)
-            if type(given) is not int or given < value:
-                raise CallerError(f"Tuning: {name}={given!r}; write a whole number from {value}.")
+            extent = getattr(self, name)
+            if type(extent) is not int or extent < value:
+                raise CallerError(f"Tuning: {name}={extent!r}; write a whole number from {value}.")
         if self.threads % WARP or self.threads > MOST_THREADS:
             raise CallerError(
                 f"Tuning: threads={self.threads}; write a multiple of {WARP}, at most "
                 f"{MOST_THREADS}: threads of a block add up by warps."
             )
-        own = tuple(getattr(self, f.name) for f in fields(self))
-        object.__setattr__(self, "_hash", hash(own))
+        values = tuple(getattr(self, f.name) for f in fields(self))
+        object.__setattr__(self, "_hash", hash(values))
 
     def __hash__(self) -> int:
         return self._hash

@@ -1,1 +1,1 @@
-"""What a batch was told to compute: calls and operators as nodes of a graph."""
+"""The operations recorded in a batch: calls and operators as nodes of a graph."""

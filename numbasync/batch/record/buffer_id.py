@@ -1,4 +1,4 @@
-"""Buffer ids: what stands for a value of a batch before there is one."""
+"""Buffer ids: handles of a batch's values before these are computed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Operand = Any  # a BufferId, or a number
 
 
 def how_to_pass(value: Any) -> str:
-    """What to write instead of `value`, where an id of a batch is asked for."""
+    """The remedy for `value`, where an id of a batch is required."""
     if isinstance(value, BufferId):
         return "it is an id already"
     if isinstance(value, Tensor | SharedTensor):
@@ -33,7 +33,7 @@ def how_to_pass(value: Any) -> str:
 
 
 class Records(Protocol):
-    """What an id was recorded in: its operators record there."""
+    """The recording of an id: operators of the id record into it."""
 
     @property
     def label(self) -> str: ...
@@ -50,18 +50,18 @@ class BufferId(Public):
     """One value of a batch: an upload, or the result of an operation.
 
     Operators record operations: `a + b`, `2 * a`, `-a`, `abs(a)`, `a ** 2`, `a < b`. Comparisons
-    give ids too, so `a == b` is no truth; ids are told apart by `is`.
+    return ids, too, so `a == b` has no truth value; `is` distinguishes ids.
 
     Attributes:
-        recorder: where it was recorded.
-        number: its place in the batch.
+        recorder: the recording that the id belongs to.
+        number: the number of its node in the batch.
         shape: of the value.
         dtype: of the value.
     """
 
     __slots__ = ("__weakref__", "number", "recorder")
 
-    __array_ufunc__ = None  # so that `np.float32(2) * a` asks here
+    __array_ufunc__ = None  # makes `np.float32(2) * a` call `__rmul__`
     __hash__ = object.__hash__
 
     def __init__(self, recorder: Records, number: int) -> None:

@@ -1,8 +1,9 @@
-"""Structures: what has been recorded, without arrays and numbers, shared by all batches.
+"""Structures: recorded operations without arrays and numbers, shared by all batches.
 
-A structure is a sequence of nodes. Batches that have recorded the same nodes are at one structure,
-so what depends on nodes alone, such as the plan, is found there without a look at any of them. So
-is what a call has recorded: the next batch that makes it there records the same again.
+A structure is a sequence of nodes, and the structures form a trie. Batches that have recorded the
+same nodes are at one structure, which caches every result that depends on nodes alone, such as the
+plan, without a comparison of nodes. A structure also caches the nodes that a call has recorded
+there: the next batch that makes the same call there records the same nodes.
 """
 
 from __future__ import annotations
@@ -16,17 +17,17 @@ from numbasync.batch.record.nodes import Node
 from numbasync.errors import DTypeError
 from numbasync.memo import Memo
 
-MOST = 8192  # structures and calls that are known; a program with ever new ones starts over
+MOST = 8192  # cached structures and calls; the cache restarts above this
 
 
 class Call(NamedTuple):
-    """What a call records at one structure.
+    """The nodes that a call records at one structure.
 
     Attributes:
-        number: the node that it gives.
-        added: what it adds, in order.
-        constants: those of `added` that are constants, in the order of the call's numbers.
-        then: the structure behind it.
+        number: the node of the call's result.
+        added: the nodes that the call adds, in order.
+        constants: the constants among `added`, in the order of the call's numbers.
+        then: the structure after the call.
     """
 
     number: int
@@ -39,9 +40,9 @@ class Structure:
     """A sequence of nodes.
 
     Attributes:
-        calls: what calls record here, by all that it depends on.
-        loops: the types that calls with numbers convert these to.
-        plans: of batches that end here, by what they are to write, and how.
+        calls: the records of calls made here, by everything that they depend on.
+        loops: the types that calls convert their numbers to.
+        plans: of batches that end here, by the values to write, and the options.
     """
 
     __slots__ = ("_next", "calls", "loops", "plans")
@@ -54,19 +55,19 @@ class Structure:
 
     def then(self, node: Node) -> Structure:
         """The structure with one node more."""
-        found = self._next.get(node)
-        if found is None:
+        successor = self._next.get(node)
+        if successor is None:
             _count()
-            found = self._next.setdefault(node, Structure())
-        return found
+            successor = self._next.setdefault(node, Structure())
+        return successor
 
     def remember_plan(self, key: Any, plan: Any) -> None:
-        """What a batch that ends here has planned."""
+        """Cache the plan of a batch that ends here."""
         _count()
         self.plans[key] = plan
 
     def remember(self, key: Any, call: Call) -> None:
-        """What a call has recorded here."""
+        """Cache the nodes that a call has recorded here."""
         _count()
         self.calls[key] = call
 
@@ -76,7 +77,9 @@ _known = 0
 
 
 def _count() -> None:
-    """One more is known. Batches that are being recorded go on where they are."""
+    """Count one more cache entry, and restart the cache above `MOST`. Batches that are being
+    recorded keep their structures.
+    """
     global _empty, _known
     _known += 1
     if _known >= MOST:
@@ -95,10 +98,10 @@ class Constant(NamedTuple):
     """A number in the type of a node.
 
     Attributes:
-        element: of that type.
+        element: the number as an element of that type.
         key: equal for equal types and bits.
-        mark: what of it, besides being told apart from others, a call may depend on: its type in
-            Python, and whether it is 0, -0.0 or 1.
+        mark: the facts about the number, besides its identity, that a call may depend on: its type
+            in Python, and whether it is 0, -0.0 or 1.
     """
 
     element: Any
@@ -115,25 +118,25 @@ def constant(value: float, dtype: DType) -> Constant:
     """A Python number (`int` or `float`) in a type.
 
     Raises:
-        DTypeError: it does not fit.
+        DTypeError: the number does not fit.
     """
-    # Of a zero, the text: 0.0 and -0.0 are equal.
+    # A zero is keyed by its text: 0.0 and -0.0 are equal.
     key = dtype, type(value), value or str(value)
-    found = _constants.get(key)
-    if found is None:
+    cached = _constants.get(key)
+    if cached is None:
         element = converted(value, dtype)
-        same = element.item()
-        mark = f"{type(value).__name__} {same if same in (0, 1) else 'other'}"
-        found = Constant(element, (dtype, element.tobytes()), mark)
-        _constants[key] = found
-    return found
+        plain = element.item()
+        mark = f"{type(value).__name__} {plain if plain in (0, 1) else 'other'}"
+        cached = Constant(element, (dtype, element.tobytes()), mark)
+        _constants[key] = cached
+    return cached
 
 
 def converted(value: Any, dtype: DType) -> Any:
     """A number as an element of a type.
 
     Raises:
-        DTypeError: it does not fit.
+        DTypeError: the number does not fit.
     """
     try:
         if dtype.kind == "i" and isinstance(value, float | np.floating):

@@ -1,7 +1,8 @@
-"""The elementwise operations: which types they compute in, and what NumPy says that they give.
+"""The elementwise operations: the types that they compute in, and their results in NumPy.
 
-Types follow NumPy's promotion, in which Python's own numbers are weak: they take the other
-operand's type where their kind allows it. How a kernel computes them is in `formulas`.
+Types follow NumPy's promotion, in which Python's own numbers are weak: a Python number takes the
+other operand's type where its kind allows it. The kernels' code for the operations is in
+`codegen/expressions.py`.
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ class Op:
     """An elementwise operation.
 
     Attributes:
-        arity: how many operands it takes.
-        resolve: the types that operands are converted to, and that of the result.
-        numpy: the same on NumPy arrays of the types that operands are converted to.
+        arity: the number of operands.
+        resolve: the types that operands are converted to, and the type of the result.
+        numpy: the same operation on NumPy arrays of the converted types.
     """
 
     arity: int
@@ -60,38 +61,38 @@ def _of_ufunc(ufunc: Any) -> Op:
 
 
 def common(kinds: Sequence[Kind]) -> DType:
-    """The type that they have together, as NumPy's `result_type`."""
-    found: DType = np.result_type(*(k(0) if isinstance(k, type) else k for k in kinds))
-    return found
+    """The common type of several kinds, as NumPy's `result_type`."""
+    dtype: DType = np.result_type(*(k(0) if isinstance(k, type) else k for k in kinds))
+    return dtype
 
 
 def _promoted(arity: int, numpy: Callable[..., Any]) -> Op:
-    """All operands become one type, which the result has, too."""
+    """An operation whose operands are all converted to one type, which is also the result's."""
 
     def resolve(kinds: tuple[Kind, ...]) -> Resolved:
-        kind = common(kinds)
-        return (kind,) * arity, kind
+        dtype = common(kinds)
+        return (dtype,) * arity, dtype
 
     return Op(arity, resolve, numpy)
 
 
 def _like_exp(numpy: Callable[..., Any]) -> Op:
-    """Floats stay what they are; integers become what NumPy's `exp` makes of them."""
+    """An operation that keeps float types, and converts integers to the types of NumPy's `exp`."""
     return Op(1, _of_ufunc(np.exp).resolve, numpy)
 
 
 def _where(kinds: tuple[Kind, ...]) -> Resolved:
-    kind = common(kinds[1:])
-    return (BOOL, kind, kind), kind
+    dtype = common(kinds[1:])
+    return (BOOL, dtype, dtype), dtype
 
 
 def _relu(kinds: tuple[Kind, ...]) -> Resolved:
-    kind = common((*kinds, int))
-    return (kind,), kind
+    dtype = common((*kinds, int))
+    return (dtype,), dtype
 
 
 def _wide(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """float16 is computed in float32 and rounded once."""
+    """A function that computes float16 in float32 and rounds once."""
 
     def call(x: Any) -> Any:
         x = np.asarray(x)
@@ -115,7 +116,7 @@ def _swish(x: Any) -> Any:
 
 
 def _erf(x: Any) -> Any:
-    return np.vectorize(math.erf, otypes=[np.float64])(x)  # no scipy where it is not needed
+    return np.vectorize(math.erf, otypes=[np.float64])(x)  # avoids a dependency on scipy
 
 
 @_wide
@@ -156,16 +157,16 @@ _resolved: dict[tuple[str, tuple[Kind, ...]], Resolved] = {}
 
 
 def resolve(name: str, kinds: tuple[Kind, ...]) -> Resolved:
-    """The types that an operation converts its operands to, and that of its result.
+    """The types that an operation converts its operands to, and the type of its result.
 
     Raises:
         DTypeError: NumPy has no such operation for these types, or computes it in a type that
-            batches do not have.
+            batches do not support.
     """
-    found = _resolved.get((name, kinds))
-    if found is None:
-        found = _resolved[name, kinds] = _resolve(name, kinds)
-    return found
+    resolved = _resolved.get((name, kinds))
+    if resolved is None:
+        resolved = _resolved[name, kinds] = _resolve(name, kinds)
+    return resolved
 
 
 def _resolve(name: str, kinds: tuple[Kind, ...]) -> Resolved:
@@ -177,31 +178,31 @@ def _resolve(name: str, kinds: tuple[Kind, ...]) -> Resolved:
             f"{name} of {shown}: NumPy has no such operation ({str(error).splitlines()[0]}).\n"
             "Convert an operand first: b.cast(x, np.float32)"
         ) from None
-    wrong = [t for t in (*loops, out) if t not in DTYPES]
-    if wrong:
+    foreign = [t for t in (*loops, out) if t not in DTYPES]
+    if foreign:
         raise DTypeError(
-            f"{name} of {shown} is computed in {wrong[0]} by NumPy, which batches do not have.\n"
+            f"{name} of {shown} is computed in {foreign[0]} by NumPy, which batches do not have.\n"
             "Convert an operand first: b.cast(x, np.int32)"
         )
     return loops, out
 
 
 def check_dtype(dtype: Any, what: str) -> DType:
-    """A type that batches have.
+    """The supported type that equals `dtype`.
 
     Raises:
-        DTypeError: it is another one.
+        DTypeError: batches do not support the type.
     """
     if isinstance(dtype, np.dtype) and dtype in _KNOWN:
-        return _KNOWN[dtype]  # one object a type, quick to compare
+        return _KNOWN[dtype]  # one object per type, quick to compare
     try:
-        found: DType = np.dtype("None" if dtype is None else dtype)
+        parsed: DType = np.dtype("None" if dtype is None else dtype)
     except TypeError:
         raise DTypeError(f"{what}: {dtype!r:.60} is not a NumPy dtype; write np.float32.") from None
-    if found in _KNOWN:
-        return _KNOWN[found]
+    if parsed in _KNOWN:
+        return _KNOWN[parsed]
     raise DTypeError(
-        f"{what}: a batch has float16, float32, float64, int32, int64 and bool, not {found}.\n"
+        f"{what}: a batch has float16, float32, float64, int32, int64 and bool, not {parsed}.\n"
         "Convert it: array.astype(np.float32)"
     )
 
@@ -210,7 +211,7 @@ def check_dtype(dtype: Any, what: str) -> DType:
 
 
 def reduced(name: str, dtype: DType) -> DType:
-    """The type of a reduction's result, as NumPy has it."""
+    """The type of a reduction's result, as in NumPy."""
     if name == "argmax":
         return I64
     if name == "sum":
@@ -221,8 +222,9 @@ def reduced(name: str, dtype: DType) -> DType:
 
 
 def accumulator(name: str, dtype: DType) -> DType:
-    """What a reduction accumulates in: float64 for sums of float32 and float64, float32 for those
-    of float16, int64 for those of integers and bools; the type itself for `max` and `min`.
+    """The type that a reduction accumulates in: float64 for sums of float32 and float64, float32
+    for those of float16, int64 for those of integers and bools; the type itself for `max` and
+    `min`.
     """
     if name in ("max", "min", "argmax"):
         return dtype

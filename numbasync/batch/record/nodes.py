@@ -1,7 +1,7 @@
-"""What a batch is made of, as plain data: nodes in the order in which they were recorded.
+"""The nodes of a batch, as plain data, in the order in which they were recorded.
 
-A node's operands have smaller numbers than the node. Everything behind recording (fusing, placing,
-writing kernels) works on these alone and needs no device.
+A node's operands have smaller numbers than the node. Every stage after recording (fusion,
+placement, code generation) works on the nodes alone and needs no device.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Node(NamedTuple):
         dtype: of the value.
         loops: the types that an elementwise operation converts its operands to.
         axis: of a reduction: the axis, counted from 0, or None for all.
-        extra: what else the operation depends on, such as a user's function.
+        extra: a further key of the operation, such as a user's function.
     """
 
     op: str
@@ -53,7 +53,7 @@ class Node(NamedTuple):
 
     @property
     def is_source(self) -> bool:
-        """Whether there is nothing to compute."""
+        """Whether the node is an input or a constant, with nothing to compute."""
         return self.op in (INPUT, CONSTANT)
 
 
@@ -61,19 +61,19 @@ Nodes = Sequence[Node]
 
 
 def live(nodes: Nodes, wanted: Iterable[int]) -> set[int]:
-    """The nodes that `wanted` need, and they themselves."""
-    found: set[int] = set()
+    """The nodes that the values `wanted` depend on, `wanted` included."""
+    needed: set[int] = set()
     waiting = list(wanted)
     while waiting:
         n = waiting.pop()
-        if n not in found:
-            found.add(n)
+        if n not in needed:
+            needed.add(n)
             waiting += nodes[n].inputs
-    return found
+    return needed
 
 
 def broadcast(shapes: Sequence[Shape]) -> Shape | None:
-    """The shape that they have together, by NumPy's rules; None if they do not fit."""
+    """The common shape of several shapes, by NumPy's rules; None if they do not broadcast."""
     first = shapes[0]
     for shape in shapes:
         if shape != first:

@@ -1,7 +1,7 @@
-"""Recording: calls become nodes, whose shapes and types are known at once.
+"""Recording: calls become nodes, whose shapes and types are known immediately.
 
-Types and broadcasting follow NumPy. Equal operations on equal operands are one node, and what
-constants alone decide is computed here. Everything that can be wrong with a call is found here.
+Types and broadcasting follow NumPy. Equal operations on equal operands share a node, and results
+that constants alone determine are computed here. Every error of a call is raised here.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from numbasync.errors import (
 )
 from numbasync.layout import Shape
 
-# Numbers of a call that are new in its batch, by their types and bits: which one of them it is.
+# The numbers of a call that are new in its batch, by their types and bits: index and constant.
 New = dict[Any, tuple[int, Constant]]
 _NONE: New = {}
 
 
 class Recorder:
-    """The nodes of one batch, and the values of those that are not computed.
+    """The nodes of one batch, and the values of its inputs and constants.
 
     Attributes:
         nodes: in the order in which they were recorded.
         values: of inputs (host arrays and tensors) and constants (NumPy scalars), by node.
-        operations: how many calls have recorded something.
-        is_closed: the batch has run, or runs.
-        structure: of what has been recorded.
+        operations: the number of calls that have recorded an operation.
+        is_closed: the batch has run, or is running.
+        structure: of the nodes recorded so far.
     """
 
     def __init__(self) -> None:
@@ -47,25 +47,25 @@ class Recorder:
         self.operations = 0
         self.is_closed = False
         self.structure = empty()
-        self._computed: dict[Node, int] = {}  # of the first `_listed` nodes
+        self._computed: dict[Node, int] = {}  # covers the first `_listed` nodes
         self._listed = 0
         self._constants: dict[tuple[DType, bytes], int] = {}
         self._held: list[tuple[int, weakref.ref[BufferId]]] = []
 
     @property
-    def label(self) -> str:  # of messages
+    def label(self) -> str:  # for messages
         return f"batch {id(self):#x}"
 
     # --- ids ---
 
     def _id(self, number: int) -> BufferId:
-        made = BufferId(self, number)
-        self._held.append((number, weakref.ref(made)))
-        return made
+        buffer = BufferId(self, number)
+        self._held.append((number, weakref.ref(buffer)))
+        return buffer
 
     def give(self, number: int) -> BufferId:
-        """The id of one more recorded operation. What an operation leaves as it was (`x * 1`) is a
-        copy: a result has memory of its own, whatever its numbers are.
+        """The id of one more recorded operation. An operation that leaves its operand unchanged
+        (`x * 1`) becomes a copy: a result has memory of its own, whatever its operands are.
         """
         self.operations += 1
         node = self.nodes[number]
@@ -74,24 +74,24 @@ class Recorder:
         return self._id(number)
 
     def again(self, number: int) -> BufferId:
-        """Another id of a node, which does not count."""
+        """Another id of a node; `held` and `ids` do not count it."""
         return BufferId(self, number)
 
     def held(self) -> tuple[int, ...]:
-        """The nodes that somebody can still ask for, in the order of their ids."""
+        """The nodes whose ids the program still holds, in the order of the ids."""
         return tuple([number for number, ref in self._held if ref() is not None])
 
     @property
     def ids(self) -> int:
-        """How many ids were given."""
+        """The number of ids created."""
         return len(self._held)
 
     def check(self, value: Any, what: str) -> BufferId:
         """`value`, if it is an id of this batch.
 
         Raises:
-            ForeignBufferError: it is another batch's.
-            OperationError: it is no id.
+            ForeignBufferError: the id belongs to another batch.
+            OperationError: the value is not an id.
         """
         if not isinstance(value, BufferId):
             raise OperationError(
@@ -108,14 +108,14 @@ class Recorder:
     # --- nodes ---
 
     def add(self, node: Node) -> int:
-        """The node's number; the earlier one, if the same has been recorded."""
+        """The node's number; that of an equal node, if one was recorded before."""
         nodes, computed = self.nodes, self._computed
         for n in range(self._listed, len(nodes)):
             if not nodes[n].is_source:
                 computed[nodes[n]] = n
         self._listed = len(nodes)
-        found = computed.get(node)
-        return self._append(node) if found is None else found
+        number = computed.get(node)
+        return self._append(node) if number is None else number
 
     def _append(self, node: Node) -> int:
         self.nodes.append(node)
@@ -134,13 +134,13 @@ class Recorder:
         """An input: a host array, or a tensor."""
         structure, number = self.structure, len(self.nodes)
         key = INPUT, shape, dtype
-        known = structure.calls.get(key)
-        if known is None:
+        call = structure.calls.get(key)
+        if call is None:
             self._append(Node(INPUT, (), shape, dtype))
             structure.remember(key, Call(number, (self.nodes[-1],), (), self.structure))
         else:
-            self.nodes += known.added
-            self.structure = known.then
+            self.nodes += call.added
+            self.structure = call.then
         self.values[number] = value
         return self._id(number)
 
@@ -148,20 +148,20 @@ class Recorder:
         """The node of a number in a type.
 
         Raises:
-            DTypeError: it does not fit.
+            DTypeError: the number does not fit.
         """
         element = converted(value, dtype)
         key = dtype, element.tobytes()
-        found = self._constants.get(key)
-        if found is None:
-            found = self._constants[key] = self._append(Node(CONSTANT, (), (), dtype))
-            self.values[found] = element
-        return found
+        number = self._constants.get(key)
+        if number is None:
+            number = self._constants[key] = self._append(Node(CONSTANT, (), (), dtype))
+            self.values[number] = element
+        return number
 
     # --- operations ---
 
     def elementwise(self, name: str, *operands: Operand) -> BufferId:
-        """Record an operation of `ops.OPS`.
+        """Record an operation of `element_ops.OPS`.
 
         Raises:
             ShapeError: the operands' shapes do not broadcast.
@@ -170,31 +170,31 @@ class Recorder:
         if self.is_closed:
             self.check_open(name)
         key: list[Any] = [name]
-        given: list[float] = []
+        numbers: list[float] = []
         for x in operands:
-            kind = type(x)
-            if kind is BufferId and x.recorder is self:
+            cls = type(x)
+            if cls is BufferId and x.recorder is self:
                 key.append(x.number)
-            elif kind is float or kind is int:
-                key.append(kind)
-                given.append(x)
-            else:  # it is looked at closely
+            elif cls is float or cls is int:
+                key.append(cls)
+                numbers.append(x)
+            else:  # any other operand takes the full checks
                 return self.give(self.compute(name, *operands))
-        at: Any = tuple(key)
+        call_key: Any = tuple(key)
         structure = self.structure
-        if not given:
-            call, new = structure.calls.get(at), _NONE
+        if not numbers:
+            call, new = structure.calls.get(call_key), _NONE
         else:
-            loops = structure.loops.get(at)
+            loops = structure.loops.get(call_key)
             if loops is None:
-                loops = structure.loops[at] = self._loops(name, operands)
+                loops = structure.loops[call_key] = self._loops(name, operands)
             new = {}
-            at = self._told_apart(at, given, loops, new)
-            call = structure.calls.get(at)
+            call_key = self._told_apart(call_key, numbers, loops, new)
+            call = structure.calls.get(call_key)
         if call is None:
-            return self._first(at, new, name, operands)
-        for place, number in new.values():
-            n = call.constants[place]
+            return self._first(call_key, new, name, operands)
+        for position, number in new.values():
+            n = call.constants[position]
             self._constants[number.key] = n
             self.values[n] = number.element
         self.nodes += call.added
@@ -210,36 +210,36 @@ class Recorder:
         return tuple([loop for x, loop in pairs if not isinstance(x, BufferId)])
 
     def _told_apart(self, key: Any, given: list[float], loops: tuple[DType, ...], new: New) -> Any:
-        """All that a call depends on, besides the structure: its key without its numbers, and what
-        is to be known of these. Those that are new in the batch are added to `new`.
+        """The full cache key of a call: the key without numbers, and the identities and marks of
+        the numbers. Numbers that are new in the batch are added to `new`.
         """
         parts = [key]
         for i, x in enumerate(given):
             number = constant(x, loops[i])
-            at = self._constants.get(number.key)
-            if at is None:
-                at = -1 - new.setdefault(number.key, (len(new), number))[0]
-            parts += at, number.mark
-        if key[0] == "pow":  # which depends on the number itself, seldom another one
+            identity = self._constants.get(number.key)
+            if identity is None:
+                identity = -1 - new.setdefault(number.key, (len(new), number))[0]
+            parts += identity, number.mark
+        if key[0] == "pow":  # pow depends on the number itself, which seldom varies
             parts += given
         return tuple(parts)
 
     def _first(self, key: Any, new: New, name: str, operands: tuple[Operand, ...]) -> BufferId:
-        """Look closely at a call. Remember what it records, unless that depends on the values of
-        constants, which structures do not say.
+        """Record a call with all checks. Cache its nodes, unless they depend on the values of
+        constants, which structures do not contain.
         """
         structure, before = self.structure, len(self.nodes)
         ids = [x.number for x in operands if isinstance(x, BufferId)]
-        made = self.give(self.compute(name, *operands))
+        result = self.give(self.compute(name, *operands))
         added = tuple(self.nodes[before:])
         constants = tuple([before + i for i, n in enumerate(added) if n.op == CONSTANT])
         varies = not ids or any(self.nodes[n].op == CONSTANT for n in ids)
         if not varies and len(constants) == len(new):
-            structure.remember(key, Call(made.number, added, constants, self.structure))
-        return made
+            structure.remember(key, Call(result.number, added, constants, self.structure))
+        return result
 
     def compute(self, name: str, *operands: Operand) -> int:
-        """The node of an operation, for ids, nodes' numbers (`Of`) and Python's numbers."""
+        """The node of an operation, given ids, node numbers (`Of`) and Python numbers."""
         kinds = tuple([self._kind(x, name) for x in operands])
         loops, out = element_ops.resolve(name, kinds)
         if name == "pow":
@@ -259,7 +259,7 @@ class Recorder:
         self.check_open(name)
         kinds = tuple([self._kind(x, name) for x in operands])
         common = element_ops.common(kinds)
-        # A Python float is as precise as the others; an int stays one, it may be a count.
+        # A Python float takes the common type; an int stays an int, as it may be a count.
         weak = {float: common, int: element_ops.I64}
         loops = tuple([weak[k] if isinstance(k, type) else k for k in kinds])
         inputs = tuple([self._place(x, dtype) for x, dtype in zip(operands, loops, strict=True)])
@@ -268,10 +268,10 @@ class Recorder:
         return self.give(self.add(node))
 
     def reduce(self, name: str, number: int, axis: int | None, keepdims: bool) -> int:
-        """The node of a reduction along `axis`, or of all.
+        """The node of a reduction along `axis`, or over all elements.
 
         Raises:
-            ShapeError: there is no such axis, or nothing to find a maximum of.
+            ShapeError: the axis does not exist, or a maximum of no elements is requested.
         """
         node = self.nodes[number]
         shape, rank = node.shape, len(node.shape)
@@ -292,7 +292,7 @@ class Recorder:
         else:
             kept = (1,) if keepdims else ()
             out = shape[:axis] + kept + shape[axis + 1 :]
-        # Of one axis, it is all there is.
+        # Reducing the only axis reduces all elements.
         dtype = element_ops.reduced(name, node.dtype)
         return self.add(
             Node(name, (number,), out, dtype, (node.dtype,), None if rank <= 1 else axis)
@@ -310,13 +310,13 @@ class Recorder:
 
     def _shape(self, name: str, inputs: tuple[int, ...]) -> Shape:
         shapes = [self.nodes[n].shape for n in inputs]
-        found = broadcast(shapes)
-        if found is None:
+        shape = broadcast(shapes)
+        if shape is None:
             raise ShapeError(
                 f"{name} of shapes {', '.join(map(str, shapes))}: they do not broadcast.\n"
                 "NumPy's rule: aligned at the last axis, extents are equal, or one of them is 1."
             )
-        return found
+        return shape
 
     def _kind(self, x: Operand, name: str) -> Kind:
         if isinstance(x, BufferId):
@@ -342,7 +342,7 @@ class Recorder:
     def _power(
         self, operands: tuple[Operand, ...], loops: tuple[DType, ...]
     ) -> tuple[str, tuple[Operand, ...], tuple[DType, ...]]:
-        """Powers of integers have no fractions; the square is one multiplication."""
+        """Refuse negative powers of integers, and turn squares into one multiplication."""
         exponent = operands[1]
         if isinstance(exponent, BufferId | Of):
             return "pow", operands, loops
@@ -357,7 +357,9 @@ class Recorder:
     def _simpler(
         self, name: str, inputs: tuple[int, ...], loops: tuple[DType, ...], dtype: DType
     ) -> int | None:
-        """The node that gives the same, where constants decide; None if there is none."""
+        """An existing or cheaper node with the same value, where constants determine one; else
+        None.
+        """
         nodes, values = self.nodes, self.values
         constants = [values[n] if nodes[n].op == CONSTANT else None for n in inputs]
         if all(c is None for c in constants):
@@ -368,28 +370,28 @@ class Recorder:
                     return self.constant(values[inputs[0]].astype(dtype), dtype)
                 cast = [values[n].astype(t) for n, t in zip(inputs, loops, strict=True)]
                 return self.constant(dtype.type(element_ops.OPS[name].numpy(*cast)), dtype)
-        kept = None
+        unchanged = None
         if name == "mul" and dtype.kind in "if" and 1 in (constants[0], constants[1]):
-            kept = inputs[0] if constants[1] is not None else inputs[1]
+            unchanged = inputs[0] if constants[1] is not None else inputs[1]
         elif (name == "div" and constants[1] == 1) or (name == "sub" and _is_plain_zero(constants)):
-            kept = inputs[0]
+            unchanged = inputs[0]
         elif name == "where" and constants[0] is not None:
-            chosen, other = (inputs[1], inputs[2]) if constants[0] else (inputs[2], inputs[1])
-            if nodes[other].size == 1:
-                kept = chosen
-        if kept is None or nodes[kept].shape != self._shape(name, inputs):
+            taken, dropped = (inputs[1], inputs[2]) if constants[0] else (inputs[2], inputs[1])
+            if nodes[dropped].size == 1:
+                unchanged = taken
+        if unchanged is None or nodes[unchanged].shape != self._shape(name, inputs):
             return None
-        return kept if nodes[kept].dtype == dtype else self.cast(kept, dtype)
+        return unchanged if nodes[unchanged].dtype == dtype else self.cast(unchanged, dtype)
 
 
 def _is_plain_zero(constants: list[Any]) -> bool:
-    """Whether to subtract it changes nothing: 0.0, and not -0.0."""
+    """Whether subtracting the constant changes nothing: 0.0, and not -0.0."""
     zero = constants[1]
     return zero is not None and zero == 0 and not np.signbit(np.float64(zero))
 
 
 class Of:
-    """A node that has no id: a step of a composite."""
+    """A node without an id: a step of a composite operation."""
 
     __slots__ = ("number",)
 

@@ -1,4 +1,4 @@
-"""Users' scalar functions as operations of batches, which fuse like the built-in ones."""
+"""Users' scalar functions as operations of batches, which fuse like the built-in operations."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ MOST_PARAMETERS = 16
 
 
 class Elementwise:
-    """A scalar function of a program, as an operation. Made by `@elementwise`.
+    """A scalar function of a program, as an operation; created by `@elementwise`.
 
     Attributes:
         py_func: the function.
-        name: its name.
-        arity: how many operands it takes.
-        dtype: of its results; None: NumPy's common type of the operands.
-        Kind: a type of its own.
+        name: the function's name.
+        arity: the number of operands.
+        dtype: of the results; None: NumPy's common type of the operands.
+        Kind: a type that belongs to this function alone.
 
-    It is pickled as launchers are: by its name, or with cloudpickle by value.
+    An `Elementwise` is pickled as launchers are: by its name, or by value with cloudpickle.
     """
 
     def __init__(self, function: Any, dtype: DType | None, kind: ResultType | None = None) -> None:
@@ -57,7 +57,7 @@ class Elementwise:
         _functions[self.Kind] = self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        pickle_intrinsics_by_name()  # now: it imports numba.cuda
+        pickle_intrinsics_by_name()  # called here, not on import: the call imports numba.cuda
         return _function_of, (self.Kind,)
 
     @cached_property
@@ -70,7 +70,7 @@ class Elementwise:
         return cuda.jit(device=True)(self.py_func)
 
     def __call__(self, /, *operands: Operand) -> BufferId:
-        """Record it. At least one operand is an id; the others may be numbers.
+        """Record the operation. At least one operand is an id; the others may be numbers.
 
         Raises:
             OperationError: too few or too many operands, or none is an id.
@@ -89,18 +89,18 @@ class Elementwise:
         return f"<elementwise {self.name}, {self.arity} operands>"
 
 
-# As launchers: by the types with which they are pickled, and those that came by value.
+# As for launchers: by the types with which the functions are pickled, and those unpickled by value.
 _functions: WeakValueDictionary[ResultType, Elementwise] = WeakValueDictionary()
-_came: deque[Elementwise] = deque(maxlen=32)
+_unpickled: deque[Elementwise] = deque(maxlen=32)
 
 
 def _function_of(kind: ResultType) -> Elementwise:
-    found = _functions.get(kind)
-    if found is None:
+    operation = _functions.get(kind)
+    if operation is None:
         function, dtype = kind._made_of
-        found = Elementwise(function, dtype, kind)
-        _came.append(found)
-    return found
+        operation = Elementwise(function, dtype, kind)
+        _unpickled.append(operation)
+    return operation
 
 
 @overload
@@ -110,23 +110,23 @@ def elementwise(*, dtype: Any = None) -> Callable[[Callable[..., Any]], Elementw
 def elementwise(function: Any = None, /, *, dtype: Any = None) -> Any:
     """Make a batch operation of a scalar function that Numba can compile.
 
-    It is called with ids, `f(a, 2.0)`, broadcasts and fuses like the built-in operations. In the
-    kernel it is called with scalars of the operands' types; a float16 comes as the float32 that
-    has its value, a Python float in the type that all operands have together, a Python int as an
-    int64. It may call `math` and other device functions. It is compiled when the batch is first
-    executed, with globals and enclosing variables as they are then; what Numba refuses is
-    `KernelCompileError`, and nothing is enqueued.
+    The operation is called with ids, `f(a, 2.0)`, and broadcasts and fuses like the built-in
+    operations. In the kernel the function is called with scalars of the operands' types; a float16
+    is passed as the float32 of equal value, a Python float in the operands' common type, a Python
+    int as an int64. The function may call `math` and other device functions. It is compiled when
+    the batch is first executed, with the values of globals and enclosing variables at that time; a
+    function that Numba refuses raises `KernelCompileError`, and nothing is enqueued.
 
     Args:
         dtype: of the results; default: NumPy's common type of the operands.
 
     Raises:
-        LauncherError: it is no function of 1 to 16 positional parameters.
-        DTypeError: batches do not have that dtype.
+        LauncherError: the object is not a function of 1 to 16 positional parameters.
+        DTypeError: batches do not support that dtype.
     """
-    kind = None if dtype is None else element_ops.check_dtype(dtype, "elementwise")
+    result_dtype = None if dtype is None else element_ops.check_dtype(dtype, "elementwise")
 
     def decorate(function: Any) -> Elementwise:
-        return Elementwise(function, kind)
+        return Elementwise(function, result_dtype)
 
     return decorate if function is None else decorate(function)

@@ -1,4 +1,4 @@
-"""Running a batch and reading what it computes, as one operation: one submission."""
+"""Running a batch and reading its results, as one operation: one submission."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from numbasync.tensors.copy_ops import ToHost
 
 
 class Compute(Run[Any]):
-    """A batch, run once. Gives a new NumPy array of one id, a tuple of several."""
+    """A batch, run once. Returns a new NumPy array for one id, a tuple of arrays for several."""
 
     def result(self) -> Any:
         read, self._read = self._read, None
@@ -24,18 +24,18 @@ class Compute(Run[Any]):
     def steps(self, ctx: Context) -> Steps[Any]:
         batch = self._batch
         memory = yield from self.run(ctx)
-        read: list[HostArray] = []
+        arrays: list[HostArray] = []
         for n in self._reads:
             tensor = memory.tensors.get(n)
-            if tensor is None:  # it is a number
-                read.append(np.array(batch.recorder.values[n]))
+            if tensor is None:  # the node is a number
+                arrays.append(np.array(batch.recorder.values[n]))
                 continue
             copy = ToHost(tensor)
             copy.consume()
-            found = copy.result() if ctx.try_enqueue(copy) else (yield from copy.steps(ctx))
-            read.append(found)
-            batch.transfers.downloads += bool(found.size)
-        return read[0] if len(read) == 1 else tuple(read)
+            array = copy.result() if ctx.try_enqueue(copy) else (yield from copy.steps(ctx))
+            arrays.append(array)
+            batch.transfers.downloads += bool(array.size)
+        return arrays[0] if len(arrays) == 1 else tuple(arrays)
 
     def _width(self) -> int | None:
         count = len(self._reads)

@@ -1,7 +1,7 @@
-"""Forms of a plan: functions that enqueue a batch all at once.
+"""The fast path of a plan: generated functions that enqueue a whole batch by one call.
 
-A plan is enqueued in few ways: by which of its inputs are tensors of the program, and which results
-are copied back by the same submission. Each has a function of its own, written for it: loops over
+A plan is enqueued in few ways, which differ in which inputs are tensors of the program, and which
+results the same submission copies back. Each way has a generated function of its own: loops over
 inputs, results and kernels would take a microsecond more.
 """
 
@@ -43,7 +43,7 @@ class Line(NamedTuple):
 
 
 class New(NamedTuple):
-    """A tensor that a run makes: its node, what it is like, the same with one axis."""
+    """A tensor that a run creates: its node, its spec, and the same memory with one axis."""
 
     number: int
     kind: ArraySpec
@@ -51,21 +51,21 @@ class New(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """An allocation that nobody sees: the arrays in it, by their names in the text."""
+    """An allocation that no user sees: the arrays in it, by their names in the source."""
 
     lines: dict[str, Line]
     nbytes: int
 
 
 class Parts(NamedTuple):
-    """What a plan enqueues on one device.
+    """The work of a plan on one device.
 
     Attributes:
         constants: nodes, with the types that they are passed as.
-        counters: what is set to 0 first, by its name; empty: nothing.
+        counters: the name of the array that is set to 0 first; empty: none.
         launches: work, with the names of its arguments, or numbers.
-        small: every array is so small that kernels read inputs, and write what is read, where the
-            host has them: a copy takes longer.
+        small: every array is small enough for kernels to read inputs and write results in host
+            memory, because a copy takes longer.
     """
 
     inputs: list[New]
@@ -78,7 +78,7 @@ class Parts(NamedTuple):
     small: bool
 
 
-# Of new tensors in turn the storage, or the block of the host, and the handle; then what was read.
+# For each new tensor in turn the storage, or the host block, and the handle; then the values read.
 Found = tuple[tuple[Any, ...], Any]
 
 
@@ -86,8 +86,8 @@ class Form:
     """One way to enqueue a plan.
 
     Attributes:
-        enqueue: do so, for a batch, with memory of a pool. None, and nothing has happened, if
-            memory must be asked for, an array needs more care, or others must be waited for.
+        enqueue: enqueue a batch, with memory of a pool. Returns None, with nothing done, if memory
+            must be requested, an array needs more care, or the run must wait for other submissions.
     """
 
     __slots__ = ("_device", "_lent", "_new", "_on_host", "enqueue")
@@ -97,35 +97,35 @@ class Form:
     ) -> None:
         self._device = device
         uploads = [new for new in parts.inputs if new.number not in lent]
-        used = [new for new in parts.inputs if new.number in lent]
+        in_place = [new for new in parts.inputs if new.number in lent]
         self._new = [*uploads, *parts.outputs]
-        self._lent = [new.number for new in used]
+        self._lent = [new.number for new in in_place]
         self._on_host = _on_host(parts, uploads, reads)
-        text = _Text(device, parts, used, uploads, reads, self._on_host)
+        text = _Text(device, parts, in_place, uploads, reads, self._on_host)
         self.enqueue: Callable[[BatchRun, Submission, MemoryPool], Found | None] = text.made()
 
     def tensors(
         self, made: tuple[Any, ...], there: Mapping[int, Tensor], submission: Submission
     ) -> dict[int, Tensor]:
-        """The tensors of inputs and results by node, of what `submission` has made and of those
-        that were there. Some may lie with the host.
+        """The tensors of inputs and results by node: those that `submission` has created, and the
+        existing tensors that the run used. Some may be in host memory.
         """
-        found = {n: there[n] for n in self._lent}
-        for i, (n, kind, _) in enumerate(self._new):
+        tensors = {n: there[n] for n in self._lent}
+        for i, (n, spec, _) in enumerate(self._new):
             storage = made[2 * i]
             if n in self._on_host:
-                found[n] = reached(self._device, storage, kind)
-                found[n].storage.writer = submission
+                tensors[n] = reached(self._device, storage, spec)
+                tensors[n].storage.writer = submission
                 continue
-            tensor = found[n] = Tensor.of(self._device, storage, kind)
-            if len(kind.shape) == 1:
+            tensor = tensors[n] = Tensor.of(self._device, storage, spec)
+            if len(spec.shape) == 1:
                 tensor.own_handle = made[2 * i + 1]
-        return found
+        return tensors
 
 
 def _on_host(parts: Parts, uploads: list[New], reads: Sequence[int]) -> frozenset[int]:
-    """The nodes whose elements kernels read or write in a block of the host. None, if nothing is
-    read: somebody wants results on the device.
+    """The nodes whose elements kernels read or write in a host block. Empty if nothing is read: the
+    program wants the results on the device.
     """
     if not parts.small or not reads:
         return frozenset()
@@ -134,9 +134,9 @@ def _on_host(parts: Parts, uploads: list[New], reads: Sequence[int]) -> frozense
 
 
 class _Text:
-    """A form's function. For node n: v its value, t a tensor of the program, s the storage, h the
-    handle of all elements on one axis, b a page-locked block, w the array in it; d are blocks that
-    are read to, o arrays of the program.
+    """The source of a form's function. For node n: v its value, t a tensor of the program, s the
+    storage, h the handle of all elements on one axis, b a page-locked block, w the array in it; d
+    are blocks that results are read to, o arrays of the program.
     """
 
     def __init__(
@@ -171,33 +171,34 @@ class _Text:
         return self._names["enqueue"]
 
     def _write(self) -> None:
-        """First all questions. Then what keeps memory, and last what uses it."""
+        """Generate all checks first, then the allocations, and last the work that uses them."""
         self._add(0, "def enqueue(batch, submission, pool):")
         self._add(1, "values = batch.recorder.values")
         self._take()
         self._add(1, "stream = submission.stream")
         self._add(1, "with submit_lock:")
         for n in self._lent_numbers:
-            # Asked here: a graph that another thread captures stands at it under this lock.
+            # Checked here: under this lock, a graph that another thread captures registers its
+            # persistent access.
             self._add(
                 2, f"if s{n}.fast_path_device is not backend: return None",
                 *access.questions(f"s{n}", False, "return None"),
             )  # fmt: skip
         self._lease()
         self._run()
-        made = [
+        new_memory = [
             f"{'b' if n in self._on_host else 's'}{n}, h{n}, "
             for n, _, _ in (*self._uploads, *self._parts.outputs)
         ]
         reads = [self._read(i, n) for i, n in enumerate(self._reads)]
-        given = reads[0] if len(reads) == 1 else f"({', '.join(reads)})"
-        self._add(1, f"return ({''.join(made)}), {given}")
+        returned = reads[0] if len(reads) == 1 else f"({', '.join(reads)})"
+        self._add(1, f"return ({''.join(new_memory)}), {returned}")
 
     def _add(self, depth: int, *lines: str) -> None:
         self._lines += ["    " * depth + line for line in lines]
 
     def _name(self, value: object) -> str:
-        """A name of the text for a value."""
+        """A name in the source for a value."""
         name = f"c{len(self._names)}"
         self._names[name] = value
         return name
@@ -209,33 +210,33 @@ class _Text:
     # --- the text ---
 
     def _take(self) -> None:
-        """Memory, and the elements of arrays in it."""
+        """Generate the allocations, and the copies of arrays into page-locked memory."""
         if self._lent:
             self._add(1, "there = batch.there")
-        for n, kind, _ in self._lent:
-            flat = f"t{n}" if len(kind.shape) == 1 else f"t{n}.reshape(t{n}.size)"
+        for n, spec, _ in self._lent:
+            flat = f"t{n}" if len(spec.shape) == 1 else f"t{n}.reshape(t{n}.size)"
             self._add(
                 1, f"t{n} = there[{n}]", f"s{n} = t{n}.own_storage",
                 f"if s{n} is None: return None",
                 f"if t{n}.source is not None or not t{n}.is_contiguous: return None",
                 f"h{n} = {flat}.handle",
             )  # fmt: skip
-        for n, kind, line in self._uploads:
+        for n, spec, line in self._uploads:
             self._add(1, f"v{n} = values[{n}]")
-            self._lock(f"b{n}", kind.nbytes)
+            self._lock(f"b{n}", spec.nbytes)
             if n in self._on_host:
-                self._reach(n, kind)
+                self._reach(n, spec)
                 self._add(1, f"w{n}[...] = v{n}")
                 continue
-            self._allocate(f"s{n}", kind.nbytes)
-            self._add(1, f"{self._array(kind, f'b{n}')}[...] = v{n}")
+            self._allocate(f"s{n}", spec.nbytes)
+            self._add(1, f"{self._array(spec, f'b{n}')}[...] = v{n}")
             self._handle(f"h{n}", f"s{n}", line)
-        for n, kind, line in self._parts.outputs:
+        for n, spec, line in self._parts.outputs:
             if n in self._on_host:
-                self._lock(f"b{n}", kind.nbytes)
-                self._reach(n, kind)
+                self._lock(f"b{n}", spec.nbytes)
+                self._reach(n, spec)
             else:
-                self._allocate(f"s{n}", kind.nbytes)
+                self._allocate(f"s{n}", spec.nbytes)
                 self._handle(f"h{n}", f"s{n}", line)
         for i, (lines, nbytes) in enumerate(self._parts.scratch):
             self._allocate(f"r{i}", nbytes)
@@ -249,8 +250,8 @@ class _Text:
             self._lock(f"d{i}", self._kinds[n].nbytes)
         for i, n in enumerate(self._reads):
             if n in self._on_host:
-                kind = self._kinds[n]
-                self._add(1, f"o{i} = empty({self._name(kind.shape)}, {self._name(kind.dtype)})")
+                spec = self._kinds[n]
+                self._add(1, f"o{i} = empty({self._name(spec.shape)}, {self._name(spec.dtype)})")
 
     def _lock(self, name: str, nbytes: int) -> None:
         self._add(1, f"{name} = locked({nbytes})", f"if {name} is None: return None")
@@ -263,8 +264,8 @@ class _Text:
         self._nbytes += nbytes
 
     def _handle(self, name: str, storage: str, line: Line) -> None:
-        at = ", ".join(map(self._name, line))
-        self._add(1, f"{name} = handle({storage}.memory, {at})")
+        layout = ", ".join(map(self._name, line))
+        self._add(1, f"{name} = handle({storage}.memory, {layout})")
 
     def _reach(self, n: int, kind: ArraySpec) -> None:
         arrays = self._name(self._backend.host_arrays(kind.shape, kind.dtype))
@@ -272,7 +273,7 @@ class _Text:
 
     @property
     def _downloads(self) -> list[tuple[int, int]]:
-        """What is read by a copy: places among the reads, and nodes."""
+        """The results that are read by a copy: positions among the reads, and nodes."""
         reads = enumerate(self._reads)
         return [(i, n) for i, n in reads if n in self._kinds and n not in self._on_host]
 
@@ -280,10 +281,10 @@ class _Text:
         return f"array_on({self._name(kind.shape)}, {self._name(kind.dtype)}, {block})"
 
     def _lease(self) -> None:
-        kept = [*self._kept, *(f"s{n}" for n in self._lent_numbers)]
+        names = [*self._kept, *(f"s{n}" for n in self._lent_numbers)]
         self._add(
             2, f"submission.nbytes += {self._nbytes}",
-            f"submission.kept += ({''.join(f'{name}, ' for name in kept)})",
+            f"submission.kept += ({''.join(f'{name}, ' for name in names)})",
             f"submission.launched += {self._name(self._parts.names)}",
         )  # fmt: skip
         for name in self._kept:
@@ -293,7 +294,7 @@ class _Text:
             self._add(2, *access.records(f"s{n}", False))
 
     def _run(self) -> None:
-        """Each queue is noted at once: what comes behind it may fail."""
+        """Generate the work. Each queue is stored before the next call, which may fail."""
         parts, queue = self._parts, "queue = submission.queue = stream"
         self._add(2, "stream, queue = submission.stream.backend, submission.queue")
         for n, _, _ in self._uploads:
@@ -302,8 +303,8 @@ class _Text:
         if parts.counters:
             self._add(2, f"{queue}.fill({parts.counters}, ZERO, queue)")
         for work, arguments in parts.launches:
-            given = [a if isinstance(a, str) else self._name(a) for a in arguments]
-            self._add(2, f"{queue}.launch({self._name(work)}, [{', '.join(given)}], queue)")
+            names = [a if isinstance(a, str) else self._name(a) for a in arguments]
+            self._add(2, f"{queue}.launch({self._name(work)}, [{', '.join(names)}], queue)")
         for i, n in self._downloads:
             self._add(2, f"{queue}.download(d{i}, h{n}, queue)")
         for i, n in enumerate(self._reads):
@@ -318,7 +319,7 @@ class _Text:
             self._add(1, f"transfers.downloads += {downloads}")
 
     def _read(self, i: int, n: int) -> str:
-        """What is given for an id: of a number, an array of no axes."""
+        """The expression of an id's value: for a number, an array of no axes."""
         if n not in self._kinds:
             return f"copied(values[{n}])"
         if n in self._on_host:

@@ -1,4 +1,4 @@
-"""Small arrays where the host has them: tensors that kernels reach, and who has them."""
+"""Small arrays in host memory: tensors that kernels access there, and their users."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ def reached(device: Device, block: Any, kind: ArraySpec) -> Tensor:
 
 
 def is_used(tensor: Tensor) -> bool:
-    """Whether the device may still read or write it. The caller holds its `submit_lock`."""
+    """Whether the device may still read or write the tensor. The caller holds the device's
+    `submit_lock`.
+    """
     for user in access.users(tensor.storage):
         if not user.done:
             if user.sequence:

@@ -1,7 +1,7 @@
-"""A batch, planned: what is fused, where buffers lie, the kernels' texts. Kept by structure.
+"""The plan of a batch: its fused kernels with their sources, and its memory. Cached by structure.
 
-Two batches that record the same operations on the same shapes and types share all of this, whatever
-their arrays and constants are.
+Two batches that record the same operations on the same shapes and types share the whole plan,
+whatever their arrays and constants are.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from numbasync.batch.record.nodes import INPUT, Node, live
 from numbasync.memo import Memo
 
 SMALL = 2**15  # bytes; the driver needs 2 us for a copy, in which the link moves 100 KiB
-MOST_KEPT = 256  # a program with ever new shapes starts over
+MOST_KEPT = 256  # the cache restarts when a program that keeps using new shapes exceeds it
 
 
 @dataclass
 class Prepared:
-    """What can be known of a batch without a device.
+    """The part of a batch's plan that needs no device.
 
     Attributes:
         nodes: of the batch.
-        wanted: results that are to be there in the end, in order.
-        inputs: what has to be uploaded, or is used where it lies.
-        fusion: what is computed together.
+        wanted: results that must exist after the run, in order.
+        inputs: the nodes that are uploaded, or used in place.
+        fusion: the groups of nodes that are computed together.
         texts: a kernel for each group.
-        arena: where buffers between kernels lie: of nodes, by number; of partial results of a
+        arena: offsets of the buffers between kernels: of nodes, by number; of partial results of a
             kernel, by `partial_key`.
-        counters: how many counters its kernels need at most.
+        counters: the most counters that any of its kernels needs.
         compiled: devices on which every kernel is known to be compiled.
-        ready: what enqueues it at once, by devices on which it has been run.
-        fused, tuning: how it was to be planned.
+        ready: the fast paths, by devices on which the plan has been run.
+        fused, tuning: the options that the plan was made with.
     """
 
     nodes: tuple[Node, ...]
@@ -60,19 +60,19 @@ class Prepared:
 
     @cached_property
     def is_small(self) -> bool:
-        """Whether every array is so small that kernels may read and write it where the host has it:
-        a copy takes longer. Each is read a few times at most.
+        """Whether every array is small enough for kernels to read and write it in host memory,
+        because a copy takes longer. A kernel reads each of these arrays a few times at most.
         """
         return all(node.nbytes <= SMALL for node in self.nodes)
 
     @property
     def peak_bytes(self) -> int:
-        """Device memory of the run: inputs, results, and what lies between kernels."""
+        """Device memory of the run: inputs, results, and the buffers between kernels."""
         return self.arena.nbytes + self._bytes((*self.inputs, *self.outputs))
 
     @property
     def naive_bytes(self) -> int:
-        """The same with a buffer for every operation."""
+        """Device memory of the run if every operation had a buffer."""
         alive = live(self.nodes, self.wanted)
         computed = (n for n in alive if not self.nodes[n].is_source)
         return self._bytes((*self.inputs, *computed))
@@ -82,7 +82,7 @@ class Prepared:
 
 
 def partial_key(group: int, number: int) -> int:
-    """The arena's key of a kernel's partial results; those of nodes are not negative."""
+    """The arena's key of a kernel's partial results, which is negative; keys of nodes are not."""
     return -1 - (group * 64 + number)
 
 
@@ -90,17 +90,18 @@ _kept = Memo[Any, Prepared](MOST_KEPT)
 
 
 def prepare(nodes: Sequence[Node], wanted: Sequence[int], fused: bool, tuning: Tuning) -> Prepared:
-    """The plan; the one that was made before for the same structure, if there is one."""
+    """The plan; a cached plan of the same structure, if there is one."""
     key = tuple(nodes), tuple(wanted), fused, tuning
-    found = _kept.get(key)
-    if found is None:
-        found = _kept[key] = _prepare(tuple(nodes), tuple(wanted), fused, tuning)
-    return found
+    plan = _kept.get(key)
+    if plan is None:
+        plan = _kept[key] = _prepare(tuple(nodes), tuple(wanted), fused, tuning)
+    return plan
 
 
 def with_copies(plan: Prepared) -> tuple[Prepared, dict[int, int]]:
-    """The same, which writes every result that has elements twice; the results, by the nodes of
-    their copies. The plan itself, and none, if that took more kernels: each has few arrays.
+    """The plan extended to write every result that has elements twice; and the results, by the
+    nodes of their copies. Returns the plan itself, and no copies, if the copies needed more
+    kernels: each kernel takes few arrays.
     """
     results = [n for n in plan.outputs if plan.nodes[n].size]
     copies = dict(enumerate(results, len(plan.nodes)))
@@ -109,8 +110,8 @@ def with_copies(plan: Prepared) -> tuple[Prepared, dict[int, int]]:
         node = plan.nodes[n]
         nodes.append(Node("copy", (n,), node.shape, node.dtype, (node.dtype,)))
     wanted = [*plan.wanted, *copies]
-    found = prepare(nodes, wanted, plan.fused, plan.tuning)
-    return (plan, {}) if len(found.texts) > len(plan.texts) else (found, copies)
+    extended = prepare(nodes, wanted, plan.fused, plan.tuning)
+    return (plan, {}) if len(extended.texts) > len(plan.texts) else (extended, copies)
 
 
 def _prepare(
@@ -128,18 +129,18 @@ def _prepare(
 def _lives(
     nodes: tuple[Node, ...], wanted: tuple[int, ...], fusion: Fusion, texts: tuple[KernelText, ...]
 ) -> list[Life]:
-    found: list[Life] = []
+    lives: list[Life] = []
     last: dict[int, int] = {}
-    for at, group in enumerate(fusion.groups):
-        last |= dict.fromkeys(group.reads, at)
-    for at, (group, text) in enumerate(zip(fusion.groups, texts, strict=True)):
-        found += [
-            Life(n, nodes[n].nbytes, at, last[n])
+    for step, group in enumerate(fusion.groups):
+        last |= dict.fromkeys(group.reads, step)
+    for step, (group, text) in enumerate(zip(fusion.groups, texts, strict=True)):
+        lives += [
+            Life(n, nodes[n].nbytes, step, last[n])
             for n in group.roots
             if n in fusion.written and n not in wanted
         ]
-        found += [
-            Life(partial_key(at, k), part.extent * part.dtype.itemsize, at, at)
+        lives += [
+            Life(partial_key(step, k), part.extent * part.dtype.itemsize, step, step)
             for k, part in enumerate(text.partials)
         ]
-    return found
+    return lives

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Read(ToHost):
-    """A result as a new NumPy array; the batch counts it."""
+    """A result as a new NumPy array; the batch counts the download."""
 
     def __init__(self, batch: BatchRun, number: int) -> None:
         super().__init__(batch.there[number])
@@ -27,30 +27,32 @@ class Read(ToHost):
         self._maker = batch.made.get(number)
 
     def try_enqueue(self, submission: Submission, pool: MemoryPool | None) -> bool:
-        maker = self._maker
-        is_open = maker is not None and not maker.done
-        if maker is not None and is_open:
-            if not maker.sequence or maker.stream is not submission.stream:
-                return False  # `steps` orders it
-        elif maker is not None and maker.error is not None:
-            return False  # and raises that
+        producer = self._maker
+        is_pending = producer is not None and not producer.done
+        if producer is not None and is_pending:
+            if not producer.sequence or producer.stream is not submission.stream:
+                return False  # `steps` orders the copy after its producer
+        elif producer is not None and producer.error is not None:
+            return False  # `steps` raises that error
         if not super().try_enqueue(submission, pool):
             return False
-        if maker is not None and is_open and not maker.cannot_fail:
-            submission.depends_on(maker)
+        if producer is not None and is_pending and not producer.cannot_fail:
+            submission.depends_on(producer)
         self._batch.transfers.downloads += 1
         return True
 
     def steps(self, ctx: Context) -> Steps[HostArray]:
         if self._maker is not None:
             ctx.depend(self._maker)
-        found = yield from super().steps(ctx)
-        self._batch.transfers.downloads += bool(found.size)
-        return found
+        array = yield from super().steps(ctx)
+        self._batch.transfers.downloads += bool(array.size)
+        return array
 
 
 class Late(DeviceOp[HostArray]):
-    """A value that was not written when the batch ran: computed from what is there, and read."""
+    """A value that was not written when the batch ran: computed from values on the device, and
+    read.
+    """
 
     def __init__(self, batch: BatchRun, prepared: Prepared, number: int) -> None:
         self._site = call_site(2)
@@ -61,8 +63,8 @@ class Late(DeviceOp[HostArray]):
     def steps(self, ctx: Context) -> Steps[HostArray]:
         batch = self._batch
         batch.check_device(ctx.device)
-        for made in batch.makers(self._prepared.inputs):
-            ctx.depend(made)
+        for producer in batch.makers(self._prepared.inputs):
+            ctx.depend(producer)
         memory = yield from run(ctx, batch, self._prepared)
         new = {n: t for n, t in memory.tensors.items() if n not in batch.there}
         batch.ran(new, ctx.submission)

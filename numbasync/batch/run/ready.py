@@ -1,8 +1,9 @@
-"""Plans on a device on which all is compiled: a batch is enqueued at once, without steps.
+"""Plans on a device on which everything is compiled: a batch is enqueued by one call, without
+steps.
 
-What does not depend on arrays is worked out when a plan has been run for the first time: where each
-kernel finds its arguments, what new tensors are like. All memory of a batch but tensors that it
-uses in place is new, so nobody else knows it, and there is nothing to order.
+The parts that do not depend on arrays are computed when a plan has been run for the first time: the
+arguments of each kernel, and the specs of new tensors. All memory of a batch except the tensors
+that it uses in place is new, so that no other submission accesses it and no order is needed.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from numbasync.tensors.array_spec import contiguous
 if TYPE_CHECKING:
     from numbasync.batch.run.state import BatchRun
 
-MOST_FORMS = 64  # of a plan; a program that reads ever other results starts over
+# per plan; the memo restarts when a program that keeps reading other results exceeds it
+MOST_FORMS = 64
 
 
 class Ready:
@@ -31,14 +33,14 @@ class Ready:
     def of(
         prepared: Prepared, device: Device, works: Sequence[protocols.Work | None]
     ) -> Ready | None:
-        """The plan, by what is launched for each kernel; None if nothing is launched for some, or
-        an array has no elements.
+        """The plan, given the work launched for each kernel; None if some kernel launches nothing,
+        or an array has no elements.
         """
         nodes = (prepared.nodes[n] for n in (*prepared.inputs, *prepared.outputs))
-        found = [work for work in works if work is not None]
-        if not works or len(found) < len(works) or any(node.size == 0 for node in nodes):
+        all_work = [work for work in works if work is not None]
+        if not works or len(all_work) < len(works) or any(node.size == 0 for node in nodes):
             return None
-        return Ready(prepared, device, found)
+        return Ready(prepared, device, all_work)
 
     def __init__(self, prepared: Prepared, device: Device, works: Sequence[protocols.Work]) -> None:
         self._device = device
@@ -49,10 +51,10 @@ class Ready:
             dtype = nodes[n].dtype
             return New(n, contiguous(nodes[n].shape, dtype.type), Line.of(nodes[n].size, dtype))
 
-        # What lies between kernels, and partial results of one.
+        # Buffers between kernels, and partial results of one kernel.
         between = {
-            f"h{n}": Line.of(nodes[n].size, nodes[n].dtype, at)
-            for n, at in offsets.items()
+            f"h{n}": Line.of(nodes[n].size, nodes[n].dtype, start)
+            for n, start in offsets.items()
             if n >= 0
         }
         for group, text in enumerate(texts):
@@ -70,7 +72,7 @@ class Ready:
             inputs=[new(n) for n in prepared.inputs],
             outputs=[new(n) for n in prepared.outputs],
             scratch=scratch,
-            # To make a number of what is of its type already takes a microsecond.
+            # Converting a number that already has its type takes a microsecond.
             constants=[(n, type(argument_value(0, nodes[n].dtype))) for n in sorted(constants)],
             counters="counters" if prepared.counters > 0 else "",
             names=tuple(text.name for text in texts),
@@ -82,16 +84,16 @@ class Ready:
         )
 
     def form(self, batch: BatchRun, reads: tuple[int, ...]) -> Form:
-        """How such a batch is enqueued.
+        """The function that enqueues such a batch.
 
         Args:
             reads: results that are copied back, too.
         """
         key = tuple(batch.there), reads
-        found = self._forms.get(key)
-        if found is None:
-            found = self._forms[key] = Form(self._device, self._parts, key[0], reads)
-        return found
+        form = self._forms.get(key)
+        if form is None:
+            form = self._forms[key] = Form(self._device, self._parts, key[0], reads)
+        return form
 
 
 def _partial(group: int, number: int) -> str:
@@ -99,15 +101,15 @@ def _partial(group: int, number: int) -> str:
 
 
 def _arguments(text: KernelText, group: int) -> list[Any]:
-    """A kernel's arguments: names, as forms have them, and numbers."""
-    found: list[Any] = []
+    """A kernel's arguments: the names that forms use, and numbers."""
+    arguments: list[Any] = []
     for role, value in text.arguments:
         if role in ("read", "write"):
-            found.append(f"h{value}")
+            arguments.append(f"h{value}")
         elif role == "constant":
-            found.append(f"v{value}")
+            arguments.append(f"v{value}")
         elif role == "partial":
-            found.append(_partial(group, value))
+            arguments.append(_partial(group, value))
         else:
-            found.append("counters" if role == "counter" else value)
-    return found
+            arguments.append("counters" if role == "counter" else value)
+    return arguments

@@ -1,9 +1,9 @@
 """Batches as graphs: recorded and allocated once, replayed with new uploads.
 
 A replay is one graph: copies from page-locked memory, the kernels, and copies of the results back
-to page-locked memory. If all arrays are small, it is kernels alone, which read that memory, and
-write results there as well as to the device. The host copies elements in before, and out
-afterwards; so a replay waits until the one before it is through.
+to page-locked memory. If all arrays are small, the graph contains kernels alone, which read that
+memory, and write results there as well as to the device. The host copies elements in before the
+replay, and out afterwards; a replay therefore waits until the previous one is complete.
 """
 
 from __future__ import annotations
@@ -39,41 +39,42 @@ if TYPE_CHECKING:
 
 
 class BatchGraph(Public):
-    """A batch that runs many times. Made by `CommandBatch.graph`.
+    """A batch that runs many times; created by `CommandBatch.graph`.
 
     Attributes:
-        graph: what is replayed.
+        graph: the CUDA graph that is replayed.
     """
 
     def __init__(self, batch: BatchRun, plan: Prepared, stream: Stream) -> None:
         self._batch = batch
         values = batch.recorder.values
         plan, copies = with_copies(plan) if plan.is_small else (plan, {})
-        # Both as plain arrays, which NumPy copies from and to without asking their class.
+        # Inputs and outputs are kept as plain arrays, which NumPy copies without a look at their
+        # class.
         self._inputs: dict[int, HostArray] = {}
-        self._reached: dict[int, Tensor] = {}  # inputs that kernels read where they are
+        self._reached: dict[int, Tensor] = {}  # inputs that kernels read in host memory
         for n in plan.inputs:
             if n not in batch.there and values[n].size:
-                place = pinned(values[n].shape, values[n].dtype, batch.device)
-                place[...] = values[n]
-                values[n] = place
-                self._inputs[n] = np.asarray(place)
+                buffer = pinned(values[n].shape, values[n].dtype, batch.device)
+                buffer[...] = values[n]
+                values[n] = buffer
+                self._inputs[n] = np.asarray(buffer)
                 if copies:
-                    self._reached[n] = batch.there[n] = _tensor_on(batch.device, place)
+                    self._reached[n] = batch.there[n] = _tensor_on(batch.device, buffer)
         outputs = {n: plan.nodes[n] for n in plan.outputs if n not in copies}
-        places = {n: pinned(v.shape, v.dtype, batch.device) for n, v in outputs.items()}
-        self._outputs = {n: np.asarray(place) for n, place in places.items()}
+        buffers = {n: pinned(v.shape, v.dtype, batch.device) for n, v in outputs.items()}
+        self._outputs = {n: np.asarray(buffer) for n, buffer in buffers.items()}
 
         def read(results: Results[Tensor]) -> DeviceOp[Any]:
-            found = results.by_number
-            return zip_ops(*(memcpy(places[n], found[n]) for n in outputs if found[n].size))
+            tensors = results.by_number
+            return zip_ops(*(memcpy(buffers[n], tensors[n]) for n in outputs if tensors[n].size))
 
-        for copied, n in copies.items():
-            batch.there[copied] = _tensor_on(batch.device, places[n])
+        for copy_number, n in copies.items():
+            batch.there[copy_number] = _tensor_on(batch.device, buffers[n])
         op = BatchOp(batch, plan)
         self.graph: CudaGraph[Any] = CudaGraph.capture(stream, op if copies else op.then(read))
-        for copied in copies:  # they are no buffers of the batch
-            del batch.there[copied]
+        for copy_number in copies:  # copies are not buffers of the batch
+            del batch.there[copy_number]
         self._kernels = batch.kernels_launched
         self._downloads = sum(a.size > 0 for a in self._outputs.values())
         batch.captured()
@@ -81,28 +82,31 @@ class BatchGraph(Public):
 
     @property
     def stream(self) -> Stream:
-        """Where it is replayed."""
+        """The stream that replays the graph."""
         return self.graph.stream
 
     def replay(self, uploads: Mapping[BufferId, Any] | None = None) -> DeviceOp[Results[HostArray]]:
-        """An operation that runs the batch again and gives its results as new NumPy arrays:
-        `results[id]`. To be enqueued by one thread at a time.
+        """An operation that runs the batch again and returns its results as new NumPy arrays:
+        `results[id]`. Only one thread at a time may enqueue replays of a graph.
 
         Args:
-            uploads: new elements of inputs, by their ids; the others keep theirs. They are read
-                when the operation is enqueued.
+            uploads: new elements of inputs, by their ids; other inputs keep their elements. The
+                arrays are read when the operation is enqueued.
 
         Raises:
-            ShapeError, DTypeError: now, if an array is not like the one that was recorded.
-            BatchStateError: now, if an id is no upload of this batch that a result needs.
-            OperationError: now, if `uploads` is no mapping of ids.
-            OperationError: when it is enqueued, if the same operation has replayed it before.
+            ShapeError, DTypeError: raised by the call itself, if an array differs from the recorded
+                one.
+            BatchStateError: raised by the call itself, if an id is not an upload of this batch that
+                a result needs.
+            OperationError: raised by the call itself, if `uploads` is not a mapping of ids.
+            OperationError: when the operation is enqueued, if the same operation has replayed the
+                graph before.
         """
         if type(uploads) is not dict and not isinstance(uploads, Mapping | None):
             raise OperationError(
                 f"replay takes arrays by ids, not {type(uploads).__name__}; write {{x: array}}."
             )
-        given: list[tuple[int, HostArray]] = []
+        new_elements: list[tuple[int, HostArray]] = []
         for id, array in (uploads or {}).items():
             number = self._batch.recorder.check(id, "replay").number
             source = host_array(array)
@@ -117,15 +121,17 @@ class BatchGraph(Public):
                 raise ShapeError(f"replay: {id!r} came as an array of shape {source.shape}.")
             if source.dtype != target.dtype:
                 raise DTypeError(f"replay: {id!r} came as an array of {source.dtype}.")
-            given.append((number, source))
-        return _Replay(self, given)
+            new_elements.append((number, source))
+        return _Replay(self, new_elements)
 
     def replay_sync(self, uploads: Mapping[BufferId, Any] | None = None) -> Results[HostArray]:
-        """`replay`, and block until it is done."""
+        """`replay`, blocking until it is done."""
         return self.replay(uploads).sync_on(self.stream)
 
     def enqueue(self, ctx: Context, given: list[tuple[int, HostArray]]) -> Steps[Any]:
-        """Put new elements where the graph copies them from, and launch it."""
+        """Write new elements to the memory from which the graph copies them, and launch the
+        graph.
+        """
         if self._last is ctx.submission:
             raise OperationError(
                 f"{self!r} is replayed twice by one operation: the second replay would wait for "
@@ -134,19 +140,19 @@ class BatchGraph(Public):
             )
         while self._last is not None and not self._last.done:
             yield _Through(self.stream)
-        made = self._copied_out(ctx.submission)  # a recording refuses that: first of all
-        for n, source in self._put(given):  # in order behind who uses them
+        arrays = self._copied_out(ctx.submission)  # comes first, since a recording refuses this
+        for n, source in self._put(given):  # in order, after the submissions that use the tensors
             yield from upload_any(ctx, self._reached[n], source)
         launch = self.graph.launch()
         launch.consume()
         if not ctx.try_enqueue(launch):
             yield from launch.steps(ctx)
-        return self._launched(ctx.submission, made)
+        return self._launched(ctx.submission, arrays)
 
     def enqueue_at_once(
         self, submission: Submission, given: list[tuple[int, HostArray]]
     ) -> Results[HostArray] | None:
-        """`enqueue`, if nothing has to be waited for; None if something has."""
+        """`enqueue` on the fast path; None if the replay would have to wait."""
         if self._last is not None and not self._last.done:
             return None
         if self._put(given):
@@ -156,28 +162,28 @@ class BatchGraph(Public):
         return self._launched(submission, self._copied_out(submission))
 
     def _put(self, given: list[tuple[int, HostArray]]) -> list[tuple[int, HostArray]]:
-        """New elements to where the graph has them from; those that are left, since the device may
-        still read the former ones.
+        """Write new elements to the memory from which the graph reads them. Returns the uploads
+        that were not written, since the device may still read the previous elements.
         """
-        left: list[tuple[int, HostArray]] = []
+        deferred: list[tuple[int, HostArray]] = []
         with self.graph.device.submit_lock:
             for n, source in given:
                 if n in self._reached and is_used(self._reached[n]):
-                    left.append((n, source))
+                    deferred.append((n, source))
                 else:
                     self._inputs[n][...] = source
-        return left
+        return deferred
 
     def _copied_out(self, submission: Submission) -> dict[int, HostArray]:
-        """New arrays, which have the results' elements when the submission is done."""
-        made = {n: np.empty(a.shape, a.dtype) for n, a in self._outputs.items()}
+        """New arrays that receive the results' elements when the submission completes."""
+        arrays = {n: np.empty(a.shape, a.dtype) for n, a in self._outputs.items()}
 
         def copy_out() -> None:
-            for n, array in made.items():
+            for n, array in arrays.items():
                 array[...] = self._outputs[n]
 
         submission.on_complete(copy_out)
-        return made
+        return arrays
 
     def _launched(self, submission: Submission, made: dict[int, HostArray]) -> Results[HostArray]:
         batch = self._batch
@@ -193,13 +199,13 @@ class BatchGraph(Public):
 
 
 def _tensor_on(device: Device, place: HostArray) -> Tensor:
-    """A tensor that lies where an array of page-locked memory does."""
+    """A tensor in the page-locked memory of an array."""
     block = np.asarray(place).reshape(-1).view(np.uint8)
     return reached(device, block, contiguous(place.shape, place.dtype.type))
 
 
 class _Through:
-    """A preparation: the replay before this one is through."""
+    """A prerequisite: the previous replay is complete."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
@@ -223,12 +229,12 @@ class _Replay(DeviceOp[Results[HostArray]]):
         return self._made is not None
 
     def result(self) -> Results[HostArray]:
-        assert self._made is not None  # `try_enqueue` has made it
+        assert self._made is not None  # set by `try_enqueue`
         return self._made
 
     def steps(self, ctx: Context) -> Steps[Results[HostArray]]:
-        found: Results[HostArray] = yield from self._graph.enqueue(ctx, self._given)
-        return found
+        results: Results[HostArray] = yield from self._graph.enqueue(ctx, self._given)
+        return results
 
     def _describe(self) -> str:
         return "replay of a batch"

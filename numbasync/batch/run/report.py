@@ -1,4 +1,6 @@
-"""Plans for people: what became one kernel, what did not and why, as a table and as a picture."""
+"""Plans for people: the kernels and the reasons why there are not fewer, as a table and as a
+picture.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,10 @@ from numbasync.public import Public
 
 
 class BatchPlan(Public):
-    """What a batch does when it runs. `print(b.plan())` shows the table.
+    """The plan of a batch's run. `print(b.plan())` shows the table.
 
     Attributes:
-        prepared: what it tells of.
+        prepared: the plan that is described.
     """
 
     def __init__(self, prepared: Prepared) -> None:
@@ -21,21 +23,21 @@ class BatchPlan(Public):
 
     @property
     def kernels(self) -> tuple[str, ...]:
-        """Names of its kernels, in the order in which they run."""
+        """Names of the batch's kernels, in the order in which they run."""
         return tuple(text.name for text in self.prepared.texts)
 
     @property
     def peak_bytes(self) -> int:
-        """Device memory that the batch takes: inputs, results, and what lies between kernels."""
+        """Device memory that the batch takes: inputs, results, and the buffers between kernels."""
         return self.prepared.peak_bytes
 
     @property
     def naive_bytes(self) -> int:
-        """The same with a buffer for every operation."""
+        """Device memory that the batch would take with a buffer for every operation."""
         return self.prepared.naive_bytes
 
     def source(self, kernel: int | None = None) -> str:
-        """The text of one kernel's module, or of all."""
+        """The source of one kernel's module, or of all."""
         texts = self.prepared.texts
         if kernel is not None:
             if kernel not in range(len(texts)):
@@ -44,21 +46,23 @@ class BatchPlan(Public):
         return "\n\n".join(text.source for text in texts)
 
     def rows(self) -> list[tuple[str, str, str, str, str]]:
-        """For each kernel: its number, form, operations, what it reads and what it writes."""
+        """For each kernel: its number, form, operations, the values that it reads and those that it
+        writes.
+        """
         p = self.prepared
-        found = []
-        for at, group in enumerate(p.fusion.groups):
+        rows = []
+        for index, group in enumerate(p.fusion.groups):
             writes = [n for n in group.roots if n in p.fusion.written]
-            found.append((
-                str(at), form(group), " ".join(self._op(n) for n in sorted(group.inside)),
+            rows.append((
+                str(index), form(group), " ".join(self._op(n) for n in sorted(group.inside)),
                 self._list(group.reads), self._list(writes),
             ))  # fmt: skip
-        return found
+        return rows
 
     def reasons(self) -> list[str]:
-        """Why kernels are not fewer, a sentence each."""
+        """The reasons why there are not fewer kernels, one sentence each."""
         p = self.prepared
-        home = {n: at for at, g in enumerate(p.fusion.groups) for n in g.roots}
+        home = {n: index for index, g in enumerate(p.fusion.groups) for n in g.roots}
         return [
             f"{self._name(a.root)} ({self._op(a.root)}, kernel {home[a.root]}) is not computed in "
             f"kernel {a.group}: {a.why}."
@@ -77,32 +81,32 @@ class BatchPlan(Public):
         return "\n".join([*lines, f"- {memory}."])
 
     def to_dot(self) -> str:
-        """The picture in Graphviz' language: a box around what is one kernel."""
+        """The picture in Graphviz' language: a box around the values of each kernel."""
         p = self.prepared
         lines = ["digraph batch {", "  rankdir=TB;", "  node [shape=box, fontname=monospace];"]
         lines += [
             f'  n{n} [label="{self._name(n)}\\n{self._kind(n)}", shape=ellipse];' for n in p.inputs
         ]
         drawn: set[tuple[str, str]] = set()
-        for at, group in enumerate(p.fusion.groups):
-            lines.append(f"  subgraph cluster_{at} {{")
-            lines.append(f'    label="kernel {at}: {form(group)}"; style=rounded;')
+        for index, group in enumerate(p.fusion.groups):
+            lines.append(f"  subgraph cluster_{index} {{")
+            lines.append(f'    label="kernel {index}: {form(group)}"; style=rounded;')
             for n in sorted(group.inside):
                 wanted = ", peripheries=2" if n in p.wanted else ""
                 label = f"{self._op(n)}\\n{self._kind(n)}"
-                lines.append(f'    {self._box(n, at)} [label="{label}"{wanted}];')
+                lines.append(f'    {self._box(n, index)} [label="{label}"{wanted}];')
             lines.append("  }")
             for n in sorted(group.inside):
                 for i in p.nodes[n].inputs:
                     if p.nodes[i].op != CONSTANT:
-                        drawn.add((self._from(i, at), self._box(n, at)))
+                        drawn.add((self._from(i, index), self._box(n, index)))
         lines += [f"  {a} -> {b};" for a, b in sorted(drawn)]
         return "\n".join([*lines, "}"])
 
     # --- how ---
 
     def _box(self, n: int, at: int) -> str:
-        """A value may be computed by several kernels: a box in each."""
+        """The box of a value in a kernel; a value computed by several kernels has a box in each."""
         return f"n{n}_{at}"
 
     def _from(self, n: int, at: int) -> str:

@@ -1,7 +1,7 @@
 """Running a batch: one operation that compiles, allocates, uploads and launches, in this order.
 
-Nothing is enqueued before every kernel is compiled, so what cannot be compiled changes nothing. All
-memory is allocated at once (`Memory`), and every launch is an operation on memory that is there.
+Nothing is enqueued before every kernel is compiled, so a compilation error leaves no effects. All
+memory is allocated up front (`Memory`), and every launch is an operation on allocated memory.
 """
 
 from __future__ import annotations
@@ -44,15 +44,16 @@ from numbasync.tensors.tensor import Tensor
 if TYPE_CHECKING:
     from numbasync.batch.run.state import BatchRun
 
-_CHOICE = "NUMBASYNC_CPU_ENGINE"  # named where the program chose not to compile
+# named in an engine's reason where the program chose not to compile
+_CHOICE = "NUMBASYNC_CPU_ENGINE"
 T = TypeVar("T")
 
 
 class Results(Mapping[BufferId, T]):
-    """What a batch's operation gives: its results, by id. Of a batch tensors, of a replay arrays.
+    """The results of a batch's operation, by id: tensors for a batch, arrays for a replay.
 
     Attributes:
-        by_number: the same by the ids' numbers.
+        by_number: the same results by the ids' numbers.
     """
 
     def __init__(self, found: Mapping[int, T], batch: BatchRun) -> None:
@@ -73,7 +74,7 @@ class Results(Mapping[BufferId, T]):
 
     @property
     def all(self) -> tuple[T, ...]:
-        """In the order in which they were recorded."""
+        """The results, in the order in which they were recorded."""
         return tuple(self.by_number.values())
 
     def __repr__(self) -> str:
@@ -99,14 +100,14 @@ class Memory:
         self.counters: Tensor | None = None
 
     def allocate(self, ctx: Context, held: Mapping[int, Tensor]) -> Steps[None]:
-        """Take what is needed, but for the tensors of `held`, which are there: inputs, and what a
-        graph writes for the host.
+        """Allocate the memory of the run, except for the tensors in `held`, which exist: inputs,
+        and results that a graph writes for the host.
         """
         plan = self.prepared
         for n in plan.inputs:
             tensor = held.get(n)
             if tensor is None:
-                continue  # `upload` makes it
+                continue  # `upload` allocates it
             self.tensors[n] = tensor
             if not tensor.is_contiguous:
                 packed = Tensor.allocate(ctx, tensor.shape, tensor.dtype)
@@ -118,7 +119,7 @@ class Memory:
                 self._keep(n, held[n])
             else:
                 self._own(ctx, n)
-        if plan.arena.offsets:  # also of buffers without elements: they are passed to kernels
+        if plan.arena.offsets:  # also for buffers without elements, which are passed to kernels
             self._scratch = ctx.alloc(plan.arena.nbytes)
         for n, offset in plan.arena.offsets.items():
             if n >= 0:
@@ -129,12 +130,12 @@ class Memory:
             yield from fill(ctx, self.counters, np.uint32(0))
 
     def upload(self, ctx: Context, n: int, array: HostArray) -> Steps[None]:
-        """An input with the elements of a host array; at once, if it is small."""
+        """Upload a host array as an input; on the fast path if it is small."""
         node = self.prepared.nodes[n]
-        made = FromHost(contiguous(node.shape, node.dtype.type), array)
-        made.consume()
-        if made.has_fast_path and ctx.try_enqueue(made):
-            self._keep(n, made.result())
+        upload = FromHost(contiguous(node.shape, node.dtype.type), array)
+        upload.consume()
+        if upload.has_fast_path and ctx.try_enqueue(upload):
+            self._keep(n, upload.result())
             return
         self._own(ctx, n)
         if array.size:
@@ -142,19 +143,19 @@ class Memory:
 
     def _own(self, ctx: Context, n: int) -> None:
         node = self.prepared.nodes[n]
-        kind = contiguous(node.shape, node.dtype.type)
-        self._keep(n, Tensor.of(ctx.device, ctx.alloc(kind.nbytes), kind))
+        spec = contiguous(node.shape, node.dtype.type)
+        self._keep(n, Tensor.of(ctx.device, ctx.alloc(spec.nbytes), spec))
 
     def _keep(self, n: int, tensor: Tensor) -> None:
         node, device = self.prepared.nodes[n], tensor.device
-        assert device is not None  # it has memory
+        assert device is not None  # the tensor has memory
         flat = contiguous((node.size,), node.dtype.type)
         self.tensors[n] = tensor
         self.flat[n] = Tensor.of(device, tensor.storage, flat)
 
     def _at(self, ctx: Context, offset: int, count: int, dtype: np.dtype[Any]) -> Tensor:
-        at = Layout(offset, (count,), (dtype.itemsize,))
-        return Tensor(ctx.device, self._scratch, at, dtype)
+        layout = Layout(offset, (count,), (dtype.itemsize,))
+        return Tensor(ctx.device, self._scratch, layout, dtype)
 
     def launch(
         self, ctx: Context, group: int, kernel: Launcher, values: Mapping[int, Any]
@@ -162,19 +163,19 @@ class Memory:
         """One kernel of the batch as an operation on this memory."""
         plan = self.prepared
         text = plan.texts[group]
-        given: list[Any] = []
+        arguments: list[Any] = []
         for role, value in text.arguments:
             if role in ("read", "write"):
-                given.append(self.flat[value])
+                arguments.append(self.flat[value])
             elif role == "constant":
-                given.append(argument_value(values[value], plan.nodes[value].dtype))
+                arguments.append(argument_value(values[value], plan.nodes[value].dtype))
             elif role == "partial":
                 part = text.partials[value]
                 offset = plan.arena.offsets[partial_key(group, value)]
-                given.append(self._at(ctx, offset, part.extent, part.dtype))
+                arguments.append(self._at(ctx, offset, part.extent, part.dtype))
             else:
-                given.append(self.counters if role == "counter" else value)
-        return kernel[text.grid, text.block](*given)
+                arguments.append(self.counters if role == "counter" else value)
+        return kernel[text.grid, text.block](*arguments)
 
 
 # --- kernels ------------------------------------------------------------------------
@@ -182,37 +183,37 @@ class Memory:
 
 def kernels(prepared: Prepared, ctx: Context) -> Steps[list[Launcher]]:
     """Every kernel of the plan, compiled for the device."""
-    found: list[Launcher] = []
+    loaded: list[Launcher] = []
     for text in prepared.texts:
         kernel = kernel_files.find(text)
         if kernel is None:
-            with _naming(text):
+            with _attributed(text):
                 yield kernel_files.loading(text)
             kernel = kernel_files.find(text)
             if kernel is None:
                 raise InternalError(f"kernel {text.name} was loaded and is not there")
-        found.append(kernel)
+        loaded.append(kernel)
     if ctx.device not in prepared.compiled:
-        for text, kernel in zip(prepared.texts, found, strict=True):
+        for text, kernel in zip(prepared.texts, loaded, strict=True):
             yield from _compile(prepared, text, kernel, ctx)
         prepared.compiled.add(ctx.device)
-    return found
+    return loaded
 
 
 def _compile(prepared: Prepared, text: KernelText, kernel: Launcher, ctx: Context) -> Steps[None]:
-    """Compile for arguments as they will come."""
-    given: list[Any] = []
+    """Compile a kernel for the argument types of its launches."""
+    arguments: list[Any] = []
     for role, value in text.arguments:
         if role in ("read", "write"):
-            given.append(_meta(prepared.nodes[value].dtype))
+            arguments.append(_meta(prepared.nodes[value].dtype))
         elif role == "constant":
-            given.append(argument_value(0, prepared.nodes[value].dtype))
+            arguments.append(argument_value(0, prepared.nodes[value].dtype))
         elif role == "partial":
-            given.append(_meta(text.partials[value].dtype))
+            arguments.append(_meta(text.partials[value].dtype))
         else:
-            given.append(_meta(COUNTER) if role == "counter" else value)
-    with _naming(text):
-        compiling = Compile(kernel, tuple(given))
+            arguments.append(_meta(COUNTER) if role == "counter" else value)
+    with _attributed(text):
+        compiling = Compile(kernel, tuple(arguments))
         compiling.consume()
         yield from compiling.steps(ctx)
     engine = kernel.cpu_engine()
@@ -221,8 +222,8 @@ def _compile(prepared: Prepared, text: KernelText, kernel: Launcher, ctx: Contex
 
 
 @contextmanager
-def _naming(text: KernelText) -> Iterator[None]:
-    """Say of what a kernel with functions of the program fails with whose fault it is."""
+def _attributed(text: KernelText) -> Iterator[None]:
+    """Attribute compilation errors of a kernel with functions of the program to these functions."""
     try:
         yield
     except (LauncherError, KernelCompileError, UnsupportedKernelError) as error:
@@ -232,8 +233,8 @@ def _naming(text: KernelText) -> Iterator[None]:
 
 
 def _not_compiled(text: KernelText, why: str) -> NumbasyncError:
-    """A kernel of ours compiles; so what does not is one of the program's functions, unless the
-    program chose not to compile.
+    """The error of a kernel that does not compile. Generated code compiles, so the error is in one
+    of the program's functions, unless the program chose not to compile.
     """
     names = ", ".join(function.name for _, function in text.functions)
     if _CHOICE in why:
@@ -245,19 +246,19 @@ def _not_compiled(text: KernelText, why: str) -> NumbasyncError:
 
 
 def _meta(dtype: np.dtype[Any]) -> Tensor:
-    """A tensor without memory, that describes an argument."""
-    kind = contiguous((2,), dtype.type)  # of 1 element, every order is one
-    return Tensor(None, None, kind.at, kind.dtype)
+    """A tensor without memory that describes an argument."""
+    spec = contiguous((2,), dtype.type)  # with 1 element, every order would be contiguous
+    return Tensor(None, None, spec.at, spec.dtype)
 
 
 # --- operations -----------------------------------------------------------------------
 
 
 class Run(DeviceOp[T]):
-    """A batch, run once, and what is read by the same submission."""
+    """A batch, run once, and the results that the same submission reads."""
 
     has_fast_path = True
-    _read: Any = None  # by what was enqueued at once
+    _read: Any = None  # set by the fast path
 
     def __init__(self, batch: BatchRun, prepared: Prepared, reads: tuple[int, ...] = ()) -> None:
         self._site = call_site(2)
@@ -272,18 +273,18 @@ class Run(DeviceOp[T]):
             return False
         try:
             form, pool = ready.form(batch, self._reads), pool or device.pool
-            found = form.enqueue(batch, submission, pool)
+            enqueued = form.enqueue(batch, submission, pool)
         except BaseException as error:
             batch.failed(error)
             raise
-        if found is None:
+        if enqueued is None:
             return False
-        made, self._read = found
-        batch.ran_fast(form, made, submission, pool)
+        new_memory, self._read = enqueued
+        batch.ran_fast(form, new_memory, submission, pool)
         return True
 
     def run(self, ctx: Context) -> Steps[Memory]:
-        """Run it step by step."""
+        """Run the batch step by step."""
         batch = self._batch
         try:
             batch.check_device(ctx.device)
@@ -299,7 +300,7 @@ class Run(DeviceOp[T]):
 
 
 class BatchOp(Run[Results[Tensor]]):
-    """A batch, run once. Gives its results."""
+    """A batch, run once. Returns its results."""
 
     def result(self) -> Results[Tensor]:
         return self._results(self._batch.there)
@@ -313,30 +314,30 @@ class BatchOp(Run[Results[Tensor]]):
 
 
 def run(ctx: Context, batch: BatchRun, plan: Prepared) -> Steps[Memory]:
-    """Enqueue what is planned: uploads of what is not on the device yet, and the kernels."""
-    found = yield from kernels(plan, ctx)
-    values, there = batch.recorder.values, batch.there
-    arrays: dict[int, HostArray] = {n: values[n] for n in plan.inputs if n not in there}
+    """Enqueue a plan: uploads of the inputs that are not on the device yet, and the kernels."""
+    loaded = yield from kernels(plan, ctx)
+    values, tensors = batch.recorder.values, batch.there
+    arrays: dict[int, HostArray] = {n: values[n] for n in plan.inputs if n not in tensors}
     if ctx.admission is not None:
         staged = sum(held(ctx.device, a.nbytes) for a in arrays.values())
         yield from ctx.room(plan.peak_bytes + staged)
     memory = Memory(plan)
-    yield from memory.allocate(ctx, there)
+    yield from memory.allocate(ctx, tensors)
     for n, array in arrays.items():
         yield from memory.upload(ctx, n, array)
         batch.transfers.uploads += bool(array.size)
     works: list[protocols.Work | None] = []
-    for at, kernel in enumerate(found):
-        if plan.texts[at].grid == 0:
+    for group, kernel in enumerate(loaded):
+        if plan.texts[group].grid == 0:
             works.append(None)
             continue
-        launch = memory.launch(ctx, at, kernel, values)
+        launch = memory.launch(ctx, group, kernel, values)
         launch.consume()
         if not (launch.has_fast_path and ctx.try_enqueue(launch)):
             yield from launch.steps(ctx)
         batch.kernels_launched += 1
-        known = launch.plan_on(ctx.device.backend)
-        works.append(None if known is None else known.work)
+        plan_of_launch = launch.plan_on(ctx.device.backend)
+        works.append(None if plan_of_launch is None else plan_of_launch.work)
     if ctx.device not in plan.ready:
         plan.ready[ctx.device] = Ready.of(plan, ctx.device, works)
     return memory

@@ -1,4 +1,4 @@
-"""What of a batch is on its device, and who has enqueued it."""
+"""The state of a batch's run: its tensors on the device, and the submissions that produced them."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from numbasync.ops.reentrancy import unlocked
 from numbasync.tensors.pinned import HostBuffer
 from numbasync.tensors.tensor import Tensor
 
-# Reentrant: a finaliser may look at another batch inside of it.
+# Reentrant: a finaliser may access another batch's tensors while this thread holds the lock.
 _making = threading.RLock()
 
 
 @in_child
 def _after_fork() -> None:
-    """A thread that the child does not have may have held it."""
+    """Replace the lock in a forked child: a thread that does not exist there may have held it."""
     global _making
     _making = threading.RLock()
 
@@ -42,7 +42,7 @@ class Transfers:
 
 
 class Unmade(Protocol):
-    """What makes the tensors of work that was enqueued at once, when somebody asks for one."""
+    """Creates, on first access, the tensors of a run that was enqueued on the fast path."""
 
     def tensors(
         self, made: Any, there: Mapping[int, Tensor], submission: Submission
@@ -50,7 +50,7 @@ class Unmade(Protocol):
 
 
 class Captured:
-    """The tensors of a graph: its tensors are there, and stay."""
+    """The tensors of a graph: these exist already, and persist."""
 
     @staticmethod
     def tensors(
@@ -60,10 +60,10 @@ class Captured:
 
 
 class BatchRun:
-    """What running a batch has come to: its device, its tensors, its state and what it counts.
+    """The run state of a batch: its device, tensors, status and counts.
 
-    Tensors of what was enqueued at once are made when somebody asks for one: who reads all that he
-    wants by the same submission asks for none.
+    The tensors of a run on the fast path are created on first access: a program that reads all its
+    results by the same submission needs none.
     """
 
     recorder: Recorder
@@ -76,7 +76,7 @@ class BatchRun:
     _there: dict[int, Tensor]
     _made: dict[int, Submission]
     _unmade: tuple[Unmade, Any, Submission] | None = None
-    _pool: MemoryPool | None = None  # of what was enqueued at once
+    _pool: MemoryPool | None = None  # of a run on the fast path
 
     @property
     def there(self) -> dict[int, Tensor]:
@@ -87,45 +87,47 @@ class BatchRun:
 
     @property
     def made(self) -> dict[int, Submission]:
-        """Who enqueued what has them, or has used them."""
+        """The submissions that produced or used the tensors, by node."""
         if self._unmade is not None:
             self._make()
         return self._made
 
     def _make(self) -> None:
         with _making:
-            if self._unmade is None:  # another thread was here
+            if self._unmade is None:  # another thread has created the tensors
                 return
-            form, made, submission = self._unmade
-            self._add(form.tensors(made, self._there, submission), submission)
+            form, new_memory, submission = self._unmade
+            self._add(form.tensors(new_memory, self._there, submission), submission)
             self._unmade = None
 
     def ran_fast(
         self, form: Unmade, made: tuple[Any, ...], submission: Submission, pool: MemoryPool
     ) -> None:
-        """Work of it is enqueued; what a form has made, in memory of that pool."""
+        """Record a run that was enqueued on the fast path, with the values that a form returned, in
+        memory of `pool`.
+        """
         self._unmade, self._pool = (form, made, submission), pool
         self._state = "executed"
 
     def own(self, number: int) -> Tensor:
-        """A tensor for the program. Of what lies with the host, and of uploads of graphs, which the
-        next replay overwrites, a copy, made now.
+        """A tensor for the program. For an array in host memory, and for an upload of a graph,
+        which the next replay overwrites, the tensor is a copy, made by this call.
         """
-        found = self.there[number]
+        tensor = self.there[number]
         uploaded = isinstance(self.recorder.values.get(number), HostBuffer)  # of a graph
-        if not uploaded and not isinstance(found.storage.pool, HostMapped):
-            return found
-        maker = self._made[number]
-        maker.stream.advance()
-        # Behind what has been done, it need not wait for what its stream does meanwhile.
-        stream = maker.stream
-        if maker.done:
+        if not uploaded and not isinstance(tensor.storage.pool, HostMapped):
+            return tensor
+        producer = self._made[number]
+        producer.stream.advance()
+        # After a completed submission, the copy need not wait for later work on its stream.
+        stream = producer.stream
+        if producer.done:
             stream = stream.device.new_stream()
             stream.is_internal = True
-        with unlocked():  # it may be asked for in a closure
-            copied: Tensor = submitting.enqueued(found.dup(), stream, self._pool)[1]
+        with unlocked():  # a closure may call this method
+            copied: Tensor = submitting.enqueued(tensor.dup(), stream, self._pool)[1]
         with _making:
-            if self._there.get(number) is found:
+            if self._there.get(number) is tensor:
                 self._there[number] = copied
             return self._there.get(number, copied)
 
@@ -134,12 +136,12 @@ class BatchRun:
         self._made |= dict.fromkeys(tensors, submission)
 
     def makers(self, numbers: Iterable[int]) -> list[Submission]:
-        """Who has enqueued what these buffers hold."""
-        made = self.made
-        return list({made[n]: None for n in numbers if n in made})
+        """The submissions that produced the contents of these buffers."""
+        submissions = self.made
+        return list({submissions[n]: None for n in numbers if n in submissions})
 
     def absent(self, number: int) -> str:
-        """Why a value of the batch was not written, and what to write instead."""
+        """The message that a value of the batch was not written, and the remedy."""
         if self.recorder.nodes[number].op == CONSTANT:
             return f"{self.recorder.label}: it is a number.\nWrite: await b.read(id)"
         return (
@@ -149,7 +151,7 @@ class BatchRun:
         )
 
     def check_device(self, device: Device) -> None:
-        """Raises DeviceMismatchError if it is not the batch's."""
+        """Raises DeviceMismatchError if the device is not the batch's."""
         if device is not self.device:
             raise DeviceMismatchError(
                 f"{self.recorder.label} is for {self.device.label}, but runs on {device.label}.\n"
@@ -157,22 +159,26 @@ class BatchRun:
             )
 
     def ran(self, tensors: Mapping[int, Tensor], submission: Submission) -> None:
-        """Work of it is enqueued, by `submission`; the tensors of inputs and results."""
+        """Record a run that `submission` has enqueued, with the tensors of its inputs and
+        results.
+        """
         self._add(tensors, submission)
         self._state = "executed"
 
     def captured(self) -> None:
-        """It was recorded as a graph: nothing has been computed yet, and nothing counts."""
+        """Record the capture as a graph: nothing has been computed yet, so the counts restart."""
         self._state = CAPTURED
         self._captured = dict(self.there)
         self.transfers, self.kernels_launched = Transfers(), 0
 
     def replayed(self, submission: Submission) -> None:
-        """Its tensors have new elements; what was computed from the old ones is forgotten."""
+        """Record a replay: the tensors have new elements, and values computed from the old ones are
+        dropped.
+        """
         self._there = {}
         self._unmade = Captured(), self._captured, submission
         self._state = "executed"
 
     def failed(self, error: BaseException) -> None:
-        """It could not be enqueued."""
+        """Record that the run could not be enqueued."""
         self._state, self._error = "failed", error
