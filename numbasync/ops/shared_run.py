@@ -1,4 +1,4 @@
-"""Running something once for many: a lock, one producer, one error for all."""
+"""One run of an operation for many consumers: one producer, one value or one error for all."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ Steps = Generator[Prerequisite, None, T]
 
 
 class SharedRun(Generic[T]):
-    """Steps that are taken once; everyone who asks gets the value, or the error.
+    """The steps of an operation, run once; every consumer gets the value, or the error.
 
-    Whoever asks first takes them, on its own stream. Those who ask on another stream are
-    ordered after it, and fail if it fails there.
+    The first consumer runs the steps, on its own stream. Consumers on other streams are ordered
+    after that run, and fail if its work fails on the device.
     """
 
     def __init__(self, steps: Callable[[Context], Steps[T]], label: str) -> None:
@@ -37,15 +37,15 @@ class SharedRun(Generic[T]):
         self._error: BaseException | None = None
         self._trace: TracebackType | None = None
         self._producer: Submission | None = None
-        self._left: _Begun[T] | None = None  # begun, and taken by nobody
+        self._left: _Begun[T] | None = None  # started steps that no consumer is running now
 
     @property
     def begun(self) -> bool:
-        """Whether anyone has asked."""
+        """Whether a consumer has started the run."""
         return self._turn is not None
 
     def __reduce__(self) -> Recipe:
-        """Of the steps of an operation that nobody has asked for."""
+        """Pickle a run that has not started, as its operation and label."""
         steps: Any = self._steps  # a bound method
         if steps is None:
             raise AlreadySubmittedError(
@@ -55,18 +55,18 @@ class SharedRun(Generic[T]):
         return _once, (packed(steps.__self__), self._label)
 
     def steps(self, ctx: Context) -> Steps[T]:
-        """The value, on whatever stream `ctx` is; taken now if nobody has asked before."""
-        made = (
+        """The value, ordered on the stream of `ctx`; the first consumer runs the steps."""
+        event = (
             self._turn or OneShotEvent()
-        )  # not inside the lock: a finaliser that runs may come here
+        )  # created outside the lock, because allocating may run a finaliser that takes the lock
         with self._lock:
             steps, self._steps = self._steps, None
             if self._turn is None:
-                self._turn = made
+                self._turn = event
             turn = self._turn
         if steps is not None:
             inner = ctx.part(self._label)
-            inner.suspend()  # it may be, and then only its own steps hold it
+            inner.suspend()  # the run may pause, and then only its own steps hold `inner`
             yield from self._take(_Begun(steps(inner), inner), ctx, turn)
         while not (turn := self._turn).is_settled or self._left is not None:
             left = self._take_over(turn)
@@ -85,29 +85,29 @@ class SharedRun(Generic[T]):
         return value
 
     def _take_over(self, turn: OneShotEvent) -> _Begun[T] | None:
-        """The steps that nobody takes any more, and a new turn for those who wait meanwhile."""
-        made = OneShotEvent()
+        """Claim abandoned steps, and set a new event for the consumers that wait meanwhile."""
+        event = OneShotEvent()
         with self._lock:
             left, self._left = self._left, None
             if left is not None:
-                self._turn = made
+                self._turn = event
             return left
 
     def _wait(self, ctx: Context, turn: OneShotEvent) -> Steps[None]:
-        """Wait until whoever takes the steps is through, or leaves them to others."""
-        whole = ctx.root
-        whole.waits_for = self
+        """Wait until the running consumer has finished the steps, or has abandoned them."""
+        root = ctx.root
+        root.waits_for = self
         try:
             self._check_cycle(ctx)
-            while not turn.is_settled:  # who waits may look up before it is
-                submission_queue.drain_orphaned()  # whoever takes them may stand there
+            while not turn.is_settled:  # a wait for `turn` may end before the event is set
+                submission_queue.drain_orphaned()  # the running consumer may be queued there
                 if not turn.is_settled:
                     yield turn
         finally:
-            whole.waits_for = None
+            root.waits_for = None
 
     def _forget(self) -> None:
-        """It was recorded, and will never run: nobody writes what its value holds."""
+        """Replace the value by an error: the run was only recorded, and will never execute."""
         self._value = None
         self._error = StateError(
             f"{self._label} was part of a graph that was not captured, and has not run.\n"
@@ -115,39 +115,39 @@ class SharedRun(Generic[T]):
         )
 
     def _check_cycle(self, ctx: Context) -> None:
-        """Refuse to wait for something that waits for `ctx`, on whatever threads they are.
+        """Refuse to wait for a run that waits for `ctx`, on whatever threads.
 
-        Each notes what it waits for before it looks, so of those in a cycle the last one sees it.
+        Every consumer sets `waits_for` before it checks, so the last one in a cycle detects it.
         """
-        once: SharedRun[Any] | None = self
-        while once is not None:
-            runner = once._runner
+        run: SharedRun[Any] | None = self
+        while run is not None:
+            runner = run._runner
             if runner is None:
                 return
             if ctx.is_descendant_of(runner):
-                also = "" if once is self else f", by way of {once._label}"
+                also = "" if run is self else f", by way of {run._label}"
                 raise ReentrancyError(
                     f"{self._label} is part of itself: it was used by its own closure{also}."
                 )
-            once = runner.root.waits_for
+            run = runner.root.waits_for
 
     def _take(self, begun: _Begun[T], ctx: Context, turn: OneShotEvent) -> Steps[None]:
-        # A submission of its own: what its runner does besides, and how that ends, is none of
-        # the others' business.
+        # `inner` has its own submission: the other work and errors of the consumer that runs the
+        # steps must not reach the other consumers.
         inner = self._runner = begun.ctx
         inner.parent = ctx
         failed: BaseException | None = None
         try:
             while True:
                 if begun.need is None:
-                    steps = begun.steps  # here: nested ones are frames enough
+                    steps = begun.steps  # advanced inline: nested runs need enough frames already
                     begun.need = next(steps) if failed is None else steps.throw(failed)
                 failed = None
                 try:
                     yield begun.need
                 except GeneratorExit:
-                    # Whoever runs it is withdrawn. Others may need the value, now or later;
-                    # until then nobody waits behind it for room.
+                    # The running consumer is withdrawn. Other consumers may need the value, now or
+                    # later; until then the abandoned steps must not hold a place for capacity.
                     if isinstance(begun.need, Capacity):
                         begun.need.taken()
                     inner.parent, self._left = None, begun
@@ -162,14 +162,14 @@ class SharedRun(Generic[T]):
         except GeneratorExit:
             raise
         except Exception as error:
-            # Without this frame, which would hold us, who hold the error.
+            # The traceback drops this frame, which holds `self`, which holds the error.
             trace = error.__traceback__
             self._trace = None if trace is None else trace.tb_next
             self._error = error.with_traceback(self._trace)
             del trace
             self._producer = inner.close()
         except BaseException as stop:
-            # What it has enqueued is kept by the end of `inner`: this may be a finaliser.
+            # This may be a finaliser: `inner` keeps the enqueued work's objects when it ends.
             self._error = StateError(f"whoever ran {self._label} was stopped: {stop!r}")
             raise
         finally:
@@ -179,12 +179,12 @@ class SharedRun(Generic[T]):
 
 
 class _Begun(Generic[T]):
-    """Steps that need not end with the operation that takes them.
+    """Started steps, which may outlive the consumer that runs them.
 
     Attributes:
-        steps: what they are.
-        ctx: where they are run.
-        need: what they wait for.
+        steps: the generator.
+        ctx: the context of the run.
+        need: the pending prerequisite, if any.
     """
 
     def __init__(self, steps: Steps[T], ctx: Context) -> None:
