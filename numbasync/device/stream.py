@@ -115,12 +115,12 @@ class Stream(Progress, Public):
         Raises:
             DeviceMismatchError: the device is a CPU device, for which Numba has no streams.
         """
-        known = None if self._numba is None else self._numba()
-        if known is None:
-            known = self.backend.numba_stream()
-            known.numbasync = self  # keeps this stream, so that its queue is not recycled
-            self._numba = weakref.ref(known)
-        return known
+        numba_stream = None if self._numba is None else self._numba()
+        if numba_stream is None:
+            numba_stream = self.backend.numba_stream()
+            numba_stream.numbasync = self  # keeps this stream, so that its queue is not recycled
+            self._numba = weakref.ref(numba_stream)
+        return numba_stream
 
     def next_stream(self) -> Stream:
         """This stream: a stream is a scheduling policy that always picks itself, so that

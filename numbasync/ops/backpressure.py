@@ -288,8 +288,8 @@ class Capacity:
             bounds.waiting.pop(id(self), None)
 
     def _fits(self, limits: tuple[Bounds, ...]) -> bool:
-        mine = self._submission.nbytes
-        return all(bounds.has_room(self._nbytes, mine) for bounds in limits)
+        held_bytes = self._submission.nbytes
+        return all(bounds.has_room(self._nbytes, held_bytes) for bounds in limits)
 
     def _is_behind(self, limits: tuple[Bounds, ...]) -> bool:
         """Whether a waiter of higher rank, under one of the same limits, could go now."""

@@ -223,7 +223,7 @@ class Context(Public):
         """
         if storage.pool.device is not self.device.backend:
             self._check_device(storage)
-        me, writer = self.submission, storage.writer
+        submission, writer = self.submission, storage.writer
         # The first checks of `after`, repeated here to avoid most calls.
         if writer is not None and not writer.done and writer.stream is not self.stream:
             self.after(writer, storage if name is None else name)
@@ -231,9 +231,9 @@ class Context(Public):
             self._after_linked(storage, readers=False)
         if storage.attached_graphs is not None:
             storage.invalidate_graphs()
-        if access.record_read(storage, me):
+        if access.record_read(storage, submission):
             self._used = True
-            me.retain(storage)
+            submission.retain(storage)
 
     def write(self, storage: Storage, name: object = None) -> None:
         """Record a write of `storage`: order it after the last writer and all readers.
@@ -243,12 +243,12 @@ class Context(Public):
         """
         if storage.pool.device is not self.device.backend:
             self._check_device(storage)
-        me, writer = self.submission, storage.writer
+        submission, writer = self.submission, storage.writer
         self._used = True
-        if writer is not me:
+        if writer is not submission:
             if writer is not None and not writer.done and writer.stream is not self.stream:
                 self.after(writer, storage if name is None else name)
-            me.retain(storage)
+            submission.retain(storage)
         if storage.readers:
             for reader in list(storage.readers.values()):
                 self.after(reader, storage if name is None else name)
@@ -256,7 +256,7 @@ class Context(Public):
             self._after_linked(storage, readers=True)
         if storage.attached_graphs is not None:
             storage.invalidate_graphs()
-        access.record_write(storage, me)
+        access.record_write(storage, submission)
 
     def _after_linked(self, storage: Storage, readers: bool) -> None:
         """Order after the users of storages that overlap `storage`, which have own records."""
@@ -275,10 +275,10 @@ class Context(Public):
             shared: the storage or tensor that both use, if that is the reason; strict ordering
                 then raises, unless `other` is on an internal stream.
         """
-        me = self.submission
+        submission = self.submission
         if other is not None:
             other = other.latest  # for a graph: the submission of its last launch
-        if other is None or other is me or other.done or other.stream is self.stream:
+        if other is None or other is submission or other.done or other.stream is self.stream:
             return
         number = other.sequence
         if number and (
@@ -294,8 +294,8 @@ class Context(Public):
                 return
         if shared is not None and is_strict() and not other.stream.is_internal:
             raise AccessConflictError(
-                f"{me.name} on {self.stream!r} and {other.name} on {other.stream!r} both use "
-                f"{shared!r}, and at least one writes it.\n"
+                f"{submission.name} on {self.stream!r} and {other.name} on {other.stream!r} "
+                f"both use {shared!r}, and at least one writes it.\n"
                 "Await the first, chain them with then(), or run them on one stream; "
                 "na.set_ordering('auto') does it for you."
             )

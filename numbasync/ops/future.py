@@ -122,7 +122,7 @@ class DeviceFuture(Submitting[T], Public):
             reactor.current()  # raises without a loop, before anything is submitted
             if self._state is State.IDLE:
                 self.start(awaited=True)
-            while (turn := self._starting_turn()) is not None:
+            while (event := self._starting_turn()) is not None:
                 queue = self._line
                 elsewhere = self._stands_elsewhere()
                 self._count(1, elsewhere)
@@ -130,7 +130,7 @@ class DeviceFuture(Submitting[T], Public):
                     if queue is not None and queue.is_orphaned:
                         queue.drain()
                     else:
-                        yield from turn.future()
+                        yield from event.future()
                 except BaseException:
                     self.wait_no_more(elsewhere)
                     raise
@@ -152,7 +152,7 @@ class DeviceFuture(Submitting[T], Public):
             return self._result()
         finally:
             # As in `_enqueue`: the traceback of an error holds this frame.
-            submission = turn = queue = None
+            submission = event = queue = None
             landing = None  # type: ignore[assignment]
             self = None  # type: ignore[assignment]
 
@@ -189,12 +189,12 @@ class DeviceFuture(Submitting[T], Public):
         try:
             self.start()
             submission_queue.drain()
-            while (turn := self._starting_turn()) is not None:
+            while (event := self._starting_turn()) is not None:
                 queue = self._line
                 if queue is not None and queue.may_be_finished_here and not queue.submits_here:
                     queue.drain()
                 else:
-                    turn.run()  # another thread is submitting the operation
+                    event.run()  # another thread is submitting the operation
         except BaseException:
             self.wait_no_more(elsewhere=True)
             raise

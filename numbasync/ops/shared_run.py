@@ -56,24 +56,24 @@ class SharedRun(Generic[T]):
 
     def steps(self, ctx: Context) -> Steps[T]:
         """The value, ordered on the stream of `ctx`; the first consumer runs the steps."""
-        event = (
+        new_event = (
             self._turn or OneShotEvent()
         )  # created outside the lock, because allocating may run a finaliser that takes the lock
         with self._lock:
             steps, self._steps = self._steps, None
             if self._turn is None:
-                self._turn = event
-            turn = self._turn
+                self._turn = new_event
+            event = self._turn
         if steps is not None:
             inner = ctx.part(self._label)
             inner.suspend()  # the run may pause, and then only its own steps hold `inner`
-            yield from self._take(_Begun(steps(inner), inner), ctx, turn)
-        while not (turn := self._turn).is_settled or self._left is not None:
-            left = self._take_over(turn)
-            if left is not None:
-                yield from self._take(left, ctx, self._turn)
+            yield from self._take(_Begun(steps(inner), inner), ctx, event)
+        while not (event := self._turn).is_settled or self._left is not None:
+            abandoned = self._take_over(event)
+            if abandoned is not None:
+                yield from self._take(abandoned, ctx, self._turn)
             else:
-                yield from self._wait(ctx, turn)
+                yield from self._wait(ctx, event)
         if self._error is not None:
             try:
                 raise self._error.with_traceback(self._trace)
@@ -86,23 +86,23 @@ class SharedRun(Generic[T]):
 
     def _take_over(self, turn: OneShotEvent) -> _Begun[T] | None:
         """Claim abandoned steps, and set a new event for the consumers that wait meanwhile."""
-        event = OneShotEvent()
+        new_event = OneShotEvent()
         with self._lock:
-            left, self._left = self._left, None
-            if left is not None:
-                self._turn = event
-            return left
+            abandoned, self._left = self._left, None
+            if abandoned is not None:
+                self._turn = new_event
+            return abandoned
 
-    def _wait(self, ctx: Context, turn: OneShotEvent) -> Steps[None]:
+    def _wait(self, ctx: Context, event: OneShotEvent) -> Steps[None]:
         """Wait until the running consumer has finished the steps, or has abandoned them."""
         root = ctx.root
         root.waits_for = self
         try:
             self._check_cycle(ctx)
-            while not turn.is_settled:  # a wait for `turn` may end before the event is set
+            while not event.is_settled:  # a wait may end before the event is set
                 submission_queue.drain_orphaned()  # the running consumer may be queued there
-                if not turn.is_settled:
-                    yield turn
+                if not event.is_settled:
+                    yield event
         finally:
             root.waits_for = None
 
@@ -131,30 +131,30 @@ class SharedRun(Generic[T]):
                 )
             run = runner.root.waits_for
 
-    def _take(self, begun: _Begun[T], ctx: Context, turn: OneShotEvent) -> Steps[None]:
+    def _take(self, started: _Begun[T], ctx: Context, event: OneShotEvent) -> Steps[None]:
         # `inner` has its own submission: the other work and errors of the consumer that runs the
         # steps must not reach the other consumers.
-        inner = self._runner = begun.ctx
+        inner = self._runner = started.ctx
         inner.parent = ctx
-        failed: BaseException | None = None
+        thrown: BaseException | None = None
         try:
             while True:
-                if begun.need is None:
-                    steps = begun.steps  # advanced inline: nested runs need enough frames already
-                    begun.need = next(steps) if failed is None else steps.throw(failed)
-                failed = None
+                if started.need is None:
+                    steps = started.steps  # not in a helper: nested runs use enough frames already
+                    started.need = next(steps) if thrown is None else steps.throw(thrown)
+                thrown = None
                 try:
-                    yield begun.need
+                    yield started.need
                 except GeneratorExit:
                     # The running consumer is withdrawn. Other consumers may need the value, now or
                     # later; until then the abandoned steps must not hold a place for capacity.
-                    if isinstance(begun.need, Capacity):
-                        begun.need.taken()
-                    inner.parent, self._left = None, begun
+                    if isinstance(started.need, Capacity):
+                        started.need.taken()
+                    inner.parent, self._left = None, started
                     raise
                 except BaseException as error:
-                    failed = error
-                begun.need = None
+                    thrown = error
+                started.need = None
         except StopIteration as end:
             self._value = end.value
             self._producer = inner.close()
@@ -173,9 +173,9 @@ class SharedRun(Generic[T]):
             self._error = StateError(f"whoever ran {self._label} was stopped: {stop!r}")
             raise
         finally:
-            failed = None  # its traceback holds this frame
+            thrown = None  # its traceback holds this frame
             self._runner = None
-            turn.settle()
+            event.settle()
 
 
 class _Begun(Generic[T]):

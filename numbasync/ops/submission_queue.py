@@ -87,7 +87,7 @@ class Line:
         self._lock = threading.RLock()
         self._thread = threading.current_thread()
         self._task: asyncio.Task[None] | None = None
-        self._changed: asyncio.Future[None] | None = None  # set to make the task look again
+        self._changed: asyncio.Future[None] | None = None  # set to make the task check again
         self._submitter = 0  # the thread running an entry; the entry's closures may re-enter
         self._kept: list[object] = []
         _lines[id(self)] = self
@@ -180,12 +180,12 @@ class Line:
                     stops = at_end and isinstance(stop, KeyboardInterrupt)
                     if stops or self._is_closed:
                         first.give_up(stops)
-                    need = self._submit(first.begin)
-                    if need is None:
+                    prerequisite = self._submit(first.begin)
+                    if prerequisite is None:
                         self._leave(first)
                     else:
                         _finish_unordered(self)
-                        self._submit(partial(do, first, need))
+                        self._submit(partial(do, first, prerequisite))
                 except BaseException as error:
                     stop = stop or error  # the other entries are submitted nevertheless
         if stop is not None:
@@ -219,8 +219,8 @@ class Line:
     def _has_to_wait(self, waiting: Waiting) -> bool:
         """Whether the entry must not be enqueued before one of the earlier entries."""
         if any(
-            other.place < waiting.place and not isinstance(need, Capacity)
-            for other, (need, _) in self._jobs.items()
+            other.place < waiting.place and not isinstance(prerequisite, Capacity)
+            for other, (prerequisite, _) in self._jobs.items()
         ):
             return True
         if waiting.behind is None or waiting.behind not in self._waiting:
@@ -237,19 +237,19 @@ class Line:
         """Submit a lane's first entry up to its next prerequisite, if allowed; whether it left."""
         job = self._jobs.get(waiting)
         if job is not None:
-            need, done = job
-            if not done.done():
+            prerequisite, future = job
+            if not future.done():
                 return False
-            error = None if done.cancelled() else done.result()
+            error = None if future.cancelled() else future.result()
             self._jobs.pop(waiting, None)
-            self._submit(partial(waiting.go_on, need, error))
+            self._submit(partial(waiting.go_on, prerequisite, error))
         elif self._has_to_wait(waiting):
             return False
-        following = self._submit(waiting.begin)
-        if following is None:
+        next_prerequisite = self._submit(waiting.begin)
+        if next_prerequisite is None:
             self._leave(waiting)
             return True
-        self._jobs[waiting] = following, beside(following, self.drain)
+        self._jobs[waiting] = next_prerequisite, beside(next_prerequisite, self.drain)
         return False
 
     def _pass(self) -> None:

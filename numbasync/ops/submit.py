@@ -117,10 +117,10 @@ class Submitting(Generic[T]):
         loop = None if submission_queue.is_submitting() else _running_loop()
         if loop is None:
             submission_queue.drain()
-            need = self.begin()
-            while need is not None:
-                submission_queue.do(self, need)
-                need = self.begin()
+            prerequisite = self.begin()
+            while prerequisite is not None:
+                submission_queue.do(self, prerequisite)
+                prerequisite = self.begin()
             return
         if self._admission is None:
             self._admission = Admission(self.stream.device)
@@ -199,11 +199,11 @@ class Submitting(Generic[T]):
 
     def may_pass(self, other: submission_queue.Waiting) -> bool:
         """Whether the two operations have different limits, and storages known to be disjoint."""
-        mine = self._operands
-        theirs = other._operands if isinstance(other, Submitting) else None
+        own_operands = self._operands
+        other_operands = other._operands if isinstance(other, Submitting) else None
         return (
-            mine is not None and theirs is not None and self.lane != other.lane
-            and mine.isdisjoint(theirs)
+            own_operands is not None and other_operands is not None and self.lane != other.lane
+            and own_operands.isdisjoint(other_operands)
         )  # fmt: skip
 
     def _step(self, error: BaseException | None) -> None:
@@ -258,11 +258,11 @@ class Submitting(Generic[T]):
     def _end(self, state: State) -> None:
         with starting:
             self._state = state
-            turn = self._turn
+            event = self._turn
         self._op = self._steps = self._ctx = self._need = self._variables = self._line = None
         self._admission = self._operands = None
-        if turn is not None:
-            turn.settle()
+        if event is not None:
+            event.settle()
 
     def _starting_turn(self) -> OneShotEvent | None:
         """The event that is set when submission ends; None if submission has ended."""
