@@ -45,7 +45,7 @@ class CallSite(NamedTuple):
 
 
 # Creates a CallSite in half the time of calling the class.
-_made: Callable[[tuple[CodeType, int]], CallSite] = partial(tuple.__new__, CallSite)
+_new_call_site: Callable[[tuple[CodeType, int]], CallSite] = partial(tuple.__new__, CallSite)
 
 
 def call_site(above: int) -> CallSite | None:
@@ -65,7 +65,7 @@ def call_site(above: int) -> CallSite | None:
             inside = str(module).partition(".")[0] in _BETWEEN
             inside = _is_between[module] = inside and not str(module).startswith(_PROGRAMS)
         if not inside:
-            return _made((frame.f_code, frame.f_lasti))
+            return _new_call_site((frame.f_code, frame.f_lasti))
         if frame.f_back is None:
             return None
         frame = frame.f_back

@@ -327,7 +327,7 @@ _current: ContextVar[Device | None] = ContextVar("numbasync_device", default=Non
 _default: Device | None = None
 
 
-def _public(backend: protocols.Device) -> Device:
+def _device_for(backend: protocols.Device) -> Device:
     with _lock:
         key = (backend.kind, backend.ordinal)
         if key not in _devices:
@@ -341,7 +341,7 @@ def devices(kind: str | None = None) -> list[Device]:
     Args:
         kind: `"cuda"`, `"cpu"` or None.
     """
-    return [_public(d) for d in backends.devices(kind)]
+    return [_device_for(d) for d in backends.devices(kind)]
 
 
 def default_device() -> Device:
@@ -355,7 +355,7 @@ def default_device() -> Device:
     if device is not None:
         return device
     if _default is None:
-        _default = _public(backends.preferred())
+        _default = _device_for(backends.preferred())
     return _default
 
 
@@ -389,7 +389,7 @@ def use_device(device: Device | str) -> Iterator[Device]:
         CallerError: there is no such device; the message names those that exist.
     """
     if isinstance(device, str):
-        device = _public(backends.named(device))
+        device = _device_for(backends.named(device))
     _checked(device, "use_device")
     token = _current.set(device)
     try:

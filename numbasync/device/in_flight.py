@@ -235,8 +235,8 @@ class Progress:
             raise error
 
     def query_device(self) -> bool:
-        """Query the driver instead of the counter. After a fault, everything in flight fails; on an
-        idle stream, everything is done. Whether one of the two was found.
+        """Query the driver instead of the counter. After a fault, everything in flight fails; if
+        the stream is idle although the counter lags, everything is done. Whether either was found.
         """
         return self._is_broken() or self._has_lost_a_mark()
 

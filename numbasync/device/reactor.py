@@ -32,14 +32,14 @@ POLL_SECONDS = 0.001
 WATCHDOG_SECONDS = 0.1
 PATIENCE = 16  # awaits of finished work per turn of the loop
 
-_prompt = itertools.count(1)
+_finished_awaits = itertools.count(1)
 
 
 def need_not_wait() -> Generator[None, None, None]:
     """For an await whose work is done. Every `PATIENCE`-th call lets the loop turn: a task that
     awaits one short operation after the other must not keep other tasks from running.
     """
-    if next(_prompt) % PATIENCE == 0:
+    if next(_finished_awaits) % PATIENCE == 0:
         yield
 
 
@@ -58,8 +58,8 @@ class Watched(Protocol):
         ...
 
     def query_device(self) -> bool:
-        """Query the driver. If the stream is broken or idle, everything on it counts as passed;
-        whether that is so.
+        """Query the driver. Everything on the stream counts as passed if the stream is broken, or
+        is idle although its counter lags; whether either was found.
         """
         ...
 
@@ -289,7 +289,7 @@ class Reactor:
 
     def _has_reported(self, now: float) -> bool:
         """Query the driver about every stream, once per `WATCHDOG_SECONDS`; whether any stream was
-        found broken or idle, so that its work counts as passed.
+        found broken, or idle although its counter lags, so that its work counts as passed.
         """
         if now - self._checked_at <= WATCHDOG_SECONDS:
             return False

@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from numbasync.device.device import Device
 
 
-def _nothing() -> None: ...
+def _do_nothing() -> None: ...
 
 
-async def _nothing_to_await() -> None: ...
+async def _await_nothing() -> None: ...
 
 
 # Hooks that `ops.submission_queue` sets, since queued operations come before a signal that is
 # enqueued now: drain the thread's submission queue; whether the queue is empty; drain the queue
 # while the loop turns.
-before_mark: Callable[[], None] = _nothing
+before_mark: Callable[[], None] = _do_nothing
 nothing_waits: Callable[[], bool] = lambda: True  # noqa: E731
-line_is_finished: Callable[[], Awaitable[None]] = _nothing_to_await
+line_is_finished: Callable[[], Awaitable[None]] = _await_nothing
 # Hook that `foreign_streams` sets: the stream of another library's object, on the given device;
 # None if the object is no stream.
 of_another_library: Callable[[object, Device | None], Stream | None] = lambda _value, _device: None  # noqa: E731

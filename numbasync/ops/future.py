@@ -239,14 +239,14 @@ class DeviceFuture(Submitting[T], Public):
         submission, error = self._submission, self._error
         if error is None and submission is not None:
             if not submission.done:
-                submission.retain(_Unseen(submission))
+                submission.retain(_FailureWatch(submission))
                 return
             error = submission.error
         if error is not None:
-            _warn_of(self._name, error)
+            _warn_failed(self._name, error)
 
 
-class _Unseen:
+class _FailureWatch:
     """Kept alive by the submission of a dropped future; its finaliser warns if the work failed."""
 
     def __init__(self, submission: Submission) -> None:
@@ -255,16 +255,16 @@ class _Unseen:
     def __del__(self) -> None:
         submission = getattr(self, "_submission", None)
         if submission is not None and submission.error is not None:
-            _warn_of(submission.name, submission.error)
+            _warn_failed(submission.name, submission.error)
 
 
 def warn_if_it_fails(submission: Submission) -> None:
     """Warn if `submission`, which has lost its awaiter, ends with an error."""
     if not submission.done:
-        submission.retain(_Unseen(submission))
+        submission.retain(_FailureWatch(submission))
 
 
-def _warn_of(name: str, error: BaseException) -> None:
+def _warn_failed(name: str, error: BaseException) -> None:
     warnings.warn(
         f"{name} failed and was never awaited: {type(error).__name__}: {error}",
         RuntimeWarning,

@@ -89,7 +89,7 @@ async def gather(*ops: Any, return_exceptions: bool = False) -> Any:
     try:
         for future in started:
             try:
-                if type(future) is _Begun and future.is_well():
+                if type(future) is _Enqueued and future.is_well():
                     values.append(future.op.result())
                 elif isinstance(future, BaseException):
                     values.append(future)
@@ -108,7 +108,7 @@ async def gather(*ops: Any, return_exceptions: bool = False) -> Any:
         for future in started:
             if isinstance(future, asyncio.Future):
                 future.cancel()
-            elif isinstance(future, _Begun):
+            elif isinstance(future, _Enqueued):
                 warn_if_it_fails(future.submission)
             elif isinstance(future, DeviceFuture):
                 future.wait_no_more()
@@ -126,7 +126,7 @@ def _is_cancelled(task: asyncio.Task[Any] | None) -> bool:
     return task is not None and task.cancelling() > 0
 
 
-class _Begun:
+class _Enqueued:
     """An operation enqueued on its fast path, known to `gather` only."""
 
     __slots__ = ("op", "submission")
@@ -167,7 +167,7 @@ def _start(op: Any, site: CallSite | None) -> Awaitable[Any]:
         submission = try_enqueue(op, stream, mark=False)
         if submission is not None:
             submission.site = site
-            return _Begun(op, submission)
+            return _Enqueued(op, submission)
         future = DeviceFuture(op, stream)
         future.want()
         return future

@@ -37,7 +37,7 @@ class SharedRun(Generic[T]):
         self._error: BaseException | None = None
         self._trace: TracebackType | None = None
         self._producer: Submission | None = None
-        self._left: _Begun[T] | None = None  # started steps that no consumer is running now
+        self._left: _StartedSteps[T] | None = None  # started steps that no consumer is running now
 
     @property
     def begun(self) -> bool:
@@ -45,7 +45,7 @@ class SharedRun(Generic[T]):
         return self._turn is not None
 
     def __reduce__(self) -> Recipe:
-        """Pickle a run that has not started, as its operation and label."""
+        """Pickle a run that has not started: its operation and label are stored."""
         steps: Any = self._steps  # a bound method
         if steps is None:
             raise AlreadySubmittedError(
@@ -67,7 +67,7 @@ class SharedRun(Generic[T]):
         if steps is not None:
             inner = ctx.part(self._label)
             inner.suspend()  # the run may pause, and then only its own steps hold `inner`
-            yield from self._take(_Begun(steps(inner), inner), ctx, event)
+            yield from self._take(_StartedSteps(steps(inner), inner), ctx, event)
         while not (event := self._turn).is_settled or self._left is not None:
             abandoned = self._take_over(event)
             if abandoned is not None:
@@ -84,7 +84,7 @@ class SharedRun(Generic[T]):
         value: T = self._value
         return value
 
-    def _take_over(self, turn: OneShotEvent) -> _Begun[T] | None:
+    def _take_over(self, turn: OneShotEvent) -> _StartedSteps[T] | None:
         """Claim abandoned steps, and set a new event for the consumers that wait meanwhile."""
         new_event = OneShotEvent()
         with self._lock:
@@ -131,7 +131,7 @@ class SharedRun(Generic[T]):
                 )
             run = runner.root.waits_for
 
-    def _take(self, started: _Begun[T], ctx: Context, event: OneShotEvent) -> Steps[None]:
+    def _take(self, started: _StartedSteps[T], ctx: Context, event: OneShotEvent) -> Steps[None]:
         # `inner` has its own submission: the other work and errors of the consumer that runs the
         # steps must not reach the other consumers.
         inner = self._runner = started.ctx
@@ -178,7 +178,7 @@ class SharedRun(Generic[T]):
             event.settle()
 
 
-class _Begun(Generic[T]):
+class _StartedSteps(Generic[T]):
     """Started steps, which may outlive the consumer that runs them.
 
     Attributes:

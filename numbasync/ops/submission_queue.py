@@ -184,7 +184,7 @@ class Line:
                     if prerequisite is None:
                         self._leave(first)
                     else:
-                        _finish_unordered(self)
+                        _drain_unordered(self)
                         self._submit(partial(do, first, prerequisite))
                 except BaseException as error:
                     stop = stop or error  # the other entries are submitted nevertheless
@@ -312,7 +312,7 @@ def unordered(loop: asyncio.AbstractEventLoop) -> Line:
     return line
 
 
-def _finish_unordered(but: Line) -> None:
+def _drain_unordered(but: Line) -> None:
     """Drain the thread's unordered queues: a blocking call may depend on one of their entries."""
     for line in list(_thread.unordered or ()):
         if line is not but and line:
@@ -334,7 +334,7 @@ def stamp() -> None:
     _ticket.set(next(_tickets))
 
 
-def _standing() -> list[Line]:
+def _nonempty_queues() -> list[Line]:
     """The non-empty submission queues of all threads."""
     return [queue for ref in _lines.valuerefs() if (queue := ref()) is not None and queue]
 
@@ -345,7 +345,7 @@ def now(keep: object) -> int | None:
     Args:
         keep: an object to keep alive until the operations queued now are submitted.
     """
-    queues = _standing()
+    queues = _nonempty_queues()
     for queue in queues:
         queue.keep(keep)
     return next(_tickets) if queues else None
@@ -378,7 +378,7 @@ async def finished() -> None:
 
 def drain_orphaned() -> None:
     """Drain the queues whose own loop or thread has ended."""
-    for queue in _standing():
+    for queue in _nonempty_queues():
         if queue.is_orphaned:
             with unlocked():  # this thread may be enqueuing an operation that waits for the queue
                 queue.drain()
