@@ -1,4 +1,4 @@
-"""Devices: streams, events, pools, policies; what is in flight, and how its end is seen.
+"""Devices: streams, events, pools, policies; the work in flight, and how its completion is seen.
 
-Face: Device, Stream, Event, MemoryPool, the policies, devices, use_device, ordering.
+Public names: Device, Stream, Event, MemoryPool, the policies, devices, use_device, ordering.
 """

@@ -1,15 +1,16 @@
-"""The access record of a storage, and the rule by which submissions that share one are ordered.
+"""The access record of a storage, and the rule that orders submissions which share a storage.
 
-A storage has its last writer and, for each stream, its latest reader; of the readers on one stream
-the latest says it all. A submission that reads starts after the last writer; one that writes starts
-after the last writer and after every reader. Work on one stream is in order anyway, and what is
-done needs none.
+The record of a storage has the last writer and, for each stream, the latest reader; earlier readers
+on the same stream need no record. A reading submission starts after the last writer; a writing
+submission starts after the last writer and after every reader. Work on one stream is in order
+anyway, and finished work needs no ordering.
 
-There are two ways to keep the rule. `Context.read` and `Context.write` make the stream wait for the
-others, by events. The fast paths wait for nobody: under the device's `submit_lock` they ask whether
-another stream is at the storage (`is_written_elsewhere`, `is_read_elsewhere`), give up if one is,
-enqueue, and then record (`record_read`, `record_write`), so that an error leaves no record. The two
-that are generated as source paste the same questions and records, from `questions` and `records`.
+There are two implementations of the rule. `Context.read` and `Context.write` make the stream wait
+for the other streams, by events. The fast paths never wait: under the device's `submit_lock` they
+check whether another stream uses the storage (`is_written_elsewhere`, `is_read_elsewhere`), give up
+if so, enqueue, and then record (`record_read`, `record_write`), so that an error leaves no record.
+The two fast paths that are generated as source paste the same checks and records, from `questions`
+and `records`.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from numbasync.device.storage import MANY_READERS, Storage
 
 
 def is_busy(submission: Any) -> bool:
-    """Whether the device has not passed `submission`, as far as a look tells."""
+    """Whether the device has not passed `submission`, according to a poll of its stream."""
     submission.stream.advance()
     return not submission.done
 
 
 def is_written_elsewhere(storage: Storage, stream: Any) -> bool:
-    """Whether another stream than `stream` is still to write `storage`."""
+    """Whether a write of `storage` is in flight on a stream other than `stream`."""
     writer = storage.writer
     return (
         writer is not None and not writer.done and writer.stream is not stream and is_busy(writer)
@@ -34,7 +35,7 @@ def is_written_elsewhere(storage: Storage, stream: Any) -> bool:
 
 
 def is_read_elsewhere(storage: Storage, stream: Any) -> bool:
-    """Whether another stream than `stream` is still to read `storage`."""
+    """Whether a read of `storage` is in flight on a stream other than `stream`."""
     return any(
         not reader.done and reader.stream is not stream and is_busy(reader)
         for reader in list(storage.readers.values())
@@ -42,7 +43,7 @@ def is_read_elsewhere(storage: Storage, stream: Any) -> bool:
 
 
 def record_read(storage: Storage, submission: Any) -> bool:
-    """`submission` reads it. False if that was recorded before."""
+    """Record that `submission` reads `storage`. False if that was recorded before."""
     readers = storage.readers
     if readers.get(submission.stream) is submission:
         return False
@@ -53,18 +54,18 @@ def record_read(storage: Storage, submission: Any) -> bool:
 
 
 def record_write(storage: Storage, submission: Any) -> None:
-    """`submission` writes it, after all that have read it."""
+    """Record that `submission`, which is ordered after all readers, writes `storage`."""
     storage.writer = submission
     if storage.readers:
         storage.readers = {}
 
 
 def users(storage: Storage) -> list[Any]:
-    """The submissions of its record, also those that are done."""
+    """The submissions in the access record of `storage`, including finished ones."""
     return [s for s in (storage.writer, *storage.readers.values()) if s is not None]
 
 
-# --- the same as source: `stream` and `submission` are names there, and so are those of `NAMES` ---
+# --- the same as source text, which uses the names `stream`, `submission` and those of `NAMES` ---
 
 NAMES: dict[str, object] = {
     "is_busy": is_busy, "is_read_elsewhere": is_read_elsewhere, "MANY_READERS": MANY_READERS,
@@ -72,7 +73,7 @@ NAMES: dict[str, object] = {
 
 
 def questions(storage: str, writes: bool, refuse: str) -> list[str]:
-    """Lines that run `refuse` if another stream is at the storage of that name."""
+    """Source lines that run `refuse` if another stream uses the storage named `storage`."""
     lines = [
         f"writer = {storage}.writer",
         "if writer is not None and not writer.done and writer.stream is not stream:",
@@ -84,7 +85,7 @@ def questions(storage: str, writes: bool, refuse: str) -> list[str]:
 
 
 def records(storage: str, writes: bool) -> list[str]:
-    """Lines that record what the submission does with the storage of that name."""
+    """Source lines that record the submission's access to the storage named `storage`."""
     if writes:
         return [
             f"{storage}.writer = submission",

@@ -1,9 +1,9 @@
-"""Memory that more than one library knows: which live storage lies where.
+"""The address map: which live storage, known to more than one library, lies at which addresses.
 
-The same memory must have one record of its last use, however often and through whichever
-library it comes. So what comes in is looked up here by its addresses: memory of other
-libraries, and tensors that were handed to them. An allocation of the driver would say nothing:
-other libraries cut theirs up into arrays that have nothing to do with each other.
+The same memory must have one access record, however often and through whichever library it
+arrives. So every imported array is looked up here by its addresses, among the memory of other
+libraries and the tensors that were exported to them. The driver's allocations would be no key:
+other libraries cut their allocations up into unrelated arrays.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numbasync.device.storage import BorrowedOwner, Storage
 _live: weakref.WeakValueDictionary[tuple[protocols.Device, int, int], Storage] = (
     weakref.WeakValueDictionary()
 )
-# Reentrant: a finaliser of another library's array may come back here.
+# Reentrant: a finaliser of another library's array may call this module again.
 _lock = threading.RLock()
 
 
@@ -28,25 +28,26 @@ def _key(device: protocols.Device, memory: protocols.Memory) -> tuple[protocols.
 
 
 def note(storage: Storage) -> None:
-    """`storage` is handed to another library, and may come back."""
+    """Register `storage`, which is exported to another library and may be imported again."""
     with _lock:
         _live.setdefault(_key(storage.pool.device, storage.memory), storage)
 
 
 def storage_of(device: protocols.Device, memory: protocols.Memory) -> Storage:
-    """The storage of memory that comes from another library.
+    """The storage for memory that comes from another library.
 
-    The one of a tensor of ours that contains it, or of the same memory that came before; else a
-    new one, linked with those that it overlaps: two halves of an array have nothing to do with
-    each other, whether or not the whole of it is in use as well.
+    The result is the storage of a numbasync tensor that contains the memory, or the storage of the
+    same memory imported before; else a new storage, linked with all storages that it overlaps. The
+    new storage has its own record: two halves of an array do not conflict with each other, whether
+    or not the whole array is in use as well.
     """
     if memory.nbytes == 0:
         return Storage(BorrowedOwner(device), memory)
     key = _, low, high = _key(device, memory)
     with _lock:
-        found = _live.get(key)
-        if found is not None:
-            return found
+        known = _live.get(key)
+        if known is not None:
+            return known
         overlapping = []
         for ref in _live.valuerefs():
             owner, first, end = ref.key
@@ -57,11 +58,11 @@ def storage_of(device: protocols.Device, memory: protocols.Memory) -> Storage:
                 if owner is device and first <= low and high <= end and _is_own(other):
                     return other
                 overlapping.append(other)
-        made = Storage(BorrowedOwner(device), memory)
+        storage = Storage(BorrowedOwner(device), memory)
         for other in overlapping:
-            made.add_overlap(other)
-        _live[key] = made
-        return made
+            storage.add_overlap(other)
+        _live[key] = storage
+        return storage
 
 
 def _is_own(storage: Storage) -> bool:

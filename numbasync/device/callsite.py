@@ -1,10 +1,10 @@
-"""Where a program called into numbasync: what messages of later failures point to.
+"""The call site: the line where a program called into numbasync, for messages of later failures.
 
-Work fails long after the line that asked for it has been left, so that line is kept: a code
-object and a place in it, not a frame, which would keep the caller's variables alive.
+Work fails long after its submitting line has returned, so the line is stored: as a code object and
+an instruction index, not as a frame, which would keep the caller's variables alive.
 
-Every submission asks, so it must cost next to nothing: a frame that is looked at has to be made
-into an object first, and a code object takes longer to hash than a launch to pack.
+Every submission stores its call site, so finding it must cost next to nothing: each inspected frame
+has to be made into an object first, and hashing a code object takes longer than packing a launch.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from functools import partial
 from types import CodeType
 from typing import NamedTuple
 
-# What lies between a program's line and us: our own modules, and what runs tasks.
+# Packages between a program's line and this module: numbasync itself, and packages that run tasks.
 _BETWEEN = frozenset({__name__.partition(".")[0], "asyncio", "contextlib", "concurrent"})
 
-# Our own that are programs like any other.
+# Modules of numbasync that count as programs.
 _PROGRAMS = ("numbasync.tools.bench", "numbasync.tools.demo")
 
-_is_between: dict[str, bool] = {}  # by module
+_is_between: dict[str, bool] = {}  # module name -> whether its frames are skipped
 
 
 class CallSite(NamedTuple):
@@ -32,7 +32,7 @@ class CallSite(NamedTuple):
 
     @property
     def line(self) -> int:
-        """The line in its file."""
+        """The line number in the file."""
         line = self.code.co_firstlineno
         for start, _, number in self.code.co_lines():
             if start > self.instruction:
@@ -44,19 +44,19 @@ class CallSite(NamedTuple):
         return f'"{self.code.co_filename}", line {self.line}, in {self.code.co_qualname}'
 
 
-# Takes half as long as the class itself.
-_made: Callable[[tuple[CodeType, int]], CallSite] = partial(tuple.__new__, CallSite)
+# Creates a CallSite in half the time of calling the class.
+_new_call_site: Callable[[tuple[CodeType, int]], CallSite] = partial(tuple.__new__, CallSite)
 
 
 def call_site(above: int) -> CallSite | None:
-    """The innermost place that this thread is at outside of numbasync and asyncio, if any.
+    """The innermost frame's position of this thread outside of numbasync and asyncio, if any.
 
     Args:
-        above: how many callers of the function that asks are passed over; looking at them costs.
+        above: the number of frames above the caller to skip without the cost of inspecting them.
     """
     try:
         frame = sys._getframe(above + 1)
-    except ValueError:  # so deep we are not: a thread that was started in here
+    except ValueError:  # the stack is shorter: a thread that numbasync started
         frame = sys._getframe(1)
     while True:
         module = frame.f_globals.get("__name__", "")
@@ -65,7 +65,7 @@ def call_site(above: int) -> CallSite | None:
             inside = str(module).partition(".")[0] in _BETWEEN
             inside = _is_between[module] = inside and not str(module).startswith(_PROGRAMS)
         if not inside:
-            return _made((frame.f_code, frame.f_lasti))
+            return _new_call_site((frame.f_code, frame.f_lasti))
         if frame.f_back is None:
             return None
         frame = frame.f_back

@@ -1,7 +1,7 @@
-"""Threads that copy: they take calls from one queue, in turn.
+"""The copy threads, which take calls from one queue in order.
 
-Not an executor's, whose `submit` holds a lock that is not reentrant: a finaliser, which may run
-inside of it, may submit an operation that copies. Nothing that takes long is given to them.
+An executor would not do: its `submit` holds a lock that is not reentrant, and a finaliser that runs
+while the lock is held may submit an operation that copies. Calls must be short.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ def _processors() -> int:
         return os.cpu_count() or 1
 
 
-# Eight saturate the memory of a server; half of the processors, since others want some, too.
+# Eight threads saturate the memory of a server. At most half of the processors, since other
+# threads need some too.
 THREADS = max(1, min(8, _processors() // 2))
 
 _calls: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
@@ -38,25 +39,25 @@ _settling = threading.Lock()
 def _work(calls: queue.SimpleQueue[Callable[[], object] | None]) -> None:
     while (call := calls.get()) is not None:
         call()
-        del call  # what it holds must not wait for the next one
+        del call  # otherwise its objects would live until the next call arrives
 
 
 def submit(call: Callable[[], object]) -> None:
-    """Have some thread call it. It must not raise.
+    """Run `call`, which must not raise, on a copy thread.
 
     Raises:
-        RuntimeError: there is no thread, and none can be started.
+        RuntimeError: there is no copy thread, and no thread can be started.
     """
     global _started
     if _started < THREADS:
         with _starting:
             while _started < THREADS:
-                _started += 1  # first: a finaliser that runs in here finds them begun
+                _started += 1  # counted first: a finaliser that runs here must not start one too
                 try:
                     threading.Thread(
                         target=_work, args=(_calls,), name="numbasync-copy", daemon=True
                     ).start()
-                except RuntimeError:  # at the end of the interpreter, or of the system's threads
+                except RuntimeError:  # the interpreter is shutting down, or no threads are left
                     _started -= 1
                     if not _started:
                         raise
@@ -65,7 +66,7 @@ def submit(call: Callable[[], object]) -> None:
 
 
 def submit_with_result(call: Callable[[], T]) -> Future[T]:
-    """`submit`, and the result. Cancelled before a thread comes to it, it is not called."""
+    """`submit`, with a future of the result. Cancelling it before a thread starts skips `call`."""
     future: Future[T] = Future()
 
     def work() -> None:
@@ -81,23 +82,23 @@ def submit_with_result(call: Callable[[], T]) -> Future[T]:
 
 
 def settle(seconds: float = 10.0) -> None:
-    """Wait until the threads are through with what they have been given, for so long at most."""
-    with _settling:  # two of them would wait for each other's threads
-        there = threading.Barrier(_started + 1)
+    """Wait until the threads have run all calls submitted so far, for at most `seconds`."""
+    with _settling:  # two concurrent waits would wait for each other's threads
+        barrier = threading.Barrier(_started + 1)
         for _ in range(_started):
-            _calls.put(lambda: _meet(there, seconds))
+            _calls.put(lambda: _meet(barrier, seconds))
         if _started:
-            _meet(there, seconds)
+            _meet(barrier, seconds)
 
 
-def _meet(there: threading.Barrier, seconds: float) -> None:
+def _meet(barrier: threading.Barrier, seconds: float) -> None:
     with contextlib.suppress(threading.BrokenBarrierError):
-        there.wait(seconds)
+        barrier.wait(seconds)
 
 
 @in_child
 def start_over() -> None:
-    """In a forked child, which has none of the threads; or with another number of them."""
+    """Forget the threads: in a forked child, which has none; or to use another `THREADS`."""
     global _calls, _started, _starting, _settling
     for _ in range(_started):
         _calls.put(None)

@@ -1,7 +1,7 @@
-"""Devices as users hold them: which there are, which is current, and their streams.
+"""Devices, as users hold them: the list of devices, the current device, and their streams.
 
-The current device is a context variable: a task inherits it, and tasks do not leak into
-each other.
+The current device is a context variable: a task inherits the value, and tasks do not affect each
+other.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from numbasync.public import Public
 
 
 class _EventPool:
-    """Untimed events, used for an instant each to put one stream behind another."""
+    """Untimed events, each used for an instant to order one stream after another."""
 
     def __init__(self, device: protocols.Device) -> None:
         self._device = device
@@ -49,12 +49,12 @@ class _EventPool:
         self._spare.append(event)
 
 
-MOST_SUSPECTS = 16  # that the message of a fault names
+MOST_SUSPECTS = 16  # submissions that the message of a fault names
 
 
 def _take_idle(dropped: list[protocols.Stream]) -> protocols.Stream | None:
-    """A stream that nobody holds and that has nothing left to do. A gate, or a wait for an
-    event, may still be on one that has no submissions.
+    """Remove and return a dropped stream that is idle. A dropped stream without submissions may
+    still have a gate, or a wait for an event, to pass.
     """
     for i, stream in enumerate(dropped):
         if stream.fault() is None and stream.query():
@@ -63,15 +63,15 @@ def _take_idle(dropped: list[protocols.Stream]) -> protocols.Stream | None:
 
 
 class Device(Public):
-    """One GPU, or one virtual CPU device. Found by `devices()`, never constructed.
+    """One GPU, or one virtual CPU device. Returned by `devices()`, never constructed.
 
     Attributes:
         kind: `"cuda"` or `"cpu"`.
-        ordinal: its number among the devices of its kind.
+        ordinal: the device's number among the devices of its kind.
         name: the product's name.
         compute_capability: (major, minor); (0, 0) on the CPU device.
-        limits: what one launch may ask for.
-        ring: page-locked chunks that large uploads pass through; `notify.statistics()`.
+        limits: the largest grid, block and shared memory of one launch.
+        ring: page-locked chunks that large uploads pass through; see `ring.statistics()`.
     """
 
     def __init__(self, backend: protocols.Device) -> None:
@@ -81,11 +81,11 @@ class Device(Public):
         self.name = backend.name
         self.compute_capability = backend.compute_capability
         self.limits = backend.limits
-        # Strong references: a stream that nobody holds lives on while it has work.
-        # A dict for its order.
+        # Strong references: a stream that the program has dropped lives on while it has work.
+        # A dict, which keeps the order.
         self.busy: dict[Stream, None] = {}
-        # Held from the leases of some storages until the work that they are for is enqueued:
-        # another thread, which finds the lease, must find the work on the stream.
+        # Held from an access record's update until the work that it stands for is enqueued: a
+        # thread that finds the access in the record must find the work on the stream.
         self.submit_lock = threading.RLock()
         self.order_events = _EventPool(backend)
         self.ring = Ring(backend)
@@ -95,8 +95,8 @@ class Device(Public):
         self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
         self._policy: SchedulingPolicy | None = None
         self._pool: MemoryPool | None = None
-        # Of `na.limit`: the one of all operations, how many have open blocks, and whether there is
-        # any at all, which quick ways ask.
+        # For `na.limit`: the device-wide limit, the number of limits with open blocks, and whether
+        # there is any limit at all, which the fast paths check.
         self.limit_of_all: Any = None
         self.open_limits = 0
         self.is_limited = False
@@ -105,16 +105,16 @@ class Device(Public):
 
     @property
     def label(self) -> str:
-        """`kind:ordinal`, as messages name it."""
+        """`kind:ordinal`, the device's name in messages."""
         return f"{self.kind}:{self.ordinal}"
 
     # --- streams ---
 
     def new_stream(self, priority: int = 0) -> Stream:
-        """A stream of its own, until it is dropped; then its queue is used again.
+        """A stream that no other caller has. When the stream is dropped, its queue is recycled.
 
         Args:
-            priority: lower runs first, where the device has priorities.
+            priority: lower numbers run first, where the device has priorities.
         """
         self.check()
         self.reclaim()
@@ -124,14 +124,14 @@ class Device(Public):
             return self._on(backend, dropped)
 
     def _on(self, backend: protocols.Stream, dropped: list[protocols.Stream]) -> Stream:
-        """The stream of a queue, which comes to `dropped` when nobody holds it."""
+        """A new Stream for the queue `backend`, which goes to `dropped` when freed."""
         stream = Stream(self, backend)
         weakref.finalize(stream, dropped.append, backend).atexit = False
         self._streams.add(stream)
         return stream
 
     def stream_with(self, handle: int) -> Stream | None:
-        """The one of its own streams with that handle of the driver, also if it was dropped."""
+        """The device's own stream with that driver handle, dropped or not; None: no such stream."""
         with self._lock:
             for stream in self._streams:
                 if type(stream) is Stream and stream.backend.handle_number == handle:
@@ -144,23 +144,23 @@ class Device(Public):
         return None
 
     def add_stream(self, stream: Stream) -> None:
-        """List a stream that was made elsewhere."""
+        """Add a stream that was made elsewhere to `streams`."""
         with self._lock:
             self._streams.add(stream)
 
     @property
     def streams(self) -> tuple[Stream, ...]:
-        """The streams that somebody holds, also its policy, or that have work; oldest first."""
+        """The streams that are held, by the program or the policy, or have work; oldest first."""
         with self._lock:
             return tuple(sorted(self._streams, key=lambda stream: stream.number))
 
     def new_event(self, timing: bool = True) -> Event:
-        """An event; without `timing` it is cheaper and has no `elapsed_ms`."""
+        """A new event; an event without `timing` is cheaper and has no `elapsed_ms`."""
         return Event(self, timing)
 
     @property
     def policy(self) -> SchedulingPolicy:
-        """Picks the stream of operations that name none. Default: four streams in turn."""
+        """The policy for operations that name no stream. Default: four streams in turn."""
         if self._policy is None:
             with self._lock:
                 if self._policy is None:
@@ -181,7 +181,7 @@ class Device(Public):
         """Block the thread until every stream of this device is idle.
 
         Raises:
-            What work of `async_on` failed with; the first error, after all are idle.
+            The first error of `async_on` work, after all streams are idle.
         """
         streams.before_mark()
         errors: list[BaseException] = []
@@ -199,41 +199,39 @@ class Device(Public):
             errors.clear()  # their tracebacks hold this frame
 
     def reclaim(self) -> None:
-        """Let go of everything that the device has passed, also on streams nobody watches."""
+        """Retire everything that the device has passed, also on streams without awaiters."""
         for stream in list(self.busy):
-            # The matter of whoever waits for it.
+            # Errors are raised to the awaiters of the work.
             with contextlib.suppress(DriverError, DeviceLostError):
                 stream.look()
 
     def ask(self) -> None:
-        """`reclaim`, by the device's own answer: it may have lost a mark, or have a fault."""
+        """`reclaim`, after querying the driver: a signal may be lost, or a fault have occurred."""
         for stream in list(self.busy):
-            with contextlib.suppress(DriverError):  # as there
+            with contextlib.suppress(DriverError):  # as in `reclaim`
                 stream.query_device()
         self.reclaim()
 
     @property
     def limit(self) -> Limit | None:
-        """The tightest bounds that `na.limit` sets to what is submitted here; None: there are
-        none.
-        """
-        held = [each.most for each in (*self.limits_held(), self.limit_of_all) if each is not None]
-        ops = min((most.ops for most in held if most.ops is not None), default=None)
-        nbytes = min((most.bytes for most in held if most.bytes is not None), default=None)
+        """The tightest bounds of `na.limit` for submissions of this context; None: no bounds."""
+        limits = [b.most for b in (*self.limits_held(), self.limit_of_all) if b is not None]
+        ops = min((most.ops for most in limits if most.ops is not None), default=None)
+        nbytes = min((most.bytes for most in limits if most.bytes is not None), default=None)
         return None if ops is None and nbytes is None else Limit(ops, nbytes)
 
     def limits_held(self) -> tuple[Any, ...]:
-        """The limits of open blocks that this is in, the outermost first."""
+        """The limits of the open blocks of the current context, the outermost first."""
         here = limits_here.get()
-        return tuple(dict.fromkeys(e for e in here if e.device is self and e.blocks))
+        return tuple(dict.fromkeys(b for b in here if b.device is self and b.blocks))
 
     def note_limits(self) -> None:
-        """A limit begins or ends."""
+        """Update `is_limited` after a limit began or ended."""
         self.is_limited = self.limit is not None or self.open_limits > 0
 
     @property
     def in_flight(self) -> InFlight:
-        """What is in flight now, on all streams."""
+        """The operations and bytes in flight now, on all streams."""
         self.reclaim()
         streams = list(self.busy)
         return InFlight(sum(s.unsettled for s in streams), sum(s.nbytes for s in streams))
@@ -242,7 +240,7 @@ class Device(Public):
 
     @property
     def pool(self) -> MemoryPool:
-        """Where tensors of this device are allocated."""
+        """The pool that tensors of this device are allocated from."""
         if self._pool is None:
             with self._lock:
                 if self._pool is None:
@@ -266,7 +264,7 @@ class Device(Public):
 
     @property
     def has_pool(self) -> bool:
-        """Whether anybody has asked for it; else nothing of the device is in use."""
+        """Whether the pool was created; otherwise no memory of the device is in use."""
         return self._pool is not None
 
     def new_pool(self, max_bytes: int | None = None) -> MemoryPool:
@@ -274,7 +272,7 @@ class Device(Public):
         return MemoryPool(self.backend, max_bytes)
 
     def memory_stats(self) -> MemoryStats:
-        """Bytes of the current pool, after letting go of what the device has passed."""
+        """Bytes of the current pool, after memory of finished work was returned."""
         self.reclaim()
         return self.pool.stats()
 
@@ -286,37 +284,37 @@ class Device(Public):
             raise self.lost.with_traceback(self._lost_trace)
 
     def lose(self, fault: DeviceLostError, building: Submission | None = None) -> None:
-        """A fault has broken the device: everything in flight fails with it, and everything
-        later. The message says what was at work.
+        """Mark the device as broken by `fault`: everything in flight fails with it, and everything
+        later. The message names the work that was running.
 
         Args:
-            building: what was being enqueued when the device told.
+            building: the submission that was being enqueued when the fault was reported.
         """
         with self._lock:
             if self.lost is not None:
                 return
             streams = list(self.busy)
-            found = [submission for stream in streams for submission in stream.at_work()]
+            running = [submission for stream in streams for submission in stream.at_work()]
             if building is not None and building.launched:
-                found.append(building)
-            suspects = [s.described for s in found[:MOST_SUSPECTS]]
+                running.append(building)
+            suspects = [s.described for s in running[:MOST_SUSPECTS]]
             if suspects:
-                one = "At work then was" if len(suspects) == 1 else "At work then was one of"
-                fault.args = ("\n  ".join([f"{fault}\n{one}:", *suspects]),)
+                title = "At work then was" if len(suspects) == 1 else "At work then was one of"
+                fault.args = ("\n  ".join([f"{fault}\n{title}:", *suspects]),)
             self.lost, self._lost_trace = fault, fault.__traceback__
         for stream in streams:
             stream.break_with(fault)
             stream.advance()
 
     def forget_fault(self) -> None:
-        """The fault was injected by a test: the device works, with new streams."""
+        """Undo `lose` for a fault that a test injected: the device works, with new streams."""
         self.lost = self._lost_trace = None
         self._policy = None
 
     # --- other devices ---
 
     def can_access(self, other: Device) -> bool:
-        """Whether kernels here can read `other`'s memory directly."""
+        """Whether kernels of this device can read `other`'s memory directly."""
         return self is other or self.backend.can_access(other.backend)
 
     def __repr__(self) -> str:
@@ -329,35 +327,35 @@ _current: ContextVar[Device | None] = ContextVar("numbasync_device", default=Non
 _default: Device | None = None
 
 
-def _public(found: protocols.Device) -> Device:
+def _device_for(backend: protocols.Device) -> Device:
     with _lock:
-        key = (found.kind, found.ordinal)
+        key = (backend.kind, backend.ordinal)
         if key not in _devices:
-            _devices[key] = Device(found)
+            _devices[key] = Device(backend)
         return _devices[key]
 
 
 def devices(kind: str | None = None) -> list[Device]:
-    """All devices, CUDA first; or those of one kind. There is always a CPU device.
+    """All devices, CUDA first; or the devices of one kind. There is always a CPU device.
 
     Args:
         kind: `"cuda"`, `"cpu"` or None.
     """
-    return [_public(d) for d in backends.devices(kind)]
+    return [_device_for(d) for d in backends.devices(kind)]
 
 
 def default_device() -> Device:
-    """The device of `use_device`, else the one that NUMBASYNC_DEVICE names.
+    """The device of `use_device`, else the device that NUMBASYNC_DEVICE names.
 
     Raises:
-        DeviceUnavailableError: NUMBASYNC_DEVICE asks for a device that cannot be used.
+        DeviceUnavailableError: NUMBASYNC_DEVICE names a device that cannot be used.
     """
     global _default
-    chosen = _current.get()
-    if chosen is not None:
-        return chosen
+    device = _current.get()
+    if device is not None:
+        return device
     if _default is None:
-        _default = _public(backends.preferred())
+        _default = _device_for(backends.preferred())
     return _default
 
 
@@ -365,7 +363,7 @@ def chosen_device(device: Device | None, what: str) -> Device:
     """`device`, or the default device for None.
 
     Raises:
-        CallerError: it is no device. The message says that `what` takes one.
+        CallerError: `device` is no device. The message says that `what` takes a device.
     """
     return default_device() if device is None else _checked(device, what)
 
@@ -384,14 +382,14 @@ def use_device(device: Device | str) -> Iterator[Device]:
     """Make `device` the default inside the block, for this task or thread only.
 
     Args:
-        device: one, or its name: `"cpu"` and `"cuda"` are the first of their kind, `"cuda:1"` is
-            the one with that ordinal.
+        device: a device or its name: `"cpu"` and `"cuda"` are the first of their kind, `"cuda:1"`
+            is the device with that ordinal.
 
     Raises:
         CallerError: there is no such device; the message names those that exist.
     """
     if isinstance(device, str):
-        device = _public(backends.named(device))
+        device = _device_for(backends.named(device))
     _checked(device, "use_device")
     token = _current.set(device)
     try:

@@ -1,4 +1,4 @@
-"""Events: marks in streams, with the device's time."""
+"""Events: points of streams, with the device's time."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from numbasync.device.device import Device
 
 
-# A later stage, which knows all devices, sets it: the event that another library's object is, of
-# the given device; None for what is no event.
+# Hook that `foreign_streams` sets: the event of another library's object, on the given device;
+# None if the object is no event.
 of_another_library: Callable[[object, Device | None], Event | None] = lambda _value, _device: None  # noqa: E731
 
 
 class Event(Public):
-    """A mark in a stream, with the device's time. Made by `device.new_event()`.
+    """A point of a stream, with the device's time. Made by `device.new_event()`.
 
-    Awaiting it, and `query()`, refer to the last `record`. One that was never recorded
+    Awaiting an event, and `query()`, refer to the last `record`. An event that was never recorded
     counts as passed.
     """
 
@@ -35,31 +35,33 @@ class Event(Public):
 
     @classmethod
     def of(cls, value: object, device: Device | None = None) -> Event:
-        """The event that an object of Numba, CuPy, PyTorch or cuda.core stands for, which it keeps
-        and does not destroy. It may be recorded, and waited for, by both libraries: the driver
-        knows the last record, also for `await`.
+        """The event for an event object of Numba, CuPy, PyTorch or cuda.core. The Event keeps the
+        object alive and does not destroy it. Both libraries may record the event and wait for it:
+        the driver knows the last record, also for `await`.
 
         Args:
-            device: of which device it is, if its library does not say it (Numba, CuPy); None: the
+            device: the event's device, if its library does not say it (Numba, CuPy); None: the
                 default device.
 
         Raises:
-            CallerError: it is no event.
-            StateError: its library makes it when it is first recorded (PyTorch), and has not yet.
-            DeviceMismatchError: it is of another device than `device`, or no CUDA device is here.
+            CallerError: `value` is no event.
+            StateError: the library creates the event at its first record (PyTorch), which has not
+                happened yet.
+            DeviceMismatchError: the event is of another device than `device`, or there is no CUDA
+                device.
         """
-        found = value if isinstance(value, Event) else of_another_library(value, device)
-        if found is None:
+        event = value if isinstance(value, Event) else of_another_library(value, device)
+        if event is None:
             raise CallerError(
                 f"Event.of takes an event of any library, not {type(value).__name__} "
                 f"({value!r:.60})."
             )
-        if device is not None and found.device is not device:
-            raise DeviceMismatchError(f"{found!r} is no event of {device.label}.")
-        return found
+        if device is not None and event.device is not device:
+            raise DeviceMismatchError(f"{event!r} is no event of {device.label}.")
+        return event
 
     def record(self, stream: AnyStream) -> Event:
-        """Mark the point that `stream` has been filled to; the event itself."""
+        """Record the event behind all work enqueued on `stream` so far; returns the event."""
         stream = as_stream(stream, "record")
         if stream.device is not self.device:
             raise DeviceMismatchError(
@@ -67,14 +69,14 @@ class Event(Public):
             )
         streams.before_mark()
         stream.check_open()
-        # Behind the mark: when the event is passed, the word says so, and what lies before it can
-        # be settled.
+        # The event comes behind the signal: when the event is passed, the completion counter shows
+        # the signal's number, so that the work before it can be retired.
         self._stream, self._number = stream, stream.mark("an event")
         stream.backend.record(self.backend)
         return self
 
     def wait(self, stream: AnyStream) -> None:
-        """Work enqueued on `stream` from now on starts after this mark."""
+        """Order later work of `stream` after this event."""
         stream = as_stream(stream, "wait")
         streams.before_mark()
         stream.check_open()
@@ -87,24 +89,24 @@ class Event(Public):
 
     @property
     def was_recorded(self) -> bool:
-        """Whether there is a mark, as far as that is known here."""
+        """Whether the event was recorded, as far as numbasync knows."""
         return self._stream is not None
 
     def query(self) -> bool:
-        """Whether the mark is passed. Never blocks."""
+        """Whether the device has passed the event. Never blocks."""
         passed = self.backend.query()
         self._settle()
         return passed
 
     def synchronize(self) -> None:
-        """Block the thread until the mark is passed."""
+        """Block the thread until the device has passed the event."""
         self.backend.synchronize()
         self._settle()
         if self._stream is not None:
             self._stream.look_at_followed()
 
     def _settle(self) -> None:
-        # What lies before the mark may have a host side, such as a copy into an array.
+        # The work before the event may have a host side to run, such as a copy into an array.
         if self._stream is not None:
             self._stream.advance()
 
@@ -112,16 +114,16 @@ class Event(Public):
         if self._stream is not None:
             yield from self._stream.wait(self._number)
             self._stream.verify(self._number)
-            # The mark is enqueued before the event: the device may be between the two.
+            # The signal is enqueued before the event: the device may be between the two.
             self.backend.synchronize()
         return self
 
     def elapsed_ms(self, later: Event) -> float:
-        """Device milliseconds from this mark to `later`.
+        """Device milliseconds from this event to `later`.
 
         Raises:
-            StateError: one of them was not recorded, or has not been passed yet.
-        CallerError: `later` is no event.
+            StateError: one of the events was not recorded, or has not been passed yet.
+            CallerError: `later` is no event.
         """
         if not isinstance(later, Event):
             raise CallerError(

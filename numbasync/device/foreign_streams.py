@@ -1,8 +1,8 @@
-"""Streams and events of Numba, CuPy, PyTorch and others, as streams and events of ours.
+"""Streams and events of Numba, CuPy, PyTorch and others, as streams and events of numbasync.
 
-There is one `Stream` for each stream of the driver, so that leases, order and completion are as
-between our own. It is kept while it has work, as every stream is, and keeps the other library's
-object, whose handle therefore stays good.
+There is one `Stream` for each driver stream, so that access records, order and completion work as
+between numbasync's own streams. A foreign stream is kept while it has work, as every stream is, and
+keeps the other library's object alive, so that the handle stays valid.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 LEGACY = 1  # the legacy default stream, as the driver and `__cuda_stream__` write it; also 0
 
-# By what tells a driver's stream from all others, its own ones included: a handle may come again.
+# Keyed by the driver's unique identity of a stream; a handle may be reused by a later stream.
 _known: weakref.WeakValueDictionary[Hashable, Stream] = weakref.WeakValueDictionary()
 _lock = threading.RLock()
 
@@ -45,17 +45,17 @@ class ForeignStream(Stream):
         self._owners: dict[Hashable, object] = {}
 
     def keep(self, owner: object) -> None:
-        """Keep an object of the stream: one of each class, since the first may not own the handle,
-        and such objects may be made for each launch.
+        """Keep an object of the stream alive. One object of each class is kept: the first object
+        may not own the handle, and a program may make such an object for each launch.
         """
-        if getattr(owner, "numbasync", None) is not self:  # ours, and it keeps this
-            # Numba has one class for both.
-            kind = type(owner), getattr(owner, "external", None) is True
-            self._owners.setdefault(kind, owner)
+        if getattr(owner, "numbasync", None) is not self:  # not made by `Stream.numba`
+            # Numba has one class for streams of its own and external streams.
+            key = type(owner), getattr(owner, "external", None) is True
+            self._owners.setdefault(key, owner)
 
     @property
     def is_broken(self) -> bool:
-        # What is enqueued at once is so for streams that need no look.
+        # True keeps the fast paths away, which do not call `check_open`.
         return super().is_broken or self.backend.is_captured()
 
     def check_open(self) -> None:
@@ -63,8 +63,8 @@ class ForeignStream(Stream):
         self.backend.check_not_captured()
 
     def commit(self, submission: Submission, mark: bool = True) -> None:
-        # With a mark: a later one would come behind the work of the other library, or into a
-        # graph that it captures.
+        # Always signalled: a later signal would come behind work of the other library, or would be
+        # captured into that library's graph.
         super().commit(submission)
 
     def __repr__(self) -> str:
@@ -72,7 +72,7 @@ class ForeignStream(Stream):
 
 
 def stream_of(value: object, device: Device | None) -> Stream | None:
-    """The stream that another library's object stands for; None if it is none. See `Stream.of`."""
+    """The stream for another library's object; None if `value` is no stream. See `Stream.of`."""
     handle = stream_handle(value)
     if handle is None:
         return None
@@ -82,26 +82,26 @@ def stream_of(value: object, device: Device | None) -> Stream | None:
         device = _device_of(value, handle, device)
         identity, number = ("default", device.ordinal), LEGACY
     with _lock:
-        found = _known.get(identity)
-        if found is None:
-            found = _known[identity] = _adopted(value, number, device)
-    if isinstance(found, ForeignStream):
-        found.keep(value)
-    return found
+        stream = _known.get(identity)
+        if stream is None:
+            stream = _known[identity] = _adopted(value, number, device)
+    if isinstance(stream, ForeignStream):
+        stream.keep(value)
+    return stream
 
 
 def _adopted(value: object, number: int, device: Device | None) -> Stream:
     if number != LEGACY:
         device = _gpu(backends.stream_ordinal(number))
-    assert device is not None  # `_device_of` has found the one of a default stream
+    assert device is not None  # for a default stream, `_device_of` has found the device
     own = device.stream_with(number)
     if own is not None:
         return own
     queue = device.backend.foreign_stream(number)
-    found = ForeignStream(device, queue, value)
-    weakref.finalize(found, queue.drop).atexit = False
-    device.add_stream(found)
-    return found
+    stream = ForeignStream(device, queue, value)
+    weakref.finalize(stream, queue.drop).atexit = False
+    device.add_stream(stream)
+    return stream
 
 
 def _gpu(ordinal: int) -> Device:
@@ -112,22 +112,22 @@ def _gpu(ordinal: int) -> Device:
 
 
 def _device_of(value: object, handle: Handle, device: Device | None) -> Device:
-    """Of which GPU it is: as its library says, else as the caller does."""
-    found = device or default_device()
+    """The GPU of a stream or event: according to its library, else the caller's `device`."""
+    gpu = device or default_device()
     if handle.ordinal is not None:
-        found = _gpu(handle.ordinal)
-        if device is not None and device is not found:
+        gpu = _gpu(handle.ordinal)
+        if device is not None and device is not gpu:
             raise DeviceMismatchError(
-                f"the {type(value).__name__} of {type(value).__module__} is of {found.label}, and "
+                f"the {type(value).__name__} of {type(value).__module__} is of {gpu.label}, and "
                 f"not of {device.label}."
             )
-    if found not in devices("cuda"):
+    if gpu not in devices("cuda"):
         raise DeviceMismatchError(
             f"the {type(value).__name__} of {type(value).__module__} is of a CUDA device, and "
-            f"cannot be used on {found.label}: name the device, Stream.of(x, device) or "
+            f"cannot be used on {gpu.label}: name the device, Stream.of(x, device) or "
             "Event.of(x, device), or work inside `with na.use_device(device):`."
         )
-    return found
+    return gpu
 
 
 # --- events ------------------------------------------------------------------------------
@@ -145,10 +145,10 @@ class ForeignEvent(Event):
 
     @property
     def was_recorded(self) -> bool:
-        return True  # by its library, perhaps: the driver knows
+        return True  # the other library may have recorded it; only the driver knows
 
     def __await__(self) -> Generator[Any, None, Event]:
-        # The other library may have recorded it last: wait as a stream would.
+        # The last record may be the other library's, so a stream has to wait for the event.
         if self.query():
             yield from reactor.need_not_wait()
         else:
@@ -166,7 +166,7 @@ class ForeignEvent(Event):
 
 
 def event_of(value: object, device: Device | None) -> Event | None:
-    """The event that another library's object stands for; None if it is none. See `Event.of`."""
+    """The event for another library's object; None if `value` is no event. See `Event.of`."""
     handle = event_handle(value)
     if handle is None:
         return None

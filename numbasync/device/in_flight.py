@@ -1,8 +1,8 @@
-"""What one stream has passed: its submissions, their numbers, and the end of each.
+"""The submissions in flight on one stream: their sequence numbers, their completion, their faults.
 
-The stream keeps its submissions, and they keep everything that the device may still touch,
-until the stream's word has passed their numbers. Nobody else decides when memory may go:
-dropping a future, a task, a loop or the stream itself does not.
+The stream keeps its submissions, and the submissions keep every object that the device may still
+touch, until the stream's completion counter has passed their numbers. Nothing else frees memory
+in use: not dropping a future, a task, a loop or the stream itself.
 """
 
 from __future__ import annotations
@@ -19,40 +19,41 @@ from numbasync.errors import DeviceLostError, DriverError
 if TYPE_CHECKING:
     from numbasync.device.device import Device
 
-MAX_UNSIGNALLED = 2**24  # numbers without a mark: a word has 32 bits, and counts on from its last
-LOOK_EVERY = 16  # submissions; a look and what it settles cost about 2 us
+# Sequence numbers without a signal: the counter has 32 bits and is extended from its last value.
+MAX_UNSIGNALLED = 2**24
+LOOK_EVERY = 16  # submissions per poll; a poll, and retiring what it finds, costs about 2 us
 
 
 class Progress:
-    """Submissions in flight on one stream, in their order."""
+    """The submissions in flight on one stream, in order."""
 
     def __init__(self, device: Device, backend: protocols.Stream) -> None:
         self.device = device
         self.backend = backend
         self._lock = threading.RLock()
         self._in_flight: deque[Submission] = deque()
-        self.nbytes = 0  # of all that is in flight
-        self.has_dependencies = False  # something in flight fails if something else does
-        self._sequence = backend.completed()  # a recycled stream counts on
-        self._signalled = self._sequence  # the latest number that the device was told to write
-        # Passed for certain, whatever the word says: the device was asked.
+        self.nbytes = 0  # sum over the submissions in flight
+        self.has_dependencies = False  # a submission in flight fails if another one fails
+        self._sequence = backend.completed()  # a recycled stream continues its numbers
+        self._signalled = self._sequence  # the latest number that has a signal enqueued
+        # Passed according to the driver, whatever the completion counter says.
         self._confirmed = 0
-        self.verified = 0  # passed without a fault until then: the device was asked
+        self.verified = 0  # passed without a fault, according to the driver
         self._broken: BaseException | None = None
         self._broken_trace: TracebackType | None = None
         self._unreported: BaseException | None = None
-        # Suspended half-way, and those of them whose operation has gone.
+        # Half-enqueued submissions; and those of them whose operation was dropped.
         self._suspended: dict[Submission, None] = {}
         self._abandoned: deque[Submission] = deque()
 
-    # --- submissions come ---
+    # --- adding submissions ---
 
     def commit(self, submission: Submission, mark: bool = True) -> None:
-        """Give `submission` the next number.
+        """Give `submission` the next sequence number.
 
         Args:
-            mark: have the device write the number behind its work: somebody will wait for it. For
-                others a later mark does, which the next look may have to ask for.
+            mark: enqueue a signal of the number behind the work, for an awaiter. Without one, a
+                later signal covers the submission; the next `look` enqueues one if needed.
         """
         if submission.is_empty:
             submission.settle(None)
@@ -73,18 +74,18 @@ class Progress:
                 self._signalled = number
                 submission.signalled = True
                 self.backend.write(number)
-        # Keeps a stream short that nobody awaits; now and then, since it is looked at anyway
-        # by whoever awaits, synchronises, or asks for memory.
+        # Bounds the queue of a stream without awaiters. Rarely, because awaiting, synchronising
+        # and allocating poll the stream as well.
         if not len(in_flight) % LOOK_EVERY or number - self._signalled >= MAX_UNSIGNALLED:
             try:
                 if not mark:
                     self.ensure_signalled(number)
                 self.advance()
-            except (DriverError, DeviceLostError):  # who waits for it looks again, and is told
+            except (DriverError, DeviceLostError):  # the awaiter polls again, and raises the error
                 return
 
     def ensure_signalled(self, sequence: int) -> None:
-        """Have the device write a number that is `sequence` or later."""
+        """Enqueue a signal, unless `sequence` or a later number has one already."""
         if self._signalled < sequence:
             with self._lock:
                 if self._in_flight:
@@ -93,20 +94,22 @@ class Progress:
                 self.backend.write(self._sequence)
 
     def suspend(self, submission: Submission) -> None:
-        """It is half enqueued, and goes on later, or never: keep what the device uses."""
+        """Hold a half-enqueued submission, which keeps the objects that the device uses, until
+        `resume` or `abandon`.
+        """
         self._suspended[submission] = None
         self.device.busy[self] = None  # type: ignore[index]  # it is a Stream
 
     def resume(self, submission: Submission) -> None:
-        """It is held by whoever builds it, or by the queue, again."""
+        """Release a submission of `suspend`: its builder, or the queue, holds it again."""
         self._suspended.pop(submission, None)
         if not self._suspended and not self._in_flight:
             self.device.busy.pop(self, None)  # type: ignore[call-overload]
 
     def abandon(self, submission: Submission) -> None:
-        """Whoever was building it has gone. What is enqueued of it gets a number soon.
+        """Note a submission whose builder has gone. The next `advance` commits it.
 
-        Called by finalisers, which may run inside any lock, so it takes none.
+        Finalisers call this method and may run inside any lock, so the method takes no lock.
         """
         self._abandoned.append(submission)
 
@@ -114,7 +117,7 @@ class Progress:
 
     @property
     def is_broken(self) -> bool:
-        """Whether it is known to pass nothing any more."""
+        """Whether a fault is known to have stopped the stream."""
         return self._broken is not None
 
     def check(self) -> None:
@@ -125,8 +128,8 @@ class Progress:
             self.device.check()
 
     def verify(self, sequence: int) -> None:
-        """Raise if the stream is broken. A word says "done", not "well": before a result is
-        handed out, the device is asked, unless it has vouched for that point (0: for none).
+        """Raise if the stream is broken. The completion counter says done, not error-free: before a
+        result is returned, the driver is queried, unless `sequence` is verified (0: never is).
         """
         if (
             not 0 < sequence <= self.verified
@@ -137,10 +140,12 @@ class Progress:
                 self.verified = passed
         self.check()
 
-    # --- submissions go ---
+    # --- retiring submissions ---
 
     def look(self) -> None:
-        """Settle what the device has passed, also what has no mark behind it."""
+        """Retire the submissions that the device has passed; query the driver for unsignalled ones,
+        and enqueue a signal if the stream is not idle.
+        """
         self.advance()
         number = self._sequence
         if self._in_flight and self._signalled < number:
@@ -151,17 +156,17 @@ class Progress:
                 self.ensure_signalled(number)
 
     def _has_passed(self, number: int) -> None:
-        """The device has said so, whatever its word says."""
+        """Note that the driver reported `number` as passed, whatever the counter says."""
         with self._lock:
             if number > self._confirmed:
                 self._confirmed = number
 
     def is_signalled_after(self, number: int) -> bool:
-        """Whether the device was told to write that number, or a later one."""
+        """Whether `number`, or a later number, has a signal enqueued."""
         return self._signalled >= number
 
     def advance(self) -> int:
-        """Settle what the device has passed; the latest number that it passed."""
+        """Poll the counter and retire passed submissions; the latest number that was passed."""
         if self._abandoned:
             self._commit_abandoned()
         passed = self._sequence if self._broken is not None else self.backend.completed()
@@ -173,13 +178,13 @@ class Progress:
                 if in_flight[0].sequence <= passed:
                     self._settle(passed)
             except IndexError:
-                pass  # another thread settled it in between
+                pass  # another thread has retired it in between
         return passed
 
     def _settle(self, passed: int) -> None:
         if self.has_dependencies:
             self._settle_causes(passed)
-        kept = []  # dropped outside the lock: finalisers may take long
+        dropped = []  # dropped outside the lock: finalisers may take long
         with self._lock:
             in_flight, broken = self._in_flight, self._broken
             while in_flight:
@@ -187,16 +192,16 @@ class Progress:
                 if submission.sequence > passed:
                     break
                 if submission.is_trivial and broken is None:
-                    kept.append(submission.kept)
+                    dropped.append(submission.kept)
                     submission.kept = []
                     submission.done = True
                 else:
-                    kept.append(submission.settle(broken))
+                    dropped.append(submission.settle(broken))
                     if submission.detached and submission.error is not None:
                         self._unreported = self._unreported or submission.error
                     self.nbytes -= submission.nbytes
-                # Only now: a thread that still sees it waits for the lock, so that nobody
-                # takes a result whose host side is not there yet.
+                # Removed last: another thread that still sees the submission waits for the lock,
+                # so that no result is returned before its host side is complete.
                 in_flight.popleft()
             if not in_flight:
                 self.has_dependencies = False
@@ -211,27 +216,27 @@ class Progress:
                 self.resume(submission)
 
     def _settle_causes(self, passed: int) -> None:
-        """Settle what others ordered these submissions after, so that its errors are known.
-        Outside of this stream's lock: two streams may each hold a cause of the other.
+        """Retire the dependencies of these submissions on other streams, so that their errors are
+        known. The caller must not hold this stream's lock: two streams may depend on each other.
         """
         for submission in list(self._in_flight):
             if submission.sequence > passed:
                 return
-            for cause in submission.dependencies or ():
-                # Up to the cause and not further, or two streams that hold a cause of each
-                # other would settle each other for ever. The device has passed it.
-                if not cause.done and cause.sequence and cause.stream is not self:
-                    cause.stream._settle(cause.sequence)
+            for dependency in submission.dependencies or ():
+                # The device has passed the dependency. Retire up to it and not further, or two
+                # streams that depend on each other would retire each other for ever.
+                if not dependency.done and dependency.sequence and dependency.stream is not self:
+                    dependency.stream._settle(dependency.sequence)
 
     def report(self) -> None:
-        """Raise the first error of work that nobody holds a future of. Once."""
+        """Raise the first unreported error of work without a future (`async_on`), once."""
         error, self._unreported = self._unreported, None
         if error is not None:
             raise error
 
     def query_device(self) -> bool:
-        """Ask the device, not its word. If it reports a fault, fail everything in flight; if it
-        is idle, everything is done. Whether it was one of these.
+        """Query the driver instead of the counter. After a fault, everything in flight fails; if
+        the stream is idle although the counter lags, everything is done. Whether either was found.
         """
         return self._is_broken() or self._has_lost_a_mark()
 
@@ -247,8 +252,8 @@ class Progress:
         return True
 
     def _has_lost_a_mark(self) -> bool:
-        """Whether the stream is idle although its word says otherwise. Then what was enqueued
-        is done: the device's own answer counts.
+        """Whether the stream is idle although the counter says otherwise (a lost signal). Then all
+        enqueued work is noted as passed: the driver's answer counts.
         """
         number = self._sequence
         if not (self._in_flight and self.backend.query()) or self.backend.completed() >= number:
@@ -257,36 +262,36 @@ class Progress:
         return True
 
     def break_with(self, fault: BaseException) -> None:
-        """It will pass nothing any more: what is in flight fails with `fault`."""
+        """Mark the stream broken: submissions in flight fail with `fault`."""
         if self._broken is None:
             self._broken, self._broken_trace = fault, fault.__traceback__
 
     def at_work(self) -> list[Submission]:
-        """What the device may be at: the first submission that it has not passed; those behind it,
-        too, up to the first mark.
+        """The submissions that the device may be running: the first that is not passed, and those
+        behind it up to the first signal.
         """
-        passed, found = self.backend.completed(), list[Submission]()
+        passed, running = self.backend.completed(), list[Submission]()
         for submission in list(self._in_flight):
             if submission.sequence > passed:
-                found.append(submission)
+                running.append(submission)
                 if submission.signalled:
                     break
-        return found
+        return running
 
     @property
     def pending(self) -> int:
-        """Submissions in flight."""
+        """The number of submissions in flight. Polls first."""
         self.look()
         return len(self._in_flight)
 
     @property
     def unsettled(self) -> int:
-        """`pending`, without a look."""
+        """`pending`, without polling."""
         return len(self._in_flight)
 
     @property
     def front(self) -> int:
-        """The number of the first submission in flight; 0 if there is none."""
+        """The sequence number of the first submission in flight; 0 if nothing is in flight."""
         try:
             return self._in_flight[0].sequence
         except IndexError:

@@ -1,4 +1,4 @@
-"""What `na.limit` bounds, and the limits that the current task is in."""
+"""The bounds of `na.limit`, and the limits that apply to the current task."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 
 class Limit(NamedTuple):
-    """Most operations, and most bytes of theirs, in flight at once; None for any number."""
+    """Most operations, and most bytes of operations, in flight at a time; None: any number."""
 
     ops: int | None
     bytes: int | None
@@ -20,5 +20,5 @@ class InFlight(NamedTuple):
     bytes: int
 
 
-# The limits of the blocks that a task is in, the outermost first, on whatever devices.
+# The limits of the `with` blocks that a task is in, the outermost first, for all devices.
 limits_here: ContextVar[tuple[Any, ...]] = ContextVar("numbasync_limits", default=())

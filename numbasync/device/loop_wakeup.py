@@ -1,4 +1,4 @@
-"""What wakes an event loop: a descriptor that its selector watches, and that others ring."""
+"""The waker of an event loop: a descriptor that the loop's selector watches and others notify."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from typing import ClassVar
 
 
 class Waker:
-    """One loop's wake-up descriptor. Never closed, only handed on.
+    """One loop's wake-up descriptor. A waker is never closed, only handed on to a later loop.
 
-    Native code may still hold the number when its loop is gone, and a closed number is
-    given to the next file that the process opens.
+    Native code may still hold the descriptor's number when the loop is gone, and the number of a
+    closed descriptor is given to the next file that the process opens.
     """
 
     _spare: ClassVar[list[Waker]] = []
 
     def __init__(self) -> None:
-        # A forked child has the same descriptors; ringing them would wake its parent.
+        # A forked child has the same descriptors; notifying them would wake the parent's loop.
         self._process = os.getpid()
         self._send: Callable[[], object]
         self._receive: Callable[[], object]
@@ -40,9 +40,9 @@ class Waker:
     @classmethod
     def take(cls) -> Waker:
         while cls._spare:
-            bell = cls._spare.pop()
-            if bell._process == os.getpid():
-                return bell
+            waker = cls._spare.pop()
+            if waker._process == os.getpid():
+                return waker
         return cls()
 
     @classmethod
@@ -51,8 +51,8 @@ class Waker:
             cls._spare.append(bell)
 
     def notify(self) -> None:
-        """Wake the loop. Any thread may call it; it never blocks."""
-        # If it has been rung so often that it is full, the loop will wake anyway.
+        """Wake the loop. Any thread may call this method; the call never blocks."""
+        # A full descriptor, which raises BlockingIOError, wakes the loop anyway.
         with contextlib.suppress(BlockingIOError):
             self._send()
 
@@ -62,7 +62,7 @@ class Waker:
 
 
 def _eventfd_reader(fd: int) -> Callable[[], object]:
-    """`os.eventfd_read` without giving the interpreter away, which another thread that computes
+    """`os.eventfd_read` without releasing the interpreter lock, which another, computing thread
     would keep for a switch interval. The descriptor does not block.
     """
     try:

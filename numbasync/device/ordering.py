@@ -1,4 +1,4 @@
-"""What a conflict between streams does: it is ordered, or refused."""
+"""The ordering mode: whether a conflict between two streams is ordered or refused."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def _check_ordering(mode: str) -> None:
 
 
 def set_ordering(mode: Ordering) -> None:
-    """What a conflict between streams does, in the whole process.
+    """Set the mode for conflicts between streams, in the whole process.
 
     Args:
-        mode: `"auto"` orders it by submission; `"strict"` raises AccessConflictError.
+        mode: `"auto"` orders a conflict by submission; `"strict"` raises AccessConflictError.
     """
     global _ordering_default
     _check_ordering(mode)
@@ -32,7 +32,7 @@ def set_ordering(mode: Ordering) -> None:
 
 @contextmanager
 def ordering(mode: Ordering) -> Iterator[None]:
-    """`set_ordering` for the operations that this block submits."""
+    """`set_ordering` for the operations that the `with` block submits."""
     _check_ordering(mode)
     token = _ordering.set(mode)
     try:
@@ -42,5 +42,5 @@ def ordering(mode: Ordering) -> Iterator[None]:
 
 
 def is_strict() -> bool:
-    """Whether it is refused here and now."""
+    """Whether conflicts are refused in the current context."""
     return (_ordering.get() or _ordering_default) == "strict"

@@ -1,6 +1,6 @@
-"""Policies: which stream does the next operation go to?
+"""Scheduling policies, which choose the stream of the next operation.
 
-A policy sees a source of streams and nothing else: no device, no operation, no queue.
+A policy depends on a source of streams and on nothing else: no device, no operation, no queue.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from numbasync.errors import CallerError
 
 
 class StreamSource(Protocol):
-    """What a policy needs of a device."""
+    """The part of a device that a policy needs."""
 
     def new_stream(self, priority: int = 0) -> Stream: ...
 
@@ -21,12 +21,12 @@ class StreamSource(Protocol):
 class SchedulingPolicy(Protocol):
     """Picks a stream.
 
-    Work on one stream runs in submission order; work on two streams has no order but the
-    one that shared tensors ask for. A policy neither submits nor waits.
+    Work on one stream runs in submission order; work on two streams has no order except the
+    order that shared tensors require. A policy neither submits nor waits.
     """
 
     def next_stream(self) -> Stream:
-        """The stream that the next operation goes to."""
+        """The stream for the next operation."""
         ...
 
 
@@ -76,7 +76,7 @@ class SingleStream:
 class LeastPending:
     """Of `n` streams of `device`, the one with the fewest submissions in flight.
 
-    Better than taking turns when some operations run much longer than others.
+    Better than round robin when some operations run much longer than others.
     """
 
     def __init__(self, device: StreamSource, n: int = 4) -> None:
@@ -92,9 +92,10 @@ class LeastPending:
 class Priority:
     """`n` streams of `device` with one priority, in turn.
 
-    Where blocks of several streams are ready, the device starts those of the stream with the
-    lower number first; what runs is not interrupted. Give urgent work a policy of its own:
-    `op.schedule(na.Priority(device, -1))`. A device without priorities takes them as equal.
+    Where thread blocks of several streams are ready, the device starts the blocks of the stream
+    with the lower priority number first; running blocks are not interrupted. Give urgent work a
+    policy of its own: `op.schedule(na.Priority(device, -1))`. A device without priorities treats
+    all numbers as equal.
     """
 
     def __init__(self, device: StreamSource, priority: int = -1, n: int = 1) -> None:

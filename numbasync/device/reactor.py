@@ -1,10 +1,10 @@
-"""Watches stream positions for one event loop: looks often, then sleeps until it is rung.
+"""The reactor: watches the streams' completion for one event loop, first by polling, then asleep.
 
-There is no CUDA and no device here, only the `Watched` protocol, so that the protocol can
-be tested with a counter. While work is short the reactor looks once a loop turn; when
-nothing has moved for the stream's spin budget it stops turning the loop and asks the
-device to ring the loop's doorbell; what takes as long every time it looks for again when it is
-due. An idle reactor schedules nothing.
+This module knows no CUDA and no device, only the `Watched` protocol, so that the protocol can
+be tested with a counter. While work is short, the reactor polls once a loop turn. When no stream
+has moved for the spin budget, the reactor stops turning the loop and asks the device to notify
+the loop's waker. Where waits take equally long each time, the reactor polls again when the next
+completion is due. An idle reactor schedules nothing.
 """
 
 from __future__ import annotations
@@ -26,45 +26,55 @@ from numbasync.device.loop_wakeup import Waker as Waker
 from numbasync.device.wait_estimate import LatencyEstimate
 from numbasync.errors import InternalError, StateError
 
-# uvloop and asyncio both sleep whole milliseconds at least; finer timers return at once.
+# uvloop and asyncio sleep whole milliseconds; finer timers return immediately.
 POLL_SECONDS = 0.001
-# A fault stops the stream before it can ring: while asleep, ask the driver this often.
+# A fault stops a stream before its notification: while asleep, query the driver this often.
 WATCHDOG_SECONDS = 0.1
-PATIENCE = 16  # awaits that need not wait before the loop turns
+PATIENCE = 16  # awaits of finished work per turn of the loop
 
-_prompt = itertools.count(1)
+_finished_awaits = itertools.count(1)
 
 
 def need_not_wait() -> Generator[None, None, None]:
-    """For an await whose work is done. Of so many, one lets the loop turn: a task that awaits one
-    short operation after the other must not keep the others from running.
+    """For an await whose work is done. Every `PATIENCE`-th call lets the loop turn: a task that
+    awaits one short operation after the other must not keep other tasks from running.
     """
-    if next(_prompt) % PATIENCE == 0:
+    if next(_finished_awaits) % PATIENCE == 0:
         yield
 
 
 class Watched(Protocol):
-    """A stream, as the reactor sees it."""
+    """A stream, as seen by the reactor."""
 
     @property
     def spin_seconds(self) -> float: ...
 
     def advance(self) -> int:
-        """Settle what the stream has passed; the latest sequence number that it passed."""
+        """Retire finished submissions; the latest sequence number that the stream has passed."""
         ...
 
     def wake(self, sequence: int, waker: protocols.Waker) -> bool:
-        """Ring once past `sequence`. False if the ring may come late or never."""
+        """Notify `waker` once past `sequence`. False if the notification may be late or lost."""
         ...
 
     def query_device(self) -> bool:
-        """Ask the device whether the stream is broken; if so settle everything on it."""
+        """Query the driver. Everything on the stream counts as passed if the stream is broken, or
+        is idle although its counter lags; whether either was found.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ReactorStatistics:
-    """What one loop's reactor has done so far."""
+    """What one loop's reactor has done so far.
+
+    Attributes:
+        waiting: futures that wait now.
+        turns: polls of all streams.
+        sleeps: times that the reactor slept instead of turning the loop.
+        rings: notifications of the waker.
+        completed: futures that were woken.
+    """
 
     waiting: int
     turns: int
@@ -73,29 +83,29 @@ class ReactorStatistics:
     completed: int
 
 
-# One future, and before it the position that it waits for.
+# A sequence number, and the future that waits for it.
 _Waiter = tuple[int, "asyncio.Future[None]"]
 _position = operator.itemgetter(0)
 
 
 class Reactor:
-    """The watcher of one event loop. All its methods run on that loop's thread."""
+    """The watcher of one event loop. All methods must be called on that loop's thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = weakref.ref(loop)
-        # Each queue is sorted by sequence number: one look at the front settles a prefix.
+        # Each queue is sorted by sequence number: one poll completes a prefix.
         self._queues: dict[Watched, list[_Waiter]] = {}
-        # What was asked of each stream's bell: up to which number, and whether it is prompt.
-        # Kept while nobody waits: the bell will still ring.
+        # The notification requested of each stream: its sequence number, and whether it will be
+        # prompt. Kept without waiters too, because the notification will still arrive.
         self._asked: weakref.WeakKeyDictionary[Watched, tuple[int, bool]] = (
             weakref.WeakKeyDictionary()
         )
-        # When they are expected, where that pays.
+        # Estimates of the next completion, for streams where estimating pays.
         self._forecasts: weakref.WeakKeyDictionary[Watched, LatencyEstimate] = (
             weakref.WeakKeyDictionary()
         )
         self._bell: Waker | None = None
-        self._last = 0  # which task asked last; a number only, so that no task is kept
+        self._last = 0  # id of the task that called last; a number only, so that no task is kept
         self._next: asyncio.Handle | None = None
         self._turning = False  # `_next` is the loop's next turn, not a timer
         self._moved_at = 0.0
@@ -103,8 +113,8 @@ class Reactor:
         self._turns = self._sleeps = self._rings = self._completed = 0
 
     def is_awaited_by_one(self) -> bool:
-        """Whether the running task is the one that asked last, and nothing is watched: as far as is
-        known here, letting the loop turn would serve nobody else.
+        """Whether the running task was also the last to call, and nothing is watched: as far as is
+        known here, a turn of the loop would serve no other task.
         """
         before, self._last = self._last, id(asyncio.current_task())
         return before == self._last and not self._queues
@@ -117,7 +127,7 @@ class Reactor:
         queue = self._queues.get(stream)
         if queue is None:
             queue = self._queues[stream] = []
-            if 0 < stream.spin_seconds < math.inf:  # else to look is of no use, or all there is
+            if 0 < stream.spin_seconds < math.inf:  # 0: never polls; infinity: only polls
                 self._forecasts.setdefault(stream, LatencyEstimate()).begin(now)
         waiter = sequence, future
         if not queue or queue[-1][0] <= sequence:
@@ -125,18 +135,18 @@ class Reactor:
         else:
             insort(queue, waiter, key=_position)
             if queue[0] is waiter:
-                self._asked.pop(stream, None)  # the bell was asked for a later one
+                self._asked.pop(stream, None)  # the requested notification is for a later number
         if not self._turning:
             self._turn_soon(loop)
         return future
 
     def look(self) -> None:
-        """Look now, whatever the reactor was waiting for."""
+        """Poll in the next turn of the loop, whatever the reactor was waiting for."""
         if self._queues and not self._turning:
             self._turn_soon(self._running_loop())
 
     def forget(self, stream: Watched, future: asyncio.Future[None]) -> None:
-        """Stop watching for a future whose awaiter has gone."""
+        """Stop watching for a future that has lost its awaiter."""
         queue = self._queues.get(stream)
         if queue is not None:
             queue[:] = [w for w in queue if w[1] is not future]
@@ -146,23 +156,23 @@ class Reactor:
             self._cancel_next()
 
     def close(self) -> None:
-        """Give the doorbell to the next loop; this one is closed."""
+        """Hand the waker on to the next loop; the caller has found this loop closed."""
         self._queues.clear()
         self._asked.clear()
         self._next = None
-        bell, self._bell = self._bell, None
-        if bell is not None:
-            Waker.hand_on(bell)
+        waker, self._bell = self._bell, None
+        if waker is not None:
+            Waker.hand_on(waker)
 
     def __del__(self) -> None:
-        # The loop went away before another one could clear up after it.
-        bell = getattr(self, "_bell", None)
-        if bell is not None:
-            Waker.hand_on(bell)
+        # The loop was collected before a later loop called `close`.
+        waker = getattr(self, "_bell", None)
+        if waker is not None:
+            Waker.hand_on(waker)
 
     @property
     def is_orphaned(self) -> bool:
-        """Whether its loop is closed, or gone."""
+        """Whether the reactor's loop is closed or collected."""
         loop = self._loop()
         return loop is None or loop.is_closed()
 
@@ -194,7 +204,7 @@ class Reactor:
         self._next = loop.call_soon(self._turn)
 
     def _turn(self) -> None:
-        """Look at every stream with waiters once; then turn again, or sleep."""
+        """Poll every stream with waiters once; then schedule the next turn, or sleep."""
         self._next = None
         self._turning = False
         self._turns += 1
@@ -212,8 +222,8 @@ class Reactor:
             self._turn_soon(loop)
             return
         rings = not looks_on and self._ask_for_rings(loop)
-        # Beside a thread that computes, each call of the driver takes a switch interval: what has
-        # come meanwhile need not wait for the ring as well.
+        # While another thread computes, each driver call takes a switch interval. Work that has
+        # completed meanwhile must not wait for a notification as well, so poll once more.
         if self._settle() or self._has_reported(now) or self._settle() or looks_on:
             if self._queues:
                 self._turn_soon(loop)
@@ -223,27 +233,27 @@ class Reactor:
         self._next = loop.call_later(seconds, self._turn)
 
     def _patience(self, stream: Watched) -> float:
-        """How long to look for it before sleeping."""
-        forecast = self._forecasts.get(stream)
+        """How many seconds to poll `stream` before sleeping."""
+        estimate = self._forecasts.get(stream)
         patience = stream.spin_seconds
-        return patience if forecast is None else max(patience, forecast.patience())
+        return patience if estimate is None else max(patience, estimate.patience())
 
     def _due(self, now: float) -> tuple[float, bool]:
-        """When the next of the streams is to be looked at, as they went before; whether one is to
-        be looked at now. A bell that wakes a processor from its sleep takes half a millisecond.
+        """The estimated time at which polling has to begin again; and whether a stream is to be
+        polled now. Polling pays, because waking a sleeping processor takes half a millisecond.
         """
         due, is_near = math.inf, False
         for stream in self._queues:
-            forecast = self._forecasts.get(stream)
-            if forecast is not None:
-                begin = forecast.begin_looking()
-                is_near |= begin <= now < begin + forecast.WINDOW_S
-                if begin > now:
-                    due = min(due, begin)
+            estimate = self._forecasts.get(stream)
+            if estimate is not None:
+                start = estimate.begin_looking()
+                is_near |= start <= now < start + estimate.WINDOW_S
+                if start > now:
+                    due = min(due, start)
         return due, is_near
 
     def _settle(self) -> bool:
-        """Wake every waiter whose position has been passed; whether there was one."""
+        """Wake every waiter whose sequence number was passed; whether there was any."""
         moved = False
         for stream, queue in list(self._queues.items()):
             try:
@@ -271,44 +281,44 @@ class Reactor:
         return moved
 
     def _fail(self, stream: Watched, error: Exception) -> None:
-        """Looking at `stream` raised: rather than wait for ever, its awaiters get that."""
+        """Pass the `error` of polling `stream` to its awaiters, which would wait for ever."""
         for _, future in self._queues.pop(stream):
             if not future.done():
                 future.set_exception(error)
         self._asked.pop(stream, None)
 
     def _has_reported(self, now: float) -> bool:
-        """Ask every stream, now and then, whether it will pass nothing by itself any more;
-        whether one has said so, and settled what is on it.
+        """Query the driver about every stream, once per `WATCHDOG_SECONDS`; whether any stream was
+        found broken, or idle although its counter lags, so that its work counts as passed.
         """
         if now - self._checked_at <= WATCHDOG_SECONDS:
             return False
         self._checked_at = now
-        told = False
-        for stream in list(self._queues):  # all are asked
+        any_passed = False
+        for stream in list(self._queues):  # no early exit: every stream is queried
             try:
-                told |= stream.query_device()
+                any_passed |= stream.query_device()
             except Exception as error:
                 self._fail(stream, error)
-                told = True
-        return told
+                any_passed = True
+        return any_passed
 
     def _ask_for_rings(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Ask every stream to ring when it passes its front; whether all will be prompt."""
+        """Request a notification of every stream for its first waiter; whether all are prompt."""
         if self._bell is None:
-            bell = Waker.take()
+            waker = Waker.take()
             try:
-                loop.add_reader(bell.fileno, self._on_wakeup)
+                loop.add_reader(waker.fileno, self._on_wakeup)
             except NotImplementedError:  # Windows' proactor loop
-                Waker.hand_on(bell)
+                Waker.hand_on(waker)
                 return False
-            self._bell = bell
+            self._bell = waker
         for stream, queue in self._queues.items():
             front = queue[0][0]
             if self._asked.get(stream, (-1, False))[0] < front:
                 try:
                     rings = stream.wake(front, self._bell)
-                except Exception:  # the next look, or the next question, tells what it is
+                except Exception:  # the next poll, or driver query, raises the actual error
                     rings = False
                 self._asked[stream] = (front, rings)
         return all(self._asked[stream][1] for stream in self._queues)
@@ -322,18 +332,18 @@ class Reactor:
             self._turn()
 
 
-# The loop holds its reactor, in this attribute: what waits in a reactor holds the loop, so
-# held by anyone else it would keep a loop that was dropped, and all that its tasks hold.
+# The loop holds its reactor, in this attribute. The futures in a reactor hold the loop, so any
+# other holder of the reactor would keep a dropped loop alive, with all that its tasks hold.
 _ATTRIBUTE = "_numbasync_reactor"
 _reactors: weakref.WeakSet[Reactor] = weakref.WeakSet()
 _lock = threading.Lock()
 
 
 def current() -> Reactor:
-    """The running loop's reactor; made on first use.
+    """The running loop's reactor; created on first use.
 
     Raises:
-        StateError: no loop of asyncio's kind runs on this thread.
+        StateError: no asyncio event loop runs on this thread.
     """
     try:
         loop = asyncio.get_running_loop()
@@ -344,7 +354,7 @@ def current() -> Reactor:
 
 
 def no_loop() -> StateError:
-    """What says that operations are awaited from asyncio only."""
+    """The error for awaiting an operation outside of an asyncio event loop."""
     return StateError(
         "operations are awaited on event loops of asyncio (its own, or uvloop), and none runs on "
         "this thread.\nWrite na.run(main()), or op.sync() to block the thread. Under trio:\n\n"
@@ -354,8 +364,8 @@ def no_loop() -> StateError:
 
 def _make(loop: asyncio.AbstractEventLoop) -> Reactor:
     with _lock:
-        # A loop that was closed under its waiters may be held by somebody: the next loop
-        # clears up after it.
+        # The program may still hold a loop that was closed under its waiters: the next loop closes
+        # that loop's reactor.
         for old in [old for old in _reactors if old.is_orphaned]:
             _reactors.discard(old)
             old.close()

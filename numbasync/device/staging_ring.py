@@ -1,11 +1,12 @@
 """A ring of page-locked chunks that large uploads pass through.
 
-Locking pages takes longer than copying them, so a chunk is used again as soon as the device has
+Locking pages takes longer than copying them, so a chunk is reused as soon as the device has
 passed the copy out of it: an upload of any size needs no more than the ring. An event behind each
-copy tells.
+copy shows that.
 
-All chunks are cut from one block, which the first large upload makes: to lock pages may wait for
-all that the device is at, and what it is at may wait for whoever locks them.
+All chunks are cut from one block, which the first large upload allocates. Locking pages later
+could deadlock: locking may wait for all running work, and that work may wait for the locking
+thread.
 """
 
 from __future__ import annotations
@@ -19,24 +20,26 @@ import numpy as np
 
 from numbasync.backend import protocols
 
-LOOK_SECONDS = 0.0001  # between two looks of a thread that waits for a chunk
-# So long none came back: what the streams hold may wait for what the waiting thread is to do.
+LOOK_SECONDS = 0.0001  # sleep between two polls of a thread that waits for a chunk
+# Seconds without a returned chunk after which a thread gives up: the streams may be waiting for
+# work that this thread has yet to enqueue.
 PATIENCE = 0.05
-HURRIED = 0.001  # of a thread that somebody waits for; a link that is at work gives one in 40 us
+# The same for a thread that a blocked caller waits for; a busy link returns a chunk in 40 us.
+HURRIED = 0.001
 
 
 @dataclass(frozen=True, slots=True)
 class RingStatistics:
-    """What the ring of a device is at, and has done.
+    """The state of a device's ring, and its counts so far.
 
     Attributes:
-        chunk_bytes: of one chunk.
-        most: chunks that there may be.
-        chunks: those that there are: none until the first is needed, then all.
-        in_use: those that are being filled, or that the device copies from.
-        taken: how often a chunk has been handed out.
-        waits: how often somebody had to wait for one.
-        refusals: how often somebody went away without one.
+        chunk_bytes: bytes of one chunk.
+        most: the largest number of chunks.
+        chunks: the number of allocated chunks: 0 until the first is needed, then `most`.
+        in_use: chunks that are being filled, or that the device copies from.
+        taken: how often `take` returned a chunk.
+        waits: how often `take` had to wait.
+        refusals: how often `take` returned None.
     """
 
     chunk_bytes: int
@@ -49,17 +52,17 @@ class RingStatistics:
 
 
 class Deadline:
-    """How many seconds those who stage one array wait for a chunk while none comes back."""
+    """How many seconds the threads that stage one array wait while no chunk is returned."""
 
     def __init__(self) -> None:
         self.seconds = PATIENCE
 
     def expedite(self) -> None:
-        """Somebody waits for them who can do nothing else."""
+        """Shorten the wait, because a blocked caller waits for the staging."""
         self.seconds = min(self.seconds, HURRIED)
 
     def give_up(self) -> None:
-        """It was in vain once: the streams do not move."""
+        """Wait no more: a wait has failed once, so the streams do not move."""
         self.seconds = 0.0
 
 
@@ -73,16 +76,16 @@ class Chunk:
         self.event = event
 
     def is_passed(self) -> bool:
-        """Whether the device is through with it."""
+        """Whether the device has finished copying from the chunk."""
         try:
             return self.event.query()
-        except Exception:  # a fault, which whoever enqueues next is told of; not to be used again
+        except Exception:  # a fault, raised by the next enqueueing; the chunk is not reused
             return False
 
 
 class Ring:
-    """The chunks of one device. `take` one and fill it, enqueue a copy of it, and `enqueued` it;
-    or `submit` it back as it is.
+    """The chunks of one device. `take` a chunk, fill it, enqueue a copy out of it and call
+    `enqueued`; or `give` the chunk back unused.
     """
 
     CHUNK = 2 * 2**20  # 40 us of a PCIe 5 link, 200 us of one thread that fills it
@@ -91,48 +94,48 @@ class Ring:
     def __init__(self, device: protocols.Device) -> None:
         self._device = device
         self._idle: list[Chunk] = []
-        self._copied: list[Chunk] = []  # the device copies from them
+        self._copied: list[Chunk] = []  # chunks that the device may still copy from
         self._made = 0
         self._making = threading.RLock()
         self._is_being_made = False
         self._taken = self._waits = self._refusals = 0
-        self._returned = 0.0  # when one came back last
-        # Reentrant: a finaliser that runs inside may submit, too.
+        self._returned = 0.0  # time of the latest return of a chunk
+        # Reentrant: a finaliser that runs while the lock is held may submit an upload.
         self._lock = threading.RLock()
 
     @property
     def nbytes(self) -> int:
-        """Page-locked bytes that there may be at most."""
+        """The page-locked bytes of the whole ring."""
         return self.CHUNK * self.MOST
 
     def take(self, patience: Deadline) -> Chunk | None:
-        """A chunk to fill; waits for one for as long as others come back.
+        """A chunk to fill. Waits for a free chunk for as long as other chunks are returned.
 
         Returns:
-            None if there is none; `patience` is at its end then.
+            The chunk; None if no chunk became free, and `patience` has ended.
 
         Raises:
-            OutOfDeviceMemoryError: it is the first, and the pages of the ring cannot be locked.
+            OutOfDeviceMemoryError: on first use, if the pages of the ring cannot be locked.
         """
-        found = self._find()
-        if found is None and patience.seconds:
+        chunk = self._find()
+        if chunk is None and patience.seconds:
             with self._lock:
                 self._waits += 1
             begin = time.monotonic()
-            while found is None and patience.seconds:
+            while chunk is None and patience.seconds:
                 time.sleep(LOOK_SECONDS)
-                found = self._find()
-                if found is None and self._since_return(begin) > patience.seconds:
+                chunk = self._find()
+                if chunk is None and self._since_return(begin) > patience.seconds:
                     patience.give_up()
         with self._lock:
-            if found is None:
+            if chunk is None:
                 self._refusals += 1
             else:
                 self._taken += 1
-        return found
+        return chunk
 
     def _since_return(self, begin: float) -> float:
-        """Seconds since one came back, or since `begin`."""
+        """Seconds since the latest return of a chunk, or since `begin`."""
         return time.monotonic() - max(begin, self._returned)
 
     def _find(self) -> Chunk | None:
@@ -144,9 +147,9 @@ class Ring:
             return self._idle.pop() if self._idle else None
 
     def _make(self) -> None:
-        # Not inside the lock of what others look at: locking pages takes long.
+        # Not inside `_lock`, which other threads need to poll: locking pages takes long.
         with self._making:
-            if self._made or self._is_being_made:  # the latter in a finaliser that runs in here
+            if self._made or self._is_being_made:  # the latter in a finaliser that runs here
                 return
             self._is_being_made = True
             try:
@@ -163,42 +166,42 @@ class Ring:
                 self._made = len(chunks)
 
     def _collect(self) -> None:
-        """Take back what the device has passed. The caller holds the lock."""
+        """Take back the chunks that the device has passed. The caller must hold the lock."""
         copied = self._copied
-        # All of them: of two streams, the one that was told first may be done last.
+        # Query every chunk: copies on different streams may complete in any order.
         passed = [chunk.is_passed() for chunk in copied]
         if any(passed):
             self._returned = time.monotonic()
-            self._idle += [c for c, over in zip(copied, passed, strict=True) if over]
-            self._copied = [c for c, over in zip(copied, passed, strict=True) if not over]
+            self._idle += [c for c, is_passed in zip(copied, passed, strict=True) if is_passed]
+            self._copied = [c for c, is_passed in zip(copied, passed, strict=True) if not is_passed]
 
     def enqueued(self, chunk: Chunk, stream: protocols.Stream) -> None:
-        """A copy of it is on `stream`: it comes back when that is done."""
+        """Note that a copy out of `chunk` is on `stream`: the chunk returns when that is done."""
         stream.record(chunk.event)
         with self._lock:
             self._copied.append(chunk)
 
     def give(self, chunk: Chunk) -> None:
-        """Nothing has been enqueued for it."""
+        """Give back a chunk that no enqueued copy uses."""
         with self._lock:
             self._idle.append(chunk)
 
     def until_dropped(self, chunk: Chunk) -> object:
-        """What holds it while nobody can tell whether the device has passed it, and gives it back
-        when it goes.
+        """An object that gives the chunk back when freed, for a chunk of which it is unknown
+        whether the device has passed it.
         """
         return _Held(self, chunk)
 
     def start_over(self) -> None:
-        """In a forked child: what the parent's threads were filling is nobody's."""
+        """Reset in a forked child, which has none of the parent's threads that filled chunks."""
         self._lock, self._making = threading.RLock(), threading.RLock()
         self._is_being_made = False
-        # Kept: to destroy the parent's events may call the driver, which a child must not.
+        # Kept alive: destroying the parent's events may call the driver, which a child must not.
         self._parents = [*self._idle, *self._copied]
         self._idle, self._copied, self._made = [], [], 0
 
     def statistics(self) -> RingStatistics:
-        """What it is at. Looks at the device first."""
+        """The current state and counts. Polls the device first."""
         with self._lock:
             self._collect()
             in_use = self._made - len(self._idle)
@@ -207,15 +210,15 @@ class Ring:
             )
 
     def __repr__(self) -> str:
-        found = self.statistics()
+        s = self.statistics()
         return (
-            f"<Ring of {self._device.kind}:{self._device.ordinal}, {found.in_use} of {found.most} "
-            f"chunks of {found.chunk_bytes:,} B in use, {found.chunks} made>"
+            f"<Ring of {self._device.kind}:{self._device.ordinal}, {s.in_use} of {s.most} "
+            f"chunks of {s.chunk_bytes:,} B in use, {s.chunks} made>"
         )
 
 
 class _Held:
-    """Gives a chunk back in the end."""
+    """Gives a chunk back when freed."""
 
     def __init__(self, ring: Ring, chunk: Chunk) -> None:
         self._ring = ring

@@ -1,8 +1,8 @@
-"""Pools, and the storage that tensors share.
+"""Memory pools, and the storage that tensors share.
 
-A `Storage` is one allocation, or memory of another library, and the record of who touched
-it last. It goes back to its pool, or that library, when nothing refers to it any more. Work
-in flight refers to it, so that moment is always after the device's last use.
+A `Storage` is one allocation, or memory of another library, with an access record. The memory
+goes back to its pool, or its library, when nothing refers to the storage any more. Work in flight
+refers to its storages, so that moment is always after the device's last use.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numbasync.backend.protocols import MemoryStats
 from numbasync.errors import OutOfDeviceMemoryError, ShapeError
 from numbasync.public import Public
 
-MANY_READERS = 8  # of a storage; then those that are done are forgotten
+MANY_READERS = 8  # recorded readers of a storage at which finished readers are removed
 GRANULE = 256  # bytes; allocations are whole granules, as the driver's pools make them
 
 
@@ -26,7 +26,7 @@ class MemoryPool(Public):
 
     Attributes:
         device: the backend's device that the memory is on.
-        max_bytes: most bytes that may be handed out at once; None for the device's own limit.
+        max_bytes: most bytes that may be allocated at a time; None for the device's own limit.
     """
 
     def __init__(self, device: protocols.Device, max_bytes: int | None = None) -> None:
@@ -37,14 +37,14 @@ class MemoryPool(Public):
         self.device = self.fast_path_device = device
         self.max_bytes = max_bytes
         self._pool = device.new_pool()
-        self._out = 0  # of a pool with `max_bytes`
+        self._out = 0  # allocated bytes; counted only with `max_bytes`
         # Reentrant: a collection inside `allocate` may run finalisers that call `release`.
         self._lock = threading.RLock()
-        if max_bytes is None:  # the device's own pool counts anyway
+        if max_bytes is None:  # nothing to count here: skip this class's `release`
             self.release = self._pool.free  # type: ignore[method-assign]
 
     def allocate(self, nbytes: int, stream: protocols.Stream) -> Storage:
-        """Uninitialised storage for work that is enqueued on `stream` from now on.
+        """Uninitialised storage of `nbytes` bytes for later work of `stream`.
 
         Raises:
             OutOfDeviceMemoryError: `nbytes` do not fit; nothing has changed.
@@ -62,7 +62,9 @@ class MemoryPool(Public):
             raise
 
     def reuse(self, nbytes: int) -> Storage | None:
-        """Uninitialised storage for work on any stream, if memory of that size is at hand."""
+        """Uninitialised storage for work on any stream, if the pool has a free block of that size;
+        else None.
+        """
         room = (nbytes + GRANULE - 1) // GRANULE * GRANULE or GRANULE
         if self.max_bytes is not None and not self._admit(room):
             return None
@@ -73,7 +75,7 @@ class MemoryPool(Public):
         return None
 
     def _admit(self, room: int) -> bool:
-        """Count so many bytes as handed out, if the pool may have as many."""
+        """Count `room` bytes as allocated, if `max_bytes` permits; whether it does."""
         if self.max_bytes is not None:
             with self._lock:
                 if self._out + room > self.max_bytes:
@@ -82,16 +84,16 @@ class MemoryPool(Public):
         return True
 
     def release(self, memory: protocols.Memory) -> None:
-        """Take back what `allocate` gave; called by the storage's finaliser."""
+        """Free memory of `allocate` or `reuse`; called by the storage's finaliser."""
         self._admit(-memory.nbytes)
         self._pool.free(memory)
 
     def stats(self) -> MemoryStats:
-        """Bytes that are handed out and that are held, now and at most."""
+        """Bytes allocated from the pool, and held by it from the system, now and at most."""
         return self._pool.stats()
 
     def reset_high(self) -> None:
-        """Lower both high-water marks to what is current."""
+        """Lower both high-water marks to the current values."""
         self._pool.reset_high()
 
     def trim(self) -> None:
@@ -105,7 +107,7 @@ class MemoryPool(Public):
 
 
 class Owner(Protocol):
-    """Whose memory it is."""
+    """The owner of a storage's memory, which `release` gives the memory back to."""
 
     @property
     def device(self) -> protocols.Device: ...
@@ -115,19 +117,21 @@ class Owner(Protocol):
 
 
 class BorrowedOwner:
-    """The owner of memory of other libraries: it is theirs again when nothing here holds it."""
+    """The owner of memory of other libraries, which own it again when no storage refers to it."""
 
     def __init__(self, device: protocols.Device) -> None:
         self.device = device
         self.fast_path_device: protocols.Device | None = device
 
     def release(self, memory: object) -> None:
-        """Nothing: the memory itself holds what keeps it, and goes with its storage."""
+        """Do nothing: the memory object holds the other library's owner, and is freed with its
+        storage.
+        """
 
 
 class HostMapped(BorrowedOwner):
-    """The owner of memory of the host that kernels reach. It is never plain: what copies it to the
-    host at once would wait for the device. No tensor of it is given to a program.
+    """The owner of host memory that kernels access (zero copy). Fast paths must not use it: a fast
+    path that copies it to the host would wait for the device. No program gets a tensor of it.
     """
 
     def __init__(self, device: protocols.Device) -> None:
@@ -136,10 +140,10 @@ class HostMapped(BorrowedOwner):
 
 
 class AttachedGraph(Protocol):
-    """Whose record of use stays on a storage from launch to launch: a graph's.
+    """A graph, whose access records stay on its storages from launch to launch.
 
     Attributes:
-        dirty: the storages whose record others have changed since.
+        stale: the storages whose access record has been changed by others since.
     """
 
     stale: dict[Storage, None]
@@ -149,15 +153,15 @@ class Storage:
     """One allocation, and the submissions that last wrote and read it.
 
     Attributes:
-        writer: the last submission that writes it; see `access`.
-        readers: the latest submission of each stream that reads it.
-        holders: how many tensors hold it.
+        writer: the last submission that writes the storage; see `access`.
+        readers: for each stream, the latest submission that reads the storage.
+        holders: the number of tensors that hold the storage.
         links: the storages that overlap this one, which happens to memory of other libraries only;
             None if there are none.
-        identity: if it differs between two storages, they do not overlap.
-        attached_graphs: the graphs that use it; None if none does.
-        fast_path_device: the owner's device; None of a storage that has links, or that graphs use.
-            What a launch asks of most storages is this one question.
+        identity: two storages whose identities differ do not overlap; 0 with links.
+        attached_graphs: the graphs that use the storage; None if there are none.
+        fast_path_device: the owner's device; None for a storage with links or attached graphs.
+            For most storages a launch checks this attribute only.
     """
 
     __slots__ = (
@@ -189,47 +193,51 @@ class Storage:
         return self.memory.nbytes
 
     def forget_readers(self) -> dict[Any, Any]:
-        """Let those go that are done, each of whom keeps its stream; the readers that are left."""
+        """Remove finished readers, each of which keeps its stream alive; the readers left."""
         self.readers = {s: r for s, r in self.readers.items() if not r.done}
         return self.readers
 
     def add_overlap(self, other: Storage) -> None:
-        """They overlap: who uses one uses the other."""
-        for one, two in ((self, other), (other, self)):
-            # A new tuple: another thread may be at the old one.
-            alive = (ref for ref in one.links or () if ref() is not None)
-            one.links = (*alive, weakref.ref(two))
-            one.identity = 0
-            one.fast_path_device = None
-            one.invalidate_graphs()
+        """Note that the two storages overlap, so that a use of one is a use of the other."""
+        for storage, overlapped in ((self, other), (other, self)):
+            # A new tuple, because another thread may be iterating over the old one.
+            alive = (ref for ref in storage.links or () if ref() is not None)
+            storage.links = (*alive, weakref.ref(overlapped))
+            storage.identity = 0
+            storage.fast_path_device = None
+            storage.invalidate_graphs()
 
     def overlapping(self) -> Iterator[Storage]:
-        """The live storages that overlap it."""
+        """The live storages that overlap this one."""
         for ref in self.links or ():
-            found = ref()
-            if found is not None:
-                yield found
+            other = ref()
+            if other is not None:
+                yield other
 
     def attach_graph(self, standing: AttachedGraph) -> None:
-        """A graph uses it, and is told when others do, as long as it is alive."""
+        """Register a graph that uses the storage. While alive, the graph is notified, by its
+        `stale`, when others use the storage.
+        """
         alive = (ref for ref in self.attached_graphs or () if ref() is not None)
         self.attached_graphs = (*alive, weakref.ref(standing))
         self.fast_path_device = None
 
     def invalidate_graphs(self) -> None:
-        """Somebody uses it, or what overlaps it. Forgets graphs that have gone."""
+        """Notify the attached graphs of a use of this or an overlapping storage, and remove the
+        graphs that were freed.
+        """
         alive = False
         for ref in self.attached_graphs or ():
-            found = ref()
-            if found is not None:
-                found.stale[self] = None
+            graph = ref()
+            if graph is not None:
+                graph.stale[self] = None
                 alive = True
         if not alive:
             self.attached_graphs = None
             self.fast_path_device = None if self.links is not None else self.pool.fast_path_device
 
     def overlaps(self, other: Storage) -> bool:
-        """Whether they have memory in common."""
+        """Whether the two storages have memory in common."""
         return self is other or other in self.overlapping()
 
     def __del__(self) -> None:

@@ -1,4 +1,4 @@
-"""Streams as users hold them: order between them, and waiting for what one has passed."""
+"""Streams, as users hold them: order between streams, and waiting for a point of a stream."""
 
 from __future__ import annotations
 
@@ -19,31 +19,32 @@ if TYPE_CHECKING:
     from numbasync.device.device import Device
 
 
-def _nothing() -> None: ...
+def _do_nothing() -> None: ...
 
 
-async def _nothing_to_await() -> None: ...
+async def _await_nothing() -> None: ...
 
 
-# What stands in line (a later stage) comes before a mark that is set now. That stage sets
-# these: submit it now; whether there is nothing; submit it while the loop turns.
-before_mark: Callable[[], None] = _nothing
+# Hooks that `ops.submission_queue` sets, since queued operations come before a signal that is
+# enqueued now: drain the thread's submission queue; whether the queue is empty; drain the queue
+# while the loop turns.
+before_mark: Callable[[], None] = _do_nothing
 nothing_waits: Callable[[], bool] = lambda: True  # noqa: E731
-line_is_finished: Callable[[], Awaitable[None]] = _nothing_to_await
-# A later stage, which knows all devices, sets it: the stream that another library's object is,
-# of the given device; None for what is no stream.
+line_is_finished: Callable[[], Awaitable[None]] = _await_nothing
+# Hook that `foreign_streams` sets: the stream of another library's object, on the given device;
+# None if the object is no stream.
 of_another_library: Callable[[object, Device | None], Stream | None] = lambda _value, _device: None  # noqa: E731
 
 _numbers = itertools.count(1)
 
 
 class CudaStreamLike(Protocol):
-    """A stream of another library, by the protocol that these have agreed on."""
+    """A stream of another library, with the `__cuda_stream__` protocol."""
 
     def __cuda_stream__(self) -> tuple[int, int]: ...
 
 
-MAX_SPIN_BACKOFF = 63  # awaits without a glance, where glances are in vain
+MAX_SPIN_BACKOFF = 63  # most awaits without a spin poll after spin polls that missed
 
 
 class Stream(Progress, Public):
@@ -53,20 +54,20 @@ class Stream(Progress, Public):
     the legacy default stream, and are recycled, never destroyed.
 
     Attributes:
-        device: its device.
-        number: which one it is of the process's, for messages.
+        device: the stream's device.
+        number: the stream's number in the process, for messages.
     """
 
-    # The program does not have it, and cannot be told to order what is on it.
+    # True: the program has no access to the stream, and so cannot order its work.
     is_internal = False
 
     def __init__(self, device: Device, backend: protocols.Stream) -> None:
         super().__init__(device, backend)
         self.number = next(_numbers)
         self._numba: weakref.ref[Any] | None = None
-        # Glances in vain: the awaits that do without because of the latest, and those left.
+        # After a spin poll that missed: how many awaits go without one, and how many are left.
         self._spin_misses = self._spin_backoff = 0
-        # Of other streams, the number that what is enqueued here from now on starts after.
+        # Per other stream, the sequence number that later work of this stream is ordered after.
         self._follows: weakref.WeakKeyDictionary[Stream, int] = weakref.WeakKeyDictionary()
 
     @classmethod
@@ -76,52 +77,54 @@ class Stream(Progress, Public):
 
     @classmethod
     def of(cls, value: AnyStream, device: Device | None = None) -> Stream:
-        """The stream that an object of Numba, CuPy, PyTorch, cuda.core, or any with
-        `__cuda_stream__`, stands for: the same one for the same stream of the driver, as long as
-        somebody holds it or it has work. It keeps the object, and destroys nothing. What takes a
-        stream takes such objects, too.
+        """The stream for a stream object of Numba, CuPy, PyTorch, cuda.core, or any object with
+        `__cuda_stream__`. Objects of one driver stream give the same Stream, as long as the Stream
+        is held or has work. The Stream keeps the object alive, and destroys nothing. Every function
+        that takes a stream takes such objects, too.
 
-        The legacy default stream (`numba.cuda.default_stream()`, `cupy.cuda.Stream.null`) is one
-        of each GPU. The driver orders it with other libraries' blocking streams, such as Numba's
-        and most of CuPy's, and not with streams of numbasync, which shared tensors order with it.
+        Each GPU has one legacy default stream (`numba.cuda.default_stream()`,
+        `cupy.cuda.Stream.null`). The driver orders it with other libraries' blocking streams, such
+        as Numba's and most of CuPy's, but not with streams of numbasync: shared tensors order
+        those with it.
 
         Args:
-            device: of which device a default stream is whose library does not say it; None: the
-                default device. Other streams belong to one.
+            device: the device of a default stream whose library does not say it; None: the default
+                device. Other streams belong to one device.
 
         Raises:
-            CallerError: it is no stream, or the per-thread default stream.
-            DeviceMismatchError: it is of another device than `device`, or no CUDA device is here.
+            CallerError: `value` is no stream, or is the per-thread default stream.
+            DeviceMismatchError: the stream is of another device than `device`, or there is no CUDA
+                device.
         """
-        found = value if isinstance(value, Stream) else of_another_library(value, device)
-        if found is None:
+        stream = value if isinstance(value, Stream) else of_another_library(value, device)
+        if stream is None:
             raise CallerError(
                 f"Stream.of takes a stream of any library, not {type(value).__name__} "
                 f"({value!r:.60})."
             )
-        if device is not None and found.device is not device:
-            raise DeviceMismatchError(f"{found!r} is no stream of {device.label}.")
-        return found
+        if device is not None and stream.device is not device:
+            raise DeviceMismatchError(f"{stream!r} is no stream of {device.label}.")
+        return stream
 
     @property
     def numba(self) -> Any:
-        """This stream as one of Numba's, for Numba's own calls, in order with what is enqueued
-        here: `cuda.to_device(x, stream=s.numba)`, `kernel.kernel[grid, block, s.numba](x)`. It
-        keeps this stream.
+        """This stream as a Numba stream, for Numba's own calls, which run in order with the work
+        of this stream: `cuda.to_device(x, stream=s.numba)`, `kernel.kernel[grid, block,
+        s.numba](x)`. The Numba stream keeps this stream alive.
 
         Raises:
-            DeviceMismatchError: it is of a CPU device, of which Numba has no streams.
+            DeviceMismatchError: the device is a CPU device, for which Numba has no streams.
         """
-        known = None if self._numba is None else self._numba()
-        if known is None:
-            known = self.backend.numba_stream()
-            known.numbasync = self  # by it this queue is nobody else's
-            self._numba = weakref.ref(known)
-        return known
+        numba_stream = None if self._numba is None else self._numba()
+        if numba_stream is None:
+            numba_stream = self.backend.numba_stream()
+            numba_stream.numbasync = self  # keeps this stream, so that its queue is not recycled
+            self._numba = weakref.ref(numba_stream)
+        return numba_stream
 
     def next_stream(self) -> Stream:
-        """Itself: a stream is a scheduling policy that always picks itself, so that
-        `op.schedule(stream)` and `na.spawn(op, stream)` do what they say.
+        """This stream: a stream is a scheduling policy that always picks itself, so that
+        `op.schedule(stream)` and `na.spawn(op, stream)` run on `stream`.
         """
         return self
 
@@ -132,7 +135,7 @@ class Stream(Progress, Public):
         self.check()
 
     def mark(self, name: str = "a mark") -> int:
-        """Make this point awaitable; its sequence number."""
+        """Enqueue a completion signal behind all work so far; the signal's sequence number."""
         before_mark()
         self.check_open()
         submission = Submission(self, name)
@@ -140,23 +143,23 @@ class Stream(Progress, Public):
         return submission.sequence
 
     def follows(self, other: Stream, sequence: int) -> bool:
-        """Whether what is enqueued here from now on starts after that point of `other`."""
+        """Whether later work of this stream is ordered after `sequence` of `other`."""
         return other is self or self._follows.get(other, 0) >= sequence
 
     def follow(self, other: Stream, sequence: int) -> None:
-        """What is enqueued here from now on starts after that point of `other`."""
+        """Note that later work of this stream is ordered after `sequence` of `other`."""
         self._follows[other] = max(sequence, self._follows.get(other, 0))
 
     def wait_for(self, other: Stream) -> None:
-        """Work enqueued here from now on starts after all that `other` holds now."""
+        """Order later work of this stream after all work that `other` holds now."""
         other = as_stream(other, "wait_for")
         number = other._sequence
         events = other.device.order_events  # an event is recorded on its own device only
         event = events.take()
         other.backend.record(event)
         self.backend.wait(event)
-        # A wait refers to the recording that is the latest when it is enqueued, so the
-        # event can be recorded again at once.
+        # A wait refers to the latest recording at the time of its enqueueing, so the event may be
+        # recorded again immediately.
         events.give(event)
         self.follow(other, number)
 
@@ -167,7 +170,8 @@ class Stream(Progress, Public):
         return self.device.backend.spin_seconds
 
     def wake(self, sequence: int, waker: protocols.Waker) -> bool:
-        # A ring comes behind all that is enqueued. The backend knows of what has a mark.
+        # The notification comes behind all enqueued work, and the backend knows only the work
+        # before the latest signal. Unsignalled work behind it would make the wake-up late.
         return self.backend.wake(sequence, waker) and self._signalled >= self._sequence
 
     def wait(self, sequence: int) -> Generator[Any, None, None]:
@@ -192,8 +196,8 @@ class Stream(Progress, Public):
                 watcher.forget(self, future)
 
     def _spin_poll(self) -> bool:
-        """Look for a moment, without letting the loop turn, whether all is done. After glances in
-        vain, so many awaits as doubles each time do without.
+        """Poll for a moment, without letting the loop turn, whether the stream is idle. After each
+        miss in a row, the number of awaits without a spin poll doubles.
         """
         if self._spin_backoff:
             self._spin_backoff -= 1
@@ -203,7 +207,7 @@ class Stream(Progress, Public):
             is_idle = self.backend.spin_poll()
         except BaseException:
             self._is_broken()
-            self.check()  # a fault's own message, which says what was at work
+            self.check()  # raises the fault, whose message names the work that was running
             raise
         if not is_idle:
             self._spin_misses = self._spin_backoff = min(
@@ -222,21 +226,21 @@ class Stream(Progress, Public):
         """Block the thread until everything enqueued so far is done.
 
         Raises:
-            What work of `async_on` failed with, which has no future to report it.
+            The first error of `async_on` work, which has no future to report it.
         """
         before_mark()
         self.wait_until_idle()
         self.report()
 
     def wait_until_idle(self) -> None:
-        """`synchronize`, which leaves errors to those who hold a future, or ask later."""
+        """`synchronize` without reporting errors of work: futures or a later call report them."""
         self.check()
         number = self._sequence
         try:
             self.backend.synchronize()
         except BaseException:
             self._is_broken()
-            self.check()  # a fault's own message, which says what was at work
+            self.check()  # raises the fault, whose message names the work that was running
             raise
         self._has_passed(number)
         self.advance()
@@ -244,14 +248,16 @@ class Stream(Progress, Public):
             self._settle_followed()
 
     def _settle_followed(self) -> None:
-        """It is idle: what it came behind on other streams is done. That may have a host side."""
+        """Retire, on other streams, the work that this idle stream was ordered after: that work is
+        done too, and may have a host side to run.
+        """
         for other, number in list(self._follows.items()):
             if 0 < other.front <= number:
                 other._has_passed(number)
                 other.advance()
 
     def look_at_followed(self) -> None:
-        """Settle what the streams that it came behind have passed."""
+        """Retire finished work on the streams that this stream was ordered after."""
         for other in list(self._follows):
             if other.front:
                 other.look()
@@ -271,10 +277,10 @@ class Stream(Progress, Public):
         return done
 
     async def done(self) -> Stream:
-        """Wait, without blocking the loop, for everything enqueued so far; the stream itself.
+        """Wait, without blocking the loop, for everything enqueued so far; returns the stream.
 
         Raises:
-            What work of `async_on` failed with, which has no future to report it.
+            The first error of `async_on` work, which has no future to report it.
         """
         reactor.current()
         await line_is_finished()
@@ -285,7 +291,7 @@ class Stream(Progress, Public):
         return self
 
     def __getattr__(self, name: str) -> Any:
-        # Only CUDA streams have the protocol, so that `hasattr` tells the truth.
+        # Only CUDA streams have the protocol; for others `hasattr` must be False.
         if name == "__cuda_stream__" and self.backend.native is not None:
             return self.backend.native.__cuda_stream__
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
@@ -307,7 +313,7 @@ class Stream(Progress, Public):
 
 
 class Steps:
-    """A generator as something that `await` accepts."""
+    """An awaitable made of a generator."""
 
     __slots__ = ("_steps",)
 
@@ -322,14 +328,14 @@ AnyStream = Stream | CudaStreamLike
 
 
 def as_stream(value: object, where: str) -> Stream:
-    """A stream as it is, and one of another library as ours.
+    """`value` as a Stream; another library's stream is converted.
 
     Raises:
-        CallerError: it is none. The message says that `where` takes one.
+        CallerError: `value` is no stream. The message says that `where` takes a stream.
     """
     if isinstance(value, Stream):
         return value
-    found = of_another_library(value, None)
-    if found is None:
+    stream = of_another_library(value, None)
+    if stream is None:
         raise CallerError(f"{where} takes a stream, not {type(value).__name__} ({value!r:.60}).")
-    return found
+    return stream

@@ -1,7 +1,7 @@
-"""What one operation enqueued on one stream, and what is kept alive for it.
+"""A submission: the work that one operation enqueued on one stream, and the objects kept for it.
 
-The stream keeps a `Submission`, and that keeps everything that the device may still touch,
-until the stream's word has passed its number.
+The stream keeps the `Submission`, and the submission keeps every object that the device may still
+touch, until the stream's completion counter has passed the submission's sequence number.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ if TYPE_CHECKING:
 
 
 class Submission:
-    """Work of one operation on one stream.
+    """The work of one operation on one stream.
 
     Attributes:
         name: the operation, for messages.
-        site: the line of the program that submitted it, for messages.
-        launched: kernels that it has launched, for messages.
-        sequence: its position on the stream; 0 until it has been committed.
-        done: the device has passed it, and its host side is settled.
-        error: why it failed, once it is done.
-        queue: the backend's queue for its work; None: it has opened none, so none can fail.
-        nbytes: what it has allocated, and holds in page-locked memory for copies.
-        is_empty: nothing has been enqueued for it, so it needs no number.
-        has_no_end: nothing of it can fail, and nothing is to be done at its end. Set by `commit`.
-        after: what is called at its end.
-        marked: the device writes its number behind it.
-        detached: nobody holds a future of it; the stream itself reports its error.
-        kept: what is kept alive until the device has passed it.
+        site: the line of the program that submitted the operation, for messages.
+        launched: the names of the kernels launched, for messages.
+        sequence: the sequence number on the stream; 0 until committed.
+        done: the device has passed the work, and its host side is complete.
+        error: the reason of a failure, set once done.
+        queue: the backend's queue for the work; None: none was opened, so no work can fail.
+        nbytes: bytes allocated, and bytes held in page-locked memory for copies.
+        is_empty: nothing was enqueued, so no sequence number is needed.
+        is_trivial: nothing can fail and there is no host side to run. Set by `commit`.
+        after: functions to call on completion.
+        signalled: the device writes the sequence number behind the work.
+        detached: there is no future; the stream itself reports the error.
+        kept: the objects kept alive until the device has passed the work.
     """
 
-    # What most submissions have, on the class: making one is part of every launch.
+    # Defaults are class attributes, because every launch creates a submission.
     launched: tuple[str, ...] = ()
     sequence = 0
     nbytes = 0
@@ -61,7 +61,7 @@ class Submission:
 
     @property
     def latest(self) -> Submission:
-        """Itself. See `attached_graphs.LastLaunch`."""
+        """This submission. See `attached_graphs.LastLaunch`, which differs."""
         return self
 
     def retain(self, thing: object) -> None:
@@ -69,13 +69,13 @@ class Submission:
         self.kept.append(thing)
 
     def on_complete(self, call: Callable[[], None]) -> None:
-        """Call on the host once the device has passed this submission without failing."""
+        """Register a call on the host for when the device has passed the work without failing."""
         if self.after is None:
             self.after = []
         self.after.append(call)
 
     def depends_on(self, other: Submission) -> None:
-        """Fail if `other`, which is ordered before this one, fails."""
+        """Fail if `other`, which the caller has ordered before this submission, fails."""
         if self.dependencies is None:
             self.dependencies = []
             self.stream.has_dependencies = True
@@ -83,24 +83,26 @@ class Submission:
 
     @property
     def cannot_fail(self) -> bool:
-        """Whether nothing of its own can fail, unless its stream does."""
+        """Whether the submission can fail only if its stream does."""
         return self.queue is None and self.dependencies is None and self.after is None
 
     def settle(self, error: BaseException | None) -> list[object]:
-        """The device has passed it: run the host side. Returns what it kept, to be dropped."""
+        """Retire the submission, which the device has passed: determine the error, run the host
+        side. Returns the kept objects, which the caller drops.
+        """
         if error is None and self.queue is not None:
             error = self._failure(self.queue)
         if self.dependencies is not None:
-            for cause in self.dependencies:
-                error = error or cause.error
+            for dependency in self.dependencies:
+                error = error or dependency.error
             self.dependencies = None
         if self.after is not None:
             try:
                 if error is None:
                     for call in self.after:
                         call()
-            except BaseException as failed:
-                error = failed
+            except BaseException as exception:
+                error = exception
             self.after = None
         if error is not None:
             self.error = error
@@ -110,14 +112,14 @@ class Submission:
         return kept
 
     def _failure(self, queue: protocols.Queue) -> BaseException | None:
-        """What its own work failed with; the message says whose work it was."""
+        """The error of the submission's own work, with a message that names the operation."""
         error = queue.failure()
         if error is not None:
             locate(error, self)
         return error
 
     def raise_error(self) -> None:
-        """Raise what it failed with, if it did; however often, with one traceback."""
+        """Raise the submission's error, if any; repeated calls keep the first traceback."""
         if self.error is not None:
             raise self.error.with_traceback(self._trace)
 
@@ -136,8 +138,8 @@ class Submission:
 
 
 def locate(error: BaseException, submission: Submission) -> None:
-    """Say in the message of an error of the device which operation it is of, and who submitted
-    that: the traceback is of whoever waits for it.
+    """Add the operation and its submitting line to the message of a device's error, whose traceback
+    shows only the waiting code.
     """
     where = f"In {submission.described}."
     if isinstance(error, NumbasyncError) and len(error.args) == 1:

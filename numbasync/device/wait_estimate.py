@@ -1,4 +1,4 @@
-"""When something will be done, if it takes as long as it did before."""
+"""An estimate of when the next wait ends, if it takes as long as the waits before."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import math
 
 
 class LatencyEstimate:
-    """How long the waits for one stream took, in seconds of a clock that the caller reads."""
+    """The durations of the last two waits for one stream, in seconds of the caller's clock."""
 
     __slots__ = ("_before", "_began", "_last")
 
     LEAD_S = 0.0015  # event loops sleep whole milliseconds
     WINDOW_S = 2 * LEAD_S
-    # What looking may cost of a processor: no more than 4 % of the time that is waited.
+    # Polling may cost at most 4 % of a processor during a wait, so shorter waits get no window.
     SHORTEST = WINDOW_S / 0.04
-    # To sleep and be woken takes 0.13 ms: waits of no more than this are looked through.
+    # Sleeping and waking takes 0.13 ms: waits of at most SHORT_S are polled throughout.
     SHORT_S = 0.0005
 
     def __init__(self) -> None:
@@ -23,25 +23,25 @@ class LatencyEstimate:
         self._before = math.inf
 
     def begin(self, now: float) -> None:
-        """A wait begins."""
+        """Note the start of a wait, at `now`."""
         self._began = now
 
     def end(self, now: float) -> None:
-        """What was waited for is done; what is behind it begins."""
+        """Note the end of the wait, at `now`, which is the start of a wait for work behind it."""
         self._before, self._last = self._last, now - self._began
         self._began = now
 
     def begin_looking(self) -> float:
-        """From when on to look, for `WINDOW_S` seconds; infinity if nobody can know: the last two
-        were short, or not alike.
+        """The time from which to poll, for `WINDOW_S` seconds; infinity without a usable estimate:
+        the last wait was short, or the last two differed by more than `LEAD_S`.
         """
         if self._last < self.SHORTEST or abs(self._last - self._before) > self.LEAD_S:
             return math.inf
         return self._began + self._last - self.LEAD_S
 
     def patience(self) -> float:
-        """How long to look before sleeping, in seconds: until what took no longer than `SHORT_S`
-        twice should be done, with a quarter to spare; 0 for anything else.
+        """How many seconds to poll before sleeping: if the last two waits took at most `SHORT_S`,
+        the longer of them plus a quarter; else 0.
         """
         longest = max(self._last, self._before)
         return 1.25 * longest if longest <= self.SHORT_S else 0.0

@@ -1,4 +1,4 @@
-"""Operations: what they are made of, how they are submitted, and how they are awaited.
+"""Operations: how they are composed, submitted, awaited, cancelled and limited.
 
-Face: DeviceOp, DeviceFuture, Context, value, shared, zip, defer, spawn, gather, limit.
+Public names: DeviceOp, DeviceFuture, Context, value, shared, zip, defer, spawn, gather, limit.
 """

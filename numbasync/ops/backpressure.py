@@ -1,7 +1,7 @@
-"""Back-pressure: how much may be in flight on a device, and waiting until there is room.
+"""Back-pressure: limits of the work in flight on a device, and waiting for capacity under them.
 
 A program that submits faster than its device works piles up operations and their memory.
-With a limit, submitting waits, as sending to a full queue does; it never fails.
+Under a limit, submitting waits, as sending to a full queue does; submitting never fails.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from numbasync.errors import CallerError
 if TYPE_CHECKING:
     from numbasync.device.submission import Submission
 
-LOOK_SECONDS = 0.0002  # between two looks of a thread that waits for room
-QUICK_LOOKS = 100  # at first, which only let other threads run in between
-LOOK_AGAIN = 0.1  # of a loop, when nothing has come to its end
-LATER = 0.001  # of a loop, when there is room for somebody who comes first
-GONE = 0.5  # seconds without a look: a waiter of another thread or loop waits no more
-ASK_EVERY = 500  # looks; in between, the device itself is not asked
+LOOK_SECONDS = 0.0002  # sleep between two polls of a blocked thread
+QUICK_LOOKS = 100  # first polls of a blocked thread, which only yield to other threads
+LOOK_AGAIN = 0.1  # seconds until a loop polls again although nothing has completed
+LATER = 0.001  # seconds until a loop polls again when a waiter of higher rank has capacity
+GONE = 0.5  # seconds without a poll after which a waiter of another thread or loop is ignored
+ASK_EVERY = 500  # polls per query of the device itself
 
 _lock = threading.RLock()  # reentrant: a finaliser may leave a block
 _tickets = itertools.count(1)
 
 
 class Bounds:
-    """One call of `na.limit`: what may be in flight of the operations that it admits.
+    """One call of `na.limit`: a bound of the work in flight of the operations that it admits.
 
     Attributes:
-        most: how much that is.
-        priority: of those who wait for room under it; None: as outside of it.
-        blocks: how many `with` blocks of it are open.
-        waiting: those who wait for room.
+        most: the bound.
+        priority: the priority of operations that wait under the bound; None: inherited.
+        blocks: the number of open `with` blocks.
+        waiting: the waiters for capacity, by identity.
     """
 
     def __init__(self, device: Device, most: Limit, priority: int | None) -> None:
@@ -49,47 +49,50 @@ class Bounds:
         self.most = most
         self.priority = priority
         self.blocks = 0
-        self.is_device_wide = True  # it admits all that the device is given
-        # By their identity: unlike a set, it can be listed while other threads change it.
+        self.is_device_wide = True  # the bound holds for every operation of the device
+        # Keyed by identity: unlike a set, the dictionary can be listed while other threads change
+        # it.
         self.waiting: weakref.WeakValueDictionary[int, Capacity] = weakref.WeakValueDictionary()
         self._admitted: list[Submission] = []
 
     def admit(self, submission: Submission) -> None:
-        """Count it, from when it is enqueued until it is done."""
+        """Count `submission`, from the time when it is enqueued until it is done."""
         if not self.is_device_wide and self.most != UNBOUNDED:
             with _lock:
                 self._admitted.append(submission)
 
     def in_flight(self) -> InFlight:
-        """What is in flight now. Looks at the device first."""
+        """The operations and bytes in flight now. Polls the device first."""
         if self.is_device_wide:
             return self.device.in_flight
         self.device.reclaim()
         with _lock:
             self._admitted = [s for s in self._admitted if not s.done]
-            now = [s for s in self._admitted if s.sequence]
-        return InFlight(len(now), sum(s.nbytes for s in now))
+            enqueued = [s for s in self._admitted if s.sequence]
+        return InFlight(len(enqueued), sum(s.nbytes for s in enqueued))
 
     def has_room(self, nbytes: int | None, mine: int) -> bool:
-        """Whether there is room for `nbytes` more of an operation that has `mine` bytes already;
-        None: for one that begins.
+        """Whether an operation that holds `mine` bytes may have `nbytes` more; None: whether a new
+        operation may start.
         """
         most = self.most
         if most == UNBOUNDED:
             return True
-        now = self.in_flight()
-        if now.ops == 0:
+        current = self.in_flight()
+        if current.ops == 0:
             return True
-        if most.ops is not None and now.ops >= most.ops:
-            return False  # also if it has begun: others may have gone meanwhile
-        return most.bytes is None or now.bytes + mine + (nbytes or 1) <= most.bytes
+        if most.ops is not None and current.ops >= most.ops:
+            return False  # also for a started operation: others may have been admitted meanwhile
+        return most.bytes is None or current.bytes + mine + (nbytes or 1) <= most.bytes
 
 
 UNBOUNDED = Limit(None, None)
 
 
 class Setting:
-    """A limit that has been set; as a context manager, of what the block submits instead."""
+    """A limit that has been set, device-wide; as a context manager, for the block's submissions
+    only.
+    """
 
     def __init__(self, bounds: Bounds) -> None:
         self._bounds = bounds
@@ -99,7 +102,7 @@ class Setting:
             if bounds.most != UNBOUNDED or bounds.priority is None:
                 self._before, device.limit_of_all = device.limit_of_all, bounds
                 device.note_limits()
-            else:  # a priority alone is of a block only
+            else:  # a priority alone has no device-wide meaning
                 bounds.is_device_wide = False
             _settings.add(self)
 
@@ -109,7 +112,7 @@ class Setting:
         with _lock:
             if bounds.is_device_wide:
                 bounds.is_device_wide = False
-                # As if it had never held for all; another thread may have set one meanwhile.
+                # Undo the device-wide limit; another thread may have replaced it meanwhile.
                 if device.limit_of_all is bounds:
                     device.limit_of_all = self._before
                 for other in _settings:
@@ -130,7 +133,7 @@ class Setting:
     ) -> None:
         bounds = self._bounds
         held = list(limits_here.get())
-        if bounds in held:  # else the block is left in another context, by a finaliser perhaps
+        if bounds in held:  # else another context leaves the block, such as a finaliser
             held.reverse()
             held.remove(bounds)
             limits_here.set(tuple(reversed(held)))
@@ -143,7 +146,7 @@ class Setting:
         return f"<limit of {self._bounds.device.label}: {self._bounds.most}>"
 
 
-# Those that somebody holds; most are dropped where they are made, or left by their block.
+# The settings that the program still holds; most are dropped immediately, or left by their block.
 _settings: weakref.WeakSet[Setting] = weakref.WeakSet()
 
 
@@ -153,31 +156,32 @@ def limit(
     device: Device | None = None,
     priority: int | None = None,
 ) -> Setting:
-    """Bound what is in flight: of the operations that `with na.limit(...):` submits, or, without
-    `with`, of all that the device is given, until the next call: `na.limit()` lifts it.
+    """Bound the work in flight: of the operations submitted in `with na.limit(...):`, or, without
+    `with`, of all operations of the device until the next call. `na.limit()` lifts the bound.
 
-    An operation that finds no room waits before it is enqueued: an await while the loop turns,
-    a blocking form by blocking. A block is of its task, and of tasks that are made in it; blocks
-    in blocks all hold, and so does the limit of the device. What is submitted in a block waits
-    under its limit also when the block has been left. One that nobody awaits any more is not
-    enqueued.
+    An operation without capacity waits before it is enqueued: an await waits while the loop turns,
+    a blocking form blocks. A block applies to its task and to tasks created in the block. Nested
+    blocks all apply, and so does the device-wide limit. An operation submitted in a block waits
+    under the block's limit even after the block has been left. A waiting operation that has lost
+    its last awaiter is not enqueued.
 
-    Of those who wait for room, those of higher priority go first, and among equals those that
-    were submitted first. Under one limit operations of a thread keep their order. Others pass
-    them only if both are known to share no tensor; closures (`then`, `defer`) may use any.
+    Waiting operations are admitted in the order of priority, higher first, then of submission.
+    Under one limit the operations of a thread keep their order. An operation under other limits
+    overtakes a waiting one only if the two are known to share no tensor; closures (`then`,
+    `defer`) may use any tensor.
 
-    One that is larger than `bytes` alone goes when nothing else is in flight. Threads that
-    submit at the same instant may exceed a limit by one operation each.
+    A single operation larger than `bytes` is admitted when nothing else is in flight. Threads
+    that submit at the same instant may exceed a limit by one operation each.
 
     Args:
         ops: most operations in flight; None for any number.
         bytes: most bytes that operations in flight have allocated on the device, and hold in
             page-locked host memory for copies; None for any number.
         device: default: the default device.
-        priority: of what the block submits, higher first; None: as outside of it, at first 0.
+        priority: of the block's operations, higher first; None: inherited, 0 outside of blocks.
 
     Returns:
-        What `with` takes.
+        A setting that may be used as a context manager.
 
     Raises:
         CallerError: a bound is less than 1 or no whole number, `priority` is no whole number, or
@@ -201,19 +205,19 @@ def _bound(name: str, value: Any) -> int | None:
     if value is None:
         return None
     try:
-        found = operator.index(value)
+        bound = operator.index(value)
     except TypeError:
-        found = 0
-    if found < 1:
+        bound = 0
+    if bound < 1:
         raise CallerError(
             f"limit({name}={value!r}): nothing could ever be submitted; write a whole number of "
             f"at least 1, or leave {name} out for no bound."
         )
-    return found
+    return bound
 
 
 class Admission:
-    """What limits an operation is submitted under, and its turn among those who wait for room."""
+    """The limits that an operation is submitted under, and its rank among waiting operations."""
 
     __slots__ = ("device", "rank", "under")
 
@@ -221,11 +225,11 @@ class Admission:
         self.device = device
         self.under: tuple[Bounds, ...] = device.limits_held()
         of_all = device.limit_of_all
-        given = (b.priority for b in (*reversed(self.under), of_all) if b is not None)
-        self.rank = (-next((p for p in given if p is not None), 0), next(_tickets))
+        priorities = (b.priority for b in (*reversed(self.under), of_all) if b is not None)
+        self.rank = (-next((p for p in priorities if p is not None), 0), next(_tickets))
 
     def limits(self) -> tuple[Bounds, ...]:
-        """Those that hold now. One of all operations may have been set or lifted meanwhile."""
+        """The limits that apply now. The device-wide one may have changed since submission."""
         of_all = self.device.limit_of_all
         return self.under if of_all is None else (*self.under, of_all)
 
@@ -242,12 +246,12 @@ def _running_loop() -> weakref.ref[asyncio.AbstractEventLoop] | None:
 
 
 class Capacity:
-    """A preparation: there is room on the device, and nobody else comes first.
+    """A prerequisite: capacity under the limits, with no waiter of higher rank that could go.
 
     Args:
-        admission: of the operation.
-        submission: its bytes count already.
-        nbytes: for as many more bytes; None: for an operation that begins.
+        admission: the operation's admission.
+        submission: the operation's submission, whose bytes count already.
+        nbytes: the additional bytes wanted; None: the operation is about to start.
     """
 
     def __init__(
@@ -260,16 +264,17 @@ class Capacity:
         self._waits_here()
 
     def _waits_here(self, blocks: bool = False) -> None:
-        """Who waits from now on: one that somebody has left, others go on with elsewhere.
+        """Record the running thread and loop as the waiter: a wait that one task has abandoned can
+        be continued by another task or thread.
 
         Args:
-            blocks: so that nobody else of its thread goes on.
+            blocks: the waiter blocks its thread, so that no other operation of the thread can go.
         """
         self._thread, self._loop = threading.get_ident(), _running_loop()
         self._blocks = blocks
 
     def is_available(self) -> bool:
-        """Whether there is now. Looks at the device first. If not, it waits for its turn."""
+        """Whether there is capacity now. Polls the device first. If not, registers as a waiter."""
         limits, self._looked = self._admission.limits(), time.monotonic()
         if self._fits(limits) and not self._is_behind(limits):
             return True
@@ -278,16 +283,16 @@ class Capacity:
         return False
 
     def taken(self) -> None:
-        """It waits no more."""
+        """Unregister the waiter: the capacity was taken, or is no longer wanted."""
         for bounds in self._admission.limits():
             bounds.waiting.pop(id(self), None)
 
     def _fits(self, limits: tuple[Bounds, ...]) -> bool:
-        mine = self._submission.nbytes
-        return all(bounds.has_room(self._nbytes, mine) for bounds in limits)
+        held_bytes = self._submission.nbytes
+        return all(bounds.has_room(self._nbytes, held_bytes) for bounds in limits)
 
     def _is_behind(self, limits: tuple[Bounds, ...]) -> bool:
-        """Whether somebody who comes first and waits under one of the limits could go now."""
+        """Whether a waiter of higher rank, under one of the same limits, could go now."""
         return any(
             (other := ref()) is not None
             and other._admission.rank < self._admission.rank
@@ -299,11 +304,11 @@ class Capacity:
         )
 
     def _is_beside(self, other: Capacity) -> bool:
-        """Whether the loop that turns here turns for `other` too, however late both look."""
+        """Whether `other` waits on the same loop, and so will poll, however late."""
         return self._loop is not None and self._loop == other._loop
 
     def run(self) -> None:
-        """Block the thread until there is."""
+        """Block the thread until there is capacity."""
         looks = 0
         self._waits_here(blocks=True)
         while not self.is_available():
@@ -313,7 +318,7 @@ class Capacity:
                 self._admission.device.ask()
 
     def future(self, _if_closed: object) -> asyncio.Future[BaseException | None]:
-        """A future of the running loop: its value is None, or what looking failed with."""
+        """A future of the running loop: its value is None, or the error that polling raised."""
         return asyncio.ensure_future(self._told())
 
     async def _told(self) -> BaseException | None:
@@ -324,7 +329,7 @@ class Capacity:
         return None
 
     async def wait(self) -> None:
-        """Wait, while the loop turns, until something that is in flight has come to its end."""
+        """Wait, while the loop turns, until some work in flight completes, or for LOOK_AGAIN."""
         watcher = reactor.current()
         self._waits_here()
         fronts = [(s, s.front) for s in list(self._admission.device.busy)]
@@ -337,7 +342,7 @@ class Capacity:
             s.ensure_signalled(front)
         waiting = {watcher.wait(s, front): s for s, front in fronts if front}
         try:
-            # Look again in any case: the limit may have been lifted.
+            # The timeout is needed because the limit may be lifted meanwhile.
             await asyncio.wait(waiting, timeout=LOOK_AGAIN, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for future, stream in waiting.items():
@@ -345,4 +350,4 @@ class Capacity:
                     future.cancel()
                     watcher.forget(stream, future)
                 elif not future.cancelled():
-                    future.exception()  # seen: the matter of whoever awaits that work
+                    future.exception()  # marks the error retrieved: that work's awaiter raises it

@@ -1,4 +1,4 @@
-"""Capturing, as operations offer it. What a graph is, a later stage knows."""
+"""The graph methods of operations. The room `graphs` provides the implementation."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ T = TypeVar("T")
 
 
 def _no_graphs(op: Any, *where: AnyStream) -> Any:
-    raise NotImplementedError  # set when numbasync is imported
+    raise NotImplementedError  # replaced when numbasync is imported
 
 
-# Capture an operation, on a stream or, without one, on one of the default device's policy.
+# Captures an operation on a stream; without a stream, on the next of the default device's policy.
 capture: Callable[..., Any] = _no_graphs
 
 
 class Capturable(Generic[T]):
-    """What can become a graph."""
+    """An operation that can be captured as a graph."""
 
     def graph(self) -> CudaGraph[T]:
-        """Capture it for replays on a stream of the default device's policy; see `graph_on`."""
+        """Capture for replays on a stream of the default device's policy; see `graph_on`."""
         graph: CudaGraph[T] = capture(self)
         return graph
 
     def graph_on(self, stream: AnyStream) -> CudaGraph[T]:
-        """Capture it for replays on `stream`; see `CudaGraph.capture`. Blocks; computes nothing."""
+        """Capture for replays on `stream`; see `CudaGraph.capture`. Blocks; computes nothing."""
         graph: CudaGraph[T] = capture(self, stream)
         return graph

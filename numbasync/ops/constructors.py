@@ -1,4 +1,4 @@
-"""Operations that others begin with: values, deferred building, and several as one."""
+"""Elementary operations: values, deferred construction, and several operations as one."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ F = TypeVar("F")
 
 
 class Leaf(DeviceOp[T]):
-    """An operation that needs no preparation and holds no other operation."""
+    """An operation without prerequisites and without operand operations."""
 
     def enqueue(self, ctx: Context) -> T:
-        """Enqueue the work; the value."""
+        """Enqueue the work and return the value."""
         raise NotImplementedError
 
     def steps(self, ctx: Context) -> Steps[T]:
@@ -40,7 +40,7 @@ class Leaf(DeviceOp[T]):
 
 
 class Value(Leaf[T]):
-    """A value that is there already. No device work."""
+    """An operation that gives an existing value. No device work."""
 
     is_node = True
 
@@ -59,7 +59,7 @@ class Value(Leaf[T]):
 
 
 class Zip(DeviceOp[tuple[Any, ...]]):
-    """Every operation in order, on one stream. If one fails, the later ones do not run."""
+    """All operations in order, on one stream. After a failure the later operations do not run."""
 
     def __init__(self, ops: tuple[DeviceOp[Any], ...]) -> None:
         self._unused = False
@@ -85,9 +85,9 @@ class Zip(DeviceOp[tuple[Any, ...]]):
         return tuple(values)
 
     def operands(self) -> frozenset[int] | None:
-        found = [op.operands() for op in self._ops]
-        known = [each for each in found if each is not None]
-        return frozenset().union(*known) if len(known) == len(found) else None
+        operands = [op.operands() for op in self._ops]
+        known = [identities for identities in operands if identities is not None]
+        return frozenset().union(*known) if len(known) == len(operands) else None
 
     def _width(self) -> int | None:
         return len(self._ops)
@@ -97,7 +97,7 @@ class Zip(DeviceOp[tuple[Any, ...]]):
 
 
 class Defer(DeviceOp[T]):
-    """An operation that is built when it is run."""
+    """An operation whose operand is built by a closure when the operation runs."""
 
     def __init__(self, build: Callable[..., Any], *, wants_context: bool = False) -> None:
         check_closure(build, "with_context" if wants_context else "defer")
@@ -108,19 +108,19 @@ class Defer(DeviceOp[T]):
     def steps(self, ctx: Context) -> Steps[T]:
         if self._wants_context:
             ctx.touch()
-            made = not_a_coroutine(self._build(ctx), "with_context", self._build)
-            if not isinstance(made, DeviceOp):
-                value: T = made
+            built = not_a_coroutine(self._build(ctx), "with_context", self._build)
+            if not isinstance(built, DeviceOp):
+                value: T = built
                 return value
         else:
-            made = not_a_coroutine(self._build(), "defer", self._build)
-        op = as_child(ctx, made, self)
+            built = not_a_coroutine(self._build(), "defer", self._build)
+        op = as_child(ctx, built, self)
         result: T = yield from op.steps(ctx)
         return result
 
     def _describe(self) -> str:
-        kind = "with_context" if self._wants_context else "defer"
-        return f"{kind}({name_of(self._build)})"
+        constructor = "with_context" if self._wants_context else "defer"
+        return f"{constructor}({name_of(self._build)})"
 
 
 def value(x: T) -> DeviceOp[T]:
@@ -134,12 +134,13 @@ def shared(x: T) -> Shared[T]:
 
 
 def defer(build: Callable[[], DeviceOp[T]]) -> DeviceOp[T]:
-    """The operation that `build()` gives when this is run."""
+    """An operation that calls `build()` when it runs, and then runs the returned operation."""
     return Defer(build)
 
 
 def with_context(build: Callable[[Context], DeviceOp[T] | T]) -> DeviceOp[T]:
-    """The operation, or the value, that `build(ctx)` gives when this is run.
+    """An operation that calls `build(ctx)` when it runs, and then runs the returned operation, or
+    gives the returned value.
 
     `ctx` has `stream`, `device`, `pool`, `alloc(nbytes)` and `retain(object)`.
     """
@@ -175,7 +176,7 @@ def zip(*ops: DeviceOp[T]) -> DeviceOp[tuple[T, ...]]: ...
 @overload
 def zip(*ops: DeviceOp[Any]) -> DeviceOp[tuple[Any, ...]]: ...
 def zip(*ops: DeviceOp[Any]) -> DeviceOp[Any]:
-    """All of them, in order on one stream; the tuple of their values.
+    """Run all operations in order on one stream; the value is the tuple of their values.
 
     To overlap operations on several streams, use `gather`.
     """

@@ -1,4 +1,4 @@
-"""The right to run an operation, which can be taken once, and the warning that nobody has."""
+"""The right to run an operation, which can be consumed once, and the warning if it never was."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import Any
 from numbasync.device.callsite import CallSite
 from numbasync.errors import AlreadySubmittedError
 
-_warned: dict[Any, int] = {}  # so that a line which is run again warns once
+_warned: dict[Any, int] = {}  # warnings' registry: a line that runs repeatedly warns once
 
 
 class RunsOnce:
-    """What runs once: by whoever claims it first."""
+    """An operation that runs once: the first `consume` claims the run."""
 
     _unused = True  # neither run nor part of another operation
-    _sent = False  # it was pickled: if it never runs here, that needs no warning
-    # The line of the program that made it, as a code object and an instruction.
+    _sent = False  # the operation was pickled, so it may stay unused here without a warning
+    # The line of the program that made the operation, as a code object and an instruction.
     _site: tuple[CodeType, int] | None = None
 
     def consume(self) -> None:
-        """Take the right to run it.
+        """Claim the right to run the operation.
 
         Raises:
-            AlreadySubmittedError: it was run before, or is part of another operation.
+            AlreadySubmittedError: the operation was run before, or is part of another operation.
         """
         if not self._unused:
             raise AlreadySubmittedError(
@@ -35,7 +35,7 @@ class RunsOnce:
         self._unused = False
 
     def suppress_warning(self) -> None:
-        """It will not be run: no warning."""
+        """Suppress the unused warning of an operation that will not be run."""
         self._unused = False
 
     def __del__(self) -> None:
@@ -43,23 +43,23 @@ class RunsOnce:
             try:
                 name = str(self)
             except Exception:
-                return  # half made: its constructor raised, and that is what the caller got
+                return  # half constructed: the constructor's error was raised to the caller
             warn_of_waste(f"{name} was never awaited", self._site, self)
 
 
 def warn_of_waste(what: str, site: tuple[CodeType, int] | None, source: object) -> None:
-    """Warn, at the line that made `source`, that it has not run. Where it is dropped, which is
-    where Python calls a finaliser, may be any line.
+    """Warn that `source` has not run, at the line that made `source`. The current line is no help:
+    Python may call a finaliser anywhere.
     """
     if site is None:
         warnings.warn(f"{what}: it has not run", RuntimeWarning, stacklevel=3, source=source)
         return
-    at = CallSite(*site)
+    creation = CallSite(*site)
     warnings.warn_explicit(
-        f"{what}: it has not run; made at {at}",
+        f"{what}: it has not run; made at {creation}",
         RuntimeWarning,
-        at.code.co_filename,
-        at.line,
+        creation.code.co_filename,
+        creation.line,
         registry=_warned,
         source=source,
     )

@@ -1,8 +1,8 @@
-"""Where an operation is being run: what it retains, what it is ordered after.
+"""The context of a running operation: its stream, its submission, its order after other work.
 
-What the device may touch is retained by the submission. What two streams share is ordered
-here: an access that conflicts with work on another stream first makes its own stream wait
-for that one. A thread enqueues one operation at a time.
+The submission keeps alive every object that the device may touch. Conflicting accesses from two
+streams are ordered here: before such an access the context makes its own stream wait for the
+other stream. A thread enqueues one operation at a time.
 """
 
 from __future__ import annotations
@@ -38,10 +38,11 @@ T = TypeVar("T")
 
 
 def allocated(device: Device, pool: MemoryPool, nbytes: int, stream: Stream) -> Storage:
-    """Memory for work on `stream`; what nobody uses any more is looked for first, if need be.
+    """Allocate `nbytes` for work on `stream`. If the pool is exhausted, collect garbage, query the
+    device, trim the pool, and try once more.
 
     Raises:
-        OutOfDeviceMemoryError: they do not fit, even after that.
+        OutOfDeviceMemoryError: the bytes do not fit, even after that.
     """
     try:
         return pool.allocate(nbytes, stream.backend)
@@ -56,9 +57,9 @@ def allocated(device: Device, pool: MemoryPool, nbytes: int, stream: Stream) -> 
 
 
 class HostReading(Protocol):
-    """Elements of the caller's array on their way to where the caller cannot change them."""
+    """The copy of a caller's array to memory that the caller cannot change."""
 
-    is_shared: bool  # by operations other than the one that does it
+    is_shared: bool  # other operations use the same copy
 
     def run(self) -> None: ...
 
@@ -66,7 +67,7 @@ class HostReading(Protocol):
 
 
 class HostCopyBack(Protocol):
-    """What the device has copied, on its way to the caller's array."""
+    """The last part of a download: from pinned memory, after the device, to the caller's array."""
 
     @property
     def is_pending(self) -> bool: ...
@@ -79,24 +80,24 @@ class HostCopyBack(Protocol):
 
 
 class Context(Public):
-    """Where an operation is being run.
+    """The context in which an operation runs.
 
     Attributes:
-        stream: where its work goes.
+        stream: the stream that the operation's work goes to.
         device: the stream's device.
-        pool: where its memory comes from.
-        submission: what its work belongs to.
+        pool: the pool that the operation allocates from.
+        submission: the submission that the enqueued work belongs to.
     """
 
-    # What most contexts have, on the class.
+    # Defaults are class attributes, because most contexts keep them.
     _closed = _suspended = False
-    admission: Admission | None = None  # the limits that it is submitted under
-    awaited = False  # whoever submits it is suspended until it is done
-    reading: HostReading | None = None  # of host memory, while others go on
-    landings: tuple[HostCopyBack, ...] = ()  # what the caller's thread need not copy at the end
-    waits_for: Any = None  # a shared operation that another one runs
-    records = False  # what is enqueued is noted, not done
-    # Something was enqueued, leased or waited for: the submission needs a number.
+    admission: Admission | None = None  # the limits that the operation is submitted under
+    awaited = False  # the submitting task is suspended until the work is done
+    reading: HostReading | None = None  # the pending copy out of the caller's host memory
+    landings: tuple[HostCopyBack, ...] = ()  # copies that need not run on the caller's thread
+    waits_for: Any = None  # a SharedRun whose steps another operation is taking
+    records = False  # True: work is recorded for a graph, not enqueued
+    # Work was enqueued, an access recorded or a wait added: the submission needs a number.
     _used = False
     _ordered: set[Submission] | None = None
 
@@ -116,7 +117,7 @@ class Context(Public):
 
     @property
     def queue(self) -> protocols.Queue:
-        """Where work is enqueued. Operands must have been leased first."""
+        """The backend's queue for this submission. Call `read` or `write` for operands first."""
         self._used = True
         submission = self.submission
         if submission.queue is None:
@@ -125,53 +126,55 @@ class Context(Public):
 
     @property
     def asked(self) -> Stream:
-        """The stream that the operation was to go to, which its parts may name."""
+        """The stream that the operation was submitted to; child operations may name it."""
         return self.stream
 
     def if_forgotten(self, call: Callable[[], None]) -> None:
-        """Call if what was enqueued will never run: never, but for what is only recorded."""
+        """Register `call` for work that was recorded and will never run. Enqueued work always
+        runs, so this class ignores `call`.
+        """
 
     def try_enqueue(self, op: Enqueueable[Any]) -> bool:
-        """Enqueue a part of the operation at once, if that can be; whether it was."""
+        """Enqueue a child operation on its fast path, if possible; whether it was enqueued."""
         submission = self.submission
         try:
             if not op.try_enqueue(submission, self.pool):
                 return False
         except BaseException:
-            self._used = self._used or bool(submission.kept)  # by what was enqueued of it
+            self._used = self._used or bool(submission.kept)  # non-empty if work was enqueued
             raise
         self._used = self._used or not submission.is_empty
-        submission.is_empty = False  # that part of it was
+        submission.is_empty = False  # `is_empty` was about this child only
         return True
 
     def order(self, source: protocols.Foreign) -> None:
-        """Start what is enqueued from now on after what another library has enqueued for its
+        """Order later work of this stream after the work that another library has enqueued on its
         array.
         """
         source.order(self.stream.backend)
 
     def launched(self, names: tuple[str, ...], by: object) -> None:
-        """The kernel that was just enqueued.
+        """Note the names of the kernels that were just enqueued.
 
         Args:
-            by: the operation.
+            by: the operation that enqueued them.
         """
         self.submission.launched += names
 
     def touch(self) -> None:
-        """The caller may enqueue work of its own on `stream`, which is to be waited for."""
+        """Mark the submission used: the caller may enqueue work of its own on `stream`."""
         self._used = True
 
     def retain(self, thing: object) -> None:
-        """Keep `thing` alive until the device has passed what is enqueued here."""
+        """Keep `thing` alive until the device has passed the work of this submission."""
         self._used = True
         self.submission.retain(thing)
 
     def alloc(self, nbytes: int) -> Storage:
-        """`nbytes` uninitialised bytes for work on this stream, and on others after it.
+        """`nbytes` uninitialised bytes, for this stream and for streams ordered after it.
 
         Raises:
-            OutOfDeviceMemoryError: they do not fit, even after unused memory was returned.
+            OutOfDeviceMemoryError: the bytes do not fit, even after unused memory was returned.
         """
         self._used = True
         self.submission.nbytes += nbytes
@@ -181,31 +184,31 @@ class Context(Public):
         return storage
 
     def scratch(self, nbytes: int) -> Storage:
-        """`alloc` for what an operation needs in between, and nobody sees."""
+        """`alloc` for temporary memory that is not part of the result."""
         return self.alloc(nbytes)
 
     def host_buffer(self, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """Host bytes that the device copies from and to without blocking, retained."""
+        """`nbytes` of host memory for asynchronous copies, kept alive by the submission."""
         buffer = self.device.backend.host_buffer(nbytes)[:nbytes]
         self.submission.nbytes += nbytes
         self.retain(buffer)
         return buffer
 
     def room(self, nbytes: int | None = None) -> Generator[Prerequisite, None, None]:
-        """Wait until `na.limit` allows so many bytes more; None: an operation to begin."""
+        """Wait until `na.limit` admits `nbytes` more bytes; None: admits the operation itself."""
         if self.admission is not None:
-            need = Capacity(self.admission, self.submission, nbytes)
+            capacity = Capacity(self.admission, self.submission, nbytes)
             try:
-                while not need.is_available():
-                    yield need
-            finally:  # also when it is withdrawn
-                need.taken()
+                while not capacity.is_available():
+                    yield capacity
+            finally:  # also when the operation is withdrawn
+                capacity.taken()
 
-    # --- leases ---
+    # --- access records ---
 
     def _check_device(self, storage: Storage) -> None:
         owner = storage.pool.device
-        if owner is not None:  # else it is the host's, for every device
+        if owner is not None:  # None: host memory, which every device may use
             raise DeviceMismatchError(
                 f"{self.submission.name} runs on {self.device.label}, but uses {storage!r} of "
                 f"{owner.kind}:{owner.ordinal}.\n"
@@ -213,39 +216,39 @@ class Context(Public):
             )
 
     def read(self, storage: Storage, name: object = None) -> None:
-        """Lease `storage` for reading: alive while in use, and after its last writer.
+        """Record a read of `storage`: order it after the last writer, and keep it alive.
 
         Args:
-            name: the tensor that it is of, for messages.
+            name: the tensor of the storage, for messages.
         """
         if storage.pool.device is not self.device.backend:
             self._check_device(storage)
-        me, writer = self.submission, storage.writer
-        # What `after` looks at first, to spare most calls of it.
+        submission, writer = self.submission, storage.writer
+        # The first checks of `after`, repeated here to avoid most calls.
         if writer is not None and not writer.done and writer.stream is not self.stream:
             self.after(writer, storage if name is None else name)
         if storage.links is not None:
             self._after_linked(storage, readers=False)
         if storage.attached_graphs is not None:
             storage.invalidate_graphs()
-        if access.record_read(storage, me):
+        if access.record_read(storage, submission):
             self._used = True
-            me.retain(storage)
+            submission.retain(storage)
 
     def write(self, storage: Storage, name: object = None) -> None:
-        """Lease `storage` for writing: after its last writer and everyone who reads it.
+        """Record a write of `storage`: order it after the last writer and all readers.
 
         Args:
-            name: the tensor that it is of, for messages.
+            name: the tensor of the storage, for messages.
         """
         if storage.pool.device is not self.device.backend:
             self._check_device(storage)
-        me, writer = self.submission, storage.writer
+        submission, writer = self.submission, storage.writer
         self._used = True
-        if writer is not me:
+        if writer is not submission:
             if writer is not None and not writer.done and writer.stream is not self.stream:
                 self.after(writer, storage if name is None else name)
-            me.retain(storage)
+            submission.retain(storage)
         if storage.readers:
             for reader in list(storage.readers.values()):
                 self.after(reader, storage if name is None else name)
@@ -253,10 +256,10 @@ class Context(Public):
             self._after_linked(storage, readers=True)
         if storage.attached_graphs is not None:
             storage.invalidate_graphs()
-        access.record_write(storage, me)
+        access.record_write(storage, submission)
 
     def _after_linked(self, storage: Storage, readers: bool) -> None:
-        """After those who use what overlaps `storage`. Each storage keeps its own record."""
+        """Order after the users of storages that overlap `storage`, which have own records."""
         for other in storage.overlapping():
             if other.attached_graphs is not None:
                 other.invalidate_graphs()
@@ -266,16 +269,16 @@ class Context(Public):
                     self.after(reader, other)
 
     def after(self, other: Submission | None, shared: object = None) -> None:
-        """Start what is enqueued from now on after `other`, on whatever stream that is.
+        """Make later work of this stream wait for `other`, on any stream.
 
         Args:
-            shared: what both use, if that is why: strict ordering refuses it, unless `other` is on
-                a stream that the program does not have.
+            shared: the storage or tensor that both use, if that is the reason; strict ordering
+                then raises, unless `other` is on an internal stream.
         """
-        me = self.submission
+        submission = self.submission
         if other is not None:
-            other = other.latest  # of a graph, what it launched last
-        if other is None or other is me or other.done or other.stream is self.stream:
+            other = other.latest  # for a graph: the submission of its last launch
+        if other is None or other is submission or other.done or other.stream is self.stream:
             return
         number = other.sequence
         if number and (
@@ -285,27 +288,27 @@ class Context(Public):
         if self._ordered is not None and other in self._ordered:
             return
         if number and not other.stream.is_signalled_after(number):
-            with suppress(DriverError, DeviceLostError):  # the matter of whoever waits for it
+            with suppress(DriverError, DeviceLostError):  # raised to the awaiter of `other`
                 other.stream.look()
             if other.done:
                 return
         if shared is not None and is_strict() and not other.stream.is_internal:
             raise AccessConflictError(
-                f"{me.name} on {self.stream!r} and {other.name} on {other.stream!r} both use "
-                f"{shared!r}, and at least one writes it.\n"
+                f"{submission.name} on {self.stream!r} and {other.name} on {other.stream!r} "
+                f"both use {shared!r}, and at least one writes it.\n"
                 "Await the first, chain them with then(), or run them on one stream; "
                 "na.set_ordering('auto') does it for you."
             )
         self._used = True
         self.stream.wait_for(other.stream)
         if number:
-            # One that is still being built, by another thread, is waited for again.
+            # Without a number, another thread is still adding work to `other`: wait again later.
             if self._ordered is None:
                 self._ordered = set()
             self._ordered.add(other)
 
     def depend(self, other: Submission) -> None:
-        """`after`, and fail if `other` fails."""
+        """`after`, and fail this submission if `other` fails."""
         if other.done:
             other.raise_error()
             return
@@ -315,10 +318,10 @@ class Context(Public):
             self.submission.depends_on(other)
 
     def close(self, mark: bool = True) -> Submission:
-        """End the submission: what was enqueued gets a number, also after an error.
+        """End the submission: enqueued work gets a sequence number, also after an error.
 
         Args:
-            mark: somebody will wait for it; see `Stream.commit`.
+            mark: whether to add a completion signal for an awaiter; see `Stream.commit`.
         """
         self._closed = True
         if self._suspended:
@@ -330,13 +333,13 @@ class Context(Public):
         return self.submission
 
     def suspend(self) -> None:
-        """It goes on later, or never: whoever holds its operation may drop it."""
+        """Pause the submission at a prerequisite. The operation may be dropped before `close`."""
         if not self._suspended:
             self._suspended = True
             self.stream.suspend(self.submission)
 
     def withdraw(self) -> None:
-        """It does not go on: what is enqueued runs, and is kept until the device has passed it."""
+        """End an unfinished submission: enqueued work runs, and its objects are kept until then."""
         self._closed = True
         if self._used:
             self.stream.abandon(self.submission)
@@ -345,45 +348,45 @@ class Context(Public):
             self.submission.settle(None)
 
     def stop_reading(self) -> None:
-        """Read no more of what the caller may change when this returns, but what others need."""
+        """Stop reading the caller's host memory; a shared copy is completed first."""
         reading = self.reading
         if reading is not None:
-            with suppress(Exception):  # told where it is needed
+            with suppress(Exception):  # raised to the operations that need the copy
                 reading.run() if reading.is_shared else reading.stop()
 
     def detach(self) -> None:
-        """Whoever submits it goes on now, and may change what it reads: read it first."""
+        """Complete the copy out of host memory, which the submitting caller may change next."""
         self.awaited = False
         if self.reading is not None:
-            with suppress(Exception):  # told where it is needed
+            with suppress(Exception):  # raised to the operations that need the copy
                 self.reading.run()
         for landing in self.landings:
             landing.detach()
 
     def part(self, name: str) -> Context:
-        """A context on the same stream, with a submission of its own: its own end and error."""
-        part = Context(self.stream, self.pool, name, self.submission.site, self)
+        """A child context on the same stream, whose submission has its own end and error."""
+        child = Context(self.stream, self.pool, name, self.submission.site, self)
         if self.admission is not None:
-            part.admission = self.admission
-            self.admission.admit(part.submission)
-        return part
+            child.admission = self.admission
+            self.admission.admit(child.submission)
+        return child
 
     @property
     def root(self) -> Context:
-        """The context of the whole operation that it is a part of."""
-        found = self
-        while found.parent is not None:
-            found = found.parent
-        return found
+        """The context of the outermost operation that this context belongs to."""
+        ctx = self
+        while ctx.parent is not None:
+            ctx = ctx.parent
+        return ctx
 
     def is_descendant_of(self, other: Context | None) -> bool:
-        """Whether it is `other`, or a part of it."""
-        found: Context | None = self
-        while found is not None and found is not other:
-            found = found.parent
-        return found is not None
+        """Whether this context is `other`, or a descendant of it."""
+        ctx: Context | None = self
+        while ctx is not None and ctx is not other:
+            ctx = ctx.parent
+        return ctx is not None
 
     def __del__(self) -> None:
-        # Its operation was dropped half-way, with its event loop: the device may be at work.
+        # The operation was dropped half-way, with its event loop: the device may be running it.
         if getattr(self, "_suspended", False) and not self._closed:
             self.withdraw()

@@ -1,7 +1,8 @@
-"""Values that are there when the device is done, and not when the work has been enqueued.
+"""Deferred values: values that exist only when the device is done, not when work is enqueued.
 
-A tensor is handed out at once, and so is an array that the device will fill. A number of Python's
-cannot be filled: it is made when somebody gets the value of the operation, who has waited.
+A tensor, or a host array that the device will fill, is returned when the work is enqueued. A
+Python number cannot be filled later, so it is made when an awaiter, which has waited for the
+device, gets the operation's value.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from numbasync.errors import OperationError
 
 
 class Later:
-    """A value that is made when the device is done."""
+    """A deferred value: `make()` builds it once the device is done."""
 
     __slots__ = ("make",)
 
@@ -22,7 +23,7 @@ class Later:
 
 
 def made(value: Any) -> Any:
-    """`value`, of which what is made later is made now; the device is done."""
+    """`value`, with deferred values in it built. The caller has waited for the device."""
     if type(value) is Later:
         return value.make()
     if type(value) is tuple and is_later(value):
@@ -31,17 +32,17 @@ def made(value: Any) -> Any:
 
 
 def is_later(value: Any) -> bool:
-    """Whether something of it is made later."""
-    if type(value) is tuple:  # of `zip`; the results of launches have types of their own
+    """Whether `value` is, or contains, a deferred value."""
+    if type(value) is tuple:  # a result of `zip`; the results of launches have other types
         return any(map(is_later, value))
     return type(value) is Later
 
 
 def check_there(value: Any, who: object) -> None:
-    """Refuse to hand what is made later to `who`, who gets values when work has been enqueued.
+    """Refuse to pass a deferred value to `who`, which gets values when work has been enqueued.
 
     Raises:
-        OperationError: it is such a value.
+        OperationError: `value` is, or contains, a deferred value.
     """
     if (type(value) is Later or type(value) is tuple) and is_later(value):
         raise OperationError(

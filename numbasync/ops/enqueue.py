@@ -1,4 +1,4 @@
-"""The beginning of a submission: at once, or step by step, and what must be there before."""
+"""The start of a submission: on the fast path or step by step, with capacity awaited first."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ T = TypeVar("T")
 def context_for(
     op: Operation[Any], stream: Stream, pool: MemoryPool | None, site: CallSite | None
 ) -> Context:
-    """A context for running `op` on `stream`, which `site` asked for.
+    """A context for running `op` on `stream`, submitted at `site`.
 
     Raises:
-        DeviceMismatchError: the pool is another device's.
+        DeviceMismatchError: the pool belongs to another device.
         DeviceLostError: a fault has broken the device.
     """
     stream.check_open()
@@ -40,8 +40,8 @@ def context_for(
 def try_enqueue(
     op: Operation[Any], stream: Stream, mark: bool, pool: MemoryPool | None = None
 ) -> Submission | None:
-    """Enqueue all of `op` on `stream`, if that needs neither a preparation nor a look at anything
-    else, marked or not. Its submission; None, if it has to be run step by step.
+    """Enqueue all of `op` on `stream` by its fast path, with a completion signal if `mark`. The
+    result is the submission, or None if `op` has to be run step by step.
     """
     device = stream.device
     if not op.has_fast_path or stream.is_broken or device.lost is not None or device.is_limited:
@@ -52,7 +52,7 @@ def try_enqueue(
             return None
         stream.commit(submission, mark)
     except BaseException as error:
-        # Also ^C behind the launch: what the device may use is kept until it has passed it.
+        # Also for ^C after the launch: objects in use are kept until the device has passed them.
         if submission.kept and not submission.sequence:
             stream.commit(submission, mark=False)
         if isinstance(error, DeviceLostError):
@@ -63,7 +63,7 @@ def try_enqueue(
 
 
 def admitted(op: Operation[T], ctx: Context) -> Generator[Prerequisite, None, T]:
-    """The steps of `op`; before them, those that wait until there is room for it."""
+    """The steps of `op`, preceded under a limit by the wait for capacity."""
     admission = ctx.admission
     if admission is None or op.unordered or not admission.limits():
         return op.steps(ctx)
@@ -79,8 +79,8 @@ def _admitted(
 
 
 def named(error: Exception, ctx: Context) -> Exception:
-    """What enqueuing failed with. If it is a fault of the device, which comes of something
-    enqueued earlier, the error that says of what.
+    """The error to raise when enqueuing failed with `error`. A device fault was caused by earlier
+    work, so the result is then the device's error, which names that work.
     """
     if isinstance(error, DeviceLostError):
         ctx.device.lose(error, ctx.submission)
@@ -89,16 +89,16 @@ def named(error: Exception, ctx: Context) -> Exception:
 
 
 def prepared(steps: Generator[Prerequisite, None, T]) -> T:
-    """Take steps to their end, doing on this thread what they need."""
+    """Run `steps` to the end, with prerequisites run on this thread; the value."""
     try:
-        need = next(steps)
+        prerequisite = next(steps)
         while True:
             try:
-                need.run()
+                prerequisite.run()
             except BaseException as error:
-                need = steps.throw(error)
+                prerequisite = steps.throw(error)
             else:
-                need = next(steps)
+                prerequisite = next(steps)
     except StopIteration as end:
         value: T = end.value
         return value

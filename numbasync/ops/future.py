@@ -1,6 +1,7 @@
-"""The awaitable: an operation with its stream, until the device is through and to the value.
+"""The awaitable: an operation with its stream, from submission to the value.
 
-What nobody waits for any more is withdrawn: what has not been enqueued of it is not enqueued.
+When the last awaiter of an operation is cancelled, the operation is withdrawn: the part of its
+work that has not been enqueued yet is not enqueued.
 """
 
 from __future__ import annotations
@@ -22,29 +23,29 @@ T = TypeVar("T")
 
 
 class DeviceFuture(Submitting[T], Public):
-    """An operation with its stream. Awaiting it gives its value, as often as you like.
+    """An operation with its stream. A future may be awaited repeatedly, for the same value.
 
-    Cancelling the only await of an operation, or of a future of `schedule`, cancels it. What was
-    spawned runs although nobody waits for it, until `cancel` is called. In any case only what has
-    not been enqueued is withdrawn: the rest runs to its end, and its memory stays until then.
+    Cancelling the only await of an operation, or of a future of `schedule`, cancels the operation.
+    A spawned operation runs without awaiters until `cancel` is called. Cancelling withdraws only
+    work that is not enqueued: enqueued work runs to its end, and keeps its memory until then.
     """
 
-    _asked = False  # the device has been asked whether all went well
-    _waiters = 0  # that wait until it is submitted
-    _elsewhere = 0  # of them, those who are no tasks of the loop in whose line it stands
+    _asked = False  # the driver has verified that the work ended without a fault
+    _waiters = 0  # callers that wait until the operation is submitted
+    _elsewhere = 0  # of the waiters, those outside the loop whose queue holds the operation
 
     # --- cancelling ---
 
     def cancel(self) -> bool:
-        """Withdraw what has not been enqueued; whoever awaits it gets `asyncio.CancelledError`.
-        What is enqueued runs to its end. An operation that is half enqueued stops there.
+        """Withdraw the work that is not enqueued; awaiters get `asyncio.CancelledError`.
+        Enqueued work runs to its end. An operation that is half enqueued stops there.
 
         Returns:
-            Whether there was anything to withdraw: False if all of it is enqueued, or it is done
-            or cancelled already.
+            Whether there was anything to withdraw: False if all work is enqueued, or the
+            operation is done or cancelled already.
         """
         with starting:
-            state, stands = self._state, self._line
+            state, queue = self._state, self._line
             if self._entered or state not in (State.IDLE, State.STARTING):
                 return False
             self._state = State.CANCELLED
@@ -57,16 +58,18 @@ class DeviceFuture(Submitting[T], Public):
             ctx.withdraw()
         self._seen = True
         self._end(State.CANCELLED)
-        if stands is not None:
-            stands.withdraw(self)
+        if queue is not None:
+            queue.withdraw(self)
         return True
 
     def cancelled(self) -> bool:
-        """Whether it was cancelled before all of it was enqueued."""
+        """Whether the operation was cancelled before all of its work was enqueued."""
         return self._state is State.CANCELLED
 
     def give_up(self, spawned: bool) -> None:
-        """The loop in whose line it stands has ended: its tasks wait for nothing any more."""
+        """Withdraw after the end of the loop whose queue holds the operation, unless waiters
+        outside that loop remain, or the operation was spawned and `spawned` is False.
+        """
         with starting:
             is_wanted = (self._spawned and not spawned) or self._elsewhere > 0
         if not is_wanted:
@@ -78,7 +81,7 @@ class DeviceFuture(Submitting[T], Public):
             self._elsewhere += more * elsewhere
 
     def wait_no_more(self, elsewhere: bool = False) -> None:
-        """One of those who wait for it does not any more: if it was the last, withdraw it."""
+        """Remove one waiter; after the last one, withdraw the operation unless it was spawned."""
         with starting:
             self._count(-1, elsewhere)
             is_wanted = self._spawned or self._waiters > 0
@@ -86,24 +89,26 @@ class DeviceFuture(Submitting[T], Public):
             self.detach()
 
     def never_awaited(self) -> None:
-        """Somebody who was to await it has been cancelled before it came to that."""
+        """Record that the only prospective awaiter was cancelled before its await."""
         self._count(1)
         self.wait_no_more()
 
     def want(self) -> None:
-        """Start it, for somebody who calls `wait_no_more` or awaits its end."""
+        """Start for one waiter. The caller must call `wait_no_more` or await the future."""
         self._count(1)
         self.start(awaited=True)
         with starting:
-            self._elsewhere += self._stands_elsewhere()  # once for all: it may be awaited later
+            self._elsewhere += self._stands_elsewhere()  # counted now; the await may come later
 
     def _stands_elsewhere(self) -> bool:
-        """Whether it stands in the line of another loop than the running one."""
-        stands = self._line
-        return stands is not None and not stands.is_of(asyncio.get_running_loop())
+        """Whether the operation is in the submission queue of a loop other than the running one."""
+        queue = self._line
+        return queue is not None and not queue.is_of(asyncio.get_running_loop())
 
     def detach(self) -> None:
-        """Nobody waits for it any more: what it reads of the host's memory may be changed then."""
+        """Give up waiting: host memory that the operation reads is copied first, since the caller
+        may change that memory from now on.
+        """
         ctx, self._awaited = self._ctx, False
         if ctx is not None:
             ctx.detach()
@@ -114,18 +119,18 @@ class DeviceFuture(Submitting[T], Public):
 
     def __await__(self) -> Generator[Any, None, T]:
         try:
-            reactor.current()  # or it would be submitted first, and refused then
+            reactor.current()  # raises without a loop, before anything is submitted
             if self._state is State.IDLE:
                 self.start(awaited=True)
-            while (turn := self._starting_turn()) is not None:
-                stands = self._line
+            while (event := self._starting_turn()) is not None:
+                queue = self._line
                 elsewhere = self._stands_elsewhere()
                 self._count(1, elsewhere)
                 try:
-                    if stands is not None and stands.is_orphaned:
-                        stands.drain()
+                    if queue is not None and queue.is_orphaned:
+                        queue.drain()
                     else:
-                        yield from turn.future()
+                        yield from event.future()
                 except BaseException:
                     self.wait_no_more(elsewhere)
                     raise
@@ -140,14 +145,14 @@ class DeviceFuture(Submitting[T], Public):
                     for landing in self._landings:
                         yield from landing.wait()
                 except BaseException:
-                    # Who does not wait any more does not want its error; who gets one has seen it.
+                    # A cancelled awaiter needs no error; any other error is being raised now.
                     self._seen = True
                     self.detach()
                     raise
             return self._result()
         finally:
-            # As in `_enqueue`: an error raised here passes through this frame.
-            submission = turn = stands = None
+            # As in `_enqueue`: the traceback of an error holds this frame.
+            submission = event = queue = None
             landing = None  # type: ignore[assignment]
             self = None  # type: ignore[assignment]
 
@@ -158,13 +163,13 @@ class DeviceFuture(Submitting[T], Public):
                 raise asyncio.CancelledError(f"{self._name} was cancelled")
             if error is not None:
                 self._seen = True
-                # However often it is raised, with the traceback that it had at first.
+                # Raised repeatedly, the error keeps its first traceback instead of growing it.
                 raise error.with_traceback(self._trace)
             if submission is not None and submission.error is not None:
                 self._seen = True
                 submission.raise_error()
             if not self._asked:
-                # Whoever looked first has settled it, by its word alone.
+                # The completion counter says done, not error-free; the driver knows of faults.
                 self.stream.verify(0 if submission is None else submission.sequence)
                 self._asked = True
             for landing in self._landings:
@@ -179,17 +184,17 @@ class DeviceFuture(Submitting[T], Public):
             self = None  # type: ignore[assignment]
 
     def sync(self) -> T:
-        """Start it if need be, block the thread until it is done, and give its value."""
+        """Start if necessary, block the thread until the work is done, and return the value."""
         self._count(1, elsewhere=True)
         try:
             self.start()
             submission_queue.drain()
-            while (turn := self._starting_turn()) is not None:
-                stands = self._line
-                if stands is not None and stands.may_be_finished_here and not stands.submits_here:
-                    stands.drain()
+            while (event := self._starting_turn()) is not None:
+                queue = self._line
+                if queue is not None and queue.may_be_finished_here and not queue.submits_here:
+                    queue.drain()
                 else:
-                    turn.run()  # another thread is at it
+                    event.run()  # another thread is submitting the operation
         except BaseException:
             self.wait_no_more(elsewhere=True)
             raise
@@ -200,22 +205,22 @@ class DeviceFuture(Submitting[T], Public):
         return self._result()
 
     def done(self) -> bool:
-        """Whether the value, or the error, is there. Never blocks."""
+        """Whether the value or the error is available. Never blocks."""
         if self._state is State.SUBMITTED and self._submission is not None:
             submission, stream = self._submission, self._submission.stream
             stream.advance()
             if not submission.done and not stream.is_signalled_after(submission.sequence):
                 stream.look()
-            return submission.done and not any(at.is_pending for at in self._landings)
+            return submission.done and not any(landing.is_pending for landing in self._landings)
         return self._state in (State.FAILED, State.CANCELLED)
 
     def __repr__(self) -> str:
         state = self._state.value
         if self._state is State.SUBMITTED:
-            found = self._submission
+            submission = self._submission
             state = (
-                "in flight" if found is not None and not found.done
-                else "done" if found is None or found.error is None
+                "in flight" if submission is not None and not submission.done
+                else "done" if submission is None or submission.error is None
                 else "failed"
             )  # fmt: skip
         return f"<DeviceFuture {self._name}, {state}, on {self.stream!r}>"
@@ -234,15 +239,15 @@ class DeviceFuture(Submitting[T], Public):
         submission, error = self._submission, self._error
         if error is None and submission is not None:
             if not submission.done:
-                submission.retain(_Unseen(submission))
+                submission.retain(_FailureWatch(submission))
                 return
             error = submission.error
         if error is not None:
-            _warn_of(self._name, error)
+            _warn_failed(self._name, error)
 
 
-class _Unseen:
-    """Stands for a dropped future until its work is done, and then for its error."""
+class _FailureWatch:
+    """Kept alive by the submission of a dropped future; its finaliser warns if the work failed."""
 
     def __init__(self, submission: Submission) -> None:
         self._submission = submission
@@ -250,16 +255,16 @@ class _Unseen:
     def __del__(self) -> None:
         submission = getattr(self, "_submission", None)
         if submission is not None and submission.error is not None:
-            _warn_of(submission.name, submission.error)
+            _warn_failed(submission.name, submission.error)
 
 
 def warn_if_it_fails(submission: Submission) -> None:
-    """Nobody waits for it any more, and nobody has said that its error is not wanted."""
+    """Warn if `submission`, which has lost its awaiter, ends with an error."""
     if not submission.done:
-        submission.retain(_Unseen(submission))
+        submission.retain(_FailureWatch(submission))
 
 
-def _warn_of(name: str, error: BaseException) -> None:
+def _warn_failed(name: str, error: BaseException) -> None:
     warnings.warn(
         f"{name} failed and was never awaited: {type(error).__name__}: {error}",
         RuntimeWarning,

@@ -27,7 +27,8 @@ E = TypeVar("E")
 F = TypeVar("F")
 
 
-# A list, which has one type for all: what each of a few gives, only a tuple can say.
+# The result is a list. The first overloads say tuple, because only a tuple type can give each
+# element its own type.
 @overload
 async def gather(a: Awaitable[A], /) -> tuple[A]: ...
 @overload
@@ -71,8 +72,8 @@ async def gather(*ops: Any, return_exceptions: bool = False) -> Any:
         The values, in order.
 
     Raises:
-        The first error, after all have settled: of those that could not be started, else of
-        those that failed, in the order of the arguments.
+        The first error, after all operations have ended: an error of starting comes first, then
+        errors of running, in the order of the arguments.
     """
     started: list[Awaitable[Any] | BaseException] = []
     future: Any = None
@@ -88,7 +89,7 @@ async def gather(*ops: Any, return_exceptions: bool = False) -> Any:
     try:
         for future in started:
             try:
-                if type(future) is _Begun and future.is_well():
+                if type(future) is _Enqueued and future.is_well():
                     values.append(future.op.result())
                 elif isinstance(future, BaseException):
                     values.append(future)
@@ -103,11 +104,11 @@ async def gather(*ops: Any, return_exceptions: bool = False) -> Any:
                 values.append(error)
                 failed.append(error)
         await Steps(reactor.need_not_wait())
-    except BaseException:  # cancelled, closed or stopped: nobody waits any more
+    except BaseException:  # cancelled, closed or stopped: `gather` gives up its operations
         for future in started:
             if isinstance(future, asyncio.Future):
                 future.cancel()
-            elif isinstance(future, _Begun):
+            elif isinstance(future, _Enqueued):
                 warn_if_it_fails(future.submission)
             elif isinstance(future, DeviceFuture):
                 future.wait_no_more()
@@ -117,16 +118,16 @@ async def gather(*ops: Any, return_exceptions: bool = False) -> Any:
             raise failed[0]
         return values
     finally:
-        del started, values, failed, future  # tracebacks of errors hold this frame
+        del started, values, failed, future  # the tracebacks of errors hold this frame
 
 
 def _is_cancelled(task: asyncio.Task[Any] | None) -> bool:
-    """Whether it is this task that was cancelled, not what it awaits."""
+    """Whether `task` itself was cancelled, not the awaitable that it waits for."""
     return task is not None and task.cancelling() > 0
 
 
-class _Begun:
-    """An operation that was enqueued at once, and that nobody but `gather` knows."""
+class _Enqueued:
+    """An operation enqueued on its fast path, known to `gather` only."""
 
     __slots__ = ("op", "submission")
 
@@ -135,7 +136,7 @@ class _Begun:
         self.submission = submission
 
     def is_well(self) -> bool:
-        """Whether it is known to be done, and to have gone well: there is nothing to wait for."""
+        """Whether the work is done and verified free of errors, so that no wait is needed."""
         s = self.submission
         return s.done and s.error is None and s.sequence <= s.stream.verified
 
@@ -145,7 +146,7 @@ class _Begun:
             if submission.done:
                 yield from reactor.need_not_wait()
             else:
-                # Without a mark of its own: of many on one stream, one is enough.
+                # No completion signal of its own: one signal behind many operations is enough.
                 yield from submission.stream.wait(submission.sequence)
             submission.raise_error()
             submission.stream.verify(submission.sequence)
@@ -155,7 +156,7 @@ class _Begun:
 
 
 def _start(op: Any, site: CallSite | None) -> Awaitable[Any]:
-    """Something to await, whose work has begun."""
+    """An awaitable for `op`, whose work is started here."""
     if isinstance(op, DeviceFuture):
         op.want()
         return op
@@ -166,7 +167,7 @@ def _start(op: Any, site: CallSite | None) -> Awaitable[Any]:
         submission = try_enqueue(op, stream, mark=False)
         if submission is not None:
             submission.site = site
-            return _Begun(op, submission)
+            return _Enqueued(op, submission)
         future = DeviceFuture(op, stream)
         future.want()
         return future
@@ -182,5 +183,5 @@ def _start(op: Any, site: CallSite | None) -> Awaitable[Any]:
         raise OperationError(
             f"gather takes operations and what can be awaited, not {describe(op)}."
         )
-    found: Awaitable[Any] = asyncio.ensure_future(op)
-    return found
+    future_of_awaitable: Awaitable[Any] = asyncio.ensure_future(op)
+    return future_of_awaitable

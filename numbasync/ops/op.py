@@ -1,8 +1,8 @@
-"""Operations: lazy descriptions of work, and what can be made of them.
+"""Operations: lazy descriptions of work, and the combinators that compose them.
 
-An operation is data. Building one allocates, compiles and launches nothing; running it
-enqueues its work on one stream. A combinator holds the operations it is made of and runs
-them on the stream that it is given, so their order on the device is their order here.
+An operation is data. Building an operation allocates, compiles and launches nothing; running
+the operation enqueues its work on one stream. A combinator holds its operands and runs them on
+the stream that the combinator runs on, so the device executes them in the order written here.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ U = TypeVar("U")
 
 
 class DeviceOp(RunsOnce, Picklable, ValueMethods[T], Capturable[T], Public, Generic[T]):
-    """A lazy operation that gives a `T`. It runs once.
+    """A lazy operation that gives a `T`. An operation runs once.
 
     | to run it | stream chosen by | blocks the thread |
     |---|---|---|
@@ -53,25 +53,26 @@ class DeviceOp(RunsOnce, Picklable, ValueMethods[T], Capturable[T], Public, Gene
     | `na.spawn(op)` | the policy, now; starts now | no |
     """
 
-    unordered = False  # nothing that is submitted later has to wait for it
-    has_fast_path = False  # it may be enqueued at once: see `try_enqueue`
-    # The stream that it asks for, as `kernel[grid, block, stream]` does; None: none.
+    unordered = False  # True: later submissions need not wait for this operation
+    has_fast_path = False  # True: `try_enqueue` may be tried before `steps`
+    # The stream that the operation requests, as `kernel[grid, block, stream]` does; None: none.
     stream: Stream | None = None
     default_stream: Stream | None = (
-        None  # where it runs if nobody asks for a stream; None: the policy's
+        None  # the stream if neither operation nor caller requests one; None: the policy's
     )
-    is_node = False  # a graph can repeat it, which shows without running it
+    is_node = False  # True: a graph can replay the operation, which is known without running it
 
     def steps(self, ctx: Context) -> Steps[T]:
-        """Enqueue the work. Yields what must be prepared first; returns the value."""
+        """Enqueue the work. The generator yields each prerequisite and returns the value."""
         raise NotImplementedError
 
     def try_enqueue(self, submission: Submission, pool: MemoryPool | None) -> bool:
-        """`steps` at once, if nothing has to be prepared, ordered or asked for it; then `result` is
-        the value. Whether it was; if not, nothing has happened.
+        """Fast path of `steps`: enqueue all of the work if no prerequisite, no ordering between
+        streams and no query is needed. The result says whether the work was enqueued; `result`
+        then gives the value. If the result is False, nothing was enqueued and nothing changed.
 
         Args:
-            pool: where memory comes from; None: the device's.
+            pool: the pool to allocate from; None: the device's.
         """
         return False
 
@@ -80,14 +81,14 @@ class DeviceOp(RunsOnce, Picklable, ValueMethods[T], Capturable[T], Public, Gene
         raise NotImplementedError
 
     def operands(self) -> frozenset[int] | None:
-        """The identities of the storages that it uses, but for its own; None: they show only when
-        it is run.
+        """The identities of the storages that the operation uses, without those that it allocates;
+        None: they are known only when the operation runs.
         """
         return None
 
     @property
     def label(self) -> str:
-        """What messages call it."""
+        """The operation's name in messages."""
         return self._describe()
 
     def _describe(self) -> str:
@@ -105,7 +106,7 @@ class DeviceOp(RunsOnce, Picklable, ValueMethods[T], Capturable[T], Public, Gene
         return run.awaiting(self)
 
     def sync(self) -> T:
-        """Run on a stream of the default device's policy and block until it is done."""
+        """Run on a stream of the default device's policy; block until the stream is done."""
         return run.sync(self)
 
     def sync_on(self, stream: AnyStream) -> T:
@@ -113,7 +114,7 @@ class DeviceOp(RunsOnce, Picklable, ValueMethods[T], Capturable[T], Public, Gene
         return run.sync_on(self, stream)
 
     def async_on(self, stream: AnyStream) -> T:
-        """Enqueue on `stream`; the value, whose device data is valid in stream order only."""
+        """Enqueue on `stream` and return the value; device data is valid in stream order only."""
         return run.async_on(self, stream)
 
     def schedule(self, policy: SchedulingPolicy | AnyStream) -> DeviceFuture[T]:
@@ -123,24 +124,26 @@ class DeviceOp(RunsOnce, Picklable, ValueMethods[T], Capturable[T], Public, Gene
     # --- combinators ---
 
     def then(self, follow: Callable[[T], DeviceOp[U]]) -> DeviceOp[U]:
-        """This, then the operation that `follow` makes of its value, on the same stream.
+        """Run this operation, then the operation that `follow(value)` returns, on the same stream.
 
-        `follow` is called on the host when this has been enqueued, not when it is done, and
-        not at all after an error. It must not run operations.
+        `follow` is called on the host when this operation has been enqueued, not when the device
+        is done, and not at all after an error. `follow` must not run operations.
         """
         return Then(self, follow)
 
     def then_unchecked(self, follow: Callable[[T], DeviceOp[U]]) -> DeviceOp[U]:
-        """`then`, whose closure may run other operations; their order is yours to keep."""
+        """`then` with a closure that may run other operations; the caller keeps their order."""
         return Then(self, follow, unchecked=True)
 
     def then_with_context(self, follow: Callable[[Context, T], DeviceOp[U]]) -> DeviceOp[U]:
-        """`then`, with the context: `ctx.stream`, `ctx.device`, `ctx.pool`, `ctx.alloc(n)`."""
+        """`then`, whose closure also gets the context: `ctx.stream`, `ctx.device`, `ctx.pool`,
+        `ctx.alloc(n)`.
+        """
         return Then(self, follow, wants_context=True)
 
     def map(self, change: Callable[[T], U]) -> DeviceOp[U]:
-        """The value, changed on the host at enqueue; its device data is not there yet."""
-        if not callable(change):  # as the tiles of a partition are mapped to blocks
+        """`change(value)`, called on the host at enqueue, before the device data is written."""
+        if not callable(change):  # `map(8)` is how the tiles of a partition are mapped to blocks
             with suppress_unused_warnings((self,)):
                 raise OperationError(
                     f"map of an operation takes a function of its value, not {change!r:.60}.\n"
@@ -150,12 +153,12 @@ class DeviceOp(RunsOnce, Picklable, ValueMethods[T], Capturable[T], Public, Gene
         return Map(self, change)
 
     def inspect(self, look: Callable[[T], object]) -> DeviceOp[T]:
-        """Call `look` with the value, on the host at enqueue; the value goes on unchanged."""
+        """Call `look` with the value, on the host at enqueue; the result is the value unchanged."""
         check_closure(look, "inspect", self)
         return Map(self, look, keep=True)
 
     def shared(self) -> Shared[T]:
-        """Runs once, however often it is awaited; everyone gets the same object."""
+        """An operation that may be awaited many times, runs once, and gives the same object."""
         return Shared(self)
 
     def _unzipped(self, n: int | None) -> tuple[DeviceOp[Any], ...]:
@@ -165,13 +168,13 @@ class DeviceOp(RunsOnce, Picklable, ValueMethods[T], Capturable[T], Public, Gene
         if not isinstance(count, int) or count < 0:
             raise OperationError(f"unzip({n!r}): write how many values {self} gives.")
         parent = self.shared()
-        parts = tuple(Select(parent, i, count) for i in range(count))
-        if not parts:
+        elements = tuple(Select(parent, i, count) for i in range(count))
+        if not elements:
             parent.suppress_warning()
-        return parts
+        return elements
 
     def _width(self) -> int | None:
-        """How many elements the value has, if that is known before it is computed."""
+        """The number of elements of the value, if known before the value is computed."""
         return None
 
     def _labelled(self, change: Callable[[Any], Any], label: str) -> DeviceOp[Any]:
@@ -179,17 +182,17 @@ class DeviceOp(RunsOnce, Picklable, ValueMethods[T], Capturable[T], Public, Gene
 
 
 class ChainOp(DeviceOp[U], Generic[T, U]):
-    """Something done with the value of the operation before it. Links form chains, which
-    are run by a loop, so that they can be of any length.
+    """A host function applied to the value of the preceding operation. A loop, not recursion, runs
+    a chain of these operations, so a chain can have any length.
     """
 
-    # `follow` gives an operation, whose value is this one's.
+    # True: `follow` returns an operation, whose value becomes the value of this operation.
     continues = False
 
-    _SHOWN = 6  # links at most, in descriptions
+    _SHOWN = 6  # most links that a description spells out
 
     def __init__(self, first: DeviceOp[T]) -> None:
-        self._unused = False  # until it has claimed its part: a refused one needs no warning
+        self._unused = False  # until `consume` succeeds: a refused operation needs no warning
         first.consume()
         self._unused = True
         self._first: DeviceOp[T] = first
@@ -199,7 +202,7 @@ class ChainOp(DeviceOp[U], Generic[T, U]):
         self.default_stream = first.default_stream
 
     def follow(self, ctx: Context, value: T) -> Any:
-        """What comes of the value before it."""
+        """Apply this link to the preceding operation's value."""
         raise NotImplementedError
 
     def steps(self, ctx: Context) -> Steps[U]:
@@ -242,10 +245,10 @@ class ChainOp(DeviceOp[U], Generic[T, U]):
 
 
 class Then(ChainOp[T, U]):
-    """`first`, then the op that `then` makes of its value, on one stream.
+    """`first`, then the operation that `then(value)` returns, on one stream.
 
-    The shared stream is what makes the order safe: the closure may enqueue reads of a
-    result that the device has not written yet.
+    The shared stream makes the order safe: the closure may enqueue reads of a result that the
+    device has not written yet.
     """
 
     continues = True
@@ -274,17 +277,17 @@ class Then(ChainOp[T, U]):
             args = (ctx, value)
         if self._unchecked:
             with unlocked():
-                made = self._then(*args)
+                following = self._then(*args)
         else:
-            made = self._then(*args)
-        return as_child(ctx, not_a_coroutine(made, "then", self._then), self)
+            following = self._then(*args)
+        return as_child(ctx, not_a_coroutine(following, "then", self._then), self)
 
     def _suffix(self) -> str:
         return f".then({name_of(self._then)})"
 
 
 class Map(ChainOp[T, U]):
-    """The value of `first`, looked at or changed on the host."""
+    """The value of `first`, inspected or changed by a function on the host."""
 
     def __init__(
         self,
@@ -300,7 +303,7 @@ class Map(ChainOp[T, U]):
         self._label = label
 
     def operands(self) -> frozenset[int] | None:
-        # A label is of a method of the value, which uses nothing else.
+        # A labelled Map calls a method of the value, which uses no other storage.
         return None if self._label is None else self._first.operands()
 
     def follow(self, ctx: Context, value: T) -> Any:
@@ -315,10 +318,10 @@ class Map(ChainOp[T, U]):
 
 
 class Shared(DeviceOp[T]):
-    """An operation that runs once and gives everyone the same object.
+    """An operation that runs once and gives every consumer the same object.
 
-    The first who runs it runs it for all; a holder on another stream is ordered after it.
-    If it fails, every holder gets that error.
+    The first consumer runs the parent operation; consumers on other streams are ordered after
+    that run. If the run fails, every consumer gets its error.
     """
 
     is_shared = True
@@ -336,11 +339,12 @@ class Shared(DeviceOp[T]):
 
     @property
     def stream(self) -> Stream | None:  # type: ignore[override]
-        # Once it has begun, holders on other streams are ordered after it.
+        # Once the run has begun, consumers on other streams are ordered after it, so any stream
+        # will do.
         return None if self._once.begun else self._stream
 
     def consume(self) -> None:
-        """Anyone may run it, any number of times."""
+        """Mark the operation used. A shared operation may be consumed any number of times."""
         self._unused = False
 
     def steps(self, ctx: Context) -> Steps[T]:
@@ -354,7 +358,7 @@ class Shared(DeviceOp[T]):
 
 
 class Select(DeviceOp[Any]):
-    """One element of what a shared operation gives."""
+    """One element of the tuple that a shared operation gives."""
 
     def __init__(self, parent: Shared[Any], index: int, count: int) -> None:
         self._parent = parent
@@ -374,9 +378,7 @@ class Select(DeviceOp[Any]):
         self._parent.suppress_warning()
 
     def __del__(self) -> None:
-        """An element that nobody wants needs no warning. If nobody wants any, the shared
-        operation says so.
-        """
+        """No warning for an unused element. If no element is used, the shared operation warns."""
 
     def steps(self, ctx: Context) -> Steps[Any]:
         values = yield from self._parent.steps(ctx)

@@ -1,4 +1,4 @@
-"""Operations inside operations: what may be one, and on which stream they go together."""
+"""Operations as operands of other operations: checks, and the stream that they share."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def not_a_coroutine(value: T, where: str, function: object) -> T:
     """`value`, which `function` has returned.
 
     Raises:
-        OperationError: it is a coroutine, which is closed.
+        OperationError: `value` is a coroutine; the coroutine is closed.
     """
     if isinstance(value, CoroutineType):
         value.close()
@@ -43,7 +43,7 @@ def not_a_coroutine(value: T, where: str, function: object) -> T:
 
 
 def is_op(value: object) -> TypeGuard[DeviceOp[Any]]:
-    """Whether `value` is an operation, not a class of them."""
+    """Whether `value` is an operation, not a class of operations."""
     return hasattr(value, "steps") and not isinstance(value, type)
 
 
@@ -51,7 +51,7 @@ def check_op(value: object, where: str) -> DeviceOp[Any]:
     """`value`, if it is an operation.
 
     Raises:
-        OperationError: it is something else.
+        OperationError: `value` is something else.
     """
     if is_op(value):
         return value
@@ -62,10 +62,11 @@ def check_op(value: object, where: str) -> DeviceOp[Any]:
 
 
 def check_closure(value: object, where: str, first: object = None) -> None:
-    """Refuse what cannot be called, and with it the operation that it was to follow.
+    """Refuse a closure that cannot be called, and suppress the unused warning of `first`, the
+    operation that the closure was to follow.
 
     Raises:
-        OperationError: it is no function, or one that has to be awaited.
+        OperationError: `value` is no function, or is an `async` function.
     """
     if getattr(getattr(value, "__code__", None), "co_flags", 0) & _ASYNC:
         with suppress_unused_warnings((first,)):
@@ -79,7 +80,7 @@ def check_closure(value: object, where: str, first: object = None) -> None:
 
 @contextmanager
 def suppress_unused_warnings(values: Iterable[object]) -> Iterator[None]:
-    """If the block refuses `values`, do not also warn that operations among them never ran."""
+    """If the block raises a CallerError, suppress the unused warnings of operations in `values`."""
     try:
         yield
     except CallerError:
@@ -90,10 +91,10 @@ def suppress_unused_warnings(values: Iterable[object]) -> Iterator[None]:
 
 
 def common_stream(ops: Iterable[DeviceOp[Any]], named: Stream | None = None) -> Stream | None:
-    """The one stream that `ops`, which run together, ask for, if any of them does.
+    """The stream that `ops`, which run together, request; None if no operation requests one.
 
     Raises:
-        OperationError: they ask for different ones, or for another one than `named`.
+        OperationError: the operations request different streams, or another stream than `named`.
     """
     for op in ops:
         requested = op.stream
@@ -108,12 +109,12 @@ def common_stream(ops: Iterable[DeviceOp[Any]], named: Stream | None = None) -> 
 
 
 def as_child(ctx: Context, value: object, whole: DeviceOp[Any]) -> DeviceOp[Any]:
-    """`value`, which a closure of `root` returned, as an operation that runs next in `ctx`.
+    """`value`, which a closure of `whole` returned, as an operation that runs next in `ctx`.
 
     Raises:
-        OperationError: it is none, or asks for another stream.
+        OperationError: `value` is no operation, or requests another stream.
     """
-    # In words only if it is none: to describe a chain takes as long as it has links.
+    # The message is built only for a refusal: describing a chain takes time linear in its links.
     op = value if is_op(value) else check_op(value, f"what the closure of {whole} returns")
     if op.stream is not None:
         with suppress_unused_warnings((op,)):
@@ -123,10 +124,10 @@ def as_child(ctx: Context, value: object, whole: DeviceOp[Any]) -> DeviceOp[Any]
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """A closure's name, for descriptions."""
+    """A function's name, for descriptions."""
     return str(getattr(function, "__name__", type(function).__name__))
 
 
 def shortened(label: str, most: int = 160) -> str:
-    """A label that is kept, and may become part of the next one."""
+    """`label`, cut to about `most` characters, because later labels may contain it."""
     return label if len(label) <= most else f"{label[: most // 2]} ... {label[-most // 2 :]}"

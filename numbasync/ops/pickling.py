@@ -1,7 +1,7 @@
-"""Pickling of operations that have not run, and refusing it for what belongs to one process.
+"""Pickling of operations that have not run, and refusal for objects that belong to one process.
 
-An operation is data: what it is made of is pickled, and the operation is built again from that.
-The copy runs once, and so may the original.
+An operation is data: pickling stores the operation's attributes, and unpickling rebuilds the
+operation from them. The copy runs once, and the original may run once too.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from numbasync.errors import AlreadySubmittedError
 Recipe = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
-_OWN = frozenset(("_unused", "_sent", "_site"))  # of an operation in its process
+_OWN = frozenset(("_unused", "_sent", "_site"))  # attributes that are not pickled
 
 
 class Picklable:
-    """What operations offer to `pickle` and `copy`."""
+    """The methods of operations for `pickle` and `copy`."""
 
-    is_shared = False  # it may be part of several operations, and be run several times
+    is_shared = False  # True: may be part of several operations, and be run several times
     _unused: bool
-    _sent = False  # it was pickled: if it never runs here, that needs no warning
+    _sent = False  # the operation was pickled, so it may stay unused here without a warning
 
     def consume(self) -> None:
         """See `DeviceOp.consume`."""
         raise NotImplementedError
 
     def _recipe(self) -> Recipe:
-        """What makes an operation like it, and of what."""
+        """A function and its arguments that build an equal operation."""
         state = {k: packed(v) for k, v in self.__dict__.items() if k not in _OWN}
         return _restored, (type(self), state)
 
@@ -52,7 +52,7 @@ class Picklable:
 
 
 class _Part:
-    """An operation that another one holds, to be pickled with that."""
+    """An operation held by another operation, pickled as a part of the latter."""
 
     def __init__(self, op: Picklable) -> None:
         self._op = op
@@ -62,7 +62,7 @@ class _Part:
 
 
 def packed(value: Any) -> Any:
-    """`value`, which an operation holds, as it is pickled with it; also tuples of such values."""
+    """The picklable form of `value`, an attribute of an operation or a tuple of such values."""
     if isinstance(value, Picklable) and not value.is_shared:
         return _Part(value)
     return tuple(map(packed, value)) if type(value) is tuple else value
@@ -72,19 +72,19 @@ def _restored(kind: type[Any], state: dict[str, Any]) -> Any:
     op = object.__new__(kind)
     op.__dict__.update(state)
     for value in state.values():
-        for part in value if type(value) is tuple else (value,):
-            if isinstance(part, Picklable):
-                part.consume()
+        for operand in value if type(value) is tuple else (value,):
+            if isinstance(operand, Picklable):
+                operand.consume()
     return op
 
 
 class Copied:
-    """What tensors offer to `copy`: NumPy's rule for arrays."""
+    """The methods of tensors for `copy`, with NumPy's rule for arrays."""
 
     __slots__ = ()
 
     def __copy__(self) -> Any:
-        """A contiguous copy on the same device; blocks the thread until it is made."""
+        """A contiguous copy on the same device; blocks the thread until the copy is done."""
         tensor: Any = self
         if tensor.device is None:
             return tensor[...]
@@ -95,10 +95,10 @@ class Copied:
 
 
 def unpicklable(kind: type[Any], instead: str) -> None:
-    """Objects of this class belong to one process: pickling and copying them is a TypeError.
+    """Make pickling and copying objects of class `kind` a TypeError: they belong to one process.
 
     Args:
-        instead: what to write, a sentence.
+        instead: a sentence that says what to write instead.
     """
 
     def refuse(thing: object) -> NoReturn:

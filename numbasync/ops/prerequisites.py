@@ -1,7 +1,7 @@
-"""Doing a preparation: on this thread, or beside an event loop that turns meanwhile.
+"""Running a prerequisite: on this thread, or on a worker thread while an event loop turns.
 
-A preparation that has a method `future(if_closed)` knows itself how a loop waits for it; others
-are run by a thread.
+A prerequisite with a method `future(if_closed)` defines itself how a loop waits for it; other
+prerequisites are run by a worker thread.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _workers: ThreadPoolExecutor | None = None
 
 
 def _executor() -> ThreadPoolExecutor:
-    """Threads that compile while event loops turn; made when first needed."""
+    """The worker threads that compile while event loops turn; started when first needed."""
     global _workers
     if _workers is None:
         _workers = ThreadPoolExecutor(4, thread_name_prefix="numbasync-prepare")
@@ -32,7 +32,7 @@ def _forget_workers() -> None:
 
 
 def attempt(need: Prerequisite) -> BaseException | None:
-    """Do it; the error as a value, so that it can be thrown where the need arose."""
+    """Run `need`. The error is returned, so that it can be thrown into the operation's steps."""
     try:
         need.run()
     except Exception as error:
@@ -43,11 +43,11 @@ def attempt(need: Prerequisite) -> BaseException | None:
 def beside(
     need: Prerequisite, if_closed: Callable[[], object]
 ) -> asyncio.Future[BaseException | None]:
-    """A future of the running loop with what `need` failed with, or None. Done on another thread,
-    or by the preparation's own `future`. Cancelling the future stops the waiting only.
+    """A future of the running loop, for the error of `need` or None. A worker thread runs `need`,
+    unless `need` has a `future` of its own. Cancelling the future stops the waiting only.
 
     Args:
-        if_closed: called, on whatever thread, if the loop is closed when `need` is done.
+        if_closed: called, on any thread, if the loop is closed when `need` is done.
     """
     future: Any = getattr(need, "future", None)
     if future is not None:
@@ -60,25 +60,27 @@ def on_worker(
     need: Prerequisite,
     if_closed: Callable[[], object],
 ) -> asyncio.Future[BaseException | None]:
-    """`beside`, by the thread that `submit` gives the work to; on this one if there is none."""
+    """`beside`, for work that `submit` passes to a thread. If no thread can be started, `need` runs
+    on the calling thread.
+    """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[BaseException | None] = loop.create_future()
 
-    def tell(error: BaseException | None) -> None:
+    def set_result(error: BaseException | None) -> None:
         if not done.done():
             done.set_result(error)
 
-    def prepared(job: Future[BaseException | None]) -> None:
+    def on_complete(job: Future[BaseException | None]) -> None:
         try:
-            # An exception if the preparation was stopped, by no Exception.
+            # `exception()` is set if a BaseException that is no Exception stopped the job.
             error = job.exception() or job.result()
-            loop.call_soon_threadsafe(tell, error)
+            loop.call_soon_threadsafe(set_result, error)
         except RuntimeError:  # the loop is closed
             if_closed()
 
     try:
         job = submit()
-        job.add_done_callback(prepared)
+        job.add_done_callback(on_complete)
     except RuntimeError:  # no thread can be started
-        tell(attempt(need))
+        set_result(attempt(need))
     return done

@@ -1,4 +1,4 @@
-"""An operation, as the stages that submit it see it."""
+"""The protocol of an operation, for the stages that submit operations."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Operation(Enqueueable[T_co], Protocol[T_co]):
-    """An operation, as this stage sees it."""
+    """An operation that can be submitted."""
 
     def consume(self) -> None:
-        """Take the right to run it once; AlreadySubmittedError if it is taken."""
+        """Claim the right to run the operation once; AlreadySubmittedError if already claimed."""
         ...
 
     def steps(self, ctx: Context) -> Generator[Prerequisite, None, T_co]: ...
 
     @property
     def unordered(self) -> bool:
-        """It has no order with anything else."""
+        """Whether the operation has no order with any other operation."""
         ...
 
     @property
     def stream(self) -> Stream | None:
-        """The stream that the operation itself asks for, if any."""
+        """The stream that the operation itself requests, if any."""
         ...
 
     @property
     def default_stream(self) -> Stream | None:
-        """The stream where it runs if nobody asks for any; None: the policy's."""
+        """The stream if neither operation nor caller requests one; None: the policy's."""
         ...
 
     @property
     def label(self) -> str:
-        """What messages call it."""
+        """The operation's name in messages."""
         ...
 
     def operands(self) -> frozenset[int] | None:
-        """The identities of the storages that it uses; None: that is not known before."""
+        """The identities of the storages that the operation uses; None: not known in advance."""
         ...

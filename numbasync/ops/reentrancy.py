@@ -1,4 +1,4 @@
-"""Who may enqueue: one operation at a time on a thread; and waiting until another is through."""
+"""Exclusive enqueuing, one operation at a time on a thread; and a one-shot event to wait for."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 
 from numbasync.errors import ReentrancyError
 
-LOOK_AGAIN = 0.1  # seconds; who waits for another may be waiting for one that has gone
+LOOK_AGAIN = 0.1  # seconds; waits end early, because the task waited for may be gone
 
 
 class _Thread(threading.local):
@@ -20,7 +20,7 @@ _thread = _Thread()
 
 
 class _Exclusive:
-    """Only one operation is enqueued at a time on one thread. Keeps no state of its own."""
+    """A guard: one thread enqueues one operation at a time. The state is thread-local."""
 
     def check(self) -> None:
         """Raise ReentrancyError if this thread is enqueuing an operation."""
@@ -48,7 +48,7 @@ exclusive = _Exclusive()
 
 @contextmanager
 def unlocked() -> Iterator[None]:
-    """Inside a closure: allow operations to be run, whose order is the caller's business."""
+    """Allow a closure to run operations. The caller is responsible for their order."""
     busy, _thread.busy = _thread.busy, False
     try:
         yield
@@ -57,7 +57,7 @@ def unlocked() -> Iterator[None]:
 
 
 class OneShotEvent:
-    """A preparation that another task or thread is busy with: wait until it is settled."""
+    """A prerequisite that another task or thread fulfils: an event that is set once."""
 
     def __init__(self, thread: int | None = None) -> None:
         self._settled = threading.Event()
@@ -70,7 +70,7 @@ class OneShotEvent:
         return self._settled.is_set()
 
     def settle(self) -> None:
-        """It is over; whoever waits goes on."""
+        """Set the event, and call the registered callbacks on this thread."""
         with self._lock:
             self._settled.set()
             calls, self._calls = self._calls, {}
@@ -78,7 +78,7 @@ class OneShotEvent:
             call()
 
     def when_settled(self, call: Callable[[], None]) -> None:
-        """Call on whatever thread settles it; now, if that has happened."""
+        """Run `call` on the thread that sets the event; immediately if the event is set."""
         with self._lock:
             if not self._settled.is_set():
                 self._calls[call] = None
@@ -86,14 +86,14 @@ class OneShotEvent:
         call()
 
     def forget(self, call: Callable[[], None]) -> None:
-        """Whoever waited for it with `call` waits no more, or looks again."""
+        """Unregister `call`, whose owner no longer waits."""
         with self._lock:
             self._calls.pop(call, None)
 
     def run(self) -> None:
-        """Block the thread until it is settled, or for a moment: then look again."""
+        """Block the thread until the event is set, or for LOOK_AGAIN; the caller checks again."""
         if self._thread == threading.get_ident() and not self._settled.is_set():
-            # What it waits for is suspended on this very thread, which would wait for itself.
+            # The awaited task is suspended on this thread, which would wait for itself.
             raise ReentrancyError(
                 "this needs the result of an operation that is being prepared by this thread's "
                 "event loop: await it instead of blocking the thread."
@@ -101,7 +101,7 @@ class OneShotEvent:
         self._settled.wait(LOOK_AGAIN)
 
     def future(self, _if_closed: object = None) -> asyncio.Future[BaseException | None]:
-        """A future of the running loop that is done when this is settled."""
+        """A future of the running loop that is done when the event is set, or after LOOK_AGAIN."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[BaseException | None] = loop.create_future()
 
@@ -115,6 +115,7 @@ class OneShotEvent:
 
         self.when_settled(call)
         future.add_done_callback(lambda _: self.forget(call))
-        # The loop of the other task may be closed, or its thread end, without a word: look again.
+        # The other task's loop may close, or its thread end, without setting the event: the
+        # caller checks again after LOOK_AGAIN.
         loop.call_later(LOOK_AGAIN, wake)
         return future

@@ -1,7 +1,7 @@
 """Submission: one operation onto one stream, and the ways to wait for it.
 
-The blocking forms do what an operation needs first on the spot; the awaiting forms leave it
-to `DeviceFuture`.
+The blocking forms run an operation's prerequisites on the calling thread; the awaiting forms
+leave prerequisites to `DeviceFuture`.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ T = TypeVar("T")
 
 
 def _run(op: Operation[T], ctx: Context) -> T:
-    """Enqueue all of `op`, preparing what it needs on this thread."""
+    """Enqueue all of `op`, with its prerequisites run on this thread."""
     try:
         return prepared(admitted(op, ctx))
     except DeviceLostError as error:
         raise named(error, ctx) from None
     finally:
-        # No mark: who waits for it waits for the stream, or asks later.
+        # No completion signal: the callers wait for the whole stream, or query later.
         ctx.close(mark=False)
 
 
@@ -47,33 +47,33 @@ def _run(op: Operation[T], ctx: Context) -> T:
 
 
 def stream_for(op: Operation[Any], policy: SchedulingPolicy | AnyStream | None = None) -> Stream:
-    """The stream that `op` names, else the policy's next one.
+    """The stream that `op` names, else the policy's next stream.
 
     Raises:
-        OperationError: the policy is none, or `op` names another stream than the caller.
+        OperationError: `policy` is no policy, or `op` names another stream than the caller.
     """
     named = op.stream
     if policy is None:
         if named is None:
             named = op.default_stream
         return named if named is not None else default_device().policy.next_stream()
-    chosen: Any = policy if hasattr(policy, "next_stream") else stream_of(policy, None)
-    if chosen is None or isinstance(chosen, type):
+    scheduler: Any = policy if hasattr(policy, "next_stream") else stream_of(policy, None)
+    if scheduler is None or isinstance(scheduler, type):
         raise OperationError(
             f"{describe(policy)} is no scheduling policy: a policy has next_stream(). A stream "
             "is one, and so is na.StreamPoolRoundRobin(device)."
         )
     if named is not None:
-        return resolve_stream(op, named, chosen if isinstance(chosen, Stream) else None)
-    found: Stream = chosen.next_stream()
-    return found
+        return resolve_stream(op, named, scheduler if isinstance(scheduler, Stream) else None)
+    stream: Stream = scheduler.next_stream()
+    return stream
 
 
 def resolve_stream(op: Operation[Any], named: Stream | None, requested: Any) -> Stream:
     """The stream that `op` names in brackets, or the caller's.
 
     Raises:
-        OperationError: they differ, or the caller's is none.
+        OperationError: the two differ, or `requested` is no stream.
     """
     if isinstance(requested, Stream) and named in (None, requested):
         return requested
@@ -91,7 +91,11 @@ def resolve_stream(op: Operation[Any], named: Stream | None, requested: Any) -> 
 
 
 def claimed(op: Any) -> Any:
-    """`op`, whose one run is the caller's now."""
+    """`op`, consumed: the right to run it belongs to the caller.
+
+    Raises:
+        OperationError: `op` is no operation.
+    """
     if not hasattr(op, "steps"):
         raise OperationError(f"{describe(op)} is no operation; only operations are submitted.")
     op.consume()
@@ -99,7 +103,7 @@ def claimed(op: Any) -> Any:
 
 
 def async_on(op: Operation[T], stream: AnyStream) -> T:
-    """Enqueue `op`; its value, whose device data is valid in the order of `stream`."""
+    """Enqueue `op` and return its value; device data is valid in the order of `stream` only."""
     value = enqueued(op, stream)[1]
     check_there(value, "async_on")
     return value
@@ -108,17 +112,17 @@ def async_on(op: Operation[T], stream: AnyStream) -> T:
 def enqueued(
     op: Operation[T], stream: AnyStream, pool: MemoryPool | None = None
 ) -> tuple[Submission, T]:
-    """`async_on`, and its submission, whose error the stream reports.
+    """`async_on` that also returns the submission. The stream reports the submission's error.
 
     Args:
-        pool: where memory comes from; None: the device's.
+        pool: the pool to allocate from; None: the device's.
     """
     stream = resolve_stream(op, op.stream, stream)
     op.consume()
     exclusive.check()
     submission_queue.drain()
     submission = try_enqueue(op, stream, mark=False, pool=pool)
-    site = call_site(3)  # now: the device is at work meanwhile
+    site = call_site(3)  # computed after enqueuing, while the device is already working
     if submission is not None:
         submission.site = site
         submission.detached = True
@@ -132,8 +136,8 @@ def enqueued(
 def sync_on(op: Operation[T], stream: AnyStream) -> T:
     """Enqueue `op` and block until `stream` is done, also if enqueuing failed.
 
-    An error of enqueuing comes first, then one of synchronising, then one of the work; those
-    that come later are notes of the first.
+    An error of enqueuing takes precedence, then an error of synchronising, then an error of the
+    work; the later errors become notes of the first.
     """
     stream = resolve_stream(op, op.stream, stream)
     op.consume()
@@ -171,16 +175,16 @@ def _sync(op: Operation[T], stream: Stream) -> T:
             _note_failure(error, ctx.submission)
             raise
     ctx.submission.raise_error()
-    found: T = made(value)
-    return found
+    result: T = made(value)
+    return result
 
 
 def _note_failure(error: BaseException, submission: Submission) -> None:
-    """Add what the work itself failed with to `error`, which the caller gets instead."""
-    with contextlib.suppress(DriverError, DeviceLostError):  # it has no more to say
+    """Add the work's own error as a note to `error`, which is raised to the caller."""
+    with contextlib.suppress(DriverError, DeviceLostError):  # adds nothing to `error`
         submission.stream.look()
     own = submission.error
-    # A fault of the device is what synchronising has reported.
+    # A DeviceLostError was already reported by synchronising.
     if own is not None and own is not error and not isinstance(own, DeviceLostError):
         error.add_note(f"Its work failed as well: {type(own).__name__}: {own}")
 
@@ -192,14 +196,14 @@ def sync(op: Operation[T]) -> T:
 
 
 def schedule(op: Operation[T], policy: SchedulingPolicy | AnyStream) -> DeviceFuture[T]:
-    """Choose stream and pool now; the work starts at the first await."""
+    """Choose stream and pool now; the first await starts the work."""
     return DeviceFuture(claimed(op), stream_for(op, policy))
 
 
 def spawn(op: Operation[T], policy: SchedulingPolicy | AnyStream | None = None) -> DeviceFuture[T]:
-    """Start `op` now; await the future, or not, for its value.
+    """Start `op` now. Awaiting the future gives the value; the await is optional.
 
-    An error of the operation arrives at the await; one of the policy, here.
+    An error of the operation is raised at the await; an error of the policy is raised here.
     """
     future = DeviceFuture(claimed(op), stream_for(op, policy))
     future.start()
@@ -207,7 +211,7 @@ def spawn(op: Operation[T], policy: SchedulingPolicy | AnyStream | None = None) 
 
 
 def awaiting(op: Operation[T]) -> Generator[Any, None, T]:
-    """What `await op` does: run it on a stream of the default device's policy."""
+    """The implementation of `await op`: run on a stream of the default device's policy."""
     op.consume()
     if _get_running_loop() is None:
         raise reactor.no_loop()
@@ -216,7 +220,7 @@ def awaiting(op: Operation[T]) -> Generator[Any, None, T]:
     try:
         if op.has_fast_path and submission_queue.is_empty():
             exclusive.check()
-            submission = try_enqueue(op, stream, mark=False)  # `wait` may do without
+            submission = try_enqueue(op, stream, mark=False)  # `wait` adds a signal if needed
         if submission is None:
             return (yield from DeviceFuture(op, stream).__await__())
         submission.site = call_site(1)
@@ -228,12 +232,12 @@ def awaiting(op: Operation[T]) -> Generator[Any, None, T]:
         stream.verify(submission.sequence)
         return op.result()
     finally:
-        # The traceback of an error holds this frame: what it held would live as long.
+        # The traceback of an error holds this frame, which must not hold these objects.
         del op, submission
 
 
 def describe(value: object) -> str:
-    """A value as messages show it: its type, and the beginning of its `repr`."""
+    """The description of a value in messages: its type, and the beginning of its `repr`."""
     if array_protocols.is_foreign(value):
         return f"an array of {array_protocols.name_of(value)}"  # its `repr` may wait for a GPU
     return f"{type(value).__name__} ({value!r:.80})"

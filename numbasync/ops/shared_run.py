@@ -1,4 +1,4 @@
-"""Running something once for many: a lock, one producer, one error for all."""
+"""One run of an operation for many consumers: one producer, one value or one error for all."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ Steps = Generator[Prerequisite, None, T]
 
 
 class SharedRun(Generic[T]):
-    """Steps that are taken once; everyone who asks gets the value, or the error.
+    """The steps of an operation, run once; every consumer gets the value, or the error.
 
-    Whoever asks first takes them, on its own stream. Those who ask on another stream are
-    ordered after it, and fail if it fails there.
+    The first consumer runs the steps, on its own stream. Consumers on other streams are ordered
+    after that run, and fail if its work fails on the device.
     """
 
     def __init__(self, steps: Callable[[Context], Steps[T]], label: str) -> None:
@@ -37,15 +37,15 @@ class SharedRun(Generic[T]):
         self._error: BaseException | None = None
         self._trace: TracebackType | None = None
         self._producer: Submission | None = None
-        self._left: _Begun[T] | None = None  # begun, and taken by nobody
+        self._left: _StartedSteps[T] | None = None  # started steps that no consumer is running now
 
     @property
     def begun(self) -> bool:
-        """Whether anyone has asked."""
+        """Whether a consumer has started the run."""
         return self._turn is not None
 
     def __reduce__(self) -> Recipe:
-        """Of the steps of an operation that nobody has asked for."""
+        """Pickle a run that has not started: its operation and label are stored."""
         steps: Any = self._steps  # a bound method
         if steps is None:
             raise AlreadySubmittedError(
@@ -55,25 +55,25 @@ class SharedRun(Generic[T]):
         return _once, (packed(steps.__self__), self._label)
 
     def steps(self, ctx: Context) -> Steps[T]:
-        """The value, on whatever stream `ctx` is; taken now if nobody has asked before."""
-        made = (
+        """The value, ordered on the stream of `ctx`; the first consumer runs the steps."""
+        new_event = (
             self._turn or OneShotEvent()
-        )  # not inside the lock: a finaliser that runs may come here
+        )  # created outside the lock, because allocating may run a finaliser that takes the lock
         with self._lock:
             steps, self._steps = self._steps, None
             if self._turn is None:
-                self._turn = made
-            turn = self._turn
+                self._turn = new_event
+            event = self._turn
         if steps is not None:
             inner = ctx.part(self._label)
-            inner.suspend()  # it may be, and then only its own steps hold it
-            yield from self._take(_Begun(steps(inner), inner), ctx, turn)
-        while not (turn := self._turn).is_settled or self._left is not None:
-            left = self._take_over(turn)
-            if left is not None:
-                yield from self._take(left, ctx, self._turn)
+            inner.suspend()  # the run may pause, and then only its own steps hold `inner`
+            yield from self._take(_StartedSteps(steps(inner), inner), ctx, event)
+        while not (event := self._turn).is_settled or self._left is not None:
+            abandoned = self._take_over(event)
+            if abandoned is not None:
+                yield from self._take(abandoned, ctx, self._turn)
             else:
-                yield from self._wait(ctx, turn)
+                yield from self._wait(ctx, event)
         if self._error is not None:
             try:
                 raise self._error.with_traceback(self._trace)
@@ -84,30 +84,30 @@ class SharedRun(Generic[T]):
         value: T = self._value
         return value
 
-    def _take_over(self, turn: OneShotEvent) -> _Begun[T] | None:
-        """The steps that nobody takes any more, and a new turn for those who wait meanwhile."""
-        made = OneShotEvent()
+    def _take_over(self, turn: OneShotEvent) -> _StartedSteps[T] | None:
+        """Claim abandoned steps, and set a new event for the consumers that wait meanwhile."""
+        new_event = OneShotEvent()
         with self._lock:
-            left, self._left = self._left, None
-            if left is not None:
-                self._turn = made
-            return left
+            abandoned, self._left = self._left, None
+            if abandoned is not None:
+                self._turn = new_event
+            return abandoned
 
-    def _wait(self, ctx: Context, turn: OneShotEvent) -> Steps[None]:
-        """Wait until whoever takes the steps is through, or leaves them to others."""
-        whole = ctx.root
-        whole.waits_for = self
+    def _wait(self, ctx: Context, event: OneShotEvent) -> Steps[None]:
+        """Wait until the running consumer has finished the steps, or has abandoned them."""
+        root = ctx.root
+        root.waits_for = self
         try:
             self._check_cycle(ctx)
-            while not turn.is_settled:  # who waits may look up before it is
-                submission_queue.drain_orphaned()  # whoever takes them may stand there
-                if not turn.is_settled:
-                    yield turn
+            while not event.is_settled:  # a wait may end before the event is set
+                submission_queue.drain_orphaned()  # the running consumer may be queued there
+                if not event.is_settled:
+                    yield event
         finally:
-            whole.waits_for = None
+            root.waits_for = None
 
     def _forget(self) -> None:
-        """It was recorded, and will never run: nobody writes what its value holds."""
+        """Replace the value by an error: the run was only recorded, and will never execute."""
         self._value = None
         self._error = StateError(
             f"{self._label} was part of a graph that was not captured, and has not run.\n"
@@ -115,46 +115,46 @@ class SharedRun(Generic[T]):
         )
 
     def _check_cycle(self, ctx: Context) -> None:
-        """Refuse to wait for something that waits for `ctx`, on whatever threads they are.
+        """Refuse to wait for a run that waits for `ctx`, on whatever threads.
 
-        Each notes what it waits for before it looks, so of those in a cycle the last one sees it.
+        Every consumer sets `waits_for` before it checks, so the last one in a cycle detects it.
         """
-        once: SharedRun[Any] | None = self
-        while once is not None:
-            runner = once._runner
+        run: SharedRun[Any] | None = self
+        while run is not None:
+            runner = run._runner
             if runner is None:
                 return
             if ctx.is_descendant_of(runner):
-                also = "" if once is self else f", by way of {once._label}"
+                also = "" if run is self else f", by way of {run._label}"
                 raise ReentrancyError(
                     f"{self._label} is part of itself: it was used by its own closure{also}."
                 )
-            once = runner.root.waits_for
+            run = runner.root.waits_for
 
-    def _take(self, begun: _Begun[T], ctx: Context, turn: OneShotEvent) -> Steps[None]:
-        # A submission of its own: what its runner does besides, and how that ends, is none of
-        # the others' business.
-        inner = self._runner = begun.ctx
+    def _take(self, started: _StartedSteps[T], ctx: Context, event: OneShotEvent) -> Steps[None]:
+        # `inner` has its own submission: the other work and errors of the consumer that runs the
+        # steps must not reach the other consumers.
+        inner = self._runner = started.ctx
         inner.parent = ctx
-        failed: BaseException | None = None
+        thrown: BaseException | None = None
         try:
             while True:
-                if begun.need is None:
-                    steps = begun.steps  # here: nested ones are frames enough
-                    begun.need = next(steps) if failed is None else steps.throw(failed)
-                failed = None
+                if started.need is None:
+                    steps = started.steps  # not in a helper: nested runs use enough frames already
+                    started.need = next(steps) if thrown is None else steps.throw(thrown)
+                thrown = None
                 try:
-                    yield begun.need
+                    yield started.need
                 except GeneratorExit:
-                    # Whoever runs it is withdrawn. Others may need the value, now or later;
-                    # until then nobody waits behind it for room.
-                    if isinstance(begun.need, Capacity):
-                        begun.need.taken()
-                    inner.parent, self._left = None, begun
+                    # The running consumer is withdrawn. Other consumers may need the value, now or
+                    # later; until then the abandoned steps must not hold a place for capacity.
+                    if isinstance(started.need, Capacity):
+                        started.need.taken()
+                    inner.parent, self._left = None, started
                     raise
                 except BaseException as error:
-                    failed = error
-                begun.need = None
+                    thrown = error
+                started.need = None
         except StopIteration as end:
             self._value = end.value
             self._producer = inner.close()
@@ -162,29 +162,29 @@ class SharedRun(Generic[T]):
         except GeneratorExit:
             raise
         except Exception as error:
-            # Without this frame, which would hold us, who hold the error.
+            # The traceback drops this frame, which holds `self`, which holds the error.
             trace = error.__traceback__
             self._trace = None if trace is None else trace.tb_next
             self._error = error.with_traceback(self._trace)
             del trace
             self._producer = inner.close()
         except BaseException as stop:
-            # What it has enqueued is kept by the end of `inner`: this may be a finaliser.
+            # This may be a finaliser: `inner` keeps the enqueued work's objects when it ends.
             self._error = StateError(f"whoever ran {self._label} was stopped: {stop!r}")
             raise
         finally:
-            failed = None  # its traceback holds this frame
+            thrown = None  # its traceback holds this frame
             self._runner = None
-            turn.settle()
+            event.settle()
 
 
-class _Begun(Generic[T]):
-    """Steps that need not end with the operation that takes them.
+class _StartedSteps(Generic[T]):
+    """Started steps, which may outlive the consumer that runs them.
 
     Attributes:
-        steps: what they are.
-        ctx: where they are run.
-        need: what they wait for.
+        steps: the generator.
+        ctx: the context of the run.
+        need: the pending prerequisite, if any.
     """
 
     def __init__(self, steps: Steps[T], ctx: Context) -> None:

@@ -1,9 +1,9 @@
-"""The line: what one thread has begun to submit on its event loop and could not finish.
+"""Submission queues: the operations that one thread has started on its loop and not yet enqueued.
 
-Order follows submission. While an operation is being prepared (its kernel compiled, say),
-what the thread submits next stands in line behind it, and is enqueued when its turn comes.
-Whoever blocks the thread finishes the line first. So does the end of the loop: what was
-spawned is run, whether or not anything had to be compiled for it.
+Device order follows submission order. While an operation waits for a prerequisite (such as the
+compilation of its kernel), later operations of the same thread are queued behind it. A blocking
+call drains the thread's queue first. So does the end of the loop: spawned operations run,
+whether or not anything had to be compiled for them.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ T = TypeVar("T")
 
 
 class Waiting(Protocol):
-    """Something that stands in line.
+    """An entry of a submission queue.
 
     Attributes:
-        lane: the limits that it is submitted under. Within a lane nobody passes anybody.
-        place: its number in the line; later ones have higher numbers.
-        behind: one before it that it must not pass, if it has met one.
+        lane: the limits that the entry is submitted under. A lane is strictly first in, first out.
+        place: the entry's number in the queue; later entries have higher numbers.
+        behind: an earlier entry that this entry must not overtake, if one was found.
     """
 
     place: int
@@ -46,58 +46,58 @@ class Waiting(Protocol):
     def lane(self) -> Hashable: ...
 
     def may_pass(self, other: Waiting) -> bool:
-        """Whether nobody can tell if it is enqueued before `other`, which waits for room."""
+        """Whether overtaking `other`, which waits for capacity, changes no observable order."""
         ...
 
     def begin(self) -> Prerequisite | None:
-        """Enqueue up to a preparation, or give the one that it stands at; None at the end."""
+        """Enqueue up to the next prerequisite; return it or the pending one, None at the end."""
         ...
 
     def go_on(self, need: Prerequisite, error: BaseException | None) -> None:
-        """`need` is done, or failed: enqueue up to the next one."""
+        """Resume when `need` is done or has failed: enqueue up to the next prerequisite."""
         ...
 
     def give_up(self, spawned: bool) -> None:
-        """Its loop has ended: withdraw it, if it is for tasks of that loop, or `spawned`."""
+        """Withdraw after the end of the loop, if only that loop's tasks wait, or if `spawned`."""
         ...
 
 
 _place = operator.attrgetter("place")
 _Job: TypeAlias = "asyncio.Future[BaseException | None]"
 
-# All lines, of all threads, by their identity.
+# All submission queues of all threads, by identity.
 _lines: weakref.WeakValueDictionary[int, Line] = weakref.WeakValueDictionary()
 
 
 class Line:
-    """A line, and the task that works it off.
+    """A submission queue, and the task that drains it.
 
-    Should the loop be closed under it, the thread that has prepared for the first in line
-    submits everyone.
+    If the loop is closed while the queue is not empty, the thread that ran the first entry's
+    prerequisite submits all entries.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        # Weakly: the thread keeps its line, and a loop keeps its tasks and what they hold.
+        # Weak: the thread holds its queue, and a loop holds its tasks and all that they hold.
         self._loop = weakref.ref(loop)
-        self._waiting: OrderedDict[Waiting, Hashable] = OrderedDict()  # with their lanes
+        self._waiting: OrderedDict[Waiting, Hashable] = OrderedDict()  # entry -> its lane
         self._lanes: dict[Hashable, OrderedDict[Waiting, None]] = {}
-        # Of those who stand at a preparation: which, and when the loop has it.
+        # Entry -> its pending prerequisite, and the loop's future for that prerequisite.
         self._jobs: dict[Waiting, tuple[Prerequisite, _Job]] = {}
         self._places = itertools.count()
         self._lock = threading.RLock()
         self._thread = threading.current_thread()
         self._task: asyncio.Task[None] | None = None
-        self._changed: asyncio.Future[None] | None = None  # what the task waits for, too
-        self._submitter = 0  # the thread that runs one of them, whose closures may come back
+        self._changed: asyncio.Future[None] | None = None  # set to make the task check again
+        self._submitter = 0  # the thread running an entry; the entry's closures may re-enter
         self._kept: list[object] = []
         _lines[id(self)] = self
 
     def add(self, waiting: Waiting) -> None:
-        """Stand in line, at the end; and go at once, if nobody before has to go first."""
+        """Append an entry, and submit it immediately if no earlier entry must go first."""
         waiting.place = next(self._places)
         lane = self._waiting[waiting] = waiting.lane
         self._lanes.setdefault(lane, OrderedDict())[waiting] = None
-        # Now: a task that is cancelled at once never begins.
+        # Submit here, not in the task: a task that is cancelled at once never starts.
         if next(iter(self._lanes[lane])) is waiting and self._goes(waiting):
             return
         if self._task is None or self._task.done():
@@ -107,12 +107,12 @@ class Line:
             self._tell()
 
     def withdraw(self, waiting: Waiting) -> None:
-        """It will not go: those behind need not wait for it. Any thread may call."""
+        """Remove an entry, so that later entries do not wait for it. Any thread may call."""
         loop = self._loop()
         with contextlib.suppress(RuntimeError):  # the loop is closed
             if self._thread is threading.current_thread():
                 self._withdraw(waiting)
-            elif loop is not None:  # whose thread may be going through the line
+            elif loop is not None:  # the loop's thread may be iterating over the queue
                 loop.call_soon_threadsafe(self._withdraw, waiting)
 
     def _withdraw(self, waiting: Waiting) -> None:
@@ -123,17 +123,17 @@ class Line:
         self._tell()
 
     def _tell(self) -> None:
-        """Have the task look who may go."""
+        """Make the task check which entries may be submitted."""
         if self._changed is not None and not self._changed.done():
             self._changed.set_result(None)
 
     def _worked_off(self, task: asyncio.Task[None]) -> None:
-        if self._task is task:  # or another one has begun meanwhile, and prepares beside the loop
+        if self._task is task:  # else a newer task is draining the queue
             self._task = None
             self.drain()
 
     async def passed(self) -> None:
-        """Wait until everyone is submitted."""
+        """Wait until all entries are submitted."""
         while self._waiting and not self.submits_here:
             task = self._task
             if task is None or task.done() or task.get_loop() is not asyncio.get_running_loop():
@@ -143,7 +143,7 @@ class Line:
 
     @property
     def submits_here(self) -> bool:
-        """Whether this is a closure of the first one."""
+        """Whether the caller is a closure of the entry that is being submitted."""
         return self._submitter == threading.get_ident()
 
     def __len__(self) -> int:
@@ -151,7 +151,7 @@ class Line:
 
     @property
     def is_orphaned(self) -> bool:
-        """Whether its own thread will not work on it any more."""
+        """Whether the queue's own thread will never drain it: the loop or the thread has ended."""
         return self._is_closed or not self._thread.is_alive()
 
     @property
@@ -167,8 +167,8 @@ class Line:
         return self._thread is threading.current_thread() or self.is_orphaned
 
     def drain(self, at_end: bool = False) -> None:
-        """Submit everyone now, preparing on this thread. Inside a closure of the first one,
-        which comes before all others anyway, nothing. `at_end` of the loop ^C is for everyone.
+        """Submit all entries now, with prerequisites run on this thread. Inside a closure of the
+        entry being submitted this does nothing. `at_end` of the loop, ^C withdraws all entries.
         """
         if self.submits_here:
             return
@@ -180,14 +180,14 @@ class Line:
                     stops = at_end and isinstance(stop, KeyboardInterrupt)
                     if stops or self._is_closed:
                         first.give_up(stops)
-                    need = self._submit(first.begin)
-                    if need is None:
+                    prerequisite = self._submit(first.begin)
+                    if prerequisite is None:
                         self._leave(first)
                     else:
-                        _finish_unordered(self)
-                        self._submit(partial(do, first, need))
+                        _drain_unordered(self)
+                        self._submit(partial(do, first, prerequisite))
                 except BaseException as error:
-                    stop = stop or error  # its own matter; the others are submitted all the same
+                    stop = stop or error  # the other entries are submitted nevertheless
         if stop is not None:
             raise stop
 
@@ -211,16 +211,16 @@ class Line:
             self._kept.clear()
 
     def keep(self, thing: object) -> None:
-        """Keep it until everyone is submitted who stands here now."""
+        """Keep `thing` alive until all entries queued now are submitted."""
         self._kept.append(thing)
         if not self._waiting:
             self._kept.clear()
 
     def _has_to_wait(self, waiting: Waiting) -> bool:
-        """Whether it must not be enqueued before one of those who stand before it."""
+        """Whether the entry must not be enqueued before one of the earlier entries."""
         if any(
-            other.place < waiting.place and not isinstance(need, Capacity)
-            for other, (need, _) in self._jobs.items()
+            other.place < waiting.place and not isinstance(prerequisite, Capacity)
+            for other, (prerequisite, _) in self._jobs.items()
         ):
             return True
         if waiting.behind is None or waiting.behind not in self._waiting:
@@ -234,29 +234,29 @@ class Line:
         return waiting.behind is not None
 
     def _goes(self, waiting: Waiting) -> bool:
-        """Submit the first of a lane up to its next preparation, if it may; whether it has left."""
+        """Submit a lane's first entry up to its next prerequisite, if allowed; whether it left."""
         job = self._jobs.get(waiting)
         if job is not None:
-            need, done = job
-            if not done.done():
+            prerequisite, future = job
+            if not future.done():
                 return False
-            error = None if done.cancelled() else done.result()
+            error = None if future.cancelled() else future.result()
             self._jobs.pop(waiting, None)
-            self._submit(partial(waiting.go_on, need, error))
+            self._submit(partial(waiting.go_on, prerequisite, error))
         elif self._has_to_wait(waiting):
             return False
-        following = self._submit(waiting.begin)
-        if following is None:
+        next_prerequisite = self._submit(waiting.begin)
+        if next_prerequisite is None:
             self._leave(waiting)
             return True
-        self._jobs[waiting] = following, beside(following, self.drain)
+        self._jobs[waiting] = next_prerequisite, beside(next_prerequisite, self.drain)
         return False
 
     def _pass(self) -> None:
-        """Submit all who may go: those who came first, first."""
+        """Submit all entries that may go, oldest first."""
         while True:
             firsts = sorted((next(iter(lane)) for lane in self._lanes.values()), key=_place)
-            if not any(self._goes(first) for first in firsts):  # none has left
+            if not any(self._goes(first) for first in firsts):  # no entry has left
                 return
 
     async def _work_off(self) -> None:
@@ -268,25 +268,25 @@ class Line:
                     self._changed = loop.create_future()
                     jobs = [self._changed, *(job for _, job in self._jobs.values())]
                     await asyncio.wait(jobs, return_when=asyncio.FIRST_COMPLETED)
-        except GeneratorExit:  # collected with its loop: a finaliser is no place to compile
+        except GeneratorExit:  # collected with its loop: a finaliser must not compile
             raise
         except asyncio.CancelledError:
-            # The loop ends. It cancels those who wait as well, who then withdraw from here.
+            # The loop ends. It cancels the awaiting tasks too, which then withdraw their entries.
             for _ in range(3):
                 await asyncio.sleep(0)
             self.drain(at_end=True)
             raise
-        except BaseException:  # a closure ends it
+        except BaseException:  # raised by a closure
             self.drain()
             raise
         finally:
             self._changed = None
-            jobs.clear()  # a cancelled task keeps its frame
+            jobs.clear()  # a cancelled task keeps its frame, which would hold them
 
 
 class _Thread(threading.local):
     line: Line | None = None
-    # Those who stand in no line, each in one of its own.
+    # Queues of one entry each, for operations that have no order with others.
     unordered: weakref.WeakSet[Line] | None = None
 
 
@@ -294,7 +294,7 @@ _thread = _Thread()
 
 
 def current(loop: asyncio.AbstractEventLoop) -> Line:
-    """This thread's line on `loop`, its running loop."""
+    """This thread's submission queue on `loop`, its running loop."""
     line = _thread.line
     if line is None or not line.is_of(loop):
         if line is not None:
@@ -304,7 +304,7 @@ def current(loop: asyncio.AbstractEventLoop) -> Line:
 
 
 def unordered(loop: asyncio.AbstractEventLoop) -> Line:
-    """A line of its own, for something that has no order with anything."""
+    """A new queue for one operation that has no order with any other."""
     line = Line(loop)
     if _thread.unordered is None:
         _thread.unordered = weakref.WeakSet()
@@ -312,15 +312,15 @@ def unordered(loop: asyncio.AbstractEventLoop) -> Line:
     return line
 
 
-def _finish_unordered(but: Line) -> None:
-    """Who blocks the thread may wait for one that was begun by it and stands in no line."""
+def _drain_unordered(but: Line) -> None:
+    """Drain the thread's unordered queues: a blocking call may depend on one of their entries."""
     for line in list(_thread.unordered or ()):
         if line is not but and line:
             line.drain()
 
 
 def is_empty() -> bool:
-    """Whether nothing stands in line on this thread, or its first one is asking."""
+    """Whether this thread's queue is empty, or the caller is a closure of its running entry."""
     line = _thread.line
     return line is None or not line or line.submits_here
 
@@ -330,58 +330,58 @@ _ticket: ContextVar[float] = ContextVar("numbasync_ticket", default=math.inf)
 
 
 def stamp() -> None:
-    """Note in the current context when what runs in it was submitted."""
+    """Record, in the current context, the submission time of the operation that runs in it."""
     _ticket.set(next(_tickets))
 
 
-def _standing() -> list[Line]:
-    """The lines, of all threads, in which anything stands."""
-    return [found for ref in _lines.valuerefs() if (found := ref()) is not None and found]
+def _nonempty_queues() -> list[Line]:
+    """The non-empty submission queues of all threads."""
+    return [queue for ref in _lines.valuerefs() if (queue := ref()) is not None and queue]
 
 
 def now(keep: object) -> int | None:
-    """This moment, for `was_submitted_before`; None if nothing stands in line anywhere.
+    """The current time stamp for `was_submitted_before`; None if all submission queues are empty.
 
     Args:
-        keep: kept for what stands in line, until that is submitted.
+        keep: an object to keep alive until the operations queued now are submitted.
     """
-    found = _standing()
-    for each in found:
-        each.keep(keep)
-    return next(_tickets) if found else None
+    queues = _nonempty_queues()
+    for queue in queues:
+        queue.keep(keep)
+    return next(_tickets) if queues else None
 
 
 def was_submitted_before(moment: int) -> bool:
-    """Whether what is enqueued now had been submitted, and stood in line, at that moment."""
+    """Whether the operation being enqueued had been submitted, and was queued, at `moment`."""
     return _ticket.get() < moment
 
 
 def is_submitting() -> bool:
-    """Whether this is a closure of the first one in line."""
+    """Whether the caller is a closure of an entry that this thread's queue is submitting."""
     line = _thread.line
     return line is not None and line.submits_here
 
 
 def drain() -> None:
-    """Submit what stands in line on this thread: something that blocks it comes next."""
+    """Submit all entries of this thread's queue. Call this before blocking the thread."""
     line = _thread.line
     if line:
         line.drain()
 
 
 async def finished() -> None:
-    """`drain`, while the loop turns."""
+    """Wait, while the loop turns, until this thread's queue is empty."""
     line = _thread.line
     if line:
         await line.passed()
 
 
 def drain_orphaned() -> None:
-    """Submit what stands in lines whose own threads will not work on them any more."""
-    for each in _standing():
-        if each.is_orphaned:
-            with unlocked():  # this thread may be enqueuing something that waits for it
-                each.drain()
+    """Drain the queues whose own loop or thread has ended."""
+    for queue in _nonempty_queues():
+        if queue.is_orphaned:
+            with unlocked():  # this thread may be enqueuing an operation that waits for the queue
+                queue.drain()
 
 
 stream.before_mark = drain
@@ -390,7 +390,7 @@ stream.line_is_finished = finished
 
 
 def do(waiting: Waiting, need: Prerequisite) -> None:
-    """Prepare on this thread, and go on."""
+    """Run the prerequisite `need` on this thread, then resume `waiting`."""
     try:
         error = attempt(need)
     except BaseException as stop:  # ^C

@@ -1,7 +1,8 @@
-"""From an operation's first step to its last: at once, or in line, or withdrawn half-way.
+"""Submission of one operation, from the first step to the last: on the fast path, through the
+submission queue, or withdrawn half-way.
 
-An operation is run as a generator of `Prerequisite`s, things that must be done before it can
-go on and that may take long. Between two of them everything is enqueued at once.
+An operation runs as a generator of `Prerequisite`s: slow tasks that must be done before the
+operation can resume. Everything between two prerequisites is enqueued without a pause.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from numbasync.ops.reentrancy import OneShotEvent, exclusive
 
 T = TypeVar("T")
 
-# Who begins a future that two threads await at once. Reentrant: a finaliser may submit.
+# Guards the state of futures: of two threads that await one future, one starts it. Reentrant,
+# because a finaliser may submit.
 starting = threading.RLock()
 
 
@@ -42,13 +44,14 @@ class State(Enum):
 
 
 class Submitting(Generic[T]):
-    """An operation with its stream, on its way to the device."""
+    """An operation and its stream, while the operation is being submitted."""
 
-    # What a new one has, on the class: making one is part of every launch.
+    # Initial values are class attributes, because every launch creates one of these objects.
     _state = State.IDLE
     _ctx: Context | None = None
     _steps: Generator[Prerequisite, None, T] | None = None
-    # While it stands in line: what it stands at, who waits, and its context variables.
+    # While queued: the pending prerequisite, the queue, the event that is set when submission
+    # ends, and the submitter's context variables.
     _need: Prerequisite | None = None
     _line: submission_queue.Line | None = None
     _turn: OneShotEvent | None = None
@@ -57,12 +60,12 @@ class Submitting(Generic[T]):
     _value: T | None = None
     _error: BaseException | None = None
     _trace: TracebackType | None = None
-    _starter = 0  # the thread that starts it
+    _starter = 0  # identity of the thread that called `start`
     _site: CallSite | None = None
-    _seen = True  # the error has reached somebody; or the constructor failed
-    _awaited = False  # who started it is suspended until it is done
-    _entered = False  # some thread is enqueuing it
-    _spawned = False  # it runs although nobody waits for it
+    _seen = True  # the error was raised to a caller; or the constructor failed
+    _awaited = False  # the task that called `start` is suspended until the work is done
+    _entered = False  # a thread is enqueuing the operation, so it cannot be cancelled
+    _spawned = False  # the operation runs even without an awaiter
     _admission: Admission | None = None
     _operands: frozenset[int] | None = None
     place = 0
@@ -79,10 +82,10 @@ class Submitting(Generic[T]):
     # --- starting ---
 
     def start(self, awaited: bool = False) -> None:
-        """Submit the work now, unless that has been done. Errors arrive at the await.
+        """Submit the work now, unless already started. Errors are raised at the await.
 
         Args:
-            awaited: the caller does nothing else until it is done, or calls `detach`.
+            awaited: the caller does nothing else until the work is done, or calls `detach`.
         """
         with starting:
             if self._state is not State.IDLE:
@@ -98,10 +101,10 @@ class Submitting(Generic[T]):
         try:
             exclusive.check()
         except ReentrancyError as error:
-            self._seen = True  # the caller gets it now
+            self._seen = True  # raised to the caller here
             self._fail(error)
             raise
-        # A compilation has no order with anything, so nothing waits for it.
+        # An unordered operation (a compilation) never queues behind, or delays, others.
         op = self._op
         unordered = op is not None and op.unordered
         try:
@@ -114,10 +117,10 @@ class Submitting(Generic[T]):
         loop = None if submission_queue.is_submitting() else _running_loop()
         if loop is None:
             submission_queue.drain()
-            need = self.begin()
-            while need is not None:
-                submission_queue.do(self, need)
-                need = self.begin()
+            prerequisite = self.begin()
+            while prerequisite is not None:
+                submission_queue.do(self, prerequisite)
+                prerequisite = self.begin()
             return
         if self._admission is None:
             self._admission = Admission(self.stream.device)
@@ -131,7 +134,7 @@ class Submitting(Generic[T]):
         self._line.add(self)
 
     def begin(self) -> Prerequisite | None:
-        """Enqueue up to a preparation; None at the end."""
+        """Enqueue up to the next prerequisite and return it; None if nothing is left."""
         if self._need is None and self._op is not None and self._enter():
             try:
                 self._begin()
@@ -140,7 +143,7 @@ class Submitting(Generic[T]):
         return self._need
 
     def _enter(self) -> bool:
-        """Whether it may be enqueued now; until `_entered` is set back it is not withdrawn."""
+        """Whether enqueuing may proceed now; while `_entered` is True, `cancel` is refused."""
         with starting:
             self._entered = self._state is State.STARTING
             return self._entered
@@ -161,7 +164,7 @@ class Submitting(Generic[T]):
 
     def _begins_at_once(self, op: Operation[T]) -> bool:
         try:
-            # Who waits for it at once may do without a mark.
+            # A caller that awaits immediately may do without a completion signal.
             submission = try_enqueue(op, self.stream, not self._awaited, self._pool)
             if submission is None:
                 return False
@@ -179,28 +182,28 @@ class Submitting(Generic[T]):
         return True
 
     def go_on(self, need: Prerequisite, error: BaseException | None) -> None:
-        """`need` is done: enqueue up to the next preparation."""
-        if self._need is need and self._enter():  # else somebody has finished it meanwhile
+        """Resume after the prerequisite `need`: enqueue up to the next prerequisite."""
+        if self._need is need and self._enter():  # else another thread has drained the queue
             try:
                 self._step(error)
             finally:
                 self._entered = False
 
     def give_up(self, spawned: bool) -> None:
-        """As of `line.Waiting`. A future knows who waits for it."""
+        """See `submission_queue.Waiting`. DeviceFuture overrides this: it counts its awaiters."""
 
     @property
     def lane(self) -> Hashable:
-        """The limits that it is submitted under."""
+        """The limits that the operation is submitted under."""
         return () if self._admission is None else self._admission.under
 
     def may_pass(self, other: submission_queue.Waiting) -> bool:
-        """Whether it is under other limits, and known to use nothing that `other` uses."""
-        mine = self._operands
-        theirs = other._operands if isinstance(other, Submitting) else None
+        """Whether the two operations have different limits, and storages known to be disjoint."""
+        own_operands = self._operands
+        other_operands = other._operands if isinstance(other, Submitting) else None
         return (
-            mine is not None and theirs is not None and self.lane != other.lane
-            and mine.isdisjoint(theirs)
+            own_operands is not None and other_operands is not None and self.lane != other.lane
+            and own_operands.isdisjoint(other_operands)
         )  # fmt: skip
 
     def _step(self, error: BaseException | None) -> None:
@@ -210,7 +213,7 @@ class Submitting(Generic[T]):
             self._variables.run(self._enqueue, error)
 
     def _enqueue(self, error: BaseException | None) -> None:
-        """Enqueue up to the next preparation, or to the end."""
+        """Enqueue up to the next prerequisite, or to the end."""
         steps, ctx = self._steps, self._ctx
         if steps is None or ctx is None:
             return
@@ -231,22 +234,22 @@ class Submitting(Generic[T]):
         except Exception as failed:
             self._fail(named(failed, ctx))
         except BaseException as stop:
-            # It goes to whoever is running this now, and to nobody later.
+            # The exception stops the running caller; awaiters get the StateError instead.
             self._fail(StateError(f"whoever submitted {self._name} was stopped: {stop!r}"))
             self._seen = True
             raise
         finally:
-            # The error's traceback holds this frame; so that the error, and the tensors in
-            # its frames, do not wait for the collector, the frame must not hold us.
+            # The error's traceback holds this frame. The frame must not hold `self`: the cycle
+            # would keep the error, and the tensors in its frames, until a garbage collection.
             del steps, ctx, error
             self = None  # type: ignore[assignment]
 
     def _fail(self, error: BaseException) -> None:
         if self._variables is not None and self._site is not None:
-            # It stood in line, so the traceback does not lead to who submitted it.
+            # The operation was queued, so its traceback does not lead to the submitting line.
             error.add_note(f"{self._name} was submitted at {self._site}.")
-        # Without our own frame, which comes first: by way of its callers it would hold us, and
-        # what their variables hold.
+        # The first traceback entry is this module's own frame. It is dropped: through its
+        # callers it would hold `self` and everything that their variables hold.
         trace = error.__traceback__
         self._error = error.with_traceback(None if trace is None else trace.tb_next)
         self._trace = error.__traceback__
@@ -255,14 +258,14 @@ class Submitting(Generic[T]):
     def _end(self, state: State) -> None:
         with starting:
             self._state = state
-            turn = self._turn
+            event = self._turn
         self._op = self._steps = self._ctx = self._need = self._variables = self._line = None
         self._admission = self._operands = None
-        if turn is not None:
-            turn.settle()
+        if event is not None:
+            event.settle()
 
     def _starting_turn(self) -> OneShotEvent | None:
-        """What is settled when it has been submitted; None if it has."""
+        """The event that is set when submission ends; None if submission has ended."""
         with starting:
             if self._state is not State.STARTING:
                 return None

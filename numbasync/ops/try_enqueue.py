@@ -1,17 +1,17 @@
-"""The quick way of an operation: enqueued by one call, without the steps of a generator.
+"""The fast path of an operation: one call enqueues it, without the steps of a generator.
 
-Seven operations have it: a launch, a fill, an upload, a download, a read of a batch, the launch
-of a graph and the run of a batch. The contract of all of them:
+Seven operations have a fast path: a launch, a fill, an upload, a download, a read of a batch, the
+launch of a graph and the run of a batch. The contract of all of them:
 
-- `has_fast_path` says, before anything is enqueued, that the quick way may be tried.
-- `try_enqueue(submission, pool)` enqueues everything, or nothing. It returns False, with nothing
-  enqueued and nothing changed, where a preparation is needed first (a compilation, a staged copy,
-  room under a limit) or the operation is of a kind that it does not know; the caller then takes
-  the steps. An exception means the same as one in the steps.
-- What the device touches is kept alive by the submission before the call returns, and every
-  storage's record of use says that the submission is at it.
+- `has_fast_path` says, before anything is enqueued, that the fast path may be tried.
+- `try_enqueue(submission, pool)` enqueues everything, or nothing. The result is False, with nothing
+  enqueued and nothing changed, if a prerequisite must be done first (a compilation, a staged copy,
+  capacity under a limit) or the fast path does not support this case; the caller then takes the
+  steps. An exception means the same as an exception of the steps.
+- Before the call returns, the submission keeps alive every object that the device touches, and the
+  access record of every storage used names the submission.
 - The caller has checked that the thread may enqueue, holds no lock, and commits the submission.
-- `result()` gives, once `try_enqueue` returned True, what the steps would have returned.
+- `result()` gives, once `try_enqueue` returned True, the value that the steps would have returned.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Enqueueable(Protocol[T_co]):
-    """An operation, as whoever tries its quick way sees it."""
+    """An operation, as seen by a caller that tries its fast path."""
 
     @property
     def has_fast_path(self) -> bool:
-        """It may be enqueued at once."""
+        """Whether `try_enqueue` may be tried."""
         ...
 
     def try_enqueue(self, submission: Submission, pool: MemoryPool | None) -> bool:
-        """Enqueue it now, if that needs nothing else. Whether it was."""
+        """Enqueue all of the operation now, if nothing else is needed; whether it was enqueued."""
         ...
 
     def result(self) -> T_co:
-        """The value of what was enqueued so."""
+        """The operation's value, after `try_enqueue` returned True."""
         ...

@@ -1,6 +1,6 @@
-"""Methods of an operation that stand for methods of the value it will give.
+"""Methods of an operation that call methods of the operation's later value.
 
-`op.partition((4, 4))` is an operation that calls `partition` on the tensor when that is there.
+`op.partition((4, 4))` is an operation that calls `partition` on the tensor that `op` gives.
 """
 
 from __future__ import annotations
@@ -27,27 +27,29 @@ D = TypeVar("D")
 
 
 class _Unknown:
-    """Nothing is one but what has no type: Any, which would be any of the tuples below."""
+    """A type without instances. In an overload only Any matches it, and Any would match all of the
+    tuple types that follow.
+    """
 
 
 class ValueMethods(Generic[T_co]):
-    """What operations offer of tensors, of tuples, and of the results of launches."""
+    """The methods of tensors, of tuples and of the results of launches that operations offer."""
 
     def _labelled(self, change: Callable[[Any], Any], label: str) -> DeviceOp[Any]:
-        """An operation that changes the value on the host, and how messages name it."""
+        """An operation that applies `change` to the value on the host; messages show `label`."""
         raise NotImplementedError
 
     def _unzipped(self, n: int | None) -> tuple[DeviceOp[Any], ...]:
         """One operation for each element of the tuple."""
         raise NotImplementedError
 
-    # --- what is not offered, since the value is not there yet ---
+    # --- refused, because the value does not exist yet ---
 
     __hash__ = object.__hash__
-    __array_ufunc__ = None  # NumPy leaves `array == op` and its like to the operation
+    __array_ufunc__ = None  # makes NumPy leave `array == op` and the like to the operation
 
     def __eq__(self, other: object) -> bool:
-        """Whether they are the same operation. Its value is compared when it is there.
+        """Whether both are the same operation. To compare values, await the operation first.
 
         Raises:
             OperationError: `other` is a number or an array.
@@ -79,14 +81,14 @@ class ValueMethods(Generic[T_co]):
             f"(await op)[{index!r:.40}]; or, of an operation that gives a tuple, op.unzip()."
         )
 
-    # --- of operations that give a tuple ---
+    # --- for operations that give a tuple ---
 
     @overload
     def first(self: ValueMethods[tuple[A, *tuple[Any, ...]]]) -> DeviceOp[A]: ...
     @overload
     def first(self) -> DeviceOp[Any]: ...
     def first(self) -> DeviceOp[Any]:
-        """The first element of the tuple that this gives."""
+        """The first element of the tuple that this operation gives."""
         return self._labelled(partial(_element, str(self), 0), "first")
 
     @overload
@@ -94,11 +96,11 @@ class ValueMethods(Generic[T_co]):
     @overload
     def last(self) -> DeviceOp[Any]: ...
     def last(self) -> DeviceOp[Any]:
-        """The last element of the tuple that this gives."""
+        """The last element of the tuple that this operation gives."""
         return self._labelled(partial(_element, str(self), -1), "last")
 
     @overload
-    def unzip(  # type: ignore[overload-overlap]  # of no type but Any
+    def unzip(  # type: ignore[overload-overlap]  # matches Any only
         self: ValueMethods[tuple[_Unknown, ...]], n: int | None = None
     ) -> tuple[DeviceOp[Any], ...]: ...
     @overload
@@ -122,21 +124,21 @@ class ValueMethods(Generic[T_co]):
     @overload
     def unzip(self, n: int | None = None) -> tuple[DeviceOp[Any], ...]: ...
     def unzip(self, n: int | None = None) -> tuple[DeviceOp[Any], ...]:
-        """One operation for each element of the tuple that this gives; it runs once.
+        """One operation for each element of the tuple. The operation itself runs once.
 
         Args:
-            n: how many elements; may be left out where the operation knows it (`zip`, a launch).
+            n: the number of elements; optional where the operation knows it (`zip`, a launch).
         """
         return self._unzipped(n)
 
     def output(self) -> DeviceOp[Any]:
-        """What a launch wrote: its one output as it was passed, or the tuple of them."""
+        """The outputs of a launch: the only output, as it was passed, or the tuple of outputs."""
         return self._labelled(partial(_outputs, str(self)), "output")
 
-    # --- of operations that give a tensor, or something that has the same method ---
+    # --- for operations that give a tensor, or another value with the same method ---
 
     def partition(self, tile: int | tuple[int, ...]) -> DeviceOp[Partition]:
-        """The tensor's partition into tiles of this shape."""
+        """The tensor's partition into tiles of shape `tile`."""
         return self._of_value("partition", tile)
 
     def unpartition(self) -> DeviceOp[Tensor]:
@@ -164,27 +166,27 @@ class ValueMethods(Generic[T_co]):
         return self._of_value("astype", dtype).then(itself)
 
     def item(self) -> DeviceOp[Any]:
-        """The tensor's only element as a number of Python's, to be awaited before it is used."""
+        """The tensor's only element as a Python number, a deferred value: await it before use."""
         return self._of_value("item").then(itself)
 
-    # --- how ---
+    # --- implementation ---
 
     def _of_value(self, method: str, *args: Any) -> DeviceOp[Any]:
         return self._labelled(partial(_call, str(self), method, args), method)
 
 
-# Functions, which can be pickled. They know the operation's name alone: the operation itself
-# would keep all that it holds alive.
+# Module-level functions, which can be pickled. They get the operation's name only: the operation
+# would keep alive everything that it holds.
 
 
 def _call(name: str, method: str, args: tuple[Any, ...], value: Any) -> Any:
-    found = getattr(value, method, None)
-    if found is None:
+    bound_method = getattr(value, method, None)
+    if bound_method is None:
         raise OperationError(
             f"{name} gave a {type(value).__name__}, which has no {method}(); a tensor, a "
             "partition or the result of a launch has."
         )
-    return found(*args)
+    return bound_method(*args)
 
 
 def _element(name: str, index: int, values: Any) -> Any:
@@ -200,9 +202,9 @@ def _outputs(name: str, result: Any) -> Any:
         raise OperationError(
             f"{name} gave a {type(result).__name__}; only the result of a launch has outputs."
         )
-    # A number that the kernel counts down, say, is an output of nothing.
-    found = tuple(v for v in map(result.__getitem__, positions) if _is_array(v))
-    return found[0] if len(found) == 1 else found
+    # Scalars are no outputs, even where the kernel assigns to the parameter.
+    arrays = tuple(v for v in map(result.__getitem__, positions) if _is_array(v))
+    return arrays[0] if len(arrays) == 1 else arrays
 
 
 def _is_array(value: Any) -> bool:
