@@ -1,4 +1,4 @@
 """CUDA graphs: recording operations, replaying them, and the buffers that replays own.
 
-Face: CudaGraph, Scope, graphed, Module, Topology.
+Public names: CudaGraph, Scope, graphed, Module, Topology.
 """
