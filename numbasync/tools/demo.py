@@ -204,7 +204,7 @@ async def _main(pictures: list[Picture], device: Device, full: bool) -> int:
         bar = progress.add_task("all in flight", total=len(pictures))
         began = time.perf_counter()
 
-        async def one(picture: Picture) -> None:
+        async def process(picture: Picture) -> None:
             await pipeline(picture)
             progress.advance(bar)
 
