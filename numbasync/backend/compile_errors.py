@@ -64,26 +64,26 @@ def line_of(function: types.FunctionType, error: BaseException) -> int | None:
     """The line of the function that Numba was compiling; None if it cannot be determined."""
     code = function.__code__
     known = {line for _, _, line in code.co_lines() if line}
-    places = [*_named(str(error)), *_attached(error), *_at_work(error)]
+    places = [*_places_in_text(str(error)), *_place_of_error(error), *_places_in_frames(error)]
     for file, line in places:
         if line in known and os.path.basename(file) == os.path.basename(code.co_filename):
             return line
     return _line_of_name(code, str(error))
 
 
-def _named(text: str) -> Iterator[tuple[str, int]]:
+def _places_in_text(text: str) -> Iterator[tuple[str, int]]:
     """Places (file, line) named in a message of Numba's."""
     for a, line, b, number in _PLACE.findall(text):
         yield a or b, int(line or number)
 
 
-def _attached(error: BaseException) -> Iterator[tuple[str, int]]:
+def _place_of_error(error: BaseException) -> Iterator[tuple[str, int]]:
     loc = getattr(error, "loc", None)
     if loc is not None:
         yield str(loc.filename), int(loc.line or 0)
 
 
-def _at_work(error: BaseException) -> Iterator[tuple[str, int]]:
+def _places_in_frames(error: BaseException) -> Iterator[tuple[str, int]]:
     """Places of the statements that Numba's compiler was processing, the innermost first."""
     frames = []
     trace = error.__traceback__

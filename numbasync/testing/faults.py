@@ -112,7 +112,7 @@ def inject(device: Device, fault: Fault, after: int = 0) -> Iterator[Injected]:
     if after < 0:
         raise CallerError(f"after={after}: how many calls go well before; write 0 or more.")
     injected = Injected(device, fault, after)
-    with _PLACES[fault](injected):
+    with _INJECTORS[fault](injected):
         yield injected
 
 
@@ -257,7 +257,7 @@ def _query(injected: Injected) -> Iterator[None]:
         yield
 
 
-_PLACES: dict[str, Callable[[Injected], Any]] = {
+_INJECTORS: dict[str, Callable[[Injected], Any]] = {
     "allocation": _allocation,
     "kernel": _launches,
     "device": _device,

@@ -206,7 +206,7 @@ def kernel_args(
                 f"kernel_args: extents of {name}: a tuple of its axes, as in ({axes_of!r},)."
             )
     axes = {
-        p.name: (extents or {}).get(p.name) or _alike(usage.axes.get(p.name, 1))
+        p.name: (extents or {}).get(p.name) or _common_axes(usage.axes.get(p.name, 1))
         for p in launcher.parameters
         if _is_array(p, usage) and p.name not in given
     }
@@ -220,7 +220,7 @@ def kernel_args(
             if p.name in numbers:
                 arguments[p.name] = numbers[p.name]
             elif p.name in given:
-                arguments[p.name] = _wished(draw, given[p.name], arguments)
+                arguments[p.name] = _drawn_value(draw, given[p.name], arguments)
             elif p.name in axes:
                 shape = tuple(_length(draw, axis, long, lengths) for axis in axes[p.name])
                 array_dtype = dtype.get(p.name, np.float32) if isinstance(dtype, Mapping) else dtype
@@ -250,7 +250,7 @@ def _is_array(p: Parameter, usage: Usage) -> bool:
     return p.role in (Role.INPUT, Role.OUTPUT, Role.TILE) or p.name in usage.axes
 
 
-def _alike(count: int) -> list[str | int]:
+def _common_axes(count: int) -> list[str | int]:
     """Names for the axes of an array; arrays with equal names have equal extents."""
     return [f"axis {k}" for k in range(count)]
 
@@ -263,7 +263,7 @@ def _length(draw: Any, axis: str | int, long: dict[str, int], lengths: SearchStr
     return long[axis]
 
 
-def _wished(draw: Any, wish: Wish, made: dict[str, Any]) -> Any:
+def _drawn_value(draw: Any, wish: Wish, made: dict[str, Any]) -> Any:
     if isinstance(wish, SearchStrategy):
         return draw(wish)
     return wish(dict(made)) if callable(wish) else wish

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from numbasync.errors import CallerError
 
-# Packages that the new project needs, and would shadow; they need not be installed yet.
+# Packages that a new project of the same name would hide from itself, even if they are not
+# installed yet.
 _TAKEN = frozenset({"cuda", "numba_cuda", "numbasync_kernels", "test", "tests"})
 
 PYPROJECT = """\

@@ -40,8 +40,8 @@ class CompletionCounter:
 
 
 class CompletionCounters:
-    """Allocates counters from pinned pages, which stay until the process ends. A stream is never
-    destroyed, and keeps its counters.
+    """Allocates counters from pinned pages, which stay until the process ends. A stream keeps its
+    counters, since the stream itself is kept for reuse.
     """
 
     def __init__(self) -> None:

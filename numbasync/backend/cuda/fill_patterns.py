@@ -8,7 +8,7 @@ from numbasync.memo import Memo
 
 MOST = 64  # cached patterns; a program has few constants
 
-_known = Memo[bytes, tuple[int, int]](MOST)
+_patterns = Memo[bytes, tuple[int, int]](MOST)
 
 
 def pattern(value: np.generic) -> tuple[int, int]:
@@ -16,9 +16,9 @@ def pattern(value: np.generic) -> tuple[int, int]:
     The driver's own patterns have 1, 2 or 4 bytes.
     """
     data = value.tobytes()
-    unit_and_number = _known.get(data)
+    unit_and_number = _patterns.get(data)
     if unit_and_number is None:
         unit = next(n for n in (1, 2, 4, len(data)) if data == data[:n] * (len(data) // n))
         unit_and_number = unit, int.from_bytes(data[: min(unit, 4)], "little")
-        _known[data] = unit_and_number
+        _patterns[data] = unit_and_number
     return unit_and_number

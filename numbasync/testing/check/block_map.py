@@ -65,7 +65,7 @@ class Owners:
             return ""
         gx, gy, gz = self.grid
         shape = (gz * gy, gx)
-        rows = _drawn(wrong.reshape(shape), total.reshape(shape))
+        rows = _map_rows(wrong.reshape(shape), total.reshape(shape))
         along = f"{gx} block{'s' * (gx > 1)} along x" + (f", {gy} along y, down" if gy > 1 else "")
         along += f", {gz} along z, one after the other" if gz > 1 else ""
         return _lines(f"blocks ({along}; {_KEY})", rows)
@@ -77,7 +77,7 @@ _KEY = "# all wrong, + some, . none"
 def map_of_elements(bad: Array) -> str:
     """A map of an output without known owners, over its last two axes, as `Owners.drawn`."""
     flat = bad.reshape(-1, bad.shape[-1]) if bad.ndim else bad.reshape(1, 1)
-    rows = _drawn(flat.astype(np.int64), np.ones(flat.shape, np.int64))
+    rows = _map_rows(flat.astype(np.int64), np.ones(flat.shape, np.int64))
     return _lines(f"elements of shape {bad.shape} ({_KEY})", rows)
 
 
@@ -85,16 +85,16 @@ def _lines(title: str, rows: list[str]) -> str:
     return "\n".join([f"  {title}:", *(f"    {row}" for row in rows)])
 
 
-def _drawn(wrong: Array, total: Array) -> list[str]:
+def _map_rows(wrong: Array, total: Array) -> list[str]:
     """Rows of text with one character per cell, or per as many cells as make the map fit."""
     down = -(-wrong.shape[0] // HIGHEST)
     across = -(-wrong.shape[1] // WIDEST)
-    wrong, total = _gathered(wrong, down, across), _gathered(total, down, across)
+    wrong, total = _coarsened(wrong, down, across), _coarsened(total, down, across)
     marks = np.where(wrong == 0, ".", np.where(wrong == total, "#", "+"))
     return ["".join(row) for row in marks]
 
 
-def _gathered(counts: Array, down: int, across: int) -> Array:
+def _coarsened(counts: Array, down: int, across: int) -> Array:
     for axis, step in ((0, down), (1, across)):
         counts = np.add.reduceat(counts, np.arange(0, counts.shape[axis], step), axis=axis)
     return counts

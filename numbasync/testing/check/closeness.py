@@ -96,25 +96,25 @@ def compare(got: Array, want: Array, tolerance: Tolerance) -> Mismatch | None:
         want: of the same shape; numbers are of a type with at least as many digits.
     """
     with np.errstate(all="ignore"):
-        bad, off = _judged(got, want, tolerance)
+        bad, off = _compared(got, want, tolerance)
         if not bad.any():
             return None
         differences = None if off is None else (off, off / _spacing(got.dtype, want))
         return _mismatch(bad, got, want, differences)
 
 
-def _judged(got: Array, want: Array, tolerance: Tolerance) -> tuple[Array, Array | None]:
+def _compared(got: Array, want: Array, tolerance: Tolerance) -> tuple[Array, Array | None]:
     """Which elements are wrong, and the differences; None for types without differences."""
     if got.dtype.names is not None:
         bad = np.zeros(got.shape, np.bool_)
         for name in got.dtype.names:
-            of_field, _ = _judged(got[name], want[name], tolerance)
+            of_field, _ = _compared(got[name], want[name], tolerance)
             bad |= of_field.any(axis=tuple(range(got.ndim, of_field.ndim)))
         return bad, None
     if got.dtype.kind in "biu":
         exact = tolerance.is_default
         return (_not_equal(got, want) if exact else _too_far(got, want, tolerance)), None
-    return _far(got, want, tolerance)
+    return _floats_too_far(got, want, tolerance)
 
 
 def _not_equal(got: Array, want: Array) -> Array:
@@ -135,7 +135,7 @@ def _too_far(got: Array, want: Array, tolerance: Tolerance) -> Array:
     return np.asarray(~(difference <= tolerance.allowed(np.dtype(np.float64), want)))
 
 
-def _far(got: Array, want: Array, tolerance: Tolerance) -> tuple[Array, Array]:
+def _floats_too_far(got: Array, want: Array, tolerance: Tolerance) -> tuple[Array, Array]:
     """Which elements exceed the tolerance, and the differences, for floats or complex numbers."""
     allowed = tolerance.allowed(got.dtype, want)
     rounded = want.astype(got.dtype)
@@ -143,8 +143,8 @@ def _far(got: Array, want: Array, tolerance: Tolerance) -> tuple[Array, Array]:
     same = (got == rounded) | (np.isnan(got) & np.isnan(rounded))
     far = ~(same | (difference <= allowed))
     if got.dtype.kind == "c":  # where a part is infinite, each part is judged by itself
-        real, _ = _far(got.real, want.real, tolerance)
-        imag, _ = _far(got.imag, want.imag, tolerance)
+        real, _ = _floats_too_far(got.real, want.real, tolerance)
+        imag, _ = _floats_too_far(got.imag, want.imag, tolerance)
         far = np.where(np.isfinite(want), far, real | imag)
     return np.asarray(far), np.asarray(difference)
 

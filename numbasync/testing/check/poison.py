@@ -21,14 +21,14 @@ from numbasync.testing.check.closeness import Array
 # Attributes of an array that do not read its elements.
 _OF_THE_ARRAY = frozenset({"shape", "size", "ndim", "dtype", "strides", "itemsize", "nbytes"})
 
-_known: WeakKeyDictionary[FunctionType, frozenset[str]] = WeakKeyDictionary()
+_names_by_function: WeakKeyDictionary[FunctionType, frozenset[str]] = WeakKeyDictionary()
 
 
 def only_stored_to(function: FunctionType) -> frozenset[str]:
     """The parameters whose elements `function` stores to and certainly never reads."""
-    names = _known.get(function)
+    names = _names_by_function.get(function)
     if names is None:
-        names = _known[function] = _only_stored_to(function, ())
+        names = _names_by_function[function] = _only_stored_to(function, ())
     return names
 
 

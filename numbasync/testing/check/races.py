@@ -102,13 +102,13 @@ def find_race(
         checks = Checks(order, number, watches=False)  # type: ignore[arg-type]
         result = _result(device, launch, args, checks)
         first = first or result
-        difference = _differ(first, result, rtol, _named(order, number))
+        difference = _differ(first, result, rtol, _order_name(order, number))
         if difference is not None:
             return Race(difference, accesses)
     return Race(None, accesses) if accesses else None
 
 
-def _named(order: str, seed: int) -> str:
+def _order_name(order: str, seed: int) -> str:
     return f"shuffled ({seed})" if order == "shuffled" else order
 
 

@@ -1,4 +1,4 @@
-"""The pytest plugin: the devices that tests run on, async tests, and checks of what tests leave.
+"""The pytest plugin: the devices that tests run on, async tests, and the detection of leaks.
 
 The plugin is installed with numbasync, and active in every test session of the environment. It
 adds options, fixtures and marks; where none of these is used, its only effect is that async tests
@@ -181,7 +181,7 @@ def _is_on_cuda(item: pytest.Function) -> bool:
     return on_device or item.get_closest_marker("cuda") is not None
 
 
-# --- what a test leaves behind ----------------------------------------------------------
+# --- leaks ------------------------------------------------------------------------------
 
 
 def _may_leave(item: pytest.Item) -> bool:
@@ -202,7 +202,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
 
 
 # This wrapper is the outermost, so that objects which pytest keeps of a test, such as log records
-# with their tracebacks, are released before it looks.
+# with their tracebacks, are released before the leak check.
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
     yield

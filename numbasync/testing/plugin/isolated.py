@@ -80,7 +80,7 @@ def run(item: pytest.Function, options: list[str], under: Sequence[str] = ()) ->
             )
         lines = report_file.read_text(encoding="utf-8").splitlines() if report_file.exists() else []
     phases = [p for p in map(json.loads, lines) if p["test"] == item.nodeid]
-    _as_told(phases, process)
+    _report_outcome(phases, process)
 
 
 def _session(config: pytest.Config, folder: str) -> list[str]:
@@ -99,7 +99,7 @@ def _session(config: pytest.Config, folder: str) -> list[str]:
     return arguments
 
 
-def _as_told(phases: list[dict[str, Any]], done: subprocess.CompletedProcess[str]) -> None:
+def _report_outcome(phases: list[dict[str, Any]], done: subprocess.CompletedProcess[str]) -> None:
     __tracebackhide__ = True
     for phase in phases:
         if phase["outcome"] == "skipped" and phase["xfail"] is not None:

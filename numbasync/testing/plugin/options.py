@@ -27,7 +27,7 @@ class Options:
         strict: whether tests may leave something behind.
         coverage: whether kernels are interpreted, where a tracer sees them.
         sanitizer: the tool to run CUDA tests under; "" for none.
-        lines: whether kernels are compiled with line numbers for it.
+        lines: whether kernels are compiled with line numbers for that tool.
         benchmarks: the file for the results of `benchmark_kernel`.
     """
 

@@ -51,7 +51,7 @@ class Finding:
         count_text = f" (and {self.count - 1} more like it)" if self.count > 1 else ""
         lines = [f"{self.what}, kernel {self.kernel or '?'}{thread_text}{count_text}"]
         for name, number in self.places:
-            path = _found(name, root)
+            path = _path_of(name, root)
             text = linecache.getline(str(path), number).strip() if path else ""
             lines.append(f"  {path or name}:{number}" + (f"    {text}" if text else ""))
         return "\n".join(lines)
@@ -118,7 +118,7 @@ def _finding(block: Sequence[str]) -> Finding | None:
         for match in _AT.finditer(line):
             if match["file"]:
                 places.append((match["file"], int(match["line"])))
-            kernel = kernel or _plain(match["old"] or match["name"] or "")
+            kernel = kernel or _function_name(match["old"] or match["name"] or "")
     thread_match = next((m for m in map(_BY.search, kernel_lines) if m), None)
     if not kernel and not places and thread_match is None:
         return None  # a notice of the tool, not a finding
@@ -132,7 +132,7 @@ def _shortened(head: str) -> str:
     return re.sub(r" between \w+ access$", "", text)
 
 
-def _plain(name: str) -> str:
+def _function_name(name: str) -> str:
     """The function's name in Numba's name of a compiled kernel."""
     if name.startswith("0x"):
         return ""
@@ -148,7 +148,7 @@ def _plain(name: str) -> str:
     return re.sub(r"[\[(<$:].*", "", name.split("::")[-1])
 
 
-def _found(name: str, root: Path) -> Path | None:
+def _path_of(name: str, root: Path) -> Path | None:
     """The path of the file, of whose name the tool often knows only the last part."""
     path = Path(name)
     if path.is_file():

@@ -23,7 +23,7 @@ from numbasync.errors import CallerError, InterpretedKernelWarning, UnsupportedK
 Engine: TypeAlias = Compiled | Interpreted
 
 SWITCH = "NUMBASYNC_CPU_ENGINE"
-_told: WeakKeyDictionary[FunctionType, set[str]] = WeakKeyDictionary()
+_warned: WeakKeyDictionary[FunctionType, set[str]] = WeakKeyDictionary()
 
 
 def wish() -> str:
@@ -95,7 +95,7 @@ def _first_line(error: Exception) -> str:
 
 def _warn(made: Interpreted) -> None:
     """Warn at the kernel's line, once for each kernel and reason."""
-    reasons = _told.setdefault(made.function, set())
+    reasons = _warned.setdefault(made.function, set())
     if made.why in reasons:
         return
     code = made.function.__code__

@@ -92,9 +92,7 @@ class CpuDevice:
         return CpuMemory(nbytes).bytes
 
     def host_block(self, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        return np.empty(
-            nbytes, np.uint8
-        )  # without `CpuMemory`'s alignment, which takes microseconds
+        return np.empty(nbytes, np.uint8)  # not aligned as `CpuMemory`, which takes microseconds
 
     def host_arrays(
         self, shape: tuple[int, ...], dtype: np.dtype[Any]

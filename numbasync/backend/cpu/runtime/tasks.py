@@ -1,5 +1,5 @@
-"""The tasks of a queue's commands on the CPU device: each is a function, and whether it is short,
-that is, whether calling it takes less time than waking a thread.
+"""The tasks of a queue's commands on the CPU device. A task is a function to call, and whether the
+task is short: whether the call takes less time than waking a thread.
 """
 
 from __future__ import annotations
