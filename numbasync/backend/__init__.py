@@ -1,7 +1,7 @@
-"""The only place that knows there are two kinds of device: finds, lists and explains them.
+"""Finds and lists the devices of both backends; no other module knows that there are two.
 
-A backend is loaded when it is first asked for. Finding no usable GPU is not an error
-here: `why_unavailable` keeps the reason, and the stages above decide what it means.
+A backend is imported on first use. The absence of a usable GPU is not an error here:
+`why_unavailable` gives the reason, and the callers decide how to treat it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _lock = threading.RLock()
 
 @lru_cache(maxsize=1)
 def _cuda() -> tuple[tuple[Device, ...], str]:
-    """CUDA devices, and why there are none."""
+    """The CUDA devices, and the reason if there are none."""
     try:
         from numbasync.backend import cuda
     except ImportError as error:
@@ -46,7 +46,7 @@ def _cpu() -> tuple[Device, ...]:
 
 
 def devices(kind: str | None = None) -> tuple[Device, ...]:
-    """Devices of one kind, or all of them, CUDA first."""
+    """The devices of one kind, or all devices, CUDA first."""
     if kind is not None and kind not in KINDS:
         raise CallerError(f"there is no device kind {kind!r}; write 'cuda', 'cpu' or None.")
     with _lock:
@@ -58,31 +58,31 @@ def devices(kind: str | None = None) -> tuple[Device, ...]:
 
 
 def why_unavailable(kind: str) -> str:
-    """Why `devices(kind)` is empty; an empty text if it is not."""
+    """The reason why `devices(kind)` is empty; an empty string if it is not."""
     with _lock:
         return _cuda()[1] if kind == "cuda" else ""
 
 
 def named(name: str) -> Device:
-    """The device that is called so: `"cpu"` is the first of its kind, `"cpu:1"` one of them.
+    """The device of that name: `"cpu"` is the first of its kind, `"cpu:1"` the one numbered 1.
 
     Raises:
-        CallerError: there is none.
+        CallerError: no device has that name.
     """
-    found = {f"{d.kind}:{d.ordinal}": d for d in devices()}
-    for label, device in found.items():
+    by_label = {f"{d.kind}:{d.ordinal}": d for d in devices()}
+    for label, device in by_label.items():
         if name in (label, device.kind):
             return device
     why = "" if devices("cuda") else f"\nThere is no CUDA device: {why_unavailable('cuda')}"
-    raise CallerError(f"there is no device {name!r}; there are {', '.join(found)}.{why}")
+    raise CallerError(f"there is no device {name!r}; there are {', '.join(by_label)}.{why}")
 
 
 def stream_identity(number: int) -> Hashable:
-    """What tells a driver's stream from all others; None of the legacy default stream.
+    """A value that identifies a driver's stream; None for the legacy default stream.
 
     Raises:
         DeviceMismatchError: there is no CUDA device.
-        CallerError: it is the per-thread default stream.
+        CallerError: `number` is the per-thread default stream.
     """
     if not devices("cuda"):
         raise DeviceMismatchError(
@@ -95,14 +95,14 @@ def stream_identity(number: int) -> Hashable:
 
 
 def stream_ordinal(number: int) -> int:
-    """The GPU of a driver's stream that has an identity."""
+    """The GPU ordinal of a driver's stream that has an identity."""
     from numbasync.backend import cuda
 
     return cuda.ordinal_of(number)
 
 
 def toolchain() -> dict[str, str]:
-    """What compiles kernels for a GPU: each library's path, or why it is not there."""
+    """The libraries that compile kernels for a GPU: the path of each, or why it is missing."""
     try:
         from numbasync.backend.cuda import driver
     except ImportError as error:
@@ -112,17 +112,18 @@ def toolchain() -> dict[str, str]:
 
 def preferred() -> Device:
     """The device that NUMBASYNC_DEVICE names: `auto` (the default), `cuda` or `cpu`."""
-    wish = os.environ.get("NUMBASYNC_DEVICE", "auto").strip().lower() or "auto"
-    if wish not in ("auto", *KINDS):
+    requested = os.environ.get("NUMBASYNC_DEVICE", "auto").strip().lower() or "auto"
+    if requested not in ("auto", *KINDS):
         raise DeviceUnavailableError(
-            f"NUMBASYNC_DEVICE={wish!r} is not a device kind; write auto, cuda or cpu."
+            f"NUMBASYNC_DEVICE={requested!r} is not a device kind; write auto, cuda or cpu."
         )
-    if wish == "auto":
+    if requested == "auto":
         return devices()[0]
-    found = devices(wish)
-    if not found:
+    candidates = devices(requested)
+    if not candidates:
         raise DeviceUnavailableError(
-            f"NUMBASYNC_DEVICE={wish}, but no such device can be used: {why_unavailable(wish)}\n"
+            f"NUMBASYNC_DEVICE={requested}, but no such device can be used: "
+            f"{why_unavailable(requested)}\n"
             "Write NUMBASYNC_DEVICE=cpu to run on the embedded CPU device."
         )
-    return found[0]
+    return candidates[0]

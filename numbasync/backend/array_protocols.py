@@ -1,10 +1,10 @@
-"""Arrays between libraries: what a device does with them, and what theirs say of themselves.
+"""Exchange of arrays between libraries: protocols of a device, and readers of foreign arrays.
 
-DLPack capsules and array interfaces are read here, for every device. A capsule is never
-consumed: while it is held its producer keeps the memory, and when it is dropped its producer
-takes the memory back. `np.from_dlpack` would take every array of an older producer for
-read-only; cuda.core reads PyTorch's tensors without asking, also those that it refuses to lend:
-with a gradient, or a conjugate that is still to be taken.
+This module reads DLPack capsules and array interfaces, for every device. A capsule is never
+consumed: its producer keeps the memory while the capsule is held, and reclaims the memory when
+the capsule is dropped. `np.from_dlpack` would treat every array of an older producer as
+read-only. cuda.core reads PyTorch's tensors without asking PyTorch, even those that PyTorch
+refuses to export: with a gradient, or with a pending conjugation.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from numbasync.errors import DTypeError, NumbasyncError, OperationError, ShapeEr
 if TYPE_CHECKING:
     from numbasync.backend.pools import Memory
 
-# DLPack's numbers for kinds of memory.
+# DLPack's device types.
 HOST = frozenset({1, 3})  # pageable, page-locked
 GPU = frozenset({2, 13})  # CUDA's, and CUDA's managed
-UNKNOWN = -1  # __cuda_array_interface__ does not say which GPU it is
+UNKNOWN = -1  # __cuda_array_interface__ does not name the GPU
 
 VERSION = (1, 0)
 READ_ONLY, IS_COPIED = 1, 2
 
 _TENSOR = struct.Struct("@PiiiBBHPPQ")
-_VERSIONED = struct.Struct("@IIPPQ")  # what comes before the tensor in a versioned capsule
+_VERSIONED = struct.Struct("@IIPPQ")  # the header before the tensor in a versioned capsule
 _KINDS = {0: "i", 1: "u", 2: "f", 5: "c", 6: "b"}
 
-# Prototypes of their own: those of `ctypes.pythonapi` belong to the whole process.
+# Separate prototypes, since those of `ctypes.pythonapi` are shared by the whole process.
 _is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(
     ("PyCapsule_IsValid", ctypes.pythonapi)
 )
@@ -49,13 +49,13 @@ class Exported:
     """An array as its library describes it.
 
     Attributes:
-        low, nbytes: the memory from its lowest byte to its highest.
-        offset: of its first element in there.
+        low, nbytes: the address of the array's lowest byte, and the bytes up to its highest.
+        offset: bytes from `low` to the first element.
         shape: as in NumPy.
         strides: bytes between neighbours along each axis; may be negative.
-        dtype: one that device memory can hold.
-        readonly: its library forbids writing.
-        keep: keeps the memory, for as long as it is held itself.
+        dtype: a dtype that device memory can hold.
+        readonly: the library forbids writing.
+        keep: an object that keeps the memory alive while it is held.
     """
 
     low: int
@@ -73,30 +73,30 @@ class Foreign(Protocol):
 
     @property
     def export(self) -> Exported:
-        """What it is, and what keeps its memory."""
+        """The array's description, with the object that keeps its memory alive."""
         ...
 
     @property
     def memory(self) -> Memory:
-        """Its memory, for `Device.array`; keeps it."""
+        """The array's memory, for `Device.array`; keeps the memory alive."""
         ...
 
     def order(self, stream: Any) -> None:
-        """Start what is enqueued from now on after what its library had enqueued when it was
-        found, and after what it holds now on the stream that it calls the current one.
+        """Order work enqueued on `stream` from now on after the library's work: the work that it
+        had enqueued when the array was imported, and the present work of its current stream.
         """
         ...
 
 
 class Export(Protocol):
-    """An array of a device as other libraries may take it. Both keep its memory.
+    """An array of a device as other libraries import it. `interface` and `dlpack` keep its memory.
 
-    `after`: streams of the device with work that comes before theirs; `source`: whose array it
-    is, if another library's.
+    Parameter `after`: streams of the device whose work precedes the consumer's. Parameter
+    `source`: the imported array, if the memory belongs to another library.
 
     Attributes:
-        protocols: the names of the attributes that a tensor has by it.
-        waits: `dlpack` blocks the thread until `after` have done what they hold.
+        protocols: names of the attributes that a tensor offers through the export.
+        waits: `dlpack` blocks the thread until the work of the streams `after` is done.
     """
 
     @property
@@ -120,72 +120,72 @@ class Export(Protocol):
         dl_device: tuple[int, int] | None,
         copy: bool | None,
     ) -> object:
-        """A capsule; what is enqueued on `stream`, a native handle, starts after all that. Without
-        streams, for host memory, all that is done when it returns.
+        """A capsule. Work enqueued later on `stream`, a native handle, starts after the work of
+        `after` and `source`. For host memory, without streams, that work is done on return.
 
         Raises:
-            BufferError: the consumer asks for something else than this memory as it is.
+            BufferError: the consumer asks for anything but this memory, unchanged.
         """
         ...
 
 
 def place(obj: Any) -> tuple[int, int] | None:
-    """The kind of memory that `obj` exports and the number of its device, as DLPack counts
-    them; None if it exports none.
+    """DLPack's device type and device number of the memory that `obj` exports; None if `obj`
+    exports no memory.
     """
     if isinstance(obj, type):
         return None
     if hasattr(obj, "__dlpack__") and hasattr(obj, "__dlpack_device__"):
         try:
-            kind, number = obj.__dlpack_device__()
+            device_type, number = obj.__dlpack_device__()
         except (BufferError, RuntimeError, TypeError, ValueError) as error:
             raise _refused(obj, error) from error
-        return int(kind), int(number)
+        return int(device_type), int(number)
     return (2, UNKNOWN) if hasattr(obj, "__cuda_array_interface__") else None
 
 
 def where(at: tuple[int, int]) -> str:
-    """A place as messages name it."""
-    kind, number = at
-    if kind in HOST:
+    """The text for a place in messages."""
+    device_type, number = at
+    if device_type in HOST:
         return "in host memory"
-    if kind in GPU:
+    if device_type in GPU:
         return "on a GPU" if number == UNKNOWN else f"on cuda:{number}"
-    return f"on device {number} of DLPack's kind {kind}"
+    return f"on device {number} of DLPack's kind {device_type}"
 
 
 def is_foreign(obj: object) -> bool:
-    """Whether it is of a library that lends its arrays, other than NumPy. Asks its type alone."""
-    kind = type(obj)
-    lends = hasattr(kind, "__dlpack__") or hasattr(kind, "__cuda_array_interface__")
+    """Whether `obj` is of a library, other than NumPy, that exports its arrays. Only the type of
+    `obj` is examined.
+    """
+    cls = type(obj)
+    lends = hasattr(cls, "__dlpack__") or hasattr(cls, "__cuda_array_interface__")
     return lends and not isinstance(obj, np.ndarray)
 
 
 def name_of(obj: object) -> str:
-    """The type of another library's array. Never its `repr`, which may wait for a GPU."""
-    kind = type(obj)
-    library = kind.__module__.partition(".")[0]
-    return (
-        kind.__qualname__ if library in ("builtins", "__main__") else f"{library}.{kind.__name__}"
-    )
+    """The type name of another library's array. Never its `repr`, which may wait for a GPU."""
+    cls = type(obj)
+    library = cls.__module__.partition(".")[0]
+    return cls.__qualname__ if library in ("builtins", "__main__") else f"{library}.{cls.__name__}"
 
 
 # --- DLPack --------------------------------------------------------------------------
 
 
 def capsule(obj: Any, **how: Any) -> Any:
-    """A new capsule of `obj`. `stream=handle` has its library put that stream behind its own.
+    """A new capsule of `obj`. With `stream=handle`, its library orders that stream behind its own.
 
     Raises:
-        OperationError: the library does not lend it.
+        OperationError: the library refuses to export the array.
     """
     try:
         try:
             return obj.__dlpack__(max_version=VERSION, **how)
         except TypeError as error:
-            if type(error) is not TypeError:  # a library's own, such as Arrow's of nulls
+            if type(error) is not TypeError:  # a library's subclass, such as Arrow's for nulls
                 raise
-            # Written before there were versions.
+            # The library implements DLPack as it was before versions.
             return obj.__dlpack__(**how)
     except NumbasyncError:
         raise
@@ -204,13 +204,13 @@ def read_dlpack(obj: object, **how: Any) -> Exported:
     """The array that `obj` exports by DLPack; `how` as for `capsule`.
 
     Raises:
-        OperationError: the library does not lend it, or gives a copy.
+        OperationError: the library refuses to export the array, or exports a copy.
         DTypeError, ShapeError: no tensor can have such elements, or such a layout.
     """
-    found = capsule(obj, **how)
+    dlpack_capsule = capsule(obj, **how)
     flags = 0
-    if _is_valid(found, b"dltensor_versioned"):
-        address = _pointer(found, b"dltensor_versioned")
+    if _is_valid(dlpack_capsule, b"dltensor_versioned"):
+        address = _pointer(dlpack_capsule, b"dltensor_versioned")
         major, minor, _, _, flags = _VERSIONED.unpack(ctypes.string_at(address, _VERSIONED.size))
         if major != VERSION[0]:
             raise OperationError(
@@ -218,8 +218,8 @@ def read_dlpack(obj: object, **how: Any) -> Exported:
                 f"can be read; {VERSION[0]}.x is known here."
             )
         address += _VERSIONED.size
-    elif _is_valid(found, b"dltensor"):
-        address = _pointer(found, b"dltensor")
+    elif _is_valid(dlpack_capsule, b"dltensor"):
+        address = _pointer(dlpack_capsule, b"dltensor")
     else:
         raise OperationError(f"__dlpack__ of {name_of(obj)} gave no unused DLPack capsule.")
     if flags & IS_COPIED:
@@ -235,7 +235,7 @@ def read_dlpack(obj: object, **how: Any) -> Exported:
     if steps:
         strides = tuple(n * dtype.itemsize for n in _integers(steps, ndim))
     return _checked(
-        obj, (data or 0) + offset, shape, strides, dtype, bool(flags & READ_ONLY), found
+        obj, (data or 0) + offset, shape, strides, dtype, bool(flags & READ_ONLY), dlpack_capsule
     )
 
 
@@ -249,10 +249,10 @@ def _dtype(obj: object, code: int, bits: int, lanes: int) -> np.dtype[Any]:
             return np.dtype(f"{_KINDS[code]}{bits // 8}")
     except (KeyError, TypeError):
         pass
-    what = "bfloat16" if (code, bits) == (4, 16) else f"{bits} bits of DLPack's kind {code}"
-    many = f", {lanes} together" if lanes != 1 else ""
+    elements = "bfloat16" if (code, bits) == (4, 16) else f"{bits} bits of DLPack's kind {code}"
+    lanes_text = f", {lanes} together" if lanes != 1 else ""
     raise DTypeError(
-        f"{name_of(obj)} has elements of {what}{many}, which NumPy has no type for.\n"
+        f"{name_of(obj)} has elements of {elements}{lanes_text}, which NumPy has no type for.\n"
         "Convert it in its own library, to float32 for example, or lend its bits as integers."
     )
 
@@ -264,7 +264,7 @@ def read_interface(obj: object, interface: Mapping[str, Any]) -> Exported:
     """The array that `obj` describes by `interface`.
 
     Raises:
-        OperationError: it is a masked array.
+        OperationError: the array is masked.
         DTypeError, ShapeError: no tensor can have such elements, or such a layout.
     """
     if interface.get("mask") is not None:
@@ -273,7 +273,7 @@ def read_interface(obj: object, interface: Mapping[str, Any]) -> Exported:
     dtype = np.dtype(interface["typestr"])
     own = getattr(obj, "dtype", None)
     if dtype.kind == "V" and isinstance(own, np.dtype) and own.itemsize == dtype.itemsize:
-        dtype = own  # a structure, of which the interface says the size
+        dtype = own  # a structure: the interface gives only its size
     return _checked(
         obj, int(address or 0), tuple(interface["shape"]), interface.get("strides"), dtype,
         bool(readonly), obj,
@@ -311,7 +311,7 @@ def _checked(
 
 
 class _Described:
-    """Host memory as NumPy takes it; the array that is made of it keeps this."""
+    """Host memory in NumPy's array interface. An array made from this object keeps it alive."""
 
     def __init__(self, interface: dict[str, Any], keep: object) -> None:
         self.__array_interface__ = interface
@@ -319,13 +319,13 @@ class _Described:
 
 
 def kept(array: np.ndarray[Any, Any], keep: object, readonly: bool) -> np.ndarray[Any, Any]:
-    """A view of `array` that holds `keep` too, and that may be for reading only."""
+    """A view of `array` that also keeps `keep` alive; read-only if `readonly`."""
     interface = {**array.__array_interface__, "data": (array.ctypes.data, readonly)}
     return np.asarray(_Described(interface, (array, keep)))
 
 
 def bytes_of(export: Exported) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """The host memory of an array. Writable: who may write is decided elsewhere."""
+    """The host memory of an array, always writable: callers enforce the right to write."""
     interface = {
         "version": 3, "shape": (export.nbytes,), "typestr": "|u1",
         "data": (export.low, False),
@@ -335,8 +335,8 @@ def bytes_of(export: Exported) -> np.ndarray[Any, np.dtype[np.uint8]]:
 
 def numpy_of(export: Exported) -> np.ndarray[Any, Any]:
     """An array in host memory as a NumPy array, without a copy."""
-    found: np.ndarray[Any, Any] = np.ndarray(
+    array: np.ndarray[Any, Any] = np.ndarray(
         export.shape, export.dtype, bytes_of(export), export.offset, export.strides
     )
-    found.flags.writeable = not export.readonly
-    return found
+    array.flags.writeable = not export.readonly
+    return array

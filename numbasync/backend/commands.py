@@ -1,4 +1,4 @@
-"""Recorded work: what graphs are made of, the same on every device."""
+"""Recorded commands, of which graphs are made; the same on every device."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _KINDS: dict[Call, NodeKind] = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Command:
-    """One call of a `Queue`, to be made later, any number of times.
+    """One call of a `Queue` method, to be made later, any number of times.
 
     Attributes:
-        call: the queue's method.
-        operands: its arguments. Whoever holds the command keeps their memory alive.
-        name: the kernel's name, or what is done.
-        after: the commands, by position, that it starts after.
+        call: the name of the queue's method.
+        operands: the call's arguments. The command's holder keeps their memory alive.
+        name: the kernel's name, or the name of the operation.
+        after: positions of the commands after which this command starts.
     """
 
     call: Call
@@ -32,9 +32,9 @@ class Command:
 
     @property
     def kind(self) -> NodeKind:
-        """What it is in a graph."""
+        """The kind of graph node that the command becomes."""
         return _KINDS[self.call]
 
     def enqueue(self, queue: Any) -> None:
-        """Make the call."""
+        """Make the call on `queue`."""
         getattr(queue, self.call)(*self.operands)

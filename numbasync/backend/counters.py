@@ -1,4 +1,4 @@
-"""What the process has done, counted."""
+"""Process-wide counters of work on all devices."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass, fields
 
 @dataclass(slots=True)
 class Counters:
-    """What this process has done on all devices since it began.
+    """Numbers of operations on all devices since the process began.
 
-    An increment is one load and one store with no call between them, which CPython does
-    not interrupt while it has a global lock; a free-threaded build would need atomics.
+    An increment is one load and one store with no call between them. CPython with a global
+    interpreter lock does not interrupt that; a free-threaded build would need atomics.
     """
 
     allocations: int = 0

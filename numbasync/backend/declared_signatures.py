@@ -1,5 +1,5 @@
-"""Kernels whose signatures are declared, as in `@cuda.jit("void(float32[:], int32)")`: which of
-them a call means.
+"""Selects a declared signature for a call, for kernels with declared signatures, such as
+`@cuda.jit("void(float32[:], int32)")`.
 """
 
 from __future__ import annotations
@@ -10,52 +10,52 @@ from numba.cuda import types
 
 
 def declared(dispatcher: Any) -> list[tuple[Any, ...]]:
-    """The types of arguments that a dispatcher is declared for; none if it takes any."""
+    """The argument types of a dispatcher's declared signatures; empty if it accepts any types."""
     return [] if dispatcher._can_compile else list(dispatcher.overloads)
 
 
 def results(dispatcher: Any) -> list[tuple[tuple[Any, ...], Any]]:
-    """Of a device function: the types that it is declared for, and that of each result; None
-    where that follows from its code.
+    """The declared argument types of a device function, each with its result type, which is None
+    where it follows from the code.
     """
     compiled = {} if dispatcher._can_compile else dispatcher.overloads
     return [(a, getattr(c.signature, "return_type", None)) for a, c in compiled.items()]
 
 
 def resolved(dispatcher: Any, actual: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The types that a call with arguments of the types `actual` is made for: these, or those
-    declared that fit best, by the ranks that Numba gives conversions.
+    """The argument types for which a call with the types `actual` is compiled: `actual` itself,
+    or the declared signature that fits best, by Numba's ranking of conversions.
 
     Raises:
-        TypeError: none fits, or several fit equally well; or one fits by a conversion that
-            loses what an argument is, such as of a float to an integer: Numba would not pass it.
+        TypeError: no signature fits, or several fit equally well, or the best fit needs a lossy
+            conversion, such as of a float to an integer, which Numba would not pass.
     """
     formals = declared(dispatcher)
     if not formals or actual in formals:
         return actual
     context = dispatcher.typingctx
     fitting = [f for f in formals if context.install_possible_conversions(actual, f)]
-    given = f"({', '.join(map(str, actual))})"
-    have = "; ".join(f"({', '.join(map(str, f))})" for f in formals)
+    given_types = f"({', '.join(map(str, actual))})"
+    declared_text = "; ".join(f"({', '.join(map(str, f))})" for f in formals)
     if not fitting:
         raise TypeError(
-            f"No matching definition for argument types {given}: the kernel was declared with "
-            f"fixed signatures, {have}; none of them fits"
+            f"No matching definition for argument types {given_types}: the kernel was declared "
+            f"with fixed signatures, {declared_text}; none of them fits"
         )
     try:
-        found: tuple[Any, ...] = fitting[context.tm.select_overload(actual, fitting, True, False)]
+        best: tuple[Any, ...] = fitting[context.tm.select_overload(actual, fitting, True, False)]
     except TypeError as error:
         raise TypeError(
-            f"Ambiguous overloading for argument types {given}: of the declared signatures, "
-            f"{have}, several fit equally well"
+            f"Ambiguous overloading for argument types {given_types}: of the declared signatures, "
+            f"{declared_text}, several fit equally well"
         ) from error
-    for a, f in zip(actual, found, strict=True):
+    for a, f in zip(actual, best, strict=True):
         if not _passes(a, f):
             raise TypeError(
-                f"arguments of types {given} fit the declared signature "
-                f"({', '.join(map(str, found))}) best, but a {a} is not passed as a {f}; convert it"
+                f"arguments of types {given_types} fit the declared signature "
+                f"({', '.join(map(str, best))}) best, but a {a} is not passed as a {f}; convert it"
             )
-    return found
+    return best
 
 
 def _passes(actual: Any, formal: Any) -> bool:

@@ -1,4 +1,4 @@
-"""What a device says of itself: its limits, its memory, and how it tells that it is done."""
+"""Facts that a device reports: its limits, its memory, and its way to signal completion."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import TypeAlias
 
 Dim3: TypeAlias = tuple[int, int, int]
 
-SMALL_BLOCK = 2**19  # bytes; of page-locked memory that stays until the process ends
+SMALL_BLOCK = 2**19  # bytes; page-locked blocks up to this size stay until the process ends
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one launch may ask of a device, and what suits it.
+    """Limits of one launch on a device, and preferences of the device.
 
     Attributes:
-        loads_in_flight: how many of a thread's loads the device can wait for at the same time, to
-            advantage; 1: threads run one after the other, and a load takes no time worth hiding.
+        loads_in_flight: how many loads of one thread the device usefully overlaps; 1 where
+            threads run one after the other, and a load has no latency worth hiding.
     """
 
     max_threads_per_block: int
@@ -30,7 +30,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class MemoryStats:
-    """Bytes of one pool: handed out now and at most, held from the system now and at most."""
+    """Bytes of one pool: allocated to users and reserved from the system, each now and at peak."""
 
     used_current: int
     used_high: int
@@ -40,7 +40,7 @@ class MemoryStats:
 
 @dataclass(frozen=True, slots=True)
 class CompletionPath:
-    """How a device tells that a stream has passed a point, and why this way was chosen."""
+    """How a device signals that a stream has passed a point, and why this way was chosen."""
 
     name: str
     reason: str

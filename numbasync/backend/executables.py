@@ -1,4 +1,4 @@
-"""Compiled kernels, and launches of them without their arguments, as every stage sees them."""
+"""Compiled kernels, and their launches without arguments, as every room sees them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numbasync.backend.kernel_checks import ArgumentAccess
 
 
 class ArrayKey(NamedTuple):
-    """An array's part of a compiled kernel's key: never its extents."""
+    """The part of a compiled kernel's key that stands for an array. It never holds extents."""
 
     # NumPy's array-protocol string, such as "<f4"; of a structure, the np.dtype itself.
     dtype: str | np.dtype[Any]
@@ -20,8 +20,9 @@ class ArrayKey(NamedTuple):
     order: str  # "C", "F" or "A", as in Numba's array types
 
 
-# One array in device memory, in the form that launches and copies of a device want. Made
-# once a tensor by `Device.array` and kept by it; opaque to everyone but its backend.
+# The handle of one array in device memory, in the form that the device's launches and copies
+# take. `Device.array` creates it once for each tensor, which keeps it; only the backend looks
+# inside.
 Array: TypeAlias = Any
 
 
@@ -32,17 +33,19 @@ class Executable(Protocol):
     def max_threads_per_block(self) -> int: ...
     @property
     def from_disk(self) -> bool:
-        """Whether it was found in a disk cache instead of compiled."""
+        """Whether the kernel was loaded from a disk cache instead of compiled."""
         ...
 
     @property
     def engine(self) -> str:
-        """What runs it, on a device that has several ways: "compiled" or "interpreted"; else ""."""
+        """The engine that runs the kernel, "compiled" or "interpreted"; "" where there is only
+        one.
+        """
         ...
 
     @property
     def why(self) -> str:
-        """Why it is not compiled, or ""."""
+        """The reason why the kernel is not compiled, or ""."""
         ...
 
     def suggested_threads(self) -> int:
@@ -52,11 +55,11 @@ class Executable(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Work:
-    """A launch without its arguments. One object for all launches of a kind, so that a backend
-    may know again what it has made ready for it.
+    """A launch without its arguments. Equal launches share one object, so that a backend can
+    cache what it has prepared for it.
 
     Attributes:
-        rights: what it may do with each of its arguments, for a device that checks.
+        argument_access: the permitted accesses of each argument, for a device that checks.
     """
 
     executable: Executable

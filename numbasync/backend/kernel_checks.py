@@ -1,5 +1,5 @@
-"""What a device that checks kernels needs to know: what a launch may write, and in which order
-threads are to run.
+"""The settings of a device that checks kernels: what a launch may write, and the order in which
+threads run.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ ThreadOrder: TypeAlias = Literal["forward", "reverse", "shuffled"]
 
 
 class Writers(NamedTuple):
-    """Who wrote what, in one launch.
+    """The last writer of each array element, in one launch.
 
     Attributes:
         grid, block: of the launch.
-        last: for each array argument, in order, the number of the thread that changed an element
-            last, and 1 more; 0 for nobody. One element after the other, from the array's lowest
-            address on. None for one too large to be watched.
+        last: for each array argument, in order, one number per element, from the array's lowest
+            address on: the number of the thread that changed the element last, plus 1; 0 if no
+            thread did. None for an array too large to be instrumented.
     """
 
     grid: Dim3
@@ -34,10 +34,10 @@ class Checks:
     """How kernels are checked.
 
     Attributes:
-        order: of blocks, and of the threads of a block between two meetings.
+        order: of blocks, and of the threads of a block within a barrier region.
         seed: of a shuffled order.
         watches: whether accesses are checked, too.
-        writers: is given the writers of each launch that was watched to its end; or None.
+        writers: receives the writers of each launch that was checked to its end; or None.
     """
 
     order: ThreadOrder = "forward"
@@ -47,12 +47,12 @@ class Checks:
 
 
 class ArgumentAccess(NamedTuple):
-    """What a launch may do with one array argument.
+    """The permitted accesses of a launch to one array argument.
 
     Attributes:
-        writable: it is an output.
-        tile: extents of the part that one block may write; () for all of it.
-        axes: CUDA axis of each axis of the array, as long as `tile`.
+        writable: the argument is an output.
+        tile: extents of the part that one block may write; () for the whole array.
+        axes: the CUDA axis of each axis of the array; of the same length as `tile`.
     """
 
     writable: bool

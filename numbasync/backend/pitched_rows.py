@@ -1,4 +1,4 @@
-"""Arrays as rows at a pitch, which hardware copies without a kernel: pure arithmetic."""
+"""Arrays as pitched rows, which hardware copies without a kernel: pure arithmetic."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Rows(NamedTuple):
-    """Contiguous rows at equal distances: how many, and bytes of one and from one to the next."""
+    """Contiguous rows at equal distances: their number, bytes of a row, bytes between starts."""
 
     height: int
     width: int
@@ -14,12 +14,13 @@ class Rows(NamedTuple):
 
 
 NO_ROWS = Rows(0, 0, 0)
-# Of narrower rows a kernel, which needs a contiguous copy, is quicker than the copy engine.
+# Bytes. For narrower rows, a kernel, which needs a contiguous copy, is faster than the copy
+# engine.
 NARROWEST = 256
 
 
 def rows(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> Rows | None:
-    """An array as rows; None if it has no such form, or no elements."""
+    """The rows of an array; None if it has no such form, or no elements."""
     if 0 in shape:
         return None
     axes = [(n, stride) for n, stride in zip(shape, strides, strict=True) if n > 1]

@@ -1,4 +1,4 @@
-"""The seam's memory: what a device allocates, and where from."""
+"""The memory part of the backend interface: allocations and pools of a device."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ class Pool(Protocol):
         """Memory that work enqueued on `stream` from now on may use.
 
         Raises:
-            OutOfDeviceMemoryError: it does not fit; nothing has changed.
+            OutOfDeviceMemoryError: the memory does not suffice; nothing has changed.
         """
         ...
 
     def reuse(self, nbytes: int) -> Memory | None:
-        """Memory that work on any stream may use at once; None if there is none at hand."""
+        """Free memory that work on any stream may use immediately; None if there is none."""
         ...
 
     def free(self, memory: Any) -> None:
-        """Take back memory whose last use the host has seen complete. Never raises."""
+        """Take back memory whose last use has completed, as seen by the host. Never raises."""
         ...
 
     @property
     def used(self) -> int:
-        """Bytes that are handed out. Calls no driver."""
+        """Bytes allocated to users now. Makes no driver call."""
         ...
 
     def stats(self) -> MemoryStats: ...
     def reset_high(self) -> None: ...
     def trim(self) -> None:
-        """Give unused memory back to the system."""
+        """Return unused memory to the system."""
         ...

@@ -1,9 +1,8 @@
-"""The seam: what a device must be able to do, and nothing about how.
+"""The backend interface: the operations of a device, and nothing about their implementation.
 
-Stages above call these protocols only. A backend decides what an array handle, a
-compiled kernel or a piece of memory is; the stages above carry them around as they
-came. No stage outside `numbasync.backend` asks which backend it talks to: it asks the
-backend to do the thing.
+The rooms above call these protocols only. A backend decides how to represent array handles,
+compiled kernels and memory; the rooms above pass these objects on unexamined. Code outside
+`numbasync.backend` never asks which backend is in use: it asks the backend to do the work.
 """
 
 from __future__ import annotations
@@ -33,18 +32,18 @@ from numbasync.backend.kernel_checks import Writers as Writers
 from numbasync.backend.pools import Memory as Memory
 from numbasync.backend.pools import Pool as Pool
 
-# File name of kernels that numbasync writes around a user's body. The one barrier in them is
-# behind the body, where every thread is done with its tile.
+# The file name of kernels that numbasync generates around a user's body. Their only barrier
+# comes after the body, when every thread has finished its tile.
 GENERATED = "<numbasync tiles>"
-# The attribute in which such a kernel, or the module of one, has its source.
+# The attribute in which a generated kernel, or its module, stores its source.
 SOURCE_ATTR = "__numbasync_source__"
 
 
 class Prerequisite(Protocol):
-    """Something slow that must be done once before work can be enqueued."""
+    """A slow step that must be completed once before work can be enqueued."""
 
     def run(self) -> None:
-        """Do it, or wait until another thread has. Blocks; any thread may call it."""
+        """Complete the step, or wait until another thread has. Blocks; any thread may call it."""
         ...
 
 
@@ -53,31 +52,31 @@ class Waker(Protocol):
 
     @property
     def eventfd(self) -> int:
-        """Descriptor that native code may write eight bytes to, or -1 if there is none."""
+        """Descriptor to which native code may write eight bytes, or -1 if there is none."""
         ...
 
     def notify(self) -> None: ...
 
 
 class Event(Protocol):
-    """A mark in a stream."""
+    """A recorded point in a stream."""
 
     def query(self) -> bool: ...
     def synchronize(self) -> None: ...
     def notify(self, call: Callable[[], None]) -> None:
-        """Call once the latest mark is passed, on any thread. For devices whose events can."""
+        """Call `call`, on any thread, behind the latest record. Only where events can call back."""
         ...
 
     def elapsed_ms(self, later: Any) -> float:
-        """Device milliseconds from this mark to `later`; both recorded, with timing."""
+        """Device milliseconds from this event to `later`; both were recorded, with timing."""
         ...
 
 
 class Queue(Protocol):
-    """Where one submission's work goes. What fails in it fails this submission only.
+    """Enqueues the work of one submission. A failure of this work fails this submission only.
 
-    The caller keeps every operand alive until the stream has passed the next sequence
-    number that is written behind the work.
+    The caller keeps every operand alive until the stream has passed the next sequence number
+    that is signalled after the work.
     """
 
     def launch(self, work: Work, args: Sequence[Any]) -> None:
@@ -97,11 +96,11 @@ class Queue(Protocol):
         ...
 
     def copy(self, dst: Any, src: Any) -> None:
-        """Element by element, between any layouts; converts as NumPy's unsafe casting does."""
+        """Copy elements between any layouts; converts dtypes as NumPy's unsafe casting does."""
         ...
 
     def fill(self, dst: Any, value: np.generic) -> None:
-        """Set every element; `value` has the array's dtype."""
+        """Set every element of `dst`; `value` has the array's dtype."""
         ...
 
     def replay(self, graph: Any) -> None:
@@ -114,35 +113,35 @@ class Queue(Protocol):
 
 
 class Graph(Protocol):
-    """Commands made ready to be run again and again, by one call.
+    """Commands prepared to be replayed repeatedly, by one call each time.
 
-    What it refers to is kept alive by whoever holds it. Its methods, and its replays, come one
-    after the other: the caller sees to that.
+    The graph's holder keeps the commands' operands alive. The caller serialises the graph's
+    methods and its replays.
     """
 
     @property
     def commands(self) -> Sequence[Command]:
-        """What it runs."""
+        """The commands that a replay runs."""
         ...
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """How many nodes of each kind the device has made of it."""
+        """The number of nodes of each kind that the device created for the commands."""
         ...
 
     def change(self, position: int, command: Command) -> None:
-        """Replace a launch by another one; replays that are enqueued already are as they were.
+        """Replace one launch; replays that are already enqueued are unaffected.
 
         Raises:
-            GraphUpdateError: the device cannot; nothing has changed.
+            GraphUpdateError: the device cannot make this update; the graph is unchanged.
         """
         ...
 
     def replace(self, commands: Sequence[Command]) -> None:
-        """Replace all commands by others of the same kinds and order.
+        """Replace all commands by commands of the same kinds and order.
 
         Raises:
-            GraphUpdateError: the device cannot; nothing has changed.
+            GraphUpdateError: the device cannot make this update; the graph is unchanged.
         """
         ...
 
@@ -152,7 +151,7 @@ class Stream(Protocol):
 
     @property
     def device(self) -> object:
-        """The `Device` that made it."""
+        """The `Device` that created the stream."""
         ...
 
     @property
@@ -166,7 +165,7 @@ class Stream(Protocol):
         ...
 
     def numba_stream(self) -> Any:
-        """A stream of Numba's own, which enqueues here.
+        """A Numba stream object that enqueues on this stream.
 
         Raises:
             DeviceMismatchError: Numba has no streams of this device.
@@ -174,92 +173,90 @@ class Stream(Protocol):
         ...
 
     def open(self) -> Queue:
-        """A queue for one submission. Several may be open; their work mixes in call order."""
+        """A queue for one submission. Several may be open; their work runs in call order."""
         ...
 
     def launch(self, work: Work, args: list[Any], queue: Any) -> Queue | None:
-        """`Queue.launch`, the quickest way. The caller holds the device's `submit_lock`, and lets
-        go of `args`.
+        """`Queue.launch` by the fast path. The caller holds the device's `submit_lock`, and does
+        not use `args` again.
 
         Args:
-            queue: the submission's queue; None if it has none yet.
+            queue: the submission's queue; None if the submission has no queue yet.
 
         Returns:
-            The submission's queue; None if nothing of it can fail.
+            The submission's queue; None if none of its work can fail.
         """
         ...
 
     def fill(self, dst: Array, value: np.generic, queue: Any) -> Queue | None:
-        """`Queue.fill` of a contiguous array, the quickest way; see `launch`."""
+        """`Queue.fill` of a contiguous array by the fast path; see `launch`."""
         ...
 
     def upload(self, dst: Array, block: Any, queue: Any) -> Queue | None:
-        """`Queue.upload` of the beginning of a `host_block` into a contiguous array; as there."""
+        """`Queue.upload` of the start of a `host_block` into a contiguous array; see `launch`."""
         ...
 
     def download(self, block: Any, src: Array, queue: Any) -> Queue | None:
-        """`Queue.download` of a contiguous array into the beginning of a `host_block`."""
+        """`Queue.download` of a contiguous array into the start of a `host_block`; see `launch`."""
         ...
 
     def replay(self, graph: Any, queue: Any) -> Queue | None:
-        """`Queue.replay`, the quickest way; see `launch`."""
+        """`Queue.replay` by the fast path; see `launch`."""
         ...
 
     def write(self, sequence: int) -> None:
-        """Mark this point: `completed()` reaches `sequence` when the stream has passed it."""
+        """Signal: `completed()` reaches `sequence` when the stream has passed this point."""
         ...
 
     def completed(self) -> int:
-        """Latest sequence number that the stream has passed. Never blocks."""
+        """The latest sequence number that the stream has passed. Never blocks."""
         ...
 
     def fault(self) -> BaseException | None:
-        """Why this stream will never pass another point, or None. May call the driver."""
+        """The error that stops this stream for good, or None. May call the driver."""
         ...
 
     def verified_sequence(self) -> int:
-        """Latest sequence number that is known to have been passed well, with no fault until
-        then. Never calls the driver.
-        """
+        """The latest sequence number known to be passed without a fault. Makes no driver call."""
         ...
 
     def wake(self, sequence: int, waker: Waker) -> bool:
-        """Ring once the stream has passed `sequence`. False if it may ring late or never."""
+        """Notify `waker` behind `sequence`. False if the notification may come late or never."""
         ...
 
     def record(self, event: Any) -> None: ...
     def wait(self, event: Any) -> None:
-        """Work enqueued from now on starts after the event's latest mark, on any device."""
+        """Order work enqueued from now on after the event's latest record, on any device."""
         ...
 
     def query(self) -> bool: ...
     def spin_poll(self) -> bool:
-        """`query`, repeated for some microseconds; False, if to wait a little is of no use."""
+        """`query`, repeated for some microseconds; False where a short wait does not help."""
         ...
 
     def synchronize(self) -> None:
-        """Block until everything that is enqueued now is done."""
+        """Block until all work that is enqueued now is done."""
         ...
 
     def hold(self) -> Callable[[], None]:
-        """Enqueue a gate that stays shut until the returned function is called."""
+        """Enqueue a gate that stays closed until the returned function is called."""
         ...
 
 
 class ForeignStream(Stream, Protocol):
-    """A stream that another library made, and may capture for a graph of its own."""
+    """A stream created by another library, which may capture it for its own graph."""
 
     def is_captured(self) -> bool: ...
     def check_not_captured(self) -> None:
         """
         Raises:
-            StateError: it is.
+            StateError: the stream is being captured.
         """
         ...
 
     def drop(self) -> None:
-        """Nobody holds it any more, nor is anything of ours in flight on it; the handle may go.
-        Called by finalisers, which may run inside any lock, so it takes none.
+        """Release the stream: no holder is left, and numbasync has nothing in flight on it.
+        Finalisers call this method, perhaps inside any lock, so it acquires none.
         """
         ...
 
@@ -281,24 +278,24 @@ class Device(Protocol):
     def limits(self) -> Limits: ...
     @property
     def versions(self) -> Mapping[str, str]:
-        """What the device runs on: the driver, and what it supports."""
+        """Versions of the device's software: the driver, and the CUDA that it supports."""
         ...
 
     @property
     def completion(self) -> CompletionPath: ...
     @property
     def spin_seconds(self) -> float:
-        """How long an event loop should look at this device's words before it sleeps."""
+        """How long an event loop polls this device's completion counters before it sleeps."""
         ...
 
     def new_stream(self, priority: int) -> Stream: ...
     def foreign_stream(self, number: int) -> ForeignStream:
-        """Another library's stream of this device, by its handle, which the caller keeps."""
+        """Another library's stream of this device, by its handle. The caller keeps it alive."""
         ...
 
     def new_event(self, timing: bool) -> Event: ...
     def foreign_event(self, number: int) -> Event:
-        """Another library's event, as there."""
+        """Another library's event, by its handle. The caller keeps the event alive."""
         ...
 
     def new_pool(self) -> Pool: ...
@@ -308,21 +305,21 @@ class Device(Protocol):
         ...
 
     def host_block(self, nbytes: int) -> Any:
-        """Such bytes, as an object with a buffer, if there are any that were used before; else
-        None. They are used again when nothing holds it, nor an array on it.
+        """A recycled block of such bytes, as an object with a buffer; None if there is none. The
+        block is recycled again when neither it nor an array on it has a holder.
         """
         ...
 
     def host_arrays(
         self, shape: tuple[int, ...], dtype: np.dtype[Any]
     ) -> Callable[[Any], tuple[Array, np.ndarray[Any, Any]]]:
-        """What gives for a `host_block` of at most `SMALL_BLOCK` bytes the handle of an array in
-        it, on one axis, which kernels read and write there; and the array, which need not hold it.
+        """A function from a `host_block` of at most `SMALL_BLOCK` bytes to a one-axis handle that
+        kernels read and write in place, and a NumPy array, which need not hold the block.
         """
         ...
 
     def host_memory(self, block: Any) -> Memory:
-        """A `host_block`, or bytes of a `host_buffer`, as memory that kernels reach; kept by it."""
+        """A `host_block`, or bytes of a `host_buffer`, as memory for kernels; keeps it alive."""
         ...
 
     def array(
@@ -337,20 +334,20 @@ class Device(Protocol):
         ...
 
     def foreign(self, obj: object) -> Foreign | None:
-        """What `obj`, another library's array, exports; None if that is not this device's memory.
+        """The memory that another library's array exports; None if it is not this device's.
 
         Raises:
-            OperationError: its library does not lend it.
+            OperationError: the library refuses to export the array.
             DTypeError, ShapeError: no tensor can have such elements, or such a layout.
         """
         ...
 
     def lend(self, array: Array, memory: Any, keep: object) -> Export:
-        """`array`, which lies in `memory`, for other libraries, who hold `keep` with it."""
+        """Export `array`, which lies in `memory`, to other libraries. Its users hold `keep`."""
         ...
 
     def scalar_key(self, value: object) -> Hashable:
-        """A host value's part of a compiled kernel's key.
+        """The part of a compiled kernel's key that stands for a host value.
 
         Raises:
             DTypeError: kernels of this device cannot take such a value.
@@ -361,39 +358,39 @@ class Device(Protocol):
         """Compile a Numba dispatcher for these arguments. Blocks; any thread may call.
 
         Args:
-            dispatcher: what `numba.cuda.jit` made.
-            keys: for each parameter an `ArrayKey`, or what `scalar_key` gave.
+            dispatcher: the result of `numba.cuda.jit`.
+            keys: for each parameter an `ArrayKey`, or the result of `scalar_key`.
 
         Raises:
-            KernelCompileError: Numba refused; its error is the cause.
+            KernelCompileError: Numba refused the kernel; Numba's error is the cause.
             UnsupportedKernelError: this device lacks a construct that the kernel uses.
         """
         ...
 
     def reaches(self, array: Array) -> bool:
-        """Whether uploads and downloads of this array need no contiguous copy of it."""
+        """Whether uploads and downloads need no contiguous copy of this array."""
         ...
 
     def copy_needs(self, dst: Array, src: Array) -> Prerequisite | None:
-        """What `Stream.copy` between such arrays needs first; None if it needs nothing."""
+        """The prerequisite of `Stream.copy` between such arrays, or None."""
         ...
 
     def graph(self, commands: Sequence[Command]) -> Graph:
-        """Make a graph of commands. Each starts after those that it names, which come before it."""
+        """Make a graph. Each command starts after the earlier commands that it names."""
         ...
 
     def synchronize(self) -> None: ...
 
     def quiesce(self) -> None:
-        """Block until no stream can go on by itself: each is idle, or waits for a gate."""
+        """Block until no stream can advance by itself: each is idle, or waits for a gate."""
         ...
 
     def seeded(self, seed: int) -> AbstractContextManager[object]:
-        """Inside the block, let `seed` decide which stream goes on, if the device can."""
+        """Inside the block, `seed` decides which stream advances, if the device supports it."""
         ...
 
     def checked(self, checks: Checks) -> AbstractContextManager[object]:
-        """Inside the block, check what kernels do, if the device can."""
+        """Inside the block, check the accesses of kernels, if the device supports it."""
         ...
 
     def can_access(self, other: Any) -> bool: ...

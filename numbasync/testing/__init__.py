@@ -1,7 +1,7 @@
 """Tools for testing kernels and programs: gates, faults, counters, and a pytest plugin.
 
-Nothing here sleeps. A test that needs work to be in flight holds the stream with a gate,
-lets everything else run with `settle`, and looks.
+No function of this package sleeps. A test that needs work in flight holds the stream with a
+gate, lets all other work run with `settle`, and then examines the state.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ def __dir__() -> list[str]:
 
 
 class Gate:
-    """Holds a stream shut: what is enqueued behind it waits until it opens.
+    """Holds a stream: work enqueued behind a closed gate waits until the gate opens.
 
-    Use it as a context manager, which closes it at the beginning and opens it at the end,
-    or call `close` and `open`.
+    Use the gate as a context manager, which closes it at the beginning of the block and opens it
+    at the end, or call `close` and `open`.
     """
 
     def __init__(self, stream: Stream) -> None:
@@ -69,17 +69,17 @@ class Gate:
         return self._release is None
 
     def close(self) -> None:
-        """Hold what is enqueued from now on.
+        """Hold work that is enqueued from now on.
 
         Raises:
-            StateError: it is shut already.
+            StateError: the gate is closed already.
         """
         if self._release is not None:
             raise StateError("the gate is shut already; open() it first.")
         self._release = self.stream.backend.hold()
 
     def open(self) -> None:
-        """Let everything go on. Opening an open gate does nothing."""
+        """Let the held work run. Opening an open gate has no effect."""
         release, self._release = self._release, None
         if release is not None:
             release()
@@ -96,14 +96,14 @@ class Gate:
 
 
 def gate(stream: Stream) -> Gate:
-    """A gate on `stream`, open until it is entered or closed."""
+    """A gate on `stream`, open until the gate is entered or closed."""
     return Gate(stream)
 
 
 async def settle(device: Device) -> None:
-    """Let everything happen that can: loop turns, then the device to rest, then loop turns.
+    """Run all work that can run: turn the loop, wait until the device is quiet, turn the loop.
 
-    Afterwards a task that is not done waits for a gate, or for something outside.
+    A task that is not done afterwards waits for a gate, or for an event outside the program.
     """
     for _ in range(3):
         await asyncio.sleep(0)
@@ -116,11 +116,11 @@ async def settle(device: Device) -> None:
 
 @contextmanager
 def seeded(device: Device, seed: int) -> Iterator[None]:
-    """Inside the block, the CPU device has no threads: whoever looks or waits takes one step
-    of a stream that `seed` chooses. Equal programs with equal seeds take equal steps.
+    """Inside the block, the CPU device has no threads: each poll or wait runs one step of a stream
+    that `seed` chooses. Equal programs with equal seeds take equal steps.
 
-    Event times count steps, a millisecond each. Memory is overwritten when it is handed out
-    and when it comes back. A GPU decides for itself, so there the block changes nothing.
+    Event times count steps, a millisecond each. Memory is overwritten when it is allocated and
+    when it is freed. A GPU schedules its own work, so on a GPU the block has no effect.
 
     Raises:
         StateError: the device is seeded already.
@@ -131,29 +131,29 @@ def seeded(device: Device, seed: int) -> Iterator[None]:
 
 @contextmanager
 def checked(device: Device, order: ThreadOrder = "forward", seed: int = 0) -> Iterator[None]:
-    """Inside the block, kernels that are launched on the CPU device are checked: every access,
-    and the order of threads. They are compiled once more for it, run on one processor, and take
-    some ten times as long. What is found is raised where the operation is awaited:
+    """Inside the block, kernels launched on the CPU device are checked: every access, and the
+    order of threads. A checked kernel is compiled separately, runs on one processor, and takes
+    some ten times as long. Errors are raised where the operation is awaited:
 
     - `UninitialisedReadError`: a read of shared or local memory that was not written;
-    - `DataRaceError`: two accesses of two threads that nothing orders, one of which changes the
-      element. Barriers order the threads of a block, meetings of a warp those of a warp, and
-      atomic operations of both blocks these blocks: they may be a flag. Arrays of more than
-      16,777,216 elements are left out;
+    - `DataRaceError`: two unordered accesses of two threads, one of which changes the element.
+      Barriers order the threads of a block, warp barriers those of a warp, and atomic operations
+      of both blocks order these blocks, since they may be a flag. Arrays of more than
+      16,777,216 elements are not checked;
     - `InputModifiedError`: a write to memory of a `na.KernelInput`;
     - `TileOverrunError`: a write outside the block's tile of a partition;
     - `IndexOverflowError`: a conversion to 32 bits of an index that does not fit.
 
-    Accesses to whole rows, and to fields of records, are not checked. A kernel that is
-    interpreted (`kernel.cpu_engine()`) keeps the order, and is not checked otherwise. On a GPU
-    the block changes nothing: `compute-sanitizer` finds some of these there.
+    Accesses to whole rows, and to fields of records, are not checked. An interpreted kernel
+    (`kernel.cpu_engine()`) runs in the given order, without other checks. On a GPU the block has
+    no effect; `compute-sanitizer` finds some of these errors there.
 
     Args:
-        order: of the blocks, and of the threads of a block between two meetings.
+        order: of the blocks, and of the threads of a block within a barrier region.
         seed: of a shuffled order.
 
     Raises:
-        CallerError: there is no such order.
+        CallerError: `order` is not a `ThreadOrder`.
     """
     if order not in get_args(ThreadOrder):
         raise CallerError(f"order={order!r}: write one of {', '.join(get_args(ThreadOrder))}.")
@@ -162,5 +162,5 @@ def checked(device: Device, order: ThreadOrder = "forward", seed: int = 0) -> It
 
 
 def counters() -> Counters:
-    """What the process has done so far; the difference of two says what lies between them."""
+    """The process's counters now; the difference of two results counts the work in between."""
     return protocols.counters.copy()

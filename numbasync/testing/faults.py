@@ -1,7 +1,7 @@
-"""Faults on demand: what a driver, a device or a kernel may do to a program, at a chosen moment.
+"""Fault injection: failures of a driver, a device or a kernel, at a chosen call.
 
-A fault is put where the device would put it, below everything that numbasync does about it,
-and works on every kind of device alike. What is injected is undone at the end of the block.
+A fault is injected where the device would cause it, below all error handling of numbasync, and
+works alike on every kind of device. The injection is undone at the end of the block.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ Fault: TypeAlias = Literal["allocation", "kernel", "device", "completion", "quer
 
 
 class Injected:
-    """A fault that waits for its moment.
+    """A fault that happens at a chosen call.
 
     Attributes:
-        fault: its kind.
-        calls: of the calls that it is about, how many there have been.
-        happened: whether it has happened.
+        fault: the kind of fault.
+        calls: the number of relevant calls so far.
+        happened: whether the fault has happened.
     """
 
     def __init__(self, device: Device, fault: Fault, after: int) -> None:
@@ -41,7 +41,7 @@ class Injected:
         self._after = after
 
     def now(self) -> bool:
-        """Count a call; whether it is the one that fails."""
+        """Count a call. Returns whether this call fails."""
         self.calls += 1
         if self.calls == self._after + 1:
             self.happened = True
@@ -70,13 +70,13 @@ class _Queue:
     def _begin(self, work: Callable[[], None]) -> None:
         injected = self._injected
         if self._error is not None or injected.lost is not None:
-            return  # as on the device: nothing runs behind it
+            return  # as on the device, where no work runs behind a fault
         if not injected.now():
             work()
         elif injected.fault == "kernel":
             self._error = KernelError("a kernel raised an injected fault")
         else:
-            # What is lost is given back, so on a real GPU nothing may use it any more.
+            # Memory of a lost device is freed, so on a real GPU all its uses must be over.
             injected.device.backend.quiesce()
             injected.lost = DeviceLostError("an injected fault has broken the device's context.")
 
@@ -89,19 +89,19 @@ class _Queue:
 
 @contextmanager
 def inject(device: Device, fault: Fault, after: int = 0) -> Iterator[Injected]:
-    """Inside the block, let something go wrong on `device`: the first `after` calls go well,
-    the next one fails, later ones go well again.
+    """Inside the block, inject one fault on `device`: the first `after` calls succeed, the next
+    call fails, later calls succeed again.
 
-    | fault | counts | what happens |
+    | fault | counts | effect |
     |---|---|---|
     | `"allocation"` | requests to the device's current pool | OutOfDeviceMemoryError |
-    | `"kernel"` | launches | it, or the graph, does not run; its operation fails: KernelError |
-    | `"device"` | launches | nothing runs any more, and everything fails with DeviceLostError |
-    | `"completion"` | marks behind submissions | the mark is never seen |
-    | `"query"` | looks at the streams' positions | the look raises DriverError |
+    | `"kernel"` | launches | kernel or graph does not run; its operation fails: KernelError |
+    | `"device"` | launches | no work runs any more; all operations fail with DeviceLostError |
+    | `"completion"` | signals behind submissions | the signal is never seen |
+    | `"query"` | polls of the streams' positions | the poll raises DriverError |
 
-    At the end of the block a lost device works again, with new streams; on a GPU nothing was
-    broken in truth. One fault of a device at a time.
+    At the end of the block a lost device works again, with new streams; a GPU was never really
+    broken. A device can have one injected fault at a time.
 
     Raises:
         CallerError: there is no such fault, or `after` is negative.
@@ -112,22 +112,22 @@ def inject(device: Device, fault: Fault, after: int = 0) -> Iterator[Injected]:
     if after < 0:
         raise CallerError(f"after={after}: how many calls go well before; write 0 or more.")
     injected = Injected(device, fault, after)
-    with _PLACES[fault](injected):
+    with _INJECTORS[fault](injected):
         yield injected
 
 
-# --- where each is put ------------------------------------------------------------------
+# --- where each fault is injected --------------------------------------------------------
 
 
 @contextmanager
 def _replaced(owner: Any, name: str, make: Callable[[Any], Any]) -> Iterator[None]:
     original = getattr(owner, name)
-    own = name in vars(owner)
+    is_own = name in vars(owner)
     setattr(owner, name, make(original))
     try:
         yield
     finally:
-        if own:
+        if is_own:
             setattr(owner, name, original)
         else:
             delattr(owner, name)
@@ -137,28 +137,28 @@ def _replaced(owner: Any, name: str, make: Callable[[Any], Any]) -> Iterator[Non
 def _on_streams(
     injected: Injected, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]
 ) -> Iterator[None]:
-    """A method of all streams of one device, also of those that are made later."""
+    """Replace a method of all present and later streams of one device."""
     backend = injected.device.backend
-    kind = type(injected.device.new_stream().backend)
+    cls = type(injected.device.new_stream().backend)
 
     def only_here(original: Callable[..., Any]) -> Callable[..., Any]:
-        changed = make(original)
+        replacement = make(original)
 
         def method(self: protocols.Stream, *args: Any) -> Any:
-            return (changed if self.device is backend else original)(self, *args)
+            return (replacement if self.device is backend else original)(self, *args)
 
         return method
 
-    with _replaced(kind, name, only_here):
+    with _replaced(cls, name, only_here):
         yield
 
 
 @contextmanager
 def _allocation(injected: Injected) -> Iterator[None]:
-    refused: list[int] = []  # who is refused tries once more, after a collection
+    refused: list[int] = []  # a refused caller retries once, after a collection
 
     def make(allocate: Callable[..., Any]) -> Callable[..., Any]:
-        def suppress_unused_warnings(nbytes: int, stream: protocols.Stream) -> Any:
+        def allocate_or_refuse(nbytes: int, stream: protocols.Stream) -> Any:
             if refused and refused.pop() == nbytes:
                 raise OutOfDeviceMemoryError(f"{nbytes:,} bytes: an injected fault.")
             if injected.now():
@@ -166,11 +166,11 @@ def _allocation(injected: Injected) -> Iterator[None]:
                 raise OutOfDeviceMemoryError(f"{nbytes:,} bytes: an injected fault.")
             return allocate(nbytes, stream)
 
-        return suppress_unused_warnings
+        return allocate_or_refuse
 
     pool = injected.device.pool
-    nothing_at_hand: Callable[[Any], Any] = lambda _: lambda nbytes: None  # noqa: E731
-    with _replaced(pool, "allocate", make), _replaced(pool, "reuse", nothing_at_hand):
+    no_reuse: Callable[[Any], Any] = lambda _: lambda nbytes: None  # noqa: E731
+    with _replaced(pool, "allocate", make), _replaced(pool, "reuse", no_reuse):
         yield
 
 
@@ -179,22 +179,22 @@ def _launches(injected: Injected) -> Iterator[None]:
     def make(open_: Callable[..., Any]) -> Callable[..., Any]:
         return lambda self: _Queue(open_(self), injected)
 
-    def through_a_queue(
+    def launch_by_queue(
         self: protocols.Stream, work: protocols.Work, args: list[Any], queue: Any
     ) -> Any:
         queue = queue or self.open()
         queue.launch(work, args)
         return queue
 
-    def replayed(self: protocols.Stream, graph: protocols.Graph, queue: Any) -> Any:
+    def replay_by_queue(self: protocols.Stream, graph: protocols.Graph, queue: Any) -> Any:
         queue = queue or self.open()
         queue.replay(graph)
         return queue
 
     with (
         _on_streams(injected, "open", make),
-        _on_streams(injected, "launch", lambda _: through_a_queue),
-        _on_streams(injected, "replay", lambda _: replayed),
+        _on_streams(injected, "launch", lambda _: launch_by_queue),
+        _on_streams(injected, "replay", lambda _: replay_by_queue),
     ):
         yield
 
@@ -245,19 +245,19 @@ def _completion(injected: Injected) -> Iterator[None]:
 @contextmanager
 def _query(injected: Injected) -> Iterator[None]:
     def make(completed: Callable[..., Any]) -> Callable[..., Any]:
-        def look(self: protocols.Stream) -> int:
+        def poll(self: protocols.Stream) -> int:
             if injected.now():
                 raise DriverError("cuEventQuery", 999, "CUDA_ERROR_UNKNOWN", "an injected fault")
             passed: int = completed(self)
             return passed
 
-        return look
+        return poll
 
     with _on_streams(injected, "completed", make):
         yield
 
 
-_PLACES: dict[str, Callable[[Injected], Any]] = {
+_INJECTORS: dict[str, Callable[[Injected], Any]] = {
     "allocation": _allocation,
     "kernel": _launches,
     "device": _device,

@@ -1,7 +1,7 @@
 """Hypothesis strategies for kernels: arguments from a kernel's signature, shapes, tiles, launches.
 
-What fails is made smaller by Hypothesis: fewer elements, fewer threads, simpler numbers. Import
-this module by its name; it needs Hypothesis, which numbasync does not.
+Hypothesis shrinks a failing example: fewer elements, fewer threads, simpler numbers. Import this
+module by its full name: it requires Hypothesis, which numbasync itself does not.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ except ImportError as error:
         "Install it: pip install hypothesis"
     ) from error
 
-# What the largest arrays have along each axis, by their number of axes: several blocks of the
-# usual sizes, and quick to run.
+# The largest extent of arrays, by their number of axes: several blocks of the usual sizes, and
+# quick to run.
 LONGEST = {0: 1, 1: 300, 2: 40, 3: 12}
 MOST_THREADS = 256
 
-# A value, a strategy for it, or what makes it of the arguments that come before it.
+# A value, a strategy for the value, or a function of the arguments that come before it.
 Wish: TypeAlias = Any
 
 
 def shapes(ndim: int = 1, longest: int | None = None, shortest: int = 1) -> SearchStrategy[Any]:
-    """Shapes of `ndim` axes, as tuples. They shrink to `shortest`.
+    """Shapes of `ndim` axes, as tuples. Extents shrink to `shortest`.
 
     Args:
         longest: the largest extent; None: `LONGEST`.
@@ -64,20 +64,20 @@ def shapes(ndim: int = 1, longest: int | None = None, shortest: int = 1) -> Sear
 
 
 def dtypes(kinds: str = "fiu") -> SearchStrategy[np.dtype[Any]]:
-    """Element types that devices have: `f` floats of 32 and 64 bits, `i` and `u` integers, `b`
-    bools, `c` complex. They shrink to float32, or to what comes first.
+    """Element types that devices support: `f` floats of 32 and 64 bits, `i` and `u` integers, `b`
+    bools, `c` complex. Examples shrink to float32, or to the first type of `kinds`.
     """
-    found = [np.dtype(c) for kind in kinds for c in _BY_KIND.get(kind, "")]
-    if not found:
+    element_types = [np.dtype(c) for kind in kinds for c in _BY_KIND.get(kind, "")]
+    if not element_types:
         raise CallerError(f"dtypes({kinds!r}): write some of {', '.join(_BY_KIND)}.")
-    return st.sampled_from(found)
+    return st.sampled_from(element_types)
 
 
 _BY_KIND = {"f": "fd", "i": "iqbh", "u": "IQBH", "b": "?", "c": "FD"}
 
 
 def elements(dtype: Any) -> SearchStrategy[Any]:
-    """Moderate numbers of a type: what a sum of some hundred neither overflows nor cancels."""
+    """Moderate numbers of a type: a sum of some hundred of them neither overflows nor cancels."""
     letter, width = np.dtype(dtype).kind, _width(dtype)
     if letter == "f":
         return st.floats(-100, 100, width=width, allow_subnormal=False)
@@ -97,8 +97,8 @@ def arrays(
 ) -> SearchStrategy[Array]:
     """NumPy arrays of moderate numbers; shape and dtype may be strategies."""
     extents = shapes() if shape is None else shape
-    kinds = dtype if isinstance(dtype, SearchStrategy) else st.just(np.dtype(dtype))
-    return kinds.flatmap(lambda d: hnp.arrays(d, extents, elements=values or elements(d)))
+    element_types = dtype if isinstance(dtype, SearchStrategy) else st.just(np.dtype(dtype))
+    return element_types.flatmap(lambda d: hnp.arrays(d, extents, elements=values or elements(d)))
 
 
 def arrays_on(
@@ -107,7 +107,7 @@ def arrays_on(
     dtype: Any = np.float32,
     values: SearchStrategy[Any] | None = None,
 ) -> SearchStrategy[Tensor]:
-    """Tensors on a device; None: the one that is current when they are drawn.
+    """Tensors on a device; None: the device that is current when they are drawn.
 
     Args:
         shape, dtype, values: see `arrays`.
@@ -123,8 +123,8 @@ def arrays_on(
 def tiles_for(
     shape: Sequence[int] | int, most_threads: int = MOST_THREADS
 ) -> SearchStrategy[tuple[int, ...]]:
-    """Tiles for a partition of such a tensor, with at most `most_threads` elements; some are
-    larger than the tensor, most do not divide it. They shrink to one element.
+    """Tiles for a partition of a tensor of this shape, with at most `most_threads` elements. Some
+    tiles are larger than the tensor, most do not divide it. Tiles shrink to one element.
 
     Raises:
         CallerError: no tensor has such a shape, or no block so few threads.
@@ -137,8 +137,8 @@ def tiles_for(
     def drawn(draw: Any) -> tuple[int, ...]:
         tile: list[int] = []
         for extent in extents:
-            left = most_threads // math.prod(tile)
-            tile.append(draw(st.integers(1, max(1, min(left, extent + 1)))))
+            threads_left = most_threads // math.prod(tile)
+            tile.append(draw(st.integers(1, max(1, min(threads_left, extent + 1)))))
         return tuple(tile)
 
     return drawn()
@@ -149,9 +149,9 @@ def launch_configs(
 ) -> SearchStrategy[dict[str, Any]]:
     """Ways to launch a kernel, as keywords of `check_kernel`.
 
-    The block, as many axes of it as the kernel asks `cuda.grid` for; if its threads stride over
-    the grid, the grid, too; if it has `na.Tile`s of one axis, tiles instead. They shrink to one
-    thread in one block.
+    The keywords are the block, with as many axes as the kernel asks `cuda.grid` for, and also the
+    grid if the kernel's threads stride over the grid; or instead tiles, if the kernel has
+    `na.Tile`s of one axis. Launches shrink to one thread in one block.
     """
     launcher = launcher_of(kernel)
     usage = usage_of(launcher.py_func)
@@ -160,12 +160,12 @@ def launch_configs(
         axes = max(usage.axes.get(name, 1) for name in tiled)
         tile = tiles_for((most_threads,) * axes, most_threads)
         return tile.map(lambda t: {"tile": dict.fromkeys(tiled, t)})
-    sides = tiles_for((most_threads,) * usage.grid_axes, most_threads)
+    blocks = tiles_for((most_threads,) * usage.grid_axes, most_threads)
     if not usage.strides:
-        return sides.map(lambda block: {"block": block})
-    few = max(1, int(most_blocks ** (1 / usage.grid_axes)))
-    grids = st.tuples(*[st.integers(1, few)] * usage.grid_axes)
-    return st.builds(lambda grid, block: {"grid": grid, "block": block}, grids, sides)
+        return blocks.map(lambda block: {"block": block})
+    most_along_axis = max(1, int(most_blocks ** (1 / usage.grid_axes)))
+    grids = st.tuples(*[st.integers(1, most_along_axis)] * usage.grid_axes)
+    return st.builds(lambda grid, block: {"grid": grid, "block": block}, grids, blocks)
 
 
 def kernel_args(
@@ -178,20 +178,20 @@ def kernel_args(
 ) -> SearchStrategy[tuple[Any, ...]]:
     """Arguments for a kernel, from its signature and its code: `@given(kernel_args(saxpy))`.
 
-    What is indexed is an array, of as many axes as it has indices; all arrays are as long as each
-    other along each axis. Everything else is a number. The kernel is compiled while they are
-    drawn, so that no deadline runs meanwhile.
+    A parameter that is indexed becomes an array with as many axes as it has indices; all arrays
+    have equal extents along each axis. Every other parameter becomes a number. The kernel is
+    compiled while the arguments are drawn, so that compilation does not count against a deadline.
 
     Args:
-        dtype: of the arrays; a strategy; or a dictionary of these by name.
-        extents: names, or numbers, of the axes of arrays that are not all alike:
-            `{"a": ("n", "k"), "b": ("k", "m"), "c": ("n", "m")}`. Equal names are equally long.
+        dtype: of the arrays; a strategy; or a dictionary of dtypes or strategies by name.
+        extents: names, or numbers, for the axes of arrays that are not all alike:
+            `{"a": ("n", "k"), "b": ("k", "m"), "c": ("n", "m")}`. Equal names mean equal extents.
         longest: the largest extent; None: `LONGEST`.
-        given: by name, an argument, a strategy for it, or a function of a dictionary of those
-            that come before it in the signature.
+        given: by name, an argument, a strategy for it, or a function of a dictionary of the
+            arguments that come before it in the signature.
 
     Raises:
-        CallerError: a name is of no parameter, or axes are no tuple.
+        CallerError: a name is not that of a parameter, or the axes are not a tuple.
     """
     launcher = launcher_of(kernel)
     usage = usage_of(launcher.py_func)
@@ -206,40 +206,40 @@ def kernel_args(
                 f"kernel_args: extents of {name}: a tuple of its axes, as in ({axes_of!r},)."
             )
     axes = {
-        p.name: (extents or {}).get(p.name) or _alike(usage.axes.get(p.name, 1))
+        p.name: (extents or {}).get(p.name) or _common_axes(usage.axes.get(p.name, 1))
         for p in launcher.parameters
         if _is_array(p, usage) and p.name not in given
     }
-    most = max((len(a) for a in axes.values()), default=1)
-    most_long = longest or LONGEST.get(most, 6)
+    most_axes = max((len(a) for a in axes.values()), default=1)
+    most_long = longest or LONGEST.get(most_axes, 6)
     lengths = st.integers(1, most_long)
 
-    def parts(draw: Any, long: dict[str, int], numbers: dict[str, Any]) -> dict[str, Any]:
-        made: dict[str, Any] = {}
+    def draw_arguments(draw: Any, long: dict[str, int], numbers: dict[str, Any]) -> dict[str, Any]:
+        arguments: dict[str, Any] = {}
         for p in launcher.parameters:
             if p.name in numbers:
-                made[p.name] = numbers[p.name]
+                arguments[p.name] = numbers[p.name]
             elif p.name in given:
-                made[p.name] = _wished(draw, given[p.name], made)
+                arguments[p.name] = _drawn_value(draw, given[p.name], arguments)
             elif p.name in axes:
                 shape = tuple(_length(draw, axis, long, lengths) for axis in axes[p.name])
-                kind = dtype.get(p.name, np.float32) if isinstance(dtype, Mapping) else dtype
-                made[p.name] = draw(arrays(shape, kind))
+                array_dtype = dtype.get(p.name, np.float32) if isinstance(dtype, Mapping) else dtype
+                arguments[p.name] = draw(arrays(shape, array_dtype))
             else:
-                made[p.name] = draw(_number(launcher.py_func.__annotations__.get(p.name)))
-        return made
+                arguments[p.name] = draw(_number(launcher.py_func.__annotations__.get(p.name)))
+        return arguments
 
     @st.composite
     def drawn(draw: Any) -> tuple[Any, ...]:
         long: dict[str, int] = {}
-        made = parts(draw, long, {})
-        if not hold(launcher, made):
-            # Most extents may be no multiple of 64: to draw until one is, takes too long.
-            numbers = {name: made[name] for name in names if name not in {*axes, *given}}
-            assume(lengthen(launcher, made, axes, long, most_long))
-            made = parts(draw, long, numbers)
-            assume(hold(launcher, made))
-        args = tuple(made[name] for name in names)
+        arguments = draw_arguments(draw, long, {})
+        if not hold(launcher, arguments):
+            # The conditions may ask for multiples of 64, say: drawing until they hold is too slow.
+            numbers = {name: arguments[name] for name in names if name not in {*axes, *given}}
+            assume(lengthen(launcher, arguments, axes, long, most_long))
+            arguments = draw_arguments(draw, long, numbers)
+            assume(hold(launcher, arguments))
+        args = tuple(arguments[name] for name in names)
         _compile(launcher, args)
         return args
 
@@ -250,8 +250,8 @@ def _is_array(p: Parameter, usage: Usage) -> bool:
     return p.role in (Role.INPUT, Role.OUTPUT, Role.TILE) or p.name in usage.axes
 
 
-def _alike(count: int) -> list[str | int]:
-    """Names of the axes of arrays that are all alike."""
+def _common_axes(count: int) -> list[str | int]:
+    """Names for the axes of an array; arrays with equal names have equal extents."""
     return [f"axis {k}" for k in range(count)]
 
 
@@ -263,7 +263,7 @@ def _length(draw: Any, axis: str | int, long: dict[str, int], lengths: SearchStr
     return long[axis]
 
 
-def _wished(draw: Any, wish: Wish, made: dict[str, Any]) -> Any:
+def _drawn_value(draw: Any, wish: Wish, made: dict[str, Any]) -> Any:
     if isinstance(wish, SearchStrategy):
         return draw(wish)
     return wish(dict(made)) if callable(wish) else wish
@@ -282,34 +282,34 @@ _compiled: weakref.WeakKeyDictionary[Launcher, set[Any]] = weakref.WeakKeyDictio
 
 
 def _compile(launcher: Launcher, args: tuple[Any, ...]) -> None:
-    """Compile for such arguments, plainly and to be watched. What fails will fail in the test."""
-    kinds = tuple((a.dtype, a.ndim) if isinstance(a, np.ndarray) else type(a) for a in args)
-    here = default_device()
+    """Compile for such arguments, unchecked and checked. The test will report any failure."""
+    types = tuple((a.dtype, a.ndim) if isinstance(a, np.ndarray) else type(a) for a in args)
+    device = default_device()
     seen = _compiled.setdefault(launcher, set())
-    if (here, kinds) in seen:
+    if (device, types) in seen:
         return
-    seen.add((here, kinds))
+    seen.add((device, types))
     began = perf_counter()
-    # One thread; of a tile, the whole of its array.
+    # One thread, with tiles as large as their arrays.
     parameters = zip(launcher.parameters, args, strict=True)
     tiles = {p.name: a.shape for p, a in parameters if p.role is Role.TILE}
     extents = Extents(tiles or None, 1, 1)
     cpus = devices("cpu")
-    cpu = here if here in cpus else cpus[0]
+    cpu = device if device in cpus else cpus[0]
     for checks in (Checks(), None):
         with suppress(Exception):
             Subject(launcher, args).run(cpu, extents, checks)
-    if here is not cpu:
+    if device is not cpu:
         with suppress(Exception):
             launcher.compile(*(_described(a) for a in args)).sync()
     _leave_out(perf_counter() - began)
 
 
 def _leave_out(seconds: float) -> None:
-    """Leave a compilation out of what Hypothesis takes for the time of drawing, of which its health
-    check allows a second for all of a test's arguments.
+    """Subtract a compilation from Hypothesis' time of drawing, of which its health check allows a
+    second for all of a test's arguments.
     """
-    with suppress(AttributeError):  # of a Hypothesis that counts otherwise
+    with suppress(AttributeError):  # another version of Hypothesis may count differently
         current_build_context().data.draw_times["generate:compilation"] = -seconds
 
 

@@ -1,1 +1,1 @@
-"""The command `numbasync`: info, demo, bench and new."""
+"""The command `numbasync`: demo, doctor, bench and new."""

@@ -13,7 +13,7 @@ from numbasync.errors import CallerError, DeviceUnavailableError, NumbasyncError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; the process's exit status."""
+    """Run one command. Returns the process's exit status."""
     args = _parser().parse_args(argv)
     try:
         return int(args.run(args))
@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"numbasync {args.command}: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        return 141  # the reader of a pipe has gone; what shells report for SIGPIPE
+        return 141  # the pipe's reader has closed it; shells report this status for SIGPIPE
 
 
 def pick_device(kind: str | None) -> Device:
@@ -35,14 +35,14 @@ def pick_device(kind: str | None) -> Device:
     """
     if kind is None:
         return default_device()
-    found = devices(kind)
-    if not found:
+    candidates = devices(kind)
+    if not candidates:
         from numbasync.backend import why_unavailable
 
         raise DeviceUnavailableError(
             f"--device {kind}: {why_unavailable(kind)}\nWrite --device cpu to run without a GPU."
         )
-    return found[0]
+    return candidates[0]
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -92,7 +92,7 @@ def _add_device(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", choices=["cpu", "cuda"], help="default: NUMBASYNC_DEVICE")
 
 
-# Each command is imported when it is asked for: they need packages that others do not.
+# Each command is imported on use, since it may need packages that other commands do not.
 
 
 def _demo(args: argparse.Namespace) -> int:

@@ -1,8 +1,8 @@
-"""`numbasync demo`: photographs through a pipeline of kernels, many in flight.
+"""`numbasync demo`: runs photographs through a pipeline of kernels, with many in flight.
 
-Each picture becomes grey, is blurred, has its edges found, its levels counted and
-equalised. The pictures go through once one after the other and once all at a time; every
-result is compared with NumPy's and SciPy's.
+The pipeline converts each picture to grey, blurs it, detects its edges, and counts and equalises
+its levels. All pictures are processed twice, first one after the other and then concurrently.
+Every result is compared with NumPy's and SciPy's.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ TILE = (16, 16)
 SIGMA = 1.2
 SECONDS_A_PASS = 8.0  # a slower device gets smaller pictures, unless --full
 QUICK_SECONDS = 1.0
-SAMPLE = 96  # side of the picture that is used to find out how slow the device is
+SAMPLE = 96  # pixels along each side of the picture that measures the device's speed
 
 
 @dataclass
 class Picture:
-    """One picture and what the device made of it."""
+    """One picture, and the results that the device computed from it."""
 
     name: str
     pixels: np.ndarray[Any, Any]
@@ -54,7 +54,7 @@ class Picture:
 
 
 def run(images: Sequence[Path], device: Device, out: Path | None, full: bool) -> int:
-    """The command. Returns the exit status."""
+    """Run the command. Returns the exit status."""
     for module in ("PIL", "rich", "scipy", "skimage"):
         if importlib.util.find_spec(module) is None:
             raise MissingExtraError(
@@ -69,7 +69,7 @@ def run(images: Sequence[Path], device: Device, out: Path | None, full: bool) ->
 
 
 def _choose_targets(pictures: list[Picture], images: Sequence[Path], out: Path | None) -> None:
-    """Where each PNG goes: into `out`, or else next to its picture."""
+    """Choose the path of each PNG: in `out`, or else next to its picture."""
     taken: set[Path] = set()
     for i, picture in enumerate(pictures):
         folder = out if out is not None else images[i].parent
@@ -112,7 +112,7 @@ def _read(path: Path) -> Picture:
 
 
 def _rgb(image: Any) -> np.ndarray[Any, Any]:
-    """8-bit red, green and blue. Pillow itself cuts more than 8 bits off at 255."""
+    """8-bit red, green and blue. Pillow itself would clip values of more than 8 bits at 255."""
     if image.mode == "F" or image.mode.startswith("I"):
         levels = np.asarray(image, np.float64)
         if image.mode == "F":
@@ -127,7 +127,7 @@ def _rgb(image: Any) -> np.ndarray[Any, Any]:
 
 
 def pipeline(picture: Picture) -> na.DeviceOp[Any]:
-    """All stages for one picture, as one operation: its work goes to one stream, in order."""
+    """All stages for one picture as one operation, whose work runs on one stream, in order."""
     from numbasync_kernels import image
 
     height, width, _ = picture.pixels.shape
@@ -165,7 +165,7 @@ def pipeline(picture: Picture) -> na.DeviceOp[Any]:
 
 
 def _stage(launch: na.DeviceOp[Any], mark: Any, after: Any = None) -> na.DeviceOp[Any]:
-    """The launch's output, computed once for all who use it, and a time mark behind it."""
+    """The launch's output, computed once for all its users, with a timing event behind it."""
     done = launch.output().map(lambda o: o.unpartition() if hasattr(o, "unpartition") else o)
     if after is not None:
         done = na.zip(after, done).last()
@@ -185,7 +185,7 @@ async def _main(pictures: list[Picture], device: Device, full: bool) -> int:
     if not full:
         _fit(pictures, seconds_a_pixel, console)
     if seconds_a_pixel * sum(p.size for p in pictures) < QUICK_SECONDS:
-        # What a quick device spends on its first pass is the memory that it gets.
+        # On a fast device, allocating memory would dominate the first pass, so a pass is discarded.
         await na.gather(*(pipeline(p) for p in pictures))
 
     columns = (
@@ -204,11 +204,11 @@ async def _main(pictures: list[Picture], device: Device, full: bool) -> int:
         bar = progress.add_task("all in flight", total=len(pictures))
         began = time.perf_counter()
 
-        async def one(picture: Picture) -> None:
+        async def process(picture: Picture) -> None:
             await pipeline(picture)
             progress.advance(bar)
 
-        await na.gather(*(one(p) for p in pictures))
+        await na.gather(*(process(p) for p in pictures))
         overlapped = time.perf_counter() - began
 
         bar = progress.add_task("checked against NumPy", total=len(pictures))
@@ -222,7 +222,7 @@ async def _main(pictures: list[Picture], device: Device, full: bool) -> int:
 
 
 async def _seconds_a_pixel() -> float:
-    """How long the device takes for a pixel, once everything is compiled."""
+    """The device's seconds per pixel, once all kernels are compiled."""
     rng = np.random.default_rng(0)
     sample = Picture("sample", rng.integers(0, 256, (SAMPLE, SAMPLE, 3), np.uint8))
     await pipeline(sample)
@@ -232,7 +232,7 @@ async def _seconds_a_pixel() -> float:
 
 
 def _fit(pictures: list[Picture], seconds_a_pixel: float, console: Any) -> None:
-    """Make the pictures small enough for one pass in `SECONDS_A_PASS`."""
+    """Shrink the pictures so that one pass takes at most `SECONDS_A_PASS`."""
     from PIL import Image
 
     total = sum(p.size for p in pictures)
@@ -251,7 +251,7 @@ def _fit(pictures: list[Picture], seconds_a_pixel: float, console: Any) -> None:
 
 
 def _stage_ms(pictures: list[Picture]) -> list[float]:
-    """Device milliseconds of each stage, all pictures together."""
+    """Device milliseconds of each stage, summed over all pictures."""
     spans = [
         [a.elapsed_ms(b) for a, b in zip(p.marks, p.marks[1:], strict=False)] for p in pictures
     ]
@@ -259,7 +259,7 @@ def _stage_ms(pictures: list[Picture]) -> list[float]:
 
 
 def _check(picture: Picture) -> float:
-    """Compare with NumPy and SciPy; the largest difference of the edges, in grey levels."""
+    """Compare with NumPy and SciPy. Returns the largest difference of the edges, in grey levels."""
     from scipy import ndimage
 
     from numbasync_kernels import image
@@ -291,7 +291,7 @@ def _check(picture: Picture) -> float:
 
 
 def _save(picture: Picture) -> None:
-    """Before and after, side by side: the picture, its equalised levels, its edges."""
+    """Save, side by side, the picture, its equalised levels and its edges."""
     from PIL import Image
 
     assert picture.equalised is not None and picture.edges is not None  # it was checked

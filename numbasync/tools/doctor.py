@@ -1,4 +1,4 @@
-"""`numbasync doctor`: what is installed, what was found, what is missing and how to get it."""
+"""`numbasync doctor`: lists installed packages, devices, missing parts and how to get them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EXTRAS = {
 
 
 def run(kind: str | None) -> int:
-    """The command. Exit status 1 if the device that was asked for cannot be used."""
+    """Run the command. Returns exit status 1 if the requested device cannot be used, else 0."""
     _line("numbasync", __version__)
     _line("Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
     _packages()
@@ -43,14 +43,14 @@ def _version(package: str) -> str | None:
 
 def _packages() -> None:
     for package in REQUIRED:
-        found = _version(package)
-        if found is None and (package, sys.platform) in {
+        version = _version(package)
+        if version is None and (package, sys.platform) in {
             ("numba-cuda", "darwin"),
             ("uvloop", "win32"),
         }:
             _line(package, "not available on this system, and not needed")
         else:
-            _line(package, found or f"MISSING: pip install {package}")
+            _line(package, version or f"MISSING: pip install {package}")
     for package in CUDA:
         _line(
             package,
@@ -58,35 +58,35 @@ def _packages() -> None:
         )
     for extra, packages in EXTRAS.items():
         missing = [p for p in packages if _version(p) is None]
-        said = (
+        status = (
             f"lacks {', '.join(missing)}: pip install 'numbasync[{extra}]'"
             if missing
             else "complete"
         )
-        _line(f"extra {extra}", said)
+        _line(f"extra {extra}", status)
 
 
 def _loop() -> None:
     has_uvloop = importlib.util.find_spec("uvloop") is not None
     _line("event loop", "uvloop" if has_uvloop else "asyncio (uvloop is not installed)")
     _line("wake-up", "eventfd" if hasattr(os, "eventfd") else "pipe (this system has no eventfd)")
-    # A thread that computes in Python delays every wake-up by this much.
+    # A thread that computes in Python delays every wake-up by this time.
     _line("switch interval", f"{sys.getswitchinterval() * 1e3:g} ms")
 
 
 def _devices(kind: str | None) -> int:
     usable = True
-    for each in KINDS:
-        found = devices(each)
-        for device in found:
+    for device_kind in KINDS:
+        candidates = devices(device_kind)
+        for device in candidates:
             _device(device)
-        if not found:
-            _line(f"{each} devices", f"none: {why_unavailable(each)}")
-            usable = usable and kind != each
+        if not candidates:
+            _line(f"{device_kind} devices", f"none: {why_unavailable(device_kind)}")
+            usable = usable and kind != device_kind
     if devices("cuda"):
-        for library, says in toolchain().items():
-            _line(library, says)
-            usable = usable and not (says.startswith("MISSING") and kind == "cuda")
+        for library, status in toolchain().items():
+            _line(library, status)
+            usable = usable and not (status.startswith("MISSING") and kind == "cuda")
     try:
         chosen = preferred()
         _line("default device", f"{chosen.kind}:{chosen.ordinal}")
@@ -99,11 +99,11 @@ def _devices(kind: str | None) -> int:
 
 
 def _device(device: Device) -> None:
-    b = device.backend
+    backend = device.backend
     _line(device.label, device.name)
     major, minor = device.compute_capability
-    memory = f"{b.total_memory / 2**30:.1f} GiB"
+    memory = f"{backend.total_memory / 2**30:.1f} GiB"
     _line("", memory if device.kind == "cpu" else f"compute capability {major}.{minor}, {memory}")
-    for what, version in b.versions.items():
-        _line("", f"{what}: {version}")
-    _line("", f"completion: {b.completion.name} ({b.completion.reason})")
+    for component, version in backend.versions.items():
+        _line("", f"{component}: {version}")
+    _line("", f"completion: {backend.completion.name} ({backend.completion.reason})")

@@ -1,4 +1,4 @@
-"""`numbasync new PATH`: a folder with a kernel, its test and a pyproject, which passes at once."""
+"""`numbasync new PATH`: creates a folder with a kernel, its passing test and a pyproject."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from pathlib import Path
 
 from numbasync.errors import CallerError
 
-# Packages that the new one would hide from itself, also where they are not installed yet.
+# Packages that a new project of the same name would hide from itself, even if they are not
+# installed yet.
 _TAKEN = frozenset({"cuda", "numba_cuda", "numbasync_kernels", "test", "tests"})
 
 PYPROJECT = """\
@@ -105,15 +106,15 @@ def create(path: str | Path, where: Path) -> list[Path]:
     """Write the files below `where / path`.
 
     Args:
-        path: a folder that does not exist yet, or is empty, whose name is the project's; as a
-            module, with `_` for `-`.
+        path: a folder that does not exist, or is empty. The folder's name becomes the project's
+            name, and with `_` for `-` the module's name.
 
     Returns:
-        What was written.
+        The written files.
 
     Raises:
-        CallerError: there is something in such a folder already, a module cannot have that name, or
-            the folder cannot be made.
+        CallerError: the folder is not empty, a module cannot have that name, or the folder cannot
+            be made.
     """
     root = _root(path, where)
     name = Path(os.path.abspath(root)).name
@@ -146,15 +147,17 @@ def _root(path: str | Path, where: Path) -> Path:
 
 
 def _is_installed(module: str) -> bool:
-    """Also what is part of Python; a folder that lies here without being a package is not."""
+    """Whether a module is installed or part of Python. A mere folder of that name, without being
+    a package, does not count.
+    """
     if module in sys.stdlib_module_names:
         return True
-    found = importlib.util.find_spec(module)
-    return found is not None and found.origin is not None
+    spec = importlib.util.find_spec(module)
+    return spec is not None and spec.origin is not None
 
 
 def run(path: str, where: Path) -> int:
-    """The command; says what was written and what to do next."""
+    """Run the command: write the files, print their paths and the next step."""
     for written in create(path, where):
         print(written)  # noqa: T201 - a command's output
     root = shlex.quote(str(_root(path, where)))

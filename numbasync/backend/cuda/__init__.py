@@ -1,6 +1,6 @@
 """NVIDIA GPUs: the only package that imports cuda.core, cuda.bindings or Numba's CUDA driver.
 
-Finding devices initialises the driver and creates no context; the first stream does.
+`find` initialises the driver and creates no context; the first stream creates the context.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from numbasync.backend.cuda.stream_exchange import LEGACY, identity_of, ordinal_
 
 
 def find() -> tuple[tuple[CudaDevice, ...], str]:
-    """The usable GPUs, and, if there is none, why."""
+    """The usable GPUs, and the reason if there is none."""
     try:
         (result,) = cu.cuInit(0)
     except Exception as error:  # the loader raises a class of its own without a driver
@@ -24,10 +24,10 @@ def find() -> tuple[tuple[CudaDevice, ...], str]:
     result, count = cu.cuDeviceGetCount()
     if result or count == 0:
         return (), "the NVIDIA driver sees no GPU; check nvidia-smi and CUDA_VISIBLE_DEVICES."
-    found = [CudaDevice(ordinal) for ordinal in range(count)]
-    usable = tuple(d for d in found if d.has_memory_pools)
+    gpus = [CudaDevice(ordinal) for ordinal in range(count)]
+    usable = tuple(d for d in gpus if d.has_memory_pools)
     if not usable:
-        return (), f"{found[0].name} has no stream-ordered memory pools; update its driver."
+        return (), f"{gpus[0].name} has no stream-ordered memory pools; update its driver."
     return usable, ""
 
 

@@ -1,8 +1,8 @@
-"""Memory between libraries on one GPU: theirs for our kernels, ours for their streams.
+"""Exchange of arrays with other libraries on one GPU: imports, exports and their stream order.
 
-Order between two libraries is kept by streams alone. A library that lends by DLPack is asked to
-put one of our streams behind its current one; one with `__cuda_array_interface__` names the
-stream that ours must be put behind.
+Order between two libraries is kept by streams alone. A library that exports by DLPack is asked
+to order a stream of numbasync behind its current one. A library with `__cuda_array_interface__`
+names the stream behind which the stream of numbasync must be ordered.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LEGACY = 1
 
 
 def _put_behind(device: Gpu, handle: int, other: int) -> None:
-    """Work enqueued on stream `handle` from now on starts after what `other` holds now."""
+    """Order later work of stream `handle` after the work that `other` holds now."""
     if handle != other:
         event = device.new_event(timing=False)
         _record(event, other)
@@ -49,8 +49,9 @@ def _wait(handle: int, event: CudaEvent) -> None:
 
 
 class Bridges:
-    """Streams without work, for waits alone: put behind one library's work, they show a point of
-    it that others can be put behind. An idle one is used again; none is destroyed.
+    """Streams without work of their own, for waits alone. A bridge ordered behind a library's
+    work marks a point behind which other streams can be ordered. Idle bridges are reused, and
+    none is destroyed.
     """
 
     def __init__(self, device: Gpu) -> None:
@@ -59,19 +60,19 @@ class Bridges:
         self._lock = threading.Lock()
 
     def take(self) -> int:
-        """The handle of one that holds nothing."""
+        """The handle of an idle bridge."""
         enter(self._device)
         with self._lock:
             for stream in self._all:
                 (result,) = cu.cuStreamQuery(stream.handle)
                 if not result:
                     return int(stream.handle)
-            made = self._device.core.create_stream()
-            self._all.append(made)
-            return int(made.handle)
+            bridge = self._device.core.create_stream()
+            self._all.append(bridge)
+            return int(bridge.handle)
 
     def mark(self, handle: int) -> CudaEvent | None:
-        """The point that it is at; None if that is passed already."""
+        """An event at the present point of the bridge; None if the point is already passed."""
         (result,) = cu.cuStreamQuery(cu.CUstream(handle))
         if not result:
             return None
@@ -81,7 +82,7 @@ class Bridges:
 
 
 class ForeignMemory(CudaMemory):
-    """Memory of another library, and what keeps it."""
+    """Memory of another library, with the object that keeps the memory alive."""
 
     __slots__ = ("_keep",)
 
@@ -101,8 +102,8 @@ class CudaForeign:
         self._device = device
         self._array = array
         self._by_dlpack = dlpack
-        # What its library had enqueued when it was found. Its current stream may be another
-        # one when work is enqueued here, on another thread perhaps.
+        # Marks the work that the library had enqueued when the array was imported. The library's
+        # current stream may have changed when work is enqueued here, perhaps on another thread.
         self._mark = mark
         self.export = export
         self.memory = ForeignMemory(export)
@@ -128,11 +129,11 @@ class CudaForeign:
 
 
 def find(device: Gpu, obj: Any) -> CudaForeign | None:
-    """The array that `obj` exports, if it is in this GPU's memory."""
-    at = array_protocols.place(obj)
-    if at is None or at[0] not in array_protocols.GPU:
+    """The array that `obj` exports, if the array is in this GPU's memory; else None."""
+    place = array_protocols.place(obj)
+    if place is None or place[0] not in array_protocols.GPU:
         return None
-    number = at[1]
+    number = place[1]
     if number == array_protocols.UNKNOWN:
         return _by_interface(device, obj)
     if number != device.ordinal:
@@ -158,8 +159,8 @@ def _by_interface(device: Gpu, obj: Any) -> CudaForeign | None:
 
 @cache
 def _get_attribute() -> Callable[..., int]:
-    """The driver's own `cuPointerGetAttribute(result, attribute, address)`. The binding of it in
-    cuda.bindings 13.3 says GPU 0 of every address.
+    """The driver's own `cuPointerGetAttribute(result, attribute, address)`. The binding in
+    cuda.bindings 13.3 reports GPU 0 for every address.
     """
     function = ctypes.CDLL("libcuda.so.1").cuPointerGetAttribute
     function.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_uint64)
@@ -179,11 +180,11 @@ def _ordinal_of(device: Gpu, obj: object, address: int) -> int:
     return ordinal.value
 
 
-# --- lending ---------------------------------------------------------------------------
+# --- exports ---------------------------------------------------------------------------
 
 
 class _View:
-    """An array for cuda.core, which makes the capsule, and what keeps its memory."""
+    """An array for cuda.core, which makes the capsule, with the object that keeps the memory."""
 
     def __init__(self, interface: dict[str, Any], keep: object) -> None:
         self.__cuda_array_interface__ = interface
@@ -191,7 +192,7 @@ class _View:
 
 
 class CudaExport:
-    """An array as other libraries may take it."""
+    """An array as other libraries import it."""
 
     protocols = frozenset({"__cuda_array_interface__", "__dlpack__", "__dlpack_device__"})
     waits = False
@@ -208,7 +209,7 @@ class CudaExport:
         if source is None and len(after) == 1:
             handle = int(after[0].handle)
         elif source is not None or after:
-            # It can name one stream only.
+            # The interface can name one stream only.
             handle = self._device.bridges.take()
             self._put_behind(handle, after, source)
         return self._array.cuda_array_interface(handle, _readonly(source))
@@ -227,13 +228,13 @@ class CudaExport:
 
         enter(self._device)
         interface = self._array.cuda_array_interface(None, _readonly(source))
-        # Of no elements, too: without an address, cuda.core takes it for the host's.
+        # The address is set for empty arrays, too: without one, cuda.core assumes host memory.
         interface["data"] = self._array.address, _readonly(source)
         return StridedMemoryView.from_cuda_array_interface(_View(interface, self._keep), -1)
 
     def dlpack_device(self) -> tuple[int, int]:
-        kind, number = self._view(None).__dlpack_device__()
-        return int(kind), int(number)
+        device_type, number = self._view(None).__dlpack_device__()
+        return int(device_type), int(number)
 
     def dlpack(
         self,

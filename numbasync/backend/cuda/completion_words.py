@@ -1,7 +1,9 @@
-"""Words: 32-bit numbers in pinned host memory that the device and its host functions write.
+"""Completion counters: 32-bit words in pinned host memory, written by the device and its host
+functions.
 
-A stream's next sequence number is written to its completion word behind the work. Looking
-is a read of host memory: no driver call. Where the device cannot do that, events do the same.
+A stream writes its next sequence number to its completion counter behind the work. A poll is a
+read of host memory, without a driver call. On devices that cannot write such words, events take
+the counter's place.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ _MASK = 0xFFFFFFFF
 
 
 class CompletionCounter:
-    """One number: readable here and by native code, writable by the device."""
+    """One 32-bit word, readable from Python and native code, and writable by the device."""
 
     __slots__ = ("_index", "_view", "address", "device_address")
 
@@ -38,8 +40,8 @@ class CompletionCounter:
 
 
 class CompletionCounters:
-    """Hands out words of pinned pages, which are there until the process ends. A stream keeps
-    its words, as it is kept itself.
+    """Allocates counters from pinned pages, which stay until the process ends. A stream keeps its
+    counters, since the stream itself is kept for reuse.
     """
 
     def __init__(self) -> None:
@@ -53,7 +55,7 @@ class CompletionCounters:
             return self._spare.pop()
 
     def give(self, word: CompletionCounter) -> None:
-        """Nobody writes it any more."""
+        """Take back a counter that no device or host function writes any more."""
         with self._lock:
             self._spare.append(word)
 
@@ -78,7 +80,7 @@ class CompletionCounters:
 
 
 class CounterCompletion:
-    """Marks of one stream, by its word."""
+    """The completion signals of one stream, through its counter."""
 
     def __init__(self, handle: Any, word: CompletionCounter) -> None:
         self._handle = handle
@@ -90,16 +92,16 @@ class CounterCompletion:
     def write(self, sequence: int) -> None:
         calls = fast_calls.calls()
         if calls is not None:
-            found = calls.mark(*self._numbers, sequence)
-            if found:
-                fail(cu.CUresult(found), "cuStreamWriteValue32")
+            status = calls.mark(*self._numbers, sequence)
+            if status:
+                fail(cu.CUresult(status), "cuStreamWriteValue32")
             return
         (result,) = cu.cuStreamWriteValue32(self._handle, self._address, sequence & _MASK, 0)
         if result:
             fail(result, "cuStreamWriteValue32")
 
     def completed(self) -> int:
-        # The word holds the low 32 bits; it is never 2**32 numbers ahead of the last look.
+        # The word holds the low 32 bits; it is never 2**32 numbers ahead of the last poll.
         passed = self._passed
         step = (self._word.read() - passed) & _MASK
         if step:
@@ -108,7 +110,9 @@ class CounterCompletion:
         return passed
 
     def release(self, last: int) -> CompletionCounter | None:
-        """Nothing is written any more. The word, for others; None if it may not have `last` yet."""
+        """The counter, for reuse, when no further number is written; None if `last` may still be
+        outstanding.
+        """
         if self.completed() < last:
             return None
         self._word.write(0)
@@ -116,7 +120,7 @@ class CounterCompletion:
 
 
 class EventCompletion:
-    """Marks of one stream, by an event each: where the device cannot write words."""
+    """The completion signals of one stream, one event each, where the device cannot write words."""
 
     def __init__(self, handle: Any) -> None:
         self._handle = handle
@@ -151,7 +155,7 @@ class EventCompletion:
             return self._passed
 
     def release(self, last: int) -> None:
-        """Nothing is recorded any more."""
+        """Destroy the spare events, when no further signal is written."""
         self.completed()
         while self._spare:
             (result,) = cu.cuEventDestroy(self._spare.pop())

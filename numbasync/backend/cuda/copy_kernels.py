@@ -1,4 +1,4 @@
-"""Copies that a memcpy cannot do: between layouts, and from one element type to another."""
+"""Copies that a memcpy cannot make: between layouts, and between element types."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ THREADS = 256
 
 
 class CopyCompilation:
-    """A copy that has to be compiled before it can be enqueued."""
+    """The prerequisite of a copy whose kernel is not compiled yet."""
 
     def __init__(self, copiers: Copiers, dst: ArrayKey, src: ArrayKey) -> None:
         self._copiers = copiers
@@ -29,7 +29,7 @@ class CopyCompilation:
 
 
 class Copiers:
-    """Compiled element-by-element copies of one GPU, by the keys of both arrays."""
+    """The compiled element-by-element copies of one GPU, by the keys of both arrays."""
 
     def __init__(self, device: Gpu) -> None:
         self._device = device
@@ -37,7 +37,7 @@ class Copiers:
         self._lock = threading.Lock()
 
     def needs(self, dst: ArrayKey, src: ArrayKey) -> CopyCompilation | None:
-        """What must be compiled first; None for a plain memcpy, or if it is there."""
+        """The compilation that the copy needs; None for a memcpy, or a kernel already compiled."""
         if dst.dtype == src.dtype and dst.order == src.order == "C":
             return None
         if (_general(dst), _general(src)) in self._compiled:
@@ -45,37 +45,37 @@ class Copiers:
         return CopyCompilation(self, dst, src)
 
     def compile(self, dst: ArrayKey, src: ArrayKey) -> CudaExecutable:
-        """The compiled copy; compiled now if it is new."""
+        """The compiled copy kernel; compiled now if it is new."""
         keys = _general(dst), _general(src)
         with self._lock:
-            found = self._compiled.get(keys)
-            if found is None:
-                found = self._device.compile(cuda.jit(_source(*keys)), keys)
-                self._compiled[keys] = found
-            return found
+            kernel = self._compiled.get(keys)
+            if kernel is None:
+                kernel = self._device.compile(cuda.jit(_source(*keys)), keys)
+                self._compiled[keys] = kernel
+            return kernel
 
 
 def _general(key: ArrayKey) -> ArrayKey:
-    """One kernel serves all layouts but the contiguous one."""
+    """The key with order "A" unless it is "C": one kernel serves all non-contiguous layouts."""
     return key if key.order == "C" else key._replace(order="A")
 
 
 def _source(dst: ArrayKey, src: ArrayKey) -> Any:
-    """A kernel for these ranks and kinds: one thread an element, the last axis fastest."""
+    """A kernel for these ranks and dtypes: one thread per element, the last axis fastest."""
     ndim = dst.ndim
-    places = [f"k{axis}" for axis in range(ndim)]
+    indices = [f"k{axis}" for axis in range(ndim)]
     lines = ["def copy(dst, src):", "    i = cuda.grid(1)", "    if i < dst.size:"]
     for axis in reversed(range(ndim)):
         lines.append(f"        k{axis} = i % dst.shape[{axis}]")
         lines.append(f"        i = i // dst.shape[{axis}]")
-    at = ", ".join(places) if places else "()"
-    value = f"src[{at}]"
-    to, of = np.dtype(dst.dtype).kind, np.dtype(src.dtype).kind
-    if to == "b":
+    subscript = ", ".join(indices) if indices else "()"
+    value = f"src[{subscript}]"
+    dst_kind, src_kind = np.dtype(dst.dtype).kind, np.dtype(src.dtype).kind
+    if dst_kind == "b":
         value = f"{value} != 0"
-    elif of == "c" and to != "c":
+    elif src_kind == "c" and dst_kind != "c":
         value = f"{value}.real"
-    lines.append(f"        dst[{at}] = {value}")
+    lines.append(f"        dst[{subscript}] = {value}")
     names: dict[str, Any] = {"cuda": cuda}
     exec("\n".join(lines), names)  # noqa: S102 - built from ranks and kinds alone
     return names["copy"]

@@ -1,8 +1,8 @@
-"""Exceptions of `debug=True` kernels, read behind the kernel instead of waited for.
+"""Exceptions of `debug=True` kernels, copied behind the kernel without waiting for it.
 
-Such a kernel keeps the code of its first exception, and the thread and block that raised it,
-in variables of its module. They are cleared before the launch and copied behind it, on its
-own stream; who settles the submission looks at the copy.
+A debug kernel stores the code of its first exception, and the thread and block that raised it,
+in variables of its module. The variables are cleared before the launch and copied after it, on
+the same stream. The copy is examined when the submission is retired.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PLACES = ("ctaidx", "ctaidy", "ctaidz", "tidx", "tidy", "tidz")
 
 
 class ExceptionReport:
-    """One debug kernel's variables, and how they become an exception."""
+    """One debug kernel's exception variables, and their conversion to an exception."""
 
     def __init__(self, device: Gpu, compiled: Any, function: Any, name: str) -> None:
         self._device = device
@@ -36,25 +36,25 @@ class ExceptionReport:
             function.module.get_global_symbol(f"{function.name}__{name}__")[0].device_pointer
             for name in ("errcode", *_PLACES)
         ]
-        # The variables are one set for all streams: launches on two streams take turns.
+        # All streams share one set of variables, so launches on two streams run in turn.
         self._lock = threading.Lock()
         self._last: tuple[Handled, Any] | None = None
 
     def around(self, stream: Handled, launch: Callable[[], None]) -> Found:
-        """Launch between clearing the variables and copying them; what reads the copy."""
-        found = Found(self, self._copy())
+        """Clear the variables, launch, and copy the variables. Returns the reader of the copy."""
+        report = Found(self, self._copy())
         with self._lock:
             if stream.captures:
-                # In a graph it is in no order with launches outside of it.
-                self._enqueue(stream, launch, found.numbers)
-                return found
+                # A launch in a graph has no order with launches outside of the graph.
+                self._enqueue(stream, launch, report.numbers)
+                return report
             if self._last is not None and self._last[0] is not stream:
                 stream.wait(self._last[1])
-            self._enqueue(stream, launch, found.numbers)
+            self._enqueue(stream, launch, report.numbers)
             event = self._device.new_event(timing=False)
             stream.record(event)
             self._last = stream, event
-        return found
+        return report
 
     def _copy(self) -> Numbers:
         nbytes = 4 * len(self._addresses)
@@ -71,33 +71,33 @@ class ExceptionReport:
                 fail(result, "cuMemcpyDtoHAsync")
 
     def copied(self, numbers: Numbers, stream: Handled) -> Found:
-        """The same of a replay, whose numbers the next replay overwrites."""
-        found = Found(self, self._copy())
+        """A copy of a replay's numbers, which the next replay overwrites."""
+        report = Found(self, self._copy())
         (result,) = cu.cuMemcpyAsync(
-            found.numbers.ctypes.data, numbers.ctypes.data, numbers.nbytes, stream.handle
+            report.numbers.ctypes.data, numbers.ctypes.data, numbers.nbytes, stream.handle
         )
         if result:
             fail(result, "cuMemcpyAsync")
-        return found
+        return report
 
     def exception(self, found: Numbers) -> BaseException | None:
-        """What the kernel raised, if it did."""
-        code, *at = (int(v) for v in found)
+        """The exception that the kernel raised, or None."""
+        code, *position = (int(v) for v in found)
         if code == 0:
             return None
-        kind, args, place = self._compiled.call_helper.get_exception(code)
+        cls, args, place = self._compiled.call_helper.get_exception(code)
         where = "" if place is None else f" ({place[1]}:{place[2]})"
-        said = f"{kind.__name__}: {args[0]}" if args else kind.__name__
+        description = f"{cls.__name__}: {args[0]}" if args else cls.__name__
         error = KernelError(
-            f"kernel {self._name}, block ({at[0]}, {at[1]}, {at[2]}), "
-            f"thread ({at[3]}, {at[4]}, {at[5]}): {said}{where}"
+            f"kernel {self._name}, block ({position[0]}, {position[1]}, {position[2]}), "
+            f"thread ({position[3]}, {position[4]}, {position[5]}): {description}{where}"
         )
-        error.__cause__ = kind(*args) if args else kind()
+        error.__cause__ = cls(*args) if args else cls()
         return error
 
 
 class Found:
-    """Where the variables are copied to behind one launch."""
+    """The copy of the variables that is made behind one launch."""
 
     def __init__(self, report: ExceptionReport, numbers: Numbers) -> None:
         self.numbers = numbers
@@ -107,5 +107,5 @@ class Found:
         return self._report.exception(self.numbers)
 
     def again(self, stream: Handled) -> Found:
-        """Of a launch in a graph that has just been replayed on `stream`: of that replay alone."""
+        """The reader for one replay, just enqueued on `stream`, of a launch in a graph."""
         return self._report.copied(self.numbers, stream)

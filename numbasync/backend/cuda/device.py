@@ -64,11 +64,11 @@ def _limits(p: Any) -> Limits:
 
 
 class CudaDevice:
-    """A GPU, by its primary context, which Numba and most libraries use too."""
+    """A GPU, through its primary context, which Numba and most libraries use too."""
 
     kind = "cuda"
-    # An awaited kernel that takes longer than this is waited for asleep. Waking a sleeping
-    # loop costs about 25 us; looking until then costs the processor.
+    # The event loop polls for an awaited kernel for this long, and then sleeps. To wake a
+    # sleeping loop costs about 25 us; polling costs processor time.
     spin_seconds = 200e-6
 
     def __init__(self, ordinal: int) -> None:
@@ -103,24 +103,24 @@ class CudaDevice:
 
     @property
     def completion(self) -> CompletionPath:
-        """Words or events; NUMBASYNC_COMPLETION=word|event decides, else what works."""
+        """Words or events: NUMBASYNC_COMPLETION=word|event decides; unset, words if they work."""
         with self._lock:
             if self._completion is None:
                 self._completion = self._choose_completion()
             return self._completion
 
     def _choose_completion(self) -> CompletionPath:
-        wish = os.environ.get("NUMBASYNC_COMPLETION", "auto").strip().lower() or "auto"
-        if wish not in ("auto", "word", "event"):
-            raise CallerError(f"NUMBASYNC_COMPLETION={wish!r}: write auto, word or event.")
-        if wish == "event":
+        requested = os.environ.get("NUMBASYNC_COMPLETION", "auto").strip().lower() or "auto"
+        if requested not in ("auto", "word", "event"):
+            raise CallerError(f"NUMBASYNC_COMPLETION={requested!r}: write auto, word or event.")
+        if requested == "event":
             return CompletionPath("event", "NUMBASYNC_COMPLETION=event asks for it")
         enter(self)
         stream = self.core.create_stream()
         word = self.words.take()
         (result,) = cu.cuStreamWriteValue32(stream.handle, word.device_address, 1, 0)
         if result:
-            if wish == "word":
+            if requested == "word":
                 fail(result, "cuStreamWriteValue32")
             return CompletionPath("event", f"cuStreamWriteValue32 says {name_of(result)}")
         stream.sync()
@@ -129,24 +129,24 @@ class CudaDevice:
         return CompletionPath("word", "cuStreamWriteValue32 works on this device")
 
     def marks(self, handle: Any) -> CounterCompletion | EventCompletion:
-        """How a stream of this device tells what it has passed."""
+        """The object by which a stream of this device signals the points that it has passed."""
         if self.completion.name == "word":
             return CounterCompletion(handle, self.words.take())
         return EventCompletion(handle)
 
-    # --- what it makes ---
+    # --- factories ---
 
     @cached_property
     def idle_stream(self) -> Any:
-        """A stream on which nothing ever runs, for returning memory."""
+        """A stream that never runs work, for freeing memory."""
         enter(self)
         self._idle = self.core.create_stream()
         return self._idle.handle
 
     @cached_property
     def stream_behind_default(self) -> Any:
-        """A stream that waits for the legacy default stream, for returning memory that another
-        library has used. That stream itself would need a current context.
+        """A stream that waits for the legacy default stream, for freeing memory that another
+        library has used. The legacy default stream itself would need a current context.
         """
         enter(self)
         self._behind = self.core.create_stream(options=StreamOptions(nonblocking=False))
@@ -171,7 +171,7 @@ class CudaDevice:
         return ForeignCudaEvent(self, number)
 
     def new_pool(self) -> CudaPool:
-        _ = self.idle_stream, self.stream_behind_default  # made now, so that no finaliser has to
+        _ = self.idle_stream, self.stream_behind_default  # created now, not by a finaliser
         return CudaPool(self)
 
     def host_buffer(self, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
@@ -184,21 +184,21 @@ class CudaDevice:
     def host_arrays(
         self, shape: tuple[int, ...], dtype: np.dtype[Any]
     ) -> Callable[[Any], tuple[CudaArray, np.ndarray[Any, Any]]]:
-        count, known = (
+        count, known_arrays = (
             math.prod(shape),
             Memo[int, tuple[CudaArray, np.ndarray[Any, Any]]](MOST_KNOWN),
         )
 
         def arrays(block: Any) -> tuple[CudaArray, np.ndarray[Any, Any]]:
             address = ctypes.addressof(block)
-            found = known.get(address)
-            if found is None:  # blocks come again: their slabs stay
+            pair = known_arrays.get(address)
+            if pair is None:  # addresses recur, since the slabs of blocks are never freed
                 nbytes = count * dtype.itemsize
-                place: Any = (ctypes.c_char * nbytes).from_address(address)
-                view = np.ndarray(shape, dtype, place)
+                buffer: Any = (ctypes.c_char * nbytes).from_address(address)
+                view = np.ndarray(shape, dtype, buffer)
                 handle = CudaArray(address, (count,), (dtype.itemsize,), dtype)
-                found = known[address] = handle, view
-            return found
+                pair = known_arrays[address] = handle, view
+            return pair
 
         return arrays
 
@@ -213,8 +213,8 @@ class CudaDevice:
         strides: tuple[int, ...],
         dtype: np.dtype[Any],
     ) -> CudaArray:
-        kind = HostArray if type(memory) is HostMemory else CudaArray
-        return kind(memory.address + offset, shape, strides, dtype)
+        cls = HostArray if type(memory) is HostMemory else CudaArray
+        return cls(memory.address + offset, shape, strides, dtype)
 
     def foreign(self, obj: object) -> CudaForeign | None:
         return array_exchange.find(self, obj)
@@ -223,8 +223,8 @@ class CudaDevice:
         return CudaExport(self, array, memory, keep)
 
     def scalar_key(self, value: object) -> Hashable:
-        found: Hashable = kernels.scalar_type(value)
-        return found
+        key: Hashable = kernels.scalar_type(value)
+        return key
 
     def compile(self, dispatcher: Any, keys: tuple[Hashable, ...]) -> CudaExecutable:
         return kernels.compile_kernel(self, dispatcher, keys)
@@ -245,8 +245,8 @@ class CudaDevice:
             fail(result, "cuCtxSynchronize")
 
     def quiesce(self) -> None:
-        # The driver does not say that a stream waits for a gate. What has not moved for a
-        # while is taken to wait; used by tests only.
+        # The driver does not report that a stream waits for a gate. A stream that has not
+        # advanced for QUIET_SECONDS is assumed to wait. Used by tests only.
         before: list[tuple[int, bool]] = []
         since = time.monotonic()
         while time.monotonic() - since < QUIET_SECONDS:
@@ -257,11 +257,11 @@ class CudaDevice:
                 return
 
     def seeded(self, seed: int) -> AbstractContextManager[object]:
-        """Nothing: a GPU decides itself."""
+        """No effect: a GPU schedules its streams itself."""
         return nullcontext()
 
     def checked(self, checks: Checks) -> AbstractContextManager[object]:
-        """Nothing: compute-sanitizer does it there."""
+        """No effect: compute-sanitizer checks kernels on GPUs."""
         return nullcontext()
 
     def can_access(self, other: Any) -> bool:

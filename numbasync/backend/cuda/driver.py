@@ -1,4 +1,4 @@
-"""Driver calls: results into exceptions, and the context that a thread must have."""
+"""Driver calls: results as exceptions, and the current context of each thread."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ def error_of(result: Any, call: str) -> Exception:
     """The exception for a result that is not success."""
     name = name_of(result)
     error, text = cu.cuGetErrorString(result)
-    said = "" if error or text is None else text.decode()
+    detail = "" if error or text is None else text.decode()
     if name in STICKY:
         remedy = REMEDIES.get(name)
-        more = "" if remedy is None else f"\nCause: {remedy.cause}\nRemedy: {remedy.remedy}"
+        advice = "" if remedy is None else f"\nCause: {remedy.cause}\nRemedy: {remedy.remedy}"
         return DeviceLostError(
-            f"a fault has broken the CUDA context: {name} ({said}), reported by {call}.{more}\n"
+            f"a fault has broken the CUDA context: {name} ({detail}), reported by {call}.{advice}\n"
             "Every later operation on this device fails; restart the process."
         )
     if name == "CUDA_ERROR_OUT_OF_MEMORY":
         return OutOfDeviceMemoryError(f"{call}: the device is out of memory.")
-    return DriverError(call, int(result), name, said)
+    return DriverError(call, int(result), name, detail)
 
 
 def fail(result: Any, call: str) -> NoReturn:
@@ -58,21 +58,21 @@ def driver_version() -> str:
             return str(nvml.system_get_driver_version())
         finally:
             nvml.shutdown()
-    except Exception:  # NVML is not there, or does not answer: nothing depends on it
+    except Exception:  # NVML is missing or fails: no code depends on it
         return "unknown"
 
 
 def toolchain() -> dict[str, str]:
-    """Where the compiler's libraries are, or what installs them."""
+    """The paths of the compiler's libraries, or the commands that install them."""
     from cuda import pathfinder
 
-    found = {}
+    paths = {}
     for library in ("nvvm", "nvrtc", "nvJitLink"):
         try:
-            found[library] = str(pathfinder.load_nvidia_dynamic_lib(library).abs_path)
-        except Exception:  # the finder's own class, for whatever reason it has
-            found[library] = "MISSING: pip install 'numbasync[cuda]'"
-    return found
+            paths[library] = str(pathfinder.load_nvidia_dynamic_lib(library).abs_path)
+        except Exception:  # the finder raises classes of its own
+            paths[library] = "MISSING: pip install 'numbasync[cuda]'"
+    return paths
 
 
 class _Thread(threading.local):
@@ -87,15 +87,15 @@ _forked = False
 def _after_fork() -> None:
     global _forked
     _forked = True
-    _thread.ordinal = -1  # so that `enter` looks
+    _thread.ordinal = -1  # so that `enter` checks `_forked`
 
 
 def enter(device: Any) -> None:
     """Make the device's primary context current on this thread, if it is not.
 
-    It stays current afterwards, as it does in Numba, CuPy and PyTorch. A program that
-    switches the current device of a thread through another library between two
-    submissions of numbasync must switch it back.
+    The context stays current afterwards, as in Numba, CuPy and PyTorch. A program that switches
+    the current device of a thread through another library between two submissions of numbasync
+    must switch it back.
     """
     if _thread.ordinal != device.ordinal:
         if _forked:

@@ -1,4 +1,6 @@
-"""The functions of `native`, for Numba's compiler. Imported when the driver's library is loaded."""
+"""The functions of `fast_calls.Calls`, compiled by Numba on import. The driver's library must be
+loaded before.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ _write_value = types.ExternalFunction(
 _query = types.ExternalFunction("cuStreamQuery", types.int32(_address))
 NOT_READY = 600  # CUDA_ERROR_NOT_READY
 _synchronize = types.ExternalFunction("cuStreamSynchronize", types.int32(_address))
-# Patterns of 8 and 16 bits are passed as 32: who calls extends them.
+# Patterns of 8 and 16 bits are passed as 32 bits: the caller extends them.
 _memset = types.int32(_address, _number, types.uintp, _address)
 _fill_8 = types.ExternalFunction("cuMemsetD8Async", _memset)
 _fill_16 = types.ExternalFunction("cuMemsetD16Async", _memset)
@@ -37,7 +39,7 @@ _intrinsic: Any = intrinsic
 
 @_intrinsic
 def _word(typing: Any, address: Any, index: Any) -> Any:
-    """The 64-bit number at `address`, `index` numbers on."""
+    """The 64-bit number at position `index` of the array at `address`."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         pointer = builder.inttoptr(args[0], cgutils.intp_t.as_pointer())
@@ -64,18 +66,18 @@ def query(stream: Any) -> Any:
     return _query(stream)
 
 
-# A question takes 0.4 to 1.5 us; a small kernel is done 5 to 10 us after its launch.
+# One query takes 0.4 to 1.5 us; a small kernel is done 5 to 10 us after its launch.
 LOOKS = 16
 
 
 @njit(types.int32(_address), nogil=True, cache=True)
 def spin_poll(stream: Any) -> Any:
-    found = _query(stream)
+    status = _query(stream)
     for _ in range(LOOKS):
-        if found != NOT_READY:
+        if status != NOT_READY:
             break
-        found = _query(stream)
-    return found
+        status = _query(stream)
+    return status
 
 
 @njit(types.int32(_address), nogil=True, cache=True)

@@ -1,4 +1,4 @@
-"""What the driver fills memory with: the shortest number that, repeated, makes an element."""
+"""Fill patterns of the driver: the shortest number whose repetition makes an element."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import numpy as np
 
 from numbasync.memo import Memo
 
-MOST = 64  # that are known again; a program has few constants
+MOST = 64  # cached patterns; a program has few constants
 
-_known = Memo[bytes, tuple[int, int]](MOST)
+_patterns = Memo[bytes, tuple[int, int]](MOST)
 
 
 def pattern(value: np.generic) -> tuple[int, int]:
-    """How many bytes are repeated, and the first four of them at most, as a number. The driver's
-    own patterns have 1, 2 or 4 bytes.
+    """The length of the repeated pattern in bytes, and its first four bytes at most, as a number.
+    The driver's own patterns have 1, 2 or 4 bytes.
     """
     data = value.tobytes()
-    found = _known.get(data)
-    if found is None:
+    unit_and_number = _patterns.get(data)
+    if unit_and_number is None:
         unit = next(n for n in (1, 2, 4, len(data)) if data == data[:n] * (len(data) // n))
-        found = unit, int.from_bytes(data[: min(unit, 4)], "little")
-        _known[data] = found
-    return found
+        unit_and_number = unit, int.from_bytes(data[: min(unit, 4)], "little")
+        _patterns[data] = unit_and_number
+    return unit_and_number

@@ -1,6 +1,7 @@
-"""What the parts of the CUDA device see of the device, of its streams and of its events.
+"""The interfaces of the CUDA device, its streams and its graphs, for the parts of the device.
 
-`CudaDevice` makes all of them and hands itself to each; these protocols say what each may use.
+`CudaDevice` creates all parts and passes itself to each; these protocols list what a part may
+use.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from numbasync.backend.cuda.completion_words import (
 
 
 class Gpu(Protocol):
-    """A GPU: its number, cuda.core's object of it, and what its parts share.
+    """A GPU: its number, its cuda.core object, and the objects that its parts share.
 
     Attributes:
-        ordinal: the driver's number of it.
-        core: `cuda.core.Device`.
-        words: completion words in pinned host memory.
+        ordinal: the driver's number of the GPU.
+        core: a `cuda.core.Device`.
+        words: completion counters in pinned host memory.
     """
 
     ordinal: int
@@ -61,12 +62,12 @@ class Gpu(Protocol):
 
 
 class Handled(Protocol):
-    """A stream, as what is enqueued on it sees it.
+    """A stream, as the code that enqueues work on it sees it.
 
     Attributes:
-        handle: the driver's own.
-        native: of cuda.core.
-        captures: graphs are captured on it.
+        handle: the driver's handle.
+        native: the cuda.core stream.
+        captures: graphs are captured on the stream.
     """
 
     handle: Any
@@ -82,8 +83,8 @@ class Replayed(Protocol):
     """A graph, as a stream that launches it sees it.
 
     Attributes:
-        checks: of its kernels with `debug=True`, what is looked at behind each launch.
-        number: of the executable graph, for compiled calls.
+        checks: the exception readers of its `debug=True` kernels, examined behind each launch.
+        number: the handle of the executable graph, for compiled calls.
     """
 
     @property

@@ -1,8 +1,8 @@
 """CUDA graphs, captured from commands.
 
-The commands are enqueued on a stream that nobody else has, while it is being captured. So
-whatever the queue can do, a graph can hold, and nothing that others do gets into it: other
-threads use other streams. What a command starts after is told to the driver before it, so that
+The commands are enqueued on a private stream while the stream is being captured. A graph can
+therefore hold all operations of a queue, and no work of other threads, which use other streams.
+The dependencies of a command are set in the driver before the command is captured, so that
 branches need no streams and events of their own.
 """
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from numbasync.backend.cuda.debug_exceptions import Found
     from numbasync.backend.cuda.gpu import Gpu
 
-# CUDA 12 has them beside older forms, which know no data of edges.
+# CUDA 12 has these functions beside older forms without edge data.
 _capture_info: Any = getattr(cu, "cuStreamGetCaptureInfo_v3", cu.cuStreamGetCaptureInfo)
 _set_dependencies: Any = getattr(
     cu, "cuStreamUpdateCaptureDependencies_v2", cu.cuStreamUpdateCaptureDependencies
@@ -35,7 +35,7 @@ _TYPES = {
 
 
 class _Captured(NamedTuple):
-    """A graph that was captured: of each command the node that it ended with."""
+    """A captured graph, with the last nodes of each command."""
 
     handle: Any
     ends: list[list[Any]]
@@ -46,7 +46,7 @@ class _Captured(NamedTuple):
 
 
 class _Capturing(CudaQueue):
-    """A queue on a stream that is being captured. What it is asked to do is not done now."""
+    """A queue on a stream that is being captured: its work is recorded, not run."""
 
     __slots__ = ()
     counted = 0
@@ -93,7 +93,7 @@ class CudaGraph:
         return Counter(_type_of(node) for node in nodes)
 
     def launch(self, handle: Any) -> None:
-        """Replay it on a stream."""
+        """Replay the graph on the stream with this handle."""
         (result,) = cu.cuGraphLaunch(self._exec, handle)
         if result:
             fail(result, "cuGraphLaunch")
@@ -106,18 +106,18 @@ class CudaGraph:
             raise GraphUpdateError(
                 f"{old.name} is more than a kernel in the graph: it was compiled with debug=True."
             )
-        # A graph of the new command alone has its parameters as the driver wants them.
-        one = _capture(self._device, [Command(command.call, command.operands, command.name)])
+        # A graph of the new command alone gives its parameters in the driver's form.
+        single = _capture(self._device, [Command(command.call, command.operands, command.name)])
         try:
-            ends = one.ends[0]
-            if len(ends) != 1 or _type_of(ends[0]) != "kernel" or one.checks:
+            ends = single.ends[0]
+            if len(ends) != 1 or _type_of(ends[0]) != "kernel" or single.checks:
                 raise GraphUpdateError(f"{command.name} is more than a kernel in a graph.")
             result, parameters = cu.cuGraphKernelNodeGetParams(ends[0])
             if result:
                 fail(result, "cuGraphKernelNodeGetParams")
             (result,) = cu.cuGraphExecKernelNodeSetParams(self._exec, node, parameters)
         finally:
-            one.destroy()
+            single.destroy()
         if result:
             raise GraphUpdateError(
                 f"the driver does not change {old.name} to {command.name} in a graph."
@@ -128,11 +128,11 @@ class CudaGraph:
 
     def replace(self, commands: Sequence[Command]) -> None:
         enter(self._device)
-        new = _capture(self._device, commands)
-        # The nodes that it was made of still name those of the executable graph.
-        result, info = cu.cuGraphExecUpdate(self._exec, new.handle)
-        checks = new.checks
-        new.destroy()
+        captured = _capture(self._device, commands)
+        # The nodes of the original capture still identify those of the executable graph.
+        result, info = cu.cuGraphExecUpdate(self._exec, captured.handle)
+        checks = captured.checks
+        captured.destroy()
         if result:
             raise GraphUpdateError(
                 f"the driver cannot replace the graph's commands by the new ones: "
@@ -152,7 +152,7 @@ class CudaGraph:
 
 
 class CaptureStreams:
-    """Streams for capturing, and for what must not wait for anything."""
+    """Streams for capturing, and for work that must not wait for other work."""
 
     def __init__(self, device: Gpu) -> None:
         self._device = device
@@ -171,28 +171,28 @@ class CaptureStreams:
 
 
 def _capture(device: Gpu, commands: Sequence[Command]) -> _Captured:
-    """The graph of these commands. What is begun is always ended.
+    """The graph of these commands. A capture that has begun is always ended.
 
     Raises:
-        What enqueuing a command raised; else what the driver says of the whole.
+        The error of enqueueing a command; else the driver's error for the whole capture.
     """
     stream = device.capture_streams.take()
     queue = _Capturing(stream)
-    # Relaxed: what this thread and others do meanwhile is not restricted.
+    # Relaxed: other driver calls of this thread and of others are not restricted meanwhile.
     mode = cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
     (result,) = cu.cuStreamBeginCapture(stream.handle, mode)
     if result:
         fail(result, "cuStreamBeginCapture")
     ends: list[list[Any]] = []
     try:
-        at: list[Any] = []
+        current: list[Any] = []
         for command in commands:
-            before = [node for i in command.after for node in ends[i]]
-            if [int(n) for n in before] != [int(n) for n in at]:
-                _start_after(stream, before)
+            dependencies = [node for i in command.after for node in ends[i]]
+            if [int(n) for n in dependencies] != [int(n) for n in current]:
+                _start_after(stream, dependencies)
             command.enqueue(queue)
-            at = _latest(stream)
-            ends.append(at)
+            current = _latest(stream)
+            ends.append(current)
     except BaseException as error:
         result, graph = cu.cuStreamEndCapture(stream.handle)
         if result:
@@ -215,7 +215,7 @@ def _start_after(stream: CudaStream, nodes: list[Any]) -> None:
 
 
 def _latest(stream: CudaStream) -> list[Any]:
-    """The nodes that whatever is captured next would start after."""
+    """The nodes after which the next captured work would start."""
     result, _, _, _, nodes, *_ = _capture_info(stream.handle)
     if result:
         fail(result, "cuStreamGetCaptureInfo")
@@ -223,13 +223,13 @@ def _latest(stream: CudaStream) -> list[Any]:
 
 
 def _destroy(graph: Any) -> None:
-    """Give a graph back that nobody needs, whatever the driver says of it."""
+    """Destroy an unused graph, ignoring errors of the driver."""
     with contextlib.suppress(Exception):
         cu.cuGraphDestroy(graph)
 
 
 def _type_of(node: Any) -> str:
-    result, kind = cu.cuGraphNodeGetType(node)
+    result, node_type = cu.cuGraphNodeGetType(node)
     if result:
         fail(result, "cuGraphNodeGetType")
-    return _TYPES.get(int(kind), str(kind))
+    return _TYPES.get(int(node_type), str(node_type))

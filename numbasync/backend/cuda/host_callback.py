@@ -1,9 +1,9 @@
 """A native host function that wakes an event loop: no Python runs in a driver callback.
 
-A Python callback would need the interpreter lock while the driver holds its own, and the
-thread with the interpreter lock may be waiting for the driver's. So would a compiled one that
-is handed over by `cuda.bindings`, which wraps each in a function of its own that takes the
-interpreter lock. So the driver is called directly here.
+A Python callback would need the interpreter lock while the driver holds its own lock, and the
+thread with the interpreter lock may be waiting for the driver's. So would a compiled callback
+passed through `cuda.bindings`, which wraps each in a function that takes the interpreter lock.
+Therefore this module calls the driver directly.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _begun = False
 
 
 def host_function() -> int:
-    """The address of the compiled function, or 0 while it is being compiled on another thread.
+    """The address of the compiled function, or 0 while another thread compiles it.
 
-    Its argument is the address of a word that holds an eventfd's number and one. It sets the
-    word to 0, and adds one to the eventfd. It does not run behind a fault: the driver calls no
-    host function of a broken context.
+    The function's argument is the address of a word that holds an eventfd's number plus one. The
+    function sets the word to 0, and adds one to the eventfd. It does not run behind a fault: the
+    driver calls no host function of a broken context.
     """
     global _begun
     if not _function:
@@ -36,8 +36,8 @@ def host_function() -> int:
 
 
 def launch(stream: Any, word: int) -> bool:
-    """Have the function called with `word` behind what `stream` holds. False if it will not be:
-    it is not there yet, or the driver refuses.
+    """Enqueue a call of the function with `word` behind the work of `stream`. False if there is no
+    call: the function is not compiled yet, or the driver refuses.
     """
     function = host_function()
     return bool(function) and not _launcher()(int(stream), function, word)
@@ -54,7 +54,7 @@ def _compile() -> None:
     @cfunc(types.void(types.CPointer(types.uint32)))
     def ring(word: Any) -> None:
         descriptor = word[0] - 1
-        word[0] = 0  # before it rings: who is woken looks, and may give the word away
+        word[0] = 0  # before the write: the woken thread polls, and may reuse the word
         write(descriptor, 1)
 
     _keep.append(ring)
@@ -65,11 +65,11 @@ _launch: Callable[..., int] | None = None
 
 
 def _launcher() -> Callable[..., int]:
-    """The driver's own `cuLaunchHostFunc`. Calling it gives the interpreter away."""
+    """The driver's own `cuLaunchHostFunc`. The call releases the interpreter lock."""
     global _launch
     if _launch is None:
-        found = ctypes.CDLL("libcuda.so.1").cuLaunchHostFunc
-        found.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
-        found.restype = ctypes.c_int
-        _launch = found
+        function = ctypes.CDLL("libcuda.so.1").cuLaunchHostFunc
+        function.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+        function.restype = ctypes.c_int
+        _launch = function
     return _launch

@@ -1,9 +1,9 @@
 """Numba kernels on a GPU: typing, compiling, and the packed argument buffer.
 
 Numba passes every array as separate parameters: two unused pointers, element count, element
-size, address, extents, strides. That is its private convention, and this is the only place
-that knows it. Each compiled kernel's real parameters are compared with it, offset by offset;
-a kernel that does not fit, or has arguments of other kinds, is launched by Numba itself.
+size, address, extents, strides. That is a private convention of Numba, and only this module
+knows it. Each compiled kernel's real parameters are compared with the convention, offset by
+offset; a kernel that does not fit, or has arguments of other types, is launched by Numba itself.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _SCALARS: dict[type, Any] = {
 
 
 class CudaArray:
-    """An array of one GPU: its address and Numba's parameters for it, also as bytes."""
+    """An array of one GPU: its address, and Numba's parameters for it, as numbers and bytes."""
 
     packed: bytes
 
@@ -65,7 +65,7 @@ class CudaArray:
         self.fields = (0, 0, size, dtype.itemsize, address, *shape, *strides)
 
     def __getattr__(self, name: str) -> Any:
-        # Of most launches; of what is only copied, never.
+        # `packed` is computed on first use: most launches need it, arrays only copied never do.
         if name != "packed":
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         self.packed = struct.pack(array_format(len(self.shape)), *self.fields)
@@ -73,7 +73,7 @@ class CudaArray:
 
     @property
     def pointer(self) -> Any:
-        """Its address, as `cuda.bindings` takes it."""
+        """The address, as `cuda.bindings` takes it."""
         return cu.CUdeviceptr(self.address)
 
     def key(self) -> ArrayKey:
@@ -90,16 +90,16 @@ class CudaArray:
 
     @property
     def rows(self) -> Rows:
-        """As rows that the driver can copy; of no height if it has no such form."""
+        """The array as rows that the driver can copy; of height 0 if it has no such form."""
         if self._rows is None:
-            found = rows(self.shape, self.strides, self.dtype.itemsize)
-            if found is not None and found.height > 1 and found.width < NARROWEST:
-                found = None
-            self._rows = found or NO_ROWS
+            pitched = rows(self.shape, self.strides, self.dtype.itemsize)
+            if pitched is not None and pitched.height > 1 and pitched.width < NARROWEST:
+                pitched = None
+            self._rows = pitched or NO_ROWS
         return self._rows
 
     def cuda_array_interface(self, stream: int | None, readonly: bool = False) -> dict[str, Any]:
-        """Version 3; `stream` is the one whose work a reader must be ordered behind."""
+        """Version 3. A reader must be ordered behind the work of `stream`."""
         return {
             "version": 3, "shape": self.shape, "strides": self.strides,
             "typestr": self.dtype.str, "data": (self.address if self.nbytes else 0, readonly),
@@ -108,8 +108,8 @@ class CudaArray:
 
 
 class HostArray(CudaArray):
-    """One in page-locked memory of the host. Kernels reach it, and copies within the device, which
-    have their other end there; the driver's copies from and to the host would wait for the device.
+    """An array in page-locked host memory. Kernels access it, and so do copies whose other end is
+    on the device; the driver's copies between two places of the host would wait for the device.
     """
 
     __slots__ = ()
@@ -120,7 +120,7 @@ class HostArray(CudaArray):
 
 
 def array_format(ndim: int) -> str:
-    """Numba's parameters of an array, in the notation of `struct`."""
+    """Numba's parameters for an array of rank `ndim`, as a `struct` format."""
     return "QQqqQ" + "qq" * ndim
 
 
@@ -139,24 +139,24 @@ def _for_numba(argument: Any) -> Any:
 
 def scalar_type(value: object) -> Any:
     """Numba's type of a host value."""
-    kind = type(value)
-    if kind is int:
+    cls = type(value)
+    if cls is int:
         return types.int64 if -(2**63) <= value < 2**63 else types.uint64  # type: ignore[operator]
-    found = _SCALARS.get(kind)
-    if found is not None:
-        return found
+    numba_type = _SCALARS.get(cls)
+    if numba_type is not None:
+        return numba_type
     from numba.cuda.typing.typeof import Purpose, typeof
 
     try:
         return typeof(value, Purpose.argument)
     except Exception as error:
         raise DTypeError(
-            f"a kernel cannot take a {kind.__name__} ({value!r:.60}): {error}"
+            f"a kernel cannot take a {cls.__name__} ({value!r:.60}): {error}"
         ) from error
 
 
 def compile_kernel(device: Gpu, dispatcher: Any, keys: tuple[Hashable, ...]) -> CudaExecutable:
-    """The kernel for these arguments, loaded on the device."""
+    """The kernel compiled for arguments with these keys, and loaded on the device."""
     enter(device)
     actual = tuple(_type_of(k) for k in keys)
     name = dispatcher.py_func.__name__
@@ -174,21 +174,21 @@ def compile_kernel(device: Gpu, dispatcher: Any, keys: tuple[Hashable, ...]) -> 
 
 
 def _loaded(dispatcher: Any, actual: tuple[Any, ...]) -> int:
-    """How often Numba has found this variant in the kernel's disk cache (`cache=True`)."""
-    found: int = dispatcher.stats.cache_hits[actual]
-    return found
+    """How often Numba has loaded this variant from the kernel's disk cache (`cache=True`)."""
+    hits: int = dispatcher.stats.cache_hits[actual]
+    return hits
 
 
 def _type_of(key: Hashable) -> Any:
     if isinstance(key, ArrayKey):
         return types.Array(from_dtype(np.dtype(key.dtype)), key.ndim, key.order)
-    if isinstance(key, tuple):  # with arrays in it
+    if isinstance(key, tuple):  # the key of a tuple that holds arrays
         return types.BaseTuple.from_types([_type_of(k) for k in key])
     return key
 
 
 def _overload(dispatcher: Any, actual: tuple[Any, ...]) -> Any:
-    """Numba's compiled kernel; of one with fixed signatures, the one that fits."""
+    """Numba's compiled kernel; with declared signatures, the variant of the one that fits."""
     if dispatcher._can_compile:
         return dispatcher.compile(actual)
     return dispatcher.overloads[resolved(dispatcher, actual)]
@@ -199,14 +199,14 @@ class CudaExecutable:
 
     Attributes:
         numba: Numba's compiled kernel.
-        from_disk: it was not compiled, but found in Numba's disk cache.
-        packed: launched through one argument buffer; else through Numba, and `why_not`.
+        from_disk: the kernel was loaded from Numba's disk cache, not compiled.
+        packed: launches use one argument buffer; else Numba launches, for the reason `why_not`.
     """
 
     def __init__(self, device: Gpu, compiled: Any, name: str, from_disk: bool = False) -> None:
         self.numba = compiled
         self.from_disk = from_disk
-        self._name = name  # what comes from a disk cache does not know it
+        self._name = name  # a kernel from a disk cache has lost its name
         self._device = device
         function = compiled._codelibrary.get_cufunc()
         self._core = function.kernel
@@ -217,8 +217,8 @@ class CudaExecutable:
         self.why_not = self._plan()
         self.packed = not self.why_not
         self._buffers: list[tuple[bytearray, Any, int]] = []
-        # Numba's own launch looks for a debug kernel's exceptions too, but does not wait for
-        # a stream that does not wait for the default one, so that it sees them by chance.
+        # Numba's own launch also checks a debug kernel's exceptions, but it does not wait for a
+        # non-blocking stream, and therefore sees them only by chance.
         self._report = ExceptionReport(device, compiled, function, name) if compiled.debug else None
 
     engine = why = ""
@@ -228,37 +228,37 @@ class CudaExecutable:
 
     @cached_property
     def _suggested(self) -> int:
-        enter(self._device)  # asked before anything is enqueued, perhaps on a new thread
-        found = self._core.occupancy.max_potential_block_size(0, self.max_threads_per_block)
-        # More than 256 threads were never faster for one element a thread on memory-bound
-        # work: 128 / 256 / 512 / 1024 threads moved 2,485 / 3,331 / 3,124 / 2,841 GB/s (H200).
-        return min(256, int(found.max_block_size))
+        enter(self._device)  # called before any enqueueing, perhaps on a new thread
+        occupancy = self._core.occupancy.max_potential_block_size(0, self.max_threads_per_block)
+        # More than 256 threads were never faster for memory-bound work with one element per
+        # thread: 128 / 256 / 512 / 1024 threads moved 2,485 / 3,331 / 3,124 / 2,841 GB/s (H200).
+        return min(256, int(occupancy.max_block_size))
 
     def _plan(self) -> str:
-        """Lay out the argument buffer; why it cannot be used, or an empty text."""
+        """Lay out the argument buffer. Returns why it cannot be used, or an empty string."""
         if self.numba.cooperative:
             return "cooperative kernels are launched by Numba"
         if self.numba.extensions:
             return "the kernel has argument extensions"
         codes = ["@"]
         fields = []
-        for i, kind in enumerate(self.numba.argument_types):
-            array = isinstance(kind, types.Array)
-            code = array_format(kind.ndim) if array else _PACK.get(kind)
-            if kind == types.none:  # which Numba passes as a pointer that nothing reads
+        for i, numba_type in enumerate(self.numba.argument_types):
+            array = isinstance(numba_type, types.Array)
+            code = array_format(numba_type.ndim) if array else _PACK.get(numba_type)
+            if numba_type == types.none:  # passed by Numba as an unused pointer
                 codes.append("Q")
                 fields.append("0")
                 continue
-            if isinstance(kind, types.Record):  # passed by its place
+            if isinstance(numba_type, types.Record):  # passed by its address
                 codes.append("Q")
                 fields.append(f"a[{i}].address")
                 continue
             if code is None:
-                return f"arguments of type {kind} are packed by Numba"
+                return f"arguments of type {numba_type} are packed by Numba"
             codes.append(code)
             if array:
                 fields.append(f"*a[{i}].fields")
-            elif isinstance(kind, types.Complex):
+            elif isinstance(numba_type, types.Complex):
                 fields.append(f"a[{i}].real, a[{i}].imag")
             else:
                 fields.append(f"a[{i}]")
@@ -278,50 +278,52 @@ class CudaExecutable:
 
     @cached_property
     def buffer_format(self) -> str:
-        """The whole argument buffer, each array as one piece of bytes; empty if a launch must be
-        made with more care.
+        """The `struct` format of the whole argument buffer, with each array as one bytes field;
+        empty if launches cannot use a record.
         """
         if not self.packed or self._report is not None:
             return ""
-        codes, at = ["="], 0
-        for kind in self.numba.argument_types:
-            if kind == types.none or isinstance(kind, types.Complex | types.Record):
+        codes, offset = ["="], 0
+        for numba_type in self.numba.argument_types:
+            if numba_type == types.none or isinstance(numba_type, types.Complex | types.Record):
                 return ""
-            array = isinstance(kind, types.Array)
-            size = struct.calcsize(array_format(kind.ndim) if array else _PACK[kind])
-            gap = -at % (8 if array else size)
-            codes.append(f"{gap}x{size}s" if array else f"{gap}x{_PACK[kind]}")
-            at += gap + size
+            array = isinstance(numba_type, types.Array)
+            size = struct.calcsize(array_format(numba_type.ndim) if array else _PACK[numba_type])
+            gap = -offset % (8 if array else size)
+            codes.append(f"{gap}x{size}s" if array else f"{gap}x{_PACK[numba_type]}")
+            offset += gap + size
         return "".join(codes)
 
     @property
     def function(self) -> int:
-        """The driver's handle of it."""
+        """The driver's handle of the kernel."""
         return int(self._function)
 
     @property
     def takes_arrays(self) -> list[bool]:
-        """Which of its arguments are arrays."""
-        return [isinstance(kind, types.Array) for kind in self.numba.argument_types]
+        """For each argument, whether it is an array."""
+        return [isinstance(numba_type, types.Array) for numba_type in self.numba.argument_types]
 
     def _buffer(self) -> tuple[bytearray, Any, int]:
-        """Bytes for the arguments, and the driver's description of them at an address."""
+        """A buffer for the arguments, the objects that describe it to the driver, and their
+        address.
+        """
         try:
             return self._buffers.pop()
         except IndexError:
             pass
         data = bytearray(max(self._struct.size, 1))
-        place = (ctypes.c_char * len(data)).from_buffer(data)
+        buffer = (ctypes.c_char * len(data)).from_buffer(data)
         size = ctypes.c_size_t(self._struct.size)
         # CU_LAUNCH_PARAM_BUFFER_POINTER, the buffer, CU_LAUNCH_PARAM_BUFFER_SIZE, its size's
         # address, CU_LAUNCH_PARAM_END.
-        extra = (ctypes.c_void_p * 5)(1, ctypes.addressof(place), 2, ctypes.addressof(size), 0)
-        return data, (place, size, extra), ctypes.addressof(extra)
+        extra = (ctypes.c_void_p * 5)(1, ctypes.addressof(buffer), 2, ctypes.addressof(size), 0)
+        return data, (buffer, size, extra), ctypes.addressof(extra)
 
     def launch(
         self, stream: Handled, grid: Dim3, block: Dim3, shared_bytes: int, args: Sequence[Any]
     ) -> Found | None:
-        """Launch it. Of a debug kernel, what tells afterwards which exception it raised."""
+        """Launch the kernel. For a debug kernel, returns the reader of its exception."""
         if self._report is not None:
             return self._report.around(
                 stream, lambda: self._launch(stream, grid, block, shared_bytes, args)
@@ -337,15 +339,15 @@ class CudaExecutable:
             try:
                 self.numba.launch(values, grid, block, stream.native, shared_bytes)
             except Exception as error:
-                # What a debug kernel raised, if it was quick.
+                # A debug kernel that was already done when Numba checked has raised here.
                 if not self.numba.debug or isinstance(error, NumbasyncError):
                     raise
                 raise KernelError(
                     f"kernel {self._name}: {type(error).__name__}: {error}"
                 ) from error
             return
-        taken = self._buffer()
-        data, _, address = taken
+        buffer = self._buffer()
+        data, _, address = buffer
         try:
             self._struct.pack_into(data, 0, *self._flatten(args))
         except (struct.error, OverflowError) as error:
@@ -353,6 +355,6 @@ class CudaExecutable:
         (result,) = cu.cuLaunchKernel(
             self._function, *grid, *block, shared_bytes, stream.handle, 0, address
         )
-        self._buffers.append(taken)  # the driver has copied it
+        self._buffers.append(buffer)  # the driver has copied the arguments
         if result:
             fail(result, "cuLaunchKernel")

@@ -1,4 +1,4 @@
-"""Records: a launch made ready for the compiled call, all but its arguments."""
+"""Records: launches prepared for the compiled call, complete but for their arguments."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from numbasync.backend.protocols import Work
 if TYPE_CHECKING:
     from numbasync.backend.cuda.kernels import CudaExecutable
 
-MOST = 1024  # of one stream; a program that launches ever new shapes starts over
+MOST = 1024  # records of one stream; a program that always launches new shapes starts over
 
-_DESCRIPTION = fast_calls.RECORD_WORDS  # where the five words begin that describe the buffer
+_DESCRIPTION = fast_calls.RECORD_WORDS  # index of the five words that describe the buffer
 _SIZE = _DESCRIPTION + 5
 _ARGUMENTS = _SIZE + 1
 
 
 class Record:
-    """One kind of launch on one stream. The driver copies the arguments, so the memory serves
-    launch after launch; who launches must be alone.
+    """The prepared launch of one `Work` on one stream. The driver copies the arguments, so all
+    launches share the record's memory, and the caller must serialise them.
 
     Attributes:
-        run: launch with these arguments, arrays of this device and numbers; the driver's result.
+        run: launches with the given arguments, arrays of this device and numbers. Returns the
+            driver's result.
     """
 
     __slots__ = ("run",)
@@ -43,7 +44,7 @@ class Record:
         # its size, CU_LAUNCH_PARAM_END.
         words[_DESCRIPTION:_SIZE] = [1, start + 8 * _ARGUMENTS, 2, start + 8 * _SIZE, 0]
         words[_SIZE] = layout.size
-        # One expression for this kernel's arguments: a loop over them costs more than to pack them.
+        # One expression for this kernel's arguments: a loop over them costs more than the packing.
         args = (f", a[{i}]{'.packed' * array}" for i, array in enumerate(executable.takes_arrays))
         run = f"lambda a: pack(words, {8 * _ARGUMENTS}{''.join(args)}) or launch({start})"
         names = {"pack": layout.pack_into, "words": words, "launch": calls.launch}
@@ -51,7 +52,7 @@ class Record:
 
 
 def record(work: Work, stream: int) -> Record | None:
-    """The record of such launches; None if they must be made another way, now or always."""
+    """A record for launches of `work`; None if they cannot use one, for now or at all."""
     calls = fast_calls.calls()
     executable: Any = work.executable
     if calls is None or not executable.buffer_format:

@@ -19,7 +19,7 @@ _Attribute = cu.CUmemPool_attribute
 
 
 class CudaMemory:
-    """One allocation of a pool. `lent`: another library may have used it."""
+    """One allocation of a pool. `lent`: another library may have used the memory."""
 
     __slots__ = ("address", "lent", "nbytes", "pointer")
 
@@ -30,17 +30,17 @@ class CudaMemory:
         self.nbytes = nbytes
 
 
-LARGEST_SPARE = 2**20  # bytes; for more, a call of the driver is cheap
-MOST_SPARE = 64 * 2**20  # bytes of all that is kept so
-MOST_RETURNED = 32  # blocks, by one finaliser: it may run on the thread of an event loop
+LARGEST_SPARE = 2**20  # bytes; for larger blocks, a driver call is cheap in comparison
+MOST_SPARE = 64 * 2**20  # bytes of all spare blocks together
+MOST_RETURNED = 32  # blocks freed by one finaliser, which may run on an event loop's thread
 
 
 class CudaPool:
-    """A memory pool of its own on one GPU. Memory that was freed stays with the pool.
+    """A separate memory pool on one GPU. Freed memory stays with the pool.
 
-    Small blocks are not even freed: the host has seen their last use complete, so the next one who
-    wants as many bytes may have them on any stream, and no call of the driver is needed. Where too
-    much is kept, blocks go whose size has been kept for longest.
+    Small blocks are not returned to the driver: their last use has completed, as seen by the
+    host, so the next allocation of the same size may have them on any stream, without a driver
+    call. When the spare blocks exceed `MOST_SPARE` bytes, the sizes kept for longest are freed.
     """
 
     def __init__(self, device: Gpu) -> None:
@@ -56,9 +56,9 @@ class CudaPool:
         self._set(_Attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, 2**64 - 1)
 
     def allocate(self, nbytes: int, stream: Handled) -> CudaMemory:
-        found = self.reuse(nbytes)
-        if found is not None:
-            return found
+        block = self.reuse(nbytes)
+        if block is not None:
+            return block
         enter(self._device)
         result, pointer = cu.cuMemAllocFromPoolAsync(nbytes, self._pool, stream.handle)
         if result:
@@ -84,15 +84,15 @@ class CudaPool:
             return None
         with self._lock:
             try:
-                found = spare.pop()
-            except IndexError:  # another thread, or a finaliser that has run in between
+                block = spare.pop()
+            except IndexError:  # emptied meanwhile by another thread or by a finaliser
                 return None
             self._spare_bytes -= nbytes
             self._used = used = self._used + nbytes
             if used > self._high:
                 self._high = used
         counters.allocations += 1
-        return found
+        return block
 
     def free(self, memory: CudaMemory) -> None:
         nbytes = memory.nbytes
@@ -109,31 +109,32 @@ class CudaPool:
                 surplus = self._surplus(spare)
             else:
                 surplus = [memory]
-        for each in surplus:
-            self._return(each)
+        for block in surplus:
+            self._return(block)
 
     def _surplus(self, latest: list[CudaMemory]) -> list[CudaMemory]:
-        """Blocks that are too many. What came last stays: such sizes are likely to be needed again;
-        unless it would take the place of very many.
+        """The blocks to free. The latest block stays, since its size is likely to be needed
+        again, unless it would displace more than `MOST_RETURNED` blocks.
         """
-        found: list[CudaMemory] = []
-        while self._spare_bytes > MOST_SPARE and len(found) < MOST_RETURNED:
+        surplus: list[CudaMemory] = []
+        while self._spare_bytes > MOST_SPARE and len(surplus) < MOST_RETURNED:
             size, oldest = next(iter(self._spare.items()))
             if oldest:
-                found.append(oldest.pop())
+                surplus.append(oldest.pop())
                 self._spare_bytes -= size
-            else:  # it is the latest when it is needed again
+            else:  # an empty size is re-inserted as the latest when it is used again
                 del self._spare[size]
         if self._spare_bytes > MOST_SPARE:
-            found.append(latest.pop())
-            self._spare_bytes -= found[-1].nbytes
-        return found
+            surplus.append(latest.pop())
+            self._spare_bytes -= surplus[-1].nbytes
+        return surplus
 
     def _return(self, memory: CudaMemory) -> None:
-        # Freed on a stream that is always idle, so that it is free for every stream at once:
-        # the host has seen the last use complete. Not that of another library, which may drop
-        # its array before its kernel has run: most of them work on the legacy default stream.
-        # Nothing may be raised in a finaliser, and at interpreter exit the driver may be gone.
+        # The block is freed on a stream that is always idle, and is then free for every stream
+        # immediately: its last use has completed, as seen by the host. The use of a lent block by
+        # another library may not have: a library may drop its array before its kernel has run.
+        # Most libraries work on the legacy default stream, so lent blocks are freed behind that.
+        # A finaliser must not raise, and at interpreter exit the driver may be gone.
         with contextlib.suppress(Exception):
             device = self._device
             stream = device.stream_behind_default if memory.lent else device.idle_stream
@@ -147,7 +148,7 @@ class CudaPool:
         reserved = self._get(_Attribute.CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)
         high = self._get(_Attribute.CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH)
         with self._lock:
-            # What is reserved is reset to zero, which need not be what is current.
+            # `reset_high` sets the driver's peak to zero, which may be below the current bytes.
             return MemoryStats(self._used, self._high, reserved, max(reserved, high))
 
     def reset_high(self) -> None:

@@ -1,4 +1,4 @@
-"""Page-locked host memory that is used again."""
+"""Recycled page-locked host memory."""
 
 from __future__ import annotations
 
@@ -23,33 +23,33 @@ if TYPE_CHECKING:
 
 
 def _memory() -> int:
-    """Bytes of memory that this process may have: the machine's, or its control group's; 0 where
-    the system does not say, as Windows.
+    """Bytes of memory available to this process: the machine's, or its control group's limit; 0
+    where the system does not report them, as on Windows.
     """
     if not hasattr(os, "sysconf"):
         return 0
-    own = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    with contextlib.suppress(OSError, ValueError):  # there is none, or it has no limit
-        own = min(own, int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
-    return own
+    nbytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    with contextlib.suppress(OSError, ValueError):  # no control group, or no limit
+        nbytes = min(nbytes, int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
+    return nbytes
 
 
 class HostMemory(CudaMemory):
-    """A block, or bytes of a `host_buffer`, that kernels read and write where they are: with one
-    address space for all, the address is the host's.
+    """A block, or bytes of a `host_buffer`, that kernels read and write in place: the address
+    space is unified, so the device address is the host's.
     """
 
     __slots__ = ("_keep",)
 
     def __init__(self, block: Any) -> None:
-        place = np.frombuffer(block, np.uint8)
-        super().__init__(place.ctypes.data, place.nbytes)
+        buffer = np.frombuffer(block, np.uint8)
+        super().__init__(buffer.ctypes.data, buffer.nbytes)
         self._keep = block
 
 
 class _Size:
-    """Blocks of one size: the addresses of those that nobody has, and what makes one of an
-    address an object with a buffer, which gives the address back when it dies.
+    """Blocks of one size: the addresses of the spare blocks, and the function that turns an
+    address into an object with a buffer. The finaliser of that object returns the address.
     """
 
     __slots__ = ("at", "nbytes", "spare")
@@ -58,34 +58,34 @@ class _Size:
         self.nbytes = nbytes
         self.spare: list[int] = []
 
-        # Bound here: at the end of the interpreter modules lose their names.
+        # `addressof` is bound here, since at interpreter exit modules lose their names.
         def give(block: Any, address: Callable[[Any], int] = ctypes.addressof) -> None:
             pool.give(address(block), self)
 
-        # Arrays on a block hold it, and so do views of them: NumPy follows an array's base to
-        # the first one that is no array.
-        kind: Any = type(f"Pinned{nbytes}", (ctypes.c_char * nbytes,), {"__del__": give})
-        self.at: Callable[[int], Any] = kind.from_address
+        # Arrays on a block hold the block, and so do views of them: NumPy follows an array's base
+        # to the first object that is not an array.
+        cls: Any = type(f"Pinned{nbytes}", (ctypes.c_char * nbytes,), {"__del__": give})
+        self.at: Callable[[int], Any] = cls.from_address
 
 
 class PinnedPool:
     """Page-locked host memory in powers of two.
 
-    Locking pages takes long, and may wait for all that the device is at, even for a gate that
-    whoever asks is to open. So small blocks are cut from slabs, each twice as large as the one
-    before; they stay, as many as were in use at once. Of larger blocks up to `KEPT_BYTES` are
-    kept when nobody has them: a sixteenth of the memory, since to lock the pages of an array takes
-    ten times as long as to copy into it.
+    Locking pages takes long, and may wait for all work of the device, even for a gate that the
+    calling thread has yet to open. Therefore small blocks are cut from slabs, each twice as large
+    as the previous one; these blocks are never unlocked, so the pool keeps as many as were in use
+    at the same time. Larger spare blocks are kept up to `KEPT_BYTES`: a sixteenth of the memory,
+    since locking the pages of an array takes ten times as long as copying into it.
 
-    Unlocking them waits for the device, so a thread does that: a block may go back in a
-    finaliser, on the thread of an event loop.
+    Unlocking pages waits for the device, so a separate thread unlocks them: a block may be
+    returned by a finaliser, on the thread of an event loop.
     """
 
     KEPT_BYTES = max(256 * 2**20, _memory() // 16)
     SMALLEST = 4096
     SMALL = SMALL_BLOCK
     FIRST_SLAB, LARGEST_SLAB = 4 * 2**20, 32 * 2**20
-    LARGE = 16 * 2**20  # from here on in steps of `STEP`
+    LARGE = 16 * 2**20  # larger sizes are multiples of `STEP`
     STEP = 2 * 2**20
 
     def __init__(self, device: Gpu) -> None:
@@ -95,15 +95,15 @@ class PinnedPool:
         self._slab, self._left = (
             0,
             0,
-        )  # the address of what is left of the latest slab, and its size
+        )  # the address and the bytes of the unused rest of the latest slab
         self._next_slab = self.FIRST_SLAB
-        # Reentrant: a finaliser may give a block back inside `take`.
+        # Reentrant: a finaliser may return a block inside `take`.
         self._lock = threading.RLock()
         self._surplus: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._unlocking: threading.Thread | None = None
 
     def take(self, nbytes: int) -> Any:
-        """A block of at least so many bytes; it goes back when nothing holds it any more.
+        """A block of at least `nbytes` bytes. The block returns to the pool with its last holder.
 
         Raises:
             OutOfDeviceMemoryError: the pages cannot be locked.
@@ -111,19 +111,19 @@ class PinnedPool:
         size = self._size(nbytes)
         address = self._spare(size)
         while not address and size.nbytes <= self.SMALL:
-            room = self._next_slab
-            slab = self._lock_pages(room)  # not inside the lock: it takes long
+            slab_bytes = self._next_slab
+            slab = self._lock_pages(slab_bytes)  # outside of the lock, since it takes long
             with self._lock:
                 self._share_out()
-                self._slab, self._left = slab, room
-                self._next_slab = min(2 * room, self.LARGEST_SLAB)
+                self._slab, self._left = slab, slab_bytes
+                self._next_slab = min(2 * slab_bytes, self.LARGEST_SLAB)
             address = self._spare(size)
         if not address:
             address = self._lock_pages(size.nbytes)
         return size.at(address)
 
     def reuse(self, nbytes: int) -> Any:
-        """`take`, of pages that are locked and that nobody has; None if there are none."""
+        """`take` of a spare block, whose pages are locked already; None if there is none."""
         size = self._size(nbytes)
         address = self._spare(size)
         return size.at(address) if address else None
@@ -144,7 +144,7 @@ class PinnedPool:
         return address
 
     def _share_out(self) -> None:
-        """What is left of the slab, or all of another thread's, as blocks that nobody has."""
+        """Divide the rest of the slab, perhaps the new one of another thread, into spare blocks."""
         while self._left:
             nbytes = min(self.SMALL, 1 << (self._left.bit_length() - 1))
             self._size(nbytes).spare.append(self._slab)
@@ -152,27 +152,27 @@ class PinnedPool:
 
     def _lock_pages(self, nbytes: int) -> int:
         enter(self._device)
-        result, made = cu.cuMemHostAlloc(nbytes, cu.CU_MEMHOSTALLOC_PORTABLE)
+        result, address = cu.cuMemHostAlloc(nbytes, cu.CU_MEMHOSTALLOC_PORTABLE)
         if result:
             raise OutOfDeviceMemoryError(
                 f"{nbytes:,} bytes of page-locked host memory cannot be had: "
                 f"{error_of(result, 'cuMemHostAlloc')}"
             )
-        self._start_unlocking()  # not by a finaliser: at exit no thread can be started
-        return int(made)
+        self._start_unlocking()  # here, since at exit a finaliser cannot start a thread
+        return int(address)
 
     def _size(self, nbytes: int) -> _Size:
-        room = self.SMALLEST if nbytes <= self.SMALLEST else 1 << (nbytes - 1).bit_length()
-        if room > self.LARGE:
-            room = -(-nbytes // self.STEP) * self.STEP
-        found = self._sizes.get(room)
-        if found is None:
-            # Of two threads that come here at once, one finds what the other has made.
-            found = self._sizes.setdefault(room, _Size(self, room))
-        return found
+        rounded = self.SMALLEST if nbytes <= self.SMALLEST else 1 << (nbytes - 1).bit_length()
+        if rounded > self.LARGE:
+            rounded = -(-nbytes // self.STEP) * self.STEP
+        size = self._sizes.get(rounded)
+        if size is None:
+            # If two threads arrive together, `setdefault` gives both the same object.
+            size = self._sizes.setdefault(rounded, _Size(self, rounded))
+        return size
 
     def give(self, address: int, size: _Size) -> None:
-        """A block has died."""
+        """Take back a block whose object was finalised."""
         if size.nbytes <= self.SMALL:
             size.spare.append(address)
             return
@@ -182,7 +182,7 @@ class PinnedPool:
                 self._kept = kept
                 size.spare.append(address)
                 return
-        self._surplus.put(address)  # may be called while the same thread is inside of it
+        self._surplus.put(address)  # reentrant, as a finaliser may interrupt `put`
 
     def _start_unlocking(self) -> None:
         with self._lock:
@@ -197,6 +197,6 @@ class PinnedPool:
 def _unlock(surplus: queue.SimpleQueue[int], device: Gpu) -> None:
     while True:
         address = surplus.get()
-        with contextlib.suppress(Exception):  # of a broken device nothing is left to save
+        with contextlib.suppress(Exception):  # a broken device has no memory left to release
             enter(device)
             cu.cuMemFreeHost(address)

@@ -1,4 +1,4 @@
-"""Copies of contiguous rows that lie at equal distances, by the driver, without a kernel."""
+"""Driver copies of contiguous rows at equal distances, without a kernel."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from numbasync.backend.cuda.driver import cu, fail
 if TYPE_CHECKING:
     from numbasync.backend.cuda.kernels import CudaArray
 
-# The driver guarantees copies within the device only of rows at pitches of its own making,
-# which are multiples of this.
+# Bytes. The driver guarantees copies within the device only for pitches that it allocates
+# itself, which are multiples of this.
 PITCH = 512
 
 
 def copies_rows(dst: CudaArray, src: CudaArray) -> bool:
-    """Whether `copy_rows` can copy between them; both are of one shape."""
+    """Whether `copy_rows` can copy `src` to `dst`, which have the same shape."""
     if dst.dtype != src.dtype or dst.rows[:2] != src.rows[:2]:
         return False
     return dst.rows.height > 1 and dst.rows.pitch % PITCH == src.rows.pitch % PITCH == 0
 
 
 def copy_rows(dst: CudaArray, src: CudaArray, stream: Any) -> None:
-    """Rows of one array of the device into those of another."""
+    """Copy the rows of one device array into those of another."""
     _copy(_end("dst", dst) | _end("src", src), dst, stream)
 
 
 def upload_rows(dst: CudaArray, address: int, stream: Any) -> None:
-    """Contiguous host memory into the rows of a device array."""
+    """Copy contiguous host memory into the rows of a device array."""
     _copy(_end("dst", dst) | _host("src", address, dst), dst, stream)
 
 
 def download_rows(address: int, src: CudaArray, stream: Any) -> None:
-    """The rows of a device array into contiguous host memory."""
+    """Copy the rows of a device array into contiguous host memory."""
     _copy(_host("dst", address, src) | _end("src", src), src, stream)
 
 
@@ -53,11 +53,11 @@ def _host(side: str, address: int, array: CudaArray) -> dict[str, Any]:
 
 
 def _copy(ends: dict[str, Any], like: CudaArray, stream: Any) -> None:
-    what = cu.CUDA_MEMCPY2D()
-    what.WidthInBytes = like.rows.width
-    what.Height = like.rows.height
+    parameters = cu.CUDA_MEMCPY2D()
+    parameters.WidthInBytes = like.rows.width
+    parameters.Height = like.rows.height
     for name, value in ends.items():
-        setattr(what, name, value)
-    (result,) = cu.cuMemcpy2DAsync(what, stream)
+        setattr(parameters, name, value)
+    (result,) = cu.cuMemcpy2DAsync(parameters, stream)
     if result:
         fail(result, "cuMemcpy2DAsync")

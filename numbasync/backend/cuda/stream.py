@@ -39,7 +39,7 @@ class CudaEvent:
         self.handle = self.core.handle
 
     def query(self) -> bool:
-        enter(self._device)  # a thread that copies may ask before it enqueues anything
+        enter(self._device)  # a copy thread may query before it enqueues any work
         return bool(self.core.is_done)
 
     def synchronize(self) -> None:
@@ -67,10 +67,10 @@ class CudaEvent:
 
 
 class CudaQueue:
-    """The work of one submission, on its stream."""
+    """Enqueues the work of one submission on its stream."""
 
     __slots__ = ("_checks", "_device", "_handle", "_stream")
-    counted = 1  # whether what it enqueues is done now
+    counted = 1  # added to the counters for each call; 0 where work is captured, not run
 
     def __init__(self, stream: CudaStream) -> None:
         self._stream = stream
@@ -130,14 +130,14 @@ class CudaQueue:
             call = {1: cu.cuMemsetD8Async, 2: cu.cuMemsetD16Async, 4: cu.cuMemsetD32Async}[unit]
             results = [call(dst.pointer, number, dst.nbytes // unit, self._handle)]
         else:
-            # The driver's patterns end at 32 bits: one strided memset for each 32-bit part.
+            # The driver's patterns have at most 32 bits: one strided memset for each 32-bit part.
             data, count = value.tobytes(), dst.fields[2]
             results = [
                 cu.cuMemsetD2D32Async(
-                    cu.CUdeviceptr(dst.address + at), len(data),
-                    int.from_bytes(data[at : at + 4], "little"), 1, count, self._handle,
+                    cu.CUdeviceptr(dst.address + offset), len(data),
+                    int.from_bytes(data[offset : offset + 4], "little"), 1, count, self._handle,
                 )
-                for at in range(0, len(data), 4)
+                for offset in range(0, len(data), 4)
             ]  # fmt: skip
         for (result,) in results:
             if result:
@@ -152,17 +152,17 @@ class CudaQueue:
 
     @property
     def checks(self) -> Sequence[Found]:
-        """What tells afterwards which exceptions debug kernels raised."""
+        """The readers of the exceptions that debug kernels raise."""
         return self._checks or ()
 
     @property
     def may_fail(self) -> bool:
-        """Whether `failure` has anything to look at."""
+        """Whether the queue has debug kernels, whose exceptions `failure` reads."""
         return self._checks is not None
 
     def failure(self) -> BaseException | None:
-        """An exception that one of its debug kernels raised. The driver's own errors are of
-        the whole context: see `CudaStream.fault`.
+        """An exception raised by a debug kernel of the queue. Errors of the driver concern the
+        whole context: see `CudaStream.fault`.
         """
         return next(filter(None, (check() for check in self._checks or ())), None)
 
@@ -170,8 +170,8 @@ class CudaQueue:
 class CudaStream:
     """A CUDA stream that does not wait for the legacy default stream."""
 
-    captures = False  # it is one that graphs are captured on
-    dropped = False  # it was another library's
+    captures = False  # graphs are captured on the stream
+    dropped = False  # another library's stream, and released
 
     def __init__(self, device: Gpu, priority: int) -> None:
         enter(device)
@@ -187,7 +187,7 @@ class CudaStream:
         self._marks = device.marks(handle)
         self._records = Memo[Work, Record](MOST)
         self._last = 0
-        # The number that each ring is behind, and the word that it clears.
+        # For each notification: the sequence number before it, and the counter that it clears.
         self._rings: deque[tuple[int, CompletionCounter]] = deque()
         self._looking = threading.Lock()
         self._vouched = 0
@@ -201,7 +201,7 @@ class CudaStream:
     def numba_stream(self) -> Any:
         from numba import cuda
 
-        enter(self.device)  # Numba asks for its context
+        enter(self.device)  # Numba requires a current context
         return cuda.external_stream(self._number)
 
     # --- enqueue ---
@@ -226,15 +226,15 @@ class CudaStream:
         return queue
 
     def _record(self, work: Work) -> Record | None:
-        made = record(work, self._number)
-        if made is not None:
-            self._records[work] = made
-        return made
+        prepared = record(work, self._number)
+        if prepared is not None:
+            self._records[work] = prepared
+        return prepared
 
     def fill(self, dst: CudaArray, value: np.generic, queue: CudaQueue | None) -> CudaQueue | None:
         calls, (unit, number) = fast_calls.calls(), pattern(value)
         if calls is None or unit > 4:
-            self.open().fill(dst, value)  # of which nothing can fail later: it need not be kept
+            self.open().fill(dst, value)  # a fill cannot fail later, so its queue is not kept
             return queue
         enter(self.device)
         result = calls.fill(dst.address, unit, number, dst.nbytes // unit, self._number)
@@ -293,7 +293,7 @@ class CudaStream:
     def wait(self, event: Any) -> None:
         enter(self.device)
         if not isinstance(event, CudaEvent):
-            event.notify(self.hold())  # of another kind of device: it opens a gate here
+            event.notify(self.hold())  # an event of another kind of device opens a gate here
             return
         (result,) = cu.cuStreamWaitEvent(self.handle, event.handle, 0)
         if result:
@@ -312,24 +312,24 @@ class CudaStream:
             fail(result, "cuStreamWaitValue32")
         return lambda: gate.write(number)
 
-    # --- look ---
+    # --- poll ---
 
     def completed(self) -> int:
         return self._marks.completed()
 
     def fault(self) -> BaseException | None:
-        # It gives the interpreter away, and a thread that computes may keep it for a switch
-        # interval: see `verified_sequence`. A call that held it would wait for the driver's lock
-        # with it, while the holder of that lock may wait for the interpreter: other libraries'
-        # callbacks do.
+        # The query releases the interpreter lock, and a computing thread may then keep it for a
+        # switch interval; `verified_sequence` avoids that. A query that held the interpreter lock
+        # could deadlock: the holder of the driver's lock may wait for the interpreter lock, as
+        # other libraries' callbacks do.
         result = self._query()
         if not result or result == NOT_READY:
             return None
         return error_of(cu.CUresult(result), "cuStreamQuery")
 
     def verified_sequence(self) -> int:
-        # The driver runs no host function behind a fault, so one that has run says that all
-        # went well until then.
+        # The driver runs no host function behind a fault, so a host function that has run proves
+        # that all work before it succeeded.
         with self._looking:
             while self._rings and not self._rings[0][1].read():
                 number, word = self._rings.popleft()
@@ -376,7 +376,7 @@ class CudaStream:
         enter(self.device)
         word = self.device.words.take()
         word.write(waker.eventfd + 1)
-        # It runs behind all that is enqueued now, which may be more than was asked for.
+        # The host function runs behind all work enqueued now, perhaps more than `sequence` needs.
         ring = self._last, word
         self._rings.append(ring)
         if not host_callback.launch(self.handle, word.address):
@@ -384,6 +384,6 @@ class CudaStream:
                 self._rings.remove(ring)
             word.write(0)
             self.device.words.give(word)
-            return False  # nothing will ring; a fault is found by asking for it
+            return False  # no notification will come; `fault` finds a fault
         counters.callbacks += 1
         return sequence >= ring[0]

@@ -1,9 +1,9 @@
-"""Streams and events that other libraries made, of the same GPU, by their handles.
+"""Streams and events of other libraries on the same GPU, by their handles.
 
-Work of both libraries on such a stream runs in the order in which it was enqueued. A handle is
-never destroyed here. While another library captures the stream for a graph of its own, nothing is
-enqueued on it and the driver is not asked about it: that would become part of the graph, or end
-the capture.
+Work of both libraries on such a stream runs in the order in which it was enqueued. This module
+never destroys a handle. While another library captures the stream for its own graph, numbasync
+enqueues no work on the stream and does not query it: either would become part of the graph, or
+end the capture.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ _IMPLICIT = int(cu.CUresult.CUDA_ERROR_STREAM_CAPTURE_IMPLICIT)
 
 
 def identity_of(number: int) -> int | None:
-    """What tells the stream from all others of the process, also from later ones with the same
-    handle; None of the legacy default stream, which each GPU has.
+    """The stream's unique number in the process, which later streams with the same handle do not
+    share; None for the legacy default stream, which each GPU has.
 
     Raises:
-        CallerError: it is the per-thread default stream.
-        StateError: another library captures it; to ask for its identity would end the capture.
+        CallerError: `number` is the per-thread default stream.
+        StateError: another library captures the stream; a query of its identity would end the
+            capture.
     """
     if number in (0, LEGACY):
         return None
@@ -53,10 +54,10 @@ def identity_of(number: int) -> int | None:
 
 
 def ordinal_of(number: int) -> int:
-    """The GPU that a stream belongs to; not for default streams.
+    """The ordinal of the GPU that a stream belongs to. Not for default streams.
 
     Raises:
-        DeviceMismatchError: it is of another context than the GPU's primary one.
+        DeviceMismatchError: the stream's context is not the primary one of its GPU.
     """
     result, context = cu.cuStreamGetCtx(cu.CUstream(number))
     if result:
@@ -84,12 +85,12 @@ def ordinal_of(number: int) -> int:
 
 
 def _is_captured(handle: Any) -> bool:
-    """Whether a library captures the stream for a graph. The GPU's context must be current for a
-    default stream.
+    """Whether a library captures the stream for a graph. For a default stream, the GPU's context
+    must be current.
     """
     result, status = cu.cuStreamIsCapturing(handle)
     if result:
-        # A capture on a blocking stream: the legacy default stream cannot be used then.
+        # During a capture on a blocking stream, the legacy default stream cannot be used.
         return int(result) == _IMPLICIT
     return int(status) != int(cu.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE)
 
@@ -102,10 +103,10 @@ def _captured(number: int) -> StateError:
 
 
 class ForeignCudaStream(CudaStream):
-    """Another library's stream. Its handle is good as long as somebody keeps its owner."""
+    """Another library's stream. The handle is valid while the stream's owner is kept alive."""
 
     def __init__(self, device: Gpu, number: int) -> None:
-        # A default stream is that of the context that is current.
+        # A default stream belongs to the current context.
         enter(device)
         self._begin(device, CoreStream.from_handle(number), cu.CUstream(number))
 
@@ -134,7 +135,7 @@ class ForeignCudaStream(CudaStream):
         return super().hold()
 
     def wake(self, sequence: int, waker: Waker) -> bool:
-        # It comes behind all that the other library has enqueued since: it may be late.
+        # The notification runs behind later work of the other library, so it may be late.
         if not self.is_captured():
             super().wake(sequence, waker)
         return False
@@ -150,12 +151,12 @@ class ForeignCudaStream(CudaStream):
         return NOT_READY if self.is_captured() else super()._query()
 
     def drop(self) -> None:
-        self.dropped = True  # the driver is asked about it no more
+        self.dropped = True  # the driver is not queried about the stream any more
         self.device.dropped.append(self)
 
     def release(self) -> None:
-        """What it has of this device is used again."""
-        self.verified_sequence()  # gives back the words of rings
+        """Return the stream's counters to the device for reuse."""
+        self.verified_sequence()  # returns the counters of notifications
         word = self._marks.release(self._last)
         if word is not None:
             self.device.words.give(word)

@@ -1,1 +1,1 @@
-"""`check_kernel`: a kernel against its reference, with guarded, poisoned and raced memory."""
+"""`check_kernel`: a kernel against its reference, with guard zones, poison and race checks."""

@@ -1,4 +1,4 @@
-"""Which blocks got a result wrong: who owns an element, and a map of the grid in text."""
+"""Which blocks computed wrong results: the owners of elements, and a map of the grid in text."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ WIDEST, HIGHEST = 64, 16  # characters; larger grids are drawn with many blocks 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Owners:
-    """Who a launch gives each element of one output to.
+    """The owning block and thread of each element of one output, in one launch.
 
     Attributes:
         grid, block: of the launch.
-        threads: number of the thread in the launch, and 1 more; 0 for nobody. As the output.
-        tiles: number of the block whose tile an element lies in; None without a partition.
+        threads: for each element, the number of the thread in the launch, plus 1; 0 for no
+            thread. Of the output's shape.
+        tiles: for each element, the number of the block whose tile holds it; None without a
+            partition.
     """
 
     grid: Dim3
@@ -31,13 +33,13 @@ class Owners:
 
     @property
     def blocks(self) -> Array:
-        """Number of the block of each element; -1 for none."""
+        """The number of the block of each element; -1 for none."""
         if self.tiles is not None:
             return self.tiles
         return np.where(self.threads > 0, (self.threads - 1) // math.prod(self.block), -1)
 
     def of(self, index: tuple[int, ...]) -> str:
-        """In words, whose element that is."""
+        """A text that names the owner of an element."""
         number = int(self.threads[index])
         if number:
             b, t = divmod(number - 1, math.prod(self.block))
@@ -51,8 +53,8 @@ class Owners:
         return "no thread changed it"
 
     def drawn(self, bad: Array) -> str:
-        """A map of the grid: `#` a block all of whose elements are wrong, `+` some, `.` none; ""
-        if not all that are wrong have a block.
+        """A map of the grid: `#` a block whose elements are all wrong, `+` some, `.` none; "" if
+        some wrong elements have no block.
         """
         blocks = self.blocks
         count = math.prod(self.grid)
@@ -63,7 +65,7 @@ class Owners:
             return ""
         gx, gy, gz = self.grid
         shape = (gz * gy, gx)
-        rows = _drawn(wrong.reshape(shape), total.reshape(shape))
+        rows = _map_rows(wrong.reshape(shape), total.reshape(shape))
         along = f"{gx} block{'s' * (gx > 1)} along x" + (f", {gy} along y, down" if gy > 1 else "")
         along += f", {gz} along z, one after the other" if gz > 1 else ""
         return _lines(f"blocks ({along}; {_KEY})", rows)
@@ -73,9 +75,9 @@ _KEY = "# all wrong, + some, . none"
 
 
 def map_of_elements(bad: Array) -> str:
-    """A map of an output whose owners are not known: of its last two axes, as `Owners.drawn`."""
+    """A map of an output without known owners, over its last two axes, as `Owners.drawn`."""
     flat = bad.reshape(-1, bad.shape[-1]) if bad.ndim else bad.reshape(1, 1)
-    rows = _drawn(flat.astype(np.int64), np.ones(flat.shape, np.int64))
+    rows = _map_rows(flat.astype(np.int64), np.ones(flat.shape, np.int64))
     return _lines(f"elements of shape {bad.shape} ({_KEY})", rows)
 
 
@@ -83,16 +85,16 @@ def _lines(title: str, rows: list[str]) -> str:
     return "\n".join([f"  {title}:", *(f"    {row}" for row in rows)])
 
 
-def _drawn(wrong: Array, total: Array) -> list[str]:
-    """One character for each cell, or for as many as make it fit."""
+def _map_rows(wrong: Array, total: Array) -> list[str]:
+    """Rows of text with one character per cell, or per as many cells as make the map fit."""
     down = -(-wrong.shape[0] // HIGHEST)
     across = -(-wrong.shape[1] // WIDEST)
-    wrong, total = _gathered(wrong, down, across), _gathered(total, down, across)
+    wrong, total = _coarsened(wrong, down, across), _coarsened(total, down, across)
     marks = np.where(wrong == 0, ".", np.where(wrong == total, "#", "+"))
     return ["".join(row) for row in marks]
 
 
-def _gathered(counts: Array, down: int, across: int) -> Array:
+def _coarsened(counts: Array, down: int, across: int) -> Array:
     for axis, step in ((0, down), (1, across)):
         counts = np.add.reduceat(counts, np.arange(0, counts.shape[axis], step), axis=axis)
     return counts
@@ -101,11 +103,11 @@ def _gathered(counts: Array, down: int, across: int) -> Array:
 def tiles_of(
     shape: tuple[int, ...], tile: tuple[int, ...], axes: tuple[int, ...], grid: Dim3
 ) -> Array:
-    """For each element of a partitioned tensor, the number of its block."""
-    on: list[Any] = [0, 0, 0]
+    """The number of the block of each element of a partitioned tensor."""
+    block_index: list[Any] = [0, 0, 0]
     for k, index in enumerate(np.indices(shape, sparse=True)):
-        on[axes[k]] = index // tile[k]
-    number = on[0] + grid[0] * (on[1] + grid[1] * on[2])
+        block_index[axes[k]] = index // tile[k]
+    number = block_index[0] + grid[0] * (block_index[1] + grid[1] * block_index[2])
     return np.broadcast_to(number, shape)
 
 

@@ -1,8 +1,9 @@
 """`check_kernel`: a kernel against its reference, on every device, in many orders.
 
-The CPU device goes first, where a wrong index is an error with a place, so that a kernel that is
-wrong does not break a GPU. There it is watched once, run as it is, and run in other orders of
-blocks and threads. Then the current device, if it is another one, and the two are compared.
+The kernel runs on the CPU device first, where a wrong index is an error with a location, so that
+a wrong kernel does not break a GPU. There the kernel runs once with checked accesses, once
+unchanged, and then in other orders of blocks and threads. If the current device is another one,
+the kernel runs there last, and the results of the two devices are compared.
 """
 
 from __future__ import annotations
@@ -42,35 +43,37 @@ def check_kernel(
     races: int | bool = settings.DEFAULT_RACES,
     seed: int | None = None,
 ) -> None:
-    """Run a kernel on copies of `args` and fail, with a report, unless it does what it should.
+    """Run a kernel on copies of `args`, and fail with a report unless its results are correct.
 
-    It is run on the CPU device: once with every access watched, once as it is, and then with
-    blocks and threads in reverse and in shuffled orders. If the current device is another one, it
-    is run there, too, and compared with both. Around every array lie zones that must not change;
-    inputs must not change; outputs that the kernel only stores to hold NaN or noise before.
+    The kernel runs on the CPU device: once with every access checked, once unchanged, and then
+    with blocks and threads in reverse and in shuffled orders. If the current device is another
+    one, the kernel also runs there, and its results are compared with the reference and with
+    those of the CPU device. Guard zones around every array must not change, nor may inputs.
+    Outputs that the kernel only stores to hold NaN or noise before the launch.
 
     Args:
         kernel: made by `@na.launcher`, or by `@cuda.jit` alone.
         args: in signature order: NumPy arrays, numbers, tuples of numbers. An output's array
-            holds what is in it before.
-        reference: called with copies of `args`, floats in higher precision; returns what the
-            output is to be, or a tuple in the order of the outputs, None for one that may be
-            anything. If it returns None alone, the outputs are what it has made of its arguments.
-            None instead of a function: devices and orders are only compared with each other.
-        tile: partition every output into such tiles; or those that a dictionary names.
-        grid, block: of the launch, as in `kernel[grid, block]`; None: as the launcher finds.
+            holds the output's content before the launch.
+        reference: called with copies of `args`, floats in higher precision; returns the expected
+            output, or a tuple in the order of the outputs, with None for an output that is not
+            checked. If the function returns None alone, it has changed its arguments to the
+            expected outputs. None instead of a function: devices and orders are only compared
+            with each other.
+        tile: partition every output into such tiles; or a dictionary of tiles by output name.
+        grid, block: of the launch, as in `kernel[grid, block]`; None: the launcher's choice.
         shared_bytes: of dynamic shared memory.
         grids: further launches to try, `(grid, block)` each, of whole outputs.
         rtol, atol, ulp: an element may differ by `atol + rtol * |expected|`, or by `ulp` spacings
-            of its type. None of them: 1e-5 for float32 (float16 5e-3, float64 1e-12) of the
-            value, and a tenth of it of the largest; integers are exact.
-        poison: fill outputs before; or the names of those to fill.
-        races: shuffled orders; 0 or False: neither these nor watched.
-        seed: of the orders and of what outputs are filled with.
+            of its type. If all are None: 1e-5 for float32 (float16 5e-3, float64 1e-12) of the
+            value, plus a tenth of that of the largest value; integers are exact.
+        poison: whether to fill outputs before the launch; or the names of the outputs to fill.
+        races: the number of shuffled orders; 0 or False: no other orders and no checked accesses.
+        seed: of the orders and of the values that outputs are filled with.
 
     Raises:
         KernelMismatch, KernelRace, OutOfBounds, UninitialisedRead, BarrierDivergence,
-        InputModified: what was found; all are `AssertionError`.
+        InputModified: the check failed; all are `AssertionError`.
         KernelError: the kernel raised an exception.
         CallerError: the arguments do not fit the kernel, or the reference does not fit them.
     """
@@ -84,13 +87,15 @@ def check_kernel(
     subject.check_tile(tile)
     plan = Plan.of(races, seed, Tolerance(rtol, atol, ulp))
     launches = [Extents(tile, grid, block, shared_bytes)]
-    launches += [Extents(None, *_pair(each), shared_bytes) for each in grids]
+    launches += [Extents(None, *_pair(pair), shared_bytes) for pair in grids]
     subject = _with_poison(subject, poison, plan.seed)
     wants = _expected(subject, reference)
-    chances = {n: told_apart(subject.arrays[n], w) for n, w in wants.items() if n in subject.filled}
-    if any(other is not None for other in chances.values()):
-        subject = subject.filled_with({n: a for n, a in chances.items() if a is not None})
-        wants = _expected(subject, reference)  # which may keep what it finds
+    replacements = {
+        n: told_apart(subject.arrays[n], w) for n, w in wants.items() if n in subject.filled
+    }
+    if any(replacement is not None for replacement in replacements.values()):
+        subject = subject.filled_with({n: a for n, a in replacements.items() if a is not None})
+        wants = _expected(subject, reference)  # the reference may keep the outputs' content
     for extents in launches:
         Check(subject, extents, plan, None if reference is None else wants).run()
 
@@ -106,10 +111,10 @@ def _pair(launch: Any) -> tuple[Any, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How hard to look.
+    """The extent of a check.
 
     Attributes:
-        orders: shuffled ones; 0 for none at all, and nobody watches.
+        orders: the number of shuffled orders; 0: no other orders and no checked accesses.
     """
 
     orders: int
@@ -118,7 +123,7 @@ class Plan:
 
     @staticmethod
     def of(races: int | bool, seed: int | None, tolerance: Tolerance) -> Plan:
-        """What `check_kernel` was asked for, and the session."""
+        """The plan from the arguments of `check_kernel` and the options of the session."""
         options = settings.current()
         for name, value in (("races", races), ("seed", 0 if seed is None else seed)):
             if not isinstance(value, int | np.integer) or value < 0:
@@ -152,17 +157,17 @@ def _with_poison(subject: Subject, poison: bool | Collection[str], seed: int) ->
 
 
 def _expected(subject: Subject, reference: Callable[..., Any] | None) -> dict[str, Array]:
-    """What each output is to be; of those that are to be something."""
+    """The expected values of the outputs that the reference determines, by name."""
     if reference is None:
         return {}
     outputs = subject.outputs
-    given = [wider(value) for value in subject.values]
+    arguments = [wider(value) for value in subject.values]
     with np.errstate(all="ignore"):
-        said = reference(*given)
-    if said is None:
-        made = dict(zip(subject.names, given, strict=True))
-        said = tuple(made[name] for name in outputs)
-    parts = said if isinstance(said, tuple) else (said,)
+        expected = reference(*arguments)
+    if expected is None:
+        arguments_by_name = dict(zip(subject.names, arguments, strict=True))
+        expected = tuple(arguments_by_name[name] for name in outputs)
+    parts = expected if isinstance(expected, tuple) else (expected,)
     if len(parts) != len(outputs):
         raise CallerError(
             f"check_kernel: the reference gave {len(parts)} arrays, and {subject.kernel.label} has "
@@ -186,10 +191,10 @@ def _fitting(name: str, part: Any, array: Array) -> Array:
     kind = array.dtype.kind
     fits = want.dtype.kind in ("biufc" if kind == "c" else "biuf")
     if not (want.dtype.names == array.dtype.names if kind == "V" else fits):
-        more = "; return its .real" if want.dtype.kind == "c" else ""
+        advice = "; return its .real" if want.dtype.kind == "c" else ""
         raise CallerError(
             f"check_kernel: the reference gave {want.dtype} for {name}, which is {array.dtype}"
-            f"{more}."
+            f"{advice}."
         )
     try:
         return np.broadcast_to(want, array.shape)
@@ -216,14 +221,14 @@ class Check:
         here, cpus = default_device(), devices("cpu")
         cpu = here if here in cpus else cpus[0]
         try:
-            found = self._on_cpu(cpu)
+            plain = self._on_cpu(cpu)
         except UnsupportedKernelError as error:
             if cpu is here:
                 raise
             warnings.warn(f"checked on {here.label} alone: {error}", RuntimeWarning, stacklevel=3)
-            found = None
+            plain = None
         if cpu is not here:
-            self._judge.other(self._launch(here, None), here, cpu, found)
+            self._judge.other(self._launch(here, None), here, cpu, plain)
 
     def _on_cpu(self, device: Device) -> Result:
         __tracebackhide__ = True
@@ -243,11 +248,13 @@ class Check:
         try:
             result = self._launch(device, Checks("forward"))
         except UnsupportedKernelError:
-            return None  # it cannot be watched; if it cannot be run either, that is said next
+            return None  # if the kernel cannot run unchecked either, the next launch raises
         self._judge.first(result, device, result.writers)
         engine = self._subject.kernel.cpu_engine()
-        is_wish = engine.why.startswith("NUMBASYNC_CPU_ENGINE=")  # also of --kernel-coverage
-        if result.writers is None and engine.name == "interpreted" and not is_wish:
+        is_requested = engine.why.startswith(
+            "NUMBASYNC_CPU_ENGINE="
+        )  # --kernel-coverage sets it, too
+        if result.writers is None and engine.name == "interpreted" and not is_requested:
             warnings.warn(
                 f"{self._subject.kernel.label} is interpreted on {device.label}, where nobody "
                 f"looks for races: {engine.why}",
@@ -261,13 +268,13 @@ class Check:
         try:
             return self._subject.run(device, self._extents, checks)
         except KernelError as error:
-            kind = kind_of(error)
+            cls = kind_of(error)
             report = self._judge.about(device, checks)
-            if kind is None:
+            if cls is None:
                 error.add_note(report)
                 raise
-            found: KernelFailure = kind(f"{error}\n{report}")
-            raise found from error
+            failure: KernelFailure = cls(f"{error}\n{report}")
+            raise failure from error
 
 
 def _order(name: Any, seed: int = 0) -> Checks:

@@ -1,4 +1,4 @@
-"""Whether a result is close enough to what was expected, and by how much it is not."""
+"""Compares a result with the expected values within a tolerance, and measures the difference."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from numbasync.errors import CallerError
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
-# Relative differences at which results count as right if nobody says otherwise: some ten
-# roundings, and a tenth of it of the largest value, where terms have cancelled each other.
+# Default relative tolerances by item size: some ten roundings. A tenth of that, relative to the
+# largest value, is allowed in addition, for terms that have cancelled each other.
 RTOL = {2: 5e-3, 4: 1e-5, 8: 1e-12}
 
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """How far an element may be from what is expected: `atol + rtol * |expected|`, or `ulp`
-    spacings of its own type, whichever is more. All None: see `RTOL`; integers are exact.
+    """The allowed difference of an element from its expected value: `atol + rtol * |expected|`,
+    or `ulp` spacings of its own type, whichever is more. All None: see `RTOL`; integers are exact.
     """
 
     rtol: float | None = None
@@ -41,7 +41,7 @@ class Tolerance:
         return self.rtol is None and self.atol is None and self.ulp is None
 
     def allowed(self, dtype: np.dtype[Any], want: Array) -> Array:
-        """The largest difference of each element."""
+        """The largest allowed difference of each element."""
         size = np.abs(np.where(np.isfinite(want), want, 0))
         if self.is_default:
             rtol = RTOL[_part(dtype).itemsize]
@@ -55,19 +55,20 @@ class Tolerance:
         return ", ".join(f"{name}={value:g}" for name, value in self._named())
 
     def _named(self) -> list[tuple[str, float]]:
-        named = (("rtol", self.rtol), ("atol", self.atol), ("ulp", self.ulp))
-        return [(name, value) for name, value in named if value is not None]
+        values = (("rtol", self.rtol), ("atol", self.atol), ("ulp", self.ulp))
+        return [(name, value) for name, value in values if value is not None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Mismatch:
-    """Where a result is wrong.
+    """The wrong elements of a result.
 
     Attributes:
-        bad: the elements that are, as an array of bools.
-        index: the first of them, in C order.
-        got, want: there.
-        off: the difference there, and in spacings of the result's type; None if it has none.
+        bad: an array of bools, True for wrong elements.
+        index: of the first wrong element, in C order.
+        got, want: the values of that element.
+        off: its difference, as a value and in spacings of the result's type; None for types
+            without spacings.
     """
 
     bad: Array
@@ -81,43 +82,43 @@ class Mismatch:
         return int(self.bad.sum())
 
     def __str__(self) -> str:
-        told = f"got {self.got!r}, want {self.want!r}"
+        comparison = f"got {self.got!r}, want {self.want!r}"
         if self.off is None or math.isnan(self.off[0]):
-            return told
+            return comparison
         off, ulp = self.off
-        return f"{told}: off by {off:.4g}, {ulp:.3g} ulp"
+        return f"{comparison}: off by {off:.4g}, {ulp:.3g} ulp"
 
 
 def compare(got: Array, want: Array, tolerance: Tolerance) -> Mismatch | None:
-    """Where `got` is not `want`; None if it is everywhere.
+    """The elements where `got` differs from `want`; None if there are none.
 
     Args:
         want: of the same shape; numbers are of a type with at least as many digits.
     """
     with np.errstate(all="ignore"):
-        bad, off = _judged(got, want, tolerance)
+        bad, off = _compared(got, want, tolerance)
         if not bad.any():
             return None
-        told = None if off is None else (off, off / _spacing(got.dtype, want))
-        return _mismatch(bad, got, want, told)
+        differences = None if off is None else (off, off / _spacing(got.dtype, want))
+        return _mismatch(bad, got, want, differences)
 
 
-def _judged(got: Array, want: Array, tolerance: Tolerance) -> tuple[Array, Array | None]:
-    """Which elements are wrong, and by how much they are off; None where that is no number."""
+def _compared(got: Array, want: Array, tolerance: Tolerance) -> tuple[Array, Array | None]:
+    """Which elements are wrong, and the differences; None for types without differences."""
     if got.dtype.names is not None:
         bad = np.zeros(got.shape, np.bool_)
         for name in got.dtype.names:
-            of_field, _ = _judged(got[name], want[name], tolerance)
+            of_field, _ = _compared(got[name], want[name], tolerance)
             bad |= of_field.any(axis=tuple(range(got.ndim, of_field.ndim)))
         return bad, None
     if got.dtype.kind in "biu":
         exact = tolerance.is_default
         return (_not_equal(got, want) if exact else _too_far(got, want, tolerance)), None
-    return _far(got, want, tolerance)
+    return _floats_too_far(got, want, tolerance)
 
 
 def _not_equal(got: Array, want: Array) -> Array:
-    """Of integers, or bools."""
+    """Which elements differ, for integers or bools compared exactly."""
     if want.dtype.kind != "f":
         return np.asarray(got != want)
     whole = want.astype(got.dtype)  # float64 has fewer digits than int64
@@ -125,25 +126,25 @@ def _not_equal(got: Array, want: Array) -> Array:
 
 
 def _too_far(got: Array, want: Array, tolerance: Tolerance) -> Array:
-    """Of integers, or bools."""
+    """Which elements exceed the tolerance, for integers or bools."""
     if want.dtype.kind == "f":
         difference = np.abs(got.astype(np.float64) - want)
     else:  # the larger less the smaller, which fits
-        one, other = got.astype(np.uint64), want.astype(np.uint64)
-        difference = np.where(got > want, one - other, other - one)
+        got_bits, want_bits = got.astype(np.uint64), want.astype(np.uint64)
+        difference = np.where(got > want, got_bits - want_bits, want_bits - got_bits)
     return np.asarray(~(difference <= tolerance.allowed(np.dtype(np.float64), want)))
 
 
-def _far(got: Array, want: Array, tolerance: Tolerance) -> tuple[Array, Array]:
-    """Of floats, or complex numbers."""
+def _floats_too_far(got: Array, want: Array, tolerance: Tolerance) -> tuple[Array, Array]:
+    """Which elements exceed the tolerance, and the differences, for floats or complex numbers."""
     allowed = tolerance.allowed(got.dtype, want)
     rounded = want.astype(got.dtype)
     difference = np.abs(np.subtract(got, want, dtype=np.result_type(want, got, np.float64)))
     same = (got == rounded) | (np.isnan(got) & np.isnan(rounded))
     far = ~(same | (difference <= allowed))
-    if got.dtype.kind == "c":  # of infinities there is no difference, and the other part has one
-        real, _ = _far(got.real, want.real, tolerance)
-        imag, _ = _far(got.imag, want.imag, tolerance)
+    if got.dtype.kind == "c":  # where a part is infinite, each part is judged by itself
+        real, _ = _floats_too_far(got.real, want.real, tolerance)
+        imag, _ = _floats_too_far(got.imag, want.imag, tolerance)
         far = np.where(np.isfinite(want), far, real | imag)
     return np.asarray(far), np.asarray(difference)
 
@@ -157,7 +158,7 @@ def _mismatch(bad: Array, got: Array, want: Array, off: tuple[Array, Array] | No
 
 
 def _number(value: Any) -> Any:
-    """Without its type in its `repr`; a float32 in its own digits."""
+    """The value with a `repr` that omits the type, and that gives a float32 in its own digits."""
     text = str(value)
     return value.item() if value.dtype.kind not in "fc" else _Shown(text)
 
@@ -170,7 +171,7 @@ class _Shown(str):
 
 
 def _part(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Of a complex type, that of its parts."""
+    """The type of the parts of a complex type; any other type itself."""
     return np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
 
 
@@ -182,11 +183,11 @@ def _spacing(dtype: np.dtype[Any], want: Array) -> Array:
 
 
 def wider(value: Any) -> Any:
-    """The same in more digits, for a reference: float32 as float64, complex64 as complex128."""
+    """A copy in higher precision, for a reference: float32 as float64, complex64 as complex128."""
     dtype = getattr(value, "dtype", None)
     if dtype is None:
         return value
-    to = {"e": np.float64, "f": np.float64, "F": np.complex128}.get(dtype.char)
+    wider_type = {"e": np.float64, "f": np.float64, "F": np.complex128}.get(dtype.char)
     if isinstance(value, np.ndarray):
-        return value.copy() if to is None else value.astype(to)
-    return value if to is None else to(value)
+        return value.copy() if wider_type is None else value.astype(wider_type)
+    return value if wider_type is None else wider_type(value)

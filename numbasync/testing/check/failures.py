@@ -1,4 +1,4 @@
-"""What `check_kernel` fails with: one class for each kind of thing that a kernel gets wrong."""
+"""The failures of `check_kernel`: one class for each kind of error of a kernel."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from numbasync.errors import NumbasyncError
 
 
 class KernelFailure(NumbasyncError, AssertionError):  # noqa: N818 - a failure of a test
-    """A kernel did not do what its test says. The message is the report."""
+    """A kernel failed its test. The message is the report."""
 
 
 class KernelMismatch(KernelFailure):
-    """A result is not what the reference says, or not the same on two devices."""
+    """A result differs from the reference, or between two devices."""
 
 
 class KernelRace(KernelFailure):
-    """Two accesses that nothing orders, or a result that depends on the order of threads."""
+    """Two unordered accesses, or a result that depends on the order of threads."""
 
 
 class OutOfBounds(KernelFailure):
-    """An index that the array does not have, or that its block has no right to."""
+    """An index outside of the array, or outside of the part that the block may write."""
 
 
 class UninitialisedRead(KernelFailure):
-    """A read of shared or local memory that nobody wrote."""
+    """A read of shared or local memory that no thread has written."""
 
 
 class BarrierDivergence(KernelFailure):
@@ -31,7 +31,7 @@ class BarrierDivergence(KernelFailure):
 
 
 class InputModified(KernelFailure):
-    """An input that is not, afterwards, what it was before."""
+    """An input that the launch has changed."""
 
 
 _KINDS: tuple[tuple[type[errors.KernelError], type[KernelFailure]], ...] = (
@@ -46,7 +46,10 @@ _KINDS: tuple[tuple[type[errors.KernelError], type[KernelFailure]], ...] = (
 
 
 def kind_of(error: errors.KernelError) -> type[KernelFailure] | None:
-    """What to raise for what a device has found; None if it is no finding, but an exception that
-    the kernel raised itself.
+    """The failure class for an error found by a device; None for an exception that the kernel
+    raised itself.
     """
-    return next((to for kind, to in _KINDS if isinstance(error, kind)), None)
+    return next(
+        (failure_class for error_class, failure_class in _KINDS if isinstance(error, error_class)),
+        None,
+    )

@@ -12,14 +12,14 @@ from numbasync.launch.launcher import Launcher
 from numbasync.layout import Layout, contiguous_strides
 from numbasync.tensors.tensor import Tensor
 
-# Parts of the extents that were drawn, from which others are looked for: conditions that tie one
-# extent to another may have no answer where both are large.
+# The search starts from these fractions of the drawn extents: conditions that tie one extent to
+# another may have no solution where both are large.
 _FROM = (1.0, 0.5, 0.25, 0.0)
-_TURNS = 3  # of changing each extent
+_TURNS = 3  # how often each extent is changed
 
 
 def _like(shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]) -> Tensor:
-    """What preconditions ask of an array, which is not made."""
+    """A tensor without memory, for the properties that preconditions examine."""
     return Tensor(None, None, Layout(0, shape, strides), dtype)
 
 
@@ -34,7 +34,7 @@ def _failing(launcher: Launcher, values: Mapping[str, Any]) -> int:
 
 
 def hold(launcher: Launcher, made: Mapping[str, Any]) -> bool:
-    """Whether the launcher's preconditions do, for arguments by name."""
+    """Whether the launcher's preconditions hold for these arguments, given by name."""
     arrays = {
         n: _like(a.shape, a.strides, a.dtype) for n, a in made.items() if isinstance(a, np.ndarray)
     }
@@ -45,22 +45,22 @@ def lengthen(
     launcher: Launcher, made: Mapping[str, Any], axes: Mapping[str, Sequence[str | int]],
     long: dict[str, int], most: int,
 ) -> bool:  # fmt: skip
-    """Change extents so that the launcher's preconditions hold, by little.
+    """Change extents as little as possible, so that the launcher's preconditions hold.
 
     Args:
-        made: arguments for which they do not.
+        made: arguments for which the preconditions do not hold.
         axes: of the arrays whose extents may change: names, or numbers that stay.
-        long: the extent of each name; changed.
-        most: the largest one.
+        long: the extent of each name; changed in place.
+        most: the largest allowed extent.
 
     Returns:
-        Whether such extents were found. Nobody looks everywhere.
+        Whether such extents were found. The search is not exhaustive.
     """
 
     def failing(tried: Mapping[str, int]) -> int:
         values = dict(made)
-        for name, of in axes.items():
-            shape = tuple(a if isinstance(a, int) else tried[a] for a in of)
+        for name, axes_of in axes.items():
+            shape = tuple(a if isinstance(a, int) else tried[a] for a in axes_of)
             dtype = made[name].dtype
             values[name] = _like(shape, contiguous_strides(shape, dtype.itemsize), dtype)
         return _failing(launcher, values)

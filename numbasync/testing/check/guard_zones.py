@@ -1,8 +1,8 @@
-"""Arrays on a device with zones around them that nobody may write to.
+"""Arrays on a device between guard zones that a kernel must not write to.
 
-Each lies in the middle of an allocation of its own, between two zones that are known byte by
-byte. A kernel that writes past an end, where a GPU would let it, changes a zone; one that reads
-there gets a NaN, or a number that belongs nowhere.
+Each array lies in the middle of its own allocation, between two zones of known bytes. A kernel
+that writes beyond an end of the array, which a GPU would permit, changes a zone; a kernel that
+reads there gets a NaN or an implausible number.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numbasync.tensors import create
 from numbasync.tensors.tensor import Tensor
 from numbasync.testing.check.closeness import Array
 
-ZONE = 1024  # bytes before and behind; a multiple of what allocations are aligned to
+ZONE = 1024  # bytes before and behind the array; a multiple of the alignment of allocations
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +36,11 @@ class Stray:
 
 
 class Guarded:
-    """An array's copy on the current device, C-contiguous, between two zones.
+    """A C-contiguous copy of an array on the current device, between two zones.
 
     Attributes:
-        tensor: the array.
-        given: what was in it.
+        tensor: the copy.
+        given: the original content.
     """
 
     def __init__(self, given: Array) -> None:
@@ -51,17 +51,17 @@ class Guarded:
         zone = _zone(self.given.dtype)
         self._bytes = np.concatenate([zone, self.given.reshape(-1).view(np.uint8), zone])
         self._whole: Tensor = create.from_host(self._bytes).sync()
-        at = Layout(ZONE, self.given.shape, self.given.strides)
+        layout = Layout(ZONE, self.given.shape, self.given.strides)
         self.tensor = Tensor(
-            self._whole.device, self._whole.storage, at, self.given.dtype, self._whole.source
+            self._whole.device, self._whole.storage, layout, self.given.dtype, self._whole.source
         )
 
     def read(self) -> tuple[Array, Stray | None]:
-        """What is in it now, and what was written beside it."""
-        found: Array = self._whole.to_host().sync()
+        """The array's present content, and the write outside of it, if there was one."""
+        content: Array = self._whole.to_host().sync()
         end = ZONE + self.given.nbytes
-        inside = found[ZONE:end].view(self.given.dtype).reshape(self.given.shape)
-        return inside, self._stray(found, end)
+        inside = content[ZONE:end].view(self.given.dtype).reshape(self.given.shape)
+        return inside, self._stray(content, end)
 
     def _stray(self, found: Array, end: int) -> Stray | None:
         changed = np.flatnonzero(found != self._bytes)
@@ -76,6 +76,6 @@ class Guarded:
 
 
 def _zone(dtype: np.dtype[Any]) -> Array:
-    # All bits set is a NaN of every float, and -1 of every signed integer: who may want that
-    # index or count reads something else.
+    # All bits set is a NaN for every float type, and -1 for every signed integer. An integer
+    # kernel may use -1 as an index or a count, so zones of integers have another byte.
     return np.full(ZONE, 0xFF if dtype.kind in "fc" else 0xA7, np.uint8)

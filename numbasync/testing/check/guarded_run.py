@@ -1,4 +1,4 @@
-"""One launch of a kernel under test, with everything around its arrays that tells what it did."""
+"""One launch of a kernel under test, with guard zones and records of its writes."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ def launcher_of(kernel: Any) -> Launcher:
         return kernel
     if not callable(kernel):
         raise CallerError(f"{kernel!r:.60} is no kernel; pass what @na.launcher or @cuda.jit made.")
-    found = _launchers.get(kernel)
-    if found is None:
-        found = _launchers[kernel] = launcher(kernel)
-    return found
+    made_launcher = _launchers.get(kernel)
+    if made_launcher is None:
+        made_launcher = _launchers[kernel] = launcher(kernel)
+    return made_launcher
 
 
 @dataclass(frozen=True, slots=True)
 class Extents:
-    """How a kernel is to be launched; what is None is left to the launcher.
+    """The extents of a launch; the launcher chooses those that are None.
 
     Attributes:
-        tile: of the outputs, all or by name.
+        tile: tile of all outputs, or tiles by output name.
         grid, block: blocks of the launch, threads of a block.
         shared_bytes: of dynamic shared memory.
     """
@@ -76,21 +76,21 @@ class Extents:
         return self.tile.get(name) if isinstance(self.tile, Mapping) else self.tile
 
     def __str__(self) -> str:
-        said = (("tile", self.tile), ("grid", self.grid), ("block", self.block))
+        parts = (("tile", self.tile), ("grid", self.grid), ("block", self.block))
         shared = f"shared_bytes={self.shared_bytes}" if self.shared_bytes else None
         return ", ".join(
-            [f"{k}={v}" for k, v in said if v is not None] + ([shared] if shared else [])
+            [f"{k}={v}" for k, v in parts if v is not None] + ([shared] if shared else [])
         )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Result:
-    """What a launch left behind.
+    """The results of a launch.
 
     Attributes:
-        arrays: by parameter, what each array holds.
-        strays: by parameter, writes beside its array.
-        writers: who wrote what; None if nobody watched.
+        arrays: the content of each array, by parameter.
+        strays: writes outside of an array, by parameter.
+        writers: the last writers of all elements; None if accesses were not checked.
     """
 
     arrays: dict[str, Array]
@@ -100,12 +100,12 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A kernel with arguments to test it with.
+    """A kernel under test with its arguments.
 
     Attributes:
-        kernel: its launcher.
+        kernel: the kernel's launcher.
         values: the arguments, in signature order.
-        filled: outputs whose values were put there to be overwritten.
+        filled: outputs that were filled with values that the kernel must overwrite.
     """
 
     kernel: Launcher
@@ -140,23 +140,23 @@ class Subject:
 
     @property
     def arrays(self) -> dict[str, Array]:
-        given = zip(self.names, self.values, strict=True)
-        return {name: value for name, value in given if isinstance(value, np.ndarray)}
+        arguments = zip(self.names, self.values, strict=True)
+        return {name: value for name, value in arguments if isinstance(value, np.ndarray)}
 
     @property
     def shared(self) -> frozenset[str]:
-        """Parameters that were given an array which another one was given, too."""
+        """Parameters whose array is also passed for another parameter."""
         times = Counter(id(a) for a in self.arrays.values())
         return frozenset(name for name, a in self.arrays.items() if times[id(a)] > 1)
 
     def filled_with(self, changed: Mapping[str, Any]) -> Subject:
-        """With other values in some outputs."""
-        given = zip(self.names, self.values, strict=True)
-        values = tuple(changed.get(name, value) for name, value in given)
+        """The same subject with other values in some outputs."""
+        arguments = zip(self.names, self.values, strict=True)
+        values = tuple(changed.get(name, value) for name, value in arguments)
         return Subject(self.kernel, values, self.filled | frozenset(changed))
 
     def check_tile(self, tile: Tile | None) -> None:
-        """Refuse tiles of what is no output."""
+        """Refuse tiles of parameters that are not outputs."""
         unknown = sorted(set(tile) - set(self.outputs)) if isinstance(tile, Mapping) else []
         if unknown:
             raise CallerError(
@@ -165,25 +165,25 @@ class Subject:
             )
 
     def run(self, device: Device, extents: Extents, checks: Checks | None = None) -> Result:
-        """Launch it once, on copies.
+        """Launch the kernel once, on copies of its arguments.
 
         Raises:
-            What the launch raises.
+            The errors of the launch.
         """
         writers: list[Writers] = []
         if checks is not None and checks.watches:
             checks = Checks(checks.order, checks.seed, writers=writers)
-        inside = nullcontext() if checks is None else device.backend.checked(checks)
-        with use_device(device), inside:
-            guarded: dict[int, Guarded] = {}  # by identity: one array twice is one array
-            given = [self._given(guarded, value) for value in self.values]
+        checking = nullcontext() if checks is None else device.backend.checked(checks)
+        with use_device(device), checking:
+            guarded: dict[int, Guarded] = {}  # by identity: an array passed twice is copied once
+            arguments = [self._given(guarded, value) for value in self.values]
             launched = [
                 self._cut(name, value.tensor, extents) if isinstance(value, Guarded) else value
-                for name, value in zip(self.names, given, strict=True)
+                for name, value in zip(self.names, arguments, strict=True)
             ]
             Configured(self.kernel, extents.config(self.kernel.name))(*launched).sync()
             arrays, strays = {}, {}
-            for name, value in zip(self.names, given, strict=True):
+            for name, value in zip(self.names, arguments, strict=True):
                 if isinstance(value, Guarded):
                     arrays[name], stray = value.read()
                     if stray is not None:
@@ -204,13 +204,13 @@ class Subject:
         return tensor if tile is None else tensor.partition(tile)
 
     def owners(self, name: str, extents: Extents, writers: Writers) -> Owners | None:
-        """Who an output's elements belong to; None if nobody knows."""
+        """The owners of an output's elements; None if they are not known."""
         last = writers.last[list(self.arrays).index(name)]
         shape = self.arrays[name].shape
         if last is None or last.size != self.arrays[name].size:
             return None
         if self.arrays[name].dtype.names is not None:
-            return None  # fields are not watched
+            return None  # accesses to fields are not checked
         tile = extents.tile_of(name)
         tiles = None
         if tile is not None:

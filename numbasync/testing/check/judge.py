@@ -1,4 +1,4 @@
-"""What is wrong with the result of a launch, as a report."""
+"""Reports of the errors in the result of a launch."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from numbasync.testing.check.guarded_run import Extents, Result, Subject
 
 
 class Judge:
-    """Compares the results of one kind of launch with what is expected, and with each other.
+    """Compares the results of one kind of launch with the expected values, and with each other.
 
     Args:
-        wants: by output, what it is to be; what is not there may be anything. None: there is no
-            reference, and results are compared with each other.
-        seed: to name in reports.
+        wants: expected values by output; an output without an entry may hold anything. None:
+            there is no reference, and results are compared with each other.
+        seed: the seed that reports name.
     """
 
     def __init__(
@@ -41,17 +41,17 @@ class Judge:
         self._seed = seed
         self._writers: Writers | None = None
 
-    # --- the questions ---
+    # --- judgements of a run ---
 
     def first(self, result: Result, device: Device, writers: Writers | None) -> None:
-        """A run in the order that the device takes anyway."""
+        """Judge a run in the device's own order of threads."""
         __tracebackhide__ = True
         self._writers = writers
         self._memory(result, device, "")
         self._against_reference(result, device, KernelMismatch, "", [])
 
     def reordered(self, result: Result, device: Device, order: str, plain: Result) -> None:
-        """A run in another order than `plain`, which was right."""
+        """Judge a run in another order than that of `plain`, which was correct."""
         __tracebackhide__ = True
         how = f", threads in {order} order"
         self._memory(result, device, how)
@@ -62,15 +62,15 @@ class Judge:
         self._against(plain, "in forward order", result, device, KernelRace, how)
 
     def other(self, result: Result, device: Device, cpu: Device, plain: Result | None) -> None:
-        """A run on another device than `plain`, which was right if there is one."""
+        """Judge a run on another device than that of `plain`, which was correct, or None."""
         __tracebackhide__ = True
         self._memory(result, device, "")
-        said = [] if plain is None else [f"  {cpu.label} is right everywhere"]
-        self._against_reference(result, device, KernelMismatch, "", said)
+        remarks = [] if plain is None else [f"  {cpu.label} is right everywhere"]
+        self._against_reference(result, device, KernelMismatch, "", remarks)
         if plain is not None:
             self._against(plain, f"on {cpu.label}", result, device, KernelMismatch, "")
 
-    # --- how ---
+    # --- comparisons ---
 
     def _memory(self, result: Result, device: Device, how: str) -> None:
         __tracebackhide__ = True
@@ -88,7 +88,7 @@ class Judge:
                 continue
             bad = bits_differ(before, after)
             if not bad.any():
-                continue  # but what lies between the fields of records, which nobody copies
+                continue  # only padding between fields of records differs, which is not copied
             index = tuple(int(k) for k in np.argwhere(bad)[0])
             raise InputModified(
                 f"{self._where(device)}{how}: {int(bad.sum())} of {bad.size} elements of {name}, "
@@ -102,9 +102,9 @@ class Judge:
     ) -> None:
         __tracebackhide__ = True
         for name, want in (self._wants or {}).items():
-            found = compare(result.arrays[name], want, self._tolerance)
-            if found is not None:
-                raise kind(self._report(name, found, device, how, more))
+            mismatch = compare(result.arrays[name], want, self._tolerance)
+            if mismatch is not None:
+                raise kind(self._report(name, mismatch, device, how, more))
 
     def _against(
         self, plain: Result, whose: str, result: Result, device: Device,
@@ -112,12 +112,12 @@ class Judge:
     ) -> None:  # fmt: skip
         __tracebackhide__ = True
         if self._wants is not None:
-            return  # both are as near to the reference as was asked for
+            return  # both results are already within the tolerance of the reference
         for name in self._subject.outputs:
-            found = compare(result.arrays[name], plain.arrays[name], self._tolerance)
-            if found is not None:
+            mismatch = compare(result.arrays[name], plain.arrays[name], self._tolerance)
+            if mismatch is not None:
                 more = [f"  'want' is what it gave {whose}"]
-                raise kind(self._report(name, found, device, how, more))
+                raise kind(self._report(name, mismatch, device, how, more))
 
     def _report(self, name: str, found: Mismatch, device: Device, how: str, more: list[str]) -> str:
         owners = None
@@ -147,29 +147,29 @@ class Judge:
             "  is meant to stay, let the reference keep it, or pass poison=False",
         ]
 
-    # --- what every report says ---
+    # --- common parts of all reports ---
 
     def about(self, device: Device, checks: Checks | None) -> str:
-        """Where and how a launch ran, and how to run it again."""
+        """A text that says where and how a launch ran, and how to repeat it."""
         order = "" if checks is None else f", threads in {checks.order} order"
         return f"{self._where(device)}{order}\n{self._again()}"
 
     def _where(self, device: Device) -> str:
-        name, writers, said = self._subject.kernel.name, self._writers, str(self._extents)
+        name, writers, launch = self._subject.kernel.name, self._writers, str(self._extents)
         if writers is not None:
-            said = f"grid {writers.grid}, block {writers.block}"
-        return f"kernel {name} on {device.label}" + (f", {said}" if said else "")
+            launch = f"grid {writers.grid}, block {writers.block}"
+        return f"kernel {name} on {device.label}" + (f", {launch}" if launch else "")
 
     def _again(self) -> str:
-        said = f", {self._extents}" if str(self._extents) else ""
+        launch = f", {self._extents}" if str(self._extents) else ""
         call = (
-            f"check_kernel({self._subject.kernel.name}, args, reference{said}, seed={self._seed})"
+            f"check_kernel({self._subject.kernel.name}, args, reference{launch}, seed={self._seed})"
         )
         return f"again: {settings.command(call, self._seed)}"
 
 
 def bits_differ(before: Array, after: Array) -> Any:
-    """Which elements are not the same, bit by bit; of records, what is in fields."""
+    """Which elements differ in any bit; for records, in any bit of a field."""
     if before.dtype.names is not None:
         bad = np.zeros(before.shape, np.bool_)
         for name in before.dtype.names:
@@ -177,6 +177,6 @@ def bits_differ(before: Array, after: Array) -> Any:
             bad |= of_field.any(axis=tuple(range(before.ndim, of_field.ndim)))
         return bad
     size = before.dtype.itemsize
-    one = np.ascontiguousarray(before).reshape(-1).view(np.uint8).reshape(-1, size)
-    other = np.ascontiguousarray(after).reshape(-1).view(np.uint8).reshape(-1, size)
-    return (one != other).any(axis=1).reshape(before.shape)
+    before_bytes = np.ascontiguousarray(before).reshape(-1).view(np.uint8).reshape(-1, size)
+    after_bytes = np.ascontiguousarray(after).reshape(-1).view(np.uint8).reshape(-1, size)
+    return (before_bytes != after_bytes).any(axis=1).reshape(before.shape)

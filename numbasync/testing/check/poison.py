@@ -1,8 +1,8 @@
-"""Outputs that hold what no result has, until the kernel writes them.
+"""Fills outputs with values that no result has, before the kernel writes them.
 
-A kernel that leaves an element out gives the right result wherever that was there before: zeros
-of a fresh array, or the last run's. Only what a kernel stores to and never reads is filled, as far
-as its code says so: what it reads is part of its arguments.
+A kernel that omits an element gives a correct result wherever the array held that value before:
+zeros of a fresh array, or the last run's result. Only arrays that the kernel's code stores to
+and never reads are filled: an array that is read is part of the kernel's input.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ from numbasync.errors import LauncherError
 from numbasync.launch.known_functions import Names
 from numbasync.testing.check.closeness import Array
 
-# What of an array may be asked without reading its elements.
+# Attributes of an array that do not read its elements.
 _OF_THE_ARRAY = frozenset({"shape", "size", "ndim", "dtype", "strides", "itemsize", "nbytes"})
 
-_known: WeakKeyDictionary[FunctionType, frozenset[str]] = WeakKeyDictionary()
+_names_by_function: WeakKeyDictionary[FunctionType, frozenset[str]] = WeakKeyDictionary()
 
 
 def only_stored_to(function: FunctionType) -> frozenset[str]:
     """The parameters whose elements `function` stores to and certainly never reads."""
-    found = _known.get(function)
-    if found is None:
-        found = _known[function] = _only_stored_to(function, ())
-    return found
+    names = _names_by_function.get(function)
+    if names is None:
+        names = _names_by_function[function] = _only_stored_to(function, ())
+    return names
 
 
 def _only_stored_to(function: FunctionType, callers: tuple[FunctionType, ...]) -> frozenset[str]:
     if function in callers:
-        return frozenset()  # it calls itself
+        return frozenset()  # a recursive function
     try:
         uses = _Uses(function, callers)
-    except LauncherError:  # Numba cannot read it; whoever compiles it says so
+    except LauncherError:  # Numba cannot read the code; its compilation will report that
         return frozenset()
     return frozenset(name for name in uses.parameters if uses.of(name) == {"store"})
 
 
 class _Uses:
-    """What one function does with its parameters, followed through names, rows and fields."""
+    """The uses of one function's parameters, followed through names, rows and fields."""
 
     def __init__(self, function: FunctionType, callers: tuple[FunctionType, ...]) -> None:
         from numba.core import ir
@@ -51,7 +51,7 @@ class _Uses:
         self._ir = ir
         self._names = Names(function)
         self._callers = (*callers, function)
-        self.parameters: dict[str, str] = {}  # and the variable that each is at first
+        self.parameters: dict[str, str] = {}  # with the first variable that holds each
         self._using: defaultdict[str, list[Any]] = defaultdict(list)
         for statement in self._names.statements:
             value: Any = getattr(statement, "value", None)
@@ -65,22 +65,22 @@ class _Uses:
                     self._using[variable.name].append(statement)
 
     def of(self, parameter: str) -> set[str]:
-        """`store`, `read`, both or nothing."""
-        found: set[str] = set()
+        """The uses of a parameter: `store`, `read`, both or none."""
+        uses: set[str] = set()
         seen: set[str] = set()
-        waiting = [self.parameters[parameter]]
-        while waiting:
-            name = waiting.pop()
+        pending = [self.parameters[parameter]]
+        while pending:
+            name = pending.pop()
             if name in seen:
                 continue
             seen.add(name)
             for statement in self._using[name]:
                 use = self._use(name, statement)
-                if use == "part":  # or the same, by another name
-                    waiting.append(statement.target.name)
+                if use == "part":  # a part of the array, or the same array by another name
+                    pending.append(statement.target.name)
                 elif use:
-                    found.add(use)
-        return found
+                    uses.add(use)
+        return uses
 
     def _use(self, name: str, statement: Any) -> str:
         ir = self._ir
@@ -105,9 +105,9 @@ class _Uses:
         return self._passed(name, value) if value.op == "call" else "read"
 
     def _passed(self, name: str, call: Any) -> str:
-        """As an argument, to functions whose code is at hand."""
-        found = {self._passed_to(c, name, call) for c in self._names.callees(call.func)}
-        return found.pop() if len(found) == 1 else "read"
+        """The use of `name` as an argument, `store` only if all callees' code is known."""
+        uses = {self._passed_to(c, name, call) for c in self._names.callees(call.func)}
+        return uses.pop() if len(uses) == 1 else "read"
 
     def _passed_to(self, callee: Any, name: str, call: Any) -> str:
         if callee is len:
@@ -119,33 +119,33 @@ class _Uses:
             return "read"
         code = function.__code__
         parameters = code.co_varnames[: code.co_argcount]
-        at = [parameters[i : i + 1] for i, v in enumerate(call.args) if v.name == name]
-        at += [(keyword,) for keyword, v in call.kws if v.name == name]
+        passed_as = [parameters[i : i + 1] for i, v in enumerate(call.args) if v.name == name]
+        passed_as += [(keyword,) for keyword, v in call.kws if v.name == name]
         stored = _only_stored_to(function, self._callers)
-        return "store" if all(p and p[0] in stored for p in at) else "read"
+        return "store" if all(p and p[0] in stored for p in passed_as) else "read"
 
 
 def poisoned(array: Array, generator: np.random.Generator) -> Array:
-    """As `array`, filled: floats with NaN, all else with bytes that `generator` draws."""
+    """An array like `array`, filled: floats with NaN, others with bytes drawn by `generator`."""
     if array.dtype.kind in "fc":
         return np.full_like(array, np.nan)
     if array.dtype.kind == "b":
-        return ~array  # one of the two is what was there
+        return ~array  # the opposite of the content
     drawn = generator.integers(0, 256, array.nbytes, dtype=np.uint8)
     return drawn.view(array.dtype).reshape(array.shape)
 
 
 def told_apart(filled: Array, want: Array) -> Array | None:
-    """As `filled`, but for elements that are what is wanted by chance: a NaN where that is the
-    result, one of two bools. None if there are none.
+    """A copy of `filled` in which the elements that equal the expected values by chance, such as
+    a NaN or one of two bools, are replaced. None if there are no such elements.
     """
     if filled.dtype.kind in "fc":
         same = np.isnan(want) & np.isnan(filled)
-        other = np.full_like(filled, np.finfo(filled.dtype).max / 3)
+        replacement = np.full_like(filled, np.finfo(filled.dtype).max / 3)
     elif filled.dtype.names is None:
         same = np.asarray(filled == want)
-        other = ~filled
+        replacement = ~filled
     else:
         same = np.asarray(filled == want.astype(filled.dtype))
-        other = (~filled.view(np.uint8)).view(filled.dtype)
-    return np.where(same, other, filled) if same.any() else None
+        replacement = (~filled.view(np.uint8)).view(filled.dtype)
+    return np.where(same, replacement, filled) if same.any() else None

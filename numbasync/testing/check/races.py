@@ -24,10 +24,10 @@ class Difference:
     """The first element that differs between two orders.
 
     Attributes:
-        argument: its position.
+        argument: the position of the argument.
         index: of the element.
-        values: under the two orders.
-        orders: which these are.
+        values: of the element, under the two orders.
+        orders: names of the two orders.
         count: how many elements of the argument differ.
     """
 
@@ -38,21 +38,21 @@ class Difference:
     count: int
 
     def __str__(self) -> str:
-        (a, b), (one, other) = self.values, self.orders
+        (a, b), (first_order, second_order) = self.values, self.orders
         return (
-            f"element {self.index} of argument {self.argument} is {a} if threads run in {one} "
-            f"order, and {b} in {other} order ({self.count} elements differ)"
+            f"element {self.index} of argument {self.argument} is {a} if threads run in "
+            f"{first_order} order, and {b} in {second_order} order ({self.count} elements differ)"
         )
 
 
 @dataclass(frozen=True)
 class Race:
-    """What was found.
+    """A race that `find_race` has found.
 
     Attributes:
-        difference: how results differ; None if no order that was tried shows it.
-        accesses: two accesses that nothing orders, with their threads and lines; "" if none were
-            seen, as when a result depends on which atomic operation comes first.
+        difference: how results differ; None if they are equal in all orders that were tried.
+        accesses: two unordered accesses, with their threads and lines; "" if none were seen, for
+            example when the result depends on which atomic operation comes first.
     """
 
     difference: Difference | None
@@ -73,21 +73,21 @@ def find_race(
     """Run a kernel on the CPU device in several orders of blocks and threads, and compare.
 
     Args:
-        launch: the kernel, or what builds its launch of such arguments, for example
+        launch: the kernel, or a function that builds a launch from such arguments, for example
             `lambda z, x: scale(z.partition(128), x)`.
-        args: NumPy arrays, which become tensors anew for every run (so an output's array holds
-            its first content), and other values.
-        orders: shuffled orders, besides forward and reverse.
-        seed: of the first of them.
+        args: NumPy arrays, which are copied to new tensors for every run (so an output's array
+            holds its initial content), and other values.
+        orders: the number of shuffled orders, besides forward and reverse.
+        seed: of the first shuffled order.
         rtol: relative difference at which floats count as equal; None: 1e-2 for float16, 1e-4
             for float32 and 1e-10 for float64, of the largest value.
 
     Returns:
-        What was found; None if nothing was. No result depends on the order among those that
-        were tried: an order that was not tried may show one that `accesses` do not.
+        The race; None if none was found. None means only that the results are equal in the orders
+        that were tried: another order may show a race that the checked accesses do not.
 
     Raises:
-        CallerError: `launch` gives no operation.
+        CallerError: `launch` returns no operation.
         KernelError: the kernel failed in another way.
     """
     device = devices("cpu")[0]
@@ -102,13 +102,13 @@ def find_race(
         checks = Checks(order, number, watches=False)  # type: ignore[arg-type]
         result = _result(device, launch, args, checks)
         first = first or result
-        difference = _differ(first, result, rtol, _named(order, number))
+        difference = _differ(first, result, rtol, _order_name(order, number))
         if difference is not None:
             return Race(difference, accesses)
     return Race(None, accesses) if accesses else None
 
 
-def _named(order: str, seed: int) -> str:
+def _order_name(order: str, seed: int) -> str:
     return f"shuffled ({seed})" if order == "shuffled" else order
 
 
@@ -117,15 +117,15 @@ def _result(
 ) -> list[Any]:
     """All arrays after one run; None for other arguments."""
     with use_device(device), device.backend.checked(checks):
-        given = [create.from_host(a).sync() if isinstance(a, np.ndarray) else a for a in args]
-        op = launch(*given)
+        arguments = [create.from_host(a).sync() if isinstance(a, np.ndarray) else a for a in args]
+        op = launch(*arguments)
         if not isinstance(op, DeviceOp):
             raise CallerError(
                 f"find_race: {launch!r:.80} gave {op!r:.80} and no operation.\n"
                 "Pass the kernel, kernel[grid, block], or a function that gives its launch."
             )
         op.sync()
-        return [a.to_host().sync() if isinstance(a, Tensor) else None for a in given]
+        return [a.to_host().sync() if isinstance(a, Tensor) else None for a in arguments]
 
 
 def _differ(

@@ -1,4 +1,4 @@
-"""What the session's options say to `check_kernel` and its kin; the plugin sets it."""
+"""Settings of a session for `check_kernel` and related functions; the pytest plugin sets them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ DEFAULT_RACES = 4
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Options of a session.
+    """Settings of a session.
 
     Attributes:
-        races: fewest shuffled orders to try, where any are tried.
-        seed: of whoever names none.
-        options: how to give a session the same ones, on its command line.
-        root: the folder that names of tests begin at, seen from where the session was started.
+        races: the least number of shuffled orders, where any are tried.
+        seed: the default seed of checks.
+        options: command-line options that give another session the same settings.
+        root: the folder that test names are relative to, seen from the session's start folder.
     """
 
     races: int = 0
@@ -34,20 +34,20 @@ def current() -> Settings:
 
 
 def use(settings: Settings) -> Settings:
-    """Set the options of this process; the ones before."""
+    """Set the settings of this process. Returns the previous settings."""
     global _current
     before, _current = _current, settings
     return before
 
 
 def command(call: str, seed: int) -> str:
-    """One line that does it again: of the test that runs now, or `call` itself."""
+    """A command line that repeats the running test; outside of tests, `call` itself."""
     running = os.environ.get("PYTEST_CURRENT_TEST")
     if running is None:
         return call
     path, *within = running.rsplit(" ", 1)[0].split("::")
     node = "::".join([os.path.normpath(os.path.join(_current.root, path)), *within])
-    # Quoted always, so that it looks the same: most names have brackets.
+    # Always quoted, for a uniform look: most names have brackets.
     quoted = shlex.quote(node) if "'" in node else f"'{node}'"
     options = f" {_current.options}" if _current.options else ""
     return f"pytest {quoted}{options} --kernel-seed {seed}"

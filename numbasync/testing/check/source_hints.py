@@ -1,5 +1,5 @@
-"""What a kernel's source says of its parameters: which are arrays, of how many axes, and whether
-its threads stride over the grid. A guess, as good as what is written down.
+"""Hints from a kernel's source: which parameters are arrays, with how many axes, and whether the
+threads stride over the grid. The result is a guess, no better than the source is explicit.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ _OF_ARRAYS = frozenset({"shape", "size", "ndim", "strides", "dtype", "itemsize",
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """How a kernel uses what it is given.
+    """How a kernel uses its parameters.
 
     Attributes:
-        axes: of each parameter that is used as an array.
-        grid_axes: how many numbers `cuda.grid` gives it, 1 if it does not say.
-        strides: its threads do more than one element, whatever the grid is.
+        axes: the number of axes of each parameter that is used as an array.
+        grid_axes: the number of axes that the kernel asks `cuda.grid` for; 1 if unknown.
+        strides: a thread processes more than one element, so that any grid covers all elements.
     """
 
     axes: dict[str, int]
@@ -30,7 +30,7 @@ class Usage:
 
 
 def definition_of(function: FunctionType) -> ast.FunctionDef | None:
-    """The function's syntax; None if its source is not at hand, as of one made by `exec`."""
+    """The function's syntax tree; None without source, as for functions made by `exec`."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
     except (OSError, TypeError, SyntaxError, IndexError):
@@ -39,7 +39,7 @@ def definition_of(function: FunctionType) -> ast.FunctionDef | None:
 
 
 def usage_of(function: FunctionType, callers: tuple[FunctionType, ...] = ()) -> Usage:
-    """How `function`, which `callers` have called, uses its parameters."""
+    """How `function`, called through `callers`, uses its parameters."""
     tree = None if function in callers else definition_of(function)
     if tree is None:
         return Usage({})
@@ -51,12 +51,12 @@ def usage_of(function: FunctionType, callers: tuple[FunctionType, ...] = ()) -> 
                 axes[name] = max(axes.get(name, 1), count)
     calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call)]
     grids = [_number(c.args[:1]) for c in calls if _last_name(c.func) in ("grid", "gridsize")]
-    words = {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
-    return Usage(axes, max([1, *grids]), bool(words & {"gridsize", "gridDim"}))
+    attributes = {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
+    return Usage(axes, max([1, *grids]), bool(attributes & {"gridsize", "gridDim"}))
 
 
 def _seen(node: ast.AST) -> Iterable[tuple[str, int]]:
-    """Names that this expression shows to be arrays, and of how many axes at least."""
+    """Names that this expression shows to be arrays, with their least numbers of axes."""
     if isinstance(node, ast.Subscript):
         base, index = node.value, node.slice
         if isinstance(base, ast.Name):
@@ -79,16 +79,16 @@ def _seen(node: ast.AST) -> Iterable[tuple[str, int]]:
 def _passed(
     node: ast.AST, function: FunctionType, callers: tuple[FunctionType, ...]
 ) -> Iterable[tuple[str, int]]:
-    """As `_seen`, by what a device function does with what it is passed."""
+    """As `_seen`, from the uses of arguments in a called device function."""
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
         return
-    known = inspect.getclosurevars(function)
-    callee = {**known.globals, **known.nonlocals}.get(node.func.id)
+    variables = inspect.getclosurevars(function)
+    callee = {**variables.globals, **variables.nonlocals}.get(node.func.id)
     inner = getattr(callee, "py_func", None)
     if isinstance(inner, FunctionType):
         axes = usage_of(inner, (*callers, function)).axes
-        given = [*zip(inner.__code__.co_varnames, node.args, strict=False)]
-        for parameter, value in [*given, *((k.arg, k.value) for k in node.keywords)]:
+        passed = [*zip(inner.__code__.co_varnames, node.args, strict=False)]
+        for parameter, value in [*passed, *((k.arg, k.value) for k in node.keywords)]:
             if isinstance(value, ast.Name) and parameter in axes:
                 yield value.id, axes[parameter]
 

@@ -1,7 +1,8 @@
-"""The pytest plugin: the device that tests run on, async tests, and what is looked for in them.
+"""The pytest plugin: the devices that tests run on, async tests, and the detection of leaks.
 
-Installed with numbasync, it is active in every test session of the environment; it adds options,
-fixtures and marks, and without these changes nothing but that async tests run.
+The plugin is installed with numbasync, and active in every test session of the environment. It
+adds options, fixtures and marks; where none of these is used, its only effect is that async tests
+run.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ MARKS = (
     "isolated: runs in a process of its own",
     "may_leave(why): may leave something behind, also with --strict-leaks",
 )
-_SENT = "numbasync_benchmarks"  # by workers
+_SENT = "numbasync_benchmarks"  # the key of the results that workers of pytest-xdist send
 _before = pytest.StashKey[leaks.Before]()
 _was = pytest.StashKey[settings.Settings]()
 
@@ -46,12 +47,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_load_initial_conftests(parser: pytest.Parser) -> Iterator[None]:
     yield
-    # Now the project's own plugins and conftest.py have added theirs; two of a name are an
-    # error of the whole session.
-    wish = "--device=auto"
-    with contextlib.suppress(pytest.UsageError):  # there is one, which does not take "auto"
-        _, unknown = parser.parse_known_and_unknown_args([wish])
-        if wish in unknown:
+    # By now the project's own plugins and conftest.py have added their options; a duplicate name
+    # would be an error of the whole session.
+    probe = "--device=auto"
+    with contextlib.suppress(pytest.UsageError):  # another --device, which does not take "auto"
+        _, unknown = parser.parse_known_and_unknown_args([probe])
+        if probe in unknown:
             add_device_option(parser, "--device")
 
 
@@ -62,7 +63,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if options.device == "cuda" and not devices("cuda"):
         raise pytest.UsageError(f"--device cuda: {why_unavailable('cuda')}")
     if options.sanitizer:
-        sanitizer.command(options.sanitizer)  # is there one?
+        sanitizer.command(options.sanitizer)  # raises if the tool is not installed
     if options.coverage:
         os.environ["NUMBASYNC_CPU_ENGINE"] = "interpreted"  # read when devices are first listed
     if options.lines:
@@ -76,33 +77,35 @@ def pytest_configure(config: pytest.Config) -> None:
             options.benchmarks.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise pytest.UsageError(f"--kernel-benchmarks: {error}") from None
-    said = " ".join(o for o in options.repeated() if not o.startswith("--kernel-seed"))
+    option_text = " ".join(o for o in options.repeated() if not o.startswith("--kernel-seed"))
     root = str(config.rootpath)
-    with contextlib.suppress(ValueError):  # another drive
+    with contextlib.suppress(ValueError):  # the root is on another drive
         root = os.path.relpath(root, config.invocation_params.dir)
-    config.stash[_was] = settings.use(settings.Settings(options.races, options.seed, said, root))
+    config.stash[_was] = settings.use(
+        settings.Settings(options.races, options.seed, option_text, root)
+    )
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    output = getattr(session.config, "workeroutput", None)  # of a worker of pytest-xdist
+    output = getattr(session.config, "workeroutput", None)  # exists in a worker of pytest-xdist
     if output is not None:
         output[_SENT] = session.config.stash[measured].found
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """A worker of pytest-xdist has ended, or has died."""
+    """Collect the benchmarks of a worker of pytest-xdist that has ended or crashed."""
     node.config.stash[measured].found += getattr(node, "workeroutput", {}).get(_SENT, [])
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    path, found = of(config).benchmarks, config.stash.get(measured, None)
+    path, benchmarks = of(config).benchmarks, config.stash.get(measured, None)
     is_whole = not hasattr(config, "workerinput") and isolated.is_outside()
-    if path is not None and found is not None and found.found and is_whole:
-        found.save(path)
-    was = config.stash.get(_was, None)
-    if was is not None:
-        settings.use(was)
+    if path is not None and benchmarks is not None and benchmarks.found and is_whole:
+        benchmarks.save(path)
+    previous = config.stash.get(_was, None)
+    if previous is not None:
+        settings.use(previous)
 
 
 def _kinds(options: Options) -> list[str]:
@@ -121,11 +124,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         options = of(metafunc.config)
         needs_cuda = metafunc.definition.get_closest_marker("cuda") is not None
         kinds = ["cuda"] if needs_cuda else _kinds(options)
-        found: list[Place] = []
+        all_places: list[Place] = []
         for kind in kinds:
-            is_host = kind == "cpu"  # where threads have an order
-            found += places(kind, is_host, options.races if is_host else 0)
-        metafunc.parametrize("device", found, ids=str, indirect=True)
+            is_host = kind == "cpu"  # only this device can order threads
+            all_places += places(kind, is_host, options.races if is_host else 0)
+        metafunc.parametrize("device", all_places, ids=str, indirect=True)
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-benchmark reads its mark
@@ -134,27 +137,27 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     names = getattr(item, "fixturenames", ())
     if "benchmark_kernel" in names and "benchmark" in names:
         item.stash[clock_of] = clock = Replay()
-        theirs = item.get_closest_marker("benchmark")
-        said = {} if theirs is None else theirs.kwargs
-        item.add_marker(pytest.mark.benchmark(**{**said, "timer": clock}), append=False)
+        mark = item.get_closest_marker("benchmark")
+        arguments = {} if mark is None else mark.kwargs
+        item.add_marker(pytest.mark.benchmark(**{**arguments, "timer": clock}), append=False)
     if item.get_closest_marker("cuda") is None:
         return
     try:
-        wishes = needs.wished(item.iter_markers("cuda"))
+        requirements = needs.wished(item.iter_markers("cuda"))
     except CallerError as error:
         pytest.fail(str(error), pytrace=False)
     if of(item.config).device == "cpu":
         pytest.skip("needs CUDA, and --device is cpu")
-    found = devices("cuda")
-    why = needs.lacking(wishes, found) if found else why_unavailable("cuda")
+    gpus = devices("cuda")
+    why = needs.lacking(requirements, gpus) if gpus else why_unavailable("cuda")
     if why:
-        pytest.skip(f"needs CUDA: {why}" if not found else f"needs {why}")
+        pytest.skip(f"needs CUDA: {why}" if not gpus else f"needs {why}")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run `async def` tests on uvloop, unless they are marked for another plugin; and isolated
-    ones, and those that are to be looked at by a tool, in a process of their own.
+    """Run `async def` tests on uvloop, unless they are marked for another plugin. Run isolated
+    tests, and tests under compute-sanitizer, each in a separate process.
     """
     options = of(pyfuncitem.config)
     if options.sanitizer and _is_on_cuda(pyfuncitem) and isolated.is_outside():
@@ -178,7 +181,7 @@ def _is_on_cuda(item: pytest.Function) -> bool:
     return on_device or item.get_closest_marker("cuda") is not None
 
 
-# --- what a test leaves behind ----------------------------------------------------------
+# --- leaks ------------------------------------------------------------------------------
 
 
 def _may_leave(item: pytest.Item) -> bool:
@@ -189,24 +192,24 @@ def _may_leave(item: pytest.Item) -> bool:
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     strict = of(item.config).strict and not _may_leave(item)
     if strict:
-        item.stash[_before] = leaks.Before()  # fixtures have what they have
+        item.stash[_before] = leaks.Before()  # after the setup, so that fixtures do not count
     try:
         return (yield)
     except BaseException:
         if strict:
-            del item.stash[_before]  # what it held is held by the traceback
+            del item.stash[_before]  # a failed test's objects are held by the traceback
         raise
 
 
-# Around all others, so that what pytest itself keeps of a test, such as log records with their
-# tracebacks, is gone.
+# This wrapper is the outermost, so that objects which pytest keeps of a test, such as log records
+# with their tracebacks, are released before the leak check.
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
     yield
     before = item.stash.get(_before, None)
     if before is not None:
         del item.stash[_before]
-        getattr(item, "funcargs", {}).clear()  # as pytest does next
+        getattr(item, "funcargs", {}).clear()  # as pytest itself does later
         left = before.left()
         if left:
             pytest.fail(leaks.report(left), pytrace=False)

@@ -1,4 +1,4 @@
-"""Running `async def` tests: on uvloop, each in a loop of its own, with nothing left behind."""
+"""Runs `async def` tests on uvloop, each in its own loop, which no task may outlive."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from numbasync import runtime
 from numbasync.device import reactor
 from numbasync.testing.check.failures import KernelFailure
 
-OTHERS = ("asyncio", "anyio", "trio")  # plugins whose marks say that they run the test
+OTHERS = ("asyncio", "anyio", "trio")  # marks of tests that another plugin runs
 
 
 class LoopLeft(KernelFailure):
-    """A test has ended, and something of it would go on in its loop."""
+    """A test has ended with unfinished tasks or awaits in its loop."""
 
 
 def is_ours(item: pytest.Function) -> bool:
-    """Whether it is an async test that no other plugin is to run."""
+    """Whether `item` is an async test that no other plugin runs."""
     marked = any(item.get_closest_marker(name) for name in OTHERS)
     return not marked and inspect.iscoroutinefunction(_innermost(item.obj))
 
 
 def run(item: pytest.Function, strict: bool) -> bool:
-    """Run an async test; False if it is left to pytest to call, which then runs it.
+    """Run an async test. Returns False if pytest must call the test, which is wrapped to run.
 
     Args:
         strict: fail if tasks or awaits are left in the loop.
     """
     inner = _innermost(item.obj)
-    if inner is not item.obj:  # Hypothesis calls it once for each example
+    if inner is not item.obj:  # Hypothesis calls the inner function once for each example
         item.obj.hypothesis.inner_test = in_a_loop(inner, strict)
         return False
     names = item._fixtureinfo.argnames
@@ -43,7 +43,7 @@ def run(item: pytest.Function, strict: bool) -> bool:
 
 
 def in_a_loop(function: Callable[..., Any], strict: bool) -> Callable[..., None]:
-    """`function`, which is a coroutine function, as one to call."""
+    """A plain function that runs the coroutine function `function` in a new loop."""
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> None:
@@ -56,7 +56,7 @@ def in_a_loop(function: Callable[..., Any], strict: bool) -> Callable[..., None]
 
 async def _watched(coroutine: Coroutine[Any, Any, Any]) -> None:
     await coroutine
-    for _ in range(4):  # what has just been told to end may
+    for _ in range(4):  # so that tasks which were just cancelled can end
         await asyncio.sleep(0)
     left = asyncio.all_tasks() - {asyncio.current_task()}
     waiting = reactor.current().statistics().waiting
@@ -69,5 +69,5 @@ async def _watched(coroutine: Coroutine[Any, Any, Any]) -> None:
 
 
 def _innermost(function: Any) -> Any:
-    """What Hypothesis calls, of a test that it has wrapped."""
+    """The function inside a test that Hypothesis has wrapped; any other function itself."""
     return getattr(getattr(function, "hypothesis", None), "inner_test", function)

@@ -1,4 +1,4 @@
-"""The plugin's fixtures: a device, and what tests need on it."""
+"""The plugin's fixtures: a device, with streams, policies, gates, seeds and benchmarks."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from numbasync.testing.timing.benchmark_kernel import Benchmarks, KernelBenchmar
 
 
 class Place(NamedTuple):
-    """A kind of device, whether all of that kind have one memory, and the order of threads in
-    which kernels are watched there; or none.
+    """A kind of device, whether all devices of that kind share one memory, and the order of
+    threads in which kernels are checked there, or None.
     """
 
     kind: str
@@ -37,7 +37,7 @@ class Place(NamedTuple):
 
 
 def places(kind: str, one_memory: bool, races: int) -> list[Place]:
-    """Where a test is to be run: once, or in as many orders as `races` says."""
+    """The places that a test runs in: one, or as many orders of threads as `races`."""
     place = Place(kind, one_memory)
     if not races:
         return [place]
@@ -50,21 +50,23 @@ def places(kind: str, one_memory: bool, races: int) -> list[Place]:
 def device(request: pytest.FixtureRequest) -> Iterator[Device]:
     """The device under test, current for the test; one test for each kind of `--device`."""
     place: Place = request.param
-    found = needs.device_of(place.kind, place.one_memory)
-    watched = nullcontext() if place.order is None else checked(found, place.order, place.seed)
-    with use_device(found) as chosen, watched:
+    backend_device = needs.device_of(place.kind, place.one_memory)
+    checking = (
+        nullcontext() if place.order is None else checked(backend_device, place.order, place.seed)
+    )
+    with use_device(backend_device) as chosen, checking:
         yield chosen
 
 
 @pytest.fixture
 def stream(device: Device) -> Stream:
-    """A stream of the device that nothing else uses."""
+    """A stream of the device that no other code uses."""
     return device.new_stream()
 
 
 @pytest.fixture
 def policy(device: Device) -> SchedulingPolicy:
-    """A round robin over four streams of the device that nothing else uses."""
+    """A round robin over four streams of the device that no other code uses."""
     return StreamPoolRoundRobin(device, 4)
 
 
@@ -78,8 +80,8 @@ def gate(stream: Stream) -> Iterator[Gate]:
 
 @pytest.fixture
 def seeds(request: pytest.FixtureRequest) -> range:
-    """Seeds for `numbasync.testing.seeded`, as many as `--numbasync-seeds` says; the same ones
-    in every session, so that a failure can be repeated.
+    """Seeds for `numbasync.testing.seeded`, as many as `--numbasync-seeds` says, and the same in
+    every session, so that a failure can be repeated.
     """
     return range(of(request.config).seeds)
 
@@ -90,10 +92,10 @@ clock_of = pytest.StashKey[Replay]()
 
 @pytest.fixture
 def benchmark_kernel(request: pytest.FixtureRequest, device: Device) -> KernelBenchmark:
-    """Measures operations on the device; see `KernelBenchmark`. `--kernel-benchmarks=FILE` keeps
-    what it finds; in a test that has pytest-benchmark's `benchmark`, so does that.
+    """Measures operations on the device; see `KernelBenchmark`. `--kernel-benchmarks=FILE` stores
+    the results, and so does pytest-benchmark in a test that uses its `benchmark`.
     """
-    kept = request.config.stash[measured]
+    results = request.config.stash[measured]
     clock = request.node.stash.get(clock_of, None)
-    theirs = None if clock is None else request.getfixturevalue("benchmark")
-    return KernelBenchmark(request.node.nodeid, kept, clock or Replay(), theirs)
+    benchmark = None if clock is None else request.getfixturevalue("benchmark")
+    return KernelBenchmark(request.node.nodeid, results, clock or Replay(), benchmark)

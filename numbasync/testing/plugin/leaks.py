@@ -1,7 +1,7 @@
-"""What a test leaves behind: device memory, work in flight, streams, graphs' leases, another pool
-(`--strict-leaks`).
+"""Finds leaks of a test (`--strict-leaks`): device memory, work in flight, streams, access records
+of graphs, a changed pool.
 
-Operations that were never run say so themselves, by a warning, which then is an error.
+Operations that were never run emit a warning of their own, which the option turns into an error.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from numbasync.device.stream import Stream
 from numbasync.errors import DeviceLostError, DriverError
 from numbasync.graphs.buffer_leases import leases
 
-# As pytest's option `filterwarnings`; the second, since a warning in a finaliser that is an error
-# is only told as another warning.
+# Values of pytest's option `filterwarnings`. The last is needed since an error raised in a
+# finaliser is only reported as another warning.
 FILTERS = (
     "error:(?s).*was never awaited. it has not run:RuntimeWarning",
     "error:(?s).*work of async_on failed, and nobody:RuntimeWarning",
@@ -28,12 +28,12 @@ FILTERS = (
 
 @dataclass(frozen=True, slots=True)
 class _Use:
-    """What is in use of a device."""
+    """The resources of a device that are in use."""
 
     pool: MemoryPool
     nbytes: int = 0
     waiting: int = 0
-    streams: frozenset[int] = frozenset()  # their numbers: to hold them is for others
+    streams: frozenset[int] = frozenset()  # numbers, since this record must not hold the streams
 
     @staticmethod
     def of(device: Device) -> _Use:
@@ -43,8 +43,8 @@ class _Use:
 
 
 class Before:
-    """What there was when a test began, on the devices that were in use; the others are left alone:
-    a look would start them.
+    """The resources in use when a test began, on the devices in use. Other devices are not
+    examined, since that would start them.
     """
 
     def __init__(self) -> None:
@@ -53,42 +53,44 @@ class Before:
         self._leases = leases()
 
     def left(self) -> list[str]:
-        """What is there now that was not, in words."""
+        """Descriptions of the resources that are in use now, and were not at the beginning."""
         _settle()
         if not self._more():
             return []
-        # Tracebacks and closures hold what they saw until a collection.
+        # Tracebacks and closures may hold objects until a collection.
         gc.collect()
         _settle()
         return self._more()
 
     def _more(self) -> list[str]:
-        found: list[str] = []
+        reports: list[str] = []
         for device in _in_use():
             now, before = _Use.of(device), self._uses.get(device, _Use(device.pool))
             if now.waiting > before.waiting:
                 waiting = now.waiting - before.waiting
-                found.append(f"{device.label}: {waiting} operations in flight, behind a shut gate")
+                reports.append(
+                    f"{device.label}: {waiting} operations in flight, behind a shut gate"
+                )
             if now.pool is not before.pool:
-                found.append(f"{device.label}: device.pool is another one, {now.pool!r}")
+                reports.append(f"{device.label}: device.pool is another one, {now.pool!r}")
             elif now.nbytes > before.nbytes:
                 more = now.nbytes - before.nbytes
-                found.append(f"{device.label}: {more:,} bytes of device memory")
-            found += [
+                reports.append(f"{device.label}: {more:,} bytes of device memory")
+            reports += [
                 f"{device.label}: {stream!r}"
                 for stream in device.streams
                 if stream.number not in before.streams and not _is_of(device.policy, stream)
             ]
         more = leases() - self._leases
         if more > 0:
-            found.append(f"leases of {more} buffers, which stand for the launches of a graph")
-        return found
+            reports.append(f"leases of {more} buffers, which stand for the launches of a graph")
+        return reports
 
 
 def _is_of(policy: object, stream: Stream) -> bool:
-    """Whether it is the policy's, which makes them when it is first asked for one."""
-    some = (policy, getattr(policy, "stream", None), *getattr(policy, "streams", ()))
-    return any(one is stream for one in some)
+    """Whether `stream` is the policy's. A policy creates its streams on first use."""
+    streams = (policy, getattr(policy, "stream", None), *getattr(policy, "streams", ()))
+    return any(candidate is stream for candidate in streams)
 
 
 def _in_use() -> list[Device]:
@@ -96,9 +98,9 @@ def _in_use() -> list[Device]:
 
 
 def _settle() -> None:
-    copy_threads.settle()  # they hold what they have copied a moment longer than anyone waits
+    copy_threads.settle()  # copy threads hold their arrays a moment longer than their waiters
     for device in _in_use():
-        # What is broken is told by whoever uses it.
+        # The users of a broken device report its error.
         with suppress(DeviceLostError, DriverError):
             device.backend.quiesce()
             device.reclaim()

@@ -1,4 +1,4 @@
-"""The plugin's options, and what a session said with them."""
+"""The plugin's options, and their values in a session."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ SEEDS = 20
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a session wishes.
+    """The values of a session's options.
 
     Attributes:
         device: `auto`, `cpu`, `cuda` or `all`.
-        seeds: how many the `seeds` fixture gives.
-        races: orders in which tests are run on the CPU device, watched; 0 for plain runs.
+        seeds: how many seeds the `seeds` fixture gives.
+        races: number of thread orders of checked runs on the CPU device; 0 for unchecked runs.
         seed: of checks that name none.
         strict: whether tests may leave something behind.
         coverage: whether kernels are interpreted, where a tracer sees them.
         sanitizer: the tool to run CUDA tests under; "" for none.
-        lines: whether kernels are compiled with line numbers for it.
-        benchmarks: where to write what `benchmark_kernel` has measured.
+        lines: whether kernels are compiled with line numbers for that tool.
+        benchmarks: the file for the results of `benchmark_kernel`.
     """
 
     device: str
@@ -42,31 +42,31 @@ class Options:
     benchmarks: Path | None
 
     def repeated(self) -> list[str]:
-        """The options that make another session do the same with a test."""
-        found = [f"--numbasync-device={self.device}"]
-        found += [f"--numbasync-seeds={self.seeds}"] if self.seeds != SEEDS else []
-        found += [f"--kernel-races={self.races}"] if self.races else []
-        found += [f"--kernel-seed={self.seed}"] if self.seed else []
-        found += ["--strict-leaks"] if self.strict else []
-        return found
+        """The options by which another session repeats a test in the same way."""
+        arguments = [f"--numbasync-device={self.device}"]
+        arguments += [f"--numbasync-seeds={self.seeds}"] if self.seeds != SEEDS else []
+        arguments += [f"--kernel-races={self.races}"] if self.races else []
+        arguments += [f"--kernel-seed={self.seed}"] if self.seed else []
+        arguments += ["--strict-leaks"] if self.strict else []
+        return arguments
 
 
 def of(config: pytest.Config) -> Options:
     """A session's options."""
 
-    def said(name: str) -> Any:
+    def value(name: str) -> Any:
         return config.getoption(name)
 
     return Options(
-        str(said("numbasync_device")), int(said("numbasync_seeds")), int(said("kernel_races")),
-        int(said("kernel_seed")), bool(said("strict_leaks")), bool(said("kernel_coverage")),
-        str(said("compute_sanitizer") or ""), bool(said("kernel_lines")),
-        said("kernel_benchmarks"),
+        str(value("numbasync_device")), int(value("numbasync_seeds")), int(value("kernel_races")),
+        int(value("kernel_seed")), bool(value("strict_leaks")), bool(value("kernel_coverage")),
+        str(value("compute_sanitizer") or ""), bool(value("kernel_lines")),
+        value("kernel_benchmarks"),
     )  # fmt: skip
 
 
 def add_options(parser: pytest.Parser) -> None:
-    """All but `--device`, which a project may have, too."""
+    """Add all options but `--device`, which a project may define itself."""
     add_device_option(parser, "--numbasync-device")
     group = parser.getgroup("numbasync")
     group.addoption(
@@ -114,7 +114,7 @@ def _at_least(least: int) -> Callable[[str], int]:
 
 
 def add_device_option(parser: pytest.Parser, name: str) -> None:
-    """The option that chooses the devices, by this name."""
+    """Add the option that chooses the devices, under this name."""
     parser.getgroup("numbasync").addoption(
         name,
         dest="numbasync_device",

@@ -1,9 +1,9 @@
-"""Tests under NVIDIA's `compute-sanitizer`, and what it says of them, by lines of kernels.
+"""Runs tests under NVIDIA's `compute-sanitizer`, and reports its findings by lines of kernels.
 
-The tool prints a block of lines for each finding, all of which begin with `=========`: what, where
-in which kernel and file, by which thread. Its text has changed from release to release; what is
-read here are the parts that all have had since 2021, and a finding whose parts are not known is
-reported as it stands.
+The tool prints a block of lines for each finding, all beginning with `=========`: the error, its
+place in a kernel and file, and the thread. The text changes from release to release. This module
+reads the parts that all releases since 2021 have, and reports a finding with unknown parts
+verbatim.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _BAR = "========="
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that the tool has found, or the same thing in several threads.
+    """One finding of the tool, or equal findings in several threads.
 
     Attributes:
-        what: its own words.
-        kernel: the kernel's name; "" if it does not say.
+        what: the error in the tool's words.
+        kernel: the kernel's name; "" if the tool does not report it.
         places: file and line of each access; empty without line information.
-        thread, block: who, as the tool writes it; "" if it does not say.
+        thread, block: the accessing thread, as the tool writes it; "" if not reported.
         count: how many findings differ in thread and address alone.
     """
 
@@ -46,12 +46,12 @@ class Finding:
     count: int = 1
 
     def said(self, root: Path) -> str:
-        """For people: with the lines of source, looked for below `root`."""
-        who = f", block {self.block}, thread {self.thread}" if self.thread else ""
-        more = f" (and {self.count - 1} more like it)" if self.count > 1 else ""
-        lines = [f"{self.what}, kernel {self.kernel or '?'}{who}{more}"]
+        """The finding as text, with lines of source from files below `root`."""
+        thread_text = f", block {self.block}, thread {self.thread}" if self.thread else ""
+        count_text = f" (and {self.count - 1} more like it)" if self.count > 1 else ""
+        lines = [f"{self.what}, kernel {self.kernel or '?'}{thread_text}{count_text}"]
         for name, number in self.places:
-            path = _found(name, root)
+            path = _path_of(name, root)
             text = linecache.getline(str(path), number).strip() if path else ""
             lines.append(f"  {path or name}:{number}" + (f"    {text}" if text else ""))
         return "\n".join(lines)
@@ -65,32 +65,34 @@ _AT = re.compile(
 )
 _BY = re.compile(r"by thread (\(\d+,\d+,\d+\)) in block (\(\d+,\d+,\d+\))")
 _ENDS = ("ERROR SUMMARY", "RACECHECK SUMMARY", "LEAK SUMMARY", "COMPUTE-SANITIZER", "Target")
-# What follows a finding without being part of what was wrong in a kernel.
+# Lines of a finding's block that do not describe the error in the kernel.
 _HOST = ("Saved host backtrace", "Host Frame", "Device Frame")
-# The driver's calls that fail afterwards, because of what was found.
+# Reports of driver calls that fail as a consequence of a finding.
 _AFTERWARDS = ("Program hit",)
 
 
 def parse(text: str) -> list[Finding]:
-    """What the tool has found; equal findings of many threads once."""
-    found: dict[tuple[str, str, tuple[tuple[str, int], ...]], Finding] = {}
+    """The findings in the tool's output; equal findings of many threads once."""
+    findings: dict[tuple[str, str, tuple[tuple[str, int], ...]], Finding] = {}
     for block in _blocks(text.splitlines()):
-        one = _finding(block)
-        if one is None:
+        finding = _finding(block)
+        if finding is None:
             continue
-        key = (one.what, one.kernel, one.places)
-        if key in found:
-            first = found[key]
-            found[key] = Finding(
+        key = (finding.what, finding.kernel, finding.places)
+        if key in findings:
+            first = findings[key]
+            findings[key] = Finding(
                 first.what, first.kernel, first.places, first.thread, first.block, first.count + 1
             )
         else:
-            found[key] = one
-    return list(found.values())
+            findings[key] = finding
+    return list(findings.values())
 
 
 def _blocks(lines: Iterable[str]) -> Iterable[list[str]]:
-    """A finding's lines: the first is not indented, the others are, an empty one ends it."""
+    """The lines of each finding: the first is not indented, the others are, an empty line ends
+    the block.
+    """
     block: list[str] = []
     for line in lines:
         if not line.startswith(_BAR):
@@ -110,28 +112,28 @@ def _finding(block: Sequence[str]) -> Finding | None:
     head = block[0]
     if head.startswith((*_ENDS, *_AFTERWARDS)) or head.endswith("Internal Sanitizer Error"):
         return None
-    own = [line for line in block if not line.startswith(_HOST)]
+    kernel_lines = [line for line in block if not line.startswith(_HOST)]
     kernel, places = "", []
-    for line in own:
-        for at in _AT.finditer(line):
-            if at["file"]:
-                places.append((at["file"], int(at["line"])))
-            kernel = kernel or _plain(at["old"] or at["name"] or "")
-    by = next((m for m in map(_BY.search, own) if m), None)
-    if not kernel and not places and by is None:
-        return None  # a notice
-    thread, in_block = by.groups() if by else ("", "")
+    for line in kernel_lines:
+        for match in _AT.finditer(line):
+            if match["file"]:
+                places.append((match["file"], int(match["line"])))
+            kernel = kernel or _function_name(match["old"] or match["name"] or "")
+    thread_match = next((m for m in map(_BY.search, kernel_lines) if m), None)
+    if not kernel and not places and thread_match is None:
+        return None  # a notice of the tool, not a finding
+    thread, in_block = thread_match.groups() if thread_match else ("", "")
     return Finding(_shortened(head), kernel, tuple(places), thread, in_block)
 
 
 def _shortened(head: str) -> str:
-    """Without the place, which is told beside it."""
+    """The error without its place, which is reported separately."""
     text = re.sub(r"^(Error|Warning): ", "", head).split(" at ")[0].rstrip(".")
     return re.sub(r" between \w+ access$", "", text)
 
 
-def _plain(name: str) -> str:
-    """Of what Numba calls a compiled kernel, the function's name."""
+def _function_name(name: str) -> str:
+    """The function's name in Numba's name of a compiled kernel."""
     if name.startswith("0x"):
         return ""
     mangled = re.match(r"_ZN(?:\d+[A-Za-z_]\w*?)*?(\d+)", name)
@@ -146,23 +148,23 @@ def _plain(name: str) -> str:
     return re.sub(r"[\[(<$:].*", "", name.split("::")[-1])
 
 
-def _found(name: str, root: Path) -> Path | None:
-    """The file; the tool often knows its last part only."""
+def _path_of(name: str, root: Path) -> Path | None:
+    """The path of the file, of whose name the tool often knows only the last part."""
     path = Path(name)
     if path.is_file():
         return path
-    near = [root / name, *sorted(root.rglob(path.name))[:1]]
-    return next((p for p in near if p.is_file()), None)
+    candidates = [root / name, *sorted(root.rglob(path.name))[:1]]
+    return next((p for p in candidates if p.is_file()), None)
 
 
 # --- running ------------------------------------------------------------------------------
 
 
 def command(tool: str) -> list[str]:
-    """The tool's command line, without where it is to write.
+    """The tool's command line, without the log file.
 
     Raises:
-        pytest.UsageError: it is not installed.
+        pytest.UsageError: the tool is not installed.
     """
     places = [os.environ.get("PATH", ""), "/usr/local/cuda/bin"]
     binary = shutil.which("compute-sanitizer", path=os.pathsep.join(places))
@@ -171,25 +173,25 @@ def command(tool: str) -> list[str]:
             f"--compute-sanitizer={tool}: there is no compute-sanitizer on the PATH, nor in "
             "/usr/local/cuda/bin. It comes with the CUDA toolkit."
         )
-    # For backtraces of the host it keeps Python's frames, which looks like leaks.
+    # For host backtraces, the tool keeps Python's frames, which would look like leaks.
     return [binary, "--tool", tool, "--show-backtrace", "no"]
 
 
 def run(item: pytest.Function, tool: str, options: list[str]) -> None:
-    """Run a test under the tool in a process of its own; it fails with what was found."""
+    """Run a test under the tool in a separate process. The test fails with the tool's findings."""
     __tracebackhide__ = True
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
-        under = [*command(tool), "--log-file", str(log)]
+        prefix = [*command(tool), "--log-file", str(log)]
         failed: BaseException | None = None
         try:
-            isolated.run(item, [*options, "--kernel-lines"], under)
+            isolated.run(item, [*options, "--kernel-lines"], prefix)
         except (pytest.fail.Exception, pytest.skip.Exception) as error:
             failed = error
         text = log.read_text(errors="replace") if log.exists() else ""
-    found = parse(text)
-    if found:
-        pytest.fail(report(tool, found, item.config.rootpath), pytrace=False)
+    findings = parse(text)
+    if findings:
+        pytest.fail(report(tool, findings, item.config.rootpath), pytrace=False)
     if failed is not None:
         raise failed
     if f"{_BAR} " not in text:
@@ -197,8 +199,8 @@ def run(item: pytest.Function, tool: str, options: list[str]) -> None:
 
 
 def report(tool: str, found: Sequence[Finding], root: Path) -> str:
-    """What to fail with."""
-    shown = [f.said(root) for f in found[:MOST_SHOWN]]
+    """The failure message for the findings."""
+    texts = [f.said(root) for f in found[:MOST_SHOWN]]
     if len(found) > MOST_SHOWN:
-        shown.append(f"... and {len(found) - MOST_SHOWN} other findings")
-    return "\n".join([f"compute-sanitizer {tool} has found:", *shown])
+        texts.append(f"... and {len(found) - MOST_SHOWN} other findings")
+    return "\n".join([f"compute-sanitizer {tool} has found:", *texts])

@@ -1,1 +1,1 @@
-"""How long kernels take: `time_kernel` and `benchmark_kernel`."""
+"""Measures how long kernels take: `do_bench` and `benchmark_kernel`."""

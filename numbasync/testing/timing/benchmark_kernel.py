@@ -1,7 +1,8 @@
-"""`benchmark_kernel`: how long a test's kernel takes, against another one, and kept as JSON.
+"""`benchmark_kernel`: times a test's kernel, also against another one, and stores results as JSON.
 
-Only ratios within one run are compared: a machine's own times change from day to day. Where
-pytest-benchmark is installed and the test asks for its `benchmark`, that gets the device's times.
+Only ratios within one run are compared: a machine's absolute times change from day to day. Where
+pytest-benchmark is installed and the test uses its `benchmark` fixture, the fixture receives the
+device's times.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class KernelSlow(KernelFailure):
 
 
 class Replay:
-    """A clock that stands still but for what it is told; in seconds."""
+    """A clock that advances only by given samples; in seconds."""
 
     def __init__(self) -> None:
         self._now = 0.0
@@ -39,7 +40,7 @@ class Replay:
         return self._now
 
     def load(self, samples: tuple[float, ...]) -> None:
-        """Milliseconds that the next calls of `step` take, one each."""
+        """Set the milliseconds by which the next calls of `step` advance the clock."""
         self._coming = [ms / 1e3 for ms in reversed(samples)]
 
     def step(self) -> None:
@@ -49,7 +50,7 @@ class Replay:
 
 @dataclass(slots=True)
 class Benchmarks:
-    """What a session has measured."""
+    """The results of a session."""
 
     found: list[dict[str, Any]] = field(default_factory=list)
 
@@ -59,13 +60,13 @@ class Benchmarks:
 
 @dataclass(frozen=True, slots=True)
 class KernelBenchmark:
-    """The fixture `benchmark_kernel`; call it.
+    """The fixture `benchmark_kernel`, which a test calls to measure an operation.
 
     Attributes:
         name: of the test.
-        kept: where results are added.
-        clock: of pytest-benchmark's fixture, in a test that has asked for it.
-        benchmark: that fixture.
+        kept: the results of the session, to which this object adds its own.
+        clock: the clock of pytest-benchmark's fixture, in a test that uses the fixture.
+        benchmark: pytest-benchmark's fixture, or None.
     """
 
     name: str
@@ -84,17 +85,17 @@ class KernelBenchmark:
         repeats: int | None = None,
         flush: int = FLUSH,
     ) -> Timing | Paired:
-        """Measure, keep, and compare.
+        """Measure an operation, store the result, and compare it.
 
         Args:
-            factory: makes the operation, anew for each repeat.
-            against: makes what it is compared with; the two are done in turn.
-            most: times as long as `against` it may take.
-            nbytes: that it reads and writes, for a rate.
+            factory: makes the operation, a new one for each repeat.
+            against: makes the operation to compare with; the two run alternately.
+            most: the largest allowed ratio to the time of `against`.
+            nbytes: bytes that the operation reads and writes, for a rate.
             seconds, repeats, flush: see `do_bench`.
 
         Returns:
-            The timing; of two, their ratio, too.
+            The timing; with `against`, the timings of both and their ratio.
 
         Raises:
             KernelSlow: three quarters of all pairs have a larger ratio than `most`.
@@ -103,19 +104,21 @@ class KernelBenchmark:
         __tracebackhide__ = True
         if most is not None and against is None:
             raise CallerError(f"most={most} is a ratio; say against= what.")
-        found: Timing | Paired
+        result: Timing | Paired
         if against is None:
-            found = first = do_bench(factory, seconds=seconds, repeats=repeats, flush=flush)
+            result = first = do_bench(factory, seconds=seconds, repeats=repeats, flush=flush)
         else:
-            found = do_bench_paired(factory, against, seconds=seconds, repeats=repeats, flush=flush)
-            first = found.first
-        self._keep(first, found, nbytes)
+            result = do_bench_paired(
+                factory, against, seconds=seconds, repeats=repeats, flush=flush
+            )
+            first = result.first
+        self._keep(first, result, nbytes)
         if self.benchmark is not None:
             self.clock.load(first.samples)
             self.benchmark.pedantic(self.clock.step, rounds=len(first.samples), iterations=1)
-        if most is not None and isinstance(found, Paired) and found.low > most:
-            raise KernelSlow(f"{self.name}: {found}; {most:g} times are allowed.")
-        return found
+        if most is not None and isinstance(result, Paired) and result.low > most:
+            raise KernelSlow(f"{self.name}: {result}; {most:g} times are allowed.")
+        return result
 
     def _keep(self, first: Timing, found: Timing | Paired, nbytes: int | None) -> None:
         device = default_device()

@@ -1,7 +1,7 @@
-"""How long operations take on the device: by events on the stream, with a cold cache, in medians.
+"""Device times of operations: measured by events on the stream, with a cold cache, as medians.
 
-Times hold for one machine and one run. Two operations are compared by doing both in turn and
-taking the ratio of each pair: what slows the machine down slows both.
+Times are valid for one machine and one run. Two operations are compared by running both
+alternately and taking the ratio of each pair: a slower machine slows both.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from numbasync.tensors.tensor import Tensor
 
 Factory: TypeAlias = Callable[[], DeviceOp[Any]]
 
-FLUSH = 128 * 2**20  # bytes; more than the largest second-level cache of a GPU
+FLUSH = 128 * 2**20  # bytes; larger than the largest second-level cache of a GPU
 FEWEST, MOST = 5, 1000  # repeats
 
 
@@ -60,12 +60,12 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Paired:
-    """Two operations that were done in turn.
+    """The timings of two operations that ran alternately.
 
     Attributes:
-        first, second: their timings.
+        first, second: the timing of each operation.
         ratio: of the first to the second: the median of the ratios of all pairs.
-        low, high: their quartiles.
+        low, high: the quartiles of these ratios.
     """
 
     first: Timing
@@ -82,7 +82,7 @@ class Paired:
 
 
 class Timed(DeviceOp[Any]):
-    """An operation between two events. What it compiles first is not between them."""
+    """An operation between two events. Compilation before its first work is not between them."""
 
     def __init__(self, op: DeviceOp[Any], device: Device) -> None:
         self._unused = False
@@ -102,14 +102,14 @@ class Timed(DeviceOp[Any]):
             while True:
                 yield next(steps)
                 if not submission.launched and submission.queue is None:
-                    stream.record(self._start)  # again: so far nothing has been enqueued
+                    stream.record(self._start)  # again, since no work has been enqueued so far
         except StopIteration as end:
             stream.record(self._stop)
             return end.value
 
     @property
     def ms(self) -> float:
-        """Once it has run."""
+        """Device milliseconds of the operation, once it has run."""
         return float(self._start.elapsed_ms(self._stop))
 
     def _describe(self) -> str:
@@ -117,14 +117,14 @@ class Timed(DeviceOp[Any]):
 
 
 def device_ms(op: DeviceOp[Any]) -> float:
-    """Run `op` once and wait; the milliseconds that it took on the device.
+    """Run `op` once, wait for it, and return its milliseconds on the device.
 
-    What is compiled for it before is not counted. On the CPU device this is time of the
-    processor's clock, inside a `seeded` block a count of steps.
+    Compilation before its first work is not counted. On the CPU device, the time is measured by
+    the processor's clock, and inside a `seeded` block it is a count of steps.
 
     Raises:
-        OperationError: it is no operation.
-        Whatever the operation raises.
+        OperationError: `op` is not an operation.
+        The errors of the operation.
     """
     stream = check_op(op, "what is timed").stream
     device = default_device() if stream is None else stream.device
@@ -139,10 +139,10 @@ def do_bench(
     """Measure the operation that `factory` makes, a new one for each repeat.
 
     Args:
-        factory: for example `lambda: saxpy(z, 2.0, x)`. What it does itself is not measured.
-        seconds: about how long to measure, the emptying of caches included.
-        repeats: how many; None: as many as fit into `seconds`, 5 to 1,000.
-        flush: bytes to write before each repeat, so that nothing is found in a cache; 0 for none.
+        factory: for example `lambda: saxpy(z, 2.0, x)`. The factory's own time is not measured.
+        seconds: approximate duration of the measurement, including the flushing of caches.
+        repeats: the number of repeats; None: as many as fit into `seconds`, 5 to 1,000.
+        flush: bytes to write before each repeat, so that caches hold no operands; 0 for none.
 
     Raises:
         CallerError: fewer than 2 repeats.
@@ -159,7 +159,7 @@ def do_bench_paired(
     repeats: int | None = None,
     flush: int = FLUSH,
 ) -> Paired:
-    """Measure two operations in turn, which of the two goes first drawn anew each time.
+    """Measure two operations alternately; a random draw decides which of each pair runs first.
 
     Args:
         first, second, seconds, repeats, flush: see `do_bench`.
@@ -176,27 +176,27 @@ def do_bench_paired(
 def _samples(
     factories: list[Factory], seconds: float, repeats: int | None, flush: int
 ) -> list[list[float]]:
-    """Device milliseconds of each factory's operations, as many of each."""
+    """Device milliseconds of each factory's operations, equally many for each factory."""
     if repeats is not None and (not isinstance(repeats, int) or repeats < 2):
         raise CallerError(f"repeats={repeats!r}: a whole number of at least 2, for a median.")
     device = default_device()
     stream = device.new_stream()
-    waste = create.empty(flush, np.uint8).sync_on(stream) if flush else None
+    scratch = create.empty(flush, np.uint8).sync_on(stream) if flush else None
     began = time.perf_counter()
-    for warm in range(2):  # the first compiles, and is not to be counted
+    for warm in range(2):  # the first round compiles, and is not counted
         began = time.perf_counter() if warm else began
         for factory in factories:
-            _once(factory, device, stream, waste)
+            _once(factory, device, stream, scratch)
     took = time.perf_counter() - began
     count = repeats or max(FEWEST, min(MOST, int(seconds / max(took, 1e-9))))
-    drawn = random.Random(0)  # noqa: S311 - which goes first
-    found: list[list[float]] = [[] for _ in factories]
+    generator = random.Random(0)  # noqa: S311 - decides which goes first
+    samples: list[list[float]] = [[] for _ in factories]
     for _ in range(count):
         turns = list(range(len(factories)))
-        drawn.shuffle(turns)
+        generator.shuffle(turns)
         for turn in turns:
-            found[turn].append(_once(factories[turn], device, stream, waste))
-    return found
+            samples[turn].append(_once(factories[turn], device, stream, scratch))
+    return samples
 
 
 def _once(factory: Factory, device: Device, stream: Stream, waste: Tensor | None) -> float:

@@ -1,1 +1,1 @@
-"""The race finder: which thread reads and writes which element."""
+"""The race checker: records which thread reads and writes which element."""

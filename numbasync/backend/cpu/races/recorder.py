@@ -1,6 +1,6 @@
-"""What checked kernels call at every access to an array's elements, and where threads meet.
+"""The functions that checked kernels call at every access to an array's elements, and at barriers.
 
-Whether an access may be is known to `accesses`; here are the subscripts that ask it.
+`rules` decides whether an access is allowed; this module provides the subscripts that ask `rules`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _F = njit(**OPTIONS)
 
 @_F
 def turn(m, k):  # type: ignore[no-untyped-def]
-    """The thread of the block whose turn is the k-th."""
+    """The number of the thread that runs k-th in its block."""
     return _get(_get(_get(m, STATE), THREAD_ORDER), k)
 
 
@@ -60,7 +60,7 @@ def turn_of_block(m, k):  # type: ignore[no-untyped-def]
 
 @_F
 def begin(m, block):  # type: ignore[no-untyped-def]
-    """A block begins: nothing of another one lies before it in its memory."""
+    """Begin a block: earlier accesses to the block's memory are not of this block."""
     s = _get(m, STATE)
     now = _get(s, TIME) + 1
     for word in (TIME, BEGUN, BARRIER, WARP):
@@ -70,7 +70,7 @@ def begin(m, block):  # type: ignore[no-untyped-def]
 
 @_F
 def met(m, whole):  # type: ignore[no-untyped-def]
-    """The threads of the block have met, or those of its warps."""
+    """Record a barrier of the block (`whole`), or of each of its warps."""
     s = _get(m, STATE)
     now = _get(s, TIME) + 1
     _set(s, TIME, now)
@@ -81,7 +81,7 @@ def met(m, whole):  # type: ignore[no-untyped-def]
 
 @_F
 def touch(m, address, nbytes, mode, site, place):  # type: ignore[no-untyped-def]
-    """One access to `nbytes` bytes. Stops the kernel if it must not be."""
+    """Record one access to `nbytes` bytes. Stops the kernel if the access is not allowed."""
     s = _get(m, STATE)
     if not _get(s, WATCHES):
         return
@@ -91,12 +91,12 @@ def touch(m, address, nbytes, mode, site, place):  # type: ignore[no-untyped-def
         stop(wrong, m, site, _get(s, SOME), _get(s, ALL), place)
 
 
-# --- in place of subscripts ---
+# --- replacements of subscripts ---
 
 
 @entry_points.any_intrinsic
 def _address(tyctx: Any, array: Any, index: Any):  # type: ignore[no-untyped-def]
-    """Of an element; `index` has been checked."""
+    """The address of an element, whose `index` has been checked."""
     index = types.unliteral(index)
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -112,7 +112,7 @@ def _address(tyctx: Any, array: Any, index: Any):  # type: ignore[no-untyped-def
 
 
 def _is_number(array: Any, index: Any) -> bool:
-    """Whether it is an element that is a number, and no row, field or item of a tuple."""
+    """Whether the subscript gives a number of an array, not a row, field or item of a tuple."""
     index = types.unliteral(index)
     parts = list(index) if isinstance(index, types.BaseTuple) else [index]
     return (
@@ -128,7 +128,7 @@ def seen(array, index, record, site, place): ...  # type: ignore[no-untyped-def]
 
 @overload(seen, jit_options=INLINED)
 def _seen(array, index, record, site, place):  # type: ignore[no-untyped-def]
-    """The checked index of what is about to be read."""
+    """The checked index of an element that is about to be read."""
     if not _is_number(array, index):
         return lambda array, index, record, site, place: check(array, index, record, site, place)
 
@@ -145,7 +145,7 @@ def take(array, index, record, site, place): ...  # type: ignore[no-untyped-def]
 
 @overload(take, jit_options=INLINED)
 def _take(array, index, record, site, place):  # type: ignore[no-untyped-def]
-    """An element of something that has no name."""
+    """An element of an unnamed expression."""
     return lambda array, index, record, site, place: array[seen(array, index, record, site, place)]
 
 
@@ -154,7 +154,7 @@ def at_literal(array, index, record, site, place): ...  # type: ignore[no-untype
 
 @overload(at_literal, jit_options=INLINED)
 def _at_literal(array, index, record, site, place):  # type: ignore[no-untyped-def]
-    """`array` as it is, as `native.at_literal` gives it; its element is about to be read."""
+    """`array` itself, as from the unchecked `at_literal`. Its element is about to be read."""
     if not isinstance(array, types.Array):
         return lambda array, index, record, site, place: array
 
@@ -192,7 +192,7 @@ def atomic(array, index, record, site, place): ...  # type: ignore[no-untyped-de
 
 @overload(atomic, jit_options=INLINED)
 def _atomic(array, index, record, site, place):  # type: ignore[no-untyped-def]
-    """The checked index of an element that is about to be changed at one stroke."""
+    """The checked index of an element that is about to be changed atomically."""
     if not _is_number(array, index):
         return lambda array, index, record, site, place: check(array, index, record, site, place)
 
@@ -209,7 +209,7 @@ def filled(array, record, site, place): ...  # type: ignore[no-untyped-def]
 
 @overload(filled, jit_options=INLINED)
 def _filled(array, record, site, place):  # type: ignore[no-untyped-def]
-    """All of a view has been assigned."""
+    """Record writes to all elements of a view that has been assigned."""
     if not isinstance(array, types.Array) or not isinstance(
         array.dtype, types.Number | types.Boolean
     ):
@@ -234,7 +234,7 @@ def narrow(value, record, site, place): ...  # type: ignore[no-untyped-def]
 
 @overload(narrow, jit_options=INLINED)
 def _narrow(value, record, site, place):  # type: ignore[no-untyped-def]
-    """An index as an int32, which it must fit into."""
+    """An index as an int32. Stops the kernel if the index does not fit."""
     if not isinstance(types.unliteral(value), types.Integer):
         return lambda value, record, site, place: np.int32(value)
 

@@ -1,16 +1,16 @@
-"""The accesses of a checked launch: which were made by whom, and which may be made.
+"""Access rules of a checked launch: records of past accesses, and the checks of new ones.
 
-The state of a launch is an array of 64-bit integers, whose address stands in word `STATE` of
-the block's memory. Python fills in the first part (`shadow`), compiled code the second.
+The state of a launch is an array of 64-bit integers, whose address is in word `STATE` of the
+block's memory. Python fills in the first part (`shadow_memory`), compiled code the second.
 
 Every element of an array argument, and every byte of shared memory, has a cell of three
-records: its last write and its last two reads, each by another thread, with time and place.
-Time counts accesses. Two accesses by two threads, one of which writes another value than
-there was, are a race unless something orders them: a barrier of their block, a meeting of
-their warp, or atomic operations of both blocks in between, which may be a flag or a counter.
+records: its last write and its last two reads, the reads by different threads, with time and
+source location. Time counts accesses. Two accesses by two threads, one of which changes the
+value, are a race unless they are ordered: by a barrier of their block, a barrier of their warp,
+or atomic operations of both blocks in between, which may be a flag or a counter.
 
-It is the same for every kernel, and most of the code of a checked one, so it is compiled once,
-and kernels call it by its name.
+This code is the same for every kernel, and most of the code of a checked kernel. Therefore it is
+compiled once, and kernels call it by its symbol name.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ from numbasync.backend.cpu.library.entry_points import (
 
 STATE = 12  # word of the block's memory
 
-# Words of the state. What Python fills in:
+# Words of the state. Those that Python fills in:
 (
     THREADS, WX, WY, GX, GY, THREAD_ORDER, BLOCK_ORDER, REGIONS, N_REGIONS, RANGES, N_RANGES,
     DYNAMIC, SLAB_BYTES, STAMPS, SLAB_CELLS, ATOMIC_TIMES, WATCHES,
 ) = range(17)  # fmt: skip
-# and what compiled code keeps there:
+# and those that compiled code maintains:
 (
     TIME, BEGUN, BARRIER, WARP, BLOCK, OTHER, OTHER_SITE, OTHER_WROTE, SOME, ALL,
 ) = range(17, 27)  # fmt: skip
 WORDS = 27
 
-# An array argument, in words: addresses, item size, rights, cells, and its axes, longest stride
-# first: stride, extent of a tile (0: none), CUDA axis.
+# The words of an array argument: addresses, item size, whether it is writable, cells, and its
+# axes, longest stride first, each as stride, extent of a tile (0: none), CUDA axis.
 LO, HI, ITEM, WRITABLE, CELLS, AXES_FROM = range(6)
 MOST_AXES = 4
 REGION_WORDS = AXES_FROM + 3 * MOST_AXES
 
 CELL_WORDS = 9
-READ, WRITE, QUIET, ATOMIC = range(4)  # a quiet write leaves what was there
+READ, WRITE, QUIET, ATOMIC = range(4)  # a quiet write does not change the value
 WARP_SIZE = 32
 
 _get, _set = entry_points.element_of(types.int64)
@@ -72,7 +72,7 @@ def _is_shared(s, offset):  # type: ignore[no-untyped-def]
 
 @_F
 def _conflict(s, cell, record, me, is_atomic, in_block):  # type: ignore[no-untyped-def]
-    """Whether a record is of another thread, and nothing orders it before now."""
+    """Whether a record is of another thread, and is not ordered before the present access."""
     other = _get(cell, 3 * record) - 1
     if other < 0 or other == me:
         return False
@@ -111,7 +111,7 @@ def _remember(cell, record, me, now, site, is_atomic):  # type: ignore[no-untype
 
 @_F
 def _race(s, cell, mode, me, now, site, in_block):  # type: ignore[no-untyped-def]
-    """Whether an access conflicts with an earlier one; it is remembered."""
+    """Whether an access conflicts with an earlier one. If not, the access is recorded."""
     if mode == QUIET:
         return False
     is_atomic = 1 if mode == ATOMIC else 0
@@ -136,24 +136,32 @@ def _wrong(s, kind, some, all_):  # type: ignore[no-untyped-def]
 
 @_F
 def _outside_tile(s, region, address):  # type: ignore[no-untyped-def]
-    """Whether an element is not of the block's tile."""
-    rest = address - _get(region, LO)
+    """Whether an element lies outside of the block's tile."""
+    remaining = address - _get(region, LO)
     block, gx, gy = _get(s, BLOCK), _get(s, GX), _get(s, GY)
     for k in range(MOST_AXES):
         axis = region + 8 * (AXES_FROM + 3 * k)
         stride, tile = _get(axis, 0), _get(axis, 1)
         if stride > 0:
-            index = rest // stride
-            rest -= index * stride
-            along = _get(axis, 2)
-            at = block % gx if along == 0 else block // gx % gy if along == 1 else block // gx // gy
-            if tile > 0 and index // tile != at:
+            index = remaining // stride
+            remaining -= index * stride
+            cuda_axis = _get(axis, 2)
+            position = (
+                block % gx
+                if cuda_axis == 0
+                else block // gx % gy
+                if cuda_axis == 1
+                else block // gx // gy
+            )
+            if tile > 0 and index // tile != position:
                 return True
     return False
 
 
 def _access(m, address, nbytes, mode, site, tx, ty, tz):  # type: ignore[no-untyped-def]
-    """One access to `nbytes` bytes: 0, or what is wrong with it, with more in `SOME` and `ALL`."""
+    """Check and record one access to `nbytes` bytes. Returns 0, or the kind of error, with details
+    in `SOME` and `ALL`.
+    """
     s = _get(m, STATE)
     now = _get(s, TIME) + 1
     _set(s, TIME, now)
@@ -177,23 +185,23 @@ def _access(m, address, nbytes, mode, site, tx, ty, tz):  # type: ignore[no-unty
         return 0
     if mode == ATOMIC:
         _set(_get(s, ATOMIC_TIMES), _get(s, BLOCK), now)
-    found = types.int64(0)
+    owner = types.int64(0)
     for i in range(_get(s, N_REGIONS)):
         region = _get(s, REGIONS) + 8 * REGION_WORDS * i
         is_inside = _get(region, LO) <= address < _get(region, HI)
         # The same memory may be an input and an output.
-        if is_inside and (found == 0 or _get(region, WRITABLE)):
-            found = region
-    if found == 0:
+        if is_inside and (owner == 0 or _get(region, WRITABLE)):
+            owner = region
+    if owner == 0:
         return 0
     if mode != READ:
-        if not _get(found, WRITABLE):
+        if not _get(owner, WRITABLE):
             return _wrong(s, INPUT_WRITTEN, 0, 0)
-        if _outside_tile(s, found, address):
+        if _outside_tile(s, owner, address):
             return _wrong(s, OUTSIDE_TILE, 0, 0)
-    cells = _get(found, CELLS)
+    cells = _get(owner, CELLS)
     if cells:
-        cell = cells + 8 * CELL_WORDS * ((address - _get(found, LO)) // _get(found, ITEM))
+        cell = cells + 8 * CELL_WORDS * ((address - _get(owner, LO)) // _get(owner, ITEM))
         if _race(s, cell, mode, me, now, site, False):
             return _wrong(s, RACE, mode, _get(s, OTHER_WROTE))
     return 0
@@ -203,14 +211,14 @@ def _access(m, address, nbytes, mode, site, tx, ty, tz):  # type: ignore[no-unty
 
 _SYMBOL = "numbasync_access"
 _SIGNATURE = types.int64(*[types.int64] * 8)
-access: Any = types.ExternalFunction(_SYMBOL, _SIGNATURE)  # once it is `ready`
-_compiled: list[Entry] = []  # which the code's memory belongs to
+access: Any = types.ExternalFunction(_SYMBOL, _SIGNATURE)  # usable after `ready`
+_compiled: list[Entry] = []  # keeps the memory of the compiled code alive
 _compiling = threading.Lock()
 
 
 def ready() -> None:
-    """Make known what kernels call, unless that has been done: from disk, or compiled now, which
-    takes two seconds.
+    """Register the symbol that kernels call, unless that has been done. The code is loaded from
+    disk, or compiled now, which takes two seconds.
     """
     with _compiling:
         if not _compiled:
@@ -221,10 +229,10 @@ def ready() -> None:
 
 
 def library() -> Entry:
-    """The library, kept where Numba would keep it."""
+    """The compiled library, cached where Numba would cache it."""
     try:
         store = Store(_access)
-    except RuntimeError:  # there is no folder that could be written to
+    except RuntimeError:  # there is no writable folder
         store = None
     entry = None if store is None else store.load(key_of_own())
     if entry is None:

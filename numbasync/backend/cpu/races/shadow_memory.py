@@ -1,4 +1,6 @@
-"""What a checked launch keeps about memory, beside the memory: see `accesses`."""
+"""The shadow memory of a checked launch: its state, and a record of accesses for each element. See
+`rules`.
+"""
 
 from __future__ import annotations
 
@@ -10,21 +12,21 @@ import numpy as np
 from numbasync.backend.cpu.races import rules
 from numbasync.backend.protocols import ArgumentAccess, Checks, Dim3, Writers
 
-# Larger arrays are checked for what is written where, but not for races.
+# Larger arrays are checked for forbidden writes, but not for races.
 MOST_ELEMENTS = 1 << 24
 
-CompletionCounters: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
+Int64s: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class ShadowMemory:
-    """The state of one launch, as `accesses` wants it.
+    """The state of one launch, in the layout of `rules`.
 
     Args:
-        slab_bytes: memory of a block.
-        dynamic: where its dynamic shared memory begins.
-        shared: offset and size of its static shared arrays.
-        args: the launch's arguments, `array` of which is a NumPy array, or values.
-        rights: as many as `args`, or none.
+        slab_bytes: size of the memory of a block.
+        dynamic: offset of the dynamic shared memory in the block's memory.
+        shared: offset and size of each static shared array.
+        args: the launch's arguments: objects whose `array` is a NumPy array, or values.
+        argument_access: the permitted accesses, one for each of `args`; or none at all.
     """
 
     def __init__(
@@ -40,9 +42,9 @@ class ShadowMemory:
     ) -> None:
         blocks, threads = grid[0] * grid[1] * grid[2], block[0] * block[1] * block[2]
         self.grid, self.block = grid, block
-        self.state: CompletionCounters = np.zeros(rules.WORDS, np.int64)
-        self._arrays: list[np.ndarray[Any, Any]] = []  # which the state has addresses of
-        # Memory that is never touched costs nothing: the system hands out zeros when it is.
+        self.state: Int64s = np.zeros(rules.WORDS, np.int64)
+        self._arrays: list[np.ndarray[Any, Any]] = []  # whose addresses are in the state
+        # Untouched memory costs nothing: the system provides zeroed pages on first access.
         self.state[rules.THREADS] = threads
         self.state[rules.WATCHES] = checks.watches
         self.state[[rules.WX, rules.WY]] = block[:2]
@@ -59,8 +61,8 @@ class ShadowMemory:
         self._put(rules.ATOMIC_TIMES, np.zeros(blocks, np.int64))
         words = self._put(rules.REGIONS, np.zeros(len(args) * rules.REGION_WORDS, np.int64))
         self._regions = words.reshape(-1, rules.REGION_WORDS)
-        self._seen: dict[tuple[int, int, int], CompletionCounters] = {}
-        self._cells: list[CompletionCounters] = []
+        self._seen: dict[tuple[int, int, int], Int64s] = {}
+        self._cells: list[Int64s] = []
         for argument, right in zip(args, argument_access, strict=False):
             array = getattr(argument, "array", None)
             if isinstance(array, np.ndarray) and right is not None:
@@ -71,17 +73,17 @@ class ShadowMemory:
         return int(self.state.ctypes.data)
 
     def place(self, thread: int) -> tuple[int, ...]:
-        """Block and thread of a thread of the launch, by its number."""
+        """The block and thread indices of a thread of the launch, from its number."""
         (gx, gy, _), (wx, wy, wz) = self.grid, self.block
         b, t = divmod(thread, wx * wy * wz)
         return (b % gx, b // gx % gy, b // gx // gy, t % wx, t // wx % wy, t // wx // wy)
 
     def writers(self) -> Writers:
-        """Who changed what, of the launch that is over."""
+        """The last writer of each array element, after the launch."""
         last = [c[:: rules.CELL_WORDS].copy() for c in self._cells]
         return Writers(self.grid, self.block, [c if c.size else None for c in last])
 
-    def _put(self, word: int, values: CompletionCounters) -> CompletionCounters:
+    def _put(self, word: int, values: Int64s) -> Int64s:
         self._arrays.append(values)
         self.state[word] = values.ctypes.data
         return values
@@ -95,26 +97,26 @@ class ShadowMemory:
         words = self._regions[n]
         lo, hi = np.lib.array_utils.byte_bounds(array)
         words[: rules.CELLS] = lo, hi, array.itemsize, right.writable
-        place = lo, hi, array.itemsize
-        if place not in self._seen:  # the same memory has the same cells
+        extent = lo, hi, array.itemsize
+        if extent not in self._seen:  # arguments with the same memory share their cells
             elements = (hi - lo) // array.itemsize
             small = elements <= MOST_ELEMENTS
             cells = np.zeros(elements * rules.CELL_WORDS if small else 0, np.int64)
-            self._seen[place] = cells
-        cells = self._seen[place]
+            self._seen[extent] = cells
+        cells = self._seen[extent]
         self._cells.append(cells)
         words[rules.CELLS] = cells.ctypes.data if cells.size else 0
         if not right.tile or array.ndim > rules.MOST_AXES or min(array.strides) < 0:
             return
-        along = sorted(range(array.ndim), key=lambda axis: -array.strides[axis])
-        for k, axis in enumerate(along):
-            at = rules.AXES_FROM + 3 * k
-            words[at : at + 3] = array.strides[axis], right.tile[axis], right.axes[axis]
+        axes = sorted(range(array.ndim), key=lambda axis: -array.strides[axis])
+        for k, axis in enumerate(axes):
+            offset = rules.AXES_FROM + 3 * k
+            words[offset : offset + 3] = array.strides[axis], right.tile[axis], right.axes[axis]
 
 
-def turns(checks: Checks, count: int) -> CompletionCounters:
-    """Who goes first."""
+def turns(checks: Checks, count: int) -> Int64s:
+    """The order in which `count` threads or blocks run, as an array of their numbers."""
     if checks.order == "shuffled":
         return np.random.default_rng([checks.seed, count]).permutation(count).astype(np.int64)
-    turns = np.arange(count, dtype=np.int64)
-    return turns[::-1].copy() if checks.order == "reverse" else turns
+    numbers = np.arange(count, dtype=np.int64)
+    return numbers[::-1].copy() if checks.order == "reverse" else numbers

@@ -1,4 +1,4 @@
-"""An array, as kernels and copies of the CPU device take it."""
+"""The array handle that kernels and copies of the CPU device take."""
 
 from __future__ import annotations
 

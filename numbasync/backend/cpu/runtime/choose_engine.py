@@ -1,5 +1,5 @@
-"""Which engine runs a kernel on the CPU device: Numba's compiler; or the interpreter, by choice
-or with a warning. Neither runs what Numba's compiler for GPUs refuses.
+"""Chooses the engine of a kernel on the CPU device: Numba's compiler; or the interpreter, by
+request or with a warning. Neither engine runs kernels that Numba's compiler for GPUs refuses.
 """
 
 from __future__ import annotations
@@ -23,38 +23,38 @@ from numbasync.errors import CallerError, InterpretedKernelWarning, UnsupportedK
 Engine: TypeAlias = Compiled | Interpreted
 
 SWITCH = "NUMBASYNC_CPU_ENGINE"
-_told: WeakKeyDictionary[FunctionType, set[str]] = WeakKeyDictionary()
+_warned: WeakKeyDictionary[FunctionType, set[str]] = WeakKeyDictionary()
 
 
 def wish() -> str:
-    """NUMBASYNC_CPU_ENGINE: `auto`, or the one engine to use."""
-    found = os.environ.get(SWITCH, "auto").strip().lower() or "auto"
-    if found not in ("auto", "compiled", "interpreted"):
-        raise CallerError(f"{SWITCH}={found!r}: write auto, compiled or interpreted.")
-    return found
+    """The engine that NUMBASYNC_CPU_ENGINE requests: `auto`, `compiled` or `interpreted`."""
+    requested = os.environ.get(SWITCH, "auto").strip().lower() or "auto"
+    if requested not in ("auto", "compiled", "interpreted"):
+        raise CallerError(f"{SWITCH}={requested!r}: write auto, compiled or interpreted.")
+    return requested
 
 
 def prepared(
     dispatcher: Any, keys: tuple[Hashable, ...], max_threads: int, only: str, watched: bool = False
 ) -> Engine:
-    """The kernel for arguments of these types. What Numba compiles for a GPU, and not for the
-    processor, is interpreted, with a warning, unless `only` says which engine it must be.
+    """The kernel for arguments of these types. A kernel that Numba compiles for a GPU, but not
+    for the processor, is interpreted, with a warning, unless `only` requests an engine.
 
     Args:
-        watched: it is going to be checked.
+        watched: compile a checked kernel.
 
     Raises:
-        KernelCompileError: Numba's compiler for GPUs refuses it, or it is declared for arguments
-            of other types.
-        UnsupportedKernelError: the engine that it must be does not have it.
+        KernelCompileError: Numba's compiler for GPUs refuses the kernel, or the kernel is declared
+            for arguments of other types.
+        UnsupportedKernelError: the requested engine does not support the kernel.
     """
-    becomes = formal(dispatcher, keys)
-    given = keys if becomes is None else becomes.keys
-    array_rules.check(dispatcher.py_func, [type_of(k) for k in given])
-    made = _prepared(dispatcher, given, max_threads, only, watched)
-    made.formal = becomes
-    made.records = tuple(i for i, k in enumerate(given) if isinstance(k, types.Record))
-    return made
+    formal_arguments = formal(dispatcher, keys)
+    argument_keys = keys if formal_arguments is None else formal_arguments.keys
+    array_rules.check(dispatcher.py_func, [type_of(k) for k in argument_keys])
+    kernel = _prepared(dispatcher, argument_keys, max_threads, only, watched)
+    kernel.formal = formal_arguments
+    kernel.records = tuple(i for i, k in enumerate(argument_keys) if isinstance(k, types.Record))
+    return kernel
 
 
 def _prepared(
@@ -65,26 +65,26 @@ def _prepared(
     if only != "interpreted":
         try:
             return Compiled(dispatcher, keys, max_threads, watched)
-        except CallerError:  # the kernel is wrong for these arguments, whoever runs it
+        except CallerError:  # the kernel is wrong for these arguments, on any engine
             raise
         except UntranslatableError as reason:
             why, cause = str(reason), reason
-        except Exception as error:  # Numba has many
+        except Exception as error:  # Numba raises many classes
             why, cause = f"{type(error).__name__}: {_first_line(error)}", error
-    numba_cuda.check(dispatcher, keys)  # the interpreter would give something
+    numba_cuda.check(dispatcher, keys)  # the interpreter would run even a refused kernel
     if only == "compiled":
         raise UnsupportedKernelError(
             f"kernel {dispatcher.py_func.__name__} is not compiled on the CPU device: {why}.\n"
             f"{SWITCH}=auto would interpret it."
         ) from cause
     try:
-        made = Interpreted(dispatcher, max_threads)
+        kernel = Interpreted(dispatcher, max_threads)
     except UnsupportedKernelError as error:
         raise UnsupportedKernelError(f"{error}\nNor is it compiled: {why}.") from cause
-    made.why = why
+    kernel.why = why
     if only == "auto":
-        _warn(made)
-    return made
+        _warn(kernel)
+    return kernel
 
 
 def _first_line(error: Exception) -> str:
@@ -94,9 +94,9 @@ def _first_line(error: Exception) -> str:
 
 
 def _warn(made: Interpreted) -> None:
-    """Once a kernel and reason, in one line, at the kernel's."""
-    told = _told.setdefault(made.function, set())
-    if made.why in told:
+    """Warn at the kernel's line, once for each kernel and reason."""
+    reasons = _warned.setdefault(made.function, set())
+    if made.why in reasons:
         return
     code = made.function.__code__
     warnings.warn_explicit(
@@ -106,4 +106,4 @@ def _warn(made: Interpreted) -> None:
         code.co_filename,
         code.co_firstlineno,
     )
-    told.add(made.why)
+    reasons.add(made.why)

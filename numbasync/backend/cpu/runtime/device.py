@@ -1,4 +1,4 @@
-"""One virtual CPU device: its limits, its threads, and how arrays and kernels look on it."""
+"""One virtual CPU device: its limits, its threads, and its arrays and kernels."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ class CpuDevice:
 
     @property
     def spin_seconds(self) -> float:
-        # Looking at a word from Python would take the interpreter lock from the workers; but
-        # while it is stepped, looking is what makes it go on.
+        # A poll from Python would take the interpreter lock from the workers; but a stepped device
+        # advances only through polls.
         return 0.0 if self._engine.stepper is None else math.inf
 
     def seeded(self, seed: int) -> AbstractContextManager[object]:
@@ -73,7 +73,7 @@ class CpuDevice:
         return {"interpreter": f"{platform.python_implementation()} {platform.python_version()}"}
 
     def new_stream(self, priority: int) -> CpuStream:
-        """A stream. Priorities are accepted and have no effect: workers take what comes first."""
+        """A stream. `priority` has no effect: workers take streams first come, first served."""
         return CpuStream(self, self._engine)
 
     def foreign_stream(self, number: int) -> NoReturn:
@@ -92,7 +92,7 @@ class CpuDevice:
         return CpuMemory(nbytes).bytes
 
     def host_block(self, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        return np.empty(nbytes, np.uint8)  # not aligned as memory is, which takes microseconds
+        return np.empty(nbytes, np.uint8)  # not aligned as `CpuMemory`, which takes microseconds
 
     def host_arrays(
         self, shape: tuple[int, ...], dtype: np.dtype[Any]
@@ -117,10 +117,10 @@ class CpuDevice:
         return CpuArray(np.ndarray(shape, dtype, memory.bytes, offset, strides))
 
     def foreign(self, obj: object) -> CpuForeign | None:
-        if isinstance(obj, np.ndarray):  # which need not lend what DLPack has no name for
+        if isinstance(obj, np.ndarray):  # NumPy does not export all its dtypes by DLPack
             return CpuForeign(array_protocols.read_interface(obj, obj.__array_interface__))
-        at = array_protocols.place(obj)
-        if at is None or at[0] not in array_protocols.HOST:
+        place = array_protocols.place(obj)
+        if place is None or place[0] not in array_protocols.HOST:
             return None
         return CpuForeign(array_protocols.read_dlpack(obj))
 
@@ -129,11 +129,11 @@ class CpuDevice:
 
     def scalar_key(self, value: object) -> Hashable:
         if type(value) is int:
-            kind: Hashable = types.int64 if -(2**63) <= value < 2**63 else types.uint64
-            return kind
+            int_type: Hashable = types.int64 if -(2**63) <= value < 2**63 else types.uint64
+            return int_type
         if value is None or isinstance(value, (np.generic, bool, int, float, complex)):
-            found: Hashable = typeof(value)
-            return found
+            numba_type: Hashable = typeof(value)
+            return numba_type
         if isinstance(value, tuple):
             parts = tuple(self.scalar_key(v) for v in value)
             return types.NamedTuple(parts, type(value)) if hasattr(value, "_fields") else parts
@@ -144,22 +144,22 @@ class CpuDevice:
 
     def compile(self, dispatcher: Any, keys: tuple[Hashable, ...]) -> choose_engine.Engine:
         most = self.limits.max_threads_per_block
-        watched = self._engine.checks is not None
-        made = choose_engine.prepared(dispatcher, keys, most, self._engines, watched)
-        counters.compiles += not made.from_disk
-        return made
+        is_checked = self._engine.checks is not None
+        kernel = choose_engine.prepared(dispatcher, keys, most, self._engines, is_checked)
+        counters.compiles += not kernel.from_disk
+        return kernel
 
     def reaches(self, array: CpuArray) -> bool:
         return True
 
     def copy_needs(self, dst: CpuArray, src: CpuArray) -> None:
-        """Nothing: NumPy copies between all layouts and types."""
+        """None: NumPy copies between all layouts and types."""
 
     def graph(self, commands: Sequence[Command]) -> CpuGraph:
         return CpuGraph(self._engine, commands)
 
     def synchronize(self) -> None:
-        """Streams are synchronised one by one by the stage above, which knows them all."""
+        """No effect: the room `device`, which knows all streams, synchronises each of them."""
 
     def quiesce(self) -> None:
         workers.wait_for(self._engine.is_quiet)

@@ -1,7 +1,7 @@
-"""Host memory for other libraries, by DLPack.
+"""Export of host memory to other libraries, by DLPack.
 
-NumPy makes the capsule. A consumer of host memory has no stream that could be put behind ours,
-so lending waits until the work on the tensor is done.
+NumPy makes the capsule. A consumer of host memory has no stream that could be ordered behind
+numbasync's, so the export waits until the work on the tensor is done.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class CpuExport:
-    """An array of the CPU device as other libraries may take it."""
+    """An array of the CPU device as other libraries import it."""
 
     protocols = frozenset({"__dlpack__", "__dlpack_device__"})
     waits = True
@@ -29,10 +29,10 @@ class CpuExport:
         self._keep = keep
 
     def interface(self, after: Sequence[CpuStream], source: CpuForeign | None) -> dict[str, Any]:
-        raise NotImplementedError  # not among `protocols`: it is for memory of GPUs
+        raise NotImplementedError  # not among `protocols`: the interface is for GPU memory
 
     def dlpack_device(self) -> tuple[int, int]:
-        return 1, 0  # host memory, of which there is one
+        return 1, 0  # host memory, which is device 0 always
 
     def dlpack(
         self,
@@ -45,10 +45,14 @@ class CpuExport:
     ) -> object:
         if stream not in (None, -1):
             raise BufferError(f"host memory is in order with no stream: say None, not {stream!r}.")
-        for each in after:
-            each.synchronize()
+        for other_stream in after:
+            other_stream.synchronize()
         readonly = source is not None and source.export.readonly
         array = array_protocols.kept(self._array, self._keep, readonly)
-        # What NumPy 2.0 does not know is said only where it is asked for.
-        wishes: dict[str, Any] = {"max_version": max_version, "dl_device": dl_device, "copy": copy}
-        return array.__dlpack__(**{k: v for k, v in wishes.items() if v is not None})
+        # Arguments that NumPy 2.0 does not know are passed only where the consumer gives them.
+        arguments: dict[str, Any] = {
+            "max_version": max_version,
+            "dl_device": dl_device,
+            "copy": copy,
+        }
+        return array.__dlpack__(**{k: v for k, v in arguments.items() if v is not None})

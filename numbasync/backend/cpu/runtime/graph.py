@@ -1,8 +1,7 @@
-"""Graphs of the CPU device: lists of tasks, made once and done by one entry of a stream.
+"""Graphs of the CPU device: lists of tasks, made once and run by one entry of a stream.
 
-They are done in the order in which they were recorded, which starts each after those that it
-must start after. While the device is stepped, the seed draws the order of those that nothing
-orders, and other streams go on in between.
+Tasks run in the order of recording, which satisfies all dependencies. While the device is
+stepped, the seed draws the order of independent tasks, and other streams advance in between.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ from numbasync.errors import GraphUpdateError
 if TYPE_CHECKING:
     from numbasync.backend.cpu.runtime.workers import Engine
 
-SHORT = 16  # short tasks at most that the submitting thread does itself
+SHORT = 16  # the most short tasks that the submitting thread runs itself
 
 
 class CpuGraph:
-    """Commands, and what they do here."""
+    """Commands with the tasks that carry them out on the CPU device."""
 
     def __init__(self, engine: Engine, commands: Sequence[Command]) -> None:
         self._engine = engine
         self._commands = tuple(commands)
-        self._checks: Checks | None = None  # what the tasks were made for
+        self._checks: Checks | None = None  # the checks that the tasks were made for
         self._tasks: tuple[tasks.Task, ...] = ()
         self._make()
 
@@ -61,32 +60,32 @@ class CpuGraph:
         self._is_short = len(self._tasks) <= SHORT and all(short for _, short in self._tasks)
 
     def entries(self) -> list[tasks.Task]:
-        """What one replay queues."""
+        """The tasks that one replay enqueues."""
         if self._checks is not self._engine.checks:
             self._make()
         if self._engine.stepper is not None:
             return [self._tasks[i] for i in self._drawn(self._engine.stepper.draw)]
-        todo = [call for call, _ in self._tasks]
+        calls = [call for call, _ in self._tasks]
 
         def run() -> None:
-            for call in todo:
+            for call in calls:
                 call()
 
         return [(run, self._is_short)]
 
     def _drawn(self, draw: Callable[[int], int]) -> list[int]:
-        """The positions in an order that the commands allow."""
-        waits = [len(c.after) for c in self._commands]
-        behind: list[list[int]] = [[] for _ in waits]
+        """The positions of the commands, in a drawn order that satisfies their dependencies."""
+        unmet = [len(c.after) for c in self._commands]
+        dependents: list[list[int]] = [[] for _ in unmet]
         for i, command in enumerate(self._commands):
             for before in command.after:
-                behind[before].append(i)
-        ready, order = [i for i, n in enumerate(waits) if n == 0], list[int]()
+                dependents[before].append(i)
+        ready, order = [i for i, n in enumerate(unmet) if n == 0], list[int]()
         while ready:
             drawn = ready.pop(draw(len(ready)))
             order.append(drawn)
-            for i in behind[drawn]:
-                waits[i] -= 1
-                if waits[i] == 0:
+            for i in dependents[drawn]:
+                unmet[i] -= 1
+                if unmet[i] == 0:
                     insort(ready, i)
         return order

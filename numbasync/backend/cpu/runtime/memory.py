@@ -1,4 +1,4 @@
-"""Device memory that is host memory: aligned, counted and limited as a GPU's would be."""
+"""Memory of the CPU device: host memory, aligned, counted and limited like a GPU's."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from numbasync.backend.protocols import MemoryStats, counters
 from numbasync.errors import OutOfDeviceMemoryError
 
 POISON = 0xA7  # a large negative integer, a tiny negative float
-ALIGNMENT = 256  # what a CUDA allocation guarantees; kernels may rely on it
+ALIGNMENT = 256  # bytes, as guaranteed for CUDA allocations; kernels may rely on it
 
 
 class CpuHost:
-    """Bytes of the host as memory of the device. Views made from `bytes` keep them alive, as the
-    queue's views do.
+    """Host bytes as memory of the device. Views of `bytes`, such as those of a queue, keep the
+    memory alive.
     """
 
     __slots__ = ("bytes", "nbytes")
@@ -33,18 +33,18 @@ class CpuHost:
 
 
 class CpuMemory(CpuHost):
-    """One allocation."""
+    """One allocation of the device."""
 
     __slots__ = ()
 
     def __init__(self, nbytes: int) -> None:
-        room: np.ndarray[Any, np.dtype[np.uint8]] = np.empty(nbytes + ALIGNMENT, np.uint8)
-        skip = -room.ctypes.data % ALIGNMENT
-        super().__init__(room[skip : skip + nbytes])
+        buffer: np.ndarray[Any, np.dtype[np.uint8]] = np.empty(nbytes + ALIGNMENT, np.uint8)
+        skip = -buffer.ctypes.data % ALIGNMENT
+        super().__init__(buffer[skip : skip + nbytes])
 
 
 class CpuForeign:
-    """An array in the host's memory that NumPy, or another library, has made; and its memory."""
+    """An array in host memory created by NumPy or another library, together with its memory."""
 
     __slots__ = ("bytes", "export", "nbytes")
 
@@ -62,11 +62,11 @@ class CpuForeign:
         return self
 
     def order(self, stream: object) -> None:
-        """Nothing: what a host library has done is done."""
+        """No effect: the work of a host library is done when its call returns."""
 
 
 class CpuPool:
-    """Counts what is handed out and refuses to go past `max_bytes`."""
+    """Counts allocated bytes and refuses allocations beyond `max_bytes`."""
 
     def __init__(self, device: str, max_bytes: int, poisons: Callable[[], bool]) -> None:
         self._device = device
@@ -103,7 +103,7 @@ class CpuPool:
         try:
             return self.allocate(nbytes, None)
         except OutOfDeviceMemoryError:
-            return None  # to be told, with sizes, to whoever asks for it again
+            return None  # `allocate`, which the caller tries next, reports the sizes
 
     def free(self, memory: CpuMemory) -> None:
         if self._poisons():
@@ -124,4 +124,4 @@ class CpuPool:
             self._high = self._used
 
     def trim(self) -> None:
-        """Nothing to do: freed memory went back to the allocator at once."""
+        """No effect: freed memory returns to the allocator immediately."""

@@ -1,9 +1,9 @@
 """Stepping: a CPU device without threads, whose next step a seed decides.
 
-Whoever looks at a stream, or waits for one, runs one entry of some stream that could go on.
-Which one is drawn from a generator, so a seed is an interleaving, and every interleaving that
-a GPU may show has seeds. Time is the number of steps. Memory is overwritten when it is handed
-out and when it comes back, so that a use before a write, or after the end, gives wrong numbers.
+Each poll of a stream, or wait for one, runs one entry of a stream that can advance. A generator
+draws this stream, so a seed determines an interleaving, and every interleaving that a GPU may
+show has seeds. Time is the number of steps. Memory is overwritten when it is allocated and when
+it is freed, so that a use before the first write, or after the free, gives wrong numbers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ STEP_NS = 1_000_000
 
 
 class Stepper:
-    """Takes the place of one engine's threads."""
+    """Replaces the threads of one engine."""
 
     def __init__(self, engine: Engine, seed: int) -> None:
         self._engine = engine
@@ -36,13 +36,13 @@ class Stepper:
         return self.steps * STEP_NS
 
     def draw(self, n: int) -> int:
-        """One of `n` ways."""
+        """A drawn number below `n`."""
         return self._random.randrange(n)
 
     def step(self) -> bool:
-        """Run one entry of a stream that can go on; whether there was one."""
+        """Run one entry of a stream that can advance. Returns whether there was one."""
         if self._thread == threading.get_ident():
-            return False  # what an entry calls may look as well
+            return False  # a running entry may poll as well
         with self._lock:
             self._thread = threading.get_ident()
             try:
@@ -58,10 +58,10 @@ class Stepper:
 
 @contextmanager
 def stepping(engine: Engine, seed: int) -> Iterator[Stepper]:
-    """Step `engine` inside the block; its threads go on with the rest afterwards.
+    """Step `engine` inside the block; afterwards its threads run the remaining work.
 
     Raises:
-        StateError: it is being stepped already.
+        StateError: the engine is being stepped already.
     """
     if engine.stepper is not None:
         raise StateError("the device is seeded already; one seed at a time.")

@@ -1,4 +1,4 @@
-"""Streams and events of the CPU device: queues of work, marks and blockers."""
+"""Streams and events of the CPU device: queues of work, sequence numbers and blockers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class CpuEvent:
-    """A mark in a stream. One that was never recorded counts as passed, as in CUDA."""
+    """A recorded point in a stream. An event never recorded counts as passed, as in CUDA."""
 
     def __init__(self) -> None:
         self.reached = Blocker(is_open=True)
@@ -58,7 +58,7 @@ class CpuEvent:
 
 
 class CpuQueue:
-    """The work of one submission. After an entry has failed, its later ones are skipped."""
+    """Enqueues the work of one submission. After a failed entry, its later entries are skipped."""
 
     __slots__ = ("_stream", "error")
 
@@ -105,7 +105,7 @@ class CpuQueue:
 
 
 class CpuStream:
-    """One queue. Entries are work (a callable), a sequence number, or a blocker."""
+    """One stream: a queue of entries, each work (a callable), a sequence number, or a blocker."""
 
     native = None
     handle_number = 0
@@ -114,8 +114,8 @@ class CpuStream:
         self.device = device
         self.engine = engine
         self._queue: deque[Callable[[], None] | int | Blocker] = deque()
-        self._owned = False  # with the engine, or parked
-        self._working = False  # a thread is inside an entry
+        self._owned = False  # scheduled on the engine, or parked on a blocker
+        self._working = False  # a thread is running an entry
         self._pushed = 0
         self._popped = 0
         self._word = 0
@@ -158,8 +158,8 @@ class CpuStream:
         return queue
 
     def push(self, entry: Callable[[], None] | int | Blocker, is_short: bool = False) -> None:
-        """Queue it. A short one that nothing comes before is done here and now: to wake a thread,
-        and to be woken by it, takes longer.
+        """Enqueue an entry. A short entry on an idle stream runs on the calling thread instead:
+        waking a worker, and being woken by it, takes longer.
         """
         with state:
             self._pushed += 1
@@ -173,18 +173,18 @@ class CpuStream:
             self._owned = self._working = True
         try:
             self._do(entry)
-        finally:  # this may be the main thread, which Ctrl-C interrupts
+        finally:  # the calling thread may be the main thread, which Ctrl-C interrupts
             with state:
                 self._working = False
                 self.engine.leave()
-                if self._goes_on():  # others may have come meanwhile
+                if self._goes_on():  # more entries may have been enqueued meanwhile
                     self.engine.schedule(self)
 
     def write(self, sequence: int) -> None:
         self.push(sequence, is_short=True)
 
     def record(self, event: CpuEvent) -> None:
-        # A new mark each time: whoever waits for the former one waits for that one only.
+        # A new blocker for each record: a waiter for the previous record is not delayed.
         event.reached = Blocker()
         event.time_ns = None
         reached = event.reached
@@ -198,7 +198,7 @@ class CpuStream:
 
     def wait(self, event: Any) -> None:
         if not isinstance(event, CpuEvent):
-            self.push(event.synchronize)  # of another kind of device: a worker waits for it
+            self.push(event.synchronize)  # a worker waits for an event of another kind of device
         elif not event.reached.open:
             self.push(event.reached)
 
@@ -207,7 +207,7 @@ class CpuStream:
         self.push(gate)
         return lambda: open_blocker(gate)
 
-    # --- look ---
+    # --- poll ---
 
     def completed(self) -> int:
         if self.engine.stepper is not None:
@@ -215,7 +215,7 @@ class CpuStream:
         return self._word
 
     def fault(self) -> BaseException | None:
-        """Never: a kernel that raises fails its own operation, and the stream goes on."""
+        """None always: a kernel that raises fails only its own operation, not the stream."""
         return None
 
     def verified_sequence(self) -> int:
@@ -224,18 +224,18 @@ class CpuStream:
     def query(self) -> bool:
         if self.engine.stepper is not None:
             self.engine.stepper.step()
-        # Not `_owned`: the thread that wrote the last word may not have let go yet.
+        # Not `_owned`: the thread that wrote the last number may not have released the stream yet.
         with state:
             return not self._queue and not self._working
 
     def spin_poll(self) -> bool:
-        # Once: short work is done when it is submitted. To look on would take the interpreter from
-        # the workers.
+        # One query is enough: short work is done when it is submitted, and repeated queries would
+        # take the interpreter lock from the workers.
         with state:
             return not self._queue and not self._working
 
     def synchronize(self) -> None:
-        # What is enqueued while we wait is not waited for.
+        # Entries enqueued during the wait are not waited for.
         with state:
             last = self._pushed
         wait_for(lambda: self._popped > last or (self._popped == last and not self._working))
@@ -251,13 +251,13 @@ class CpuStream:
     # --- run, by a worker thread or by a step ---
 
     def run_one(self) -> bool:
-        """Run the next entry. False, and it is not with the engine any more, if nothing is left or
-        a blocker is shut.
+        """Run the next entry. Returns False, with the stream no longer scheduled, if no entry is
+        left or a blocker is closed.
         """
         with state:
             if self.engine.stopping:
                 return False
-            if not self._queue:  # given up by a fork's child
+            if not self._queue:  # only possible in a forked child
                 return self._goes_on()
             entry = self._queue[0]
             if isinstance(entry, Blocker) and not entry.open:
@@ -271,13 +271,15 @@ class CpuStream:
                 return self._goes_on()
             self._working = True
         self._do(entry)
-        del entry  # the last reference to the operands may be this one
+        del entry  # this may be the last reference to the operands
         with state:
             self._working = False
             return self._goes_on()
 
     def _goes_on(self) -> bool:
-        """Whether there is more to run. The caller holds `changed`."""
+        """Whether the queue has more entries; the stream is owned then. The caller holds
+        `changed`.
+        """
         self._owned = bool(self._queue)
         changed.notify_all()
         return self._owned
@@ -289,21 +291,21 @@ class CpuStream:
         elif callable(entry):
             try:
                 entry()
-            except Exception:  # a mark or a wait: work keeps its own errors
+            except Exception:  # of a record or a wait: the work of a queue stores its own errors
                 traceback.print_exc()
 
     def _pass(self, sequence: int) -> None:
         self._word = sequence
         changed.notify_all()
-        due = [bell for number, bell in self._doorbells if number <= sequence]
+        due = [waker for number, waker in self._doorbells if number <= sequence]
         if due:
             self._doorbells = [d for d in self._doorbells if d[0] > sequence]
             counters.callbacks += len(due)
-            for bell in due:
-                bell.notify()
+            for waker in due:
+                waker.notify()
 
     def start_over(self) -> None:
-        """In a forked child: nobody runs this stream, unless it is parked."""
+        """In a forked child, reschedule the stream, which no thread runs, unless it is parked."""
         self._working = False
         self._doorbells = []
         front = self._queue[0] if self._queue else None

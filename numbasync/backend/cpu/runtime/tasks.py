@@ -1,5 +1,5 @@
-"""What the commands of a queue do on the CPU device: each a function to call, and whether to
-call it takes less than to wake a thread does.
+"""The tasks of a queue's commands on the CPU device. A task is a function to call, and whether the
+task is short: whether the call takes less time than waking a thread.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ def launch(engine: Engine, work: Work, args: Sequence[Any]) -> Task:
 
 
 class _Record:
-    """A structured scalar: what it is when the kernel runs."""
+    """A structured scalar, whose value is read when the kernel runs."""
 
     def __init__(self, place: np.ndarray[Any, Any]) -> None:
         self._place = place
 
     @property
     def array(self) -> Any:
-        # Of the type that has its fields as attributes, too.
+        # `np.record` offers the fields as attributes, too.
         return self._place.view(np.dtype((np.record, self._place.dtype)))[()]
 
 
@@ -71,12 +71,12 @@ def fill(engine: Engine, dst: CpuArray, value: np.generic) -> Task:
 
 
 def _is_short(array: np.ndarray[Any, Any]) -> bool:
-    """Whether to copy it takes less than to wake a thread does."""
+    """Whether copying the array takes less time than waking a thread."""
     return array.nbytes <= SHORT_BYTES
 
 
 def _convert(dst: np.ndarray[Any, Any], src: np.ndarray[Any, Any]) -> None:
     if src.dtype.kind == "c" and dst.dtype.kind not in "cb":
-        src = src.real  # as the conversion does, but without NumPy's warning
+        src = src.real  # as the conversion would, but without NumPy's warning
     with np.errstate(all="ignore"):
         np.copyto(dst, src, casting="unsafe")

@@ -1,8 +1,8 @@
-"""What runs the streams of the CPU device: a few threads, or steps; and what they wait for.
+"""The engine that runs the streams of the CPU device, by a few threads or by steps; and blockers.
 
-A stream is at every moment in one of three places: idle (nothing queued), with the engine
-(queued or being run by one thread) or parked on a blocker (an event or a gate). So work on
-one stream is ordered, work on two streams is not, and no thread waits for anything but work.
+A stream is always in one of three states: idle (its queue is empty), owned by the engine (ready,
+or being run by one thread), or parked on a blocker (an event or a gate). Therefore work on one
+stream is ordered, work on two streams is not, and threads wait for nothing but work.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from numbasync.backend.cpu.protocols import Schedulable, Stepping
 from numbasync.backend.protocols import Checks
 
 STEP_PAUSE = 0.001
-IDLE_SECONDS = 2.0  # a worker that found nothing to do for this long ends
+IDLE_SECONDS = 2.0  # a worker ends after this time without work
 
 # One lock for all virtual devices, since a stream of one may wait for an event of another.
-# The default condition's lock is reentrant; a finaliser may run inside it.
-# The lock of `changed`, for those who neither wait nor tell: it is in C, a condition is not.
+# The lock is reentrant, since a finaliser may run inside it.
+# `state` is the lock of `changed`, for code that neither waits nor notifies: an RLock is written
+# in C, a condition is not.
 state = threading.RLock()
 changed = threading.Condition(state)
 
@@ -31,8 +32,8 @@ _forking = False
 
 
 def _before_fork() -> None:
-    """A child has its parent's streams, but nobody who would end what a thread is at here: let
-    every thread come to the end of its entry, and hold them there.
+    """Let every thread finish its entry, and hold the threads until the fork is done. The child
+    has its parent's streams, but no thread that could finish an entry begun in the parent.
     """
     global _forking
     changed.acquire()
@@ -63,7 +64,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class Blocker:
-    """Something a stream may have to wait for."""
+    """An event or a gate that streams may have to wait for."""
 
     __slots__ = ("calls", "open", "parked")
 
@@ -74,7 +75,7 @@ class Blocker:
 
 
 def open_blocker(blocker: Blocker) -> None:
-    """Let everyone go on who waits for it, on whatever device."""
+    """Open a blocker: resume its parked streams, on all devices, and make its calls."""
     with changed:
         blocker.open = True
         parked, blocker.parked = blocker.parked, []
@@ -86,7 +87,7 @@ def open_blocker(blocker: Blocker) -> None:
         call()
 
 
-# Engines that have no threads at the moment: whoever waits lets them go on.
+# The steppers of engines that have no threads now: waiting threads step them.
 stepped: list[Stepping] = []
 
 
@@ -97,8 +98,8 @@ def wait_for(true: Callable[[], bool]) -> None:
                 changed.wait_for(lambda: true() or bool(stepped))
             if true():
                 return
-        moved = [stepper.step() for stepper in stepped]
-        if not any(moved):
+        progress = [stepper.step() for stepper in stepped]
+        if not any(progress):
             with changed:
                 if not true() and stepped:
                     changed.wait(STEP_PAUSE)  # for a gate, or another thread
@@ -129,7 +130,7 @@ class Engine:
         return thread in self._threads
 
     def schedule(self, stream: Schedulable) -> None:
-        """Give `stream` to a thread. The caller holds `changed` and owns the stream."""
+        """Make `stream` ready for a thread. The caller holds `changed` and owns the stream."""
         self._ready.append(stream)
         if self.stepper is not None:
             return
@@ -145,7 +146,7 @@ class Engine:
     # --- without threads ---
 
     def be_stepped(self, stepper: Stepping | None) -> None:
-        """Leave the work to `stepper`; None: take it back."""
+        """Let `stepper` run the streams instead of threads; None: let the threads run them."""
         with changed:
             if stepper is not None:
                 changed.wait_for(lambda: not self._running)
@@ -159,7 +160,7 @@ class Engine:
             changed.notify_all()
 
     def draw(self, choose: Callable[[int], int]) -> Schedulable | None:
-        """A stream that can go on, which the caller runs now."""
+        """A ready stream, which the caller must run now and then `put_back`; None if none is."""
         with changed:
             if not self._ready:
                 return None
@@ -178,8 +179,8 @@ class Engine:
         return time.perf_counter_ns() if self.stepper is None else self.stepper.now_ns()
 
     def enter(self) -> bool:
-        """Whether the calling thread may do work of a stream; then it must `leave`. The caller
-        holds `changed`.
+        """Whether the calling thread may run an entry of a stream. If so, it must `leave`
+        afterwards. The caller holds `changed`.
         """
         if self.stepper is not None or self.stopping or _forking:
             return False
@@ -190,11 +191,11 @@ class Engine:
         self._running -= 1
 
     def is_quiet(self) -> bool:
-        """Whether no stream is being run or could be. The caller holds `changed`."""
+        """Whether no stream is running or ready. The caller holds `changed`."""
         return not self._ready and not self._running
 
     def stop(self) -> None:
-        """End the threads at interpreter exit; what is still queued is dropped."""
+        """End the threads at interpreter exit. Work that is still queued is dropped."""
         with changed:
             self.stopping = True
             self._ready.clear()
@@ -204,7 +205,7 @@ class Engine:
             thread.join(timeout=1.0)
 
     def after_fork(self) -> None:
-        """A forked child has none of the threads: start over with what is queued."""
+        """In a forked child, which has none of the threads, reschedule the queued work."""
         with changed:
             self._threads.clear()
             self._running = self._idle = 0
@@ -216,14 +217,14 @@ class Engine:
         while True:
             with changed:
                 self._idle += 1
-                found = changed.wait_for(
+                is_work_ready = changed.wait_for(
                     lambda: (
                         bool(self._ready and self.stepper is None and not _forking) or self.stopping
                     ),
                     timeout=IDLE_SECONDS,
                 )
                 self._idle -= 1
-                if self.stopping or not found:
+                if self.stopping or not is_work_ready:
                     self._threads.discard(threading.current_thread())
                     return
                 stream = self._ready.popleft()
@@ -232,4 +233,4 @@ class Engine:
             while goes_on and self.stepper is None and not _forking:
                 goes_on = stream.run_one()
             self.put_back(stream, goes_on)
-            del stream  # its queue ends with it
+            del stream  # while idle, the thread must not keep the stream and its queue alive
