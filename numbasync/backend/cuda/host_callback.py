@@ -68,8 +68,8 @@ def _launcher() -> Callable[..., int]:
     """The driver's own `cuLaunchHostFunc`. The call releases the interpreter lock."""
     global _launch
     if _launch is None:
-        function = ctypes.CDLL("libcuda.so.1").cuLaunchHostFunc
-        function.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
-        function.restype = ctypes.c_int
-        _launch = function
+        launch_host_func = ctypes.CDLL("libcuda.so.1").cuLaunchHostFunc
+        launch_host_func.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+        launch_host_func.restype = ctypes.c_int
+        _launch = launch_host_func
     return _launch
