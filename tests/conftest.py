@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.common import compiled
+
 ROOT = Path(__file__).parent.parent
 
 # Files that compile many kernels or start many processes: `--tier all` runs them, too. The longest
@@ -90,6 +92,21 @@ def what_a_test_compiled_is_looked_at() -> Iterator[None]:
     """
     yield
     gc.collect(1)
+
+
+_loaded: set[object] = set()  # devices
+
+
+@pytest.fixture(autouse=True)
+def common_kernels_are_loaded(request: pytest.FixtureRequest) -> None:
+    """Whichever test a process runs first: loading a module may wait for a gate that is shut, and
+    a test that counts turns of a loop does not count those of a compilation.
+    """
+    if "device" in request.fixturenames:
+        device = request.getfixturevalue("device")
+        if device not in _loaded:
+            _loaded.add(device)
+            compiled()
 
 
 @pytest.fixture
