@@ -44,12 +44,15 @@ NAMES = {
 
 
 def _shown(kind: type) -> set[str]:
+    """Names in `NAMES` and special methods of this package's classes; all names of others."""
     names = set[str]()
     for base in kind.__mro__:
-        if not base.__module__.startswith("numbasync."):
-            names |= vars(base).keys()
-        elif base.__qualname__ in NAMES:
-            names |= NAMES[base.__qualname__]
+        own = vars(base).keys()
+        if base.__module__.startswith("numbasync."):
+            names |= {n for n in own if n.startswith("__") and n.endswith("__")}
+            names |= NAMES.get(base.__qualname__, frozenset())
+        else:
+            names |= own
     return names
 
 
@@ -67,5 +70,5 @@ class Public(metaclass=_Listed):
 
     def __dir__(self) -> list[str]:
         kind = type(self)
-        own = () if kind.__module__.startswith("numbasync.") else vars(self)
+        own = () if kind.__module__.startswith("numbasync.") else getattr(self, "__dict__", ())
         return sorted(_shown(kind) | set(own))

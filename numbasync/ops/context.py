@@ -94,7 +94,7 @@ class Context(Public):
     admission: Admission | None = None  # the limits that the operation is submitted under
     awaited = False  # the submitting task is suspended until the work is done
     reading: HostReading | None = None  # the pending copy out of the caller's host memory
-    landings: tuple[HostCopyBack, ...] = ()  # copies that need not run on the caller's thread
+    copy_backs: tuple[HostCopyBack, ...] = ()  # copies that need not run on the caller's thread
     waits_for: Any = None  # a SharedRun whose steps another operation is taking
     records = False  # True: work is recorded for a graph, not enqueued
     # Work was enqueued, an access recorded or a wait added: the submission needs a number.
@@ -360,8 +360,8 @@ class Context(Public):
         if self.reading is not None:
             with suppress(Exception):  # raised to the operations that need the copy
                 self.reading.run()
-        for landing in self.landings:
-            landing.detach()
+        for copy_back in self.copy_backs:
+            copy_back.detach()
 
     def part(self, name: str) -> Context:
         """A child context on the same stream, whose submission has its own end and error."""

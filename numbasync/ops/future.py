@@ -112,8 +112,8 @@ class DeviceFuture(Submitting[T], Public):
         ctx, self._awaited = self._ctx, False
         if ctx is not None:
             ctx.detach()
-        for landing in self._landings:
-            landing.detach()
+        for copy_back in self._copy_backs:
+            copy_back.detach()
 
     # --- waiting ---
 
@@ -142,8 +142,8 @@ class DeviceFuture(Submitting[T], Public):
                         yield from reactor.need_not_wait()
                     else:
                         yield from submission.stream.wait(submission.sequence)
-                    for landing in self._landings:
-                        yield from landing.wait()
+                    for copy_back in self._copy_backs:
+                        yield from copy_back.wait()
                 except BaseException:
                     # A cancelled awaiter needs no error; any other error is being raised now.
                     self._seen = True
@@ -153,7 +153,7 @@ class DeviceFuture(Submitting[T], Public):
         finally:
             # As in `_enqueue`: the traceback of an error holds this frame.
             submission = event = queue = None
-            landing = None  # type: ignore[assignment]
+            copy_back = None  # type: ignore[assignment]
             self = None  # type: ignore[assignment]
 
     def _result(self) -> T:
@@ -172,15 +172,15 @@ class DeviceFuture(Submitting[T], Public):
                 # The completion counter says done, not error-free; the driver knows of faults.
                 self.stream.verify(0 if submission is None else submission.sequence)
                 self._asked = True
-            for landing in self._landings:
-                landing.run()
+            for copy_back in self._copy_backs:
+                copy_back.run()
             value: Any = self._value
             if type(value) is Later or type(value) is tuple:
                 value = made(value)
             return value  # type: ignore[no-any-return]
         finally:
             error = submission = None
-            landing = None  # type: ignore[assignment]
+            copy_back = None  # type: ignore[assignment]
             self = None  # type: ignore[assignment]
 
     def sync(self) -> T:
@@ -211,7 +211,9 @@ class DeviceFuture(Submitting[T], Public):
             stream.advance()
             if not submission.done and not stream.is_signalled_after(submission.sequence):
                 stream.look()
-            return submission.done and not any(landing.is_pending for landing in self._landings)
+            return submission.done and not any(
+                copy_back.is_pending for copy_back in self._copy_backs
+            )
         return self._state in (State.FAILED, State.CANCELLED)
 
     def __repr__(self) -> str:

@@ -70,7 +70,7 @@ class Submitting(Generic[T]):
     _operands: frozenset[int] | None = None
     place = 0
     behind: submission_queue.Waiting | None = None
-    _landings: tuple[HostCopyBack, ...] = ()
+    _copy_backs: tuple[HostCopyBack, ...] = ()
 
     def __init__(self, op: Operation[T], stream: Stream) -> None:
         self.stream = stream
@@ -229,7 +229,7 @@ class Submitting(Generic[T]):
                     ctx.detach()
                     ctx.close()
                     raise
-                self._submission, self._landings = ctx.close(), ctx.landings
+                self._submission, self._copy_backs = ctx.close(), ctx.copy_backs
             self._end(State.SUBMITTED)
         except Exception as failed:
             self._fail(named(failed, ctx))

@@ -177,6 +177,6 @@ def download(ctx: Context, src: DeviceArray, out: HostArray | None = None) -> St
         return out
     # A child context is never awaited itself: other operations may wait for it, too.
     copy_back = StagedCopyBack(target, staged, ctx.awaited)
-    ctx.landings += (copy_back,)
+    ctx.copy_backs += (copy_back,)
     ctx.submission.on_complete(copy_back.settle)
     return out

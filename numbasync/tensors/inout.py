@@ -152,10 +152,10 @@ def note(ctx: Context, array: HostArray) -> None:
     """Record that the submission of `ctx` writes `array` when it is done."""
     if direct(array) is None:
         with _lock:
-            _written.append((array, ctx.submission, ctx.landings))
+            _written.append((array, ctx.submission, ctx.copy_backs))
 
 
-def _is_open(submission: Submission, landings: tuple[Any, ...]) -> bool:
+def _is_open(submission: Submission, copy_backs: tuple[Any, ...]) -> bool:
     if not submission.done and submission.sequence:
         submission.stream.advance()
-    return not submission.done or any(landing.is_pending for landing in landings)
+    return not submission.done or any(copy_back.is_pending for copy_back in copy_backs)

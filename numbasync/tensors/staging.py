@@ -37,12 +37,12 @@ class HostStaging:
     """A prerequisite: copies host elements to memory that the caller cannot change.
 
     Attributes:
-        aside: the copy itself, for a thread that may wait until the ring's chunks are free again.
+        work: the copy itself, for a thread that may wait until the ring's chunks are free again.
         is_shared: other operations may need the staging as well as the one that started it.
     """
 
     def __init__(self, work: ParallelCopy[Any], patience: Deadline | None = None) -> None:
-        self.aside = work
+        self.work = work
         self.is_shared = False
         self._patience = patience
 
@@ -50,18 +50,18 @@ class HostStaging:
         """Stage the elements, or wait until another thread has; hardly waits for the device."""
         if self._patience is not None:
             self._patience.expedite()
-        self.aside.run()
+        self.work.run()
 
     def future(self, if_closed: Callable[[], object]) -> asyncio.Future[BaseException | None]:
         """Stage the elements on a copy thread, while the running loop turns; see `on_worker`."""
-        submit = partial(copy_threads.submit_with_result, partial(attempt, self.aside))
+        submit = partial(copy_threads.submit_with_result, partial(attempt, self.work))
         return on_worker(submit, self, if_closed)
 
     def stop(self) -> None:
         """Skip the parts that have not been read; wait until no thread reads the array any more."""
         if self._patience is not None:
             self._patience.expedite()
-        self.aside.stop()
+        self.work.stop()
 
 
 def read(ctx: Context, need: HostStaging) -> Generator[Prerequisite, None, None]:

@@ -100,3 +100,13 @@ def test_dir_of_a_class_of_a_program_shows_its_own_names() -> None:
         mine = Mine(na.default_device())
     mine.note = 2  # type: ignore[attr-defined]
     assert {"chosen", "note"} <= set(dir(mine)) and "chosen" in dir(Mine)
+
+
+def test_dir_shows_special_methods_and_works_without_a_dictionary() -> None:
+    class Slotted(na.Tensor):
+        """A tensor of a program."""
+
+        __slots__ = ("mine",)
+
+    assert {"__getitem__", "__repr__"} <= set(dir(na.Tensor)) and "__await__" in dir(na.DeviceOp)
+    assert {"mine", "shape"} <= set(dir(object.__new__(Slotted)))

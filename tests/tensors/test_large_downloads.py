@@ -161,11 +161,11 @@ async def test_a_shared_download_is_there_for_everyone(
     array, out = numbers(3 * CHUNK), np.zeros(3 * CHUNK, np.uint8)
     t = await na.from_host(array)
     copied = na.memcpy(out, t).shared()
-    made, landing = [], staging.StagedCopyBack
+    made, copy_back = [], staging.StagedCopyBack
 
     def noting(dst: Any, src: Any, awaited: bool) -> Any:
         made.append(awaited)
-        return landing(dst, src, awaited)
+        return copy_back(dst, src, awaited)
 
     monkeypatch.setattr("numbasync.tensors.copies.StagedCopyBack", noting)
     await na.gather(*(copied.schedule(device.new_stream()) for _ in range(3)))
@@ -232,7 +232,7 @@ async def test_what_fails_at_the_end_is_the_awaiters(
 
 async def test_nothing_stays_behind(device: na.Device, monkeypatch: pytest.MonkeyPatch) -> None:
     blocks: list[weakref.ref[Any]] = []
-    landing = staging.StagedCopyBack
+    copy_back = staging.StagedCopyBack
 
     def noting(dst: Any, src: Any, awaited: bool) -> Any:
         assert awaited
@@ -240,7 +240,7 @@ async def test_nothing_stays_behind(device: na.Device, monkeypatch: pytest.Monke
         while getattr(memory, "base", None) is not None:
             memory = memory.base
         blocks.append(weakref.ref(memory))
-        return landing(dst, src, awaited)
+        return copy_back(dst, src, awaited)
 
     monkeypatch.setattr("numbasync.tensors.copies.StagedCopyBack", noting)
     before, device.pool = device.pool, device.new_pool()
