@@ -45,8 +45,8 @@ class ReadOnly:
     def __init__(self, array: Any) -> None:
         self._array = array
         address, _ = array.__cuda_array_interface__["data"]
-        self.__cuda_array_interface__ = {
-            **array.__cuda_array_interface__, "data": (address, True)
+        self.__cuda_array_interface__ = {  # the elements come on Numba's default stream, 1
+            **array.__cuda_array_interface__, "data": (address, True), "stream": 1
         }  # fmt: skip
 
 

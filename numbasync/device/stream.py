@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import warnings
 import weakref
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from numbasync.backend import protocols
@@ -148,7 +148,8 @@ class Stream(Progress, Public):
 
     def follow(self, other: Stream, sequence: int) -> None:
         """Note that later work of this stream is ordered after `sequence` of `other`."""
-        self._follows[other] = max(sequence, self._follows.get(other, 0))
+        with self._lock:
+            self._follows[other] = max(sequence, self._follows.get(other, 0))
 
     def wait_for(self, other: Stream) -> None:
         """Order later work of this stream after all work that `other` holds now."""
@@ -235,7 +236,7 @@ class Stream(Progress, Public):
     def wait_until_idle(self) -> None:
         """`synchronize` without reporting errors of work: futures or a later call report them."""
         self.check()
-        number = self._sequence
+        number, followed = self._sequence, self._followed()
         try:
             self.backend.synchronize()
         except BaseException:
@@ -244,21 +245,29 @@ class Stream(Progress, Public):
             raise
         self._has_passed(number)
         self.advance()
-        if self._follows:
-            self._settle_followed()
+        self._settle_followed(followed)
 
-    def _settle_followed(self) -> None:
-        """Retire, on other streams, the work that this idle stream was ordered after: that work is
-        done too, and may have a host side to run.
+    def _followed(self) -> Sequence[tuple[Stream, int]]:
+        """Other streams, with the sequence numbers that this stream's work is ordered after now."""
+        if not self._follows:
+            return ()
+        with self._lock:  # no other thread changes the dictionary meanwhile
+            return list(self._follows.items())
+
+    @staticmethod
+    def _settle_followed(followed: Sequence[tuple[Stream, int]]) -> None:
+        """Retire, on other streams, the work that this stream was ordered after when it was seen
+        idle: that work is done too, and may have a host side to run. `followed` was read before
+        the stream was seen idle, since another thread may order this stream after more work.
         """
-        for other, number in list(self._follows.items()):
+        for other, number in followed:
             if 0 < other.front <= number:
                 other._has_passed(number)
                 other.advance()
 
     def look_at_followed(self) -> None:
         """Retire finished work on the streams that this stream was ordered after."""
-        for other in list(self._follows):
+        for other, _ in self._followed():
             if other.front:
                 other.look()
 
@@ -267,13 +276,13 @@ class Stream(Progress, Public):
         self.check()
         if not nothing_waits():
             return False
-        number = self._sequence
+        number, followed = self._sequence, self._followed()
         done = self.backend.query()
         if done:
             self._has_passed(number)
         self.advance()
-        if done and self._follows:
-            self._settle_followed()
+        if done:
+            self._settle_followed(followed)
         return done
 
     async def done(self) -> Stream:

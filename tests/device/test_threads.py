@@ -12,6 +12,7 @@ import pytest
 from numba import cuda
 
 import numbasync as na
+from numbasync.testing import Gate
 from tests.common import add_one, fresh
 from tests.waiting import begin
 
@@ -108,3 +109,32 @@ def test_a_shared_operation_whose_thread_has_ended_half_way_is_finished(
     assert future.sync() is z
     loop.run_until_complete(asyncio.sleep(0.01))  # its tasks find nothing left to do
     loop.close()
+
+
+@pytest.mark.parametrize("how", ["wait_until_idle", "query"])
+def test_a_stream_seen_idle_says_nothing_of_what_it_follows_since(
+    device: na.Device, stream: na.Stream, gate: Gate, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Another thread may order the stream after more work, right after it was seen idle."""
+    idle, earlier = device.new_stream(), device.new_stream()
+    z = na.zeros(4).sync()
+    add_one(z).sync_on(earlier)
+    idle.wait_for(earlier)
+    gate.close()
+    values = na.fill(z, 3).then(lambda t: t.to_host()).async_on(stream)
+    name = "synchronize" if how == "wait_until_idle" else "query"
+    looks = getattr(idle.backend, name)
+
+    def looks_and_then_another_thread_submits() -> Any:
+        answer = looks()
+        idle.wait_for(stream)
+        return answer
+
+    with monkeypatch.context() as patch:
+        patch.setattr(idle.backend, name, looks_and_then_another_thread_submits)
+        getattr(idle, how)()
+    assert stream.unsettled == 1
+    gate.open()
+    stream.synchronize()
+    idle.synchronize()
+    assert values.tolist() == [3] * 4

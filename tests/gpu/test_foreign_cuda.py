@@ -171,6 +171,31 @@ async def test_an_interface_that_names_its_stream_is_waited_for(
     assert ((await out.to_host()) == 3).all()
 
 
+@pytest.mark.isolated
+@pytest.mark.parametrize("how", ["argument", "tensor", "older tensor"])
+async def test_work_waits_for_numbas_default_stream(
+    device: na.Device, stream: na.Stream, how: str
+) -> None:
+    """Numba's arrays name no stream for work on its default stream."""
+    cuda.select_device(device.ordinal)
+    legacy = na.Stream.of(cuda.default_stream(), device)
+    x = cuda.to_device(np.ones(SIZE, np.float32))
+    out, older = await na.zeros(SIZE), na.as_tensor(x)
+    assert x.__cuda_array_interface__["stream"] is None
+    copy_to(out, older).sync()
+    add_one.kernel[4, 256](x)
+    cuda.synchronize()
+    device.synchronize()
+    with Gate(legacy):
+        add_one.kernel[4, 256](x)
+        given = x if how == "argument" else older if how == "older tensor" else na.as_tensor(x)
+        copy_to(out, given).async_on(stream)
+        await settle(device)
+        assert not stream.query()
+    await stream.done()
+    assert ((await out.to_host()) == 3).all()
+
+
 async def test_overlapping_views_are_ordered_across_our_streams(
     device: na.Device, library: Library, stream: na.Stream, gate: Gate
 ) -> None:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
+
+from numba.core import config
 
 from numbasync.backend import array_protocols
 from numbasync.backend.array_protocols import Exported
@@ -24,8 +26,8 @@ if TYPE_CHECKING:
     from numbasync.backend.cuda.kernels import CudaArray
     from numbasync.backend.cuda.stream import CudaEvent, CudaStream
 
-# The legacy default stream, as the driver and both protocols write it.
-LEGACY = 1
+# The default streams, as the driver and both protocols write them.
+LEGACY, PER_THREAD = 1, 2
 
 
 def _put_behind(device: Gpu, handle: int, other: int) -> None:
@@ -34,6 +36,30 @@ def _put_behind(device: Gpu, handle: int, other: int) -> None:
         event = device.new_event(timing=False)
         _record(event, other)
         _wait(handle, event)
+
+
+def _put_behind_producer(device: Gpu, handle: int, array: Any) -> None:
+    """Order later work of stream `handle` after what the array's library has enqueued."""
+    producer = _producer(array, array.__cuda_array_interface__)
+    if producer in (LEGACY, PER_THREAD):
+        # Mostly idle, and no library captures it: a query costs less than an event.
+        (result,) = cu.cuStreamQuery(cu.CUstream(producer))
+        if not result:
+            return
+    if producer:
+        _put_behind(device, handle, producer)
+
+
+def _producer(array: Any, interface: Mapping[str, Any]) -> int | None:
+    """The handle of the stream that the array's library works on; None: order is not needed.
+
+    Numba's arrays name no stream if their work is on Numba's default stream, where kernels and
+    copies may be pending: also `cuda.to_device` returns before the device has the elements.
+    """
+    stream = interface.get("stream")
+    if stream is None and type(array).__module__.startswith("numba."):
+        return PER_THREAD if config.CUDA_PER_THREAD_DEFAULT_STREAM else LEGACY
+    return None if stream is None else int(stream)
 
 
 def _record(event: CudaEvent, handle: int) -> None:
@@ -123,9 +149,7 @@ class CudaForeign:
         if self._by_dlpack:
             array_protocols.capsule(self._array, stream=handle)
             return
-        producer = self._array.__cuda_array_interface__.get("stream")
-        if producer:
-            _put_behind(self._device, handle, int(producer))
+        _put_behind_producer(self._device, handle, self._array)
 
 
 def find(device: Gpu, obj: Any) -> CudaForeign | None:
@@ -150,10 +174,10 @@ def _by_interface(device: Gpu, obj: Any) -> CudaForeign | None:
         return None
     enter(device)
     mark = None
-    producer = interface.get("stream")
+    producer = _producer(obj, interface)
     if producer:
         mark = device.new_event(timing=False)
-        _record(mark, int(producer))
+        _record(mark, producer)
     return CudaForeign(device, obj, export, mark, False)
 
 
