@@ -8,7 +8,7 @@ from types import ModuleType
 import pytest
 
 import numbasync as na
-from tests.stress import soak, soak_batches, soak_graphs
+from tests.stress import soak, soak_batches, soak_graphs, soak_threads
 from tests.stress.soak import Step, complaints
 
 
@@ -88,6 +88,16 @@ def test_a_soak_notices_what_is_lost(lost: str, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(na.CudaGraph, lost, instead[lost])
     with pytest.raises(AssertionError):
         soak_graphs.main(["14", "cpu", "--steps", "5"])
+
+
+def test_threads_have_their_own_numbers(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert soak_threads.main(["0.5", "cpu"]) == 0
+    monkeypatch.setattr(soak_threads, "ways", lambda: [lambda x: x + x % 2])
+    assert soak_threads.main(["0.1", "cpu"]) == 1
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.endswith("operations, 0 wrong") and not second.endswith(" 0 wrong")
 
 
 @pytest.mark.parametrize("module", [soak, soak_graphs])
