@@ -81,8 +81,8 @@ class CommandBatch(Vocabulary, BatchRun, Public):
         self.recorder = Recorder()
         self.transfers = Transfers()
         self.kernels_launched = 0
-        self._there: dict[int, Tensor] = {}
-        self._made: dict[int, Submission] = {}
+        self._tensors: dict[int, Tensor] = {}
+        self._producers: dict[int, Submission] = {}
         self._fuse = fuse
         self._tuning = tuning
 
@@ -142,7 +142,7 @@ class CommandBatch(Vocabulary, BatchRun, Public):
         buffer = self.recorder.source(
             source.shape, element_ops.check_dtype(source.dtype, "use"), source
         )
-        self.there[buffer.number] = source
+        self.tensors[buffer.number] = source
         return buffer
 
     def keep(self, *ids: BufferId) -> None:
@@ -281,11 +281,11 @@ class CommandBatch(Vocabulary, BatchRun, Public):
             if self._state == CAPTURED:
                 how = "await graph.replay()     # or graph.replay_sync()"
             raise BatchStateError(f"{what} is {self._state}.\nWrite: {how}")
-        if number in self.there:
-            producer = self.made.get(number)
+        if number in self.tensors:
+            producer = self.producers.get(number)
             if producer is None or producer.error is None:
                 return Read(self, number)
-        self._check_made(number, "read")
+        self._check_computed(number, "read")
         if self.recorder.nodes[number].is_source:
             return Value(np.array(self.recorder.values[number]))  # never uploaded, or a number
         return Late(self, self._late(id), number)
@@ -304,15 +304,15 @@ class CommandBatch(Vocabulary, BatchRun, Public):
         number = self.recorder.check(id, "tensor").number
         if self._state != "executed":
             raise BatchStateError(f"{id!r} has no tensor: {self.recorder.label} is {self._state}.")
-        if number in self.there:
-            self._check_made(number, "tensor")
+        if number in self.tensors:
+            self._check_computed(number, "tensor")
             return self.own(number)
         raise BatchStateError(f"{id!r} has no tensor in {self.absent(number)}")
 
-    def _check_made(self, number: int, what: str) -> None:
+    def _check_computed(self, number: int, what: str) -> None:
         """Refuse a value computed by a submission that has failed."""
-        needed = (number,) if number in self.there else live(self.recorder.nodes, [number])
-        for producer in self.makers(needed):
+        needed = (number,) if number in self.tensors else live(self.recorder.nodes, [number])
+        for producer in self.producers_of(needed):
             if producer.error is not None:
                 raise BatchStateError(
                     f"{what} of buffer {number}, but {self.recorder.label} failed on the device:\n"
@@ -352,7 +352,7 @@ class CommandBatch(Vocabulary, BatchRun, Public):
     def _late(self, id: BufferId) -> Prepared:
         """A plan for one value, in which the nodes that are on the device are inputs."""
         nodes = [
-            Node(INPUT, (), node.shape, node.dtype) if n in self.there else node
+            Node(INPUT, (), node.shape, node.dtype) if n in self.tensors else node
             for n, node in enumerate(self.recorder.nodes)
         ]
         borrowed = [n for n in live(nodes, [id.number]) if n in self._lent]

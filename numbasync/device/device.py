@@ -183,7 +183,7 @@ class Device(Public):
         Raises:
             The first error of `async_on` work, after all streams are idle.
         """
-        streams.before_mark()
+        streams.before_signal()
         errors: list[BaseException] = []
         for stream in list(self.busy):
             try:
@@ -203,7 +203,7 @@ class Device(Public):
         for stream in list(self.busy):
             # Errors are raised to the awaiters of the work.
             with contextlib.suppress(DriverError, DeviceLostError):
-                stream.look()
+                stream.poll()
 
     def ask(self) -> None:
         """`reclaim`, after querying the driver: a signal may be lost, or a fault have occurred."""
@@ -234,7 +234,7 @@ class Device(Public):
         """The operations and bytes in flight now, on all streams."""
         self.reclaim()
         streams = list(self.busy)
-        return InFlight(sum(s.unsettled for s in streams), sum(s.nbytes for s in streams))
+        return InFlight(sum(s.in_flight_count for s in streams), sum(s.nbytes for s in streams))
 
     # --- memory ---
 

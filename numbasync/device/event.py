@@ -67,18 +67,18 @@ class Event(Public):
             raise DeviceMismatchError(
                 f"an event of {self.device.label} cannot be recorded on {stream!r}."
             )
-        streams.before_mark()
+        streams.before_signal()
         stream.check_open()
         # The event comes behind the signal: when the event is passed, the completion counter shows
         # the signal's number, so that the work before it can be retired.
-        self._stream, self._number = stream, stream.mark("an event")
+        self._stream, self._number = stream, stream.enqueue_signal("an event")
         stream.backend.record(self.backend)
         return self
 
     def wait(self, stream: AnyStream) -> None:
         """Order later work of `stream` after this event."""
         stream = as_stream(stream, "wait")
-        streams.before_mark()
+        streams.before_signal()
         stream.check_open()
         stream.backend.wait(self.backend)
         submission = Submission(stream, "a wait for an event")
@@ -95,17 +95,17 @@ class Event(Public):
     def query(self) -> bool:
         """Whether the device has passed the event. Never blocks."""
         passed = self.backend.query()
-        self._settle()
+        self._retire()
         return passed
 
     def synchronize(self) -> None:
         """Block the thread until the device has passed the event."""
         self.backend.synchronize()
-        self._settle()
+        self._retire()
         if self._stream is not None:
-            self._stream.look_at_followed()
+            self._stream.poll_followed()
 
-    def _settle(self) -> None:
+    def _retire(self) -> None:
         # The work before the event may have a host side to run, such as a copy into an array.
         if self._stream is not None:
             self._stream.advance()

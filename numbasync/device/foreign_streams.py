@@ -62,7 +62,7 @@ class ForeignStream(Stream):
         self.check()
         self.backend.check_not_captured()
 
-    def commit(self, submission: Submission, mark: bool = True) -> None:
+    def commit(self, submission: Submission, signal: bool = True) -> None:
         # Always signalled: a later signal would come behind work of the other library, or would be
         # captured into that library's graph.
         super().commit(submission)
@@ -136,9 +136,9 @@ def _device_of(value: object, handle: Handle, device: Device | None) -> Device:
 class ForeignEvent(Event):
     """An event that another library made. Made by `Event.of`."""
 
-    def __init__(self, device: Device, mark: protocols.Event, owner: object) -> None:
+    def __init__(self, device: Device, signal: protocols.Event, owner: object) -> None:
         self.device = device
-        self.backend = mark
+        self.backend = signal
         self._stream = None
         self._number = 0
         self._owner = owner
@@ -154,10 +154,10 @@ class ForeignEvent(Event):
         else:
             stream = self.device.new_stream()
             self.wait(stream)
-            number = stream.mark("an event of another library")
+            number = stream.signal("an event of another library")
             yield from stream.wait(number)
             stream.verify(number)
-            self._settle()
+            self._retire()
         return self
 
     def __repr__(self) -> str:

@@ -48,15 +48,15 @@ class Progress:
 
     # --- adding submissions ---
 
-    def commit(self, submission: Submission, mark: bool = True) -> None:
+    def commit(self, submission: Submission, signal: bool = True) -> None:
         """Give `submission` the next sequence number.
 
         Args:
             mark: enqueue a signal of the number behind the work, for an awaiter. Without one, a
-                later signal covers the submission; the next `look` enqueues one if needed.
+                later signal covers the submission; the next `poll` enqueues one if needed.
         """
         if submission.is_empty:
-            submission.settle(None)
+            submission.retire(None)
             return
         in_flight = self._in_flight
         submission.is_trivial = (
@@ -70,7 +70,7 @@ class Progress:
                 self.device.busy[self] = None  # type: ignore[index]  # it is a Stream
             in_flight.append(submission)
             self.nbytes += submission.nbytes
-            if mark:
+            if signal:
                 self._signalled = number
                 submission.signalled = True
                 self.backend.write(number)
@@ -78,7 +78,7 @@ class Progress:
         # and allocating poll the stream as well.
         if not len(in_flight) % LOOK_EVERY or number - self._signalled >= MAX_UNSIGNALLED:
             try:
-                if not mark:
+                if not signal:
                     self.ensure_signalled(number)
                 self.advance()
             except (DriverError, DeviceLostError):  # the awaiter polls again, and raises the error
@@ -142,7 +142,7 @@ class Progress:
 
     # --- retiring submissions ---
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Retire the submissions that the device has passed; query the driver for unsignalled ones,
         and enqueue a signal if the stream is not idle.
         """
@@ -176,14 +176,14 @@ class Progress:
         if in_flight:
             try:
                 if in_flight[0].sequence <= passed:
-                    self._settle(passed)
+                    self._retire(passed)
             except IndexError:
                 pass  # another thread has retired it in between
         return passed
 
-    def _settle(self, passed: int) -> None:
+    def _retire(self, passed: int) -> None:
         if self.has_dependencies:
-            self._settle_causes(passed)
+            self._retire_dependencies(passed)
         dropped = []  # dropped outside the lock: finalisers may take long
         with self._lock:
             in_flight, broken = self._in_flight, self._broken
@@ -192,11 +192,11 @@ class Progress:
                 if submission.sequence > passed:
                     break
                 if submission.is_trivial and broken is None:
-                    dropped.append(submission.kept)
-                    submission.kept = []
+                    dropped.append(submission.keep_alive)
+                    submission.keep_alive = []
                     submission.done = True
                 else:
-                    dropped.append(submission.settle(broken))
+                    dropped.append(submission.retire(broken))
                     if submission.detached and submission.error is not None:
                         self._unreported = self._unreported or submission.error
                     self.nbytes -= submission.nbytes
@@ -215,7 +215,7 @@ class Progress:
                 self.commit(submission)
                 self.resume(submission)
 
-    def _settle_causes(self, passed: int) -> None:
+    def _retire_dependencies(self, passed: int) -> None:
         """Retire the dependencies of these submissions on other streams, so that their errors are
         known. The caller must not hold this stream's lock: two streams may depend on each other.
         """
@@ -226,7 +226,7 @@ class Progress:
                 # The device has passed the dependency. Retire up to it and not further, or two
                 # streams that depend on each other would retire each other for ever.
                 if not dependency.done and dependency.sequence and dependency.stream is not self:
-                    dependency.stream._settle(dependency.sequence)
+                    dependency.stream._retire(dependency.sequence)
 
     def report(self) -> None:
         """Raise the first unreported error of work without a future (`async_on`), once."""
@@ -238,7 +238,7 @@ class Progress:
         """Query the driver instead of the counter. After a fault, everything in flight fails; if
         the stream is idle although the counter lags, everything is done. Whether either was found.
         """
-        return self._is_broken() or self._has_lost_a_mark()
+        return self._is_broken() or self._has_lost_a_signal()
 
     def _is_broken(self) -> bool:
         if self._broken is None:
@@ -248,10 +248,10 @@ class Progress:
             if isinstance(fault, DeviceLostError):
                 self.device.lose(fault)
             self.break_with(self.device.lost or fault)
-        self._settle(self._sequence)
+        self._retire(self._sequence)
         return True
 
-    def _has_lost_a_mark(self) -> bool:
+    def _has_lost_a_signal(self) -> bool:
         """Whether the stream is idle although the counter says otherwise (a lost signal). Then all
         enqueued work is noted as passed: the driver's answer counts.
         """
@@ -281,11 +281,11 @@ class Progress:
     @property
     def pending(self) -> int:
         """The number of submissions in flight. Polls first."""
-        self.look()
+        self.poll()
         return len(self._in_flight)
 
     @property
-    def unsettled(self) -> int:
+    def in_flight_count(self) -> int:
         """`pending`, without polling."""
         return len(self._in_flight)
 

@@ -28,9 +28,9 @@ async def _await_nothing() -> None: ...
 # Hooks that `ops.submission_queue` sets, since queued operations come before a signal that is
 # enqueued now: drain the thread's submission queue; whether the queue is empty; drain the queue
 # while the loop turns.
-before_mark: Callable[[], None] = _do_nothing
-nothing_waits: Callable[[], bool] = lambda: True  # noqa: E731
-line_is_finished: Callable[[], Awaitable[None]] = _await_nothing
+before_signal: Callable[[], None] = _do_nothing
+queue_is_empty: Callable[[], bool] = lambda: True  # noqa: E731
+queue_is_drained: Callable[[], Awaitable[None]] = _await_nothing
 # Hook that `foreign_streams` sets: the stream of another library's object, on the given device;
 # None if the object is no stream.
 of_another_library: Callable[[object, Device | None], Stream | None] = lambda _value, _device: None  # noqa: E731
@@ -134,9 +134,9 @@ class Stream(Progress, Public):
         """Raise if nothing can be enqueued now."""
         self.check()
 
-    def mark(self, name: str = "a mark") -> int:
+    def enqueue_signal(self, name: str = "a mark") -> int:
         """Enqueue a completion signal behind all work so far; the signal's sequence number."""
-        before_mark()
+        before_signal()
         self.check_open()
         submission = Submission(self, name)
         self.commit(submission)
@@ -229,7 +229,7 @@ class Stream(Progress, Public):
         Raises:
             The first error of `async_on` work, which has no future to report it.
         """
-        before_mark()
+        before_signal()
         self.wait_until_idle()
         self.report()
 
@@ -245,7 +245,7 @@ class Stream(Progress, Public):
             raise
         self._has_passed(number)
         self.advance()
-        self._settle_followed(followed)
+        self._retire_followed(followed)
 
     def _followed(self) -> Sequence[tuple[Stream, int]]:
         """Other streams, with the sequence numbers that this stream's work is ordered after now."""
@@ -255,7 +255,7 @@ class Stream(Progress, Public):
             return list(self._follows.items())
 
     @staticmethod
-    def _settle_followed(followed: Sequence[tuple[Stream, int]]) -> None:
+    def _retire_followed(followed: Sequence[tuple[Stream, int]]) -> None:
         """Retire, on other streams, the work that this stream was ordered after when it was seen
         idle: that work is done too, and may have a host side to run. `followed` was read before
         the stream was seen idle, since another thread may order this stream after more work.
@@ -265,16 +265,16 @@ class Stream(Progress, Public):
                 other._has_passed(number)
                 other.advance()
 
-    def look_at_followed(self) -> None:
+    def poll_followed(self) -> None:
         """Retire finished work on the streams that this stream was ordered after."""
         for other, _ in self._followed():
             if other.front:
-                other.look()
+                other.poll()
 
     def query(self) -> bool:
         """Whether everything enqueued so far is done. Never blocks."""
         self.check()
-        if not nothing_waits():
+        if not queue_is_empty():
             return False
         number, followed = self._sequence, self._followed()
         done = self.backend.query()
@@ -282,7 +282,7 @@ class Stream(Progress, Public):
             self._has_passed(number)
         self.advance()
         if done:
-            self._settle_followed(followed)
+            self._retire_followed(followed)
         return done
 
     async def done(self) -> Stream:
@@ -292,8 +292,8 @@ class Stream(Progress, Public):
             The first error of `async_on` work, which has no future to report it.
         """
         reactor.current()
-        await line_is_finished()
-        number = self.mark("Stream.done()")
+        await queue_is_drained()
+        number = self.enqueue_signal("Stream.done()")
         await Steps(self.wait(number))
         self.verify(number)
         self.report()

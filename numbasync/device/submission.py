@@ -57,7 +57,7 @@ class Submission:
         self.stream = stream
         self.name = name
         self.site = site
-        self.kept: list[object] = []
+        self.keep_alive: list[object] = []
 
     @property
     def latest(self) -> Submission:
@@ -66,7 +66,7 @@ class Submission:
 
     def retain(self, thing: object) -> None:
         """Keep `thing` alive until the device has passed this submission."""
-        self.kept.append(thing)
+        self.keep_alive.append(thing)
 
     def on_complete(self, call: Callable[[], None]) -> None:
         """Register a call on the host for when the device has passed the work without failing."""
@@ -86,7 +86,7 @@ class Submission:
         """Whether the submission can fail only if its stream does."""
         return self.queue is None and self.dependencies is None and self.after is None
 
-    def settle(self, error: BaseException | None) -> list[object]:
+    def retire(self, error: BaseException | None) -> list[object]:
         """Retire the submission, which the device has passed: determine the error, run the host
         side. Returns the kept objects, which the caller drops.
         """
@@ -107,9 +107,9 @@ class Submission:
         if error is not None:
             self.error = error
             self._trace = error.__traceback__
-        kept, self.kept = self.kept, []
+        keep_alive, self.keep_alive = self.keep_alive, []
         self.done = True
-        return kept
+        return keep_alive
 
     def _failure(self, queue: protocols.Queue) -> BaseException | None:
         """The error of the submission's own work, with a message that names the operation."""

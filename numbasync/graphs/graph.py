@@ -86,12 +86,12 @@ class CudaGraph(Public, Generic[T]):
         """Attach the graph to the recorded storages. The caller holds `device.submit_lock`."""
         self._recorded = recorded
         with sharing:
-            self._standing = AttachedGraph(recorded.reads, recorded.writes)
-        self._priors = recorded.dependencies
+            self._attached = AttachedGraph(recorded.reads, recorded.writes)
+        self._dependencies = recorded.dependencies
         names = (s.command.name for s in recorded.steps if s.origin is not None)
         self._names = tuple(dict.fromkeys(names))
         # Two devices may use the same page-locked array: see `sharing`.
-        shares = any(s.pool.device is None for s in self._standing.storages)
+        shares = any(s.pool.device is None for s in self._attached.storages)
         self._sharing: AbstractContextManager[Any] = sharing if shares else nullcontext()
 
     # --- capturing ---
@@ -224,8 +224,8 @@ class CudaGraph(Public, Generic[T]):
         with self.device.submit_lock:
             self._backend.change(position, command)
             self._replace(Recorded(
-                tuple(new_steps), (*self._recorded.kept, *recorded.kept),
-                (*self._priors, *recorded.dependencies), self._recorded.nbytes,
+                tuple(new_steps), (*self._recorded.keep_alive, *recorded.keep_alive),
+                (*self._dependencies, *recorded.dependencies), self._recorded.nbytes,
             ))  # fmt: skip
 
     def recapture(self, op: DeviceOp[T]) -> None:
@@ -290,12 +290,12 @@ class CudaGraph(Public, Generic[T]):
         """The size of the graph, and how often it was used."""
         return GraphStatistics(
             len(self._recorded.steps), self._launches, self._updates,
-            len(self._standing.storages), self._recorded.nbytes,
+            len(self._attached.storages), self._recorded.nbytes,
         )  # fmt: skip
 
     def __repr__(self) -> str:
         counts = described(topology_of(self._recorded.commands, {}).counts)
-        return f"<CudaGraph {counts}, {self._launches} launches, at home on {self.stream!r}>"
+        return f"<CudaGraph {counts}, {self._launches} launches on {self.stream!r}>"
 
     # --- launching ---
 
@@ -304,23 +304,23 @@ class CudaGraph(Public, Generic[T]):
         stream = submission.stream
         with self.device.submit_lock, self._sharing:
             if (
-                not self._standing.is_current_on(stream)
-                or self._priors
+                not self._attached.is_current_on(stream)
+                or self._dependencies
                 or self._recorded.sources
                 or stream.device is not self.device
                 or (self._updated is not None and self._updated.stream is not stream)
             ):
                 return False
             submission.launched += self._names
-            submission.kept += (self, self._recorded)
-            self._standing.launched(submission)  # before the replay: ^C may come right after it
+            submission.keep_alive += (self, self._recorded)
+            self._attached.launched(submission)  # before the replay: ^C may come right after it
             submission.queue = stream.backend.replay(self._backend, submission.queue)
             self._launches += 1
         return True
 
     def follow(self, ctx: Context) -> None:
         """Order the work enqueued from now on after the graph's latest launch."""
-        self._standing.follow(ctx)
+        self._attached.follow(ctx)
 
     def launch_in(self, ctx: Context) -> None:
         """Enqueue a replay, ordered with all other submissions that use the graph's buffers."""
@@ -337,14 +337,14 @@ class CudaGraph(Public, Generic[T]):
         if self._updated is not None:
             ctx.after(self._updated)
         with self.device.submit_lock, self._sharing:
-            for prior in self._priors:
-                ctx.depend(prior)
-            taken = self._standing.take(ctx)
+            for dependency in self._dependencies:
+                ctx.depend(dependency)
+            taken = self._attached.take(ctx)
             ctx.submission.launched += self._names
             ctx.retain((self, self._recorded))
             ctx.queue.replay(self._backend)
-            self._standing.launched(ctx.submission, taken)
-            self._priors = ()
+            self._attached.launched(ctx.submission, taken)
+            self._dependencies = ()
             self._updated = None
             self._launches += 1
 

@@ -52,7 +52,7 @@ class Recorder:
     def __init__(self, stream: Stream, allocates: bool) -> None:
         self.stream = stream
         self.allocates = allocates
-        self.kept: list[object] = []
+        self.keep_alive: list[object] = []
         self.dependencies: list[Submission] = []
         self.forgotten: list[Callable[[], None]] = []  # called if the recording is discarded
         self.nbytes = 0
@@ -67,7 +67,7 @@ class Recorder:
     def record(self, op: Operation[T], branch: Branch, site: CallSite | None) -> _Steps[T]:
         """Steps that record all of `op`, or nothing of it if it fails."""
         ctx = Recording(self, branch, op.label, site)
-        lists: list[list[Any]] = [self._steps, self.kept, self.dependencies]
+        lists: list[list[Any]] = [self._steps, self.keep_alive, self.dependencies]
         forgotten, self.forgotten = self.forgotten, []
         counts, nbytes, last = [len(items) for items in lists], self.nbytes, branch.last
         try:
@@ -128,7 +128,7 @@ class Recorder:
             self._append(replace(step, command=command))
         if other.steps:
             branch.last = tuple(sorted(ends))
-        self.kept += other.kept
+        self.keep_alive += other.keep_alive
         self.dependencies += other.dependencies
 
     def allocate(self, pool: MemoryPool, nbytes: int) -> Storage:
@@ -137,7 +137,7 @@ class Recorder:
         if self._memory is None:  # not a user's stream, which may be blocked by a gate
             self._memory = self.stream.device.new_stream()
         storage = allocated(self.stream.device, pool, nbytes, self._memory)
-        self.kept.append(storage)
+        self.keep_alive.append(storage)
         self.lease(storage, writes=True)
         return storage
 
@@ -150,7 +150,7 @@ class Recorder:
         if self._memory is not None:
             self._memory.wait_until_idle()
         return Recorded(
-            tuple(self._steps), tuple(self.kept), tuple(self.dependencies), self.nbytes
+            tuple(self._steps), tuple(self.keep_alive), tuple(self.dependencies), self.nbytes
         )  # fmt: skip
 
 
@@ -197,7 +197,7 @@ class Recording(Context):
     def touch(self) -> None: ...
 
     def retain(self, thing: object) -> None:
-        self._recorder.kept.append(thing)
+        self._recorder.keep_alive.append(thing)
 
     def alloc(self, nbytes: int) -> Storage:
         if not self._recorder.allocates:
@@ -213,7 +213,7 @@ class Recording(Context):
 
     def host_buffer(self, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
         buffer = self.device.backend.host_buffer(nbytes)[:nbytes]
-        self._recorder.kept.append(buffer)
+        self._recorder.keep_alive.append(buffer)
         return buffer
 
     def room(self, nbytes: int | None = None) -> Generator[Prerequisite, None, None]:
@@ -241,9 +241,9 @@ class Recording(Context):
         """Append the commands of a graph that is part of the operation."""
         self._recorder.inline(self._branch, recorded)
 
-    def close(self, mark: bool = True) -> Submission:
+    def close(self, signal: bool = True) -> Submission:
         self._closed = True
-        self.submission.settle(None)
+        self.submission.retire(None)
         return self.submission
 
     def suspend(self) -> None: ...

@@ -43,7 +43,7 @@ class Recorded:
     """
 
     steps: tuple[Step, ...] = ()
-    kept: tuple[object, ...] = ()
+    keep_alive: tuple[object, ...] = ()
     dependencies: tuple[Submission, ...] = ()
     nbytes: int = 0
 

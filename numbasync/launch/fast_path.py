@@ -124,7 +124,7 @@ def _enqueue(count: int, arrays: list[int], outputs: list[int]) -> list[str]:
     values = (f"t{i}.own_handle or t{i}.handle" if i in arrays else f"v{i}" for i in range(count))
     kept = "".join(f"s{i}, " for i in arrays)
     lines += [
-        f"        submission.kept += ({kept})",
+        f"        submission.keep_alive += ({kept})",
         "        submission.queue = stream.backend.launch(",
         f"            plan.work, [{', '.join(values)}], submission.queue",
         "        )",

@@ -141,7 +141,7 @@ class Context(Public):
             if not op.try_enqueue(submission, self.pool):
                 return False
         except BaseException:
-            self._used = self._used or bool(submission.kept)  # non-empty if work was enqueued
+            self._used = self._used or bool(submission.keep_alive)  # non-empty if work was enqueued
             raise
         self._used = self._used or not submission.is_empty
         submission.is_empty = False  # `is_empty` was about this child only
@@ -289,7 +289,7 @@ class Context(Public):
             return
         if number and not other.stream.is_signalled_after(number):
             with suppress(DriverError, DeviceLostError):  # raised to the awaiter of `other`
-                other.stream.look()
+                other.stream.poll()
             if other.done:
                 return
         if shared is not None and is_strict() and not other.stream.is_internal:
@@ -317,7 +317,7 @@ class Context(Public):
             self.after(other)
             self.submission.depends_on(other)
 
-    def close(self, mark: bool = True) -> Submission:
+    def close(self, signal: bool = True) -> Submission:
         """End the submission: enqueued work gets a sequence number, also after an error.
 
         Args:
@@ -327,9 +327,9 @@ class Context(Public):
         if self._suspended:
             self.stream.resume(self.submission)
         if self._used:
-            self.stream.commit(self.submission, mark)
+            self.stream.commit(self.submission, signal)
         else:
-            self.submission.settle(None)
+            self.submission.retire(None)
         return self.submission
 
     def suspend(self) -> None:
@@ -345,7 +345,7 @@ class Context(Public):
             self.stream.abandon(self.submission)
         else:
             self.stream.resume(self.submission)
-            self.submission.settle(None)
+            self.submission.retire(None)
 
     def stop_reading(self) -> None:
         """Stop reading the caller's host memory; a shared copy is completed first."""

@@ -38,9 +38,9 @@ def context_for(
 
 
 def try_enqueue(
-    op: Operation[Any], stream: Stream, mark: bool, pool: MemoryPool | None = None
+    op: Operation[Any], stream: Stream, signal: bool, pool: MemoryPool | None = None
 ) -> Submission | None:
-    """Enqueue all of `op` on `stream` by its fast path, with a completion signal if `mark`. The
+    """Enqueue all of `op` on `stream` by its fast path, with a completion signal if `signal`. The
     result is the submission, or None if `op` has to be run step by step.
     """
     device = stream.device
@@ -50,11 +50,11 @@ def try_enqueue(
     try:
         if not op.try_enqueue(submission, pool):
             return None
-        stream.commit(submission, mark)
+        stream.commit(submission, signal)
     except BaseException as error:
         # Also for ^C after the launch: objects in use are kept until the device has passed them.
-        if submission.kept and not submission.sequence:
-            stream.commit(submission, mark=False)
+        if submission.keep_alive and not submission.sequence:
+            stream.commit(submission, signal=False)
         if isinstance(error, DeviceLostError):
             device.lose(error, submission)
             raise device.lost or error from None

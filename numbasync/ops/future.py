@@ -210,7 +210,7 @@ class DeviceFuture(Submitting[T], Public):
             submission, stream = self._submission, self._submission.stream
             stream.advance()
             if not submission.done and not stream.is_signalled_after(submission.sequence):
-                stream.look()
+                stream.poll()
             return submission.done and not any(
                 copy_back.is_pending for copy_back in self._copy_backs
             )

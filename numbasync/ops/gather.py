@@ -164,7 +164,7 @@ def _start(op: Any, site: CallSite | None) -> Awaitable[Any]:
         op.consume()
         exclusive.check()
         stream = stream_for(op)
-        submission = try_enqueue(op, stream, mark=False)
+        submission = try_enqueue(op, stream, signal=False)
         if submission is not None:
             submission.site = site
             return _Enqueued(op, submission)

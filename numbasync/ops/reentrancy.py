@@ -69,7 +69,7 @@ class OneShotEvent:
     def is_settled(self) -> bool:
         return self._settled.is_set()
 
-    def settle(self) -> None:
+    def set_done(self) -> None:
         """Set the event, and call the registered callbacks on this thread."""
         with self._lock:
             self._settled.set()

@@ -40,7 +40,7 @@ def _run(op: Operation[T], ctx: Context) -> T:
         raise named(error, ctx) from None
     finally:
         # No completion signal: the callers wait for the whole stream, or query later.
-        ctx.close(mark=False)
+        ctx.close(signal=False)
 
 
 # --- running and waiting ----------------------------------------------------------------
@@ -121,7 +121,7 @@ def enqueued(
     op.consume()
     exclusive.check()
     submission_queue.drain()
-    submission = try_enqueue(op, stream, mark=False, pool=pool)
+    submission = try_enqueue(op, stream, signal=False, pool=pool)
     site = call_site(3)  # computed after enqueuing, while the device is already working
     if submission is not None:
         submission.site = site
@@ -147,7 +147,7 @@ def sync_on(op: Operation[T], stream: AnyStream) -> T:
 def _sync(op: Operation[T], stream: Stream) -> T:
     exclusive.check()
     submission_queue.drain()
-    submission = try_enqueue(op, stream, mark=False)
+    submission = try_enqueue(op, stream, signal=False)
     site = call_site(3)
     if submission is not None:
         submission.site = site
@@ -182,7 +182,7 @@ def _sync(op: Operation[T], stream: Stream) -> T:
 def _note_failure(error: BaseException, submission: Submission) -> None:
     """Add the work's own error as a note to `error`, which is raised to the caller."""
     with contextlib.suppress(DriverError, DeviceLostError):  # adds nothing to `error`
-        submission.stream.look()
+        submission.stream.poll()
     own = submission.error
     # A DeviceLostError was already reported by synchronising.
     if own is not None and own is not error and not isinstance(own, DeviceLostError):
@@ -220,7 +220,7 @@ def awaiting(op: Operation[T]) -> Generator[Any, None, T]:
     try:
         if op.has_fast_path and submission_queue.is_empty():
             exclusive.check()
-            submission = try_enqueue(op, stream, mark=False)  # `wait` adds a signal if needed
+            submission = try_enqueue(op, stream, signal=False)  # `wait` adds a signal if needed
         if submission is None:
             return (yield from DeviceFuture(op, stream).__await__())
         submission.site = call_site(1)

@@ -175,7 +175,7 @@ class SharedRun(Generic[T]):
         finally:
             thrown = None  # its traceback holds this frame
             self._runner = None
-            event.settle()
+            event.set_done()
 
 
 class _StartedSteps(Generic[T]):

@@ -49,11 +49,11 @@ class Waiting(Protocol):
         """Whether overtaking `other`, which waits for capacity, changes no observable order."""
         ...
 
-    def begin(self) -> Prerequisite | None:
+    def enqueue_until_prerequisite(self) -> Prerequisite | None:
         """Enqueue up to the next prerequisite; return it or the pending one, None at the end."""
         ...
 
-    def go_on(self, need: Prerequisite, error: BaseException | None) -> None:
+    def resume(self, need: Prerequisite, error: BaseException | None) -> None:
         """Resume when `need` is done or has failed: enqueue up to the next prerequisite."""
         ...
 
@@ -89,7 +89,7 @@ class Line:
         self._task: asyncio.Task[None] | None = None
         self._changed: asyncio.Future[None] | None = None  # set to make the task check again
         self._submitter = 0  # the thread running an entry; the entry's closures may re-enter
-        self._kept: list[object] = []
+        self._keep_alive: list[object] = []
         _lines[id(self)] = self
 
     def add(self, waiting: Waiting) -> None:
@@ -180,7 +180,7 @@ class Line:
                     stops = at_end and isinstance(stop, KeyboardInterrupt)
                     if stops or self._is_closed:
                         first.give_up(stops)
-                    prerequisite = self._submit(first.begin)
+                    prerequisite = self._submit(first.enqueue_until_prerequisite)
                     if prerequisite is None:
                         self._leave(first)
                     else:
@@ -208,13 +208,13 @@ class Line:
                 del self._lanes[key]
         waiting.behind = None
         if not self._waiting:
-            self._kept.clear()
+            self._keep_alive.clear()
 
     def keep(self, thing: object) -> None:
         """Keep `thing` alive until all entries queued now are submitted."""
-        self._kept.append(thing)
+        self._keep_alive.append(thing)
         if not self._waiting:
-            self._kept.clear()
+            self._keep_alive.clear()
 
     def _has_to_wait(self, waiting: Waiting) -> bool:
         """Whether the entry must not be enqueued before one of the earlier entries."""
@@ -242,10 +242,10 @@ class Line:
                 return False
             error = None if future.cancelled() else future.result()
             self._jobs.pop(waiting, None)
-            self._submit(partial(waiting.go_on, prerequisite, error))
+            self._submit(partial(waiting.resume, prerequisite, error))
         elif self._has_to_wait(waiting):
             return False
-        next_prerequisite = self._submit(waiting.begin)
+        next_prerequisite = self._submit(waiting.enqueue_until_prerequisite)
         if next_prerequisite is None:
             self._leave(waiting)
             return True
@@ -384,9 +384,9 @@ def drain_orphaned() -> None:
                 queue.drain()
 
 
-stream.before_mark = drain
-stream.nothing_waits = is_empty
-stream.line_is_finished = finished
+stream.before_signal = drain
+stream.queue_is_empty = is_empty
+stream.queue_is_drained = finished
 
 
 def do(waiting: Waiting, need: Prerequisite) -> None:
@@ -394,6 +394,6 @@ def do(waiting: Waiting, need: Prerequisite) -> None:
     try:
         error = attempt(need)
     except BaseException as stop:  # ^C
-        waiting.go_on(need, stop)
+        waiting.resume(need, stop)
         raise
-    waiting.go_on(need, error)
+    waiting.resume(need, error)

@@ -117,10 +117,10 @@ class Submitting(Generic[T]):
         loop = None if submission_queue.is_submitting() else _running_loop()
         if loop is None:
             submission_queue.drain()
-            prerequisite = self.begin()
+            prerequisite = self.enqueue_until_prerequisite()
             while prerequisite is not None:
                 submission_queue.do(self, prerequisite)
-                prerequisite = self.begin()
+                prerequisite = self.enqueue_until_prerequisite()
             return
         if self._admission is None:
             self._admission = Admission(self.stream.device)
@@ -133,7 +133,7 @@ class Submitting(Generic[T]):
         )
         self._line.add(self)
 
-    def begin(self) -> Prerequisite | None:
+    def enqueue_until_prerequisite(self) -> Prerequisite | None:
         """Enqueue up to the next prerequisite and return it; None if nothing is left."""
         if self._need is None and self._op is not None and self._enter():
             try:
@@ -181,7 +181,7 @@ class Submitting(Generic[T]):
         self._end(State.SUBMITTED)
         return True
 
-    def go_on(self, need: Prerequisite, error: BaseException | None) -> None:
+    def resume(self, need: Prerequisite, error: BaseException | None) -> None:
         """Resume after the prerequisite `need`: enqueue up to the next prerequisite."""
         if self._need is need and self._enter():  # else another thread has drained the queue
             try:
@@ -262,7 +262,7 @@ class Submitting(Generic[T]):
         self._op = self._steps = self._ctx = self._need = self._variables = self._line = None
         self._admission = self._operands = None
         if event is not None:
-            event.settle()
+            event.set_done()
 
     def _starting_turn(self) -> OneShotEvent | None:
         """The event that is set when submission ends; None if submission has ended."""

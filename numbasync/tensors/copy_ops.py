@@ -64,7 +64,7 @@ class ToHost(DeviceOp[HostArray]):
         with device.submit_lock:
             if access.is_written_elsewhere(storage, stream):
                 return False
-            submission.kept += (storage, block)
+            submission.keep_alive += (storage, block)
             submission.queue = stream.backend.download(block, tensor.handle, submission.queue)
             access.record_read(storage, submission)
         submission.nbytes += nbytes

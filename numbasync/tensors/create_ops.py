@@ -87,7 +87,7 @@ class Full(Made):
             submission.is_empty = True
             return True
         submission.nbytes += spec.nbytes
-        submission.kept.append(storage)
+        submission.keep_alive.append(storage)
         access.record_write(storage, submission)
         submission.queue = stream.backend.fill(tensor.handle, self._value, submission.queue)
         return True
@@ -149,7 +149,7 @@ class FromHost(Made):
         tensor = Tensor.of(device, storage, spec)
         np.ndarray(spec.shape, spec.dtype, block)[...] = self._array
         submission.nbytes += 2 * spec.nbytes
-        submission.kept += (storage, block)
+        submission.keep_alive += (storage, block)
         access.record_write(storage, submission)
         submission.queue = stream.backend.upload(tensor.handle, block, submission.queue)
         self._made = tensor

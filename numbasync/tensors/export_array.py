@@ -29,7 +29,7 @@ def _users(tensor: DeviceArray, loan: protocols.Export) -> list[protocols.Stream
     """
     if loan.waits:
         exclusive.check()
-    stream.before_mark()
+    stream.before_signal()
     storage, device = tensor.storage, tensor.device
     assert device is not None  # a tensor with storage has a device
     with device.submit_lock:  # an access on record has its work on the stream

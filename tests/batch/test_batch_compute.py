@@ -147,7 +147,7 @@ async def test_one_submission_of_one_upload_one_kernel_and_one_download(
         have = await b.compute(y)
         np.testing.assert_array_equal(have, np.maximum(X, 0) * 2)
         assert (b.transfers.uploads, b.transfers.downloads, b.kernels_launched) == (1, 1, 1)
-        assert len({id(s) for s in b.made.values()}) == 1
+        assert len({id(s) for s in b.producers.values()}) == 1
         np.testing.assert_array_equal(await b.read(x), X)
         np.testing.assert_array_equal(await b.read(y), have)
 

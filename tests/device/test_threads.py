@@ -133,7 +133,7 @@ def test_a_stream_seen_idle_says_nothing_of_what_it_follows_since(
     with monkeypatch.context() as patch:
         patch.setattr(idle.backend, name, looks_and_then_another_thread_submits)
         getattr(idle, how)()
-    assert stream.unsettled == 1
+    assert stream.in_flight_count == 1
     gate.open()
     stream.synchronize()
     idle.synchronize()

@@ -197,7 +197,7 @@ async def test_a_ring_says_that_all_went_well_so_the_driver_is_not_asked(
     else:
         pytest.fail("the driver was asked behind every ring")
     assert watcher.statistics().rings > before.rings
-    assert stream.backend.verified_sequence() == stream.mark() - 1
+    assert stream.backend.verified_sequence() == stream.enqueue_signal() - 1
 
 
 async def test_the_ring_needs_no_interpreter(

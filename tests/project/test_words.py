@@ -30,6 +30,10 @@ STANDARD = {
     "refusing": "suppress_unused_warnings", "silence": "suppress_warning",
     "stands_on": "is_current_on", "tell_graphs": "invalidate_graphs",
     "unplaced": "unresolved_host", "vouched": "verified_sequence",
+    "_priors": "_dependencies", "_standing": "_attached", "_unmade": "_not_created",
+    "before_mark": "before_signal", "go_on": "resume",
+    "line_is_finished": "queue_is_drained", "look_at_followed": "poll_followed",
+    "makers": "producers_of", "nothing_waits": "queue_is_empty", "unsettled": "in_flight_count",
 }  # fmt: skip
 
 # Other things, for which the word is right.
@@ -37,9 +41,6 @@ ELSEWHERE = {
     "launch/guards.py": {"Bound"},
     "launch/axes.py": {"Bound"},
     "launch/store_analysis.py": {"Form"},
-    "batch/run/fast_path.py": {"Form"},
-    "batch/run/ready.py": {"Form"},
-    "batch/run/state.py": {"Form"},
 }
 
 

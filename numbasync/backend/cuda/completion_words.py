@@ -92,7 +92,7 @@ class CounterCompletion:
     def write(self, sequence: int) -> None:
         calls = fast_calls.calls()
         if calls is not None:
-            status = calls.mark(*self._numbers, sequence)
+            status = calls.write_word(*self._numbers, sequence)
             if status:
                 fail(cu.CUresult(status), "cuStreamWriteValue32")
             return

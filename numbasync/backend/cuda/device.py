@@ -128,7 +128,7 @@ class CudaDevice:
             return CompletionPath("event", "a word written by the device was not seen here")
         return CompletionPath("word", "cuStreamWriteValue32 works on this device")
 
-    def marks(self, handle: Any) -> CounterCompletion | EventCompletion:
+    def completion_signals(self, handle: Any) -> CounterCompletion | EventCompletion:
         """The object by which a stream of this device signals the points that it has passed."""
         if self.completion.name == "word":
             return CounterCompletion(handle, self.words.take())

@@ -24,7 +24,7 @@ class Calls(NamedTuple):
     """The calls. Each takes addresses and handles as numbers, and returns the driver's result."""
 
     launch: Callable[[int], int]  # a record's address
-    mark: Callable[[int, int, int], int]  # a stream, a word's address on the device, a number
+    write_word: Callable[[int, int, int], int]  # a stream, a word's address on the device, a number
     query: Callable[[int], int]  # a stream
     spin_poll: Callable[[int], int]  # the same, several times until it is idle
     synchronize: Callable[[int], int]  # a stream

@@ -57,7 +57,7 @@ def launch(r: Any) -> Any:
 
 
 @njit(types.int32(_address, _address, types.int64), nogil=True, cache=True)
-def mark(stream: Any, word: Any, number: Any) -> Any:
+def write_word(stream: Any, word: Any, number: Any) -> Any:
     return _write_value(stream, word, number & 0xFFFFFFFF, 0)
 
 

@@ -184,13 +184,13 @@ class CudaStream:
         self.native = native
         self.handle = handle
         self._number = int(handle)
-        self._marks = device.marks(handle)
+        self._completion = device.completion_signals(handle)
         self._records = Memo[Work, Record](MOST)
         self._last = 0
         # For each notification: the sequence number before it, and the counter that it clears.
-        self._rings: deque[tuple[int, CompletionCounter]] = deque()
-        self._looking = threading.Lock()
-        self._vouched = 0
+        self._notifications: deque[tuple[int, CompletionCounter]] = deque()
+        self._notifications_lock = threading.Lock()
+        self._verified = 0
         self._gate: CompletionCounter | None = None
         self._gates = 0
 
@@ -281,7 +281,7 @@ class CudaStream:
 
     def write(self, sequence: int) -> None:
         enter(self.device)
-        self._marks.write(sequence)
+        self._completion.write(sequence)
         self._last = sequence
 
     def record(self, event: CudaEvent) -> None:
@@ -315,7 +315,7 @@ class CudaStream:
     # --- poll ---
 
     def completed(self) -> int:
-        return self._marks.completed()
+        return self._completion.completed()
 
     def fault(self) -> BaseException | None:
         # The query releases the interpreter lock, and a computing thread may then keep it for a
@@ -330,12 +330,12 @@ class CudaStream:
     def verified_sequence(self) -> int:
         # The driver runs no host function behind a fault, so a host function that has run proves
         # that all work before it succeeded.
-        with self._looking:
-            while self._rings and not self._rings[0][1].read():
-                number, word = self._rings.popleft()
-                self._vouched = max(self._vouched, number)
+        with self._notifications_lock:
+            while self._notifications and not self._notifications[0][1].read():
+                number, word = self._notifications.popleft()
+                self._verified = max(self._verified, number)
                 self.device.words.give(word)
-        return self._vouched
+        return self._verified
 
     def query(self) -> bool:
         result = self._query()
@@ -377,13 +377,13 @@ class CudaStream:
         word = self.device.words.take()
         word.write(waker.eventfd + 1)
         # The host function runs behind all work enqueued now, perhaps more than `sequence` needs.
-        ring = self._last, word
-        self._rings.append(ring)
+        notification = self._last, word
+        self._notifications.append(notification)
         if not host_callback.launch(self.handle, word.address):
-            with self._looking:
-                self._rings.remove(ring)
+            with self._notifications_lock:
+                self._notifications.remove(notification)
             word.write(0)
             self.device.words.give(word)
             return False  # no notification will come; `fault` finds a fault
         counters.callbacks += 1
-        return sequence >= ring[0]
+        return sequence >= notification[0]

@@ -157,7 +157,7 @@ class ForeignCudaStream(CudaStream):
     def release(self) -> None:
         """Return the stream's counters to the device for reuse."""
         self.verified_sequence()  # returns the counters of notifications
-        word = self._marks.release(self._last)
+        word = self._completion.release(self._last)
         if word is not None:
             self.device.words.give(word)
 

@@ -137,7 +137,7 @@ class _Grouping:
         self.fused = fused
         self.groups: list[Group] = []
         self.apart: list[Apart] = []
-        self.home: dict[int, int] = {}  # the group of each root
+        self.group_of: dict[int, int] = {}  # the group of each root
 
     def cone(self, root: int) -> tuple[list[int], set[int]]:
         """The values that a root reads (inputs and other roots), and the values computed for it."""
@@ -204,7 +204,7 @@ class _Grouping:
 
     def _candidates(self, root: int, reads: list[int], space: Space) -> list[int]:
         """Groups that share values with the root, the groups that the root needs first."""
-        needed = sorted({self.home[n] for n in reads if n in self.home}, reverse=True)
+        needed = sorted({self.group_of[n] for n in reads if n in self.group_of}, reverse=True)
         sharing = [
             index
             for index, g in enumerate(self.groups)
@@ -214,31 +214,31 @@ class _Grouping:
 
     def _join(self, at: int, root: int, reads: list[int], inside: set[int], space: Space) -> None:
         group = self.groups[at]
-        self.home[root] = at
+        self.group_of[root] = at
         group.roots.append(root)
         group.inside |= inside
         if space.is_reduced and not group.space.is_reduced:
             group.space = space
-        others = {self.home[n] for n in reads if n in self.home} - {at}
+        others = {self.group_of[n] for n in reads if n in self.group_of} - {at}
         before = others | {b for o in others for b in self.groups[o].before}
         group.before |= before
         for later in self.groups:
             if at in later.before:
                 later.before |= before
-        group.reads += [n for n in reads if n not in group.reads and self.home.get(n) != at]
+        group.reads += [n for n in reads if n not in group.reads and self.group_of.get(n) != at]
 
     def _refusal(self, at: int, root: int, reads: list[int], inside: set[int], space: Space) -> str:
         """The reason why the root cannot join the group; "" if it can."""
         group, nodes = self.groups[at], self.nodes
         for n in reads:
-            producer = self.home.get(n)
+            producer = self.group_of.get(n)
             if (
                 producer is not None
                 and producer != at
                 and at in self.groups[producer].before | {producer}
             ):
                 return f"it also needs {n}, which comes after that kernel"
-        own = [n for n in reads if self.home.get(n) == at]  # computed by the kernel itself
+        own = [n for n in reads if self.group_of.get(n) == at]  # computed by the kernel itself
         results = [n for n in own if self._is_result(group, n)]
         wide = group.space.shape == space.shape
         if wide and space.is_reduced and group.space.is_reduced:
@@ -276,8 +276,8 @@ class _Grouping:
         if self.nodes[n].shape == group.space.shape and group.holds_row:
             return False
         reads, _ = self.cone(n)
-        index = self.home[n]
-        return any(self.home.get(m) == index and self._is_result(group, m) for m in reads)
+        index = self.group_of[n]
+        return any(self.group_of.get(m) == index and self._is_result(group, m) for m in reads)
 
     def _why_not_held(self, space: Space) -> str:
         if space.inner != 1:

@@ -1,6 +1,6 @@
 """The fast path of a plan: generated functions that enqueue a whole batch by one call.
 
-A plan is enqueued in few ways, which differ in which inputs are tensors of the program, and which
+A plan is enqueued in a few ways, which differ in which inputs are tensors of the program, and which
 results the same submission copies back. Each way has a generated function of its own: loops over
 inputs, results and kernels would take a microsecond more.
 """
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 COUNTER = np.dtype(np.uint32)
 
 
-class Line(NamedTuple):
+class FlatArray(NamedTuple):
     """An array of one axis in new memory, as kernels take it."""
 
     offset: int
@@ -38,8 +38,8 @@ class Line(NamedTuple):
     dtype: np.dtype[Any]
 
     @staticmethod
-    def of(count: int, dtype: np.dtype[Any], offset: int = 0) -> Line:
-        return Line(offset, (count,), (dtype.itemsize,), dtype)
+    def of(count: int, dtype: np.dtype[Any], offset: int = 0) -> FlatArray:
+        return FlatArray(offset, (count,), (dtype.itemsize,), dtype)
 
 
 class New(NamedTuple):
@@ -47,13 +47,13 @@ class New(NamedTuple):
 
     number: int
     kind: ArraySpec
-    line: Line
+    flat: FlatArray
 
 
 class Scratch(NamedTuple):
     """An allocation that no user sees: the arrays in it, by their names in the source."""
 
-    lines: dict[str, Line]
+    arrays: dict[str, FlatArray]
     nbytes: int
 
 
@@ -79,10 +79,10 @@ class Parts(NamedTuple):
 
 
 # For each new tensor in turn the storage, or the host block, and the handle; then the values read.
-Found = tuple[tuple[Any, ...], Any]
+Enqueued = tuple[tuple[Any, ...], Any]
 
 
-class Form:
+class FastPath:
     """One way to enqueue a plan.
 
     Attributes:
@@ -90,37 +90,39 @@ class Form:
             must be requested, an array needs more care, or the run must wait for other submissions.
     """
 
-    __slots__ = ("_device", "_lent", "_new", "_on_host", "enqueue")
+    __slots__ = ("_borrowed", "_device", "_new", "_on_host", "enqueue")
 
     def __init__(
-        self, device: Device, parts: Parts, lent: Sequence[int], reads: Sequence[int]
+        self, device: Device, parts: Parts, borrowed: Sequence[int], reads: Sequence[int]
     ) -> None:
         self._device = device
-        uploads = [new for new in parts.inputs if new.number not in lent]
-        in_place = [new for new in parts.inputs if new.number in lent]
+        uploads = [new for new in parts.inputs if new.number not in borrowed]
+        in_place = [new for new in parts.inputs if new.number in borrowed]
         self._new = [*uploads, *parts.outputs]
-        self._lent = [new.number for new in in_place]
+        self._borrowed = [new.number for new in in_place]
         self._on_host = _on_host(parts, uploads, reads)
-        text = _Text(device, parts, in_place, uploads, reads, self._on_host)
-        self.enqueue: Callable[[BatchRun, Submission, MemoryPool], Found | None] = text.made()
+        source = _Source(device, parts, in_place, uploads, reads, self._on_host)
+        self.enqueue: Callable[[BatchRun, Submission, MemoryPool], Enqueued | None] = (
+            source.compiled()
+        )
 
     def tensors(
-        self, made: tuple[Any, ...], there: Mapping[int, Tensor], submission: Submission
+        self, memory: tuple[Any, ...], tensors: Mapping[int, Tensor], submission: Submission
     ) -> dict[int, Tensor]:
         """The tensors of inputs and results by node: those that `submission` has created, and the
         existing tensors that the run used. Some may be in host memory.
         """
-        tensors = {n: there[n] for n in self._lent}
+        created = {n: tensors[n] for n in self._borrowed}
         for i, (n, spec, _) in enumerate(self._new):
-            storage = made[2 * i]
+            storage = memory[2 * i]
             if n in self._on_host:
-                tensors[n] = reached(self._device, storage, spec)
-                tensors[n].storage.writer = submission
+                created[n] = reached(self._device, storage, spec)
+                created[n].storage.writer = submission
                 continue
-            tensor = tensors[n] = Tensor.of(self._device, storage, spec)
+            tensor = created[n] = Tensor.of(self._device, storage, spec)
             if len(spec.shape) == 1:
-                tensor.own_handle = made[2 * i + 1]
-        return tensors
+                tensor.own_handle = memory[2 * i + 1]
+        return created
 
 
 def _on_host(parts: Parts, uploads: list[New], reads: Sequence[int]) -> frozenset[int]:
@@ -133,18 +135,18 @@ def _on_host(parts: Parts, uploads: list[New], reads: Sequence[int]) -> frozense
     return frozenset([*(new.number for new in uploads), *(n for n in reads if n in outputs)])
 
 
-class _Text:
-    """The source of a form's function. For node n: v its value, t a tensor of the program, s the
-    storage, h the handle of all elements on one axis, b a page-locked block, w the array in it; d
-    are blocks that results are read to, o arrays of the program.
+class _Source:
+    """The source of a fast path's function. For node n: v its value, t a tensor of the program, s
+    the storage, h the handle of all elements on one axis, b a page-locked block, w the array in it;
+    d are blocks that results are read to, o arrays of the program.
     """
 
     def __init__(
-        self, device: Device, parts: Parts, lent: list[New], uploads: list[New],
+        self, device: Device, parts: Parts, borrowed: list[New], uploads: list[New],
         reads: Sequence[int], on_host: frozenset[int],
     ) -> None:  # fmt: skip
         self._parts = parts
-        self._lent = lent
+        self._borrowed = borrowed
         self._uploads = uploads
         self._kinds = {new.number: new.kind for new in (*parts.inputs, *parts.outputs)}
         self._reads = reads
@@ -158,10 +160,10 @@ class _Text:
             "locked": backend.host_block,
         }  # fmt: skip
         self._lines: list[str] = []
-        self._kept: list[str] = []
+        self._new_blocks: list[str] = []
         self._nbytes = 0
 
-    def made(self) -> Any:
+    def compiled(self) -> Any:
         locked = [new.kind.nbytes for new in self._uploads]
         locked += [self._kinds[n].nbytes for n in self._reads if n in self._kinds]
         if any(nbytes > LARGE for nbytes in locked):
@@ -177,7 +179,7 @@ class _Text:
         self._take()
         self._add(1, "stream = submission.stream")
         self._add(1, "with submit_lock:")
-        for n in self._lent_numbers:
+        for n in self._borrowed_numbers:
             # Checked here: under this lock, a graph that another thread captures registers its
             # persistent access.
             self._add(
@@ -204,24 +206,24 @@ class _Text:
         return name
 
     @property
-    def _lent_numbers(self) -> list[int]:
-        return [new.number for new in self._lent]
+    def _borrowed_numbers(self) -> list[int]:
+        return [new.number for new in self._borrowed]
 
     # --- the text ---
 
     def _take(self) -> None:
         """Generate the allocations, and the copies of arrays into page-locked memory."""
-        if self._lent:
-            self._add(1, "there = batch.there")
-        for n, spec, _ in self._lent:
-            flat = f"t{n}" if len(spec.shape) == 1 else f"t{n}.reshape(t{n}.size)"
+        if self._borrowed:
+            self._add(1, "tensors = batch.tensors")
+        for n, spec, _ in self._borrowed:
+            on_one_axis = f"t{n}" if len(spec.shape) == 1 else f"t{n}.reshape(t{n}.size)"
             self._add(
-                1, f"t{n} = there[{n}]", f"s{n} = t{n}.own_storage",
+                1, f"t{n} = tensors[{n}]", f"s{n} = t{n}.own_storage",
                 f"if s{n} is None: return None",
                 f"if t{n}.source is not None or not t{n}.is_contiguous: return None",
-                f"h{n} = {flat}.handle",
+                f"h{n} = {on_one_axis}.handle",
             )  # fmt: skip
-        for n, spec, line in self._uploads:
+        for n, spec, flat in self._uploads:
             self._add(1, f"v{n} = values[{n}]")
             self._lock(f"b{n}", spec.nbytes)
             if n in self._on_host:
@@ -230,18 +232,18 @@ class _Text:
                 continue
             self._allocate(f"s{n}", spec.nbytes)
             self._add(1, f"{self._array(spec, f'b{n}')}[...] = v{n}")
-            self._handle(f"h{n}", f"s{n}", line)
-        for n, spec, line in self._parts.outputs:
+            self._handle(f"h{n}", f"s{n}", flat)
+        for n, spec, flat in self._parts.outputs:
             if n in self._on_host:
                 self._lock(f"b{n}", spec.nbytes)
                 self._reach(n, spec)
             else:
                 self._allocate(f"s{n}", spec.nbytes)
-                self._handle(f"h{n}", f"s{n}", line)
-        for i, (lines, nbytes) in enumerate(self._parts.scratch):
+                self._handle(f"h{n}", f"s{n}", flat)
+        for i, (arrays, nbytes) in enumerate(self._parts.scratch):
             self._allocate(f"r{i}", nbytes)
-            for name, line in lines.items():
-                self._handle(name, f"r{i}", line)
+            for name, flat in arrays.items():
+                self._handle(name, f"r{i}", flat)
         for n, passed_as in self._parts.constants:
             element = self._name(passed_as)
             self._add(1, f"v{n} = values[{n}]")
@@ -255,16 +257,16 @@ class _Text:
 
     def _lock(self, name: str, nbytes: int) -> None:
         self._add(1, f"{name} = locked({nbytes})", f"if {name} is None: return None")
-        self._kept.append(name)
+        self._new_blocks.append(name)
         self._nbytes += nbytes
 
     def _allocate(self, name: str, nbytes: int) -> None:
         self._add(1, f"{name} = pool.reuse({nbytes})", f"if {name} is None: return None")
-        self._kept.append(name)
+        self._new_blocks.append(name)
         self._nbytes += nbytes
 
-    def _handle(self, name: str, storage: str, line: Line) -> None:
-        layout = ", ".join(map(self._name, line))
+    def _handle(self, name: str, storage: str, flat: FlatArray) -> None:
+        layout = ", ".join(map(self._name, flat))
         self._add(1, f"{name} = handle({storage}.memory, {layout})")
 
     def _reach(self, n: int, kind: ArraySpec) -> None:
@@ -281,16 +283,16 @@ class _Text:
         return f"array_on({self._name(kind.shape)}, {self._name(kind.dtype)}, {block})"
 
     def _lease(self) -> None:
-        names = [*self._kept, *(f"s{n}" for n in self._lent_numbers)]
+        names = [*self._new_blocks, *(f"s{n}" for n in self._borrowed_numbers)]
         self._add(
             2, f"submission.nbytes += {self._nbytes}",
-            f"submission.kept += ({''.join(f'{name}, ' for name in names)})",
+            f"submission.keep_alive += ({''.join(f'{name}, ' for name in names)})",
             f"submission.launched += {self._name(self._parts.names)}",
         )  # fmt: skip
-        for name in self._kept:
+        for name in self._new_blocks:
             if name[0] in "sr":  # new storages
                 self._add(2, f"{name}.writer = submission")
-        for n in self._lent_numbers:
+        for n in self._borrowed_numbers:
             self._add(2, *access.records(f"s{n}", False))
 
     def _run(self) -> None:

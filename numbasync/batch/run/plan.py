@@ -86,15 +86,15 @@ def partial_key(group: int, number: int) -> int:
     return -1 - (group * 64 + number)
 
 
-_kept = Memo[Any, Prepared](MOST_KEPT)
+_plans = Memo[Any, Prepared](MOST_KEPT)
 
 
 def prepare(nodes: Sequence[Node], wanted: Sequence[int], fused: bool, tuning: Tuning) -> Prepared:
     """The plan; a cached plan of the same structure, if there is one."""
     key = tuple(nodes), tuple(wanted), fused, tuning
-    plan = _kept.get(key)
+    plan = _plans.get(key)
     if plan is None:
-        plan = _kept[key] = _prepare(tuple(nodes), tuple(wanted), fused, tuning)
+        plan = _plans[key] = _prepare(tuple(nodes), tuple(wanted), fused, tuning)
     return plan
 
 

@@ -22,9 +22,9 @@ class Read(ToHost):
     """A result as a new NumPy array; the batch counts the download."""
 
     def __init__(self, batch: BatchRun, number: int) -> None:
-        super().__init__(batch.there[number])
+        super().__init__(batch.tensors[number])
         self._batch = batch
-        self._maker = batch.made.get(number)
+        self._maker = batch.producers.get(number)
 
     def try_enqueue(self, submission: Submission, pool: MemoryPool | None) -> bool:
         producer = self._maker
@@ -63,10 +63,10 @@ class Late(DeviceOp[HostArray]):
     def steps(self, ctx: Context) -> Steps[HostArray]:
         batch = self._batch
         batch.check_device(ctx.device)
-        for producer in batch.makers(self._prepared.inputs):
+        for producer in batch.producers_of(self._prepared.inputs):
             ctx.depend(producer)
         memory = yield from run(ctx, batch, self._prepared)
-        new = {n: t for n, t in memory.tensors.items() if n not in batch.there}
+        new = {n: t for n, t in memory.tensors.items() if n not in batch.tensors}
         batch.ran(new, ctx.submission)
         read = Read(batch, self._number)
         read.consume()

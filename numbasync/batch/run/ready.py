@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from numbasync.backend import protocols
 from numbasync.batch.codegen.writer import KernelText, argument_value
-from numbasync.batch.run.fast_path import COUNTER, Form, Line, New, Parts, Scratch
+from numbasync.batch.run.fast_path import COUNTER, FastPath, FlatArray, New, Parts, Scratch
 from numbasync.batch.run.plan import Prepared, partial_key
 from numbasync.device.device import Device
 from numbasync.memo import Memo
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from numbasync.batch.run.state import BatchRun
 
 # per plan; the memo restarts when a program that keeps reading other results exceeds it
-MOST_FORMS = 64
+MOST_PATHS = 64
 
 
 class Ready:
@@ -44,28 +44,30 @@ class Ready:
 
     def __init__(self, prepared: Prepared, device: Device, works: Sequence[protocols.Work]) -> None:
         self._device = device
-        self._forms = Memo[Any, Form](MOST_FORMS)
+        self._paths = Memo[Any, FastPath](MOST_PATHS)
         nodes, texts, offsets = prepared.nodes, prepared.texts, prepared.arena.offsets
 
         def new(n: int) -> New:
             dtype = nodes[n].dtype
-            return New(n, contiguous(nodes[n].shape, dtype.type), Line.of(nodes[n].size, dtype))
+            return New(
+                n, contiguous(nodes[n].shape, dtype.type), FlatArray.of(nodes[n].size, dtype)
+            )
 
         # Buffers between kernels, and partial results of one kernel.
         between = {
-            f"h{n}": Line.of(nodes[n].size, nodes[n].dtype, start)
+            f"h{n}": FlatArray.of(nodes[n].size, nodes[n].dtype, start)
             for n, start in offsets.items()
             if n >= 0
         }
         for group, text in enumerate(texts):
             for k, part in enumerate(text.partials):
                 offset = offsets[partial_key(group, k)]
-                between[_partial(group, k)] = Line.of(part.extent, part.dtype, offset)
+                between[_partial(group, k)] = FlatArray.of(part.extent, part.dtype, offset)
         scratch: list[Scratch] = []
         if between:
             scratch.append(Scratch(between, prepared.arena.nbytes))
         if prepared.counters > 0:
-            counters = Line.of(prepared.counters, COUNTER)
+            counters = FlatArray.of(prepared.counters, COUNTER)
             scratch.append(Scratch({"counters": counters}, prepared.counters * COUNTER.itemsize))
         constants = {a.value for text in texts for a in text.arguments if a.role == "constant"}
         self._parts = Parts(
@@ -83,17 +85,17 @@ class Ready:
             small=prepared.is_small,
         )
 
-    def form(self, batch: BatchRun, reads: tuple[int, ...]) -> Form:
+    def path(self, batch: BatchRun, reads: tuple[int, ...]) -> FastPath:
         """The function that enqueues such a batch.
 
         Args:
             reads: results that are copied back, too.
         """
-        key = tuple(batch.there), reads
-        form = self._forms.get(key)
-        if form is None:
-            form = self._forms[key] = Form(self._device, self._parts, key[0], reads)
-        return form
+        key = tuple(batch.tensors), reads
+        path = self._paths.get(key)
+        if path is None:
+            path = self._paths[key] = FastPath(self._device, self._parts, key[0], reads)
+        return path
 
 
 def _partial(group: int, number: int) -> str:
@@ -101,7 +103,7 @@ def _partial(group: int, number: int) -> str:
 
 
 def _arguments(text: KernelText, group: int) -> list[Any]:
-    """A kernel's arguments: the names that forms use, and numbers."""
+    """A kernel's arguments: the names that fast paths use, and numbers."""
     arguments: list[Any] = []
     for role, value in text.arguments:
         if role in ("read", "write"):

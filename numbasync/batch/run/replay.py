@@ -54,13 +54,13 @@ class BatchGraph(Public):
         self._inputs: dict[int, HostArray] = {}
         self._reached: dict[int, Tensor] = {}  # inputs that kernels read in host memory
         for n in plan.inputs:
-            if n not in batch.there and values[n].size:
+            if n not in batch.tensors and values[n].size:
                 buffer = pinned(values[n].shape, values[n].dtype, batch.device)
                 buffer[...] = values[n]
                 values[n] = buffer
                 self._inputs[n] = np.asarray(buffer)
                 if copies:
-                    self._reached[n] = batch.there[n] = _tensor_on(batch.device, buffer)
+                    self._reached[n] = batch.tensors[n] = _tensor_on(batch.device, buffer)
         outputs = {n: plan.nodes[n] for n in plan.outputs if n not in copies}
         buffers = {n: pinned(v.shape, v.dtype, batch.device) for n, v in outputs.items()}
         self._outputs = {n: np.asarray(buffer) for n, buffer in buffers.items()}
@@ -70,11 +70,11 @@ class BatchGraph(Public):
             return zip_ops(*(memcpy(buffers[n], tensors[n]) for n in outputs if tensors[n].size))
 
         for copy_number, n in copies.items():
-            batch.there[copy_number] = _tensor_on(batch.device, buffers[n])
+            batch.tensors[copy_number] = _tensor_on(batch.device, buffers[n])
         op = BatchOp(batch, plan)
         self.graph: CudaGraph[Any] = CudaGraph.capture(stream, op if copies else op.then(read))
         for copy_number in copies:  # copies are not buffers of the batch
-            del batch.there[copy_number]
+            del batch.tensors[copy_number]
         self._kernels = batch.kernels_launched
         self._downloads = sum(a.size > 0 for a in self._outputs.values())
         batch.captured()
@@ -216,7 +216,7 @@ class _Through:
 
 class _Replay(DeviceOp[Results[HostArray]]):
     has_fast_path = True
-    _made: Results[HostArray] | None = None
+    _results: Results[HostArray] | None = None
 
     def __init__(self, graph: BatchGraph, given: list[tuple[int, HostArray]]) -> None:
         self._site = call_site(2)
@@ -225,12 +225,12 @@ class _Replay(DeviceOp[Results[HostArray]]):
         self.stream = graph.stream
 
     def try_enqueue(self, submission: Submission, pool: MemoryPool | None) -> bool:
-        self._made = self._graph.enqueue_at_once(submission, self._given)
-        return self._made is not None
+        self._results = self._graph.enqueue_at_once(submission, self._given)
+        return self._results is not None
 
     def result(self) -> Results[HostArray]:
-        assert self._made is not None  # set by `try_enqueue`
-        return self._made
+        assert self._results is not None  # set by `try_enqueue`
+        return self._results
 
     def steps(self, ctx: Context) -> Steps[Results[HostArray]]:
         results: Results[HostArray] = yield from self._graph.enqueue(ctx, self._given)

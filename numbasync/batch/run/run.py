@@ -272,15 +272,15 @@ class Run(DeviceOp[T]):
         if ready is None or batch.device is not device or device.is_limited:
             return False
         try:
-            form, pool = ready.form(batch, self._reads), pool or device.pool
-            enqueued = form.enqueue(batch, submission, pool)
+            path, pool = ready.path(batch, self._reads), pool or device.pool
+            enqueued = path.enqueue(batch, submission, pool)
         except BaseException as error:
             batch.failed(error)
             raise
         if enqueued is None:
             return False
         new_memory, self._read = enqueued
-        batch.ran_fast(form, new_memory, submission, pool)
+        batch.ran_fast(path, new_memory, submission, pool)
         return True
 
     def run(self, ctx: Context) -> Steps[Memory]:
@@ -303,7 +303,7 @@ class BatchOp(Run[Results[Tensor]]):
     """A batch, run once. Returns its results."""
 
     def result(self) -> Results[Tensor]:
-        return self._results(self._batch.there)
+        return self._results(self._batch.tensors)
 
     def steps(self, ctx: Context) -> Steps[Results[Tensor]]:
         memory = yield from self.run(ctx)
@@ -316,7 +316,7 @@ class BatchOp(Run[Results[Tensor]]):
 def run(ctx: Context, batch: BatchRun, plan: Prepared) -> Steps[Memory]:
     """Enqueue a plan: uploads of the inputs that are not on the device yet, and the kernels."""
     loaded = yield from kernels(plan, ctx)
-    values, tensors = batch.recorder.values, batch.there
+    values, tensors = batch.recorder.values, batch.tensors
     arrays: dict[int, HostArray] = {n: values[n] for n in plan.inputs if n not in tensors}
     if ctx.admission is not None:
         staged = sum(held(ctx.device, a.nbytes) for a in arrays.values())

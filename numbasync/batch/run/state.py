@@ -20,14 +20,14 @@ from numbasync.tensors.pinned import HostBuffer
 from numbasync.tensors.tensor import Tensor
 
 # Reentrant: a finaliser may access another batch's tensors while this thread holds the lock.
-_making = threading.RLock()
+_tensors_lock = threading.RLock()
 
 
 @in_child
 def _after_fork() -> None:
     """Replace the lock in a forked child: a thread that does not exist there may have held it."""
-    global _making
-    _making = threading.RLock()
+    global _tensors_lock
+    _tensors_lock = threading.RLock()
 
 
 CAPTURED = "a graph that was not replayed yet"
@@ -41,11 +41,11 @@ class Transfers:
     downloads: int = 0
 
 
-class Unmade(Protocol):
+class TensorFactory(Protocol):
     """Creates, on first access, the tensors of a run that was enqueued on the fast path."""
 
     def tensors(
-        self, made: Any, there: Mapping[int, Tensor], submission: Submission
+        self, memory: Any, tensors: Mapping[int, Tensor], submission: Submission
     ) -> Mapping[int, Tensor]: ...
 
 
@@ -54,9 +54,9 @@ class Captured:
 
     @staticmethod
     def tensors(
-        made: Mapping[int, Tensor], there: Mapping[int, Tensor], submission: Submission
+        memory: Mapping[int, Tensor], tensors: Mapping[int, Tensor], submission: Submission
     ) -> Mapping[int, Tensor]:
-        return made
+        return memory
 
 
 class BatchRun:
@@ -73,51 +73,51 @@ class BatchRun:
     _state = "recording"
     _error: BaseException | None = None
     _captured: Mapping[int, Tensor]  # of a graph
-    _there: dict[int, Tensor]
-    _made: dict[int, Submission]
-    _unmade: tuple[Unmade, Any, Submission] | None = None
+    _tensors: dict[int, Tensor]
+    _producers: dict[int, Submission]
+    _not_created: tuple[TensorFactory, Any, Submission] | None = None
     _pool: MemoryPool | None = None  # of a run on the fast path
 
     @property
-    def there(self) -> dict[int, Tensor]:
+    def tensors(self) -> dict[int, Tensor]:
         """Tensors of inputs and results, by node."""
-        if self._unmade is not None:
-            self._make()
-        return self._there
+        if self._not_created is not None:
+            self._create_tensors()
+        return self._tensors
 
     @property
-    def made(self) -> dict[int, Submission]:
+    def producers(self) -> dict[int, Submission]:
         """The submissions that produced or used the tensors, by node."""
-        if self._unmade is not None:
-            self._make()
-        return self._made
+        if self._not_created is not None:
+            self._create_tensors()
+        return self._producers
 
-    def _make(self) -> None:
-        with _making:
-            if self._unmade is None:  # another thread has created the tensors
+    def _create_tensors(self) -> None:
+        with _tensors_lock:
+            if self._not_created is None:  # another thread has created the tensors
                 return
-            form, new_memory, submission = self._unmade
-            self._add(form.tensors(new_memory, self._there, submission), submission)
-            self._unmade = None
+            path, new_memory, submission = self._not_created
+            self._add(path.tensors(new_memory, self._tensors, submission), submission)
+            self._not_created = None
 
     def ran_fast(
-        self, form: Unmade, made: tuple[Any, ...], submission: Submission, pool: MemoryPool
+        self, path: TensorFactory, memory: tuple[Any, ...], submission: Submission, pool: MemoryPool
     ) -> None:
-        """Record a run that was enqueued on the fast path, with the values that a form returned, in
-        memory of `pool`.
+        """Record a run that was enqueued on the fast path, with the new memory that `path`
+        returned, from `pool`.
         """
-        self._unmade, self._pool = (form, made, submission), pool
+        self._not_created, self._pool = (path, memory, submission), pool
         self._state = "executed"
 
     def own(self, number: int) -> Tensor:
         """A tensor for the program. For an array in host memory, and for an upload of a graph,
         which the next replay overwrites, the tensor is a copy, made by this call.
         """
-        tensor = self.there[number]
+        tensor = self.tensors[number]
         uploaded = isinstance(self.recorder.values.get(number), HostBuffer)  # of a graph
         if not uploaded and not isinstance(tensor.storage.pool, HostMapped):
             return tensor
-        producer = self._made[number]
+        producer = self._producers[number]
         producer.stream.advance()
         # After a completed submission, the copy need not wait for later work on its stream.
         stream = producer.stream
@@ -126,18 +126,18 @@ class BatchRun:
             stream.is_internal = True
         with unlocked():  # a closure may call this method
             copied: Tensor = submitting.enqueued(tensor.dup(), stream, self._pool)[1]
-        with _making:
-            if self._there.get(number) is tensor:
-                self._there[number] = copied
-            return self._there.get(number, copied)
+        with _tensors_lock:
+            if self._tensors.get(number) is tensor:
+                self._tensors[number] = copied
+            return self._tensors.get(number, copied)
 
     def _add(self, tensors: Mapping[int, Tensor], submission: Submission) -> None:
-        self._there |= tensors
-        self._made |= dict.fromkeys(tensors, submission)
+        self._tensors |= tensors
+        self._producers |= dict.fromkeys(tensors, submission)
 
-    def makers(self, numbers: Iterable[int]) -> list[Submission]:
+    def producers_of(self, numbers: Iterable[int]) -> list[Submission]:
         """The submissions that produced the contents of these buffers."""
-        submissions = self.made
+        submissions = self.producers
         return list({submissions[n]: None for n in numbers if n in submissions})
 
     def absent(self, number: int) -> str:
@@ -168,15 +168,15 @@ class BatchRun:
     def captured(self) -> None:
         """Record the capture as a graph: nothing has been computed yet, so the counts restart."""
         self._state = CAPTURED
-        self._captured = dict(self.there)
+        self._captured = dict(self.tensors)
         self.transfers, self.kernels_launched = Transfers(), 0
 
     def replayed(self, submission: Submission) -> None:
         """Record a replay: the tensors have new elements, and values computed from the old ones are
         dropped.
         """
-        self._there = {}
-        self._unmade = Captured(), self._captured, submission
+        self._tensors = {}
+        self._not_created = Captured(), self._captured, submission
         self._state = "executed"
 
     def failed(self, error: BaseException) -> None:
