@@ -310,15 +310,15 @@ def _letters(axes: Sequence[int]) -> str:
     return ", ".join(AXES[axis] for axis in axes)
 
 
-def _check_distinguishable(r: Request, found: Geometry) -> None:
+def _check_distinguishable(r: Request, geometry: Geometry) -> None:
     """Refuse blocks, or threads of a block, that the kernel cannot distinguish, unless the call
     requests them by numbers.
     """
-    if r.usage is None or r.usage.repeats or 0 in found.grid:
+    if r.usage is None or r.usage.repeats or 0 in geometry.grid:
         return
     for what, extents, read, name in (
-        ("threads a block", found.block, r.usage.threads, "threadIdx"),
-        ("blocks", found.grid, r.usage.blocks, "blockIdx"),
+        ("threads a block", geometry.block, r.usage.threads, "threadIdx"),
+        ("blocks", geometry.grid, r.usage.blocks, "blockIdx"),
     ):
         for axis, extent in enumerate(extents):
             if extent > 1 and axis not in read:
@@ -330,12 +330,12 @@ def _check_distinguishable(r: Request, found: Geometry) -> None:
                 )
 
 
-def _check_reach(r: Request, found: Geometry) -> None:
+def _check_reach(r: Request, geometry: Geometry) -> None:
     """Refuse a launch of one thread per element that leaves out threads with work."""
-    if 0 in found.grid or (r.partitions and r.threads is not None):
+    if 0 in geometry.grid or (r.partitions and r.threads is not None):
         return
     for axis, letter in enumerate(AXES):
-        launched = found.grid[axis] * found.block[axis]
+        launched = geometry.grid[axis] * geometry.block[axis]
         needed = min((n for a, n in r.reach if a == axis), default=0)
         if needed > launched:
             raise LaunchError(
@@ -369,7 +369,7 @@ def _repeat_remedy(r: Request, name: str) -> str:
     )
 
 
-def _check(r: Request, found: Geometry, limits: Limits, most: int) -> None:
+def _check(r: Request, geometry: Geometry, limits: Limits, most: int) -> None:
     tiled = _tiled_by(r)
     if tiled is None:
         of, fewer = "", "Use fewer threads a block, such as 256"
@@ -378,22 +378,22 @@ def _check(r: Request, found: Geometry, limits: Limits, most: int) -> None:
         of = f", the tile {partition.tile} of {name}'s partition"
         fewer = "Use a smaller tile, or say how many threads: @na.launcher(threads=256)"
     allowed = min(most, limits.max_threads_per_block)
-    if found.threads > allowed:
+    if geometry.threads > allowed:
         why = "the device" if allowed == limits.max_threads_per_block else "the compiled kernel"
         raise LaunchError(
-            f"kernel {r.kernel}: {found.threads} threads a block ({found.block}{of}) are more than "
-            f"the {allowed} that {why} allows.\n{fewer}."
+            f"kernel {r.kernel}: {geometry.threads} threads a block ({geometry.block}{of}) are "
+            f"more than the {allowed} that {why} allows.\n{fewer}."
         )
-    for axis, extent, bound in zip(AXES, found.block, limits.max_block, strict=True):
+    for axis, extent, bound in zip(AXES, geometry.block, limits.max_block, strict=True):
         if extent > bound:
             raise LaunchError(
-                f"kernel {r.kernel}: a block of {found.block}{of} has {extent} along {axis}, where "
-                f"the device allows {bound}.\n{fewer}; or put the longest axis on x, with axes=."
+                f"kernel {r.kernel}: a block of {geometry.block}{of} has {extent} along {axis}, "
+                f"where the device allows {bound}.\n{fewer}; or put the longest axis on x, with axes=."
             )
-    for axis, extent, bound in zip(AXES, found.grid, limits.max_grid, strict=True):
+    for axis, extent, bound in zip(AXES, geometry.grid, limits.max_grid, strict=True):
         if extent > bound:
             raise LaunchError(
-                f"kernel {r.kernel}: a grid of {found.grid} has {extent} along {axis}, where the "
-                f"device allows {bound}.\n"
+                f"kernel {r.kernel}: a grid of {geometry.grid} has {extent} along {axis}, where "
+                f"the device allows {bound}.\n"
                 "Put the longest axis on x, with axes=, or use larger tiles."
             )

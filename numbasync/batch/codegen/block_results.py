@@ -35,7 +35,7 @@ class Parts(NamedTuple):
 
 
 def together(
-    made: Emitter, own: dict[int, reductions.Reduction], parts: Parts, head: list[str],
+    emitter: Emitter, own: dict[int, reductions.Reduction], parts: Parts, head: list[str],
     across: Callable[[], list[str]],
 ) -> tuple[list[str], tuple[Scratch, ...]]:  # fmt: skip
     """Generate the write of the block's part; the lines behind it run in the last block, whose
@@ -51,11 +51,11 @@ def together(
     for n, r in own.items():
         rooms[n] = []
         for name, dtype in zip(r.names, r.dtypes, strict=True):
-            room = made.parameter(f"parts{len(partials)}", "partial", len(partials))
+            room = emitter.parameter(f"parts{len(partials)}", "partial", len(partials))
             partials.append(Scratch(parts.total, dtype))
             rooms[n].append(room)
             writes.append(f"{room}[{parts.own}] = {name}")
-    counter = made.parameter("arrived", "counter", None)
+    counter = emitter.parameter("arrived", "counter", None)
     head.append("is_last = cuda.shared.array(1, np.int32)")
     fence = "cuda.threadfence()  # before anyone sees that this block has arrived"
     arrival = [
@@ -82,5 +82,5 @@ def together(
     for n, r in own.items():
         names = tuple(f"{name}_part" for name in r.names)
         loads = [f"{x} = {room}[{parts.others}]" for x, room in zip(names, rooms[n], strict=True)]
-        inner += indented([*loads, *reductions.merge(made, r, names)])
+        inner += indented([*loads, *reductions.merge(emitter, r, names)])
     return [*lines, *indented([*inner, *across()])], tuple(partials)

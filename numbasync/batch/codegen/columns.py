@@ -100,15 +100,15 @@ class _Extents(NamedTuple):
     some: str
 
     @classmethod
-    def of(cls, made: Emitter, shape: Shape) -> _Extents:
+    def of(cls, emitter: Emitter, shape: Shape) -> _Extents:
         some = shape.deep
         if some > MOST_ROUNDS:
             some = reductions.power_of_two(math.isqrt(shape.deep - 1) + 1)
         numbers = (shape.lanes, shape.deep, shape.tile, some)
-        if made.tuning.unroll:
+        if emitter.tuning.unroll:
             return cls(*map(str, numbers))
         names = zip(cls._fields, numbers, strict=True)
-        return cls(*(made.parameter(name, "number", number) for name, number in names))
+        return cls(*(emitter.parameter(name, "number", number) for name, number in names))
 
 
 def write(nodes: Nodes, group: Group, written: Iterable[int], tuning: Tuning) -> KernelText:
@@ -183,11 +183,11 @@ def write(nodes: Nodes, group: Group, written: Iterable[int], tuning: Tuning) ->
     )  # fmt: skip
 
 
-def _lines(made: Emitter, own: dict[int, Reduction]) -> int:
+def _lines(emitter: Emitter, own: dict[int, Reduction]) -> int:
     """The approximate number of lines for one element."""
-    targets = [made.nodes[n].inputs[0] for n in own]
-    targets += [n for n in made.outputs if not depends(made, own, n)]
-    return len(made.order(targets, ())) + sum(2 * len(r.names) - 1 for r in own.values())
+    targets = [emitter.nodes[n].inputs[0] for n in own]
+    targets += [n for n in emitter.outputs if not depends(emitter, own, n)]
+    return len(emitter.order(targets, ())) + sum(2 * len(r.names) - 1 for r in own.values())
 
 
 def _loop(each: Each, by: _Extents) -> list[str]:
@@ -230,7 +230,7 @@ def _unrolled(
 
 
 def _across(
-    made: Emitter, own: Mapping[int, Reduction], shape: Shape, by: _Extents, head: list[str]
+    emitter: Emitter, own: Mapping[int, Reduction], shape: Shape, by: _Extents, head: list[str]
 ) -> list[str]:
     """Combine, through shared memory, the parts of threads that share results, in the first threads
     of a block: some threads first take the parts of some others, then the first ones take all. As
@@ -239,7 +239,7 @@ def _across(
     if shape.deep == 1:
         return []
     lines: list[str] = []
-    for some in _rooms(made, own, shape.threads, head):
+    for some in _rooms(emitter, own, shape.threads, head):
         pairs = [
             pair for n, rooms in some.items() for pair in zip(rooms, own[n].names, strict=True)
         ]
@@ -249,7 +249,7 @@ def _across(
             parts = tuple(f"{name}_there" for name in own[n].names)
             inner += [f"{x} = {room}[w * {by.lanes} + lane]"
                       for x, room in zip(parts, rooms, strict=True)]  # fmt: skip
-            inner += reductions.merge(made, own[n], parts)
+            inner += reductions.merge(emitter, own[n], parts)
         if lines:
             lines.append("cuda.syncthreads()")  # the previous round's values have been read
         lines += [*writes, "cuda.syncthreads()"]
@@ -266,13 +266,13 @@ def _across(
 
 
 def _rooms(
-    made: Emitter, own: Mapping[int, Reduction], threads: int, head: list[str]
+    emitter: Emitter, own: Mapping[int, Reduction], threads: int, head: list[str]
 ) -> list[dict[int, tuple[str, ...]]]:
     """Shared memory for the reductions of each round: one round for all, if there is room."""
     need: Counter[DType] = Counter()
     for r in own.values():
         need |= Counter(r.dtypes)  # the need of any one reduction
-    room = made.tuning.shared_bytes - block_results.SHARED_BYTES
+    room = emitter.tuning.shared_bytes - block_results.SHARED_BYTES
     most = len(own)
     if reductions.nbytes(own) * threads > room:
         most = max(1, room // (threads * sum(k.itemsize * count for k, count in need.items())))

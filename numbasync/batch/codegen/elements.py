@@ -15,7 +15,9 @@ from numbasync.batch.codegen.writer import Emitter
 Each = Callable[[str, Sequence[str], str], list[str]]
 
 
-def ends_of(made: Emitter, own: dict[int, reductions.Reduction], at: str, count: str) -> list[str]:
+def ends_of(
+    emitter: Emitter, own: dict[int, reductions.Reduction], at: str, count: str
+) -> list[str]:
     """The lines of the results, and of the values computed from them, for one thread.
 
     Args:
@@ -23,51 +25,53 @@ def ends_of(made: Emitter, own: dict[int, reductions.Reduction], at: str, count:
         count: the number of elements that are reduced to it.
     """
     lines: list[str] = []
-    names = made.constants()
+    names = emitter.constants()
     for n, r in own.items():
-        names[n] = made.name()
-        lines.append(f"{names[n]} = {reductions.result(made, r, count)}")
-    for n in made.outputs:
-        if depends(made, own, n):
+        names[n] = emitter.name()
+        lines.append(f"{names[n]} = {reductions.result(emitter, r, count)}")
+    for n in emitter.outputs:
+        if depends(emitter, own, n):
             scope = dict(names)
-            made.at_results([n], made.nodes[n].shape, at, scope, lines)
-            lines.append(made.store(n, at, scope[n]))
+            emitter.at_results([n], emitter.nodes[n].shape, at, scope, lines)
+            lines.append(emitter.store(n, at, scope[n]))
     return lines or ["pass"]
 
 
-def depends(made: Emitter, own: dict[int, reductions.Reduction], root: int) -> bool:
+def depends(emitter: Emitter, own: dict[int, reductions.Reduction], root: int) -> bool:
     """Whether a root is one of the reductions, or is computed from them."""
-    inside = set(made.order([root], ()))
+    inside = set(emitter.order([root], ()))
     return any(n in own for n in inside)
 
 
-def elements_of(made: Emitter, own: dict[int, reductions.Reduction], result: str) -> Each:
+def elements_of(emitter: Emitter, own: dict[int, reductions.Reduction], result: str) -> Each:
     """A writer for the lines of neighbouring elements.
 
     Args:
         result: the number of the result that the elements are reduced to.
     """
-    nodes, shape = made.nodes, made.space.shape
+    nodes, shape = emitter.nodes, emitter.space.shape
     targets = [nodes[n].inputs[0] for n in own]
-    wide = [n for n in made.outputs if not depends(made, own, n)]
-    needed = [n for n in made.order([*targets, *wide], made.constants()) if n in made.reads]
-    shared: dict[int, str] = made.constants()
+    wide = [n for n in emitter.outputs if not depends(emitter, own, n)]
+    needed = [
+        n for n in emitter.order([*targets, *wide], emitter.constants()) if n in emitter.reads
+    ]
+    shared: dict[int, str] = emitter.constants()
     once: list[str] = []
     for n in needed:
-        is_one = made.steps(n, shape) == ()
-        if is_one or made.space.aligned(nodes[n].shape):
-            shared[n] = made.name()
-            once.append(f"{shared[n]} = {made.load(n, '0' if is_one else result)}")
+        is_one = emitter.steps(n, shape) == ()
+        if is_one or emitter.space.aligned(nodes[n].shape):
+            shared[n] = emitter.name()
+            once.append(f"{shared[n]} = {emitter.load(n, '0' if is_one else result)}")
     loaded: dict[str, dict[int, str]] = {}
 
     def load(at: str, suffixes: Sequence[str]) -> list[str]:
         names = [dict(shared) for _ in suffixes]
         loaded.update(zip(suffixes, names, strict=True))
-        new = {n: [made.name() for _ in suffixes] for n in needed if n not in shared}
+        new = {n: [emitter.name() for _ in suffixes] for n in needed if n not in shared}
         for n, element_names in new.items():
             for scope, name in zip(names, element_names, strict=True):
                 scope[n] = name
-        return made.elements(new, at)
+        return emitter.elements(new, at)
 
     def each(at: str, suffixes: Sequence[str], what: str) -> list[str]:
         if what == "once":
@@ -76,12 +80,12 @@ def elements_of(made: Emitter, own: dict[int, reductions.Reduction], result: str
             return load(at, suffixes)
         lines: list[str] = []
         for s in suffixes:
-            made.compute([*targets, *wide], loaded[s], lines)
-        lines += [made.store_neighbours(n, at, [loaded[s][n] for s in suffixes]) for n in wide]
+            emitter.compute([*targets, *wide], loaded[s], lines)
+        lines += [emitter.store_neighbours(n, at, [loaded[s][n] for s in suffixes]) for n in wide]
         for e, s in enumerate(suffixes):
             position = f"({what} + {e})" if e else what
             for r in own.values():
-                lines += reductions.take(made, r, loaded[s][nodes[r.node].inputs[0]], position)
+                lines += reductions.take(emitter, r, loaded[s][nodes[r.node].inputs[0]], position)
         return lines
 
     return each

@@ -66,17 +66,17 @@ def write(nodes: Nodes, group: Group, written: Iterable[int], tuning: Tuning) ->
     return emitter.finish(body, -(-size // tile), threads, [inner])
 
 
-def _function(made: Emitter) -> tuple[str, Callable[[str], str]]:
+def _function(emitter: Emitter) -> tuple[str, Callable[[str], str]]:
     """The device function that computes one element: its source, and a writer for its calls."""
-    names = {n: f"a{k}" for k, n in enumerate(made.reads)} | made.constants()
+    names = {n: f"a{k}" for k, n in enumerate(emitter.reads)} | emitter.constants()
     parameters = list(names.values())
     lines: list[str] = []
-    targets = list(made.outputs)
-    made.compute(targets, names, lines)
+    targets = list(emitter.outputs)
+    emitter.compute(targets, names, lines)
     results = ", ".join(names[n] for n in targets)
     text = "\n".join([f"def element({', '.join(parameters)}):", *indented(lines),
                       f"    return {results}", ""])  # fmt: skip
-    varying = set(_varying(made).values())
+    varying = set(_varying(emitter).values())
 
     def call(suffix: str) -> str:
         return f"element({', '.join(f'{p}{suffix}' if p in varying else p for p in parameters)})"
@@ -84,7 +84,7 @@ def _function(made: Emitter) -> tuple[str, Callable[[str], str]]:
     return text, call
 
 
-def _varying(made: Emitter) -> dict[int, str]:
+def _varying(emitter: Emitter) -> dict[int, str]:
     """The values read that differ between elements, and their names."""
-    shape = made.space.shape
-    return {n: f"a{k}" for k, n in enumerate(made.reads) if made.steps(n, shape) != ()}
+    shape = emitter.space.shape
+    return {n: f"a{k}" for k, n in enumerate(emitter.reads) if emitter.steps(n, shape) != ()}

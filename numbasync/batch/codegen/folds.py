@@ -91,7 +91,7 @@ def write(nodes: Nodes, group: Group, written: Iterable[int], tuning: Tuning) ->
 
 
 def _across(
-    made: Emitter, own: dict[int, reductions.Reduction], head: list[str], threads: int,
+    emitter: Emitter, own: dict[int, reductions.Reduction], head: list[str], threads: int,
     suffix: str = "",
 ) -> list[str]:  # fmt: skip
     """Combine the parts of a block's threads, through shared memory of this reduction's own; every
@@ -101,4 +101,4 @@ def _across(
     for n, r in own.items():
         lines, places[n] = reductions.rooms(r, threads // WARP, suffix)
         head += lines
-    return reductions.across_block(made, own, places, threads)
+    return reductions.across_block(emitter, own, places, threads)

@@ -60,34 +60,34 @@ def begin(r: Reduction) -> list[str]:
     return [f"{r.names[0]} = {identity(r.op, r.ty)}"]
 
 
-def take(made: Emitter, r: Reduction, value: str, place: str) -> list[str]:
+def take(emitter: Emitter, r: Reduction, value: str, place: str) -> list[str]:
     """Add one element. `value` is of the operand's type."""
-    old = made.nodes[made.nodes[r.node].inputs[0]].dtype
-    new = made.formulas.cast(value, old, r.ty)
+    old = emitter.nodes[emitter.nodes[r.node].inputs[0]].dtype
+    new = emitter.formulas.cast(value, old, r.ty)
     if r.ty == BOOL:
         new = typed(element_ops.I32, new)
     if r.op == "argmax":
         return [
-            f"if {made.formulas.use('beats')}({new}, {place}, {', '.join(r.names)}):",
+            f"if {emitter.formulas.use('beats')}({new}, {place}, {', '.join(r.names)}):",
             f"    {r.names[0]} = {new}",
             f"    {r.names[1]} = {place}",
         ]
-    return [f"{r.names[0]} = {combined(made.formulas, r.op, r.ty, r.names[0], new)}"]
+    return [f"{r.names[0]} = {combined(emitter.formulas, r.op, r.ty, r.names[0], new)}"]
 
 
-def merge(made: Emitter, r: Reduction, others: tuple[str, ...]) -> list[str]:
+def merge(emitter: Emitter, r: Reduction, others: tuple[str, ...]) -> list[str]:
     """Add the part of another thread."""
     if r.op == "argmax":
         value, position = others
         return [
-            f"if {made.formulas.use('beats')}({value}, {position}, {', '.join(r.names)}):",
+            f"if {emitter.formulas.use('beats')}({value}, {position}, {', '.join(r.names)}):",
             f"    {r.names[0]} = {value}",
             f"    {r.names[1]} = {position}",
         ]
-    return [f"{r.names[0]} = {combined(made.formulas, r.op, r.ty, r.names[0], others[0])}"]
+    return [f"{r.names[0]} = {combined(emitter.formulas, r.op, r.ty, r.names[0], others[0])}"]
 
 
-def across_warp(made: Emitter, own: Iterable[Reduction], lanes: int = WARP) -> list[str]:
+def across_warp(emitter: Emitter, own: Iterable[Reduction], lanes: int = WARP) -> list[str]:
     """Combine the parts of `lanes` neighbouring threads in a warp, a power of two; every one of
     them gets the result. One loop serves all reductions: each synchronisation costs the CPU
     device's compiler much time.
@@ -101,7 +101,7 @@ def across_warp(made: Emitter, own: Iterable[Reduction], lanes: int = WARP) -> l
             f"{other} = cuda.shfl_xor_sync(0xFFFFFFFF, {name}, step)"
             for other, name in zip(others, r.names, strict=True)
         ]
-        lines += merge(made, r, others)
+        lines += merge(emitter, r, others)
     return [f"step = {lanes // 2}", "while step > 0:", *indented(lines), "    step = step // 2"]
 
 
@@ -120,12 +120,15 @@ def nbytes(own: Mapping[int, Reduction]) -> int:
 
 
 def across_block(
-    made: Emitter, own: Mapping[int, Reduction], room: Mapping[int, tuple[str, ...]], threads: int
+    emitter: Emitter,
+    own: Mapping[int, Reduction],
+    room: Mapping[int, tuple[str, ...]],
+    threads: int,
 ) -> list[str]:
     """Combine the parts of a block's threads; every thread gets the result. A `room` has one
     element per warp.
     """
-    lines = across_warp(made, own.values())
+    lines = across_warp(emitter, own.values())
     if threads == WARP:
         return lines
     pairs = [pair for n, r in own.items() for pair in zip(room[n], r.names, strict=True)]
@@ -141,14 +144,14 @@ def across_block(
     lines.append(f"for w in range(1, {warps}):")
     for n, r in own.items():
         lines += indented(
-            merge(made, r, tuple(f"{shared_element}[w]" for shared_element in room[n]))
+            merge(emitter, r, tuple(f"{shared_element}[w]" for shared_element in room[n]))
         )
     return lines
 
 
-def result(made: Emitter, r: Reduction, count: str) -> str:
+def result(emitter: Emitter, r: Reduction, count: str) -> str:
     """The reduction's value, in the type of its result."""
-    out = made.nodes[r.node].dtype
+    out = emitter.nodes[r.node].dtype
     if r.op == "argmax":
         return r.names[1]
     value = r.names[0]
@@ -157,7 +160,7 @@ def result(made: Emitter, r: Reduction, count: str) -> str:
     if r.ty == BOOL:
         return f"({value} != 0)"
     if r.op in ("sum", "mean"):
-        return made.formulas.cast(f"({value})" if r.op == "mean" else value, r.ty, out)
+        return emitter.formulas.cast(f"({value})" if r.op == "mean" else value, r.ty, out)
     return value
 
 

@@ -88,11 +88,11 @@ def _lanes(cols: int, is_wide: bool) -> int:
 
 
 class _Row:
-    def __init__(self, made: Emitter, group: Group, written: set[int], tuning: Tuning) -> None:
-        self.made = made
-        self.nodes = made.nodes
+    def __init__(self, emitter: Emitter, group: Group, written: set[int], tuning: Tuning) -> None:
+        self.emitter = emitter
+        self.nodes = emitter.nodes
         self.group = group
-        self.plan = passes.passes(made.nodes, group, written)
+        self.plan = passes.passes(emitter.nodes, group, written)
         space = group.space
         self.rows, self.cols = space.outer, space.extent
         self.by_warp = self.cols <= tuning.warp_most
@@ -106,10 +106,10 @@ class _Row:
         self.share = Share.of(self.cols, self.lanes, is_wide)
         # columns loaded by one instruction
         self.together = self.share.width if tuning.unroll else 1
-        own = [n for n in group.roots if made.nodes[n].is_reduction]
-        self.reductions = reductions.reductions(made.nodes, own)
+        own = [n for n in group.roots if emitter.nodes[n].is_reduction]
+        self.reductions = reductions.reductions(emitter.nodes, own)
         self.width = max(self.lanes, reductions.power_of_two(self.cols))
-        self.slots, self.kinds = passes.rooms(made.nodes, self.plan.kept)
+        self.slots, self.kinds = passes.rooms(emitter.nodes, self.plan.kept)
         self.is_unrolled = tuning.unroll and self._can_be_unrolled(tuning.kept_words)
         if self.is_unrolled or self._room() > tuning.shared_bytes:
             self.plan.kept, self.slots, self.kinds = {}, {}, []
@@ -119,7 +119,7 @@ class _Row:
         words = sum(-(-k.itemsize // 4) for k in self.kinds) * self.share.elements
         if words > (most if self.threads < MOST_THREADS else most // 2):
             return False
-        count = sum(len(self.made.order(wanted, ())) for wanted in self.plan.wanted)
+        count = sum(len(self.emitter.order(wanted, ())) for wanted in self.plan.wanted)
         return count * self.share.elements <= MOST_LINES
 
     def _room(self) -> int:
@@ -130,7 +130,7 @@ class _Row:
         return room
 
     def write(self) -> KernelText:
-        emitter = self.made
+        emitter = self.emitter
         emitter.parameter(COLS, "number", self.cols)
         head = []
         for s, dtype in enumerate(self.kinds):
@@ -163,7 +163,7 @@ class _Row:
         return emitter.finish([*head, *body], -(-self.rows // self.per_block), self.threads)
 
     def _body(self, rooms: dict[int, tuple[str, ...]]) -> list[str]:
-        emitter, plan, nodes = self.made, self.plan, self.nodes
+        emitter, plan, nodes = self.emitter, self.plan, self.nodes
         lines = [f"begin = row * {COLS}"]
         space = self.group.space
         shape = space.reduced_shape
@@ -227,7 +227,7 @@ class _Row:
         plan = self.plan
         for n in sorted(plan.narrow):
             if plan.ready[n] == at and n not in names and n not in self.reductions:
-                self.made.at_results([n], shape, "row", names, lines)
+                self.emitter.at_results([n], shape, "row", names, lines)
 
     def _pass(
         self, at: int, own: list[Reduction], parts: Sequence[Part], narrow: Names
@@ -252,7 +252,7 @@ class _Row:
         for n, slot in self.slots.items():
             if self.plan.kept[n][0] < at and self._is_used(n, at):
                 for e, names in enumerate(part.names):
-                    names[n] = self.made.name()
+                    names[n] = self.emitter.name()
                     text = f"kept{slot}[{self._place(e)}]"
                     text = f"({text} != 0)" if self.nodes[n].dtype == BOOL else text
                     lines.append(f"{names[n]} = {text}")
@@ -267,7 +267,7 @@ class _Row:
         """A writer for the loads of a pass, by one instruction for neighbours or element by
         element; None if there are none.
         """
-        emitter = self.made
+        emitter = self.emitter
         new: dict[int, list[str]] = {}
         for n in emitter.order(self.plan.wanted[at], part.names[0]):
             if n in emitter.reads:
@@ -302,7 +302,7 @@ class _Row:
         """Generate the values that are computed, kept, stored and reduced at neighbouring
         columns.
         """
-        emitter, plan, nodes = self.made, self.plan, self.nodes
+        emitter, plan, nodes = self.emitter, self.plan, self.nodes
         lines: list[str] = []
         for e, names in enumerate(part.names):
             emitter.compute(plan.wanted[at], names, lines)
@@ -349,7 +349,7 @@ class _Row:
             ):
                 continue
             seen.add(m)
-            if m not in self.made.reads:
+            if m not in self.emitter.reads:
                 waiting += self.nodes[m].inputs
         return False
 

@@ -204,12 +204,12 @@ class Emitter:
         return lines
 
     def _broadcast(
-        self, found: tuple[Step, ...], loads: Mapping[int, Sequence[str]], at: str
+        self, steps: tuple[Step, ...], loads: Mapping[int, Sequence[str]], at: str
     ) -> list[str]:
         """Load values that are broadcast with equal indices, at neighbouring elements."""
         width = len(next(iter(loads.values())))
-        inner, base = found[-1], f"p{self.name()}"
-        lines = [f"{base} = {self.index(found, self.numbers(found), at)}"]
+        inner, base = steps[-1], f"p{self.name()}"
+        lines = [f"{base} = {self.index(steps, self.numbers(steps), at)}"]
         # neighbours in the value, too
         if width > 1 and inner.below == 1 and inner.extent % width == 0:
             for n, names in loads.items():
@@ -223,16 +223,16 @@ class Emitter:
                 index = f"{base}_{e}" if e else base
                 if e:
                     flat = f"({at} + {e})"
-                    lines.append(f"{index} = {self.index(found, self.numbers(found), flat)}")
+                    lines.append(f"{index} = {self.index(steps, self.numbers(steps), flat)}")
                 lines += [f"{names[e]} = {self.load(n, index)}" for n, names in loads.items()]
         return lines
 
-    def index(self, found: tuple[Step, ...], numbers: Sequence[str], flat: str) -> str:
+    def index(self, steps: tuple[Step, ...], numbers: Sequence[str], flat: str) -> str:
         """The index of a broadcast value's element, at element `flat` of the whole."""
         remaining = list(numbers)
         wide = self.space.size >= WIDE
         terms = []
-        for step in found:
+        for step in steps:
             text = flat if wide else f"np.uint32({flat})"
             if step.below != 1:
                 text = f"{text} // {remaining.pop(0)}"
@@ -243,14 +243,14 @@ class Emitter:
             terms.append(text)
         return " + ".join(terms)
 
-    def numbers(self, found: tuple[Step, ...]) -> list[str]:
+    def numbers(self, steps: tuple[Step, ...]) -> list[str]:
         """Parameters for the numbers of an index; equal indices share them."""
-        if found in self._numbers:
-            return self._numbers[found]
+        if steps in self._numbers:
+            return self._numbers[steps]
         cls: Callable[[int], Any] = int if self.space.size >= WIDE else np.uint32
         absent = (1, 0, 1)
-        values = [v for step in found for v, a in zip(step, absent, strict=True) if v != a]
-        names = self._numbers[found] = [self.number(cls(v)) for v in values]
+        values = [v for step in steps for v, a in zip(step, absent, strict=True) if v != a]
+        names = self._numbers[steps] = [self.number(cls(v)) for v in values]
         return names
 
     # --- values ---

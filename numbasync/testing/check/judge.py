@@ -119,26 +119,28 @@ class Judge:
                 more = [f"  'want' is what it gave {whose}"]
                 raise kind(self._report(name, mismatch, device, how, more))
 
-    def _report(self, name: str, found: Mismatch, device: Device, how: str, more: list[str]) -> str:
+    def _report(
+        self, name: str, mismatch: Mismatch, device: Device, how: str, more: list[str]
+    ) -> str:
         owners = None
         if self._writers is not None:
             owners = self._subject.owners(name, self._extents, self._writers)
-        wrong = f"{found.count} of {found.bad.size} elements of {name} are wrong"
+        wrong = f"{mismatch.count} of {mismatch.bad.size} elements of {name} are wrong"
         lines = [
             f"{self._where(device)}{how}: {wrong} ({self._tolerance})",
-            f"  first at {found.index}: {found}",
+            f"  first at {mismatch.index}: {mismatch}",
         ]
         if owners is not None:
-            lines.append(f"  {owners.of(found.index)}")
-        lines += self._untouched(name, found)
+            lines.append(f"  {owners.of(mismatch.index)}")
+        lines += self._untouched(name, mismatch)
         lines += more
-        drawn = "" if owners is None else owners.drawn(found.bad)
-        lines.append(drawn or map_of_elements(found.bad))
+        drawn = "" if owners is None else owners.drawn(mismatch.bad)
+        lines.append(drawn or map_of_elements(mismatch.bad))
         return "\n".join([*lines, self._again()])
 
-    def _untouched(self, name: str, found: Mismatch) -> list[str]:
+    def _untouched(self, name: str, mismatch: Mismatch) -> list[str]:
         before = self._subject.arrays[name]
-        if str(before[found.index]) != str(found.got):
+        if str(before[mismatch.index]) != str(mismatch.got):
             return []
         if name not in self._subject.filled:
             return ["  that is what was there before"]
