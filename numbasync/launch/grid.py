@@ -388,7 +388,8 @@ def _check(r: Request, geometry: Geometry, limits: Limits, most: int) -> None:
         if extent > bound:
             raise LaunchError(
                 f"kernel {r.kernel}: a block of {geometry.block}{of} has {extent} along {axis}, "
-                f"where the device allows {bound}.\n{fewer}; or put the longest axis on x, with axes=."
+                f"where the device allows {bound}.\n"
+                f"{fewer}; or put the longest axis on x, with axes=."
             )
     for axis, extent, bound in zip(AXES, geometry.grid, limits.max_grid, strict=True):
         if extent > bound:
