@@ -10,6 +10,7 @@ import pytest
 
 import numbasync as na
 from numbasync.batch.run.plan import SMALL
+from numbasync.device.submission import Submission
 from numbasync.errors import (
     AlreadySubmittedError,
     BatchStateError,
@@ -19,6 +20,7 @@ from numbasync.errors import (
     ShapeError,
 )
 from numbasync.testing import counters, gate, settle
+from tests.waiting import begin
 
 X = np.random.default_rng(1).normal(0, 2, 1000).astype(np.float32)
 
@@ -188,6 +190,35 @@ def test_one_operation_replays_a_batch_once(device: na.Device) -> None:
     with pytest.raises(NotAGraphNodeError):
         na.CudaGraph.capture(g.stream, g.replay({x: X - 1}))
     np.testing.assert_array_equal(g.replay_sync({x: X * 2})[y], X * 2 + 1)
+
+
+@pytest.mark.parametrize("way", ["at once", "step by step"])
+def test_no_other_threads_replay_comes_between_the_uploads_and_the_launch(
+    device: na.Device, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    b = na.CommandBatch()
+    x = b.upload(X)
+    y = x + 1
+    g = b.graph()
+    g.replay_sync()
+    write = g._put
+    another = list[bool]()
+
+    def may_another_thread_begin() -> bool:
+        if not device.submit_lock.acquire(blocking=False):
+            return False
+        device.submit_lock.release()
+        return g._claim(Submission(g.stream, "another replay"))
+
+    def writes(given: Any) -> Any:
+        another.append(begin(may_another_thread_begin)())
+        return write(given)
+
+    monkeypatch.setattr(g, "_put", writes)
+    if way == "step by step":
+        monkeypatch.setattr(g, "enqueue_at_once", lambda *_: None)
+    np.testing.assert_array_equal(g.replay_sync({x: X * 2})[y], X * 2 + 1)
+    assert another == [False]
 
 
 def test_wrong_replays_are_refused(device: na.Device) -> None:

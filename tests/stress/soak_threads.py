@@ -3,8 +3,8 @@
     python -m tests.stress.soak_threads [seconds] [device kind] [--jobs 1]
 
 Each of `--jobs` processes has four threads. Each thread computes the same operations with numbers
-of its own, on the streams of the device's policy, and checks every result. On a GPU with several
-processes, work waits for the other processes between any two operations; an order between streams
+of its own, on the streams of the device's policy, and checks every result; another thread observes
+the device all the time. On a GPU with several processes, work waits for the other processes between any two operations; an order between streams
 that is missing, or memory that is reused too early, then gives a thread another thread's numbers.
 """
 
@@ -27,9 +27,12 @@ SIZE = 256
 THREADS = 4
 
 
+LARGE = 700_000  # elements whose copies are staged by copy threads
+
+
 def step(x: Any) -> na.DeviceOp[na.Tensor]:
     """2 * x + 1"""
-    return na.ones(SIZE).then(lambda z: saxpy(z, 2.0, x)).output()
+    return na.ones(len(x)).then(lambda z: saxpy(z, 2.0, x)).output()
 
 
 def batch(x: np.ndarray) -> na.DeviceOp[Any]:
@@ -38,14 +41,70 @@ def batch(x: np.ndarray) -> na.DeviceOp[Any]:
 
 
 def ways() -> list[Callable[[np.ndarray], Any]]:
-    """Functions that return 2 * x + 1 as an array. The first one's graph is shared by threads."""
+    """Functions that return 2 * x + 1 as an array. All threads share their graphs and tensors."""
     graph: Any = na.graphed(step)
+    lock = threading.Lock()
+    held = na.zeros(SIZE).sync()
+    batch_graph = na.CommandBatch()
+    batch_input = batch_graph.upload(np.zeros(SIZE, np.float32))
+    batch_output = batch_input * 2 + 1
+    replayed = batch_graph.graph()
+
+    def by_a_shared_tensor(x: np.ndarray) -> Any:
+        with lock:  # several operations on one tensor, each on a stream of its own
+            na.memcpy(held, x).sync()
+            saxpy(held, 1.0, x).sync()
+            return held.to_host().sync() + 1
+
+    def unsynchronised(x: np.ndarray) -> Any:
+        device = na.default_device()
+        streams = [device.policy.next_stream() for _ in range(3)]
+        z = na.ones(SIZE).async_on(streams[0])
+        saxpy(z, 2.0, x).async_on(streams[1])
+        return z.to_host().sync_on(streams[2])
+
+    def large(x: np.ndarray) -> Any:
+        whole = np.full(LARGE, x[0], np.float32)
+        result = step(whole).to_host().sync()
+        assert (result == result[0]).all()
+        return result[:SIZE]
+
+    def pinned(x: np.ndarray) -> Any:
+        source, result = na.pinned(SIZE, np.float32), na.pinned(SIZE, np.float32)
+        source[...] = x
+        y = na.zip(na.ones(SIZE), na.from_host(source)).then(
+            lambda pair: saxpy(pair[0], 2.0, pair[1])
+        )
+        return y.output().then(lambda t: na.memcpy(result, t)).sync()
+
+    async def gathered(x: np.ndarray) -> Any:
+        results = await na.gather(*(step(x + k).to_host() for k in range(3)))
+        assert all((r == results[0] + 2 * k).all() for k, r in enumerate(results))
+        return results[0]
+
     return [
         lambda x: graph(x).to_host().sync(),
         lambda x: step(x).to_host().sync(),
         lambda x: batch(x).sync(),
-        lambda x: na.run(step(x).to_host()),
-    ]
+        lambda x: replayed.replay_sync({batch_input: x})[batch_output],
+        lambda x: na.run(gathered(x)),
+        by_a_shared_tensor, unsynchronised, large, pinned,
+    ]  # fmt: skip
+
+
+def observe(device: na.Device) -> None:
+    """Everything that another thread may ask at any time."""
+    for stream in {device.policy.next_stream() for _ in range(8)}:
+        stream.query()
+        repr((stream, stream.pending))
+        stream.synchronize()
+    event = device.new_event().record(device.policy.next_stream())
+    event.wait(device.policy.next_stream())
+    event.query()
+    event.synchronize()
+    device.memory_stats()
+    device.pool.trim()
+    device.synchronize()
 
 
 def soak(seconds: float, kind: str) -> tuple[int, int]:
@@ -67,7 +126,15 @@ def soak(seconds: float, kind: str) -> tuple[int, int]:
         except BaseException as error:
             errors.append(error)
 
+    def watch() -> None:
+        try:
+            while time.monotonic() < end and not errors:
+                observe(device)
+        except BaseException as error:
+            errors.append(error)
+
     threads = [threading.Thread(target=work, args=(number,)) for number in range(THREADS)]
+    threads.append(threading.Thread(target=watch))
     for thread in threads:
         thread.start()
     for thread in threads:

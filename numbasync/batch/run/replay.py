@@ -87,7 +87,7 @@ class BatchGraph(Public):
 
     def replay(self, uploads: Mapping[BufferId, Any] | None = None) -> DeviceOp[Results[HostArray]]:
         """An operation that runs the batch again and returns its results as new NumPy arrays:
-        `results[id]`. Only one thread at a time may enqueue replays of a graph.
+        `results[id]`. Replays of one graph run one after the other, also those of several threads.
 
         Args:
             uploads: new elements of inputs, by their ids; other inputs keep their elements. The
@@ -138,9 +138,9 @@ class BatchGraph(Public):
                 "the first, whose elements lie in the same memory of the host.\n"
                 "Await one after the other."
             )
-        while self._last is not None and not self._last.done:
-            yield _Through(self.stream)
         arrays = self._copied_out(ctx.submission)  # comes first, since a recording refuses this
+        while not self._claim(ctx.submission):
+            yield _Through(self.stream)
         for n, source in self._put(given):  # in order, after the submissions that use the tensors
             yield from upload_any(ctx, self._reached[n], source)
         launch = self.graph.launch()
@@ -153,13 +153,24 @@ class BatchGraph(Public):
         self, submission: Submission, given: list[tuple[int, HostArray]]
     ) -> Results[HostArray] | None:
         """`enqueue` on the fast path; None if the replay would have to wait."""
-        if self._last is not None and not self._last.done:
-            return None
-        if self._put(given):
-            return None
-        if not self.graph.try_launch(submission):
-            return None
-        return self._launched(submission, self._copied_out(submission))
+        with self.graph.device.submit_lock:  # no other thread's replay comes in between
+            if self._last is not None and not self._last.done:
+                return None
+            if self._put(given):
+                return None
+            if not self.graph.try_launch(submission):
+                return None
+            return self._launched(submission, self._copied_out(submission))
+
+    def _claim(self, submission: Submission) -> bool:
+        """Note `submission` as the latest replay, if the previous one is complete; whether it is.
+        From then on no other replay writes to the memory of inputs and results.
+        """
+        with self.graph.device.submit_lock:
+            if self._last is not None and not self._last.done:
+                return False
+            self._last = submission
+            return True
 
     def _put(self, given: list[tuple[int, HostArray]]) -> list[tuple[int, HostArray]]:
         """Write new elements to the memory from which the graph reads them. Returns the uploads
