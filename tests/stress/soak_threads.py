@@ -4,8 +4,9 @@
 
 Each of `--jobs` processes has four threads. Each thread computes the same operations with numbers
 of its own, on the streams of the device's policy, and checks every result; another thread observes
-the device all the time. On a GPU with several processes, work waits for the other processes between any two operations; an order between streams
-that is missing, or memory that is reused too early, then gives a thread another thread's numbers.
+the device all the time. On a GPU with several processes, work waits for the other processes between
+any two operations; an order between streams that is missing, or memory that is reused too early,
+then gives a thread another thread's numbers.
 """
 
 from __future__ import annotations
@@ -104,7 +105,6 @@ def observe(device: na.Device) -> None:
     event.synchronize()
     device.memory_stats()
     device.pool.trim()
-    device.synchronize()
 
 
 def soak(seconds: float, kind: str) -> tuple[int, int]:
