@@ -66,9 +66,9 @@ class Progress:
         with self._lock:
             self._sequence = number = self._sequence + 1
             submission.sequence = number
-            if not in_flight:
-                self.device.busy[self] = None  # type: ignore[index]  # it is a Stream
             in_flight.append(submission)
+            if len(in_flight) == 1:
+                self.device.busy[self] = None  # type: ignore[index]  # it is a Stream
             self.nbytes += submission.nbytes
             if signal:
                 self._signalled = number
@@ -103,8 +103,16 @@ class Progress:
     def resume(self, submission: Submission) -> None:
         """Release a submission of `suspend`: its builder, or the queue, holds it again."""
         self._suspended.pop(submission, None)
+        self._forget_if_idle()
+
+    def _forget_if_idle(self) -> None:
+        """Let the device forget this stream, if nothing is in flight. Another thread that submits
+        at the same time adds its submission first, and then the stream.
+        """
         if not self._suspended and not self._in_flight:
             self.device.busy.pop(self, None)  # type: ignore[call-overload]
+            if self._suspended or self._in_flight:
+                self.device.busy[self] = None  # type: ignore[index]
 
     def abandon(self, submission: Submission) -> None:
         """Note a submission whose builder has gone. The next `advance` commits it.
@@ -205,8 +213,7 @@ class Progress:
                 in_flight.popleft()
             if not in_flight:
                 self.has_dependencies = False
-                if not self._suspended:
-                    self.device.busy.pop(self, None)  # type: ignore[call-overload]
+                self._forget_if_idle()
 
     def _commit_abandoned(self) -> None:
         with self._lock:

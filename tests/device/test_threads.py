@@ -12,6 +12,7 @@ import pytest
 from numba import cuda
 
 import numbasync as na
+from numbasync.device.submission import Submission
 from numbasync.testing import Gate
 from tests.common import add_one, fresh
 from tests.waiting import begin
@@ -138,3 +139,35 @@ def test_a_stream_seen_idle_says_nothing_of_what_it_follows_since(
     stream.synchronize()
     idle.synchronize()
     assert values.tolist() == [3] * 4
+
+
+@pytest.mark.parametrize("how", ["suspend", "commit"])
+@pytest.mark.parametrize("order", ["before", "after"])
+def test_a_stream_that_gets_work_while_it_is_forgotten_is_held(
+    device: na.Device, stream: na.Stream, monkeypatch: pytest.MonkeyPatch, how: str, order: str
+) -> None:
+    """The device holds every stream with work, and with it the memory that the work uses."""
+    submission = Submission(stream, "of another thread")
+
+    class Busy(dict[na.Stream, None]):
+        def pop(self, *args: Any) -> Any:
+            if order == "before":
+                another_thread()
+            super().pop(args[0], None)
+            if order == "after":
+                another_thread()
+
+    def another_thread() -> None:
+        if submission.sequence or submission in stream._suspended:
+            return
+        begin(lambda: stream.suspend(submission))() if how == "suspend" else stream.commit(
+            submission
+        )
+
+    monkeypatch.setattr(device, "busy", Busy())
+    na.zeros(4).sync_on(stream)
+    assert stream in device.busy
+    monkeypatch.undo()
+    stream.resume(submission)
+    stream.synchronize()
+    device.busy.pop(stream, None)
