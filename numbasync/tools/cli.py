@@ -75,7 +75,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_device(bench)
     bench.add_argument("--json", type=Path, help="also write the figures to this file")
-    bench.add_argument("--plot", type=Path, help="not cpu: also draw them, into this PNG file")
     bench.add_argument("--repeats", type=int, help="of each measurement; default: 15, cpu: 9")
     bench.add_argument("--limit", type=float, help="cpu: seconds for one case; default: 60")
     bench.add_argument("--only", help="cpu: cases with this in their name")
@@ -122,14 +121,12 @@ def _bench(args: argparse.Namespace) -> int:
     from numbasync.tools.bench import suites
 
     repeats = 15 if args.repeats is None else args.repeats
-    return suites.run(args.what, pick_device(args.device), repeats, args.json, args.plot)
+    return suites.run(args.what, pick_device(args.device), repeats, args.json)
 
 
 def _bench_cpu(args: argparse.Namespace) -> int:
     if args.device == "cuda":
         raise CallerError(f"bench cpu measures the CPU device; leave --device {args.device} out.")
-    if args.plot is not None:
-        raise CallerError(f"bench cpu draws nothing; leave --plot {args.plot} out.")
     from numbasync.tools.bench import cpu
 
     repeats = 9 if args.repeats is None else args.repeats

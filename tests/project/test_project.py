@@ -12,13 +12,16 @@ import pytest
 
 import numbasync as na
 import numbasync_kernels
+import numbasync_peers
 from numbasync.tools.bench import page
 from tests import conftest, rooms, sessions
 
 ROOT = Path(__file__).parent.parent.parent
 # Wherever they are installed.
-PACKAGE, KERNELS = (Path(str(package.__file__)).parent for package in (na, numbasync_kernels))
-SOURCES = sorted([*PACKAGE.glob("**/*.py"), *KERNELS.glob("**/*.py")])
+PACKAGE, *OTHERS = (
+    Path(str(package.__file__)).parent for package in (na, numbasync_kernels, numbasync_peers)
+)
+SOURCES = sorted(path for folder in (PACKAGE, *OTHERS) for path in folder.glob("**/*.py"))
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: "/".join(p.parts[-3:]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import random
 import time
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 import numbasync as na
 from numbasync.errors import AlreadySubmittedError, CallerError, OperationError
 from numbasync.testing import counters, device_ms, do_bench, do_bench_paired
+from numbasync.testing.timing.timer import Spread, Stopwatch, turns, without_garbage_collection
 from tests.common import add_one, fresh
 
 SMALL, LARGE = 1 << 12, 1 << 26
@@ -71,3 +73,38 @@ def test_a_refused_operation_gives_no_warning_of_its_own(device: na.Device) -> N
     with pytest.raises(AlreadySubmittedError):
         device_ms(op)
     gc.collect()  # an operation that was never awaited would warn here, which is an error
+
+
+def test_contestants_take_turns_and_rounds_that_warm_up_do_not_count() -> None:
+    assert list(turns("ab", 2)) == [
+        ("a", False), ("b", False), ("a", True), ("b", True), ("a", True), ("b", True),
+    ]  # fmt: skip
+    drawn = list(turns("ab", 50, warm_up=0, draw=random.Random(0)))
+    assert all(counts for _, counts in drawn)
+    assert {drawn[i][0] + drawn[i + 1][0] for i in range(0, 100, 2)} == {"ab", "ba"}
+
+
+def test_a_spread_is_the_median_and_the_quartiles() -> None:
+    spread = Spread.of([5.0, 1.0, 2.0, 3.0, 4.0])
+    assert (spread.low, spread.median, spread.high) == (2, 3, 4)
+    assert spread.samples == (5, 1, 2, 3, 4)
+
+
+def test_a_stopwatch_adds_up_its_blocks() -> None:
+    clock = iter([0.0, 1.0, 10.0, 12.5])
+    watch = Stopwatch(lambda: next(clock))
+    for _ in range(2):
+        with watch:
+            pass
+    assert watch.seconds == 3.5
+
+
+def test_garbage_collection_is_as_it_was_behind_a_measurement() -> None:
+    for enabled in (True, False):
+        try:
+            (gc.enable if enabled else gc.disable)()
+            with without_garbage_collection():
+                assert not gc.isenabled()
+            assert gc.isenabled() is enabled
+        finally:
+            gc.enable()

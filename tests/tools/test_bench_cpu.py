@@ -14,12 +14,12 @@ from numba import cuda
 
 import numbasync as na
 from numbasync.tools import cli
-from numbasync.tools.bench import awaits, compiling, cpu, repeats
-from numbasync.tools.bench.awaits import NAMES
+from numbasync.tools.bench import compiling, cpu, cpu_limits, cpu_operations
 from numbasync.tools.bench.cpu_cases import CASES, Array, Case
+from numbasync.tools.bench.cpu_limits import Prepare, Result, in_unit, measure_case
+from numbasync.tools.bench.cpu_operations import NAMES
 from numbasync.tools.bench.long_kernels import LONG
-from numbasync.tools.bench.peers import by_hand, simulator
-from numbasync.tools.bench.repeats import Result, measure_case, shown
+from numbasync_peers import by_hand, simulator
 
 
 @pytest.fixture
@@ -47,13 +47,11 @@ def test_the_loops_by_hand_are_right(name: str) -> None:
     np.testing.assert_allclose(args[0], expected, rtol=1e-4)
 
 
-def ticking(
-    monkeypatch: pytest.MonkeyPatch, seconds_a_block: float
-) -> tuple[Callable[[int], tuple[Callable[[], object], Callable[[], Array]]], list[int]]:
+def ticking(monkeypatch: pytest.MonkeyPatch, seconds_a_block: float) -> tuple[Prepare, list[int]]:
     """A contestant whose time is a clock of the test, and the blocks that it was asked for."""
     now = [0.0]
     asked: list[int] = []
-    monkeypatch.setattr(repeats.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
     case = CASES[0]
 
     def prepare(blocks: int) -> tuple[Callable[[], object], Callable[[], Array]]:
@@ -108,13 +106,13 @@ def test_the_whole_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def simulated(cases: Sequence[Case], limit: float) -> list[Result]:
-        return [repeats.summary(c.name, simulator.NAME, [2.0, 3.0, 4.0], 5.0) for c in cases]
+        return [Result.of(c.name, simulator.NAME, [2.0, 3.0, 4.0], 5.0) for c in cases]
 
     monkeypatch.setattr(simulator, "measured", simulated)
     monkeypatch.setattr(by_hand, "njit", lambda **_: lambda loop: loop)  # compiled elsewhere
     for owner, name, value in (
-        (awaits, "CALLS", 5), (awaits, "WIDTH", 20), (repeats, "TELLING", 0.002),
-        (repeats, "SHORTEST", 0.001),
+        (cpu_operations, "CALLS", 5), (cpu_operations, "WIDTH", 20),
+        (cpu_limits, "TELLING", 0.002), (cpu_limits, "SHORTEST", 0.001),
     ):  # fmt: skip
         monkeypatch.setattr(owner, name, value)
     path = tmp_path / "cpu.json"
@@ -174,7 +172,7 @@ def test_the_simulator_measures_a_part() -> None:
 
 
 def test_times_have_units_that_suit() -> None:
-    assert [shown(t) for t in (None, 2.5e-6, 1.25e-3, 1.5, 1234.5)] == [
+    assert [in_unit(t) for t in (None, 2.5e-6, 1.25e-3, 1.5, 1234.5)] == [
         "", "2.5 us", "1.25 ms", "1.5 s", "1,234 s",
     ]  # fmt: skip
     assert Result(**asdict(Result("a", "b", note="c"))) == Result("a", "b", note="c")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import json
 import struct
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,10 +17,11 @@ import numpy as np
 import pytest
 
 import numbasync as na
-from numbasync.tools.bench import peer_registry
+from numbasync.tools import cli
+from numbasync.tools.bench import alloc, peer_registry
 from numbasync.tools.bench.measure import Case, Measured, Missing, measure
-from numbasync.tools.bench.peers import core_peer, driver, floor, host_callback, raw, raw_graph
 from numbasync.tools.bench.work import BLOCKS, THREADS, N
+from numbasync_peers import core_peer, driver, floor, host_callback, raw, raw_graph, simulator
 
 
 class FakeDriver:
@@ -245,7 +248,7 @@ def test_every_case_gives_the_right_answer(cu: FakeDriver, suite: Any) -> None:
     make, count = suite
     found = measured(make)
     assert found.missing == []
-    assert len(found.timings) == count
+    assert len(found.figures) == count
     assert cu.launches > 3 * 20 or make is raw.of_alloc
     if make is raw.of_alloc:
         assert cu.memory == {}, "not given back"
@@ -256,7 +259,7 @@ def test_a_wrong_answer_is_a_reason(cu: FakeDriver, suite: Any) -> None:
     cu.factor = 1.5
     found = measured(suite[0])
     # What writes a word does not launch.
-    launching = [t.name for t in found.timings if "WriteValue" not in t.name]
+    launching = [t.name for t in found.figures if "WriteValue" not in t.name]
     assert launching == []
     assert found.missing and all("Mismatched elements" in m.why for m in found.missing)
 
@@ -264,7 +267,7 @@ def test_a_wrong_answer_is_a_reason(cu: FakeDriver, suite: Any) -> None:
 def test_a_driver_that_refuses_is_a_reason(cu: FakeDriver) -> None:
     cu.result = 209
     found = measured(raw.of_launch)
-    assert [t.name for t in found.timings] == []
+    assert [t.name for t in found.figures] == []
     assert found.missing[0] == Missing(
         "cuda.bindings: packed launch", "RuntimeError: cuLaunchKernel says 209"
     )
@@ -292,7 +295,7 @@ def test_a_graph_that_the_driver_refuses_is_a_reason(cu: FakeDriver) -> None:
     cases = raw_graph.of_graph(0)
     cu.result = 700
     found = measured(lambda _: cases)
-    assert found.timings == [] and all("700" in m.why for m in found.missing)
+    assert found.figures == [] and all("700" in m.why for m in found.missing)
 
 
 def test_flights_use_all_streams_and_a_row_each(cu: FakeDriver) -> None:
@@ -321,12 +324,39 @@ def test_who_is_not_installed_is_named(cu: FakeDriver, monkeypatch: pytest.Monke
     assert len(found.cases) == 5 and all(case.peer for case in found.cases)
 
 
+@pytest.mark.parametrize(
+    "command",
+    [["alloc"], ["cpu", "--only", "saxpy, 100 k", "--limit", "0.5"]],
+    ids=lambda command: command[0],
+)
+@pytest.mark.parametrize("installed", [True, False])
+def test_a_plain_install_measures_numbasync_and_says_where_the_peers_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+    command: list[str], installed: bool,
+) -> None:  # fmt: skip
+    if not installed:
+        monkeypatch.setattr(peer_registry, "PACKAGE", "numbasync_peers_of_a_plain_install")
+    monkeypatch.setattr(alloc, "CALLS", 5)
+    monkeypatch.setattr(simulator, "measured", lambda cases, limit: [])
+    path = tmp_path / "figures.json"
+    assert cli.main(["bench", *command, "--repeats", "3", "--json", str(path)]) == 0
+    run = json.loads(path.read_text())
+    if command[0] == "cpu":
+        others = [r["by"] for r in run["results"] if not r["by"].startswith("numbasync")]
+    else:
+        (table,) = run["tables"]
+        others = [missing["name"] for missing in table["missing"]]
+        others += [t["name"] for t in table["timings"] if not t["name"].startswith("numbasync")]
+    assert bool(others) == installed, others
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if "pip install -e '.[bench]'" in line] == (
+        [] if installed else [peer_registry.ABSENT]
+    )
+
+
 def test_every_peer_has_the_suites_that_it_is_listed_for() -> None:
     for _, module, suites in peer_registry.PEERS:
         if module == "triton_peer":
             continue  # imports Triton
         for suite in suites:
-            found = getattr(
-                importlib.import_module(f"numbasync.tools.bench.peers.{module}"), f"of_{suite}"
-            )
-            assert callable(found)
+            assert callable(getattr(peer_registry.module(module), f"of_{suite}"))

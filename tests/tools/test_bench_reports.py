@@ -1,27 +1,27 @@
-"""`numbasync bench`: rounds, what is missing, targets, reports, pages and charts."""
+"""`numbasync bench`: rounds, what is missing, targets, reports and pages."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from numbasync.errors import CallerError
-from numbasync.tools.bench import chart, host_work, page, report, targets
+from numbasync.tools.bench import host_work, page, report, targets
 from numbasync.tools.bench.measure import (
     Case,
+    Figure,
     Measured,
     Missing,
+    drained,
     measure,
+    one_line,
     per_part,
-    said,
+    prepared,
     timed,
-    timing,
 )
 from numbasync.tools.bench.targets import Target
 
@@ -55,14 +55,14 @@ def measured(*cases: Case, rounds: int = 3) -> Measured:
 def test_all_are_checked_then_take_turns_and_the_first_round_does_not_count() -> None:
     found = measured(case("a"), case("seven"))
     assert ["check a", "check seven", *["a 5", "seven 7"] * 4] == LOG
-    a, seven = found.timings
+    a, seven = found.figures
     assert (a.median, a.rounds, a.calls, a.unit) == (pytest.approx(1.0), 3, 5, "us")
     assert (seven.median, seven.calls) == (pytest.approx(5.0), 7)
 
 
 def test_a_peer_that_fails_is_a_reason() -> None:
     found = measured(case("wrong", wrong=True), case("a"), case("late", fails_in=3))
-    assert [t.name for t in found.timings] == ["a"]
+    assert [t.name for t in found.figures] == ["a"]
     assert found.missing == [
         Missing("wrong", "AssertionError: 3, not 4"), Missing("late", "RuntimeError: no more"),
     ]  # fmt: skip
@@ -81,7 +81,7 @@ def test_fewer_than_three_rounds_are_refused() -> None:
         measured(case("a"), rounds=2)
 
 
-async def test_a_queue_is_drained_now_and_then_outside_of_the_timed_part(
+async def test_what_is_in_the_timed_part(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     LOG.clear()
@@ -100,11 +100,22 @@ async def test_a_queue_is_drained_now_and_then_outside_of_the_timed_part(
     LOG.clear()
     assert await timed(lambda: takes(1, "call"), lambda: takes(50, "drain"))(7) == 7
     assert [*[call] * 7, drain] == LOG
+    LOG.clear()
+    assert await drained(lambda: takes(1, "call"), lambda: takes(50, "drain"))(7) == 57
+    assert [*[call] * 7, drain] == LOG
+    LOG.clear()
+
+    def make(calls: int) -> Callable[[], None]:
+        takes(100, "make")
+        return lambda: takes(calls, "call")
+
+    assert await prepared(make, lambda: takes(50, "drain"))(7) == 7
+    assert ["make", call, drain] == LOG
 
 
 def test_calls_are_counted_by_their_parts() -> None:
     found = measured(Case("a", per_part(case("aaaa").run, 5), case("aaaa").check))
-    assert found.timings[0].median == pytest.approx(4 / 5) and "aaaa 1" in LOG
+    assert found.figures[0].median == pytest.approx(4 / 5) and "aaaa 1" in LOG
     with pytest.raises(ValueError, match="5 parts are not a number of calls of 4"):
         measured(Case("a", per_part(case("a").run, 4), case("a").check))
 
@@ -117,13 +128,13 @@ def test_the_hosts_work_takes_as_long_as_it_says(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_reason_is_one_line() -> None:
-    assert said(ValueError("a\n  b")) == "ValueError: a b"
-    assert said(KeyboardInterrupt()) == "KeyboardInterrupt"
-    assert len(said(ValueError("long " * 100))) < 140
+    assert one_line(ValueError("a\n  b")) == "ValueError: a b"
+    assert one_line(KeyboardInterrupt()) == "KeyboardInterrupt"
+    assert len(one_line(ValueError("long " * 100))) < 140
 
 
 def table(wanted: tuple[Target, ...] = (), missing: tuple[Missing, ...] = ()) -> report.Record:
-    timings = [timing("ours: x", [1.0, 2.0, 3.0], 5), timing("Other: x", [7.0, 8.0, 9.0], 5)]
+    timings = [Figure.of("ours: x", [1.0, 2.0, 3.0], 5), Figure.of("Other: x", [7.0, 8.0, 9.0], 5)]
     return report.table("x", "a method", Measured(timings, list(missing)), "Other: x", wanted)
 
 
@@ -138,7 +149,7 @@ def test_a_target_is_a_ratio_of_medians(bound: float, stretch: float, met: str) 
 
 
 def test_a_target_without_a_base_is_a_bound_in_its_own_unit() -> None:
-    found = [asdict(timing("ours: gap", [4.0, 5.0, 6.0], 1, "ms"))]
+    found = [asdict(Figure.of("ours: gap", [4.0, 5.0, 6.0], 1, "ms"))]
     (judged,) = targets.judge([Target("t", "ours: gap", None, 10, 4)], found, [])
     assert targets.rows([judged]) == [("t", "5 ms", "10 ms", "4 ms", "yes")]
 
@@ -166,12 +177,12 @@ def test_rows_have_ratios_and_reasons() -> None:
 
 
 def test_without_its_base_a_table_refers_to_its_first_case() -> None:
-    only = Measured([timing("ours: x", [1.0, 2.0, 3.0], 5)], [])
+    only = Measured([Figure.of("ours: x", [1.0, 2.0, 3.0], 5)], [])
     assert report.table("x", "", only, "Other: x", ())["base"] == "ours: x"
 
 
 def test_units_are_said_where_they_differ_and_not_compared() -> None:
-    timings = [timing("gap", [1.0] * 3, 1, "ms"), timing("delay", [8.0] * 3, 1)]
+    timings = [Figure.of("gap", [1.0] * 3, 1, "ms"), Figure.of("delay", [8.0] * 3, 1)]
     found = report.table("x", "", Measured(timings, []), "gap", ())
     assert report.titles(found)[1] == "median"
     assert [(row[1], row[3]) for row in report.rows(found)] == [
@@ -203,27 +214,3 @@ def test_a_file_of_one_table_is_a_run_too() -> None:
         del t["unit"]
     assert report.tables_of(one) == [one]
     assert "| ours: x | 2.00 | 1.50 to 2.50 | 0.25 |" in report.markdown(one)
-
-
-def test_bars_are_as_long_as_the_figures(tmp_path: Path) -> None:
-    image = pytest.importorskip("PIL.Image", reason="needs the extra demo")
-    timings = [timing("numbasync: a", [10.0] * 3, 1), timing("Other: a", [40.0] * 3, 1)]
-    found = run_of(report.table("x", "", Measured(timings, []), "Other: a", ()))
-    path = tmp_path / "chart.png"
-    chart.draw(found, path)
-    with image.open(path) as drawn:
-        pixels: Any = drawn.load()
-        wide = {
-            colour: max(
-                sum(pixels[x, y] == colour for x in range(drawn.width)) for y in range(drawn.height)
-            )
-            for colour in (chart.OURS, chart.OTHERS)
-        }
-    assert wide[chart.OTHERS] == pytest.approx(4 * wide[chart.OURS], rel=0.02)
-    assert wide[chart.OTHERS] == pytest.approx(chart.BARS, rel=0.02)
-
-
-def test_a_chart_needs_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(CallerError, match=r"pip install 'numbasync\[demo\]'"):
-        chart.check()

@@ -155,8 +155,6 @@ def test_bench_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[
     nowhere = str(tmp_path / "no" / "folder.json")
     for what in ("cpu", "all"):
         assert "name a file" in one_line(["bench", what, "--json", nowhere], capsys)
-    assert f"--plot {nowhere}" in one_line(["bench", "alloc", "--plot", nowhere], capsys)
-    assert "draws nothing" in one_line(["bench", "cpu", "--plot", "a.png"], capsys)
     assert "--only is for bench cpu" in one_line(["bench", "all", "--only", "a"], capsys)
     assert "--limit is for bench cpu" in one_line(["bench", "copy", "--limit", "1"], capsys)
 

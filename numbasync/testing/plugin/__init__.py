@@ -89,19 +89,19 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     output = getattr(session.config, "workeroutput", None)  # exists in a worker of pytest-xdist
     if output is not None:
-        output[_SENT] = session.config.stash[measured].found
+        output[_SENT] = session.config.stash[measured].entries
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
     """Collect the benchmarks of a worker of pytest-xdist that has ended or crashed."""
-    node.config.stash[measured].found += getattr(node, "workeroutput", {}).get(_SENT, [])
+    node.config.stash[measured].entries += getattr(node, "workeroutput", {}).get(_SENT, [])
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     path, benchmarks = of(config).benchmarks, config.stash.get(measured, None)
     is_whole = not hasattr(config, "workerinput") and isolated.is_outside()
-    if path is not None and benchmarks is not None and benchmarks.found and is_whole:
+    if path is not None and benchmarks is not None and benchmarks.entries and is_whole:
         benchmarks.save(path)
     previous = config.stash.get(_was, None)
     if previous is not None:

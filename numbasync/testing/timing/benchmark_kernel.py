@@ -34,28 +34,28 @@ class Replay:
 
     def __init__(self) -> None:
         self._now = 0.0
-        self._coming: list[float] = []
+        self._pending: list[float] = []
 
     def __call__(self) -> float:
         return self._now
 
     def load(self, samples: tuple[float, ...]) -> None:
         """Set the milliseconds by which the next calls of `step` advance the clock."""
-        self._coming = [ms / 1e3 for ms in reversed(samples)]
+        self._pending = [ms / 1e3 for ms in reversed(samples)]
 
     def step(self) -> None:
-        if self._coming:
-            self._now += self._coming.pop()
+        if self._pending:
+            self._now += self._pending.pop()
 
 
 @dataclass(slots=True)
 class Benchmarks:
     """The results of a session."""
 
-    found: list[dict[str, Any]] = field(default_factory=list)
+    entries: list[dict[str, Any]] = field(default_factory=list)
 
     def save(self, path: Path) -> None:
-        path.write_text(json.dumps({"benchmarks": self.found}, indent=1) + "\n")
+        path.write_text(json.dumps({"benchmarks": self.entries}, indent=1) + "\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,16 +120,16 @@ class KernelBenchmark:
             raise KernelSlow(f"{self.name}: {result}; {most:g} times are allowed.")
         return result
 
-    def _keep(self, first: Timing, found: Timing | Paired, nbytes: int | None) -> None:
+    def _keep(self, first: Timing, result: Timing | Paired, nbytes: int | None) -> None:
         device = default_device()
         entry: dict[str, Any] = {"test": self.name, "device": device.label, "on": device.name}
         entry |= _entry(first)
         if nbytes is not None:
             entry["gbps"] = first.gbps(nbytes)
-        if isinstance(found, Paired):
-            entry["against"] = _entry(found.second)
-            entry |= {"ratio": found.ratio, "ratio_low": found.low, "ratio_high": found.high}
-        self.kept.found.append(entry)
+        if isinstance(result, Paired):
+            entry["against"] = _entry(result.second)
+            entry |= {"ratio": result.ratio, "ratio_low": result.low, "ratio_high": result.high}
+        self.kept.entries.append(entry)
 
 
 def _entry(timing: Timing) -> dict[str, Any]:

@@ -7,9 +7,8 @@ alternately and taking the ratio of each pair: a slower machine slows both.
 from __future__ import annotations
 
 import random
-import statistics
-import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -23,6 +22,7 @@ from numbasync.ops.op import DeviceOp, Steps
 from numbasync.ops.operands import check_op
 from numbasync.tensors import create
 from numbasync.tensors.tensor import Tensor
+from numbasync.testing.timing.timer import Spread, Stopwatch, turns
 
 Factory: TypeAlias = Callable[[], DeviceOp[Any]]
 
@@ -30,8 +30,7 @@ FLUSH = 128 * 2**20  # bytes; larger than the largest second-level cache of a GP
 FEWEST, MOST = 5, 1000  # repeats
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
+class Timing(Spread):
     """Device milliseconds of one operation.
 
     Attributes:
@@ -40,15 +39,11 @@ class Timing:
         samples: one for each repeat, in order.
     """
 
-    ms: float
-    low: float
-    high: float
-    samples: tuple[float, ...]
+    __slots__ = ()
 
-    @staticmethod
-    def of(samples: list[float]) -> Timing:
-        low, median, high = statistics.quantiles(samples, n=4, method="inclusive")
-        return Timing(median, low, high, tuple(samples))
+    @property
+    def ms(self) -> float:
+        return self.median
 
     def gbps(self, nbytes: float) -> float:
         """Gigabytes a second, if the operation moves `nbytes`."""
@@ -169,8 +164,8 @@ def do_bench_paired(
     """
     a, b = _samples([first, second], seconds, repeats, flush)
     ratios = [x / max(y, 1e-9) for x, y in zip(a, b, strict=True)]
-    low, median, high = statistics.quantiles(ratios, n=4, method="inclusive")
-    return Paired(Timing.of(a), Timing.of(b), median, low, high)
+    spread = Spread.of(ratios)
+    return Paired(Timing.of(a), Timing.of(b), spread.median, spread.low, spread.high)
 
 
 def _samples(
@@ -182,26 +177,21 @@ def _samples(
     device = default_device()
     stream = device.new_stream()
     scratch = create.empty(flush, np.uint8).sync_on(stream) if flush else None
-    began = time.perf_counter()
-    for warm in range(2):  # the first round compiles, and is not counted
-        began = time.perf_counter() if warm else began
-        for factory in factories:
+    watch = Stopwatch()
+    for factory, is_warm in turns(factories, 1):  # the first round compiles
+        with watch if is_warm else nullcontext():
             _once(factory, device, stream, scratch)
-    took = time.perf_counter() - began
-    count = repeats or max(FEWEST, min(MOST, int(seconds / max(took, 1e-9))))
-    generator = random.Random(0)  # noqa: S311 - decides which goes first
+    count = repeats or max(FEWEST, min(MOST, int(seconds / max(watch.seconds, 1e-9))))
+    draw = random.Random(0)  # noqa: S311 - decides the order within a pair
     samples: list[list[float]] = [[] for _ in factories]
-    for _ in range(count):
-        turns = list(range(len(factories)))
-        generator.shuffle(turns)
-        for turn in turns:
-            samples[turn].append(_once(factories[turn], device, stream, scratch))
+    for i, _ in turns(range(len(factories)), count, warm_up=0, draw=draw):
+        samples[i].append(_once(factories[i], device, stream, scratch))
     return samples
 
 
-def _once(factory: Factory, device: Device, stream: Stream, waste: Tensor | None) -> float:
+def _once(factory: Factory, device: Device, stream: Stream, scratch: Tensor | None) -> float:
     timed = Timed(factory(), device)
-    if waste is not None:
-        create.fill(waste, 0).async_on(stream)
+    if scratch is not None:
+        create.fill(scratch, 0).async_on(stream)
     timed.sync_on(stream)
     return timed.ms

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 
 import numbasync as na
 from numbasync.device.device import Device
-from numbasync.tools.bench import peer_registry, report
-from numbasync.tools.bench.measure import Case, measure, timed
+from numbasync.tools.bench import report
+from numbasync.tools.bench.measure import Case, awaited, timed
+from numbasync.tools.bench.tables import table
 from numbasync.tools.bench.targets import Target
 from numbasync.tools.bench.work import N
 
@@ -18,23 +17,21 @@ EMPTY = "numbasync: empty, build + async_on"
 BASE = "CuPy: empty"
 METHOD = (
     "A new array of 1,024 float32 elements, dropped at once, so that its memory is used again; "
-    "{calls} calls a round on one stream, which is drained outside of the timed part. The cases "
-    "take turns; medians and quartiles of {rounds} rounds after one that does not count; garbage "
-    "collection off."
+    "{calls} calls a round on one stream, which is drained outside of the timed part."
 )
 TARGETS = (Target("empty(1024), build + async_on / CuPy's empty", EMPTY, BASE, 2.0, 1.0),)
 
 
 async def tables(device: Device, rounds: int) -> list[report.Record]:
-    """What is reported."""
-    others = peer_registry.of("alloc", device)
-    found = await measure([*_ours(device), *others.cases], calls=CALLS, rounds=rounds)
-    found.missing += others.missing
-    method = METHOD.format(calls=CALLS, rounds=rounds)
-    return [report.table("a new array", method, found, BASE, TARGETS)]
+    return [
+        await table(
+            device, rounds, "alloc", "a new array", _own(device), calls=CALLS, method=METHOD,
+            base=BASE, targets=TARGETS,
+        )
+    ]  # fmt: skip
 
 
-def _ours(device: Device) -> list[Case]:
+def _own(device: Device) -> list[Case]:
     stream = device.new_stream()
 
     def empty() -> na.Tensor:
@@ -43,23 +40,19 @@ def _ours(device: Device) -> list[Case]:
     def zeros() -> na.Tensor:
         return na.zeros(N).async_on(stream)
 
-    async def awaited(calls: int) -> float:
-        began = time.perf_counter()
-        for _ in range(calls):
-            await na.empty(N).schedule(stream)
-        return time.perf_counter() - began
-
-    async def room() -> None:
-        t = empty()
-        assert t.shape == (N,) and t.dtype == np.dtype(np.float32)  # what is measured must be right
-        filled = await na.fill(t, 3)
+    async def check_empty() -> None:
+        tensor = empty()
+        assert tensor.shape == (N,) and tensor.dtype == np.dtype(np.float32)
+        filled = await na.fill(tensor, 3)
         np.testing.assert_array_equal(await filled.to_host(), np.full(N, 3, np.float32))
 
-    async def zero() -> None:
+    async def check_zeros() -> None:
         np.testing.assert_array_equal(await zeros().to_host(), np.zeros(N, np.float32))
 
     return [
-        Case(EMPTY, timed(empty, stream.synchronize), room),
-        Case("numbasync: empty, await", awaited, room),
-        Case("numbasync: zeros, build + async_on", timed(zeros, stream.synchronize), zero),
-    ]
+        Case(EMPTY, timed(empty, stream.synchronize), check_empty),
+        Case(
+            "numbasync: empty, await", awaited(lambda: na.empty(N).schedule(stream)), check_empty
+        ),
+        Case("numbasync: zeros, build + async_on", timed(zeros, stream.synchronize), check_zeros),
+    ]  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -12,7 +11,8 @@ from numba import cuda
 import numbasync as na
 from numbasync.device.device import Device
 from numbasync.tools.bench import peer_registry, report
-from numbasync.tools.bench.measure import Case
+from numbasync.tools.bench.measure import Case, drained
+from numbasync.tools.bench.tables import table
 from numbasync.tools.bench.targets import Target
 
 LARGE = 1 << 28  # float32 elements on a GPU: 1 GiB
@@ -44,8 +44,7 @@ RAW_TRIP = "cuda.bindings: two copies and a packed launch"
 
 METHOD = (
     "{what}. {calls} calls a round, one stream, with the wait for the device behind the last one "
-    "in the timed part. The cases take turns; medians and quartiles of {rounds} rounds after one "
-    "that does not count; garbage collection off. Recording is part of every call of a batch."
+    "in the timed part. Recording is part of every call of a batch."
 )
 HOST_TARGETS = (
     Target("batch end to end / three Numba calls", HOST, NUMBA_HOST, 1 / 3, 1 / 5),
@@ -73,60 +72,41 @@ SMALL_TARGETS = (
 
 
 async def tables(device: Device, rounds: int) -> list[report.Record]:
-    """What is reported."""
     own = peer_registry.has_own_processor(device)
     n, rows = (LARGE, ROWS) if own else (LARGE_CPU, ROWS_CPU)
     return [
-        await peer_registry.table(
-            METHOD,
-            device, rounds, f"relu, scale, add of {n:,} float32 of the host", "batch_host",
-            _host(device, n), HOST_CALLS, HOST, HOST_TARGETS,
+        await table(
+            device, rounds, "batch_host", f"relu, scale, add of {n:,} float32 of the host",
+            _host(device, n), calls=HOST_CALLS, method=METHOD, base=HOST, targets=HOST_TARGETS,
         ),
-        await peer_registry.table(
-            METHOD,
-            device, rounds, f"relu, scale, add of {n:,} float32 of the device", "batch_chain",
-            _chain(device, n), CALLS, CHAIN, CHAIN_TARGETS,
+        await table(
+            device, rounds, "batch_chain", f"relu, scale, add of {n:,} float32 of the device",
+            _chain(device, n), calls=CALLS, method=METHOD, base=CHAIN, targets=CHAIN_TARGETS,
         ),
-        await peer_registry.table(
-            METHOD,
-            device, rounds, f"sums of {n:,} float32; softmax of {rows:,} x {COLUMNS:,}",
-            "batch_reduce", _reduce(device, n, rows), CALLS, SUM, REDUCE_TARGETS,
+        await table(
+            device, rounds, "batch_reduce",
+            f"sums of {n:,} float32; softmax of {rows:,} x {COLUMNS:,}",
+            _reduce(device, n, rows), calls=CALLS, method=METHOD, base=SUM, targets=REDUCE_TARGETS,
         ),
-        await peer_registry.table(
-            METHOD,
-            device, rounds, f"tall matrices of {n:,} float32", "batch_tall", _tall(device, n),
-            CALLS, TALL, TALL_TARGETS,
+        await table(
+            device, rounds, "batch_tall", f"tall matrices of {n:,} float32", _tall(device, n),
+            calls=CALLS, method=METHOD, base=TALL, targets=TALL_TARGETS,
         ),
-        await peer_registry.table(
-            METHOD,
-            device, rounds, f"a batch of {SMALL:,} float32", "batch_small", _small(device),
-            SMALL_CALLS, TRIP, SMALL_TARGETS,
+        await table(
+            device, rounds, "batch_small", f"a batch of {SMALL:,} float32", _small(device),
+            calls=SMALL_CALLS, method=METHOD, base=TRIP, targets=SMALL_TARGETS,
         ),
     ]  # fmt: skip
 
 
 def numbers(count: int) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """What is computed with: both signs."""
+    """Elements of both signs."""
     return np.random.default_rng(1).random(count, np.float32) - np.float32(0.5)
 
 
-def wanted(x: Any) -> Any:
+def expected(x: Any) -> Any:
     """relu, scale, add by NumPy."""
     return np.maximum(x, 0) * np.float32(2) + x
-
-
-def case(
-    name: str, call: Callable[[], Any], drain: Callable[[], object],
-    check: Callable[[], Awaitable[None]],
-) -> Case:  # fmt: skip
-    async def run(calls: int) -> float:
-        began = time.perf_counter()
-        for _ in range(calls):
-            call()
-        drain()
-        return time.perf_counter() - began
-
-    return Case(name, run, check)
 
 
 # --- arrays of the host ---
@@ -160,12 +140,12 @@ def _host(device: Device, n: int) -> list[Case]:
     stream = device.new_stream()
     a = numbers(n)
 
-    def batch(fuse: bool) -> Any:
-        b = na.CommandBatch(device, fuse=fuse)
-        x = b.upload(a)
-        y = b.add(b.scale(b.relu(x), 2.0), x)
-        b.op().sync_on(stream)
-        return b.read_op(y).sync_on(stream)
+    def run_batch(fuse: bool) -> Any:
+        batch = na.CommandBatch(device, fuse=fuse)
+        x = batch.upload(a)
+        y = batch.add(batch.scale(batch.relu(x), 2.0), x)
+        batch.op().sync_on(stream)
+        return batch.read_op(y).sync_on(stream)
 
     def eager() -> Any:
         def run(kernel: na.Launcher, *args: Any) -> Any:
@@ -175,17 +155,21 @@ def _host(device: Device, n: int) -> list[Case]:
         two = run(scale, run(relu, a), np.float32(2))
         return run(add, two, a)
 
-    def right(name: str, call: Callable[[], Any]) -> Case:
-        async def check() -> None:
-            np.testing.assert_array_equal(call(), wanted(a))
-
-        return case(name, call, lambda: None, check)
+    def case(name: str, call: Callable[[], Any]) -> Case:
+        return Case(name, drained(call), _check(call, expected(a)))
 
     return [
-        right(HOST, lambda: batch(True)),
-        right("numbasync: batch, not fused", lambda: batch(False)),
-        right("numbasync: three launches with host arrays", eager),
+        case(HOST, lambda: run_batch(True)),
+        case("numbasync: batch, not fused", lambda: run_batch(False)),
+        case("numbasync: three launches with host arrays", eager),
     ]
+
+
+def _check(call: Callable[[], Any], right: Any) -> Callable[[], Awaitable[None]]:
+    async def check() -> None:
+        np.testing.assert_array_equal(call(), right)
+
+    return check
 
 
 # --- tensors of the device ---
@@ -193,25 +177,25 @@ def _host(device: Device, n: int) -> list[Case]:
 
 def _resident(
     device: Device, name: str, record: Callable[..., Any], tensors: list[na.Tensor],
-    right: Callable[[Any], None],
+    check_result: Callable[[Any], None],
 ) -> Case:  # fmt: skip
     stream = device.new_stream()
 
     def recorded() -> tuple[na.CommandBatch, Any]:
-        b = na.CommandBatch(device)
-        return b, record(b, *map(b.use, tensors))
+        batch = na.CommandBatch(device)
+        return batch, record(batch, *map(batch.use, tensors))
 
     def call() -> None:
-        b, _y = recorded()
-        b.op().async_on(stream)
+        batch, _ = recorded()
+        batch.op().async_on(stream)
 
     async def check() -> None:
-        b, y = recorded()
-        await b.op().schedule(stream)
-        assert b.kernels_launched == 1  # or it is not what the row says
-        right(await b.read_op(y).schedule(stream))
+        batch, y = recorded()
+        await batch.op().schedule(stream)
+        assert batch.kernels_launched == 1, "the operations are not fused"
+        check_result(await batch.read_op(y).schedule(stream))
 
-    return case(name, call, stream.synchronize, check)
+    return Case(name, drained(call, stream.synchronize), check)
 
 
 def _chain(device: Device, n: int) -> list[Case]:
@@ -224,27 +208,27 @@ def _chain(device: Device, n: int) -> list[Case]:
             y = b.relu(y) * (1.0 + k / 8)
         return y
 
-    def ten_wanted(a: Any) -> Any:
+    def ten_expected(a: Any) -> Any:
         for k in range(5):
             a = np.maximum(a, 0) * np.float32(1.0 + k / 8)
         return a
 
-    def chain(name: str, record: Callable[..., Any], want: Callable[[Any], Any]) -> Case:
-        def right(found: Any) -> None:
-            np.testing.assert_array_equal(found, want(a))
+    def chain(name: str, record: Callable[..., Any], answer: Callable[[Any], Any]) -> Case:
+        def check(y: Any) -> None:
+            np.testing.assert_array_equal(y, answer(a))
 
-        return _resident(device, name, record, [x], right)
+        return _resident(device, name, record, [x], check)
 
     return [
-        chain(CHAIN, lambda b, x: b.relu(x) * 2 + x, wanted),
+        chain(CHAIN, lambda b, x: b.relu(x) * 2 + x, expected),
         chain(ONE, lambda b, x: b.relu(x), lambda a: np.maximum(a, 0)),
-        chain(TEN, ten, ten_wanted),
+        chain(TEN, ten, ten_expected),
     ]
 
 
-def are_shares(found: Any) -> None:
-    """A softmax of rows, of which the first ones are looked at."""
-    np.testing.assert_allclose(found[:64].sum(axis=1), 1, rtol=1e-5)
+def check_shares(rows: Any) -> None:
+    """Raise unless the first rows of a softmax each add up to 1."""
+    np.testing.assert_allclose(rows[:64].sum(axis=1), 1, rtol=1e-5)
 
 
 def _reduce(device: Device, n: int, rows: int) -> list[Case]:
@@ -254,16 +238,16 @@ def _reduce(device: Device, n: int, rows: int) -> list[Case]:
     m = na.from_host(numbers(rows * COLUMNS).reshape(rows, COLUMNS)).sync_on(stream)
     total = float(np.sum(np.square(a, dtype=np.float32) + a, dtype=np.float64))
 
-    def near(found: Any) -> None:
+    def check_sum(y: Any) -> None:
         bound = n * 2.0**-53 * n + 2.0**-23 * abs(total)
-        assert abs(float(found) - total) <= bound  # a wrong answer ends the run
+        assert abs(float(y) - total) <= bound, "a wrong sum"
 
     y, z = x.dup().sync_on(stream), x.dup().sync_on(stream)
     return [
-        _resident(device, SUM, lambda b, a, c, d: b.sum(a * c + d), [x, y, z], near),
-        _resident(device, SOFTMAX, lambda b, m: b.softmax(m), [m], are_shares),
+        _resident(device, SUM, lambda b, a, c, d: b.sum(a * c + d), [x, y, z], check_sum),
+        _resident(device, SOFTMAX, lambda b, m: b.softmax(m), [m], check_shares),
         _resident(device, "numbasync: batch of layer_norm", lambda b, m: b.layer_norm(m), [m],
-                  lambda found: np.testing.assert_allclose(found[:64].mean(axis=1), 0, atol=1e-5)),
+                  lambda rows: np.testing.assert_allclose(rows[:64].mean(axis=1), 0, atol=1e-5)),
     ]  # fmt: skip
 
 
@@ -273,17 +257,17 @@ def _tall(device: Device, n: int) -> list[Case]:
     x = na.from_host(a).sync_on(device.new_stream())
     m = x.reshape(*wide.shape)
 
-    def columns(found: Any) -> None:
-        want = wide.sum(axis=0, dtype=np.float64)
-        np.testing.assert_allclose(found, want, rtol=1e-6, atol=1e-6 * np.abs(want).max())
+    def check_columns(sums: Any) -> None:
+        right = wide.sum(axis=0, dtype=np.float64)
+        np.testing.assert_allclose(sums, right, rtol=1e-6, atol=1e-6 * np.abs(right).max())
 
-    def rows(found: Any) -> None:
-        np.testing.assert_allclose(found, narrow.sum(axis=1), rtol=1e-5, atol=1e-5)
+    def check_rows(sums: Any) -> None:
+        np.testing.assert_allclose(sums, narrow.sum(axis=1), rtol=1e-5, atol=1e-5)
 
     return [
-        _resident(device, TALL, lambda b, m: b.sum(m, 0), [m], columns),
-        _resident(device, NARROW, lambda b, m: b.sum(m, 1), [x.reshape(*narrow.shape)], rows),
-        _resident(device, SHARES, lambda b, m: b.softmax(m), [m], are_shares),
+        _resident(device, TALL, lambda b, m: b.sum(m, 0), [m], check_columns),
+        _resident(device, NARROW, lambda b, m: b.sum(m, 1), [x.reshape(*narrow.shape)], check_rows),
+        _resident(device, SHARES, lambda b, m: b.softmax(m), [m], check_shares),
     ]
 
 
@@ -295,29 +279,23 @@ def _small(device: Device) -> list[Case]:
     a = numbers(SMALL)
 
     def recorded() -> tuple[na.CommandBatch, Any]:
-        b = na.CommandBatch(device)
-        x = b.upload(a)
-        return b, b.add(b.scale(b.relu(x), 2.0), x)
+        batch = na.CommandBatch(device)
+        x = batch.upload(a)
+        return batch, batch.add(batch.scale(batch.relu(x), 2.0), x)
 
     def trip() -> Any:
-        b, y = recorded()
-        return b.compute_op(y).sync_on(stream)
+        batch, y = recorded()
+        return batch.compute_op(y).sync_on(stream)
 
     def two_steps() -> Any:
-        b, y = recorded()
-        b.op().async_on(stream)
-        return b.read_op(y).sync_on(stream)
+        batch, y = recorded()
+        batch.op().async_on(stream)
+        return batch.read_op(y).sync_on(stream)
 
-    def right(call: Callable[[], Any]) -> Callable[[], Awaitable[None]]:
-        async def check() -> None:
-            np.testing.assert_array_equal(call(), wanted(a))
-
-        return check
-
-    again = na.CommandBatch(device)
-    x = again.upload(a)
-    y = again.add(again.scale(again.relu(x), 2.0), x)
-    graph = again.graph(stream)
+    captured = na.CommandBatch(device)
+    x = captured.upload(a)
+    y = captured.add(captured.scale(captured.relu(x), 2.0), x)
+    graph = captured.graph(stream)
 
     def replay() -> Any:
         return graph.replay_sync({x: a})[y]
@@ -325,9 +303,10 @@ def _small(device: Device) -> list[Case]:
     def record() -> Any:
         return recorded()[0].plan()
 
+    right = expected(a)
     return [
-        case(TRIP, trip, lambda: None, right(trip)),
-        case(TWO_STEPS, two_steps, lambda: None, right(two_steps)),
-        case(REPLAY, replay, lambda: None, right(replay)),
-        case("numbasync: record only", record, lambda: None, right(trip)),
+        Case(TRIP, drained(trip), _check(trip, right)),
+        Case(TWO_STEPS, drained(two_steps), _check(two_steps, right)),
+        Case(REPLAY, drained(replay), _check(replay, right)),
+        Case("numbasync: record only", drained(record), _check(trip, right)),
     ]

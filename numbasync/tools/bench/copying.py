@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -10,8 +9,9 @@ import numpy as np
 
 import numbasync as na
 from numbasync.device.device import Device
-from numbasync.tools.bench import peer_registry, report
-from numbasync.tools.bench.measure import Case
+from numbasync.tools.bench import report
+from numbasync.tools.bench.measure import Case, awaited
+from numbasync.tools.bench.tables import table
 from numbasync.tools.bench.targets import Target
 
 LARGE = 1 << 24  # float32 elements: 64 MiB
@@ -23,8 +23,7 @@ TRIP = "numbasync: await from_host, await to_host"
 CUPY_NEW, CUPY_SET = "CuPy: asarray + synchronize", "CuPy: set + synchronize"
 METHOD = (
     "{what} of float32, waited for; NumPy arrays in pageable memory except where the name says "
-    "page-locked. {calls} calls a round. The cases take turns; medians and quartiles of {rounds} "
-    "rounds after one that does not count; garbage collection off."
+    "page-locked. {calls} calls a round."
 )
 LARGE_TARGETS = (
     Target("64 MiB pageable to a new tensor / CuPy's asarray", FROM_HOST, CUPY_NEW, 0.6, 0.4),
@@ -33,47 +32,39 @@ LARGE_TARGETS = (
 
 
 async def tables(device: Device, rounds: int) -> list[report.Record]:
-    """What is reported."""
     return [
-        await peer_registry.table(
-            METHOD,
-            device, rounds, "copies of 64 MiB", "copy", _large(device), LARGE_CALLS, CUPY_NEW,
-            LARGE_TARGETS,
+        await table(
+            device, rounds, "copy", "copies of 64 MiB", _large(device), calls=LARGE_CALLS,
+            method=METHOD, base=CUPY_NEW, targets=LARGE_TARGETS,
         ),
-        await peer_registry.table(
-            METHOD,
-            device, rounds, "round trip of 4 KiB", "trip", _small(device), SMALL_CALLS, TRIP, (),
+        await table(
+            device, rounds, "trip", "round trip of 4 KiB", _small(device), calls=SMALL_CALLS,
+            method=METHOD, base=TRIP,
         ),
     ]  # fmt: skip
 
 
 def numbers(count: int) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """What is copied."""
+    """The elements that are copied."""
     return np.random.default_rng(1).random(count, np.float32)
 
 
 def _case(
     name: str, call: Callable[[], Awaitable[Any]], read: Callable[[Any], Awaitable[Any]],
-    wanted: Any,
+    expected: Any,
 ) -> Case:  # fmt: skip
-    async def run(calls: int) -> float:
-        began = time.perf_counter()
-        for _ in range(calls):
-            await call()
-        return time.perf_counter() - began
-
     async def check() -> None:
-        np.testing.assert_array_equal(np.asarray(await read(await call())), wanted)
+        np.testing.assert_array_equal(np.asarray(await read(await call())), expected)
 
-    return Case(name, run, check)
+    return Case(name, awaited(call), check)
 
 
 async def _itself(array: Any) -> Any:
     return array
 
 
-async def _on_host(t: na.Tensor) -> Any:
-    return await t.to_host()
+async def _on_host(tensor: na.Tensor) -> Any:
+    return await tensor.to_host()
 
 
 def _large(device: Device) -> list[Case]:
@@ -83,7 +74,7 @@ def _large(device: Device) -> list[Case]:
     locked[:] = a
     out, locked_out = np.zeros_like(a), na.pinned(LARGE)
     source = na.from_host(a).sync_on(stream)
-    # Tensors of their own, so that no case finds in its target what another one left there.
+    # Each case has a target of its own, without the right answer of another case in it.
     first, second = (na.zeros(LARGE).sync_on(stream) for _ in range(2))
 
     def case(name: str, make: Callable[[], Any], read: Callable[[Any], Awaitable[Any]]) -> Case:
@@ -109,9 +100,9 @@ def _small(device: Device) -> list[Case]:
     stream = device.new_stream()
     a = numbers(SMALL)
 
-    async def awaited() -> Any:
-        t = await na.from_host(a).schedule(stream)
-        return await t.to_host().schedule(stream)
+    async def in_two_steps() -> Any:
+        tensor = await na.from_host(a).schedule(stream)
+        return await tensor.to_host().schedule(stream)
 
     async def chained() -> Any:
         return await na.from_host(a).then(lambda t: t.to_host()).schedule(stream)
@@ -120,7 +111,7 @@ def _small(device: Device) -> list[Case]:
         return na.from_host(a).sync_on(stream).to_host().sync_on(stream)
 
     return [
-        _case(TRIP, awaited, _itself, a),
+        _case(TRIP, in_two_steps, _itself, a),
         _case("numbasync: await from_host.then(to_host)", chained, _itself, a),
         _case("numbasync: from_host.sync_on, to_host.sync_on", blocking, _itself, a),
     ]

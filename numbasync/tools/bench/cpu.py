@@ -1,9 +1,9 @@
-"""`numbasync bench cpu`: the CPU device beside Numba's simulator, plain loops and Warp."""
+"""`numbasync bench cpu`: the CPU device beside Numba's simulator, loops by hand and Warp."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,74 +12,71 @@ from numba import cuda, get_num_threads
 import numbasync as na
 from numbasync.device.device import Device
 from numbasync.errors import CallerError
-from numbasync.tools.bench import awaits, compiling, report, targets
+from numbasync.tools.bench import compiling, cpu_operations, peer_registry, report, targets
 from numbasync.tools.bench.cpu_cases import CASES, Array, Case
-from numbasync.tools.bench.peers import by_hand, simulator, warp_cpu
-from numbasync.tools.bench.repeats import Prepare, Result, measure_case, shown
+from numbasync.tools.bench.cpu_limits import Prepare, Result, in_unit, measure_case
 
-BY_HAND = "parallel njit by hand"
+OURS = "numbasync"
 METHOD = (
-    "Medians and quartiles of {repeats} repeats ({simulator} of the simulator) of one call that "
-    "is waited for, arrays on the device already; answers compared with NumPy's before, one call "
-    "to warm up. The first call, with compilation, is on a few blocks. At most about {limit:g} s "
-    "a case and contestant: the simulator is measured on fewer blocks and scaled linearly, others "
-    "are skipped. {threads} threads for the loops by hand."
+    "Medians and quartiles of {repeats} repeats (3 of the simulator) of one call that is waited "
+    "for, arrays on the device already, garbage collection off but for compilations; answers "
+    "compared with NumPy's before, one call to warm up. The first call, with compilation, is on a "
+    "few blocks. At most about {limit:g} s a case and contestant: the simulator is measured on "
+    "fewer blocks and scaled linearly, others are skipped. {threads} threads for the loops by hand."
 )
 
 
 def run(
     device: Device, json: Path | None, repeats: int, limit: float = 60.0, only: str = ""
 ) -> int:
-    """The command. Returns the exit status."""
-    if repeats < 3:
-        raise CallerError(f"--repeats {repeats}: quartiles need 3 rounds or more.")
+    """Measure and report all cases with `only` in their name. Returns the exit status.
+
+    Args:
+        limit: seconds for a case and contestant.
+
+    Raises:
+        CallerError: fewer than 3 repeats, a file that cannot be written, or no such case.
+    """
+    report.check_options(repeats, json)
+    names = [*(case.name for case in CASES), *cpu_operations.NAMES, *compiling.NAMES]
+    if not any(only in name for name in names):
+        raise CallerError(f"--only {only!r} is in no case's name: {'; '.join(names)}.")
+
+    def wanted(name: str) -> bool:
+        return only in name
+
+    results = _of_cases(device, [c for c in CASES if wanted(c.name)], repeats, limit)
+    results += na.run(cpu_operations.measured(device, OURS, repeats, wanted))
+    results += compiling.measured(device, wanted)
+    method = METHOD.format(repeats=repeats, limit=limit, threads=get_num_threads())
+    record = {
+        **report.head("the CPU device", method, device), "unit": "seconds a call",
+        "results": [asdict(result) for result in results], "targets": compiling.judged(results),
+    }  # fmt: skip
+    report.show_head(record)
+    report.show_table(f"{record['what']}: {record['unit']}", TITLES, rows(record), texts=2)
+    if record["targets"]:
+        report.show_table("targets", targets.TITLES, targets.rows(record["targets"]))
     if json is not None:
-        report.check_target(json)
-    cases = [case for case in CASES if only in case.name]
-    others = (*awaits.NAMES, *compiling.NAMES)
-    if not cases and not any(only in name for name in others):
-        names = "; ".join([*(c.name for c in CASES), *others])
-        raise CallerError(f"--only {only!r} is in no case's name: {names}.")
-    results = _of_cases(device, cases, repeats, limit)
-    ours = _name(None)
-    results += na.run(awaits.measured(device, ours, repeats, lambda name: only in name))
-    results += compiling.measured(device, lambda name: only in name)
-    method = METHOD.format(
-        repeats=repeats, simulator=simulator.REPEATS, limit=limit, threads=get_num_threads()
-    )
-    found = _record(method, device, results)
-    report.show_head(found)
-    report.show_table(f"{found['what']}: {found['unit']}", TITLES, rows(found), texts=2)
-    if found["targets"]:
-        report.show_table("targets", targets.TITLES, targets.rows(found["targets"]))
-    if json is not None:
-        report.save(found, json)
+        report.save(record, json)
     return 0
 
 
-def engine_of(kernel: na.Launcher) -> str:
-    """What runs a kernel's launches on the CPU device: "compiled" or "interpreted"."""
-    return kernel.cpu_engine().name
-
-
-def _name(kernel: na.Launcher | None) -> str:
-    return "numbasync" if kernel is None else f"numbasync, {engine_of(kernel)}"
-
-
 def _of_cases(device: Device, cases: list[Case], repeats: int, limit: float) -> list[Result]:
-    simulated = simulator.measured(cases, limit) if cases else []
     results: list[Result] = []
-    for case, theirs in zip(cases, simulated, strict=True):
-        results.append(theirs)
+    simulated: list[Result] = []
+    if cases and peer_registry.are_here():
+        simulated = peer_registry.module("simulator").measured(cases, limit)
+    for case in cases:
+        results += [result for result in simulated if result.case == case.name]
         kernel = na.launcher(cuda.jit(case.body))
-        mine = measure_case(case, "numbasync", _prepare(device, kernel, case), repeats, limit)
-        # Asked for afterwards: what runs a kernel is known when it has run.
-        results.append(Result(**{**asdict(mine), "by": _name(kernel)}))
-        results.append(measure_case(case, BY_HAND, by_hand.of_case(case), repeats, limit))
-        if warp_cpu.installed() and case.body.__name__ in warp_cpu.WITHOUT_BARRIERS:
-            results.append(
-                measure_case(case, warp_cpu.NAME, warp_cpu.of_case(case), repeats, limit)
-            )
+        own = measure_case(case, OURS, _prepare(device, kernel, case), repeats, limit)
+        # The engine of a kernel is known when it has run.
+        results.append(replace(own, by=f"{OURS}, {kernel.cpu_engine().name}"))
+        for peer in peer_registry.of_cpu():
+            prepare = peer.of_case(case)
+            if prepare is not None:
+                results.append(measure_case(case, peer.NAME, prepare, repeats, limit))
     return results
 
 
@@ -105,31 +102,22 @@ def _prepare(device: Device, kernel: na.Launcher, case: Case) -> Prepare:
 TITLES = ("case", "by", "a call", "quartiles", "first call", "of numbasync", "")
 
 
-def _record(method: str, device: Device, results: list[Result]) -> report.Record:
-    found = report.head("the CPU device", method, device)
-    if warp_cpu.installed():
-        found["versions"]["warp-lang"] = warp_cpu.version()
-    return {**found, "unit": "seconds a call", "results": [asdict(r) for r in results],
-            "targets": compiling.judged(results)}  # fmt: skip
-
-
-def rows(found: report.Record) -> list[tuple[str, ...]]:
+def rows(record: report.Record) -> list[tuple[str, ...]]:
     """A row of text for each result, in the order of `TITLES`."""
-    ours = {r["case"]: r["median"] for r in found["results"] if r["by"].startswith("numbasync")}
+    own = {r["case"]: r["median"] for r in record["results"] if r["by"].startswith(OURS)}
     lines: list[tuple[str, ...]] = []
-    for r in found["results"]:
-        base = ours.get(r["case"])
-        quartiles = "" if r["low"] is None else f"{shown(r['low'])} to {shown(r['high'])}"
+    for r in record["results"]:
+        base = own.get(r["case"])
+        quartiles = "" if r["low"] is None else f"{in_unit(r['low'])} to {in_unit(r['high'])}"
         ratio = "" if base is None or r["median"] is None else f"{r['median'] / base:.3g}"
-        lines.append(
-            (r["case"], r["by"], shown(r["median"]), quartiles, shown(r["first"]), ratio, r["note"])
-        )
+        median, first = in_unit(r["median"]), in_unit(r["first"])
+        lines.append((r["case"], r["by"], median, quartiles, first, ratio, r["note"]))
     return lines
 
 
-def markdown(found: report.Record) -> str:
+def markdown(record: report.Record) -> str:
     """The run as a Markdown table."""
-    table = report.markdown_table(TITLES, rows(found), texts=2)
-    if not found.get("targets"):  # or a run of before there were some
+    table = report.markdown_table(TITLES, rows(record), texts=2)
+    if not record.get("targets"):  # older files have none
         return table
-    return f"{table}\n{report.markdown_table(targets.TITLES, targets.rows(found['targets']))}"
+    return f"{table}\n{report.markdown_table(targets.TITLES, targets.rows(record['targets']))}"

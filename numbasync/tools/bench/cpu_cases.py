@@ -1,8 +1,7 @@
-"""What `bench cpu` measures: kernels, their inputs, and the answers by NumPy.
+"""The cases of `bench cpu`: kernels, their inputs, and the answers by NumPy.
 
-A case can be run in part, by fewer blocks: whoever is too slow for all of it is measured on
-some of it. The kernels are Numba's, so its simulator takes the same ones; nothing else of
-numbasync is imported here.
+A case can be run in part, by fewer blocks, where a contestant is too slow for all of it. The
+kernels are plain functions for `cuda.jit`, which Numba's simulator takes too.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ class Case:
     """A kernel and a size.
 
     Attributes:
-        name: what the table calls it.
+        name: the name in the table.
         body: the kernel's function, to be given to `cuda.jit`.
-        blocks: how many blocks are all of it.
-        probe: so few that any device is done at once.
+        blocks: the number of blocks of the whole case.
+        probe: a number of blocks so small that any contestant takes little time.
         block: the threads of a block.
-        grid: the grid of so many blocks.
-        inputs: arguments for so many blocks; the first is the output.
-        answer: what the output is afterwards.
+        grid: gives the grid of so many blocks.
+        inputs: makes the arguments for so many blocks; the first is the output.
+        answer: computes the output, from these arguments and the number of blocks.
     """
 
     name: str
@@ -94,13 +93,6 @@ def histogram(bins: Any, x: Any) -> None:
         cuda.atomic.add(bins, x[i], 1)
 
 
-def tiny(z: Any) -> None:
-    """What is launched to measure the launch."""
-    i = cuda.grid(1)
-    if i < z.shape[0]:
-        z[i] = 1.0
-
-
 def _random(shape: int | tuple[int, ...]) -> Array:
     return np.random.default_rng(0).random(shape, np.float32)
 
@@ -114,8 +106,8 @@ def _saxpy(name: str, n: int) -> Case:
         x = _random(min(n, blocks * THREADS))
         return [np.zeros_like(x), 2.0, x, x[::-1].copy()]
 
-    def answer(given: list[Any], blocks: int) -> Array:
-        _, a, x, y = given
+    def answer(arguments: list[Any], blocks: int) -> Array:
+        _, a, x, y = arguments
         return np.asarray(a * x + y)
 
     return Case(name, saxpy, -(-n // THREADS), 8, (THREADS, 1), _line, inputs, answer)
@@ -135,13 +127,13 @@ def _tiles(blocks: int) -> tuple[int, int]:
     return (blocks, 1) if blocks < wide else (wide, blocks // wide)
 
 
-def _product(given: list[Any], blocks: int) -> Array:
-    out, a, b = given
+def _product(arguments: list[Any], blocks: int) -> Array:
+    out, a, b = arguments
     wide, high = _tiles(blocks)
-    found = np.zeros_like(out)
+    product = np.zeros_like(out)
     rows, columns = high * TILE, wide * TILE
-    found[:rows, :columns] = a[:rows] @ b[:, :columns]
-    return np.asarray(found)
+    product[:rows, :columns] = a[:rows] @ b[:, :columns]
+    return np.asarray(product)
 
 
 def _levels(blocks: int) -> list[Any]:
@@ -154,7 +146,7 @@ CASES = (
     _saxpy("saxpy, 16 M elements", 1 << 24),
     Case(
         "sums of 128 with 8 barriers, 16 k elements", block_sum, 128, 1, (THREADS, 1), _line,
-        _sums, lambda given, blocks: given[1].reshape(blocks, THREADS).sum(1),
+        _sums, lambda arguments, blocks: arguments[1].reshape(blocks, THREADS).sum(1),
     ),
     Case(
         "tiled matmul, 256 x 256", matmul, (SIDE // TILE) ** 2, 1, (TILE, TILE), _tiles,
@@ -162,6 +154,6 @@ CASES = (
     ),
     Case(
         "histogram with atomics, 1 M elements", histogram, (1 << 20) // THREADS, 8, (THREADS, 1),
-        _line, _levels, lambda given, blocks: np.bincount(given[1], minlength=BINS),
+        _line, _levels, lambda arguments, blocks: np.bincount(arguments[1], minlength=BINS),
     ),
 )  # fmt: skip

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import numbasync as na
 from numbasync.device.device import Device
-from numbasync.tools.bench import peer_registry, report
-from numbasync.tools.bench.awaiting import loop_name
-from numbasync.tools.bench.measure import Case, measure
+from numbasync.testing.timing.timer import Stopwatch
+from numbasync.tools.bench import report
+from numbasync.tools.bench.measure import Case, Run, awaited, per_part, timed
+from numbasync.tools.bench.tables import table
 from numbasync.tools.bench.targets import Target
 from numbasync.tools.bench.work import STREAMS, THREADS, WIDTH, N, check, saxpy
 
@@ -19,10 +19,9 @@ GATHER = "numbasync: na.gather, build included"
 ASYNCIO = "numbasync: asyncio.gather, build included"
 BASE = "cuda.bindings: packed launches, drained outside"
 METHOD = (
-    "{width:,} operations, saxpy(z[1024], f32, x[1024]) with a z of their own each, over {streams} "
-    "streams; everything is done at the end of a round, on {loop}, and the drain is not timed "
-    "where the name says so. Per operation. The cases take turns; medians and quartiles of "
-    "{rounds} rounds after one that does not count; garbage collection off."
+    "{calls:,} operations, saxpy(z[1024], f32, x[1024]) with a z of their own each, over {streams}"
+    " streams; everything is done at the end of a round, on {loop}, and the drain is not timed "
+    "where the name says so. Per operation."
 )
 TARGETS = (
     Target(f"{WIDTH:,} by na.gather / launch only", GATHER, BASE, 1.7, 1.3),
@@ -34,78 +33,66 @@ TARGETS = (
 
 
 async def tables(device: Device, rounds: int) -> list[report.Record]:
-    """What is reported."""
-    others = peer_registry.of("flight", device)
-    before = device.policy
+    policy = device.policy
     device.policy = na.StreamPoolRoundRobin(device, STREAMS)
     try:
-        cases = [*await _ours(device), *others.cases]
-        found = await measure(cases, calls=WIDTH, rounds=rounds)
+        return [
+            await table(
+                device, rounds, "flight", f"{WIDTH:,} in flight, per op", await _own(device),
+                calls=WIDTH, method=METHOD, base=BASE, targets=TARGETS, streams=STREAMS,
+            )
+        ]  # fmt: skip
     finally:
-        device.policy = before
-    found.missing += others.missing
-    method = METHOD.format(width=WIDTH, streams=STREAMS, rounds=rounds, loop=loop_name())
-    return [report.table(f"{WIDTH:,} in flight, per op", method, found, BASE, TARGETS)]
+        device.policy = policy
 
 
-async def _ours(device: Device) -> list[Case]:
+async def _own(device: Device) -> list[Case]:
     zs = await na.gather(*[na.zeros(N) for _ in range(WIDTH)])
     x = await na.ones(N)
     parts = [z.partition(THREADS) for z in zs]
     streams = [device.new_stream() for _ in range(STREAMS)]
 
-    def ops() -> list[Any]:
+    def build() -> list[Any]:
         return [saxpy(part, 2.0, x) for part in parts]
 
-    async def gathered() -> None:
-        await na.gather(*ops())
+    async def gather() -> None:
+        await na.gather(*build())
 
-    async def by_asyncio() -> None:
-        await asyncio.gather(*ops())
+    async def asyncio_gather() -> None:
+        await asyncio.gather(*build())
 
-    def case(name: str, call: Callable[[], Awaitable[None]]) -> Case:
-        async def run(calls: int) -> float:
-            began = time.perf_counter()
-            await call()
-            return time.perf_counter() - began
+    async def gather_built(calls: int) -> float:
+        ops = build()
+        with Stopwatch() as watch:
+            await na.gather(*ops)
+        return watch.seconds
 
-        return Case(name, run, _right(zs, call), WIDTH)
-
-    async def built(calls: int) -> float:
-        made = ops()
-        began = time.perf_counter()
-        await na.gather(*made)
-        return time.perf_counter() - began
-
-    async def submitted(calls: int) -> float:
-        began = time.perf_counter()
+    def submit() -> None:
         for i, part in enumerate(parts):
             saxpy(part, 2.0, x).async_on(streams[i % STREAMS])
-        seconds = time.perf_counter() - began
+
+    def drain() -> None:
         for stream in streams:
             stream.synchronize()
-        return seconds
 
-    async def submit() -> None:
-        await submitted(WIDTH)
+    def case(name: str, run: Run) -> Case:
+        return Case(name, run, _check(zs, lambda: run(WIDTH)))
 
     return [
-        case(GATHER, gathered),
-        case(ASYNCIO, by_asyncio),
-        Case("numbasync: na.gather of built ops", built, _right(zs, gathered), WIDTH),
-        Case(
-            "numbasync: build + submit, drained outside", submitted, _right(zs, submit), WIDTH
-        ),
-    ]  # fmt: skip
+        case(GATHER, per_part(awaited(gather), WIDTH)),
+        case(ASYNCIO, per_part(awaited(asyncio_gather), WIDTH)),
+        case("numbasync: na.gather of built ops", gather_built),
+        case("numbasync: build + submit, drained outside", per_part(timed(submit, drain), WIDTH)),
+    ]
 
 
-def _right(
-    zs: list[na.Tensor], call: Callable[[], Awaitable[None]]
+def _check(
+    zs: list[na.Tensor], run: Callable[[], Awaitable[object]]
 ) -> Callable[[], Awaitable[None]]:
     async def check_all() -> None:
         for z in zs:
             await na.fill(z, 0)
-        await call()
+        await run()
         for z in zs:
             check(await z.to_host())
 

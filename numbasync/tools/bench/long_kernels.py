@@ -1,6 +1,6 @@
-"""Kernels of 20 to 440 lines, for what their compilation costs: written out, as people do it.
+"""Kernels of 20 to 440 lines, whose compilation is measured: long, as people write them.
 
-Their sources are put together here, and kept where tracebacks look for them.
+Their sources are put together here, and kept in `linecache`, where tracebacks look for them.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class LongCase:
-    """A kernel, and what it is compiled for.
+    """A kernel, and the types that it is compiled for.
 
     Attributes:
-        name: what the table calls it.
-        body: a new function each time, which nobody has compiled.
-        kinds: of its arguments, an array of zeros for a shape.
+        name: the name in the table.
+        body: makes a new function each time, which has not been compiled.
+        arguments: scalar type and shape of each argument; () is the shape of a scalar.
         block: the threads of a block.
     """
 
     name: str
     body: Callable[[], Any]
-    kinds: tuple[tuple[type, Shape], ...]
+    arguments: tuple[tuple[type, Shape], ...]
     block: int
 
 
-def _made(name: str, source: str) -> Callable[[], Any]:
+def _maker(name: str, source: str) -> Callable[[], Any]:
     def body() -> Any:
         file = f"<numbasync bench {name}>"
         linecache.cache[file] = (len(source), None, source.splitlines(True), file)
-        space = {"cuda": cuda, "math": math, "float32": float32, "int32": int32}
-        exec(compile(source, file, "exec"), space)  # noqa: S102 - written here
-        return space[name]
+        names = {"cuda": cuda, "math": math, "float32": float32, "int32": int32}
+        exec(compile(source, file, "exec"), names)  # noqa: S102 - the source is of this module
+        return names[name]
 
     return body
 
 
 def _unrolled() -> str:
-    """A filter of 8 by 8 taps and a network that sorts, without a loop."""
+    """A filter of 8 by 8 taps and a sorting network, without a loop."""
     lines = ["i, j = cuda.grid(2)", "n, m = x.shape", "if i >= n - 8 or j >= m - 8:", "    return",
              "total = 0.0", "peak = x[i, j]"]  # fmt: skip
     for a in range(8):
@@ -86,14 +86,14 @@ def _sums() -> str:
     lines = ["t = cuda.threadIdx.x", "i = cuda.grid(1)",
              "v = x[i] if i < x.size else float32(0)", "w = y[i] if i < y.size else float32(0)",
              "s = cuda.shared.array(128, float32)"]  # fmt: skip
-    for n, what in enumerate(("v", "v * v", "w", "v * w", "w * w", "abs(v)", "v - w", "abs(w)")):
+    for n, term in enumerate(("v", "v * v", "w", "v * w", "w * w", "abs(v)", "v - w", "abs(w)")):
         end = ["if t == 0:", f"    out[{n}, cuda.blockIdx.x] = s[0]", "cuda.syncthreads()"]
         if n % 2 == 0:
-            lines += [f"s[t] = {what}", "cuda.syncthreads()", "half = 64", "while half > 0:",
+            lines += [f"s[t] = {term}", "cuda.syncthreads()", "half = 64", "while half > 0:",
                       "    if t < half:", "        s[t] += s[t + half]", "    cuda.syncthreads()",
                       "    half //= 2", *end]  # fmt: skip
         else:
-            lines += [f"r = {what}", "d = 16", "while d > 0:",
+            lines += [f"r = {term}", "d = 16", "while d > 0:",
                       "    r += cuda.shfl_down_sync(0xFFFFFFFF, r, d)", "    d //= 2",
                       "if t % 32 == 0:", "    s[t // 32] = r", "cuda.syncthreads()",
                       "if t == 0:", "    s[0] += s[1] + s[2] + s[3]", *end]  # fmt: skip
@@ -101,7 +101,7 @@ def _sums() -> str:
 
 
 def _physics() -> str:
-    """Particles in a field, which turn, slow down or become others, by kind."""
+    """Particles of nine kinds in a field, which turn, slow down or change their kind."""
     lines = ["p = cuda.grid(1)", "if p >= at.shape[0]:", "    return", "x = at[p, 0]",
              "y = at[p, 1]", "u = at[p, 2]", "v = at[p, 3]", "k = kind[p]", "e = energy[p]",
              "seed = p * 747796405 + 289133645", "for step in range(64):",
@@ -140,10 +140,10 @@ def _reduce() -> Any:
     return _gpu_reduce_factory(lambda a, b: a + b, float64).py_func
 
 
-def _case(source: str, kinds: tuple[tuple[type, Shape], ...], block: int) -> LongCase:
+def _case(source: str, arguments: tuple[tuple[type, Shape], ...], block: int) -> LongCase:
     name = source.split("(", 1)[0].removeprefix("def ")
-    return LongCase(f"compile {source.count(chr(10))} lines: {name}", _made(name, source), kinds,
-                    block)  # fmt: skip
+    return LongCase(f"compile {source.count(chr(10))} lines: {name}", _maker(name, source),
+                    arguments, block)  # fmt: skip
 
 
 _F, _I = np.float32, np.int32

@@ -1,16 +1,14 @@
-"""Waiting for a kernel of half a second: does the loop turn on, what does waiting cost, and how
-late is it noticed that the kernel has ended.
+"""Waiting for a kernel of half a second: gaps of the event loop, processor time, and delay.
 
-The delay is device time from a mark behind the kernel to a mark that is enqueued as soon as the
-waiter is back. Both are the device's own clock, so no two clocks are compared; enqueuing and
-passing the second mark is in it, so the delay is at most what is reported.
+The delay is the device's time from an event behind the kernel to an event that is recorded as soon
+as the waiter is back. Both are of the device's own clock, so no two clocks are compared; recording
+and passing the second event is included, so the delay is at most what is reported.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -21,8 +19,9 @@ from numba import cuda
 
 import numbasync as na
 from numbasync.device.device import Device
+from numbasync.testing.timing.timer import Stopwatch, seconds_of, turns, without_garbage_collection
 from numbasync.tools.bench import peer_registry, report
-from numbasync.tools.bench.measure import Measured, Missing, timing
+from numbasync.tools.bench.measure import Figure, Measured, Missing
 from numbasync.tools.bench.targets import Target
 
 SECONDS = 0.5
@@ -56,7 +55,7 @@ def add_up(z: na.KernelOutput, steps: Any) -> None:
 
 @dataclass(slots=True)
 class _Kernel:
-    """The kernel, with as many steps as take about so long here."""
+    """The kernel, with as many steps as take about `SECONDS` on this machine."""
 
     stream: na.Stream
     z: na.Tensor
@@ -66,42 +65,37 @@ class _Kernel:
         return add_up[1, 1](self.z, self.steps)
 
 
-async def table(device: Device, rounds: int) -> report.Record:
+async def long_wait(device: Device, rounds: int) -> report.Record:
     """The table of this kernel."""
     kernel = _calibrated(device)
     waits = {OURS: _await, EXECUTOR: _in_executor}
-    values: dict[str, list[float]] = {
-        f"{who}: {what}": [] for who in waits for what in (GAP, SHARE, DELAY)
+    samples: dict[str, list[float]] = {
+        f"{wait}: {quantity}": [] for wait in waits for quantity in UNITS
     }
-    gc.collect()
-    gc.disable()
-    try:
-        for number in range(rounds + 1):
-            for who, wait in waits.items():
-                gap = await _gap(device, kernel, wait)
-                share, delay = await _cost(device, kernel, wait)
-                if number:
-                    for what, value in ((GAP, gap), (SHARE, share), (DELAY, delay)):
-                        values[f"{who}: {what}"].append(value)
-    finally:
-        gc.enable()
-    found = (await kernel.z.to_host())[0]
-    assert found == kernel.steps  # what is measured must be right
+    with without_garbage_collection():
+        for (name, wait), counts in turns(list(waits.items()), rounds):
+            gap = await _gap(device, kernel, wait)
+            share, delay = await _cost(device, kernel, wait)
+            if counts:
+                for quantity, value in ((GAP, gap), (SHARE, share), (DELAY, delay)):
+                    samples[f"{name}: {quantity}"].append(value)
+    assert (await kernel.z.to_host())[0] == kernel.steps, "a wrong sum"
     method = METHOD.format(seconds=SECONDS, tick=TICK * 1e3, rounds=rounds)
-    found = _measured(device, values)
-    base = f"{OURS}: {GAP}"
-    return report.table("a kernel of 500 ms", method, found, base, TARGETS, "each in its own unit")
+    return report.table(
+        "a kernel of 500 ms", method, _measured(device, samples), f"{OURS}: {GAP}", TARGETS,
+        "each in its own unit",
+    )  # fmt: skip
 
 
-def _measured(device: Device, values: dict[str, list[float]]) -> Measured:
-    found = Measured([], [])
-    for name, samples in values.items():
-        what = name.split(": ")[-1]
-        if what == SHARE and not peer_registry.has_own_processor(device):
-            found.missing.append(Missing(name, "the kernel is computed by this very process"))
+def _measured(device: Device, samples: dict[str, list[float]]) -> Measured:
+    measured = Measured([], [])
+    for name, values in samples.items():
+        quantity = name.split(": ")[-1]
+        if quantity == SHARE and not peer_registry.has_own_processor(device):
+            measured.missing.append(Missing(name, "the kernel is computed by this very process"))
         else:
-            found.timings.append(timing(name, samples, 1, UNITS[what]))
-    return found
+            measured.figures.append(Figure.of(name, values, 1, UNITS[quantity]))
+    return measured
 
 
 def _calibrated(device: Device) -> _Kernel:
@@ -110,9 +104,7 @@ def _calibrated(device: Device) -> _Kernel:
     kernel = _Kernel(stream, z, 100_000)
     while True:
         kernel.op().sync_on(stream)  # compiles; lets the clock of the device rise
-        began = time.perf_counter()
-        kernel.op().sync_on(stream)
-        seconds = time.perf_counter() - began
+        seconds = seconds_of(lambda: kernel.op().sync_on(stream))
         if seconds > SECONDS / 10:
             kernel.steps = round(kernel.steps * SECONDS / seconds)
             return kernel
@@ -132,11 +124,11 @@ async def _in_executor(kernel: _Kernel, end: na.Event) -> None:
 
 
 async def _gap(device: Device, kernel: _Kernel, wait: _Wait) -> float:
-    """Milliseconds between two turns of the ticker, at most."""
+    """The longest time between two turns of the ticker, in milliseconds."""
     worst = 0.0
     last = time.perf_counter()
 
-    def look() -> None:
+    def note_turn() -> None:
         nonlocal worst, last
         now = time.perf_counter()
         worst, last = max(worst, now - last), now
@@ -144,12 +136,12 @@ async def _gap(device: Device, kernel: _Kernel, wait: _Wait) -> float:
     async def tick() -> None:
         while True:
             await asyncio.sleep(TICK)
-            look()
+            note_turn()
 
     ticker = asyncio.ensure_future(tick())
     await asyncio.sleep(0)
     await wait(kernel, device.new_event())
-    look()  # a wait that holds up the loop ends before the ticker's next turn
+    note_turn()  # a wait that holds up the loop ends before the ticker's next turn
     ticker.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await ticker
@@ -159,10 +151,8 @@ async def _gap(device: Device, kernel: _Kernel, wait: _Wait) -> float:
 async def _cost(device: Device, kernel: _Kernel, wait: _Wait) -> tuple[float, float]:
     """Percent of a processor, and microseconds until the waiter is back, at most."""
     end, back = device.new_event(), device.new_event()
-    began, used = time.perf_counter(), time.process_time()
-    await wait(kernel, end)
-    back.record(kernel.stream)
-    used = time.process_time() - used
-    seconds = time.perf_counter() - began
+    with Stopwatch() as wall, Stopwatch(time.process_time) as processor:
+        await wait(kernel, end)
+        back.record(kernel.stream)
     await back
-    return 100 * used / seconds, 1e3 * end.elapsed_ms(back)
+    return 100 * processor.seconds / wall.seconds, 1e3 * end.elapsed_ms(back)

@@ -1,20 +1,21 @@
-"""Measuring: check, warm up, then rounds of all cases in turn.
+"""Measuring the cases of a table: all are checked first, then they take turns.
 
-The cases take turns, so that a machine that slows down slows all of them. A round is many
-calls; what the device still has to do is waited for outside of the timed part, unless
-waiting is what is measured. A peer that fails is named with its reason and left out of the
-rounds; a case of our own that fails ends the run.
+What the device has left to do after a repetition is waited for outside of the timed part, unless
+waiting is what is measured. A peer's case that fails is left out, with its reason; one of
+numbasync's own ends the run.
 """
 
 from __future__ import annotations
 
-import gc
-import statistics
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
+
+from numbasync.testing.timing.timer import Spread, Stopwatch, turns, without_garbage_collection
+
+# One repetition: makes so many calls, and gives the seconds that they took.
+Run: TypeAlias = Callable[[int], Awaitable[float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,24 +23,24 @@ class Case:
     """Something to measure.
 
     Attributes:
-        name: what it is, behind whose it is: "Numba: launch".
-        run: do it `calls` times; gives the seconds that it took.
-        check: raise unless doing it gives the right answer.
-        calls: how often a round does it; None: as often as the others of the table.
-        peer: it is another library's, and may fail without ending the run.
+        name: of the library, and of what is called: "Numba: launch".
+        run: one repetition.
+        check: raises unless a call gives the right answer.
+        calls: of a repetition; None: the table's number.
+        peer: the case is another library's, and may fail without ending the run.
     """
 
     name: str
-    run: Callable[[int], Awaitable[float]]
+    run: Run
     check: Callable[[], Awaitable[None]]
     calls: int | None = None
     peer: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
-    """Host microseconds of one call, or another quantity whose `unit` says so: the median of
-    all rounds, and their quartiles.
+class Figure:
+    """The spread of a case over all rounds: host microseconds a call, unless `unit` says
+    otherwise.
     """
 
     name: str
@@ -50,8 +51,10 @@ class Timing:
     calls: int
     unit: str = "us"
 
-    def __str__(self) -> str:
-        return f"{self.name}: {self.median:.2f} {self.unit} [{self.low:.2f}, {self.high:.2f}]"
+    @staticmethod
+    def of(name: str, samples: Sequence[float], calls: int, unit: str = "us") -> Figure:
+        spread = Spread.of(samples)
+        return Figure(name, spread.median, spread.low, spread.high, len(samples), calls, unit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +67,19 @@ class Missing:
 
 @dataclass(slots=True)
 class Measured:
-    """What one table is made of."""
+    """The figures of one table."""
 
-    timings: list[Timing]
+    figures: list[Figure]
     missing: list[Missing]
 
 
 async def measure(cases: Sequence[Case], *, calls: int, rounds: int) -> Measured:
-    """Measure every case in `rounds` rounds of `calls` calls, after one that does not count."""
+    """Measure every case: `rounds` repetitions of `calls` calls, after one that warms up.
+
+    Raises:
+        ValueError: fewer than 3 rounds.
+        The errors of a case that is not a peer's.
+    """
     if rounds < 3:
         raise ValueError(f"{rounds} rounds have no quartiles; use 3 or more.")
     missing: list[Missing] = []
@@ -82,44 +90,34 @@ async def measure(cases: Sequence[Case], *, calls: int, rounds: int) -> Measured
             samples[case.name] = []
         except Exception as error:
             _excuse(case, error, missing)
-    gc.collect()
-    gc.disable()
-    try:
-        for number in range(rounds + 1):
-            for case in cases:
-                if case.name not in samples:
-                    continue
-                count = case.calls or calls
-                try:
-                    seconds = await case.run(count)
-                except Exception as error:
-                    _excuse(case, error, missing)
-                    del samples[case.name]
-                    continue
-                if number:
-                    samples[case.name].append(seconds / count * 1e6)
-    finally:
-        gc.enable()
-    counts = {case.name: case.calls or calls for case in cases}
-    return Measured([timing(name, times, counts[name]) for name, times in samples.items()], missing)
+    with without_garbage_collection():
+        for case, counts in turns(cases, rounds):
+            if case.name not in samples:
+                continue
+            count = case.calls or calls
+            try:
+                seconds = await case.run(count)
+            except Exception as error:
+                _excuse(case, error, missing)
+                del samples[case.name]
+                continue
+            if counts:
+                samples[case.name].append(seconds / count * 1e6)
+    count_of = {case.name: case.calls or calls for case in cases}
+    figures = [Figure.of(name, each, count_of[name]) for name, each in samples.items()]
+    return Measured(figures, missing)
 
 
 def _excuse(case: Case, error: Exception, missing: list[Missing]) -> None:
     if not case.peer:
         raise error
-    missing.append(Missing(case.name, said(error)))
+    missing.append(Missing(case.name, one_line(error)))
 
 
-def said(error: BaseException) -> str:
-    """An error in one line, for a cell of a table."""
+def one_line(error: BaseException) -> str:
+    """An error's type and message, for a cell of a table."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text[:120]}".rstrip(": ")
-
-
-def timing(name: str, values: list[float], calls: int, unit: str = "us") -> Timing:
-    """Median and quartiles of `values`."""
-    low, median, high = statistics.quantiles(values, n=4, method="inclusive")
-    return Timing(name, median, low, high, len(values), calls, unit)
 
 
 def timed(
@@ -127,46 +125,69 @@ def timed(
     drain: Callable[[], object],
     inside: AbstractContextManager[Any] | None = None,
     every: int | None = None,
-) -> Callable[[int], Awaitable[float]]:
-    """A case's `run`: call it, then wait for the device outside of the timed part.
+) -> Run:
+    """Repetitions of `call`, which wait for the device outside of the timed part.
 
     Args:
-        inside: entered once a round; for libraries that have a current stream.
-        every: wait after so many calls, too, where more of them would fill the queue.
+        inside: entered once a repetition; for libraries that have a current stream.
+        every: the number of calls to wait after, where more would fill the queue; None: all.
     """
 
     async def run(calls: int) -> float:
-        seconds = 0.0
+        watch = Stopwatch()
         with nullcontext() if inside is None else inside:
             while calls > 0:
                 batch = calls if every is None else min(calls, every)
-                began = time.perf_counter()
-                for _ in range(batch):
-                    call()
-                seconds += time.perf_counter() - began
+                with watch:
+                    for _ in range(batch):
+                        call()
                 drain()
                 calls -= batch
-        return seconds
+        return watch.seconds
 
     return run
 
 
-def awaited(call: Callable[[], Awaitable[object]]) -> Callable[[int], Awaitable[float]]:
-    """A case's `run`: await it, again and again."""
+def drained(call: Callable[[], object], drain: Callable[[], object] = lambda: None) -> Run:
+    """Repetitions of `call`, whose timed part includes the wait for the device at their end."""
 
     async def run(calls: int) -> float:
-        began = time.perf_counter()
-        for _ in range(calls):
-            await call()
-        return time.perf_counter() - began
+        with Stopwatch() as watch:
+            for _ in range(calls):
+                call()
+            drain()
+        return watch.seconds
 
     return run
 
 
-def per_part(
-    run: Callable[[int], Awaitable[float]], parts: int
-) -> Callable[[int], Awaitable[float]]:
-    """A case's `run` whose calls have so many parts each, and are counted by those."""
+def prepared(make: Callable[[int], Callable[[], object]], drain: Callable[[], object]) -> Run:
+    """Repetitions of what `make` prepares for so many calls; only that is timed."""
+
+    async def run(calls: int) -> float:
+        work = make(calls)
+        with Stopwatch() as watch:
+            work()
+        drain()
+        return watch.seconds
+
+    return run
+
+
+def awaited(call: Callable[[], Awaitable[object]]) -> Run:
+    """Repetitions of `call`, each awaited before the next."""
+
+    async def run(calls: int) -> float:
+        with Stopwatch() as watch:
+            for _ in range(calls):
+                await call()
+        return watch.seconds
+
+    return run
+
+
+def per_part(run: Run, parts: int) -> Run:
+    """Repetitions of `run`, a call of which does `parts` of the calls that are counted."""
 
     async def by_parts(calls: int) -> float:
         whole, left = divmod(calls, parts)

@@ -1,6 +1,6 @@
-"""Fill a page's tables from the JSON files beside it: `python -m numbasync.bench.page PAGE`.
+"""Fill a page's tables from the JSON files beside it: `python -m numbasync.tools.bench.page PAGE`.
 
-Between `<!-- NAME -->` and `<!-- end -->` comes what `PAGE-without-suffix/NAME.json` says.
+The tables of `PAGE-without-suffix/NAME.json` are put between `<!-- NAME -->` and `<!-- end -->`.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from numbasync.tools.bench import cpu, report
 BLOCK = re.compile(r"(<!-- ([a-z0-9-]+) -->\n)(.*?)(<!-- end -->)", re.S)
 
 
-def shown(found: report.Record) -> str:
-    """What stands on the page for a run."""
-    tables = cpu.markdown(found) if "results" in found else report.markdown(found)
-    return "\n".join([*report.header(found), "", tables.rstrip("\n"), ""])
+def block_of(run: report.Record) -> str:
+    """The block of the page for a run: machine, versions and tables."""
+    tables = cpu.markdown(run) if "results" in run else report.markdown(run)
+    return "\n".join([*report.header(run), "", tables.rstrip("\n"), ""])
 
 
 def filled(page: str, folder: Path) -> str:
-    """The page, with every table as its JSON file in `folder` says."""
+    """The page, with the tables of the JSON files in `folder`."""
 
     def fill(block: re.Match[str]) -> str:
-        found = json.loads((folder / f"{block[2]}.json").read_text(encoding="utf-8"))
-        return block[1] + shown(found) + block[4]
+        run = json.loads((folder / f"{block[2]}.json").read_text(encoding="utf-8"))
+        return block[1] + block_of(run) + block[4]
 
     return BLOCK.sub(fill, page)
 
 
 def names(page: str) -> list[str]:
-    """Which tables the page has."""
+    """The names of the page's blocks."""
     return [block[1] for block in BLOCK.findall(page)]
 
 

@@ -1,20 +1,26 @@
-"""Other libraries in the same run: who takes part in which suite, and why somebody does not.
+"""The programs of other libraries, and the suites that each takes part in.
 
-Each has a module of its own, imported when it is asked for, with a function for each suite that
-gives its cases. What fails to import, or to make ready, is reported with its reason.
+They are modules of the package `numbasync_peers`, which is in a checkout and not in the wheel. Each
+is imported when a suite needs it, and has a function for each suite, which gives its cases.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from numbasync.device.device import Device
-from numbasync.tools.bench import report
-from numbasync.tools.bench.measure import Case, Missing, measure, said
-from numbasync.tools.bench.targets import Target
+from numbasync.tools.bench.measure import Case, Missing, one_line
 
-# Library, its module here, and the suites that it takes part in.
+PACKAGE = "numbasync_peers"
+ABSENT = (
+    "Only numbasync is measured. The programs of other libraries are in a checkout of numbasync: "
+    "pip install -e '.[bench]' there."
+)
+
+# Library, its module, and its suites.
 PEERS = (
     ("driver", "floor", ("launch",)),
     ("cuda.bindings", "raw", ("launch", "await", "flight", "alloc", "batch_small")),
@@ -28,60 +34,60 @@ PEERS = (
     ("PyTorch", "torch_batches", ("batch_chain", "batch_reduce", "batch_tall")),
     ("Triton", "triton_peer", ("launch",)),
 )
+CPU_PEERS = ("by_hand", "warp_cpu")  # of `bench cpu`, beside the simulator
 
 
 @dataclass(slots=True)
 class Peers:
-    """Cases of other libraries, and who has none."""
+    """The cases of other libraries, and the libraries that have none."""
 
     cases: list[Case] = field(default_factory=list)
     missing: list[Missing] = field(default_factory=list)
 
 
+def are_here() -> bool:
+    """Whether the package of peers can be imported."""
+    return importlib.util.find_spec(PACKAGE) is not None
+
+
+def module(name: str) -> Any:
+    """The module `name` of the peers."""
+    return importlib.import_module(f"{PACKAGE}.{name}")
+
+
 def of(suite: str, device: Device, *sizes: int) -> Peers:
-    """The cases of one suite by everybody who can use `device`.
+    """The peers' cases of one suite on `device`; none where there is no package of peers.
 
     Args:
-        sizes: what they are about, where a suite has a table for each.
+        sizes: of the work, where a suite has a table for each size.
     """
-    found = Peers()
-    for name, module, suites in PEERS:
+    peers = Peers()
+    if not are_here():
+        return peers
+    for library, name, suites in PEERS:
         if suite not in suites:
             continue
         if not has_own_processor(device):
-            found.missing.append(Missing(name, "needs a GPU"))
+            peers.missing.append(Missing(library, "needs a GPU"))
             continue
         try:
-            make = getattr(
-                importlib.import_module(f"numbasync.tools.bench.peers.{module}"), f"of_{suite}"
-            )
-            found.cases += excusable(make(device.ordinal, *sizes))
+            make_cases = getattr(module(name), f"of_{suite}")
+            peers.cases += excusable(make_cases(device.ordinal, *sizes))
         except Exception as error:
-            found.missing.append(Missing(name, said(error)))
-    return found
+            peers.missing.append(Missing(library, one_line(error)))
+    return peers
 
 
 def excusable(cases: list[Case]) -> list[Case]:
-    """The cases as those of others, which may fail without ending the run."""
+    """The cases as those of a peer, which may fail without ending the run."""
     return [replace(case, peer=True) for case in cases]
 
 
+def of_cpu() -> list[Any]:
+    """The modules with a contestant of `bench cpu`; none where there is no package of peers."""
+    return [module(name) for name in CPU_PEERS] if are_here() else []
+
+
 def has_own_processor(device: Device) -> bool:
-    """Whether kernels run elsewhere than in this process; the peers' kernels only do that."""
+    """Whether kernels run outside of this process's processor; peers' kernels need that."""
     return device.kind == "cuda"
-
-
-async def table(
-    method: str, device: Device, rounds: int, what: str, suite: str, ours: list[Case], calls: int,
-    base: str, targets: tuple[Target, ...],
-) -> report.Record:  # fmt: skip
-    """Our cases and theirs, measured together.
-
-    Args:
-        method: how, in words, with places for `what`, `calls` and `rounds`.
-    """
-    others = of(suite, device)
-    found = await measure([*ours, *others.cases], calls=calls, rounds=rounds)
-    found.missing += others.missing
-    said_how = method.format(what=what.capitalize(), calls=calls, rounds=rounds)
-    return report.table(what, said_how, found, base, targets)

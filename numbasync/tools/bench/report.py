@@ -1,4 +1,4 @@
-"""Reports: tables for people, JSON for machines, and the machine that it was run on.
+"""Reports: tables for people, JSON for machines, and the machine that was measured.
 
 A run is a record: a head, and either one table in it (older files), or a list of `tables`.
 """
@@ -17,13 +17,13 @@ from typing import Any
 from numbasync import __version__
 from numbasync.device.device import Device
 from numbasync.errors import CallerError
-from numbasync.tools.bench import targets
+from numbasync.tools.bench import peer_registry, targets
 from numbasync.tools.bench.measure import Measured
 from numbasync.tools.bench.targets import Target
 
 PACKAGES = (
     "numba", "numba-cuda", "cuda-core", "cuda-bindings", "numpy", "uvloop", "cupy-cuda13x",
-    "cupy-cuda12x", "torch", "triton",
+    "cupy-cuda12x", "torch", "triton", "warp-lang",
 )  # fmt: skip
 PAGE = 160  # columns of a file, which has no width
 
@@ -31,7 +31,7 @@ Record = dict[str, Any]
 
 
 def head(what: str, method: str, device: Device) -> Record:
-    """What was measured, how, by which versions and on what."""
+    """The start of a run's record: its title, its method, the machine and the versions."""
     versions = {"numbasync": __version__, "Python": platform.python_version()}
     for package in PACKAGES:
         try:
@@ -51,79 +51,77 @@ def head(what: str, method: str, device: Device) -> Record:
 
 
 def table(
-    what: str, method: str, found: Measured, base: str, wanted: Sequence[Target],
+    what: str, method: str, measured: Measured, base: str, bounds: Sequence[Target],
     unit: str = "host microseconds a call",
 ) -> Record:  # fmt: skip
-    """One table of a run. `base` names the timing that ratios refer to; where that is missing,
-    they refer to the first one.
+    """One table of a run. Ratios refer to the figure named `base`, or to the first figure where
+    there is none of that name.
     """
-    timings = [asdict(t) for t in found.timings]
-    missing = [asdict(m) for m in found.missing]
-    measured = [t["name"] for t in timings]
+    figures = [asdict(figure) for figure in measured.figures]
+    missing = [asdict(each) for each in measured.missing]
+    names = [figure["name"] for figure in figures]
     return {
         "what": what,
         "method": method,
         "unit": unit,
-        "base": base if base in measured else measured[0],
-        "timings": timings,
+        "base": base if base in names else names[0],
+        "timings": figures,
         "missing": missing,
-        "targets": targets.judge(wanted, timings, missing),
+        "targets": targets.judge(bounds, figures, missing),
     }
 
 
-def tables_of(found: Record) -> list[Record]:
+def tables_of(run: Record) -> list[Record]:
     """The tables of a run."""
-    tables: list[Record] = found.get("tables", [found])
+    tables: list[Record] = run.get("tables", [run])
     return tables
 
 
-def titles(one: Record) -> tuple[str, str, str, str]:
+def titles(table: Record) -> tuple[str, str, str, str]:
     """The columns of a table."""
-    return one["what"], "median" if _is_mixed(one) else "us", "quartiles", f"of {one['base']}"
+    unit = "median" if _is_mixed(table) else "us"
+    return table["what"], unit, "quartiles", f"of {table['base']}"
 
 
-def rows(one: Record) -> list[tuple[str, str, str, str]]:
-    """Name, median, quartiles and ratio to the base, of each timing; what is missing, and why."""
-    found = {t["name"]: t for t in one["timings"]}
-    base = found.get(one["base"])
-    mixed = _is_mixed(one)
+def rows(table: Record) -> list[tuple[str, str, str, str]]:
+    """Name, median, quartiles and ratio to the base, of each figure; then each missing case, with
+    its reason.
+    """
+    base = {f["name"]: f for f in table["timings"]}.get(table["base"])
+    mixed = _is_mixed(table)
     lines = []
-    for t in one["timings"]:
-        unit = _unit(t)
-        shown = f" {unit}" if mixed else ""
-        quartiles = f"{t['low']:,.2f} to {t['high']:,.2f}{shown}"
+    for figure in table["timings"]:
+        unit = _unit(figure)
+        suffix = f" {unit}" if mixed else ""
+        quartiles = f"{figure['low']:,.2f} to {figure['high']:,.2f}{suffix}"
         comparable = base is not None and _unit(base) == unit and base["median"]
-        ratio = f"{t['median'] / base['median']:.2f}" if base and comparable else ""
-        lines.append((t["name"], f"{t['median']:,.2f}{shown}", quartiles, ratio))
-    return [*lines, *((m["name"], "", f"not measured: {m['why']}", "") for m in _missing(one))]
+        ratio = f"{figure['median'] / base['median']:.2f}" if base and comparable else ""
+        lines.append((figure["name"], f"{figure['median']:,.2f}{suffix}", quartiles, ratio))
+    missing = table.get("missing", [])
+    return [*lines, *((m["name"], "", f"not measured: {m['why']}", "") for m in missing)]
 
 
-def _missing(one: Record) -> list[Record]:
-    found: list[Record] = one.get("missing", [])
-    return found
+def _unit(figure: Record) -> str:
+    return str(figure.get("unit", "us"))
 
 
-def _unit(t: Record) -> str:
-    return str(t.get("unit", "us"))
+def _is_mixed(table: Record) -> bool:
+    return any(_unit(figure) != "us" for figure in table["timings"])
 
 
-def _is_mixed(one: Record) -> bool:
-    return any(_unit(t) != "us" for t in one["timings"])
-
-
-def header(found: Record) -> list[str]:
+def header(run: Record) -> list[str]:
     """The machine and the versions, a line each."""
-    versions = ", ".join(f"{k} {v}" for k, v in found["versions"].items())
-    return [", ".join(f"{k}: {v}" for k, v in found["machine"].items()), versions]
+    versions = ", ".join(f"{k} {v}" for k, v in run["versions"].items())
+    return [", ".join(f"{k}: {v}" for k, v in run["machine"].items()), versions]
 
 
-def markdown(found: Record) -> str:
-    """The run as Markdown tables, with a table of its targets behind each that has some."""
+def markdown(run: Record) -> str:
+    """The run as Markdown: each table, and behind it its targets if it has some."""
     parts = []
-    for one in tables_of(found):
-        parts.append(markdown_table(titles(one), rows(one)))
-        if one.get("targets"):
-            parts.append(markdown_table(targets.TITLES, targets.rows(one["targets"])))
+    for table in tables_of(run):
+        parts.append(markdown_table(titles(table), rows(table)))
+        if table.get("targets"):
+            parts.append(markdown_table(targets.TITLES, targets.rows(table["targets"])))
     return "\n".join(parts)
 
 
@@ -140,18 +138,19 @@ def markdown_table(titles: Sequence[str], lines: Iterable[Sequence[str]], texts:
     )
 
 
-def show(one: Record) -> None:
+def show(table: Record) -> None:
     """Print a table of a run, and its targets."""
-    name, *others = titles(one)
-    show_table(f"{name}: {one['unit']}", ("", *others), rows(one))
-    if one["targets"]:
-        title = f"targets of {name}"
-        show_table(title, targets.TITLES, targets.rows(one["targets"]))
+    name, *others = titles(table)
+    show_table(f"{name}: {table['unit']}", ("", *others), rows(table))
+    if table["targets"]:
+        show_table(f"targets of {name}", targets.TITLES, targets.rows(table["targets"]))
 
 
-def show_head(found: Record) -> None:
-    """Print the machine and the versions."""
-    print("\n".join(header(found)))
+def show_head(run: Record) -> None:
+    """Print the machine and the versions, and where the peers are if they are not here."""
+    print("\n".join(header(run)))
+    if not peer_registry.are_here():
+        print(peer_registry.ABSENT)
 
 
 def show_table(
@@ -164,26 +163,34 @@ def show_table(
     except ImportError:
         print(f"\n{title}\n\n{markdown_table(titles, lines, texts)}")
         return
-    shown = Table(title=title)
+    table = Table(title=title)
     for i, column in enumerate(titles):
-        shown.add_column(column, justify="left" if i < texts else "right", no_wrap=i < texts)
+        table.add_column(column, justify="left" if i < texts else "right", no_wrap=i < texts)
     for line in lines:
-        shown.add_row(*line)
+        table.add_row(*line)
     console = Console()
     if not console.is_terminal:
         console.width = PAGE
-    console.print(shown)
+    console.print(table)
 
 
-def check_target(path: Path, option: str = "--json") -> None:
-    """Refuse a file that cannot be written, before anything is measured."""
+def check_options(rounds: int, json: Path | None) -> None:
+    """Refuse `--repeats` and `--json` that cannot be followed, before anything is measured.
+
+    Raises:
+        CallerError: fewer than 3 rounds, or a file that cannot be written.
+    """
+    if rounds < 3:
+        raise CallerError(f"--repeats {rounds}: quartiles need 3 rounds or more.")
+    if json is None:
+        return
     try:
-        with path.open("a", encoding="utf-8"):
+        with json.open("a", encoding="utf-8"):
             pass
     except OSError as error:
-        raise CallerError(f"{option} {path}: {error.strerror}; name a file to write to.") from None
+        raise CallerError(f"--json {json}: {error.strerror}; name a file to write to.") from None
 
 
-def save(found: Record, path: Path) -> None:
+def save(run: Record, path: Path) -> None:
     """Write the run as JSON."""
-    path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(run, indent=1) + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The suites of `numbasync bench`, one of them or all in one process and one run."""
+"""The suites of `numbasync bench`: one of them, or all in one process and one run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numbasync as na
 from numbasync.device.device import Device
-from numbasync.errors import CallerError
 from numbasync.tools.bench import (
     alloc,
     awaiting,
@@ -21,6 +20,7 @@ from numbasync.tools.bench import (
 
 Suite = Callable[[Device, int], Awaitable[list[report.Record]]]
 
+# Each gives the tables of a device, measured in so many rounds.
 SUITES: dict[str, Suite] = {
     "launch": launch.tables,
     "await": awaiting.tables,
@@ -36,38 +36,29 @@ METHOD = (
 )
 
 
-def run(what: str, device: Device, rounds: int, json: Path | None, plot: Path | None) -> int:
-    """The command: the suite `what`, or "all". Returns the exit status.
+def run(what: str, device: Device, rounds: int, json: Path | None) -> int:
+    """Run the suite `what`, or "all". Returns the exit status.
 
-    Every table is printed, and the file written, as soon as it is there.
+    Each table is printed, and `json` written, as soon as the table is complete.
+
+    Raises:
+        CallerError: fewer than 3 rounds, or a file that cannot be written.
     """
-    if rounds < 3:
-        raise CallerError(f"--repeats {rounds}: quartiles need 3 rounds or more.")
-    if json is not None:
-        report.check_target(json)
-    if plot is not None:
-        from numbasync.tools.bench import chart
-
-        chart.check()
-        report.check_target(plot, "--plot")
-    found = {**report.head(f"bench {what}", METHOD, device), "tables": []}
-    report.show_head(found)
-    wanted = list(SUITES) if what == "all" else [what]
+    report.check_options(rounds, json)
+    record = {**report.head(f"bench {what}", METHOD, device), "tables": []}
+    report.show_head(record)
+    suites = list(SUITES) if what == "all" else [what]
     with na.use_device(device):
-        na.run(_all(wanted, device, rounds, found, json))
-    if plot is not None:
-        from numbasync.tools.bench import chart
-
-        chart.draw(found, plot)
+        na.run(_all(suites, device, rounds, record, json))
     return 0
 
 
 async def _all(
-    wanted: list[str], device: Device, rounds: int, found: report.Record, json: Path | None
+    suites: list[str], device: Device, rounds: int, record: report.Record, json: Path | None
 ) -> None:
-    for name in wanted:
+    for name in suites:
         for table in await SUITES[name](device, rounds):
-            found["tables"].append(table)
+            record["tables"].append(table)
             report.show(table)
             if json is not None:
-                report.save(found, json)
+                report.save(record, json)

@@ -1,7 +1,7 @@
-"""Targets: what one run's figures must be to each other, and whether they are.
+"""Targets: bounds on the figures of a run.
 
-A target is the ratio of two medians of one table, so of one process and one run; the few that
-are not ratios are bounds on a median of their own, in its unit.
+Most are bounds on the ratio of two medians of one table, so of one process and one run; the others
+are bounds on one median, in its unit.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ class Target:
     """A bound.
 
     Attributes:
-        what: what is compared with what.
-        ours: the timing that it is about.
-        base: the timing that it is divided by; None: nothing.
-        bound: what it may be at most.
-        stretch: what it had better be.
+        what: the words for what is compared.
+        ours: the name of the figure that is bounded.
+        base: the name of the figure that `ours` is divided by; None: `ours` itself is bounded.
+        bound: the largest value that meets the target.
+        stretch: the largest value that meets the more ambitious one.
     """
 
     what: str
@@ -33,29 +33,29 @@ class Target:
 
 
 def judge(
-    targets: Sequence[Target], timings: Sequence[dict[str, Any]], missing: Sequence[dict[str, Any]]
+    targets: Sequence[Target], figures: Sequence[dict[str, Any]], missing: Sequence[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Every target with its figure, or with the reason why it has none."""
-    found = {t["name"]: t for t in timings}
-    return [_judged(target, found, missing) for target in targets]
+    """Every target with its value, or with the reason why it has none."""
+    by_name = {figure["name"]: figure for figure in figures}
+    return [_judged(target, by_name, missing) for target in targets]
 
 
 def _judged(
-    target: Target, found: dict[str, dict[str, Any]], missing: Sequence[dict[str, Any]]
+    target: Target, figures: dict[str, dict[str, Any]], missing: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
-    said = {
+    entry = {
         "what": target.what, "ours": target.ours, "base": target.base, "bound": target.bound,
         "stretch": target.stretch, "measured": None, "unit": "", "met": None,
         "stretch_met": None, "why": "",
     }  # fmt: skip
     for name in (target.ours, target.base):
-        if name is not None and name not in found:
-            return {**said, "why": _why(name, missing)}
-    value, unit = found[target.ours]["median"], found[target.ours].get("unit", "us")
+        if name is not None and name not in figures:
+            return {**entry, "why": _why(name, missing)}
+    value, unit = figures[target.ours]["median"], figures[target.ours].get("unit", "us")
     if target.base is not None:
-        value, unit = value / found[target.base]["median"], ""
+        value, unit = value / figures[target.base]["median"], ""
     return {
-        **said,
+        **entry,
         "measured": value,
         "unit": unit,
         "met": value <= target.bound,

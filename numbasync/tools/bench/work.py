@@ -1,18 +1,20 @@
-"""The work that all contestants do: saxpy on 1,024 float32 elements, 128 threads a block."""
+"""The work of all contestants: saxpy on 1,024 float32 elements, 128 threads a block."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import numpy as np
 from numba import cuda
 
 import numbasync as na
+from numbasync.testing.timing.timer import seconds_of
 
 N = 1024
 THREADS = 128
 BLOCKS = -(-N // THREADS)
-WIDTH = 1000  # operations in flight at once
+WIDTH = 1000  # operations in flight at the same time
 STREAMS = 4
 CHAIN = 100  # launches of one operation
 
@@ -41,5 +43,23 @@ def saxpy(z: na.KernelOutput, a: Any, x: na.KernelInput) -> None:
 
 
 def check(z: Any, launches: int = 1) -> None:
-    """`z` was zero, and `launches` times twice a row of ones has been added to it."""
+    """Raise unless `z`, which was zero, has had twice a row of ones added by each launch."""
     np.testing.assert_array_equal(np.asarray(z), np.full(N, 2.0 * launches, np.float32))
+
+
+async def check_run(z: na.Tensor, run: Callable[[], Awaitable[object]], launches: int = 1) -> None:
+    """Raise unless `run` launches so many saxpys on `z`."""
+    await na.fill(z, 0)
+    await run()
+    check(await z.to_host(), launches)
+
+
+def calls_of_a_round(stream: na.Stream, z: na.Tensor, x: na.Tensor) -> int:
+    """500, or fewer where a call takes long; a multiple of `CHAIN`."""
+
+    def launch() -> None:
+        saxpy(z.partition(THREADS), 2.0, x).sync_on(stream)
+
+    launch()
+    calls = max(CHAIN, min(500, round(0.02 / seconds_of(launch))))
+    return calls - calls % CHAIN

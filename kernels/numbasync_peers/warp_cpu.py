@@ -1,7 +1,6 @@
 """The kernels of `bench cpu` for NVIDIA Warp's CPU device, as its manual writes them.
 
-Its kernels have no barriers: there a thread has no block, so cases with shared memory are
-left out.
+Threads of a Warp kernel have no barriers, so cases with shared memory are left out.
 """
 
 from __future__ import annotations
@@ -12,31 +11,25 @@ from collections.abc import Callable
 from typing import Any
 
 from numbasync.tools.bench.cpu_cases import Array, Case
-from numbasync.tools.bench.repeats import Prepare
+from numbasync.tools.bench.cpu_limits import Prepare
 
 NAME = "NVIDIA Warp, cpu"
 WITHOUT_BARRIERS = ("saxpy", "histogram")
 
 
-def installed() -> bool:
-    return importlib.util.find_spec("warp") is not None
-
-
-def version() -> str:
-    return str(importlib.import_module("warp").__version__)
-
-
-def of_case(case: Case) -> Prepare:
-    """`case` by Warp; compiled when it is first called."""
+def of_case(case: Case) -> Prepare | None:
+    """`case` by Warp, compiled when it is first called; None without Warp or a kernel for it."""
+    if importlib.util.find_spec("warp") is None or case.body.__name__ not in WITHOUT_BARRIERS:
+        return None
     wp: Any = importlib.import_module("warp")
-    wp.config.log_level = wp.LOG_ERROR  # its greeting is no part of the table
-    wp.config.cache_kernels = False  # the first call is to be the compiling one
+    wp.config.log_level = wp.LOG_ERROR  # no greeting between the tables
+    wp.config.cache_kernels = False  # so that the first call compiles
     kernel = _kernels(wp)[case.body.__name__]
 
     def prepare(blocks: int) -> tuple[Callable[[], object], Callable[[], Array]]:
-        given = case.inputs(blocks)
-        args = [wp.array(a, device="cpu") if hasattr(a, "shape") else a for a in given]
-        threads = next(len(a) for a in reversed(given) if hasattr(a, "shape"))
+        inputs = case.inputs(blocks)
+        args = [wp.array(a, device="cpu") if hasattr(a, "shape") else a for a in inputs]
+        threads = next(len(a) for a in reversed(inputs) if hasattr(a, "shape"))
 
         def run() -> None:
             wp.launch(kernel, dim=threads, inputs=args, device="cpu")

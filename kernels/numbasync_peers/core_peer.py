@@ -1,4 +1,4 @@
-"""The same launch by `cuda.core`, its configuration made once."""
+"""The launch by `cuda.core`, with a configuration that is built once."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from numbasync.tools.bench.measure import Case, timed
-from numbasync.tools.bench.peers import driver
 from numbasync.tools.bench.work import BLOCKS, THREADS, N, check
+from numbasync_peers import driver
 
 
 def of_launch(ordinal: int) -> list[Case]:
-    """`launch` with a prebuilt configuration; scalars are NumPy's, made once."""
+    """`launch` with a prebuilt configuration; scalars are NumPy's, and built once."""
     raw = driver.of(ordinal)
     core: Any = importlib.import_module("cuda.core")
     call, kernel = core.launch, raw.kernel
@@ -25,10 +25,10 @@ def of_launch(ordinal: int) -> list[Case]:
     def launch() -> None:
         call(stream, config, kernel, z, a, x, n)
 
-    async def right() -> None:
+    async def check_row() -> None:
         raw.fill(z, 0)
         launch()
         stream.sync()
         check(raw.read(z))
 
-    return [Case("cuda.core: launch, prebuilt config", timed(launch, stream.sync), right)]
+    return [Case("cuda.core: launch, prebuilt config", timed(launch, stream.sync), check_row)]

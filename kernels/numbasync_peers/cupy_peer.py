@@ -1,26 +1,25 @@
-"""The same by CuPy, as its manual writes it."""
+"""CuPy, as its manual uses it."""
 
 from __future__ import annotations
 
 import importlib
-import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from numbasync.tools.bench.copying import CUPY_NEW, CUPY_SET, LARGE, SMALL, numbers
-from numbasync.tools.bench.measure import Case, timed
+from numbasync.tools.bench.measure import Case, drained, per_part, timed
 from numbasync.tools.bench.work import BLOCKS, CUDA_SOURCE, STREAMS, THREADS, WIDTH, N, check
 
 
 def of_launch(ordinal: int) -> list[Case]:
-    """The launch, and with a wait behind it."""
+    """The launch alone, and with a wait behind it."""
     cupy = _on(ordinal)
     kernel, stream = cupy.RawKernel(CUDA_SOURCE, "saxpy"), _stream(cupy)
     z, x = cupy.zeros(N, cupy.float32), cupy.ones(N, cupy.float32)
     cupy.cuda.Device().synchronize()
-    # A fair call: scalars as NumPy scalars of the kernel's types, made once.
+    # As quick as CuPy can be: scalars are NumPy's, of the kernel's types, and built once.
     args = (z, np.float64(2.0), x, np.int32(N))
 
     def launch() -> None:
@@ -30,28 +29,28 @@ def of_launch(ordinal: int) -> list[Case]:
         kernel((BLOCKS,), (THREADS,), args, stream=stream)
         stream.synchronize()
 
-    async def right() -> None:
+    async def check_row() -> None:
         with stream:
             z.fill(0)
         launch_and_wait()
         check(cupy.asnumpy(z))
 
     return [
-        Case("CuPy RawKernel: launch", timed(launch, stream.synchronize), right),
+        Case("CuPy RawKernel: launch", timed(launch, stream.synchronize), check_row),
         Case(
             "CuPy RawKernel: launch + synchronize",
-            timed(launch_and_wait, stream.synchronize), right,
+            timed(launch_and_wait, stream.synchronize), check_row,
         ),
     ]  # fmt: skip
 
 
 def of_await(ordinal: int) -> list[Case]:
-    """The blocking form."""
+    """The launch with a wait behind it."""
     return of_launch(ordinal)[1:]
 
 
 def of_flight(ordinal: int) -> list[Case]:
-    """Launching only."""
+    """Launches only."""
     cupy = _on(ordinal)
     kernel = cupy.RawKernel(CUDA_SOURCE, "saxpy")
     streams = [_stream(cupy) for _ in range(STREAMS)]
@@ -59,28 +58,29 @@ def of_flight(ordinal: int) -> list[Case]:
     x = cupy.ones(N, cupy.float32)
     a, n = np.float64(2.0), np.int32(N)
 
-    async def run(calls: int) -> float:
-        began = time.perf_counter()
+    def launch() -> None:
         for i, z in enumerate(zs):
             kernel((BLOCKS,), (THREADS,), (z, a, x, n), stream=streams[i % STREAMS])
-        seconds = time.perf_counter() - began
+
+    def drain() -> None:
         for stream in streams:
             stream.synchronize()
-        return seconds
 
-    async def right() -> None:
+    async def check_rows() -> None:
         for z in zs:
             z.fill(0)
         cupy.cuda.Device().synchronize()
-        await run(WIDTH)
+        launch()
+        drain()
         for z in zs:
             check(cupy.asnumpy(z))
 
-    return [Case("CuPy RawKernel: launches, drained outside", run, right, WIDTH)]
+    run = per_part(timed(launch, drain), WIDTH)
+    return [Case("CuPy RawKernel: launches, drained outside", run, check_rows, WIDTH)]
 
 
 def of_alloc(ordinal: int) -> list[Case]:
-    """From CuPy's pool of the current stream."""
+    """New arrays, from CuPy's pool of the current stream."""
     cupy = _on(ordinal)
     stream = _stream(cupy)
 
@@ -90,14 +90,14 @@ def of_alloc(ordinal: int) -> list[Case]:
     def zeros() -> None:
         cupy.zeros(N, cupy.float32)
 
-    async def right() -> None:
+    async def check_zeros() -> None:
         with stream:
-            found = cupy.zeros(N, cupy.float32)
-            np.testing.assert_array_equal(found.get(stream=stream), np.zeros(N, np.float32))
+            array = cupy.zeros(N, cupy.float32)
+            np.testing.assert_array_equal(array.get(stream=stream), np.zeros(N, np.float32))
 
     return [
-        Case("CuPy: empty", timed(empty, stream.synchronize, stream), right),
-        Case("CuPy: zeros", timed(zeros, stream.synchronize, stream), right),
+        Case("CuPy: empty", timed(empty, stream.synchronize, stream), check_zeros),
+        Case("CuPy: zeros", timed(zeros, stream.synchronize, stream), check_zeros),
     ]
 
 
@@ -120,12 +120,12 @@ def of_batch_chain(ordinal: int) -> list[Case]:
         with stream:
             return fused(x)
 
-    async def right() -> None:
+    async def check_array() -> None:
         y = call()
         stream.synchronize()
-        np.testing.assert_array_equal(cupy.asnumpy(y), batches.wanted(a))
+        np.testing.assert_array_equal(cupy.asnumpy(y), batches.expected(a))
 
-    return [batches.case(batches.CUPY_CHAIN, call, stream.synchronize, right)]
+    return [Case(batches.CUPY_CHAIN, drained(call, stream.synchronize), check_array)]
 
 
 def of_copy(ordinal: int) -> list[Case]:
@@ -141,9 +141,9 @@ def of_copy(ordinal: int) -> list[Case]:
     out = np.zeros_like(a)
 
     def new() -> Any:
-        found = cupy.asarray(a)
+        array = cupy.asarray(a)
         stream.synchronize()
-        return found
+        return array
 
     def into(target: Any, array: Any) -> Callable[[], Any]:
         def call() -> Any:
@@ -155,9 +155,9 @@ def of_copy(ordinal: int) -> list[Case]:
 
     def back(array: Any) -> Callable[[], Any]:
         def call() -> Any:
-            found = source.get(stream=stream, out=array)
+            copy = source.get(stream=stream, out=array)
             stream.synchronize()
-            return found
+            return copy
 
         return call
 
@@ -172,14 +172,14 @@ def of_copy(ordinal: int) -> list[Case]:
 
 
 def of_trip(ordinal: int) -> list[Case]:
-    """There and back."""
+    """An upload and the download of the result."""
     cupy = _on(ordinal)
     stream, a = _stream(cupy), numbers(SMALL)
 
     def trip() -> Any:
-        found = cupy.asarray(a).get(stream=stream)
+        copy = cupy.asarray(a).get(stream=stream)
         stream.synchronize()
-        return found
+        return copy
 
     return [_copy(cupy, stream, "CuPy: asarray, get", trip, a)]
 
@@ -199,12 +199,12 @@ def _locked(cupy: Any, count: int) -> Any:
     return np.frombuffer(memory, np.float32, count)
 
 
-def _copy(cupy: Any, stream: Any, name: str, call: Callable[[], Any], wanted: Any) -> Case:
-    async def right() -> None:
+def _copy(cupy: Any, stream: Any, name: str, call: Callable[[], Any], expected: Any) -> Case:
+    async def check_copy() -> None:
         with stream:
-            found = call()
-            on_host = found if isinstance(found, np.ndarray) else found.get(stream=stream)
+            copy = call()
+            on_host = copy if isinstance(copy, np.ndarray) else copy.get(stream=stream)
             stream.synchronize()
-        np.testing.assert_array_equal(on_host, wanted)
+        np.testing.assert_array_equal(on_host, expected)
 
-    return Case(name, timed(call, stream.synchronize, stream), right)
+    return Case(name, timed(call, stream.synchronize, stream), check_copy)

@@ -1,26 +1,25 @@
-"""The driver's floor: `cuLaunchKernel` called in a compiled loop, with no Python in between."""
+"""The least that a launch costs: `cuLaunchKernel` in a compiled loop, with no Python in it."""
 
 from __future__ import annotations
 
 import ctypes
-import time
 from collections.abc import Callable
 from typing import Any
 
 from numba import njit
 
-from numbasync.tools.bench.measure import Case
-from numbasync.tools.bench.peers import driver
+from numbasync.tools.bench.measure import Case, prepared
 from numbasync.tools.bench.work import BLOCKS, THREADS, check
+from numbasync_peers import driver
 
-# Pointers as integers of their size: those are what a compiled loop is given.
+# Pointers are integers of their size, since a compiled loop takes no others.
 SIGNATURE = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.c_size_t, *[ctypes.c_uint] * 7, *[ctypes.c_size_t] * 3
 )
 
 
 def compiled_loop(call: Any) -> Callable[..., int]:
-    """A loop around `call`, which is of `SIGNATURE`; gives the results, all or-ed."""
+    """A loop around `call`, a function of `SIGNATURE`; gives the bitwise or of its results."""
 
     @njit
     def loop(count, function, blocks, threads, stream, extra):  # type: ignore[no-untyped-def]
@@ -29,14 +28,14 @@ def compiled_loop(call: Any) -> Callable[..., int]:
             results |= call(function, blocks, 1, 1, threads, 1, 1, 0, stream, 0, extra)
         return results
 
-    found: Callable[..., int] = loop
-    return found
+    compiled: Callable[..., int] = loop
+    return compiled
 
 
 def native() -> Any:
     """The driver's own function, of `SIGNATURE`."""
-    found = ctypes.CDLL("libcuda.so.1").cuLaunchKernel
-    return SIGNATURE(ctypes.cast(found, ctypes.c_void_p).value or 0)
+    function = ctypes.CDLL("libcuda.so.1").cuLaunchKernel
+    return SIGNATURE(ctypes.cast(function, ctypes.c_void_p).value or 0)
 
 
 def of_launch(ordinal: int) -> list[Case]:
@@ -53,17 +52,14 @@ def of_launch(ordinal: int) -> list[Case]:
         if result:
             raise RuntimeError(f"cuLaunchKernel says {result}")
 
-    async def run(calls: int) -> float:
-        began = time.perf_counter()
-        launches(calls)
-        seconds = time.perf_counter() - began
+    def drain() -> None:
         raw.synchronize(stream)
-        return seconds
 
-    async def right() -> None:
+    async def check_row() -> None:
         raw.fill(z, 0)
         launches(1)
-        raw.synchronize(stream)
+        drain()
         check(raw.read(z))
 
-    return [Case("driver: launch in a compiled loop", run, right)]
+    run = prepared(lambda calls: lambda: launches(calls), drain)
+    return [Case("driver: launch in a compiled loop", run, check_row)]

@@ -1,77 +1,76 @@
-"""What one writes with `cuda.bindings` alone: the driver's calls from Python, arguments packed."""
+"""The driver called through `cuda.bindings` alone, with packed arguments."""
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from numbasync.tools.bench.measure import Case, timed
-from numbasync.tools.bench.peers import driver
+import numpy as np
+
+from numbasync.tools.bench.batches import RAW_TRIP
+from numbasync.tools.bench.measure import Case, awaited, per_part, timed
 from numbasync.tools.bench.work import STREAMS, WIDTH, N, check
+from numbasync_peers import driver
 
 SYNCED = "cuda.bindings: packed launch + synchronize"
 
 
 def of_launch(ordinal: int) -> list[Case]:
-    """The launch, and what a completion word costs."""
+    """The launch alone, with a wait behind it, and the write of a completion counter."""
     raw = driver.of(ordinal)
-    one = _One(raw)
-    word = _Word(raw)
+    row, counter = _Row(raw), _Counter(raw)
     return [
-        Case("cuda.bindings: packed launch", timed(one.launch, one.drain), one.right),
-        Case(SYNCED, timed(one.launch_and_wait, one.drain), one.right),
-        Case("cuda.bindings: cuStreamWriteValue32", timed(word.write, word.drain), word.right),
-    ]
+        Case("cuda.bindings: packed launch", timed(row.launch, row.drain), row.check),
+        Case(SYNCED, timed(row.launch_and_wait, row.drain), row.check),
+        Case(
+            "cuda.bindings: cuStreamWriteValue32",
+            timed(counter.write, counter.drain), counter.check,
+        ),
+    ]  # fmt: skip
 
 
 def of_await(ordinal: int) -> list[Case]:
-    """The floor: launch and block; and the same on a thread of an executor."""
-    import asyncio
-
-    raw = driver.of(ordinal)
-    one = _One(raw)
+    """The launch with a wait behind it: on this thread, and on one of an executor."""
+    raw, loop = driver.of(ordinal), asyncio.get_running_loop()
+    row = _Row(raw)
     # A thread needs the context, too.
     pool = ThreadPoolExecutor(1, initializer=lambda: raw.ok(raw.cu.cuCtxSetCurrent(raw.context)))
 
-    async def executor(calls: int) -> float:
-        loop = asyncio.get_running_loop()
-        began = time.perf_counter()
-        for _ in range(calls):
-            one.launch()
-            await loop.run_in_executor(pool, one.drain)
-        return time.perf_counter() - began
+    async def in_executor() -> None:
+        row.launch()
+        await loop.run_in_executor(pool, row.drain)
 
     return [
-        Case(SYNCED, timed(one.launch_and_wait, one.drain), one.right),
-        Case("cuda.bindings: packed launch, run_in_executor", executor, one.right, calls=100),
-    ]
+        Case(SYNCED, timed(row.launch_and_wait, row.drain), row.check),
+        Case(
+            "cuda.bindings: packed launch, run_in_executor", awaited(in_executor), row.check,
+            calls=100,
+        ),
+    ]  # fmt: skip
 
 
 def of_flight(ordinal: int) -> list[Case]:
-    """Launching only: nobody is told that they are done."""
-    raw = driver.of(ordinal)
-    rows = Rows(raw)
+    """Launches only."""
+    rows = Rows(driver.of(ordinal))
 
-    async def run(calls: int) -> float:
-        began = time.perf_counter()
+    def launch() -> None:
         for i, z in enumerate(rows.zs):
             rows.launch(z, rows.x, rows.streams[i % STREAMS])
-        seconds = time.perf_counter() - began
-        rows.drain()
-        return seconds
 
-    async def right() -> None:
+    async def check_rows() -> None:
         rows.clear()
-        await run(WIDTH)
+        launch()
+        rows.drain()
         rows.check()
 
-    return [Case("cuda.bindings: packed launches, drained outside", run, right, WIDTH)]
+    run = per_part(timed(launch, rows.drain), WIDTH)
+    return [Case("cuda.bindings: packed launches, drained outside", run, check_rows, WIDTH)]
 
 
 def of_alloc(ordinal: int) -> list[Case]:
-    """The driver's own pool, there and back."""
+    """An allocation from the driver's own pool, and its release."""
     raw = driver.of(ordinal)
     cu, stream = raw.cu, raw.stream()
 
@@ -81,24 +80,20 @@ def of_alloc(ordinal: int) -> list[Case]:
         if result or freed:
             raise RuntimeError(f"the driver says {result!r}, {freed!r}")
 
-    async def right() -> None:
+    async def check_results() -> None:
         allocate()
         raw.synchronize(stream)
 
     return [
         Case(
             "cuda.bindings: cuMemAllocAsync + cuMemFreeAsync",
-            timed(allocate, lambda: raw.synchronize(stream)), right,
+            timed(allocate, lambda: raw.synchronize(stream)), check_results,
         ),
     ]  # fmt: skip
 
 
 def of_batch_small(ordinal: int) -> list[Case]:
-    """A round trip: a row there, one launch, and back, in page-locked memory, waited for."""
-    import numpy as np
-
-    from numbasync.tools.bench.batches import RAW_TRIP
-
+    """An upload from page-locked memory, one launch and the download, waited for."""
     raw = driver.of(ordinal)
     cu, stream, z, x, call = raw.cu, raw.stream(), raw.row(0), raw.row(1), raw.packed()
     address = raw.ok(cu.cuMemHostAlloc(4 * N, 3))
@@ -110,16 +105,16 @@ def of_batch_small(ordinal: int) -> list[Case]:
         raw.ok(cu.cuMemcpyDtoHAsync(int(address), z, 4 * N, stream))
         raw.synchronize(stream)
 
-    async def right() -> None:
+    async def check_row() -> None:
         host[:] = 0
         trip()
         check(host)
 
-    return [Case(RAW_TRIP, timed(trip, lambda: raw.synchronize(stream)), right)]
+    return [Case(RAW_TRIP, timed(trip, lambda: raw.synchronize(stream)), check_row)]
 
 
-class _One:
-    """One row, launched on again and again."""
+class _Row:
+    """One row, on which every launch works."""
 
     def __init__(self, raw: driver.Driver) -> None:
         self._raw = raw
@@ -141,7 +136,7 @@ class _One:
     def drain(self) -> None:
         self._raw.synchronize(self._stream)
 
-    async def right(self) -> None:
+    async def check(self) -> None:
         self._raw.fill(self._z, 0)
         self.launch()
         self.drain()
@@ -171,8 +166,8 @@ class Rows:
             check(self._raw.read(z))
 
 
-class _Word:
-    """A word of page-locked memory that the device writes."""
+class _Counter:
+    """A completion counter: 4 bytes of page-locked memory that the device writes."""
 
     def __init__(self, raw: driver.Driver) -> None:
         self._raw, cu = raw, raw.cu
@@ -194,9 +189,7 @@ class _Word:
     def drain(self) -> None:
         self._raw.synchronize(self._stream)
 
-    async def right(self) -> None:
-        import ctypes
-
+    async def check(self) -> None:
         self.write()
         self.drain()
-        assert ctypes.c_uint32.from_address(self._host).value == self._value  # a right answer
+        assert ctypes.c_uint32.from_address(self._host).value == self._value

@@ -1,4 +1,4 @@
-"""The loops of `bench cpu` as one would write them for a processor, with Numba's `njit`."""
+"""The kernels of `bench cpu` as loops for a processor, with Numba's `njit`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import numpy as np
 from numba import njit, prange
 
 from numbasync.tools.bench.cpu_cases import BINS, THREADS, TILE, Array, Case
+from numbasync.tools.bench.cpu_limits import Prepare
 
+NAME = "parallel njit by hand"
 CHUNKS = 16
 
 
@@ -50,7 +52,7 @@ _LOOPS = {
 }  # fmt: skip
 
 
-def of_case(case: Case) -> Callable[[int], tuple[Callable[[], object], Callable[[], Array]]]:
+def of_case(case: Case) -> Prepare:
     """`case` as a parallel loop; compiled when it is first called."""
     loop = njit(parallel=True)(_LOOPS[case.body.__name__])
 

@@ -1,7 +1,7 @@
-"""The driver through `cuda.bindings`, with nothing around it, as the peers here use it.
+"""The driver through `cuda.bindings`, with nothing around it, for the peers that call it.
 
-Imported by its name at run time: a machine without the packages, or without a GPU, has a bench
-too. What is made here lives as long as the process.
+Its packages are imported when a device is asked for, so that this module can be imported without
+them. Memory and streams live as long as the process.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LAYOUT = "@QdQi"  # z, a, x, n, as a C compiler lays them out
 
 
 class Driver:
-    """One device's primary context, and what is made in it.
+    """One device's primary context, and the kernel, streams and rows in it.
 
     Attributes:
         cu: the module of the driver's functions.
@@ -38,14 +38,14 @@ class Driver:
 
     @functools.cached_property
     def kernel(self) -> Any:
-        """`saxpy` of `cuda.core`, compiled from CUDA C++ when somebody asks for it."""
-        # The object code is kept: the kernel lives in it.
+        """`saxpy` as a kernel of `cuda.core`, compiled from CUDA C++ on first use."""
+        # The object code must outlive the kernel.
         self._code = self._library.Program(CUDA_SOURCE, "c++").compile("cubin")
         return self._code.get_kernel("saxpy")
 
     @functools.cached_property
     def function(self) -> Any:
-        """The same, as the driver's own handle."""
+        """The kernel, as the driver's own handle."""
         return self.ok(self.cu.cuKernelGetFunction(self.kernel.handle))
 
     def ok(self, answer: tuple[Any, ...]) -> Any:
@@ -69,21 +69,22 @@ class Driver:
         return int(pointer)
 
     def fill(self, address: int, value: float) -> None:
-        """Set the row; done when it returns."""
+        """Set the row, and wait."""
         (bits,) = struct.unpack("I", struct.pack("f", value))
         self.ok(self.cu.cuMemsetD32(self.cu.CUdeviceptr(address), bits, N))
         self.ok(self.cu.cuCtxSynchronize())
 
     def read(self, address: int) -> np.ndarray[Any, Any]:
-        """The row, which nothing may be writing."""
-        found = np.empty(N, np.float32)
+        """The row; no launch may be writing it."""
+        row = np.empty(N, np.float32)
         pointer = self.cu.CUdeviceptr(address)
-        self.ok(self.cu.cuMemcpyDtoH(found.ctypes.data, pointer, found.nbytes))
-        return found
+        self.ok(self.cu.cuMemcpyDtoH(row.ctypes.data, pointer, row.nbytes))
+        return row
 
     def packed(self) -> Callable[[int, int, Any], None]:
-        """What launches `saxpy(z, 2.0, x)` for the addresses of z and x, on a stream; the
-        arguments are packed into one buffer by every call.
+        """A function that launches `saxpy(z, 2.0, x)` for the addresses of z and x, on a stream.
+
+        Every call packs the arguments into one buffer.
         """
         call, function, into = (
             self.cu.cuLaunchKernel,

@@ -1,4 +1,4 @@
-"""Graphs as one writes them with `cuda.bindings` alone: captured, instantiated and launched."""
+"""Graphs by `cuda.bindings` alone: captured, instantiated and launched."""
 
 from __future__ import annotations
 
@@ -7,85 +7,85 @@ from typing import Any
 
 from numbasync.tools.bench.host_work import compute
 from numbasync.tools.bench.measure import Case, awaited, per_part, timed
-from numbasync.tools.bench.peers import driver
 from numbasync.tools.bench.replayed import DEPTH, NODES
 from numbasync.tools.bench.work import CHAIN, check
+from numbasync_peers import driver
 
 
 def of_graph(ordinal: int) -> list[Case]:
-    """The launch alone, and with a wait behind it."""
+    """The launch of a graph alone, and with a wait behind it."""
     raw, cases = driver.of(ordinal), []
     for nodes in NODES:
-        one = _Graph(raw, nodes)
+        graph = _Graph(raw, nodes)
         cases += [
             Case(
                 f"cuda.bindings: graph of {nodes}, cuGraphLaunch",
-                timed(one.launch, one.wait, every=DEPTH), one.right,
+                timed(graph.launch, graph.wait, every=DEPTH), graph.check,
             ),
             Case(
                 f"cuda.bindings: graph of {nodes}, cuGraphLaunch + synchronize",
-                timed(one.launch_and_wait, one.wait), one.right,
+                timed(graph.launch_and_wait, graph.wait), graph.check,
             ),
         ]  # fmt: skip
     return cases
 
 
 def of_node(ordinal: int) -> list[Case]:
-    """The same, counted by nodes; and the launches one by one."""
-    one = _Graph(driver.of(ordinal), CHAIN)
+    """The launch of a graph, and launches one by one; times are per node."""
+    graph = _Graph(driver.of(ordinal), CHAIN)
     return [
         Case(
             "cuda.bindings: cuGraphLaunch + synchronize",
-            per_part(timed(one.launch_and_wait, one.wait), CHAIN), one.right,
+            per_part(timed(graph.launch_and_wait, graph.wait), CHAIN), graph.check,
         ),
         Case(
             "cuda.bindings: packed launches + one synchronize",
-            per_part(timed(one.launch_singly, one.wait), CHAIN), one.right_singly,
+            per_part(timed(graph.launch_singly, graph.wait), CHAIN), graph.check_singly,
         ),
     ]  # fmt: skip
 
 
 def of_chain(ordinal: int, length: int) -> list[Case]:
-    """So many launches, by themselves and as a graph."""
-    one = _Graph(driver.of(ordinal), length)
+    """`length` launches, one by one and as a graph."""
+    graph = _Graph(driver.of(ordinal), length)
     return [
         Case(
             "cuda.bindings: packed launches + one synchronize",
-            timed(one.launch_singly, one.wait), one.right_singly,
+            timed(graph.launch_singly, graph.wait), graph.check_singly,
         ),
         Case(
             "cuda.bindings: cuGraphLaunch + synchronize",
-            timed(one.launch_and_wait, one.wait), one.right,
+            timed(graph.launch_and_wait, graph.wait), graph.check,
         ),
     ]  # fmt: skip
 
 
 def of_step(ordinal: int, nodes: int, work: int) -> list[Case]:
-    """Work of the host behind a launch, and beside it."""
-    one = _Graph(driver.of(ordinal), nodes)
+    """Work of the host after the wait for a launch, and before it."""
+    graph = _Graph(driver.of(ordinal), nodes)
 
     async def behind() -> None:
-        one.launch_and_wait()
+        graph.launch_and_wait()
         compute(work)
 
     async def beside() -> None:
-        one.launch()
+        graph.launch()
         compute(work)
-        one.wait()
+        graph.wait()
 
     return [
-        Case("cuda.bindings: cuGraphLaunch + synchronize, work", awaited(behind), one.right),
-        Case("cuda.bindings: cuGraphLaunch, work, synchronize", awaited(beside), one.right),
+        Case("cuda.bindings: cuGraphLaunch + synchronize, work", awaited(behind), graph.check),
+        Case("cuda.bindings: cuGraphLaunch, work, synchronize", awaited(beside), graph.check),
     ]
 
 
 class _Graph:
-    """So many packed launches on one row, captured on a stream.
+    """`nodes` packed launches on one row, captured on a stream.
 
     Attributes:
-        launch: replay them.
-        launch_and_wait: replay them, and wait.
-        launch_singly: launch them one by one, and wait.
+        launch: replays them.
+        launch_and_wait: replays them, and waits.
+        launch_singly: launches them one by one, and waits.
     """
 
     def __init__(self, raw: driver.Driver, nodes: int) -> None:
@@ -104,22 +104,22 @@ class _Graph:
             if result:
                 raise RuntimeError(f"cuStreamSynchronize says {result!r}")
 
-        launch_singly()  # what a first launch loads is there before the capture
+        launch_singly()  # the first launch loads the kernel, which must not happen in the capture
         mode = cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
         raw.ok(cu.cuStreamBeginCapture(stream, mode))
         enqueue()
-        graph = raw.ok(cu.cuStreamEndCapture(stream))
-        found: Any = raw.ok(cu.cuGraphInstantiate(graph, 0))
-        raw.ok(cu.cuGraphUpload(found, stream))
+        captured = raw.ok(cu.cuStreamEndCapture(stream))
+        executable: Any = raw.ok(cu.cuGraphInstantiate(captured, 0))
+        raw.ok(cu.cuGraphUpload(executable, stream))
         self.wait()
 
         def launch() -> None:
-            (result,) = replay(found, stream)
+            (result,) = replay(executable, stream)
             if result:
                 raise RuntimeError(f"cuGraphLaunch says {result!r}")
 
         def launch_and_wait() -> None:
-            (result,) = replay(found, stream)
+            (result,) = replay(executable, stream)
             (waited,) = synchronize(stream)
             if result or waited:
                 raise RuntimeError(f"the driver says {result!r}, {waited!r}")
@@ -130,10 +130,10 @@ class _Graph:
     def wait(self) -> None:
         self._raw.synchronize(self._stream)
 
-    async def right(self) -> None:
+    async def check(self) -> None:
         self._check(self.launch_and_wait)
 
-    async def right_singly(self) -> None:
+    async def check_singly(self) -> None:
         self._check(self.launch_singly)
 
     def _check(self, run: Callable[[], None]) -> None:

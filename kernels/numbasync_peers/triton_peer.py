@@ -1,14 +1,14 @@
-"""The same by Triton, on PyTorch's current stream.
+"""The launch by Triton, on PyTorch's current stream.
 
-Its compiler reads the kernel's source and its global names, so Triton is imported with this
-module, which is imported when it is asked for.
+Triton's compiler reads the kernel's source and its global names, so Triton is imported with this
+module.
 """
 
 import importlib
 
 from numbasync.tools.bench.measure import Case, timed
-from numbasync.tools.bench.peers import torch_peer
 from numbasync.tools.bench.work import BLOCKS, N, check
+from numbasync_peers import torch_peer
 
 triton = importlib.import_module("triton")
 tl = importlib.import_module("triton.language")
@@ -22,7 +22,7 @@ def saxpy(z, a, x, n):  # type: ignore[no-untyped-def]
 
 
 def of_launch(ordinal: int) -> list[Case]:
-    """Four warps of 32 threads are the 128 of the others."""
+    """The launch, with four warps: the 128 threads of the other libraries."""
     torch, stream, current = torch_peer.on(ordinal)
     with current:
         z, x = torch.zeros(N, device="cuda"), torch.ones(N, device="cuda")
@@ -31,11 +31,11 @@ def of_launch(ordinal: int) -> list[Case]:
     def launch() -> None:
         saxpy[(BLOCKS,)](z, 2.0, x, N, num_warps=4)
 
-    async def right() -> None:
+    async def check_row() -> None:
         with current:
             z.zero_()
             launch()
             stream.synchronize()
         check(z.cpu().numpy())
 
-    return [Case("Triton: launch", timed(launch, stream.synchronize, current), right)]
+    return [Case("Triton: launch", timed(launch, stream.synchronize, current), check_row)]

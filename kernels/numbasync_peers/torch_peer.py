@@ -1,4 +1,4 @@
-"""The same by PyTorch: its own kernel for z += 2 x, its pool, its copies."""
+"""PyTorch: its own kernel for z += 2 x, its pool, its copies."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ def of_launch(ordinal: int) -> list[Case]:
     def launch() -> None:
         z.add_(x, alpha=2.0)
 
-    async def right() -> None:
+    async def check_row() -> None:
         with inside:
             z.zero_()
             launch()
             stream.synchronize()
         check(z.cpu().numpy())
 
-    return [Case("PyTorch: add_(alpha=)", timed(launch, stream.synchronize, inside), right)]
+    return [Case("PyTorch: add_(alpha=)", timed(launch, stream.synchronize, inside), check_row)]
 
 
 def of_alloc(ordinal: int) -> list[Case]:
-    """From PyTorch's pool of the current stream."""
+    """New arrays, from PyTorch's pool of the current stream."""
     torch, stream, inside = on(ordinal)
 
     def empty() -> None:
         torch.empty(N, device="cuda")
 
-    async def right() -> None:
+    async def check_shape() -> None:
         with inside:
-            assert tuple(torch.empty(N, device="cuda").shape) == (N,)  # a right answer
+            assert tuple(torch.empty(N, device="cuda").shape) == (N,)
 
-    return [Case("PyTorch: empty", timed(empty, stream.synchronize, inside), right)]
+    return [Case("PyTorch: empty", timed(empty, stream.synchronize, inside), check_shape)]
 
 
 def of_copy(ordinal: int) -> list[Case]:
@@ -59,13 +59,13 @@ def of_copy(ordinal: int) -> list[Case]:
     stream.synchronize()
 
     def new() -> Any:
-        found = host.to("cuda")
+        tensor = host.to("cuda")
         stream.synchronize()
-        return found
+        return tensor
 
-    def into(target: Any, array: Any, **how: bool) -> Callable[[], Any]:
+    def into(target: Any, array: Any, **options: bool) -> Callable[[], Any]:
         def call() -> Any:
-            target.copy_(array, **how)
+            target.copy_(array, **options)
             stream.synchronize()
             return target
 
@@ -86,7 +86,7 @@ def of_copy(ordinal: int) -> list[Case]:
 
 
 def of_trip(ordinal: int) -> list[Case]:
-    """There and back."""
+    """An upload and the download of the result."""
     torch, stream, inside = on(ordinal)
     a = numbers(SMALL)
     host = torch.from_numpy(a)
@@ -98,7 +98,7 @@ def of_trip(ordinal: int) -> list[Case]:
 
 
 def on(ordinal: int) -> tuple[Any, Any, Any]:
-    """PyTorch, a stream (its own are non-blocking), and what makes that the current one."""
+    """PyTorch, a new stream (which is non-blocking), and a context in which it is current."""
     torch: Any = importlib.import_module("torch")
     if not torch.cuda.is_available():
         raise RuntimeError("this PyTorch finds no CUDA device")
@@ -107,10 +107,10 @@ def on(ordinal: int) -> tuple[Any, Any, Any]:
     return torch, stream, torch.cuda.stream(stream)
 
 
-def _copy(stream: Any, inside: Any, name: str, call: Callable[[], Any], wanted: Any) -> Case:
-    async def right() -> None:
+def _copy(stream: Any, inside: Any, name: str, call: Callable[[], Any], expected: Any) -> Case:
+    async def check_copy() -> None:
         with inside:
-            found = call().cpu().numpy()
-        np.testing.assert_array_equal(found, wanted)
+            copy = call().cpu().numpy()
+        np.testing.assert_array_equal(copy, expected)
 
-    return Case(name, timed(call, stream.synchronize, inside), right)
+    return Case(name, timed(call, stream.synchronize, inside), check_copy)

@@ -1,33 +1,33 @@
-"""The way of Numba's `Stream.async_done`: a Python function that the driver calls, which hands
-the future over to the loop. Written on `cuda.bindings`, since Numba's own fails with it.
+"""Futures settled by a Python function that the driver calls, as by Numba's `Stream.async_done`.
+
+Written on `cuda.bindings`, with whose present versions Numba's own function fails.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ctypes
-import time
 from typing import Any
 
-from numbasync.tools.bench.measure import Case
-from numbasync.tools.bench.peers import driver, raw
+from numbasync.tools.bench.measure import Case, awaited, per_part
 from numbasync.tools.bench.work import STREAMS, WIDTH, check
+from numbasync_peers import driver, raw
 
 
 class Callbacks:
-    """Futures of one loop that the driver settles."""
+    """Futures of the running event loop that the driver settles."""
 
     def __init__(self, cu: Any) -> None:
         self._loop = asyncio.get_running_loop()
         self._launch = cu.cuLaunchHostFunc
         self._waiting: dict[int, asyncio.Future[None]] = {}
         self._last = 0
-        # Kept: the driver has only its address.
+        # Kept alive here: the driver has only the address.
         self._native = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self._called)
         self._function = cu.CUhostFn(init_value=ctypes.cast(self._native, ctypes.c_void_p).value)
 
     def done(self, stream: Any) -> asyncio.Future[None]:
-        """A future of all that `stream` holds now."""
+        """A future that is done when `stream` has passed all that it holds now."""
         self._last += 1
         future = self._waiting[self._last] = self._loop.create_future()
         (result,) = self._launch(stream, self._function, self._last)
@@ -46,44 +46,41 @@ class Callbacks:
 
 def of_await(ordinal: int) -> list[Case]:
     """A packed launch, and its future."""
-    found = driver.of(ordinal)
-    launch, stream, z, x = found.packed(), found.stream(), found.row(0), found.row(1)
-    callbacks = Callbacks(found.cu)
+    native = driver.of(ordinal)
+    launch, stream, z, x = native.packed(), native.stream(), native.row(0), native.row(1)
+    callbacks = Callbacks(native.cu)
 
-    async def run(calls: int) -> float:
-        began = time.perf_counter()
-        for _ in range(calls):
-            launch(z, x, stream)
-            await callbacks.done(stream)
-        return time.perf_counter() - began
+    async def launch_and_wait() -> None:
+        launch(z, x, stream)
+        await callbacks.done(stream)
 
-    async def right() -> None:
-        found.fill(z, 0)
-        await run(1)
-        check(found.read(z))
+    async def check_row() -> None:
+        native.fill(z, 0)
+        await launch_and_wait()
+        check(native.read(z))
 
-    return [Case("Python host callback: packed launch + await", run, right)]
+    name = "Python host callback: packed launch + await"
+    return [Case(name, awaited(launch_and_wait), check_row)]
 
 
 def of_flight(ordinal: int) -> list[Case]:
     """A packed launch and a future for each."""
-    found = driver.of(ordinal)
-    rows = raw.Rows(found)
-    callbacks = Callbacks(found.cu)
+    native = driver.of(ordinal)
+    rows = raw.Rows(native)
+    callbacks = Callbacks(native.cu)
 
-    async def run(calls: int) -> float:
-        began = time.perf_counter()
+    async def launch_and_wait() -> None:
         futures = []
         for i, z in enumerate(rows.zs):
             stream = rows.streams[i % STREAMS]
             rows.launch(z, rows.x, stream)
             futures.append(callbacks.done(stream))
         await asyncio.gather(*futures)
-        return time.perf_counter() - began
 
-    async def right() -> None:
+    async def check_rows() -> None:
         rows.clear()
-        await run(WIDTH)
+        await launch_and_wait()
         rows.check()
 
-    return [Case("Python host callback: launches + asyncio.gather", run, right, WIDTH)]
+    name = "Python host callback: launches + asyncio.gather"
+    return [Case(name, per_part(awaited(launch_and_wait), WIDTH), check_rows, WIDTH)]

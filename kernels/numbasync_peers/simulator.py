@@ -1,6 +1,6 @@
-"""Numba's CUDA simulator, which is chosen when Numba is imported: so in a process of its own.
+"""Numba's CUDA simulator, in a process of its own, since it is chosen when Numba is imported.
 
-Run as a program, it measures the named cases and writes a line of JSON for each.
+Run as a program, this module measures the named cases and writes a line of JSON for each.
 """
 
 from __future__ import annotations
@@ -13,30 +13,30 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
 from numbasync.tools.bench.cpu_cases import CASES, Array, Case
-from numbasync.tools.bench.repeats import Prepare, Result, measure_case
+from numbasync.tools.bench.cpu_limits import Prepare, Result, measure_case
 
 NAME = "Numba's simulator"
 REPEATS = 3
-GRACE = 30.0  # to start, and for the first blocks, which nothing can be estimated from
+GRACE = 30.0  # seconds for the start and the first blocks, before there is an estimate
 
 
 def measured(cases: Sequence[Case], limit: float) -> list[Result]:
-    """Every case by the simulator, within about `limit` seconds each."""
+    """The results of all cases by the simulator, within about `limit` seconds each."""
     names = [case.name for case in cases]
     env = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1"}
-    command = [sys.executable, "-m", "numbasync.tools.bench.peers.simulator", str(limit), *names]
+    command = [sys.executable, "-m", "numbasync_peers.simulator", str(limit), *names]
     process = subprocess.Popen(
         command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     try:
-        said, complaint = process.communicate(timeout=GRACE + 3 * limit * len(cases))
-        why = complaint.strip().splitlines()[-1:] or ["no answer"]
+        output, errors = process.communicate(timeout=GRACE + 3 * limit * len(cases))
+        why = errors.strip().splitlines()[-1:] or ["no answer"]
     except subprocess.TimeoutExpired:
         process.kill()
-        said, _ = process.communicate()
+        output, _ = process.communicate()
         why = ["it took too long"]
-    found = {r.case: r for r in (Result(**json.loads(line)) for line in said.splitlines())}
-    return [found.get(name, Result(name, NAME, note=f"not measured: {why[0]}")) for name in names]
+    results = {r.case: r for r in (Result(**json.loads(line)) for line in output.splitlines())}
+    return [results.get(name, Result(name, NAME, note=f"not measured: {why[0]}")) for name in names]
 
 
 def _prepare(case: Case) -> Prepare:
@@ -56,8 +56,8 @@ def _prepare(case: Case) -> Prepare:
 def _main(limit: float, names: Sequence[str]) -> None:
     for case in CASES:
         if case.name in names:
-            found = measure_case(case, NAME, _prepare(case), REPEATS, limit, scales=True)
-            print(json.dumps(asdict(found)), flush=True)
+            result = measure_case(case, NAME, _prepare(case), REPEATS, limit, scales=True)
+            print(json.dumps(asdict(result)), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
-"""The same by Numba, as its manual writes it."""
+"""Numba, as its manual uses it."""
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -11,60 +10,61 @@ import numpy as np
 from numba import cuda
 
 from numbasync.tools.bench.copying import SMALL, numbers
-from numbasync.tools.bench.measure import Case, timed
-from numbasync.tools.bench.peers import driver
+from numbasync.tools.bench.measure import Case, per_part, timed
 from numbasync.tools.bench.work import BLOCKS, STREAMS, THREADS, WIDTH, N, body, check
+from numbasync_peers import driver
 
 
 def of_launch(ordinal: int) -> list[Case]:
-    """The launch, and with a wait behind it."""
-    launch, stream, right = _one(ordinal)
+    """The launch alone, and with a wait behind it."""
+    launch, stream, check_row = _one(ordinal)
 
     def launch_and_wait() -> None:
         launch()
         stream.synchronize()
 
     return [
-        Case("Numba: launch", timed(launch, stream.synchronize), right),
-        Case("Numba: launch + synchronize", timed(launch_and_wait, stream.synchronize), right),
+        Case("Numba: launch", timed(launch, stream.synchronize), check_row),
+        Case("Numba: launch + synchronize", timed(launch_and_wait, stream.synchronize), check_row),
     ]
 
 
 def of_await(ordinal: int) -> list[Case]:
-    """The blocking form."""
+    """The launch with a wait behind it."""
     return of_launch(ordinal)[1:]
 
 
 def of_flight(ordinal: int) -> list[Case]:
-    """Launching only."""
+    """Launches only."""
     streams = [_stream(ordinal) for _ in range(STREAMS)]
     kernels = [_configured(stream) for stream in streams]
     zs = [cuda.to_device(np.zeros(N, np.float32)) for _ in range(WIDTH)]
     x = cuda.to_device(np.ones(N, np.float32))
     cuda.synchronize()
 
-    async def run(calls: int) -> float:
-        began = time.perf_counter()
+    def launch() -> None:
         for i, z in enumerate(zs):
             kernels[i % STREAMS](z, 2.0, x)
-        seconds = time.perf_counter() - began
+
+    def drain() -> None:
         for stream in streams:
             stream.synchronize()
-        return seconds
 
-    async def right() -> None:
+    async def check_rows() -> None:
         for z in zs:
             z.copy_to_device(np.zeros(N, np.float32))
         cuda.synchronize()  # the streams do not wait for the copies
-        await run(WIDTH)
+        launch()
+        drain()
         for z in zs:
             check(z.copy_to_host())
 
-    return [Case("Numba: launches, drained outside", run, right, WIDTH)]
+    run = per_part(timed(launch, drain), WIDTH)
+    return [Case("Numba: launches, drained outside", run, check_rows, WIDTH)]
 
 
 def of_chain(ordinal: int, length: int) -> list[Case]:
-    """So many launches, and one wait."""
+    """`length` launches, and one wait."""
     stream = _stream(ordinal)
     kernel = _configured(stream)
     z, x = cuda.to_device(np.zeros(N, np.float32)), cuda.to_device(np.ones(N, np.float32))
@@ -75,47 +75,48 @@ def of_chain(ordinal: int, length: int) -> list[Case]:
             kernel(z, 2.0, x)
         stream.synchronize()
 
-    async def right() -> None:
+    async def check_chain() -> None:
         z.copy_to_device(np.zeros(N, np.float32))
         cuda.synchronize()  # the stream does not wait for the copy
         chain()
         check(z.copy_to_host(), length)
 
-    return [Case("Numba: launches + one synchronize", timed(chain, stream.synchronize), right)]
+    return [
+        Case("Numba: launches + one synchronize", timed(chain, stream.synchronize), check_chain)
+    ]
 
 
 def of_alloc(ordinal: int) -> list[Case]:
-    """Numba has no pool; memory is given back now and then."""
+    """New arrays. Numba has no pool; it frees memory from time to time."""
     stream = _stream(ordinal)
 
     def allocate() -> None:
         cuda.device_array(N, np.float32, stream=stream)
 
-    async def right() -> None:
-        assert cuda.device_array(N, np.float32, stream=stream).shape == (N,)  # a right answer
+    async def check_shape() -> None:
+        assert cuda.device_array(N, np.float32, stream=stream).shape == (N,)
 
-    return [Case("Numba: device_array", timed(allocate, stream.synchronize), right)]
+    return [Case("Numba: device_array", timed(allocate, stream.synchronize), check_shape)]
 
 
 def of_trip(ordinal: int) -> list[Case]:
-    """There and back, on one stream."""
+    """An upload and the download of the result, on one stream."""
     stream, a = _stream(ordinal), numbers(SMALL)
 
     def trip() -> Any:
-        found = cuda.to_device(a, stream=stream).copy_to_host(stream=stream)
+        copy = cuda.to_device(a, stream=stream).copy_to_host(stream=stream)
         stream.synchronize()
-        return found
+        return copy
 
-    async def right() -> None:
+    async def check_copy() -> None:
         np.testing.assert_array_equal(trip(), a)
 
-    return [
-        Case("Numba: to_device, copy_to_host, synchronize", timed(trip, stream.synchronize), right)
-    ]
+    name = "Numba: to_device, copy_to_host, synchronize"
+    return [Case(name, timed(trip, stream.synchronize), check_copy)]
 
 
 def of_batch_host(ordinal: int) -> list[Case]:
-    """Three kernels, each called with arrays of the host, which Numba copies there and back."""
+    """Three kernels, each called with arrays of the host, which Numba uploads and downloads."""
     from numbasync.tools.bench import batches
 
     cuda.select_device(ordinal)
@@ -131,21 +132,21 @@ def of_batch_host(ordinal: int) -> list[Case]:
         add[grid, 256](three, two, a)
         return three
 
-    async def right() -> None:
-        np.testing.assert_array_equal(eager(), batches.wanted(a))
+    async def check_array() -> None:
+        np.testing.assert_array_equal(eager(), batches.expected(a))
 
-    return [Case(batches.NUMBA_HOST, timed(eager, cuda.synchronize), right)]
+    return [Case(batches.NUMBA_HOST, timed(eager, cuda.synchronize), check_array)]
 
 
 def _stream(ordinal: int) -> Any:
-    """Numba's own streams wait for the legacy default stream; this one does not."""
+    """A stream that, unlike Numba's own, does not wait for the legacy default stream."""
     cuda.select_device(ordinal)
     return cuda.external_stream(int(driver.of(ordinal).stream()))
 
 
 def _configured(stream: Any) -> Callable[..., None]:
     with warnings.catch_warnings():
-        # Said once, when the configuration is made: a small grid is what is measured.
+        # Numba warns of a small grid when the configuration is made.
         warnings.simplefilter("ignore")
         kernel: Callable[..., None] = _kernel[BLOCKS, THREADS, stream]
     return kernel
@@ -162,11 +163,11 @@ def _one(ordinal: int) -> tuple[Callable[[], None], Any, Any]:
     def launch() -> None:
         _kernel[BLOCKS, THREADS, stream](z, 2.0, x)
 
-    async def right() -> None:
+    async def check_row() -> None:
         z.copy_to_device(np.zeros(N, np.float32))
         cuda.synchronize()  # the stream does not wait for the copy
         launch()
         stream.synchronize()
         check(z.copy_to_host())
 
-    return launch, stream, right
+    return launch, stream, check_row

@@ -1,1 +1,0 @@
-"""What the benchmarks compare with: other libraries, and the driver by hand."""

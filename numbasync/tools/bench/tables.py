@@ -1,0 +1,45 @@
+"""One table of a suite: numbasync's cases and the peers', measured together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from numbasync.device.device import Device
+from numbasync.tools.bench import peer_registry, report
+from numbasync.tools.bench.measure import Case, measure
+from numbasync.tools.bench.targets import Target
+
+ROUNDS = (
+    "The cases take turns; medians and quartiles of {rounds} rounds after one that does not count; "
+    "garbage collection off."
+)
+
+
+async def table(
+    device: Device, rounds: int, suite: str, what: str, own: Sequence[Case], *, calls: int,
+    method: str, base: str, targets: Sequence[Target] = (),
+    unit: str = "host microseconds a call", sizes: Sequence[int] = (), **words: object,
+) -> report.Record:  # fmt: skip
+    """Measure the cases of `suite`.
+
+    Args:
+        what: the table's title.
+        own: numbasync's cases.
+        calls: of a repetition.
+        method: sentences with places for `what`, `calls`, `loop` and `words`; `ROUNDS` follows.
+        base: the name of the case that ratios refer to.
+        sizes: of the work, for the peers.
+    """
+    peers = peer_registry.of(suite, device, *sizes)
+    measured = await measure([*own, *peers.cases], calls=calls, rounds=rounds)
+    measured.missing += peers.missing
+    text = f"{method} {ROUNDS}".format(
+        **{"what": what.capitalize(), "calls": calls, "rounds": rounds, "loop": loop_name()} | words
+    )
+    return report.table(what, text, measured, base, targets, unit)
+
+
+def loop_name() -> str:
+    """The package of the event loop that runs."""
+    return type(asyncio.get_running_loop()).__module__.split(".")[0]
