@@ -167,6 +167,7 @@ _C = ctypes.CDLL("ucrtbase" if os.name == "nt" else None)
 
 _C_TYPES: dict[Any, Any] = {
     types.float32: ctypes.c_float, types.float64: ctypes.c_double, types.int32: ctypes.c_int,
+    types.int64: ctypes.c_longlong,
 }  # fmt: skip
 
 
