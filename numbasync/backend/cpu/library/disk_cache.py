@@ -51,10 +51,11 @@ class Store:
             target: Any = cpu_target.target_context
             target.refresh()
             try:
-                found = self._file.load(key)
-                if found is None:
+                data = self._file.load(key)
+                # Two processes that save at once may both take the same file for their data.
+                if data is None or data[0] != key:
                     return None
-                reduced, source, fixed_bytes = found
+                _, reduced, source, fixed_bytes = data
                 return Entry(self._numbas.rebuild(target, reduced), source, fixed_bytes)
             except Exception:  # half a file, or another version's: as many errors as formats
                 return None
@@ -64,7 +65,7 @@ class Store:
         with global_compiler_lock, contextlib.suppress(OSError):
             if self._numbas.check_cachable(entry.result):
                 reduced = self._numbas.reduce(entry.result)
-                self._file.save(key, (reduced, entry.source, entry.fixed_bytes))
+                self._file.save(key, (key, reduced, entry.source, entry.fixed_bytes))
 
 
 def store_of(dispatcher: Any) -> Store | None:
