@@ -1,4 +1,7 @@
-"""`numba.cuda.libdevice` for the processor, by the C library where it has a function."""
+"""`numba.cuda.libdevice` for the processor: functions of this package and of the C library.
+
+Every function has the types of Numba's table of signatures, to which arguments are converted.
+"""
 
 from __future__ import annotations
 
@@ -19,31 +22,31 @@ from numbasync.backend.cpu.library.entry_points import types
 
 
 def _of_c(name: str, result: Any, arguments: list[Any]) -> Any:
-    """The C library's function of these types; None if it has none."""
+    """The C library's function of these types; None if the library has none."""
     if any(a.is_ptr for a in arguments):
         return None
-    kinds = tuple(a.ty for a in arguments)
-    if types.float32 not in kinds and types.float64 not in kinds:
-        return None  # a name such as `abs` means another width there
-    return arithmetic.of_c(name.removeprefix("fast_"), result, kinds)
+    argument_types = tuple(a.ty for a in arguments)
+    if types.float32 not in argument_types and types.float64 not in argument_types:
+        return None  # C's function of that name, such as `abs`, may take integers of another width
+    return arithmetic.of_c(name.removeprefix("fast_"), result, argument_types)
 
 
 def _typed(name: str, function: Any, result: Any, arguments: list[Any]) -> Any:
-    """`function` with the types that it has on a GPU; several results are left as they are."""
-    kinds = [a.ty for a in arguments if not a.is_ptr]
-    a, b, c = (*kinds, *[kinds[-1]] * (3 - len(kinds)))[:3]
-    give = result if len(kinds) == len(arguments) else _same
-    made: Any = {
-        1: lambda x: give(function(a(x))),
-        2: lambda x, y: give(function(a(x), b(y))),
-        3: lambda x, y, z: give(function(a(x), b(y), c(z))),
-    }[len(kinds)]
-    made.__name__ = name  # which is how compiled code on disk knows it
-    return njit(**entry_points.INLINED)(made)
+    """`function` with the types of the signature; a tuple of several results stays unchanged."""
+    inputs = [a.ty for a in arguments if not a.is_ptr]
+    a, b, c = (*inputs, *[inputs[-1]] * (3 - len(inputs)))[:3]
+    convert = result if len(inputs) == len(arguments) else _unchanged
+    converting: Any = {
+        1: lambda x: convert(function(a(x))),
+        2: lambda x, y: convert(function(a(x), b(y))),
+        3: lambda x, y, z: convert(function(a(x), b(y), c(z))),
+    }[len(inputs)]
+    converting.__name__ = name  # identifies the function in compiled code on disk
+    return njit(**entry_points.INLINED)(converting)
 
 
 @njit(**entry_points.INLINED)
-def _same(x):  # type: ignore[no-untyped-def]
+def _unchanged(x):  # type: ignore[no-untyped-def]
     return x
 
 
@@ -52,8 +55,8 @@ def _all() -> dict[Any, Any]:
     functions: dict[Any, Any] = {}
     for long_name, (result, arguments) in signatures.items():
         name = long_name.removeprefix("__nv_")
-        types_in = tuple(a.ty for a in arguments if not a.is_ptr)
-        function = own.get(name) or libdevice_rounding.function(name, result, types_in)
+        inputs = tuple(a.ty for a in arguments if not a.is_ptr)
+        function = own.get(name) or libdevice_rounding.function(name, result, inputs)
         if function is None:
             function = _of_c(name, result, arguments)
         else:

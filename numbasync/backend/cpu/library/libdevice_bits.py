@@ -1,7 +1,7 @@
 """Functions of `libdevice` about integers, and about the bits of floats.
 
-Numba's table of signatures has no unsigned integers: those that a function takes for unsigned are
-signed ones of the same width.
+Numba's table of signatures has no unsigned integers: functions of unsigned integers receive signed
+ones with the same bits.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _difference(widen: Any) -> Any:
 
 @_F
 def _byte_perm(x, y, z):  # type: ignore[no-untyped-def]
-    """The four bytes of `x` and `y`, of eight, that the nibbles of `z` number."""
+    """Four of the eight bytes of `x` and `y`, as numbered by the hexadecimal digits of `z`."""
     pair = types.uint64(_unsigned(x) | (_unsigned(y) << 32))
     result = types.uint64(0)
     for k in range(4):

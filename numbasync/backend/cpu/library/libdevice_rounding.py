@@ -1,9 +1,8 @@
-"""Functions of `libdevice` that round as their names say: `fadd_rd`, `double2int_rz` and so on.
+"""Functions of `libdevice` with a rounding mode in their names, as `fadd_rd`, `double2int_rz`.
 
-`_rn` rounds to the nearest number, `_rd` down, `_ru` up, `_rz` towards zero. What is not rounded to
-the nearest is computed in the processor's rounding mode, by a function of its own: LLVM moves
-operations that know of no mode past a change of it, and so the mode must not be changed where a
-kernel's own operations are.
+`_rn` rounds to the nearest number, `_rd` down, `_ru` up, `_rz` towards zero. Operations that do not
+round to the nearest change the processor's rounding mode for their duration. Each is a function
+that is not inlined: LLVM may move a kernel's other operations past a change of the mode.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _UNSIGNED = ("uint", "ull")
 
 
 def function(name: str, result: Any, arguments: tuple[Any, ...]) -> Any:
-    """The function of this name and these Numba types; None if its name tells of no rounding."""
+    """The function of this name and these Numba types; None if the name has no rounding mode."""
     match = _NAME.fullmatch(name)
     if match is None:
         return None
@@ -31,21 +30,21 @@ def function(name: str, result: Any, arguments: tuple[Any, ...]) -> Any:
     if source is None:
         emit = _operation(name, operation or fma, mode)
     elif result in (types.float32, types.float64):
-        of_integer = "uitofp" if source in _UNSIGNED else "sitofp"
-        emit = _operation(name, "fptrunc" if source == "double" else of_integer, mode, result)
+        from_integer = "uitofp" if source in _UNSIGNED else "sitofp"
+        emit = _operation(name, "fptrunc" if source == "double" else from_integer, mode, result)
     else:
         emit = _to_integer("fptoui" if target in _UNSIGNED else "fptosi", mode, result)
     return emitted(result, arguments, emit)
 
 
-def _llvm(kind: Any) -> Any:
+def _llvm(number: Any) -> Any:
     """The LLVM type of a Numba number."""
     floats = {types.float32: ir.FloatType(), types.float64: ir.DoubleType()}
-    return floats.get(kind) or ir.IntType(kind.bitwidth)
+    return floats.get(number) or ir.IntType(number.bitwidth)
 
 
 def _operation(name: str, operation: str, mode: str, result: Any = None) -> Any:
-    """What emits an operation of floats, or a conversion to the float type `result`."""
+    """A code generator for an operation on floats, or for a conversion to the type `result`."""
 
     def emit(builder: Any, *args: Any) -> Any:
         if operation == "rcp":
@@ -53,12 +52,14 @@ def _operation(name: str, operation: str, mode: str, result: Any = None) -> Any:
         instruction = {"sqrt": "sqrt", "fma": "fma", "rcp": "fdiv"}.get(
             operation, operation if result else f"f{operation}"
         )
-        kind = _llvm(result) if result else args[0].type
+        target = _llvm(result) if result else args[0].type
         if mode != "rn":
-            return builder.call(_in_mode(builder.module, name, instruction, mode, kind, args), args)
+            return builder.call(
+                _in_mode(builder.module, name, instruction, mode, target, args), args
+            )
         if instruction == "sqrt":
-            return builder.call(builder.module.declare_intrinsic("llvm.sqrt", [kind]), args)
-        return getattr(builder, instruction)(*args, *([kind] if result else []))
+            return builder.call(builder.module.declare_intrinsic("llvm.sqrt", [target]), args)
+        return getattr(builder, instruction)(*args, *([target] if result else []))
 
     return emit
 
@@ -66,34 +67,34 @@ def _operation(name: str, operation: str, mode: str, result: Any = None) -> Any:
 def _in_mode(
     module: Any, name: str, instruction: str, mode: str, result: Any, args: tuple[Any, ...]
 ) -> Any:
-    """The function of a module that changes the mode, computes, and changes it back."""
-    kinds = [a.type for a in args]
-    text, word = ir.MetaDataType(), ir.IntType(32)
-    suffix = [result, *kinds] if instruction.endswith(("fp", "trunc")) else [result]
+    """Define the function in `module` that sets the mode, computes, and resets the mode."""
+    inputs = [a.type for a in args]
+    metadata, word = ir.MetaDataType(), ir.IntType(32)
+    overloads = [result, *inputs] if instruction.endswith(("fp", "trunc")) else [result]
     operation = module.declare_intrinsic(
         f"llvm.experimental.constrained.{instruction}",
-        suffix,
-        ir.FunctionType(result, [*kinds, text, text]),
+        overloads,
+        ir.FunctionType(result, [*inputs, metadata, metadata]),
     )
-    change = module.declare_intrinsic(
+    set_rounding = module.declare_intrinsic(
         "llvm.set.rounding", (), ir.FunctionType(ir.VoidType(), [word])
     )
-    made = ir.Function(module, ir.FunctionType(result, kinds), f"numbasync_{name}")
-    made.linkage = "linkonce_odr"
-    made.attributes.add("noinline")
-    builder = ir.IRBuilder(made.append_basic_block())
-    # Strict: with fewer rules LLVM 15 moves the operation before the change on ARM.
-    how = [ir.MetaDataString(module, w) for w in ("round.dynamic", "fpexcept.strict")]
-    builder.call(change, [word(_MODES[mode])])
-    value = builder.call(operation, [*made.args, *how])
-    builder.call(change, [word(_MODES["rn"])])
+    function = ir.Function(module, ir.FunctionType(result, inputs), f"numbasync_{name}")
+    function.linkage = "linkonce_odr"
+    function.attributes.add("noinline")
+    builder = ir.IRBuilder(function.append_basic_block())
+    # Without fpexcept.strict, LLVM 15 moves the operation before the change of the mode on ARM.
+    options = [ir.MetaDataString(module, w) for w in ("round.dynamic", "fpexcept.strict")]
+    builder.call(set_rounding, [word(_MODES[mode])])
+    value = builder.call(operation, [*function.args, *options])
+    builder.call(set_rounding, [word(_MODES["rn"])])
     builder.ret(value)
-    return made
+    return function
 
 
 def _to_integer(convert: str, mode: str, result: Any) -> Any:
-    """What emits a conversion to a whole number, or to the end of the type that is nearest. NaN
-    gives 0, and in 64 bits the number whose first bit alone is set.
+    """A code generator for a conversion to an integer. Numbers beyond an end of the type become
+    that end. NaN becomes 0; in 64 bits, the number whose first bit alone is set.
     """
     bits = result.bitwidth
     least, most = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
@@ -101,12 +102,12 @@ def _to_integer(convert: str, mode: str, result: Any) -> Any:
         least, most = 0, 2**bits - 1
 
     def emit(builder: Any, value: Any) -> Any:
-        kind, target = value.type, _llvm(result)
-        rounding = builder.module.declare_intrinsic(_WHOLE[mode], [kind])
+        source, target = value.type, _llvm(result)
+        rounding = builder.module.declare_intrinsic(_WHOLE[mode], [source])
         whole = builder.call(rounding, [value])
         number = getattr(builder, convert)(whole, target)  # undefined outside of the type
         for sign, end in ((">", least), ("<", most)):
-            fits = builder.fcmp_ordered(sign, whole, kind(float(end)))
+            fits = builder.fcmp_ordered(sign, whole, source(float(end)))
             number = builder.select(fits, number, target(end))
         of_nan = target(0 if target.width == 32 else -(2**63))
         return builder.select(builder.fcmp_unordered("uno", value, value), of_nan, number)

@@ -1,4 +1,4 @@
-"""Functions of floats in `libdevice` that the C library does not have."""
+"""Functions of floats in `libdevice` that the C library does not have, or not for these types."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numba import njit
 from numbasync.backend.cpu.library import arithmetic
 from numbasync.backend.cpu.library.entry_points import INLINED, OPTIONS, types
 
-# What they make has other parameters.
+# Of type Any: they are called without the first parameter.
 _fma: Any = arithmetic.fma
 _parts: Any = arithmetic.modf
 _remainder: Any = arithmetic.remainder
@@ -63,7 +63,7 @@ def _erfcx(x):  # type: ignore[no-untyped-def]
         # The square in two parts: its rounding would be multiplied.
         high = wide * wide
         return math.exp(high) * (1.0 + _fma(wide, wide, -high)) * math.erfc(wide)
-    # A continued fraction, from its end.
+    # A continued fraction, evaluated from its end.
     below = wide
     for k in range(20, 0, -1):
         below = wide + 0.5 * k / below
@@ -72,7 +72,7 @@ def _erfcx(x):  # type: ignore[no-untyped-def]
 
 @_L
 def _erfcinv(y):  # type: ignore[no-untyped-def]
-    """X with erfc(x) == y, by Newton's method on the logarithm."""
+    """The inverse of erfc, by Newton's method on the logarithm."""
     wide = types.float64(y)
     if not 0.0 <= wide <= 2.0:
         return math.nan
