@@ -3,8 +3,8 @@
 This module knows no CUDA and no device, only the `Watched` protocol, so that the protocol can
 be tested with a counter. While work is short, the reactor polls once a loop turn. When no stream
 has moved for the spin budget, the reactor stops turning the loop and asks the device to notify
-the loop's waker. Waits for a stream whose last waits were short are polled to their end. An idle
-reactor schedules nothing.
+the loop's waker. Where waits take equally long each time, the reactor polls again when the next
+completion is due. An idle reactor schedules nothing.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Reactor:
         self._asked: weakref.WeakKeyDictionary[Watched, tuple[int, bool]] = (
             weakref.WeakKeyDictionary()
         )
-        # How long the last waits took, for streams that are polled for a limited time.
+        # Estimates of the next completion, for streams where estimating pays.
         self._forecasts: weakref.WeakKeyDictionary[Watched, LatencyEstimate] = (
             weakref.WeakKeyDictionary()
         )
@@ -216,7 +216,8 @@ class Reactor:
         if moved:
             self._moved_at = now
         still = now - self._moved_at
-        looks_on = any(still < self._patience(stream) for stream in self._queues)
+        due, looks_on = self._due(now)
+        looks_on = looks_on or any(still < self._patience(stream) for stream in self._queues)
         if looks_on and still <= WATCHDOG_SECONDS:
             self._turn_soon(loop)
             return
@@ -228,13 +229,28 @@ class Reactor:
                 self._turn_soon(loop)
             return
         self._sleeps += 1
-        self._next = loop.call_later(WATCHDOG_SECONDS if rings else POLL_SECONDS, self._turn)
+        seconds = min(due - now, WATCHDOG_SECONDS) if rings else POLL_SECONDS
+        self._next = loop.call_later(seconds, self._turn)
 
     def _patience(self, stream: Watched) -> float:
         """How many seconds to poll `stream` before sleeping."""
         estimate = self._forecasts.get(stream)
         patience = stream.spin_seconds
         return patience if estimate is None else max(patience, estimate.patience())
+
+    def _due(self, now: float) -> tuple[float, bool]:
+        """The estimated time at which polling has to begin again; and whether a stream is to be
+        polled now. Polling pays, because waking a sleeping processor takes half a millisecond.
+        """
+        due, is_near = math.inf, False
+        for stream in self._queues:
+            estimate = self._forecasts.get(stream)
+            if estimate is not None:
+                start = estimate.begin_looking()
+                is_near |= start <= now < start + estimate.WINDOW_S
+                if start > now:
+                    due = min(due, start)
+        return due, is_near
 
     def _settle(self) -> bool:
         """Wake every waiter whose sequence number was passed; whether there was any."""

@@ -246,6 +246,49 @@ def test_what_was_short_twice_is_looked_through(
     run(loop_factory, main())
 
 
+def test_what_takes_as_long_every_time_is_looked_for_when_it_is_due(
+    loop_factory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(reactor, "time", clock)
+
+    async def looks_on(stream: FakeStream, at: float) -> bool:
+        clock.now = at
+        reactor.current().look()
+        await turns()
+        before = stream.looks
+        await turns(20)
+        return stream.looks >= before + 15
+
+    async def main() -> None:
+        stream, watcher = FakeStream(spin_seconds=1e-6), reactor.current()
+        found = []
+        for number in range(1, 5):
+            begin = clock.now = 10.0 * number
+            future = watcher.wait(stream, number)
+            await turns()
+            due = [begin + s for s in (0.4900, 0.4990, 0.5010, 0.5020)]
+            found.append([await looks_on(stream, at) for at in due])
+            clock.now = begin + 0.5
+            stream.reach(number)
+            await future
+        assert found[0] == found[1] == [False] * 4, "one is no rule"
+        assert found[2] == found[3] == [False, True, True, False]
+        clock.now = 100.0
+        watcher.wait(stream, 5)
+        clock.now = 100.7
+        stream.reach(5)
+        await turns(20)
+        watcher.wait(stream, 6)
+        clock.now = 101.4
+        await turns(20)
+        assert not await looks_on(stream, 101.2), "the last two were not alike"
+        stream.reach(6)
+        await turns(20)
+
+    run(loop_factory, main())
+
+
 def test_two_streams_do_not_wait_for_each_other(loop_factory: Any) -> None:
     async def main() -> None:
         slow, quick, watcher = FakeStream(), FakeStream(), reactor.current()
