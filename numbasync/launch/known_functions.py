@@ -45,26 +45,6 @@ _OPERATORS = frozenset(
      "index", "indexOf", "inv", "invert", "is_", "is_not", "le", "lshift", "lt", "matmul", "mod",
      "mul", "ne", "neg", "not_", "or_", "pos", "pow", "rshift", "sub", "truediv", "truth", "xor"}
 )  # fmt: skip
-# The position of an `out` among the positional arguments of functions that return a new array or
-# number.
-_NO_OUT = 99
-_NUMPY_NEW = {
-    **dict.fromkeys(
-        ("allclose", "arange", "argsort", "array", "array_equal", "copy", "dtype", "empty",
-         "empty_like", "eye", "finfo", "full", "full_like", "identity", "iinfo", "interp",
-         "isscalar", "linspace", "ndim", "nonzero", "ones", "ones_like", "searchsorted", "shape",
-         "size", "sort", "unique", "where", "zeros", "zeros_like"),
-        _NO_OUT,
-    ),
-    **dict.fromkeys(("all", "amax", "amin", "any", "argmax", "argmin", "dot", "max", "min"), 2),
-    **dict.fromkeys(("around", "concatenate", "median", "round"), 2),
-    **dict.fromkeys(("clip", "cumprod", "cumsum", "mean", "prod", "std", "sum", "take", "var"), 3),
-}  # fmt: skip
-_NUMPY_VIEWS = frozenset(
-    {"asarray", "ascontiguousarray", "atleast_1d", "atleast_2d", "atleast_3d", "broadcast_to",
-     "diag", "diagonal", "expand_dims", "flip", "fliplr", "flipud", "imag", "ravel", "real",
-     "reshape", "rot90", "split", "squeeze", "swapaxes", "transpose"}
-)  # fmt: skip
 # Functions of `numba.cuda` that store with a cache hint, to their first argument.
 _HINTED_STORES = frozenset({"stcg", "stcs", "stwb", "stwt"})
 
@@ -82,9 +62,9 @@ def known(callee: Any, count: int) -> tuple[Collection[int], bool] | None:
     if isinstance(callee, type) and issubclass(callee, np.generic):
         return (), True
     if package == "numpy" and getattr(np, name, None) is callee:
-        if name in _NUMPY_VIEWS:
-            return (), False
-        return (range(_NUMPY_NEW[name], count), True) if name in _NUMPY_NEW else None
+        # NumPy stores to no lone argument; behind others may be an `out`.
+        is_new = name in METHODS_THAT_REDUCE or name.endswith("_like")
+        return ((), is_new) if count == 1 else None
     if package in ("math", "cmath"):
         return (), True
     if package == "builtins" and getattr(builtins, name, None) is callee:

@@ -140,6 +140,7 @@ def test_arithmetic_is_rounded_as_its_name_says(device: na.Device) -> None:
 
     a, b, c = np.random.default_rng(9).uniform(-8, 8, (3, 64)).astype(np.float32)
     a[:4], b[:4], c[:4] = (1, 2, 3, 0.5), (2, 2, -3, 4), (1, -4, 9, 0)  # exact ones
+    a[4:8], b[4:8], c[4:8] = (1e-30, -3e-39, 1e-45, 2e-38), (1e-12, 0.3, 7, -1.7), (1, -2, 3e-45, 4)
     z = all_modes[2, 32](na.zeros((5, 4, 64)), a, b, c).sync()[0]
     p, q, r = ([Fraction(float(v)) for v in values] for values in (a, b, c))
     for mode, got in zip(MODES, host(z).transpose(1, 0, 2), strict=True):
@@ -165,21 +166,28 @@ def test_conversions_are_rounded_as_their_names_say(device: na.Device) -> None:
         f[3, i] = libdevice.ll2double_rz(n[i])
         f[4, i] = libdevice.double2float_rd(x[i])
         f[5, i] = libdevice.double2float_ru(x[i])
+        f[6, i] = libdevice.ull2double_rz(n[i])
+        f[7, i] = libdevice.uint2float_ru(np.uint32(n[i]))
+        z[5, i] = libdevice.double2uint_rz(x[i]) & 0xFFFFFFFF
 
     x = np.array([0.5, 1.5, -0.5, -2.5, 2.4, -2.6, 1e12, -1e12, 3.0, 1 / 3, -1 / 3, 7.25])
     n = np.array([2**53 + 1, 2**60 + 3, -(2**53) - 1, 2**63 - 1, -(2**63), 5, 0, -7, 2**54 + 2,
                   2**62 + 1, -(2**61) - 5, 12])  # fmt: skip
-    z, f = na.zeros((5, 12), np.int64).sync(), na.zeros((6, 12), np.float64).sync()
+    z, f = na.zeros((6, 12), np.int64).sync(), na.zeros((8, 12), np.float64).sync()
     convert[1, 12](z, f, x, n).sync()
     low, high = -(2**31), 2**31 - 1
     want = [np.clip(way(x), low, high) for way in (np.rint, np.floor, np.ceil, np.trunc)]
     np.testing.assert_array_equal(host(z)[:4], want)
     np.testing.assert_array_equal(host(z)[4], np.rint(x))
+    np.testing.assert_array_equal(host(z)[5], np.clip(np.trunc(x), 0, 2**32 - 1))
     for k, mode in enumerate(MODES):
         assert host(f)[k].tolist() == [rounded(Fraction(int(v)), mode, np.float64) for v in n]
     for row, mode in ((4, "rd"), (5, "ru")):
         want32 = [rounded(Fraction(float(v)), mode, np.float32) for v in x]
         assert host(f)[row].tolist() == [float(v) for v in want32]
+    wide = [rounded(Fraction(int(v) % 2**64), "rz", np.float64) for v in n]
+    narrow = [float(rounded(Fraction(int(v) % 2**32), "ru", np.float32)) for v in n]
+    assert host(f)[6:].tolist() == [wide, narrow]
 
 
 # --- bits, parts and special functions ---

@@ -180,6 +180,21 @@ def test_a_broken_file_is_compiled_again_and_replaced(load: Load, tmp_path: Path
     assert compiled_by(load(), "meets")[0] == 0
 
 
+def test_data_that_another_process_has_replaced_is_not_loaded(load: Load) -> None:
+    """Numba numbers the data of an index: two processes may take the same number at once."""
+    module = load()
+    compiled_by(module, "meets")
+    store = disk_cache.Store(module.meets.kernel.py_func)
+    (key,) = store._file._load_index()
+    assert store.load(key) is not None
+    _, *data = store._file.load(key)
+    other = disk_cache.Store(module.meets.kernel.py_func)
+    other._file._load_index = dict  # read before the first was saved
+    other._file._save_index = lambda overloads: None  # and written before
+    other._file.save("another kernel", ("another kernel", *data))
+    assert store.load(key) is None
+
+
 def test_errors_of_what_was_loaded_say_where(load: Load) -> None:
     said = []
     for _ in range(2):

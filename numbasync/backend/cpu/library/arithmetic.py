@@ -1,4 +1,6 @@
-"""Functions of numbers that CUDA has, or computes in a way of its own, for compiled kernels."""
+"""CUDA's functions of numbers for compiled kernels: those that Numba's processor target lacks, and
+those whose results differ there.
+"""
 
 from __future__ import annotations
 
@@ -43,15 +45,15 @@ def _brev_type(x: Any) -> Any:
 def _first_set(builder: Any, x: Any) -> Any:
     zero = ir.Constant(x.type, 0)
     count = builder.add(builder.cttz(x, ir.Constant(ir.IntType(1), 0)), ir.Constant(x.type, 1))
-    found = builder.select(builder.icmp_unsigned("==", x, zero), zero, count)
+    position = builder.select(builder.icmp_unsigned("==", x, zero), zero, count)
     bits = x.type.width
     word = ir.IntType(32)
     return (
-        builder.trunc(found, word)
+        builder.trunc(position, word)
         if bits > 32
-        else builder.zext(found, word)
+        else builder.zext(position, word)
         if bits < 32
-        else found
+        else position
     )
 
 
@@ -65,27 +67,27 @@ def brev(tyctx: Any, x: Any):  # type: ignore[no-untyped-def]
     x = types.unliteral(x)
     if not isinstance(x, types.Integer):
         return None
-    kind = _brev_type(x)
+    result = _brev_type(x)
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.bitreverse(args[0])
 
-    return kind(kind), codegen
+    return result(result), codegen
 
 
 @intrinsic
 def fma(tyctx: Any, a: Any, b: Any, c: Any):  # type: ignore[no-untyped-def]
-    kind = types.float32 if {a, b, c} == {types.float32} else types.float64
+    result = types.float32 if {a, b, c} == {types.float32} else types.float64
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.fma(*args)
 
-    return kind(kind, kind, kind), codegen
+    return result(result, result, result), codegen
 
 
 @njit(**INLINED)
-def selp(test, a, b):  # type: ignore[no-untyped-def]
-    return a if test else b
+def selp(condition, a, b):  # type: ignore[no-untyped-def]
+    return a if condition else b
 
 
 @njit(**INLINED)
@@ -93,7 +95,7 @@ def cbrt(x):  # type: ignore[no-untyped-def]
     return np.cbrt(x)
 
 
-# --- the numbers that CUDA computes in another way ---
+# --- functions whose results differ on a GPU ---
 
 
 def _number(x: Any) -> bool:
@@ -101,7 +103,9 @@ def _number(x: Any) -> bool:
 
 
 def _are_floats(a: Any, b: Any) -> bool:
-    """Whether a GPU has an instruction for the larger of both; not if both are float16."""
+    """Whether a GPU computes `max(a, b)` by its instruction for floats, in which a NaN loses; two
+    float16 are compared instead.
+    """
     return isinstance(a, types.Float) and isinstance(b, types.Float) and not a == b == half
 
 
@@ -144,11 +148,11 @@ def _rounding(of: Any) -> Any:
 
 @njit(**INLINED)
 def _rounded_wide(x, digits):  # type: ignore[no-untyped-def]
-    size = 10.0 ** abs(digits)
-    wide = x * size if digits >= 0 else x / size
-    if math.isinf(wide) or math.isnan(wide):
+    scale = 10.0 ** abs(digits)
+    scaled = x * scale if digits >= 0 else x / scale
+    if math.isinf(scaled) or math.isnan(scaled):
         return x
-    return np.rint(wide) / size if digits >= 0 else np.rint(wide) * size
+    return np.rint(scaled) / scale if digits >= 0 else np.rint(scaled) * scale
 
 
 def rounded_to(x, digits): ...  # type: ignore[no-untyped-def]
@@ -156,10 +160,10 @@ def rounded_to(x, digits): ...  # type: ignore[no-untyped-def]
 
 @overload(rounded_to, jit_options=INLINED)
 def _rounded_to(x, digits):  # type: ignore[no-untyped-def]
-    """`round(x, digits)`, in float64 until the end, also of a float32; halves go to even."""
+    """`round(x, digits)`, computed in float64 for a float32, too; halves are rounded to even."""
     if isinstance(x, types.Float):
-        kind = x
-        return lambda x, digits: kind(_rounded_wide(np.float64(x), digits))
+        result = x
+        return lambda x, digits: result(_rounded_wide(np.float64(x), digits))
     return lambda x, digits: round(x, digits)
 
 
@@ -167,19 +171,21 @@ _C = ctypes.CDLL("ucrtbase" if os.name == "nt" else None)
 
 _C_TYPES: dict[Any, Any] = {
     types.float32: ctypes.c_float, types.float64: ctypes.c_double, types.int32: ctypes.c_int,
+    types.int64: ctypes.c_longlong,
 }  # fmt: skip
 
 
 def of_c(name: str, result: Any, arguments: tuple[Any, ...]) -> Any:
-    """The C library's function of these Numba types; None if it has none."""
-    found = getattr(_C, name, None)
-    if found is None or not {result, *arguments} <= set(_C_TYPES):
+    """The C library's function `name` of these Numba types; None if the library has none."""
+    function = getattr(_C, name, None)
+    if function is None or not {result, *arguments} <= set(_C_TYPES):
         return None
     if binding.address_of_symbol(name):
-        # By name, not by address: code that is kept on disk is loaded by another process.
+        # By name, not by address: another process may load the compiled code from disk.
         return types.ExternalFunction(name, result(*arguments))
-    found.argtypes, found.restype = tuple(_C_TYPES[a] for a in arguments), _C_TYPES[result]
-    return found
+    function.argtypes = tuple(_C_TYPES[a] for a in arguments)
+    function.restype = _C_TYPES[result]
+    return function
 
 
 _remainder = of_c("remainder", types.float64, (types.float64, types.float64))

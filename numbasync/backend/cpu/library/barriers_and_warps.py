@@ -1,4 +1,8 @@
-"""What happens where the threads of a block or a warp meet, of arrays with an element a thread."""
+"""Barriers of a block and operations of a warp, computed of arrays with one element per thread.
+
+After a barrier region has run for every thread, the values that its threads pass to the barrier or
+to the warp operation are in arrays. `present` tells which threads have arrived there; None: all.
+"""
 
 from __future__ import annotations
 
@@ -17,18 +21,18 @@ WARP = 32
 
 
 @_F
-def all_there(there, wx, wy, wz, record, site, bx, by, bz):  # type: ignore[no-untyped-def]
-    """Stop the kernel if some of the block are there and some are not."""
+def all_or_none(present, wx, wy, wz, record, site, bx, by, bz):  # type: ignore[no-untyped-def]
+    """Stop the kernel if some threads of the block have arrived and others have not."""
     n = wx * wy * wz
-    present = 0
+    arrived = 0
     for t in range(n):
-        present += there[t]
-    if present == 0 or present == n:
+        arrived += present[t]
+    if arrived == 0 or arrived == n:
         return
     for t in range(n):
-        if not there[t]:
+        if not present[t]:
             place = (bx, by, bz, t % wx, t // wx % wy, t // wx // wy)
-            stop(DIVERGED, record, site, present, n, place)
+            stop(DIVERGED, record, site, arrived, n, place)
 
 
 @_F
@@ -40,13 +44,13 @@ def block_count(values, n):  # type: ignore[no-untyped-def]
 
 
 @_F
-def everyone(there, wx, wy, wz, record, site, bx, by, bz):  # type: ignore[no-untyped-def]
-    """Stop the kernel if not all of the block are there."""
+def all_arrived(present, wx, wy, wz, record, site, bx, by, bz):  # type: ignore[no-untyped-def]
+    """Stop the kernel if not all threads of the block have arrived."""
     n = wx * wy * wz
     for t in range(n):
-        if not there[t]:
+        if not present[t]:
             place = (bx, by, bz, t % wx, t // wx % wy, t // wx // wy)
-            stop(DIVERGED, record, site, block_count(there, n), n, place)
+            stop(DIVERGED, record, site, block_count(present, n), n, place)
 
 
 @_F
@@ -63,112 +67,117 @@ def block_or(values, n):  # type: ignore[no-untyped-def]
 
 
 @_F
-def _is_there(there, t, n):  # type: ignore[no-untyped-def]
+def _has_arrived(present, t, n):  # type: ignore[no-untyped-def]
     if t >= n:
         return False
-    if there is None:
+    if present is None:
         return True
-    return there[t]
+    return present[t]
 
 
 @_F
-def _at(values, t, n, source):  # type: ignore[no-untyped-def]
-    """Of the lane `source` of the warp; where there is none, its own."""
+def _of_lane(values, t, n, source):  # type: ignore[no-untyped-def]
+    """The value of the lane `source` of the warp; the thread's own if there is no such lane."""
     lane = t - t % WARP + source
     return values[lane] if 0 <= source < WARP and lane < n else values[t]
 
 
 @_F
-def shfl(mask, values, lanes, t, n, there):  # type: ignore[no-untyped-def]
-    return _at(values, t, n, np.int64(lanes[t]) & 31)
+def shfl(mask, values, lanes, t, n, present):  # type: ignore[no-untyped-def]
+    return _of_lane(values, t, n, np.int64(lanes[t]) & 31)
 
 
 @_F
-def shfl_up(mask, values, lanes, t, n, there):  # type: ignore[no-untyped-def]
-    return _at(values, t, n, t % WARP - (np.int64(lanes[t]) & 0xFFFFFFFF))
+def shfl_up(mask, values, lanes, t, n, present):  # type: ignore[no-untyped-def]
+    return _of_lane(values, t, n, t % WARP - (np.int64(lanes[t]) & 0xFFFFFFFF))
 
 
 @_F
-def shfl_down(mask, values, lanes, t, n, there):  # type: ignore[no-untyped-def]
-    return _at(values, t, n, t % WARP + (np.int64(lanes[t]) & 0xFFFFFFFF))
+def shfl_down(mask, values, lanes, t, n, present):  # type: ignore[no-untyped-def]
+    return _of_lane(values, t, n, t % WARP + (np.int64(lanes[t]) & 0xFFFFFFFF))
 
 
 @_F
-def shfl_xor(mask, values, lanes, t, n, there):  # type: ignore[no-untyped-def]
-    return _at(values, t, n, t % WARP ^ (np.int64(lanes[t]) & 0xFFFFFFFF))
+def shfl_xor(mask, values, lanes, t, n, present):  # type: ignore[no-untyped-def]
+    return _of_lane(values, t, n, t % WARP ^ (np.int64(lanes[t]) & 0xFFFFFFFF))
 
 
 @_F
-def _votes(mask, values, t, n, there):  # type: ignore[no-untyped-def]
-    """Of the lanes that are there: which are asked, and which of them say yes."""
+def _votes(mask, values, t, n, present):  # type: ignore[no-untyped-def]
+    """Two masks: the lanes of `mask[t]` that have arrived, and those of them with a value other
+    than 0.
+    """
     first = t - t % WARP
-    asked = np.int64(0)
-    yes = np.int64(0)
+    voting = np.int64(0)
+    in_favour = np.int64(0)
     for lane in range(WARP):
-        if (np.int64(mask[t]) >> lane) & 1 and _is_there(there, first + lane, n):
-            asked |= np.int64(1) << lane
+        if (np.int64(mask[t]) >> lane) & 1 and _has_arrived(present, first + lane, n):
+            voting |= np.int64(1) << lane
             if values[first + lane] != 0:
-                yes |= np.int64(1) << lane
-    return asked, yes
+                in_favour |= np.int64(1) << lane
+    return voting, in_favour
 
 
 @_F
-def all_(mask, values, t, n, there):  # type: ignore[no-untyped-def]
-    asked, yes = _votes(mask, values, t, n, there)
-    return asked == yes
+def all_(mask, values, t, n, present):  # type: ignore[no-untyped-def]
+    voting, in_favour = _votes(mask, values, t, n, present)
+    return voting == in_favour
 
 
 @_F
-def any_(mask, values, t, n, there):  # type: ignore[no-untyped-def]
-    return _votes(mask, values, t, n, there)[1] != 0
+def any_(mask, values, t, n, present):  # type: ignore[no-untyped-def]
+    return _votes(mask, values, t, n, present)[1] != 0
 
 
 @_F
-def eq(mask, values, t, n, there):  # type: ignore[no-untyped-def]
-    asked, yes = _votes(mask, values, t, n, there)
-    return yes == 0 or asked == yes
+def eq(mask, values, t, n, present):  # type: ignore[no-untyped-def]
+    voting, in_favour = _votes(mask, values, t, n, present)
+    return in_favour == 0 or voting == in_favour
 
 
 @_F
-def ballot(mask, values, t, n, there):  # type: ignore[no-untyped-def]
-    return np.int32(_votes(mask, values, t, n, there)[1])
+def ballot(mask, values, t, n, present):  # type: ignore[no-untyped-def]
+    return np.int32(_votes(mask, values, t, n, present)[1])
 
 
 @_F
-def _matching(mask, values, t, n, there):  # type: ignore[no-untyped-def]
+def _matching(mask, values, t, n, present):  # type: ignore[no-untyped-def]
+    """Two masks: the lanes of `mask[t]` that have arrived, and those of them with the thread's
+    value.
+    """
     first = t - t % WARP
-    asked = np.int64(0)
+    members = np.int64(0)
     same = np.int64(0)
     for lane in range(WARP):
-        if (np.int64(mask[t]) >> lane) & 1 and _is_there(there, first + lane, n):
-            asked |= np.int64(1) << lane
+        if (np.int64(mask[t]) >> lane) & 1 and _has_arrived(present, first + lane, n):
+            members |= np.int64(1) << lane
             if values[first + lane] == values[t]:
                 same |= np.int64(1) << lane
-    return asked, same
+    return members, same
 
 
 @_F
-def match_any(mask, values, t, n, there):  # type: ignore[no-untyped-def]
-    return np.int32(_matching(mask, values, t, n, there)[1])
+def match_any(mask, values, t, n, present):  # type: ignore[no-untyped-def]
+    return np.int32(_matching(mask, values, t, n, present)[1])
 
 
 @_F
-def match_all(mask, values, t, n, there):  # type: ignore[no-untyped-def]
-    asked, same = _matching(mask, values, t, n, there)
-    return (np.int32(asked), True) if asked == same else (np.int32(0), False)
+def match_all(mask, values, t, n, present):  # type: ignore[no-untyped-def]
+    members, same = _matching(mask, values, t, n, present)
+    return (np.int32(members), True) if members == same else (np.int32(0), False)
 
 
 @_F
-def activemask(t, n, there):  # type: ignore[no-untyped-def]
+def activemask(t, n, present):  # type: ignore[no-untyped-def]
     first = t - t % WARP
-    found = np.int64(0)
+    active = np.int64(0)
     for lane in range(WARP):
-        if _is_there(there, first + lane, n):
-            found |= np.int64(1) << lane
-    return np.uint32(found)
+        if _has_arrived(present, first + lane, n):
+            active |= np.int64(1) << lane
+    return np.uint32(active)
 
 
-# --- functions of the same types, for whoever asks for the types only ---
+# --- functions of the same types, by which the types of a kernel's variables are inferred ---
 
 
 @_F
@@ -188,11 +197,11 @@ def _word(value):  # type: ignore[no-untyped-def]
 
 @any_intrinsic
 def _value(tyctx: Any, mask: Any, value: Any, lane: Any):  # type: ignore[no-untyped-def]
-    """What a shuffle gives, of the types that it has on a GPU and no others."""
-    value, whole = types.unliteral(value), (types.unliteral(mask), types.unliteral(lane))
+    """The result of a shuffle; its types are those of a GPU, and no others."""
+    value, integers = types.unliteral(value), (types.unliteral(mask), types.unliteral(lane))
     is_number = value in (types.int32, types.int64, types.float32, types.float64)
-    if not is_number or not all(isinstance(t, types.Integer) for t in whole):
-        raise TypingError(f"a shuffle of {value}, by {whole}")
+    if not is_number or not all(isinstance(t, types.Integer) for t in integers):
+        raise TypingError(f"a shuffle of {value}, by {integers}")
     return value(mask, value, lane), lambda context, builder, signature, args: args[1]
 
 
@@ -217,7 +226,7 @@ def _lanes():  # type: ignore[no-untyped-def]
 
 
 NAMES: dict[str, Any] = {
-    "_all_there": all_there, "_everyone": everyone, "_blockcount": block_count,
+    "_all_there": all_or_none, "_everyone": all_arrived, "_blockcount": block_count,
     "_blockand": block_and, "_blockor": block_or, "_warpshfl": shfl, "_warpshfl_up": shfl_up,
     "_warpshfl_down": shfl_down, "_warpshfl_xor": shfl_xor, "_warpall": all_, "_warpany": any_,
     "_warpeq": eq, "_warpballot": ballot, "_warpmatch_any": match_any,

@@ -1,7 +1,7 @@
-"""Arguments of kernels whose signatures are declared: made what they are declared to be.
+"""Conversion of arguments to the types of a kernel's declared signature.
 
-What a GPU's launch does by writing them into memory of those types, and refuses where that
-would lose something: an integer that the declared type does not hold.
+A launch on a GPU converts them by writing them into memory of those types, and refuses an integer
+that the declared type does not hold.
 """
 
 from __future__ import annotations
@@ -20,64 +20,64 @@ from numbasync.errors import DTypeError, KernelCompileError
 
 
 class Formal:
-    """What a call's arguments become.
+    """The types to which the arguments of a call are converted.
 
     Attributes:
-        keys: their parts of a variant's key, then.
+        keys: the arguments' parts of a variant's key, after the conversion.
     """
 
-    def __init__(self, name: str, kinds: tuple[Any, ...]) -> None:
-        self.keys: tuple[Hashable, ...] = kinds
+    def __init__(self, name: str, declared_types: tuple[Any, ...]) -> None:
+        self.keys: tuple[Hashable, ...] = declared_types
         self._name = name
 
     def passed(self, arguments: Sequence[Any]) -> list[Any]:
-        """The arguments of one launch.
+        """The converted arguments of one launch.
 
         Raises:
-            DTypeError: a number does not fit.
+            DTypeError: an integer does not fit its declared type.
         """
-        given = zip(self.keys, arguments, strict=True)
-        return [self._one(kind, a) for kind, a in given]
+        pairs = zip(self.keys, arguments, strict=True)
+        return [self._one(declared_type, argument) for declared_type, argument in pairs]
 
-    def _one(self, kind: Any, value: Any) -> Any:
-        if isinstance(kind, types.BaseTuple):
-            parts = [self._one(k, v) for k, v in zip(kind, value, strict=True)]
-            made: Any = type(value)
-            return made(*parts) if hasattr(value, "_fields") else tuple(parts)
-        if isinstance(kind, types.Integer):
-            number, dtype = operator.index(value), as_dtype(kind)
+    def _one(self, declared_type: Any, value: Any) -> Any:
+        if isinstance(declared_type, types.BaseTuple):
+            parts = [self._one(t, v) for t, v in zip(declared_type, value, strict=True)]
+            tuple_class: Any = type(value)
+            return tuple_class(*parts) if hasattr(value, "_fields") else tuple(parts)
+        if isinstance(declared_type, types.Integer):
+            number, dtype = operator.index(value), as_dtype(declared_type)
             bounds = np.iinfo(dtype)
             if not bounds.min <= number <= bounds.max:
                 raise DTypeError(
                     f"kernel {self._name}: an argument does not fit the kernel's type: {number} "
-                    f"is no {kind}"
+                    f"is no {declared_type}"
                 )
             return dtype.type(number)
-        if isinstance(kind, types.Boolean):
+        if isinstance(declared_type, types.Boolean):
             return bool(value)
-        if isinstance(kind, types.Float | types.Complex):
+        if isinstance(declared_type, types.Float | types.Complex):
             with np.errstate(over="ignore"):
-                return as_dtype(kind).type(value)
+                return as_dtype(declared_type).type(value)
         return value
 
 
 def formal(dispatcher: Any, keys: tuple[Hashable, ...]) -> Formal | None:
-    """What arguments with such keys become; None if they stay what they are.
+    """The conversion of arguments with these keys; None if they need none.
 
     Raises:
-        KernelCompileError: signatures are declared, and none of them is meant.
+        KernelCompileError: signatures are declared, and none of them fits.
     """
     if not declared(dispatcher):
         return None
     actual = tuple(_type_of(k) for k in keys)
     name = dispatcher.py_func.__name__
     try:
-        found = resolved(dispatcher, actual)
+        chosen = resolved(dispatcher, actual)
     except TypeError as error:
         raise KernelCompileError(
             f"kernel {name} cannot be compiled for ({', '.join(map(str, actual))}): {error}"
         ) from error
-    return None if found == actual else Formal(name, found)
+    return None if chosen == actual else Formal(name, chosen)
 
 
 def _type_of(key: Hashable) -> Any:

@@ -1,8 +1,8 @@
-"""Compiled kernels on disk, beside what Numba keeps there (`cache=True`), by Numba's rules.
+"""Compiled kernels on disk (`cache=True`), in Numba's cache folders and by Numba's rules.
 
-A kernel's file is found by its module and line and is stale once the module's source has
-changed, as Numba's are. Within it, an entry is found by everything that its code was made of:
-so a device function of another module, or a constant, counts too.
+As with Numba, a kernel's file is named by its module and line, and is stale once the module's
+source has changed. In the file, the key of an entry covers everything of which its code was made:
+a changed device function of another module, or a changed constant, has another entry.
 """
 
 from __future__ import annotations
@@ -21,16 +21,18 @@ from numba.core.registry import cpu_target
 
 
 class Entry(NamedTuple):
-    """What is kept of a kernel: Numba's result, and what a launch needs to know."""
+    """A compiled kernel: Numba's result, the generated source, and the bytes of memory of a block
+    without dynamic shared memory.
+    """
 
-    result: Any  # which the code's memory belongs to
+    result: Any  # owns the memory of the code
     source: str
     fixed_bytes: int
 
     @property
     def run(self) -> Callable[..., None]:
-        found: Callable[..., None] = self.result.entry_point
-        return found
+        entry_point: Callable[..., None] = self.result.entry_point
+        return entry_point
 
 
 class Store:
@@ -46,52 +48,55 @@ class Store:
         )
 
     def load(self, key: Hashable) -> Entry | None:
-        """What was kept under `key`; None if there is nothing, or it cannot be read."""
+        """The entry that was saved under `key`; None if there is none, or it cannot be read."""
         with global_compiler_lock:
             target: Any = cpu_target.target_context
             target.refresh()
             try:
-                found = self._file.load(key)
-                if found is None:
+                data = self._file.load(key)
+                # Two processes that save at once may both take the same file for their data.
+                if data is None or data[0] != key:
                     return None
-                reduced, source, fixed_bytes = found
+                _, reduced, source, fixed_bytes = data
                 return Entry(self._numbas.rebuild(target, reduced), source, fixed_bytes)
-            except Exception:  # half a file, or another version's: as many errors as formats
+            except Exception:  # half a file, or another version's: each raises errors of its own
                 return None
 
     def save(self, key: Hashable, entry: Entry) -> None:
-        """Keep it, if Numba can. A full disk is no reason for a kernel not to run."""
+        """Save the entry, if Numba can. Errors of the file system are ignored: a kernel also runs
+        when the disk is full.
+        """
         with global_compiler_lock, contextlib.suppress(OSError):
             if self._numbas.check_cachable(entry.result):
                 reduced = self._numbas.reduce(entry.result)
-                self._file.save(key, (reduced, entry.source, entry.fixed_bytes))
+                self._file.save(key, (key, reduced, entry.source, entry.fixed_bytes))
 
 
 def store_of(dispatcher: Any) -> Store | None:
-    """Where the kernel is kept: None if it was decorated without `cache=True`."""
-    wants = not isinstance(dispatcher._cache, _nothing_kept())
-    return Store(dispatcher.py_func) if wants else None
+    """The file of a kernel; None if the kernel was decorated without `cache=True`."""
+    is_cached = not isinstance(dispatcher._cache, _null_caches())
+    return Store(dispatcher.py_func) if is_cached else None
 
 
 @functools.cache
-def _nothing_kept() -> tuple[type, ...]:
-    """The classes that stand for no cache, of Numba and of `numba.cuda`."""
+def _null_caches() -> tuple[type, ...]:
+    """The classes that stand for no cache, in Numba and in `numba.cuda`."""
     from numba import cuda
 
-    kinds: list[Any] = [caching.NullCache]
+    classes: list[Any] = [caching.NullCache]
     with contextlib.suppress(ImportError, AttributeError):
-        kinds.append(cuda.core.caching.NullCache)
-    return tuple(kinds)
+        classes.append(cuda.core.caching.NullCache)
+    return tuple(classes)
 
 
 def key_of_own() -> Hashable:
-    """What code is made of that is this package's own."""
+    """The part of a key for this package, Numba and the processor."""
     return _version(), repr(_target())
 
 
 @functools.cache
 def _version() -> str:
-    """Of the code that makes code."""
+    """The versions of the packages, and a digest of the sources, that generate code."""
     import llvmlite
     import numba
 

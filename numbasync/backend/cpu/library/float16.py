@@ -1,14 +1,14 @@
-"""float16 for Numba's compiler for the processor, which has none that can be computed with.
+"""float16 for compiled kernels: Numba's type for the processor has no arithmetic.
 
-A type of its own, so that Numba's stays as it is: 16 bits in memory, and a float32 wherever it
-is a value, always one that float16 has. A float32 holds more than twice the bits, so a sum,
-product, quotient or root in it that is rounded again is the one that is rounded once. The
-conversions are made of integers: not every processor has instructions for them, LLVM's
-functions are not in every process, and `fastmath` has nothing to say about them.
+The type is separate, so that Numba's stays unchanged. It has 16 bits in memory; a value is a
+float32 that is always equal to a float16. A float32 has more than twice the bits, so a sum,
+product, quotient or root that is computed in float32 and rounded again equals the one that is
+rounded once. The conversions compute with integers: not every processor has instructions for them,
+LLVM's functions are not in every process, and `fastmath` does not affect integers.
 
-What is typed as float16, and how it is cast, is `numba.cuda`'s: with another number, the
-wider type, except that an int8 becomes a float16; to an integer, the nearest, and not, as from
-a float32, the one towards zero.
+Types and casts are those of `numba.cuda`: float16 and another number give the wider type, except
+that an int8 becomes a float16; a cast to an integer rounds to the nearest, whereas one from float32
+rounds towards zero.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class Half(types.Float):  # type: ignore[misc]
 half: Any = Half()
 
 
-def known(kind: Any) -> Any:
-    """A type as compiled kernels know it."""
-    return half if kind == types.float16 else kind
+def known(numba_type: Any) -> Any:
+    """The type that compiled kernels use for a type of Numba."""
+    return half if numba_type == types.float16 else numba_type
 
 
 @register_default(Half)
@@ -82,13 +82,13 @@ def from_bits(builder: Any, bits: Any) -> Any:
     normal = builder.add(rest, word(step))
     special = builder.add(rest, word(2 * step))  # infinities and NaN have the last exponent
     small = builder.bitcast(builder.fmul(builder.uitofp(size, _FLOAT), _FLOAT(2.0**-24)), word)
-    found = builder.select(builder.icmp_unsigned(">=", size, word(0x7C00)), special, normal)
-    found = builder.select(builder.icmp_unsigned("<", size, word(0x400)), small, found)
-    return builder.bitcast(builder.or_(found, sign), _FLOAT)
+    result = builder.select(builder.icmp_unsigned(">=", size, word(0x7C00)), special, normal)
+    result = builder.select(builder.icmp_unsigned("<", size, word(0x400)), small, result)
+    return builder.bitcast(builder.or_(result, sign), _FLOAT)
 
 
 def to_bits(builder: Any, value: Any) -> Any:
-    """The 16 bits of a float32 that float16 has."""
+    """The 16 bits of a float32 that is equal to a float16."""
     word = ir.IntType(32)
     bits = builder.bitcast(value, word)
     sign = builder.lshr(builder.and_(bits, word(1 << 31)), word(16))
@@ -98,20 +98,20 @@ def to_bits(builder: Any, value: Any) -> Any:
     small = _in_steps(builder, size, _FLOAT)
     nan = builder.or_(builder.and_(builder.lshr(size, shift), word(0x3FF)), word(0x7E00))
     special = builder.select(builder.icmp_unsigned(">", size, word(0x7F800000)), nan, word(0x7C00))
-    found = builder.select(builder.icmp_unsigned(">=", size, word(0x7F800000)), special, normal)
+    result = builder.select(builder.icmp_unsigned(">=", size, word(0x7F800000)), special, normal)
     least = word((127 - _BIAS + 1) << 23)
-    found = builder.select(builder.icmp_unsigned("<", size, least), small, found)
-    return builder.trunc(builder.or_(found, sign), _BITS)
+    result = builder.select(builder.icmp_unsigned("<", size, least), small, result)
+    return builder.trunc(builder.or_(result, sign), _BITS)
 
 
 def rounded(builder: Any, value: Any) -> Any:
-    """The float32 that is the float16 nearest to a float32 or float64; of two, the even one."""
-    kind = value.type
-    wide, digits, bias = (64, 52, 1023) if kind == _DOUBLE else (32, 23, 127)
-    word = ir.IntType(wide)
+    """The float16 nearest to a float32 or float64, as a float32; halfway, the even one."""
+    source = value.type
+    width, digits, bias = (64, 52, 1023) if source == _DOUBLE else (32, 23, 127)
+    word = ir.IntType(width)
     bits = builder.bitcast(value, word)
-    sign = builder.and_(bits, word(1 << (wide - 1)))
-    size = builder.and_(bits, word((1 << (wide - 1)) - 1))
+    sign = builder.and_(bits, word(1 << (width - 1)))
+    size = builder.and_(bits, word((1 << (width - 1)) - 1))
     dropped = digits - _MANTISSA
     odd = builder.and_(builder.lshr(size, word(dropped)), word(1))
     near = builder.add(builder.add(size, word((1 << (dropped - 1)) - 1)), odd)
@@ -120,21 +120,21 @@ def rounded(builder: Any, value: Any) -> Any:
     too_large = builder.icmp_unsigned(">=", near, word((bias + 16) << digits))
     near = builder.select(too_large, infinite, near)
     near = builder.select(builder.icmp_unsigned(">", size, infinite), size, near)
-    steps = builder.uitofp(_in_steps(builder, size, kind), kind)
-    small = builder.bitcast(builder.fmul(steps, kind(2.0**-24)), word)
+    steps = builder.uitofp(_in_steps(builder, size, source), source)
+    small = builder.bitcast(builder.fmul(steps, source(2.0**-24)), word)
     least = word((bias - _BIAS + 1) << digits)
     near = builder.select(builder.icmp_unsigned("<", size, least), small, near)
-    found = builder.bitcast(builder.or_(near, sign), kind)
-    return found if kind == _FLOAT else builder.fptrunc(found, _FLOAT)
+    result = builder.bitcast(builder.or_(near, sign), source)
+    return result if source == _FLOAT else builder.fptrunc(result, _FLOAT)
 
 
-def _in_steps(builder: Any, size: Any, kind: Any) -> Any:
-    """How many steps of the least float16 a number below 1 has, rounded, by its bits: a sum that
-    the processor rounds, of which the last digits are taken.
+def _in_steps(builder: Any, size: Any, source: Any) -> Any:
+    """A number below 1, given by its bits, as a rounded multiple of the least float16: the last
+    digits of a sum that the processor rounds.
     """
-    word, digits = size.type, 52 if kind == _DOUBLE else 23
-    steps = builder.fmul(builder.bitcast(size, kind), kind(2.0**24))
-    whole = builder.bitcast(builder.fadd(steps, kind(2.0**digits)), word)
+    word, digits = size.type, 52 if source == _DOUBLE else 23
+    steps = builder.fmul(builder.bitcast(size, source), source(2.0**24))
+    whole = builder.bitcast(builder.fadd(steps, source(2.0**digits)), word)
     return builder.and_(whole, word((1 << digits) - 1))
 
 
@@ -159,7 +159,7 @@ def _same(context: Any, builder: Any, fromty: Any, toty: Any, value: Any) -> Any
 @lower_cast(types.Integer, Half)
 @lower_cast(types.IntegerLiteral, Half)
 def _from_integer(context: Any, builder: Any, fromty: Any, toty: Any, value: Any) -> Any:
-    # What a float64 cannot hold is infinite as a float16.
+    # Numbers that a float64 cannot hold are infinite as a float16.
     convert = builder.sitofp if fromty.signed else builder.uitofp
     return rounded(builder, convert(value, _DOUBLE))
 
@@ -172,16 +172,16 @@ def _to_integer(context: Any, builder: Any, fromty: Any, toty: Any, value: Any) 
 
 
 @unbox(Half)
-def _unboxed(kind: Any, value: Any, c: Any) -> Any:
+def _unboxed(half_type: Any, value: Any, c: Any) -> Any:
     as_float = c.pyapi.number_float(value)
-    given = c.pyapi.float_as_double(as_float)
+    double = c.pyapi.float_as_double(as_float)
     c.pyapi.decref(as_float)
-    return NativeValue(rounded(c.builder, given), is_error=c.pyapi.c_api_error())
+    return NativeValue(rounded(c.builder, double), is_error=c.pyapi.c_api_error())
 
 
 @box(Half)
-def _boxed(kind: Any, value: Any, c: Any) -> Any:
-    """Nobody calls it, but Numba makes it of every function."""
+def _boxed(half_type: Any, value: Any, c: Any) -> Any:
+    """Never called, but part of the wrapper that Numba creates of every function."""
     return c.pyapi.float_from_double(c.builder.fpext(value, _DOUBLE))
 
 
@@ -200,32 +200,32 @@ def of(tyctx: Any, x: Any):  # type: ignore[no-untyped-def]
 
 @any_intrinsic
 def of_bits(tyctx: Any, array: Any):  # type: ignore[no-untyped-def]
-    """An array of uint16 as one of float16."""
+    """An array of uint16 as an array of float16."""
     if not (isinstance(array, types.Array) and array.dtype == types.uint16):
         return None
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return args[0]  # to LLVM they are the same
+        return args[0]  # LLVM sees no difference
 
     return array.copy(dtype=half)(array), codegen
 
 
 def emitted(result: Any, arguments: tuple[Any, ...], emit: Callable[..., Any]) -> Any:
-    """A function of up to three values of these types, by its instructions."""
+    """A function of one to three values of these types, by the instructions that `emit` builds."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return emit(builder, *args)
 
-    made = result(*arguments), codegen
+    typed_code = result(*arguments), codegen
 
     def one(tyctx: Any, a: Any):  # type: ignore[no-untyped-def]
-        return made
+        return typed_code
 
     def two(tyctx: Any, a: Any, b: Any):  # type: ignore[no-untyped-def]
-        return made
+        return typed_code
 
     def three(tyctx: Any, a: Any, b: Any, c: Any):  # type: ignore[no-untyped-def]
-        return made
+        return typed_code
 
     return any_intrinsic((one, two, three)[len(arguments) - 1])
 
@@ -233,12 +233,12 @@ def emitted(result: Any, arguments: tuple[Any, ...], emit: Callable[..., Any]) -
 # --- operators ---
 
 
-_FIRST = {"target": "cpu"}  # puts a type of ours before Numba's, which widens both arguments
+_FIRST = {"target": "cpu"}  # precedes Numba's own typing, which widens both arguments
 _register: Any = infer_global
 
 
 def typed(op: Any, count: int, result: Any) -> None:
-    """`op` of float16 has a type of its own."""
+    """Give `op` of `count` float16 the type `result`."""
 
     class Template(AbstractTemplate):  # type: ignore[misc]
         key = op
@@ -247,8 +247,8 @@ def typed(op: Any, count: int, result: Any) -> None:
         def generic(self, args: Any, kws: Any) -> Any:
             if kws or len(args) != count or not any(isinstance(a, Half) for a in args):
                 return None
-            fits = (Conversion.exact, Conversion.promote, Conversion.safe)
-            if any(a != half and self.context.can_convert(a, half) not in fits for a in args):
+            lossless = (Conversion.exact, Conversion.promote, Conversion.safe)
+            if any(a != half and self.context.can_convert(a, half) not in lossless for a in args):
                 return None
             return signature(result, *[half] * count)
 
@@ -269,16 +269,16 @@ def _rounding(name: str) -> Callable[..., Any]:
 
 
 def _comparison(sign: str) -> Callable[..., Any]:
-    how = "fcmp_unordered" if sign == "!=" else "fcmp_ordered"
-    return lambda builder, a, b: getattr(builder, how)(sign, a, b)
+    instruction = "fcmp_unordered" if sign == "!=" else "fcmp_ordered"
+    return lambda builder, a, b: getattr(builder, instruction)(sign, a, b)
 
 
-def _signed(change: str, mask: int) -> Callable[..., Any]:
-    """A change of the sign, of NaN as well."""
+def _signed(instruction: str, mask: int) -> Callable[..., Any]:
+    """A change of the sign, also of NaN."""
 
     def emit(builder: Any, a: Any) -> Any:
         word = ir.IntType(32)
-        bits = getattr(builder, change)(builder.bitcast(a, word), word(mask))
+        bits = getattr(builder, instruction)(builder.bitcast(a, word), word(mask))
         return builder.bitcast(bits, _FLOAT)
 
     return emit
@@ -301,4 +301,4 @@ for _op, _sign in (
 _operator(operator.neg, 1, half, negated)
 _operator(operator.pos, 1, half, lambda builder, a: a)
 _operator(abs, 1, half, absolute)
-_operator(float, 1, half, lambda builder, a: a)  # so on a GPU, too
+_operator(float, 1, half, lambda builder, a: a)  # as on a GPU

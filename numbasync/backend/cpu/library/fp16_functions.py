@@ -1,7 +1,7 @@
-"""`numba.cuda.fp16` for the processor: functions of float16, by the names that they have there.
+"""`numba.cuda.fp16` for the processor: functions of float16, by their names there.
 
-Functions that a GPU approximates (`hsin`, `hexp` ...) are computed in float64 and rounded, so
-that they are the nearest float16 to the result; a GPU's may be the one beside it.
+Functions that a GPU approximates (`hsin`, `hexp` ...) are computed in float64 and rounded to the
+nearest float16; a GPU's result may be the float16 beside it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _FLOAT, _DOUBLE = ir.FloatType(), ir.DoubleType()
 
 
 def _emitted(count: int, result: Any, emit: Callable[..., Any]) -> Any:
-    """A function of float16, whose arguments are converted if they are none."""
+    """A function of float16; other arguments are converted."""
     function = emitted(result, (half,) * count, emit)
     if count == 1:
         return _F(lambda a: function(of(a)))
@@ -46,8 +46,9 @@ def _emitted(count: int, result: Any, emit: Callable[..., Any]) -> Any:
 
 
 def _fma(builder: Any, a: Any, b: Any, c: Any) -> Any:
-    """Rounded once: the float64 is exact, or so far from a middle that rounding it first does
-    not matter. A product has 22 bits, and what lies further apart decides nothing.
+    """`a * b + c`, rounded once: the float64 is exact, or so far from the middle of two float16
+    that its own rounding does not matter. A product has 22 bits; of a sum that needs more than
+    53, the last bits decide nothing.
     """
     a, b, c = (builder.fpext(x, _DOUBLE) for x in (a, b, c))
     return rounded(builder, builder.fadd(builder.fmul(a, b), c))
@@ -57,8 +58,8 @@ def _short(builder: Any, a: Any) -> Any:
     return to_bits(builder, a)
 
 
-def _compared(sign: str, how: str) -> Any:
-    return _emitted(2, types.boolean, lambda b, x, y: getattr(b, f"fcmp_{how}")(sign, x, y))
+def _compared(sign: str, order: str) -> Any:
+    return _emitted(2, types.boolean, lambda b, x, y: getattr(b, f"fcmp_{order}")(sign, x, y))
 
 
 _add = _F(lambda a, b: of(a) + of(b))
@@ -129,14 +130,14 @@ def _isinf(a):  # type: ignore[no-untyped-def]
     return np.int32(1) if bits == 0x7C00 else np.int32(-1) if bits == 0xFC00 else np.int32(0)
 
 
-# --- functions that are computed wider ---
+# --- functions computed in float64 ---
 
 
 def _wide(function: Any) -> Any:
     return _F(lambda a: of(function(np.float64(of(a)))))
 
 
-# Of negative numbers, zeros, infinities and NaN these give what C's functions give.
+# Of negative numbers, zeros, infinities and NaN these return what C's functions return.
 _log, _log2, _log10 = (_wide(f) for f in (np.log, np.log2, np.log10))
 _exp10 = _F(lambda x: 10.0**x)
 _rcp = _F(lambda x: 1 / x)
@@ -173,22 +174,22 @@ def _to_zero(x):  # type: ignore[no-untyped-def]
     return _up(x) if x < 0 else _down(x)
 
 
-def _whole(how: Any, kind: Any) -> Any:
-    """A float16 as an integer: what exceeds the type is its end."""
-    low, high, wide = int(kind.minval), int(kind.maxval), kind.bitwidth == 64
-    # NaN is 0, but for 64 bits, where it is what a processor gives.
-    none = (1 << 63) - (1 << 64) * kind.signed if wide else 0
+def _whole(rounding: Any, integer: Any) -> Any:
+    """A conversion to an integer type; numbers beyond an end of the type become that end."""
+    low, high, wide = int(integer.minval), int(integer.maxval), integer.bitwidth == 64
+    # NaN becomes 0; in 64 bits, the number whose first bit alone is set.
+    of_nan = (1 << 63) - (1 << 64) * integer.signed if wide else 0
 
     @_F
     def whole(a):  # type: ignore[no-untyped-def]
-        x = how(np.float64(of(a)))
+        x = rounding(np.float64(of(a)))
         if x != x:
-            return kind(none)
+            return integer(of_nan)
         if x >= high:
-            return kind(high)
+            return integer(high)
         if x <= low:
-            return kind(low)
-        return kind(np.int64(x))
+            return integer(low)
+        return integer(np.int64(x))
 
     return whole
 
@@ -202,20 +203,20 @@ _INTEGERS = {
 
 
 def _conversions() -> dict[str, Any]:
-    made: dict[str, Any] = {
+    functions: dict[str, Any] = {
         "__half2char_rz": _whole(np.trunc, types.int8),
         "__half2uchar_rz": _whole(np.trunc, types.uint8),
     }
     for mode in _ROUNDINGS:
-        made[f"__float2half_{mode}"] = _of(types.float32, _TO_HALF[mode])
-        for name, kind in _INTEGERS.items():
-            made[f"__half2{name}_{mode}"] = _whole(_ROUNDINGS[mode], kind)
-            made[f"__{name}2half_{mode}"] = _of(kind, _TO_HALF[mode])
-    return made
+        functions[f"__float2half_{mode}"] = _of(types.float32, _TO_HALF[mode])
+        for name, integer in _INTEGERS.items():
+            functions[f"__half2{name}_{mode}"] = _whole(_ROUNDINGS[mode], integer)
+            functions[f"__{name}2half_{mode}"] = _of(integer, _TO_HALF[mode])
+    return functions
 
 
-def _of(kind: Any, convert: Any) -> Any:
-    return _F(lambda x: convert(kind(x)))
+def _of(source: Any, convert: Any) -> Any:
+    return _F(lambda x: convert(source(x)))
 
 
 FUNCTIONS: dict[str, Any] = {
@@ -246,7 +247,7 @@ FUNCTIONS: dict[str, Any] = {
     **_conversions(),
 }  # fmt: skip
 
-# What `math` has of float16 on a GPU; other functions widen it.
+# The functions of `math` that take and return float16 on a GPU; the others widen it.
 OF_MATH: dict[Any, str] = {
     math.trunc: "htrunc", math.ceil: "hceil", math.floor: "hfloor", math.fabs: "__habs",
     math.sqrt: "hsqrt", math.log: "hlog", math.log2: "hlog2", math.log10: "hlog10",
@@ -258,17 +259,17 @@ if hasattr(math, "exp2"):  # from Python 3.11 on
 
 def _register(function: Any, name: str) -> None:
     typed(function, 1, half)
-    here = FUNCTIONS[name]
+    half_function = FUNCTIONS[name]
 
     def lowered(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return context.compile_internal(builder, lambda a: here(a), sig, args)
+        return context.compile_internal(builder, lambda a: half_function(a), sig, args)
 
     lower_builtin(function, half)(lowered)
 
 
 for _function, _name in OF_MATH.items():
     _register(_function, _name)
-for _name, _made in FUNCTIONS.items():
-    # How generated code, and compiled code on disk, know it.
-    if _made is not of:
-        _made.__name__, _made.made_of = _name.strip("_"), ("fp16", _name)
+for _name, _function in FUNCTIONS.items():
+    # The names of the functions in generated code, and in compiled code on disk.
+    if _function is not of:
+        _function.__name__, _function.made_of = _name.strip("_"), ("fp16", _name)

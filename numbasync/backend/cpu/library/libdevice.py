@@ -1,13 +1,15 @@
-"""`numba.cuda.libdevice` for the processor, by the C library where it has a function."""
+"""`numba.cuda.libdevice` for the processor: functions of this package and of the C library.
+
+Every function has the types of Numba's table of signatures, to which arguments are converted.
+"""
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from numba import njit
 from numba.cuda import libdevice
-from numba.cuda.libdevicefuncs import functions
+from numba.cuda.libdevicefuncs import functions as signatures
 
 from numbasync.backend.cpu.library import (
     arithmetic,
@@ -18,80 +20,50 @@ from numbasync.backend.cpu.library import (
 )
 from numbasync.backend.cpu.library.entry_points import types
 
-# Where the C library has another name.
-_NAMES = {
-    "fast_sinf": "sinf", "fast_cosf": "cosf", "fast_tanf": "tanf", "fast_expf": "expf",
-    "fast_logf": "logf", "fast_log2f": "log2f", "fast_log10f": "log10f", "fast_powf": "powf",
-    "fast_exp10f": "exp10f",
-}  # fmt: skip
-
-
-@njit(**entry_points.INLINED)
-def _rsqrt(x):  # type: ignore[no-untyped-def]
-    return 1 / math.sqrt(x)
-
-
-@njit(**entry_points.INLINED)
-def _saturate(x):  # type: ignore[no-untyped-def]
-    return min(max(x, types.float32(0)), types.float32(1))
-
-
-_OWN: dict[str, Any] = {
-    "rsqrt": _rsqrt, "rsqrtf": _rsqrt, "frsqrt_rn": _rsqrt,
-    "popc": arithmetic.popc, "popcll": arithmetic.popc,
-    "clz": arithmetic.clz, "clzll": arithmetic.clz,
-    "brev": arithmetic.brev, "brevll": arithmetic.brev,
-    "ffs": arithmetic.ffs, "ffsll": arithmetic.ffs, "saturatef": _saturate,
-}  # fmt: skip
-
 
 def _of_c(name: str, result: Any, arguments: list[Any]) -> Any:
-    """The C library's function of these types; None if it has none."""
+    """The C library's function of these types; None if the library has none."""
     if any(a.is_ptr for a in arguments):
         return None
-    kinds = tuple(a.ty for a in arguments)
-    if types.float32 not in kinds and types.float64 not in kinds:
-        return None  # a name such as `abs` means another width there
-    return arithmetic.of_c(_NAMES.get(name, name), result, kinds)
+    argument_types = tuple(a.ty for a in arguments)
+    if types.float32 not in argument_types and types.float64 not in argument_types:
+        return None  # C's function of that name, such as `abs`, may take integers of another width
+    return arithmetic.of_c(name.removeprefix("fast_"), result, argument_types)
 
 
 def _typed(name: str, function: Any, result: Any, arguments: list[Any]) -> Any:
-    """`function` with the types that it has on a GPU; several results are left as they are."""
-    kinds = [a.ty for a in arguments if not a.is_ptr]
-    a, b, c = (*kinds, *[kinds[-1]] * (3 - len(kinds)))[:3]
-    give = result if len(kinds) == len(arguments) else _same
-    made: Any = {
-        1: lambda x: give(function(a(x))),
-        2: lambda x, y: give(function(a(x), b(y))),
-        3: lambda x, y, z: give(function(a(x), b(y), c(z))),
-    }[len(kinds)]
-    made.__name__ = name  # which is how compiled code on disk knows it
-    return njit(**entry_points.INLINED)(made)
+    """`function` with the types of the signature; a tuple of several results stays unchanged."""
+    inputs = [a.ty for a in arguments if not a.is_ptr]
+    a, b, c = (*inputs, *[inputs[-1]] * (3 - len(inputs)))[:3]
+    convert = result if len(inputs) == len(arguments) else _unchanged
+    converting: Any = {
+        1: lambda x: convert(function(a(x))),
+        2: lambda x, y: convert(function(a(x), b(y))),
+        3: lambda x, y, z: convert(function(a(x), b(y), c(z))),
+    }[len(inputs)]
+    converting.__name__ = name  # identifies the function in compiled code on disk
+    return njit(**entry_points.INLINED)(converting)
 
 
 @njit(**entry_points.INLINED)
-def _same(x):  # type: ignore[no-untyped-def]
+def _unchanged(x):  # type: ignore[no-untyped-def]
     return x
 
 
 def _all() -> dict[Any, Any]:
-    made = {}
-    own = {
-        **libdevice_bits.FUNCTIONS,
-        **libdevice_special.FUNCTIONS,
-        **libdevice_rounding.FUNCTIONS,
-        **_OWN,
-    }
-    for long_name, (result, arguments) in functions.items():
+    own = {**libdevice_bits.FUNCTIONS, **libdevice_special.FUNCTIONS}
+    functions: dict[Any, Any] = {}
+    for long_name, (result, arguments) in signatures.items():
         name = long_name.removeprefix("__nv_")
-        function = getattr(libdevice, name, None)
-        if name in own:
-            here = _typed(name, own[name], result, arguments)
+        inputs = tuple(a.ty for a in arguments if not a.is_ptr)
+        function = own.get(name) or libdevice_rounding.function(name, result, inputs)
+        if function is None:
+            function = _of_c(name, result, arguments)
         else:
-            here = _of_c(name, result, arguments)
-        if function is not None and here is not None:
-            made[function] = here
-    return made
+            function = _typed(name, function, result, arguments)
+        if function is not None:
+            functions[getattr(libdevice, name)] = function
+    return functions
 
 
 FUNCTIONS = _all()

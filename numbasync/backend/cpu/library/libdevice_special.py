@@ -1,4 +1,4 @@
-"""Functions of floats in `libdevice` that the C library does not have."""
+"""Functions of floats in `libdevice` that the C library does not have, or not for these types."""
 
 from __future__ import annotations
 
@@ -11,27 +11,13 @@ from numba import njit
 from numbasync.backend.cpu.library import arithmetic
 from numbasync.backend.cpu.library.entry_points import INLINED, OPTIONS, types
 
-# What they make has other parameters.
+# Of type Any: they are called without the first parameter.
 _fma: Any = arithmetic.fma
 _parts: Any = arithmetic.modf
+_remainder: Any = arithmetic.remainder
 
 _F = njit(**INLINED)
 _L = njit(**OPTIONS)
-
-
-@_F
-def _rint(x):  # type: ignore[no-untyped-def]
-    return types.int64(np.rint(x))
-
-
-@_F
-def _round(x):  # type: ignore[no-untyped-def]
-    return types.int64(np.floor(abs(x) + 0.5) * math.copysign(1.0, x))
-
-
-@_L
-def _power(x, n):  # type: ignore[no-untyped-def]
-    return types.float64(x) ** types.float64(n)
 
 
 @_L
@@ -60,36 +46,6 @@ def _cospi(x):  # type: ignore[no-untyped-def]
     return math.cos(math.pi * rest)
 
 
-@_F
-def _sincos(x):  # type: ignore[no-untyped-def]
-    return math.sin(x), math.cos(x)
-
-
-@_F
-def _sincospi(x):  # type: ignore[no-untyped-def]
-    return type(x)(_sinpi(x)), type(x)(_cospi(x))
-
-
-@_F
-def _rcbrt(x):  # type: ignore[no-untyped-def]
-    return 1 / np.cbrt(types.float64(x))
-
-
-@_F
-def _frexp(x):  # type: ignore[no-untyped-def]
-    return math.frexp(x)
-
-
-@_F
-def _modf(x):  # type: ignore[no-untyped-def]
-    return _parts(x)
-
-
-@_F
-def _divide(x, y):  # type: ignore[no-untyped-def]
-    return x / y
-
-
 _ROOT_HALF = math.sqrt(0.5)
 _ROOT_PI = math.sqrt(math.pi)
 
@@ -107,7 +63,7 @@ def _erfcx(x):  # type: ignore[no-untyped-def]
         # The square in two parts: its rounding would be multiplied.
         high = wide * wide
         return math.exp(high) * (1.0 + _fma(wide, wide, -high)) * math.erfc(wide)
-    # A continued fraction, from its end.
+    # A continued fraction, evaluated from its end.
     below = wide
     for k in range(20, 0, -1):
         below = wide + 0.5 * k / below
@@ -116,7 +72,7 @@ def _erfcx(x):  # type: ignore[no-untyped-def]
 
 @_L
 def _erfcinv(y):  # type: ignore[no-untyped-def]
-    """X with erfc(x) == y, by Newton's method on the logarithm."""
+    """The inverse of erfc, by Newton's method on the logarithm."""
     wide = types.float64(y)
     if not 0.0 <= wide <= 2.0:
         return math.nan
@@ -153,30 +109,28 @@ def _normcdfinv(y):  # type: ignore[no-untyped-def]
 
 @_L
 def _remquo(x, y):  # type: ignore[no-untyped-def]
-    rest = np.fmod(types.float64(x), 8.0 * types.float64(y))
-    count = types.int64(0)
-    size = abs(types.float64(y))
-    left = abs(rest)
-    for k in (4, 2, 1):
-        if left >= k * size:
-            left -= k * size
-            count += k
-    if left > 0.5 * size or (left == 0.5 * size and count & 1):
-        left -= size
-        count += 1
-    if x < 0:
-        left = -left
-    count &= 7
-    return type(x)(left), types.int32(-count if (x < 0) != (y < 0) else count)
+    """The remainder, and the quotient's sign with the last three bits of its size."""
+    rest = _remainder(x, y)
+    count = types.int64(np.rint((np.fmod(x, 8 * types.float64(y)) - rest) / y))
+    size = types.int32(abs(count) & 7)
+    return rest, -size if count < 0 else size
 
+
+_sincos = _F(lambda x: (math.sin(x), math.cos(x)))
+_sincospi = _F(lambda x: (type(x)(_sinpi(x)), type(x)(_cospi(x))))
+_rsqrt, _rcbrt = _F(lambda x: 1 / math.sqrt(x)), _F(lambda x: 1 / np.cbrt(types.float64(x)))
+_powi = _F(lambda x, n: types.float64(x) ** types.float64(n))
+_frexp, _modf = _F(lambda x: math.frexp(x)), _F(lambda x: _parts(x))
 
 FUNCTIONS: dict[str, Any] = {
-    "llrint": _rint, "llrintf": _rint, "llround": _round, "llroundf": _round, "powi": _power,
-    "powif": _power, "sinpi": _sinpi, "sinpif": _sinpi, "cospi": _cospi, "cospif": _cospi,
+    "rsqrt": _rsqrt, "rsqrtf": _rsqrt, "frsqrt_rn": _rsqrt, "rcbrt": _rcbrt, "rcbrtf": _rcbrt,
+    "saturatef": _F(lambda x: min(max(x, types.float32(0)), types.float32(1))),
+    "powi": _powi, "powif": _powi, "fast_fdividef": _F(lambda x, y: x / y),
+    "sinpi": _sinpi, "sinpif": _sinpi, "cospi": _cospi, "cospif": _cospi,
     "sincos": _sincos, "sincosf": _sincos, "fast_sincosf": _sincos, "sincospi": _sincospi,
-    "sincospif": _sincospi, "rcbrt": _rcbrt, "rcbrtf": _rcbrt, "frexp": _frexp, "frexpf": _frexp,
-    "modf": _modf, "modff": _modf, "fast_fdividef": _divide, "normcdf": _normcdf,
-    "normcdff": _normcdf, "erfcx": _erfcx, "erfcxf": _erfcx, "erfinv": _erfinv,
-    "erfinvf": _erfinv, "erfcinv": _erfcinv, "erfcinvf": _erfcinv, "normcdfinv": _normcdfinv,
-    "normcdfinvf": _normcdfinv, "remquo": _remquo, "remquof": _remquo,
+    "sincospif": _sincospi, "frexp": _frexp, "frexpf": _frexp, "modf": _modf, "modff": _modf,
+    "remquo": _remquo, "remquof": _remquo, "normcdf": _normcdf, "normcdff": _normcdf,
+    "erfcx": _erfcx, "erfcxf": _erfcx, "erfinv": _erfinv, "erfinvf": _erfinv,
+    "erfcinv": _erfcinv, "erfcinvf": _erfcinv, "normcdfinv": _normcdfinv,
+    "normcdfinvf": _normcdfinv,
 }  # fmt: skip

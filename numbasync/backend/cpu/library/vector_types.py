@@ -1,4 +1,4 @@
-"""CUDA's vector types, such as `cuda.float32x4`, for the processor: named tuples of Numba's."""
+"""CUDA's vector types, such as `cuda.float32x4`, for the processor: Numba's named tuples."""
 
 from __future__ import annotations
 
@@ -13,44 +13,44 @@ from numbasync.backend.cpu.library.entry_points import any_intrinsic, types
 
 _NAME = re.compile(r"(u?int\d+|float\d+)x([1-4])")
 _AXES = ("x", "y", "z", "w")
-_namedtuple: Any = collections.namedtuple  # noqa: PYI024 - with names that are computed
+_namedtuple: Any = collections.namedtuple  # noqa: PYI024 - the names are computed
 
 
-def _constructor(stub: Any, kind: Any, count: int) -> Any:
-    """What makes a vector of a tuple of numbers and vectors, as many numbers as it has in all."""
+def _constructor(stub: Any, element: Any, count: int) -> Any:
+    """A function that creates a vector of a tuple of numbers and vectors with `count` numbers."""
     name = stub.__name__
     named = _namedtuple(name, _AXES[:count])
-    made: Any = types.NamedUniTuple(kind, count, named)
+    vector: Any = types.NamedUniTuple(element, count, named)
 
     @any_intrinsic
     def construct(tyctx: Any, parts: Any):  # type: ignore[no-untyped-def]
-        given = [types.unliteral(p) for p in parts]
-        inner = [p.types if isinstance(p, types.BaseTuple) else [p] for p in given]
-        flat = [k for of_one in inner for k in of_one]
-        if len(flat) != count or not all(isinstance(k, types.Number) for k in flat):
+        part_types = [types.unliteral(p) for p in parts]
+        nested = [p.types if isinstance(p, types.BaseTuple) else [p] for p in part_types]
+        flat = [t for members in nested for t in members]
+        if len(flat) != count or not all(isinstance(t, types.Number) for t in flat):
             return None
 
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             values: list[Any] = []
-            for part, k in zip(cgutils.unpack_tuple(builder, args[0]), given, strict=True):
-                is_vector = isinstance(k, types.BaseTuple)
+            for part, t in zip(cgutils.unpack_tuple(builder, args[0]), part_types, strict=True):
+                is_vector = isinstance(t, types.BaseTuple)
                 values += cgutils.unpack_tuple(builder, part) if is_vector else [part]
-            cast = [context.cast(builder, v, k, kind) for v, k in zip(values, flat, strict=True)]
-            return context.make_tuple(builder, made, cast)
+            cast = [context.cast(builder, v, t, element) for v, t in zip(values, flat, strict=True)]
+            return context.make_tuple(builder, vector, cast)
 
-        return made(types.BaseTuple.from_types(given)), codegen
+        return vector(types.BaseTuple.from_types(part_types)), codegen
 
     construct.__name__, construct.made_of = name, ("vector", name)
     return construct
 
 
 def _all() -> dict[Any, Any]:
-    found: dict[Any, Any] = {}
+    constructors: dict[Any, Any] = {}
     for stub in {s for s in vars(cuda).values() if isinstance(s, type)}:
-        parts = _NAME.fullmatch(stub.__name__)
-        if parts is not None:
-            found[stub] = _constructor(stub, getattr(types, parts[1]), int(parts[2]))
-    return found
+        match = _NAME.fullmatch(stub.__name__)
+        if match is not None:
+            constructors[stub] = _constructor(stub, getattr(types, match[1]), int(match[2]))
+    return constructors
 
 
 CONSTRUCTORS = _all()
