@@ -16,6 +16,7 @@ import uvloop
 from numbasync.backend import protocols
 from numbasync.device import reactor
 from numbasync.device.reactor import Waker
+from tests.waiting import eventually
 
 
 class FakeStream:
@@ -180,7 +181,10 @@ def test_a_question_that_fails_leaves_nobody_waiting(
 ) -> None:
     monkeypatch.setattr(reactor, "WATCHDOG_SECONDS", 0.001)
 
+    failures: list[object] = []
+
     def fail(*args: object) -> bool:
+        failures.append(args)
         raise OSError(f"{method} failed")
 
     async def main() -> None:
@@ -191,7 +195,7 @@ def test_a_question_that_fails_leaves_nobody_waiting(
             with pytest.raises(OSError, match="query_device failed"):
                 await asyncio.wait_for(first, 5)
         else:
-            await asyncio.sleep(0.01)
+            await eventually(lambda: failures)
             asked.passed = 1  # nothing rings
             await asyncio.wait_for(first, 5)
         assert not second.done()

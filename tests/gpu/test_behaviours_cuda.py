@@ -21,7 +21,7 @@ from numbasync.device import reactor
 from numbasync.errors import DeviceLostError
 from numbasync.testing import Gate
 from tests.common import used, waited
-from tests.waiting import loops, run, rung_once, tick_while
+from tests.waiting import loops, run, rung_once, tick_while, timer
 
 pytestmark = [
     pytest.mark.cuda,
@@ -87,7 +87,7 @@ def test_a_ticker_is_undisturbed_while_a_kernel_of_500_ms_runs(
         await rung_once(stream)
         seen = []
         for _ in range(4):  # the host has other work, too
-            alone = await tick_while(asyncio.sleep(0.5))
+            alone = await tick_while(timer(0.5))
             ticks = await tick_while(na.spawn(spin[1, 1](z, steps), stream))
             assert ticks.seconds > 0.3, "this is no measurement"
             seen.append((ticks, alone))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -286,32 +284,3 @@ def test_a_failed_compile_does_not_poison_the_key(
     kernel(z.partition(4)).sync()
     assert na.compile_count() - compiled == 1
     assert host(z).tolist() == [2] * 8
-
-
-async def test_a_compile_of_300_ms_does_not_stall_the_loop(
-    device: na.Device, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    compile_, ticked, compiling = compile_of(device), threading.Event(), threading.Event()
-
-    def slow(self: Any, dispatcher: Any, keys: Any) -> Any:
-        compiling.set()
-        time.sleep(0.3)
-        # However slow the machine, a loop that turns gets there in the end.
-        assert ticked.wait(10), "the loop stood still while the kernel was compiled"
-        return compile_(self, dispatcher, keys)
-
-    async def tick() -> None:
-        for _ in range(50):  # of 5 ms, while it compiles
-            await asyncio.sleep(0.005)
-            while not compiling.is_set():
-                await asyncio.sleep(0.001)
-        ticked.set()
-
-    kernel, z = fresh(), await na.zeros(8)
-    ticker = asyncio.ensure_future(tick())
-    monkeypatch.setattr(type(device.backend), "compile", slow)
-    began = time.perf_counter()
-    await kernel(z.partition(4))
-    assert time.perf_counter() - began >= 0.3
-    await ticker
-    assert (await z.to_host()).tolist() == [1] * 8

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-import time
 import warnings
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -16,6 +15,7 @@ import pytest
 import numbasync as na
 from numbasync.errors import ReentrancyError, StateError
 from numbasync.launch import call as launch
+from numbasync.launch import variants
 from numbasync.testing import Gate, seeded, settle
 from tests.common import add_one, copy_to, fresh, used, waited
 
@@ -160,7 +160,15 @@ def test_an_interrupted_compilation_is_taken_over(
             raise KeyboardInterrupt
         return compile_(*args)
 
+    asks, ask = threading.Semaphore(0), variants.Kernel.compilation
+
+    def asking(self: variants.Kernel, *args: Any) -> variants.Compilation:
+        asked = ask(self, *args)
+        asks.release()
+        return asked
+
     monkeypatch.setattr(type(device.backend), "compile", first_fails)
+    monkeypatch.setattr(variants.Kernel, "compilation", asking)
     kernel = fresh()
 
     def use() -> Any:
@@ -171,8 +179,7 @@ def test_an_interrupted_compilation_is_taken_over(
         one = pool.submit(use)
         assert started.wait(20)
         two = pool.submit(use)
-        while not any(k._begun for k in kernel.planner.kernel._running.values()):
-            time.sleep(0)
+        assert asks.acquire(timeout=20) and asks.acquire(timeout=20)
         go_on.set()
         with pytest.raises(KeyboardInterrupt):
             one.result(20)

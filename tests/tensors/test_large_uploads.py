@@ -19,7 +19,8 @@ from numbasync.errors import AccessConflictError, DriverError, OutOfDeviceMemory
 from numbasync.tensors import parallel_copy
 from numbasync.testing import Gate, settle
 from tests.common import add_one, fresh, used, waited
-from tests.waiting import begin, in_time
+from tests.holding import HeldCopies
+from tests.waiting import begin, eventually, in_time
 
 CHUNK = Ring.CHUNK
 LARGE = parallel_copy.LARGE
@@ -44,37 +45,6 @@ def several_threads(device: na.Device, monkeypatch: pytest.MonkeyPatch) -> Itera
 
 def numbers(count: int, seed: int = 0) -> np.ndarray[Any, np.dtype[np.uint8]]:
     return np.random.default_rng(seed).integers(0, 256, count, np.uint8)
-
-
-class Held:
-    """The copying of pieces, which does not go on until `open` is called."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, after: int = 0) -> None:
-        self.begun = threading.Event()
-        self.gate = threading.Event()
-        self.count = itertools.count()
-        self.threads: set[int] = set()
-        place = parallel_copy.place
-
-        def slow(room: Any, piece: Any) -> None:
-            self.threads.add(threading.get_ident())
-            if next(self.count) >= after:
-                self.begun.set()
-                assert self.gate.wait(30)
-            place(room, piece)
-
-        monkeypatch.setattr(parallel_copy, "place", slow)
-
-    def open(self) -> None:
-        self.gate.set()
-
-    async def is_reached(self, threads: int = 1) -> None:
-        """Turn the loop until so many are to copy."""
-        for _ in range(100_000):
-            if self.begun.is_set() and len(self.threads) >= threads:
-                return
-            await asyncio.sleep(0.0001)
-        pytest.fail("nobody copies while the loop turns")
 
 
 # --- contents --------------------------------------------------------------------------------
@@ -160,7 +130,7 @@ async def test_the_loop_turns_while_a_large_array_is_read(
 ) -> None:
     array = numbers(4 * CHUNK).reshape(-1, 512 * 4)
     t = await (na.empty_pitched if into == "rows at a pitch" else na.empty)(array.shape, np.uint8)
-    held = Held(monkeypatch)
+    held = HeldCopies(monkeypatch)
     op = na.from_host(array) if into == "new" else na.memcpy(t, array)
     task = asyncio.ensure_future(waited(op))
     await held.is_reached(threads=2)
@@ -176,7 +146,7 @@ async def test_gather_waits_while_the_loop_turns(
     device: na.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arrays = [numbers(2 * CHUNK, i) for i in range(3)]
-    held = Held(monkeypatch)
+    held = HeldCopies(monkeypatch)
     task = asyncio.ensure_future(na.gather(*(na.from_host(a) for a in arrays)))
     await held.is_reached()
     for _ in range(100):
@@ -211,7 +181,7 @@ async def test_who_stops_waiting_may_change_the_array_at_once(
     array = numbers(5 * CHUNK)
     t = await na.zeros(array.shape, np.uint8)
     gate.close()
-    held = Held(monkeypatch, after=3)
+    held = HeldCopies(monkeypatch, after=3)
 
     async def upload() -> None:
         try:
@@ -239,7 +209,7 @@ async def test_an_upload_that_is_cancelled_half_way_leaves_nothing_behind(
     start = used(device)
     for after in (0, 1, 10):
         with monkeypatch.context() as patch:
-            held = Held(patch, after)
+            held = HeldCopies(patch, after)
             task = asyncio.ensure_future(waited(na.from_host(array)))
             await held.is_reached()
             task.cancel()
@@ -261,7 +231,7 @@ async def test_gather_that_is_cancelled_reads_its_arrays_no_more(
 ) -> None:
     array = numbers(5 * CHUNK)
     t = await na.zeros(array.shape, np.uint8)
-    held = Held(monkeypatch, after=3)
+    held = HeldCopies(monkeypatch, after=3)
     gate.close()
 
     async def upload() -> None:
@@ -288,7 +258,7 @@ async def test_an_upload_behind_a_cancelled_one_is_copied_beside_the_loop(
     device: na.Device, monkeypatch: pytest.MonkeyPatch, turns: int
 ) -> None:
     array = numbers(20 * CHUNK)
-    held = Held(monkeypatch)
+    held = HeldCopies(monkeypatch)
 
     async def behind() -> na.Tensor:
         for _ in range(turns):
@@ -307,7 +277,7 @@ async def test_an_upload_behind_a_cancelled_one_is_copied_beside_the_loop(
 def test_a_loop_that_is_closed_half_way(device: na.Device, monkeypatch: pytest.MonkeyPatch) -> None:
     array = numbers(5 * CHUNK)
     t = na.zeros(array.shape, np.uint8).sync()
-    held = Held(monkeypatch, after=2)
+    held = HeldCopies(monkeypatch, after=2)
 
     async def main() -> None:
         task = asyncio.ensure_future(waited(na.memcpy(t, array)))
@@ -364,7 +334,7 @@ async def test_what_comes_behind_an_upload_is_behind_it(
 ) -> None:
     array = np.zeros(3 * CHUNK, np.float32)
     t = await na.full(array.shape, 5.0)
-    held = Held(monkeypatch)
+    held = HeldCopies(monkeypatch)
     task = asyncio.ensure_future(waited(na.memcpy(t, array)))
     await held.is_reached()
     after = na.spawn(add_one(t), stream)
@@ -381,7 +351,7 @@ async def test_who_blocks_the_thread_does_not_wait_for_a_held_stream(
     array = numbers(device.ring.nbytes + 5 * CHUNK)
     gate.close()
     task = asyncio.ensure_future(waited(na.from_host(array).schedule(stream)))
-    await until(lambda: device.ring.statistics().waits > 0)
+    await eventually(lambda: device.ring.statistics().waits > 0)
     assert na.ones(4).to_host().sync().tolist() == [1] * 4  # behind it in line
     assert device.ring.statistics().refusals > 0
     gate.open()
@@ -402,15 +372,6 @@ async def test_strict_ordering_refuses_it_all_the_same(
 # --- the ring ------------------------------------------------------------------------------------
 
 
-async def until(is_so: Callable[[], bool]) -> None:
-    """Turn the loop until it is."""
-    for _ in range(100_000):
-        if is_so():
-            return
-        await asyncio.sleep(0.0001)
-    pytest.fail("it never is")
-
-
 async def test_page_locked_memory_is_bounded_and_the_loop_turns_while_there_is_none(
     device: na.Device, stream: na.Stream, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -419,7 +380,7 @@ async def test_page_locked_memory_is_bounded_and_the_loop_turns_while_there_is_n
     before = device.ring.statistics()
     gate.close()
     task = asyncio.ensure_future(waited(na.from_host(array).schedule(stream)))
-    await until(lambda: device.ring.statistics().waits > before.waits)
+    await eventually(lambda: device.ring.statistics().waits > before.waits)
     for _ in range(100):
         await asyncio.sleep(0)
     found = device.ring.statistics()
