@@ -10,15 +10,12 @@ import pytest
 from numba import cuda, uint32
 
 import numbasync as na
+from tests.common import host
 
 INTEGERS = [np.int32, np.uint32, np.int64, np.uint64]
 NUMBERS = [*INTEGERS, np.float32, np.float64]
 UNSIGNED = [np.uint32, np.uint64]
 EXTREMES = ["max", "min", "nanmax", "nanmin"]
-
-
-def host(tensor: Any) -> np.ndarray:
-    return tensor.to_host().sync()
 
 
 def put(array: np.ndarray) -> na.Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,10 +10,7 @@ from numba import cuda, float32, int32, int64
 
 import numbasync as na
 from numbasync.errors import BarrierDivergenceError
-
-
-def host(tensor: Any) -> np.ndarray:
-    return tensor.to_host().sync()
+from tests.common import host
 
 
 def put(array: np.ndarray) -> na.Tensor:

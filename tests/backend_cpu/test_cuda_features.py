@@ -9,10 +9,7 @@ import pytest
 from numba import cuda
 
 import numbasync as na
-
-
-def host(tensor: Any) -> np.ndarray:
-    return tensor.to_host().sync()
+from tests.common import host
 
 
 def put(array: np.ndarray) -> na.Tensor:

@@ -11,12 +11,9 @@ from numba import cuda, float32, float64, int8, int32, int64, uint8, uint32
 from numba import uint64 as u64
 
 import numbasync as na
+from tests.common import host
 
 INTEGERS = [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64]
-
-
-def host(tensor: Any) -> np.ndarray:
-    return tensor.to_host().sync()
 
 
 def wrapped(value: int, dtype: Any) -> int:

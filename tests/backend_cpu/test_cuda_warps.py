@@ -9,13 +9,10 @@ import pytest
 from numba import cuda, float32, int32
 
 import numbasync as na
+from tests.common import host
 
 FULL = 0xFFFFFFFF
 SHUFFLED = [np.int32, np.int64, np.float32, np.float64]
-
-
-def host(tensor: Any) -> np.ndarray:
-    return tensor.to_host().sync()
 
 
 def values(dtype: Any, shape: Any, seed: int = 0) -> np.ndarray:

@@ -17,7 +17,7 @@ import numbasync as na
 from numbasync.device import reactor
 from numbasync.errors import KernelCompileError, OutOfDeviceMemoryError
 from numbasync.testing import counters
-from tests.common import add_one, saxpy
+from tests.common import add_one, host, saxpy
 from tests.waiting import begin
 
 pytestmark = [
@@ -25,10 +25,6 @@ pytestmark = [
     # Numba finds small grids wasteful; here they are meant.
     pytest.mark.filterwarnings("ignore::numba.cuda.core.errors.NumbaPerformanceWarning"),
 ]
-
-
-def host(tensor: na.Tensor) -> np.ndarray:
-    return tensor.to_host().sync()
 
 
 def variants(launcher: na.Launcher) -> list[Any]:

@@ -10,12 +10,7 @@ import pytest
 import numbasync as na
 from numbasync.errors import CallerError, KernelError, OperationError, StateError
 from numbasync.testing import Gate, gate, inject, settle
-from tests.common import add_one, compiled, saxpy, used
-
-
-def host(tensor: na.Tensor) -> Any:
-    return tensor.to_host().sync().tolist()
-
+from tests.common import add_one, compiled, elements, saxpy, used
 
 # --- whose order ---
 
@@ -85,7 +80,7 @@ def test_a_refused_operation_that_came_after_a_failed_one_leaves_no_failure(
     with pytest.raises(KernelError):
         stream.synchronize()
     s.graph.launch().sync()
-    assert host(z) == [1] * 8
+    assert elements(z) == [1] * 8
 
 
 def test_a_capture_collects_garbage_before_memory_is_out(
@@ -125,7 +120,7 @@ def test_a_shared_operation_of_a_failed_capture_has_not_given_memory_that_nobody
         third.sync()
     graph = second.graph_on(stream)
     graph.launch().sync()
-    assert host(second.sync()) == [7] * 8
+    assert elements(second.sync()) == [7] * 8
     ran = na.full(8, 7).shared()
     x = ran.sync()
     with pytest.raises(KeyError, match="mine"):
@@ -166,7 +161,7 @@ def test_streams_in_brackets(device: na.Device, stream: na.Stream) -> None:
 
     graph = add_one(z).then(here).graph_on(stream)
     graph.launch().sync()
-    assert host(z) == [2] * 8
+    assert elements(z) == [2] * 8
     with pytest.raises(OperationError, match="in its brackets"):
         add_one(z).then(there).graph_on(stream)
     with na.CudaGraph.scope(stream) as s:
@@ -187,7 +182,7 @@ def test_a_node_of_another_graph(device: na.Device, stream: na.Stream) -> None:
         two.set_args(one.nodes[0], z, 2.0, x)
     two.set_args(two.nodes[0], z, 2.0, x)
     two.launch().sync()
-    assert host(z) == [2] * 8
+    assert elements(z) == [2] * 8
 
 
 def test_operations_made_of_a_launch_are_at_home_on_the_graphs_stream(
@@ -205,7 +200,7 @@ def test_operations_made_of_a_launch_are_at_home_on_the_graphs_stream(
         future = na.spawn(op)
         assert future.stream is stream
         future.sync()
-    assert host(z) == [3] * 8
+    assert elements(z) == [3] * 8
 
 
 def test_positions_of_nodes(device: na.Device, stream: na.Stream) -> None:
@@ -214,7 +209,7 @@ def test_positions_of_nodes(device: na.Device, stream: na.Stream) -> None:
     for i in np.arange(2):
         graph.set_args(i, z, 3.0, x)  # type: ignore[arg-type]  # what NumPy counts with
     graph.launch().sync()
-    assert host(z) == [6] * 8
+    assert elements(z) == [6] * 8
     for wrong in (2, -1, True, "0", None):
         with pytest.raises(CallerError, match="has 2 nodes"):
             graph.set_args(wrong, z, 1.0, x)  # type: ignore[arg-type]

@@ -25,12 +25,7 @@ from numbasync.errors import (
     SharedStorageError,
 )
 from numbasync.testing import Gate, counters, settle
-from tests.common import add_one, compiled, copy_to, fresh, saxpy, used
-
-
-def host(tensor: na.Tensor) -> Any:
-    return tensor.to_host().sync().tolist()
-
+from tests.common import add_one, compiled, copy_to, elements, fresh, saxpy, used
 
 # --- capturing ---
 
@@ -39,10 +34,10 @@ def test_capturing_computes_nothing_and_launches_do(device: na.Device, stream: n
     z, x = na.zeros(8).sync(), na.ones(8).sync()
     graph = saxpy(z.partition(4), 2.0, x).then(lambda r: add_one(r.z)).graph_on(stream)
     stream.synchronize()
-    assert host(z) == [0] * 8
+    assert elements(z) == [0] * 8
     for _ in range(10):
         graph.launch().sync_on(stream)
-    assert host(z) == [30] * 8
+    assert elements(z) == [30] * 8
     assert graph.stream is stream
     assert graph.statistics() == na.GraphStatistics(2, 10, 0, 2, 0)
 
@@ -68,12 +63,12 @@ def test_a_launch_is_at_home_on_the_graphs_stream(device: na.Device, stream: na.
     with na.use_device(na.devices("cpu")[0]):
         na.spawn(graph.launch()).sync()
         na.spawn(graph.launch().map(lambda _: 3)).sync()
-    assert host(z) == [2] * 8
+    assert elements(z) == [2] * 8
     policy = na.SingleStream(device)
     chosen = graph.launch().schedule(policy)
     assert chosen.stream is policy.next_stream()
     chosen.sync()
-    assert host(z) == [3] * 8
+    assert elements(z) == [3] * 8
 
 
 def test_a_graph_on_a_stream_of_the_policy(device: na.Device) -> None:
@@ -81,7 +76,7 @@ def test_a_graph_on_a_stream_of_the_policy(device: na.Device) -> None:
     graph = add_one(z).graph()
     assert graph.stream.device is device
     graph.launch().sync()
-    assert host(z) == [1] * 8
+    assert elements(z) == [1] * 8
 
 
 def test_output_is_given_once_and_written_by_each_launch(
@@ -95,7 +90,7 @@ def test_output_is_given_once_and_written_by_each_launch(
     for factor in (1, 2):
         na.fill(x, factor).sync()
         graph.launch().sync()
-        assert host(out) == [3 * factor] * 8, "each launch begins with zeros"
+        assert elements(out) == [3 * factor] * 8, "each launch begins with zeros"
     assert graph.statistics().nbytes == 32
 
 
@@ -104,11 +99,11 @@ def test_output_holds_nothing_new_before_the_first_launch(
 ) -> None:
     z = na.full(8, 7).sync()
     graph = na.fill(z, 1).then(add_one).output().graph_on(stream)
-    assert host(z) == [7] * 8
+    assert elements(z) == [7] * 8
     out = graph.take_output()
     assert out is z
     graph.launch().sync()
-    assert host(z) == [2] * 8
+    assert elements(z) == [2] * 8
 
 
 def test_a_host_array_is_read_when_captured_and_a_pinned_one_at_each_launch(
@@ -122,8 +117,8 @@ def test_a_host_array_is_read_when_captured_and_a_pinned_one_at_each_launch(
     for value in (4, 5):
         locked[:] = value
         graph.launch().sync()
-        assert host(a) == [1] * 8
-        assert host(b) == [value] * 8
+        assert elements(a) == [1] * 8
+        assert elements(b) == [value] * 8
         assert back.tolist() == [value] * 8
 
 
@@ -165,7 +160,7 @@ def test_what_no_graph_can_repeat_is_refused(device: na.Device, stream: na.Strea
         na.CudaGraph.capture(stream, z)  # type: ignore[arg-type]
     with pytest.raises(CallerError, match=r"with int: write CudaGraph\.capture\(stream, op\)"):
         na.CudaGraph(stream, 3)  # type: ignore[arg-type]
-    assert host(z) == [0] * 8
+    assert elements(z) == [0] * 8
 
 
 def test_an_error_comes_out_as_itself_and_the_stream_works_on(
@@ -184,7 +179,7 @@ def test_an_error_comes_out_as_itself_and_the_stream_works_on(
     add_one(z).sync_on(stream)
     graph = add_one(z).graph_on(stream)
     graph.launch().sync_on(stream)
-    assert host(z) == [2] * 8
+    assert elements(z) == [2] * 8
 
 
 def test_an_operation_is_captured_once(device: na.Device, stream: na.Stream) -> None:
@@ -223,7 +218,7 @@ def test_a_kernel_is_compiled_before_the_device_captures(
     graph.launch().sync()
     after = counters() - before
     assert (after.compiles, after.launches, after.replays) == (1, 0, 2)
-    assert host(z) == [2] * 8
+    assert elements(z) == [2] * 8
 
 
 def test_a_shared_operation_that_ran_before_and_one_that_did_not(
@@ -235,9 +230,9 @@ def test_a_shared_operation_that_ran_before_and_one_that_did_not(
     x = ran.async_on(other)
     graph = na.zip(ran, not_yet).then(lambda v: saxpy(z, 2.0, v[0])).graph_on(stream)
     graph.launch().sync()
-    assert host(z) == [2] * 8
-    assert host(x) == [1] * 8
-    assert host(not_yet.sync()) == [5] * 8, "the launch has written it"
+    assert elements(z) == [2] * 8
+    assert elements(x) == [1] * 8
+    assert elements(not_yet.sync()) == [5] * 8, "the launch has written it"
 
 
 def twice(z: na.Tensor, x: na.Tensor, stream: na.Stream) -> na.CudaGraph[Any]:
@@ -252,7 +247,7 @@ def test_a_graph_inside_a_graph(device: na.Device, stream: na.Stream) -> None:
     outer = twice(z, x, stream)
     gc.collect()
     outer.launch().sync()
-    assert host(z) == [5] * 8
+    assert elements(z) == [5] * 8
     assert [n.after for n in outer.nodes] == [(), (0,), (1,)]
 
 
@@ -303,7 +298,7 @@ async def test_a_replay_waits_for_who_writes_its_input_and_they_for_it(
     assert not launched.done()
     gate.open()
     await launched
-    assert host(z) == [6] * 8
+    assert elements(z) == [6] * 8
 
     gate.close()
     graph.launch().async_on(stream)
@@ -334,7 +329,7 @@ async def test_a_replay_behind_a_quick_one_still_waits(
     assert not third.done()
     gate.open()
     await third
-    assert host(z) == [6] * 8, "x had become 3"
+    assert elements(z) == [6] * 8, "x had become 3"
     # And the other way round, behind launches that took no lease.
     for _ in range(3):
         graph.launch().async_on(home)
@@ -355,11 +350,11 @@ async def test_launches_on_two_streams_follow_each_other(
     assert not second.done()
     gate.open()
     await second
-    assert host(z) == [2] * 8
+    assert elements(z) == [2] * 8
     streams = [device.new_stream() for _ in range(4)]
     for i in range(200):
         graph.launch().async_on(streams[i % 4])
-    assert host(z) == [202] * 8
+    assert elements(z) == [202] * 8
 
 
 async def test_strict_ordering_refuses_a_conflict_with_a_replay(
@@ -383,7 +378,7 @@ async def test_strict_ordering_refuses_a_conflict_with_a_replay(
         gate.open()
         stream.synchronize()
     await graph.launch()
-    assert host(z) == [6] * 8
+    assert elements(z) == [6] * 8
 
 
 async def test_a_refused_launch_forgets_nobody(
@@ -403,7 +398,7 @@ async def test_a_refused_launch_forgets_nobody(
     assert not late.done()
     gate.open()
     await late
-    assert host(out) == [0] * 8
+    assert elements(out) == [0] * 8
 
 
 # --- who is kept alive ---
@@ -492,7 +487,7 @@ def test_quick_launches_again_after_the_graph_has_gone(
     for _ in range(3):
         add_one(z).sync()
     assert z.storage.fast_path_device is device.backend
-    assert host(z) == [4] * 8
+    assert elements(z) == [4] * 8
 
 
 # --- other devices, other threads ---
@@ -526,8 +521,8 @@ def test_two_threads_capture_at_once(device: na.Device) -> None:
                         graph.launch().sync_on(own)
                     if graph.topology().on_device != {"kernel": 2}:
                         wrong.append(graph.topology())
-                if host(mine) != [2 * rounds / 10] * 8:
-                    wrong.append(host(mine))
+                if elements(mine) != [2 * rounds / 10] * 8:
+                    wrong.append(elements(mine))
         except BaseException as error:
             wrong.append(error)
 
@@ -568,7 +563,7 @@ def test_two_threads_launch_one_graph(device: na.Device, stream: na.Stream) -> N
         thread.start()
     for thread in threads:
         thread.join()
-    assert host(z) == [900] * 8
+    assert elements(z) == [900] * 8
 
 
 # --- failures of the device ---
@@ -619,4 +614,4 @@ async def test_a_launch_that_times_out_runs_on(
         await asyncio.wait_for(graph.launch(), 0.01)
     gate.open()
     await stream.done()
-    assert host(z) == [1] * 8
+    assert elements(z) == [1] * 8

@@ -16,6 +16,7 @@ import numbasync as na
 from numbasync.errors import LaunchError
 from numbasync.testing import find_race
 from numbasync_kernels import nn
+from tests.common import host
 
 U = 1.01 * 2.0**-24
 
@@ -34,10 +35,6 @@ def normal(*shape: int, seed: int = 0, scale: float = 1.0) -> np.ndarray:
 
 def unwritten(*shape: int) -> na.Tensor:
     return na.full(shape, np.nan).sync()
-
-
-def host(tensor: na.Tensor) -> np.ndarray:
-    return tensor.to_host().sync()
 
 
 def within(got: np.ndarray, want: np.ndarray, bound: np.ndarray | float) -> None:

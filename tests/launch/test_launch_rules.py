@@ -24,13 +24,9 @@ from numbasync.errors import (
 )
 from numbasync.launch import variants as kernels
 from numbasync.testing import counters
-from tests.common import copy_to, fresh, saxpy, visit
+from tests.common import copy_to, fresh, host, saxpy, visit
 
 SIZES = [1, 31, 127, 129, 251, 1000]
-
-
-def host(tensor: Any) -> np.ndarray:
-    return tensor.to_host().sync()
 
 
 # --- which elements are visited ---

@@ -21,12 +21,7 @@ from numbasync.errors import (
 )
 from numbasync.launch.plan import DEFAULT
 from numbasync.testing import counters
-from tests.common import visit, visit_striding, visit_tile
-
-
-def host(tensor: Any) -> np.ndarray:
-    return tensor.to_host().sync()
-
+from tests.common import host, visit, visit_striding, visit_tile
 
 # --- what a mapped partition is ---
 

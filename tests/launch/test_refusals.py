@@ -18,11 +18,7 @@ from numbasync.errors import (
     LaunchError,
 )
 from numbasync.testing import counters
-from tests.common import add_one, copy_to, saxpy, used, visit
-
-
-def host(tensor: Any) -> np.ndarray:
-    return tensor.to_host().sync()
+from tests.common import add_one, copy_to, host, saxpy, used, visit
 
 
 def refusals() -> dict[str, tuple[type, str, Callable[[na.Tensor, na.Tensor], Any]]]:

@@ -33,20 +33,6 @@ async def test_an_await_waits_for_the_gate(
     assert stream.pending == 0
 
 
-async def test_the_loop_turns_while_the_device_works(
-    device: na.Device, stream: na.Stream, gate: Gate
-) -> None:
-    gate.close()
-    future = na.spawn(na.ones(8), stream)
-    turns = 0
-    for _ in range(100):
-        await asyncio.sleep(0)
-        turns += 1
-    assert turns == 100 and not future.done()
-    gate.open()
-    await future
-
-
 async def test_spawn_starts_now_and_schedule_at_the_first_await(
     device: na.Device, stream: na.Stream
 ) -> None:
@@ -113,43 +99,6 @@ async def test_asyncios_own_tools(device: na.Device) -> None:
     assert task.result().tolist() == [0, 0, 0]
 
 
-async def test_timeout_is_on_time_and_the_work_goes_on(
-    device: na.Device, stream: na.Stream, gate: Gate
-) -> None:
-    gate.close()
-    z = na.zeros(8).async_on(stream)
-    future = na.spawn(na.fill(z, 5), stream)
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.01):
-            await future
-    assert not future.done()
-    gate.open()
-    await stream.done()
-    assert (await z.to_host()).tolist() == [5] * 8
-
-
-async def test_cancelling_frees_nothing_that_is_in_use(
-    device: na.Device, stream: na.Stream, gate: Gate
-) -> None:
-    start = used(device)
-    gate.close()
-    task = asyncio.ensure_future(waited(na.zeros(2**20).schedule(stream)))
-    await settle(device)
-    held = used(device)
-    assert held >= start + 2**22
-    task.cancel()
-    await settle(device)
-    assert task.cancelled()
-    del task
-    assert used(device) == held, "the device still writes it"
-    other = na.full(2**20, 9).sync_on(device.new_stream())
-    gate.open()
-    await stream.done()
-    assert (other.to_host().sync_on(stream) == 9).all()
-    del other
-    assert used(device) == start
-
-
 async def test_a_cancelled_await_leaves_no_waiter(
     device: na.Device, stream: na.Stream, gate: Gate
 ) -> None:
@@ -184,14 +133,6 @@ def test_a_loop_closed_first_gives_the_memory_back_later(
     gate.open()
     stream.synchronize()
     assert used(device) == start
-
-
-def test_a_future_is_awaited_on_another_loop_than_it_was_made_on(device: na.Device) -> None:
-    async def make() -> na.DeviceFuture[Any]:
-        return na.spawn(na.full(3, 8).to_host())
-
-    future = na.run(make())
-    assert na.run(waited(future)).tolist() == [8, 8, 8]
 
 
 async def test_an_error_at_enqueue_arrives_at_the_await(device: na.Device) -> None:

@@ -49,21 +49,6 @@ async def test_no_more_operations_are_in_flight_than_allowed(
     assert (await z.to_host()).tolist() == [10] * 4
 
 
-async def test_the_loop_turns_while_submitting_waits(
-    device: na.Device, stream: na.Stream, gate: Gate
-) -> None:
-    z = await na.zeros(4)
-    gate.close()
-    with na.limit(ops=1):
-        tasks = [asyncio.ensure_future(waited(add_one(z).schedule(stream))) for _ in range(4)]
-        for _ in range(50):
-            await asyncio.sleep(0)
-        assert device.in_flight.ops == 1
-        gate.open()
-        await asyncio.gather(*tasks)
-    assert (await z.to_host()).tolist() == [4] * 4
-
-
 async def test_no_more_bytes_are_in_flight_than_allowed(
     device: na.Device, stream: na.Stream, gate: Gate
 ) -> None:
@@ -210,24 +195,6 @@ async def test_a_closure_that_runs_operations_does_not_wait_for_itself(device: n
         one = na.ones(64).shared()
         a, b = await na.gather(one.then(lambda t: t.dup()), one.then(lambda t: t.dup()))
         assert a.size == b.size == 64
-
-
-async def test_a_cancelled_await_gives_its_place_to_nobody_wrongly(
-    device: na.Device, stream: na.Stream, gate: Gate
-) -> None:
-    z = await na.zeros(4)
-    gate.close()
-    with na.limit(ops=1):
-        tasks = [asyncio.ensure_future(waited(add_one(z).schedule(stream))) for _ in range(5)]
-        await settle(device)
-        for task in tasks[1:4]:
-            task.cancel()
-        await settle(device)
-        gate.open()
-        await tasks[0]
-        await tasks[4]
-        await stream.done()
-    assert (await z.to_host()).tolist() == [2] * 4
 
 
 async def test_a_failing_operation_gives_its_place_back(device: na.Device) -> None:

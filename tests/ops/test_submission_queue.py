@@ -84,20 +84,6 @@ async def test_compiling_ahead_holds_nobody_up(device: na.Device, compiler: Held
     assert await ahead is None
 
 
-async def test_cancelled_while_it_compiles_it_does_not_run(
-    device: na.Device, compiler: HeldCompiler
-) -> None:
-    z = await na.ones(1)
-    task = asyncio.ensure_future(waited(ten_times()(z)))
-    await compiler.has_begun()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    compiler.go_on()
-    await add_one(z)
-    assert first(z) == 2
-
-
 async def test_a_failed_compilation_stops_nobody_else(
     device: na.Device, compiler: HeldCompiler
 ) -> None:

@@ -19,17 +19,13 @@ import numbasync as na
 from numbasync.errors import AlreadySubmittedError, DriverError, MovedError, ReentrancyError
 from numbasync.ops.op import Shared
 from numbasync.testing import counters
-from tests.common import add_one, saxpy, visit_tile
+from tests.common import add_one, host, saxpy, visit_tile
 
 PROTOCOLS = range(2, pickle.HIGHEST_PROTOCOL + 1)
 
 
 def again(thing: Any, protocol: int = pickle.HIGHEST_PROTOCOL) -> Any:
     return pickle.loads(pickle.dumps(thing, protocol))
-
-
-def host(tensor: Any) -> np.ndarray:
-    return tensor.to_host().sync()
 
 
 def local() -> na.Launcher:

@@ -20,15 +20,12 @@ from numbasync.errors import (
     StateError,
 )
 from numbasync.testing import counters
+from tests.common import host
 
 DTYPES = [
     np.bool_, np.int8, np.uint8, np.int16, np.int32, np.uint32, np.int64, np.uint64, np.float16,
     np.float32, np.float64, np.complex64, np.complex128,
 ]  # fmt: skip
-
-
-def host(op_or_tensor: Any) -> np.ndarray:
-    return op_or_tensor.to_host().sync()
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: d.__name__)
