@@ -4,38 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 
 import numbasync as na
-from numbasync.errors import CallerError, KernelError, OperationError, StateError
-from numbasync.testing import Gate, gate, inject, settle
-from tests.common import add_one, compiled, elements, saxpy, used
-
-# --- whose order ---
-
-
-async def test_launches_of_a_graph_that_only_reads_follow_each_other(
-    device: na.Device, stream: na.Stream, gate: Gate
-) -> None:
-    compiled()
-    two, three = device.new_stream(), device.new_stream()
-    x = await na.ones(8)
-    graph = x.to_host().graph_on(stream)
-    array = graph.take_output()
-    assert array is not None
-    gate.close()
-    graph.launch().async_on(stream)
-    second = na.spawn(graph.launch(), two)
-    written = na.spawn(na.fill(x, 5), three)
-    await settle(device)
-    assert not second.done()
-    assert not written.done(), "both launches read what it writes"
-    gate.open()
-    await second
-    await written
-    assert array.tolist() == [1] * 8
-
+from numbasync.errors import KernelError, OperationError, StateError
+from numbasync.testing import gate, inject
+from tests.common import add_one, elements, used
 
 # --- what failed halfway ---
 
@@ -131,25 +105,6 @@ def test_a_shared_operation_of_a_failed_capture_has_not_given_memory_that_nobody
 # --- wrong arguments ---
 
 
-def test_what_a_scope_is_given_that_would_record_nothing(
-    device: na.Device, stream: na.Stream
-) -> None:
-    z = na.zeros(8).sync()
-
-    async def awaits(s: Any) -> None:
-        s.record(add_one(z))
-
-    def yields(s: Any) -> Any:
-        yield s.record(add_one(z))
-
-    for wrong, text in ((awaits, "is an `async def`"), (yields, "records nothing")):
-        with pytest.raises(CallerError, match=text):
-            na.CudaGraph.scope(stream, wrong)
-    with pytest.raises(OperationError, match="takes a function"):
-        na.CudaGraph.scope(stream, 3)  # type: ignore[call-overload]
-    add_one(z).sync()
-
-
 def test_streams_in_brackets(device: na.Device, stream: na.Stream) -> None:
     z, other = na.zeros(8).sync(), device.new_stream()
 
@@ -175,16 +130,6 @@ def test_streams_in_brackets(device: na.Device, stream: na.Stream) -> None:
         s.graph.update(there(None).map(lambda r: r))
 
 
-def test_a_node_of_another_graph(device: na.Device, stream: na.Stream) -> None:
-    z, x = na.zeros(8).sync(), na.ones(8).sync()
-    one, two = add_one(z).graph_on(stream), saxpy(z, 1.0, x).graph_on(stream)
-    with pytest.raises(CallerError, match="another graph"):
-        two.set_args(one.nodes[0], z, 2.0, x)
-    two.set_args(two.nodes[0], z, 2.0, x)
-    two.launch().sync()
-    assert elements(z) == [2] * 8
-
-
 def test_operations_made_of_a_launch_are_at_home_on_the_graphs_stream(
     device: na.Device, stream: na.Stream
 ) -> None:
@@ -201,20 +146,3 @@ def test_operations_made_of_a_launch_are_at_home_on_the_graphs_stream(
         assert future.stream is stream
         future.sync()
     assert elements(z) == [3] * 8
-
-
-def test_positions_of_nodes(device: na.Device, stream: na.Stream) -> None:
-    z, x = na.zeros(8).sync(), na.ones(8).sync()
-    graph = na.zip(saxpy(z, 1.0, x), saxpy(z, 1.0, x)).graph_on(stream)
-    for i in np.arange(2):
-        graph.set_args(i, z, 3.0, x)  # type: ignore[arg-type]  # what NumPy counts with
-    graph.launch().sync()
-    assert elements(z) == [6] * 8
-    for wrong in (2, -1, True, "0", None):
-        with pytest.raises(CallerError, match="has 2 nodes"):
-            graph.set_args(wrong, z, 1.0, x)  # type: ignore[arg-type]
-    with pytest.raises(CallerError, match="has 0 nodes"):
-        na.value(1).graph_on(stream).set_args(0, z)
-    # Refused with what it was to be made of, which needs no warning beside the error.
-    with pytest.raises(CallerError, match="takes a stream"):
-        add_one(z).graph_on(None)  # type: ignore[arg-type]

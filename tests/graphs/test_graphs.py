@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-import weakref
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ from numba import cuda
 
 import numbasync as na
 from numbasync.errors import (
-    AccessConflictError,
     AlreadySubmittedError,
     CallerError,
     DeviceMismatchError,
@@ -22,10 +20,9 @@ from numbasync.errors import (
     NotAGraphNodeError,
     OperationError,
     ReentrancyError,
-    SharedStorageError,
 )
-from numbasync.testing import Gate, counters, settle
-from tests.common import add_one, compiled, copy_to, elements, fresh, saxpy, used
+from numbasync.testing import Gate, counters
+from tests.common import add_one, compiled, elements, fresh, saxpy, used
 
 # --- capturing ---
 
@@ -280,216 +277,6 @@ def test_topology_names_nodes_by_their_kernels(device: na.Device, stream: na.Str
     assert "1 kernel, 1 memcpy, 1 memset" in repr(graph)
 
 
-# --- whose order ---
-
-
-async def test_a_replay_waits_for_who_writes_its_input_and_they_for_it(
-    device: na.Device, stream: na.Stream, gate: Gate
-) -> None:
-    compiled()
-    other = device.new_stream()
-    z, x = await na.zeros(8), await na.ones(8)
-    graph = saxpy(z, 1.0, x).graph_on(other)
-    await graph.launch()
-    gate.close()
-    na.fill(x, 5).async_on(stream)
-    launched = na.spawn(graph.launch())
-    await settle(device)
-    assert not launched.done()
-    gate.open()
-    await launched
-    assert elements(z) == [6] * 8
-
-    gate.close()
-    graph.launch().async_on(stream)
-    written = na.spawn(na.fill(x, 100), other)
-    read = na.spawn(z.to_host(), device.new_stream())
-    await settle(device)
-    assert not written.done()
-    assert not read.done()
-    gate.open()
-    await written
-    assert (await read).tolist() == [11] * 8
-
-
-async def test_a_replay_behind_a_quick_one_still_waits(
-    device: na.Device, stream: na.Stream, gate: Gate
-) -> None:
-    """Leases stand from launch to launch; others must be seen all the same."""
-    compiled()
-    home, other = device.new_stream(), device.new_stream()
-    z, x = await na.zeros(8), await na.ones(8)
-    graph = saxpy(z, 1.0, x).graph_on(home)
-    for _ in range(3):
-        await graph.launch()
-    gate.close()
-    copy_to(x, z).async_on(stream)  # reads z, writes x
-    third = na.spawn(graph.launch())
-    await settle(device)
-    assert not third.done()
-    gate.open()
-    await third
-    assert elements(z) == [6] * 8, "x had become 3"
-    # And the other way round, behind launches that took no lease.
-    for _ in range(3):
-        graph.launch().async_on(home)
-    assert z.to_host().sync_on(other).tolist() == [15] * 8
-
-
-async def test_launches_on_two_streams_follow_each_other(
-    device: na.Device, stream: na.Stream, gate: Gate
-) -> None:
-    compiled()
-    other = device.new_stream()
-    z = await na.zeros(8)
-    graph = add_one(z).graph_on(stream)
-    gate.close()
-    graph.launch().async_on(stream)
-    second = na.spawn(graph.launch(), other)
-    await settle(device)
-    assert not second.done()
-    gate.open()
-    await second
-    assert elements(z) == [2] * 8
-    streams = [device.new_stream() for _ in range(4)]
-    for i in range(200):
-        graph.launch().async_on(streams[i % 4])
-    assert elements(z) == [202] * 8
-
-
-async def test_strict_ordering_refuses_a_conflict_with_a_replay(
-    device: na.Device, stream: na.Stream, gate: Gate
-) -> None:
-    compiled()
-    other = device.new_stream()
-    z, x = await na.zeros(8), await na.ones(8)
-    graph = saxpy(z, 1.0, x).graph_on(stream)
-    with na.ordering("strict"):
-        gate.close()
-        graph.launch().async_on(stream)
-        with pytest.raises(AccessConflictError, match=r"graph\.launch\(\)"):
-            na.fill(x, 5).async_on(other)
-        gate.open()
-        stream.synchronize()
-        gate.close()
-        na.fill(x, 5).async_on(stream)
-        with pytest.raises(AccessConflictError):
-            graph.launch().async_on(other)
-        gate.open()
-        stream.synchronize()
-    await graph.launch()
-    assert elements(z) == [6] * 8
-
-
-async def test_a_refused_launch_forgets_nobody(
-    device: na.Device, stream: na.Stream, gate: Gate
-) -> None:
-    """It had taken some leases when it was refused: who comes later still waits."""
-    compiled()
-    one, two = device.new_stream(), device.new_stream()
-    z, x, out = await na.zeros(8), await na.ones(8), await na.zeros(8)
-    graph = saxpy(z, 1.0, x).graph_on(one)
-    gate.close()
-    copy_to(out, z).async_on(stream)
-    with na.ordering("strict"), pytest.raises(AccessConflictError):
-        graph.launch().async_on(one)
-    late = na.spawn(na.fill(z, -1), two)
-    await settle(device)
-    assert not late.done()
-    gate.open()
-    await late
-    assert elements(out) == [0] * 8
-
-
-# --- who is kept alive ---
-
-
-def test_a_graph_keeps_what_it_captured(device: na.Device, stream: na.Stream) -> None:
-    z, x = na.zeros(1000).sync(), na.from_host(np.arange(1000, dtype=np.float32)).sync()
-    out = na.empty(1000).sync()
-    graph = na.zip(
-        na.fill(z, 1), saxpy(z, 2.0, x), copy_to(out, z)
-    ).graph_on(stream)  # fmt: skip
-    freed = weakref.ref(z.storage), weakref.ref(x.storage)
-    del z, x
-    for _ in range(100):
-        gc.collect(0)
-        poison = [na.full(1000, np.nan).sync() for _ in range(3)]
-        graph.launch().sync()
-        np.testing.assert_array_equal(out.to_host().sync(), 2 * np.arange(1000) + 1)
-        del poison
-    assert all(ref() is not None for ref in freed)
-    del graph
-    gc.collect()
-    device.synchronize()
-    assert all(ref() is None for ref in freed)
-
-
-async def test_a_pending_launch_keeps_the_graph(
-    device: na.Device, stream: na.Stream, gate: Gate
-) -> None:
-    compiled()
-    out = await na.zeros(1000)
-    start = used(device)
-
-    async def made() -> na.CudaGraph[Any]:
-        z, x = await na.zeros(1000), await na.ones(1000)
-        return na.zip(saxpy(z, 2.0, x), copy_to(out, z)).graph_on(stream)
-
-    graph = await made()
-    gone = weakref.ref(graph)
-    op = graph.launch()
-    gate.close()
-    graph.launch().async_on(stream)
-    future = na.spawn(op, stream)
-    del graph, op
-    gc.collect()
-    assert gone() is not None
-    poison = [na.full(1000, np.nan).sync_on(device.new_stream()) for _ in range(4)]
-    gate.open()
-    await future
-    assert (await out.to_host()).tolist() == [4] * 1000
-    del future, poison
-    assert used(device) == start
-    assert gone() is None
-
-
-def test_a_graph_counts_as_a_holder(device: na.Device, stream: na.Stream) -> None:
-    z, x = na.zeros(8).sync(), na.ones(8).sync()
-    shared = x.take().shared()
-    graph = saxpy(z, 1.0, shared).graph_on(stream)
-    with pytest.raises(SharedStorageError):
-        shared.partition(4)
-    del graph
-    gc.collect()
-    assert shared.partition(4).tensor.shape == (8,)
-
-
-def test_memory_comes_back_when_the_graph_goes(device: na.Device, stream: na.Stream) -> None:
-    start = used(device)
-    graph = na.zeros(2**18).then(lambda z: na.zip(add_one(z), na.ones(2**18))).graph_on(stream)
-    assert graph.statistics().nbytes == 2 * 2**20
-    graph.launch().sync()
-    del graph
-    assert used(device) == start
-
-
-def test_quick_launches_again_after_the_graph_has_gone(
-    device: na.Device, stream: na.Stream
-) -> None:
-    """A buffer that a graph used is an ordinary one afterwards."""
-    z = na.zeros(8).sync()
-    graph = add_one(z).graph_on(stream)
-    graph.launch().sync()
-    assert z.storage.fast_path_device is None
-    del graph
-    gc.collect()
-    for _ in range(3):
-        add_one(z).sync()
-    assert z.storage.fast_path_device is device.backend
-    assert elements(z) == [4] * 8
-
-
 # --- other devices, other threads ---
 
 
@@ -546,24 +333,6 @@ def test_two_threads_capture_at_once(device: na.Device) -> None:
     for thread in disturbing:
         thread.join()
     assert not wrong
-
-
-def test_two_threads_launch_one_graph(device: na.Device, stream: na.Stream) -> None:
-    z = na.zeros(8).sync()
-    graph = add_one(z).graph_on(stream)
-    own = [stream, device.new_stream(), device.new_stream()]
-
-    def launch(where: na.Stream) -> None:
-        for _ in range(300):
-            graph.launch().async_on(where)
-        where.synchronize()
-
-    threads = [threading.Thread(target=launch, args=(s,)) for s in own]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert elements(z) == [900] * 8
 
 
 # --- failures of the device ---
