@@ -1,4 +1,4 @@
-"""The order of what is submitted while a kernel compiles, and errors that nobody awaits."""
+"""The order of what is submitted while a kernel compiles."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ import gc
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import numpy as np
 import pytest
 from numba import cuda
 
 import numbasync as na
 from numbasync.errors import KernelCompileError, MovedError
 from numbasync.ops import reentrancy
-from numbasync.testing import Gate
 from tests.common import add_one, fresh, used, waited
 from tests.holding import HeldCompiler
 from tests.waiting import begin
@@ -166,7 +164,9 @@ def test_what_was_spawned_runs_although_the_loop_ends(
 
 
 @pytest.mark.may_leave("a thread keeps the line of a loop that was never ended until its next loop")
-@pytest.mark.parametrize("where", ["the same thread", "another thread", "another loop"])
+@pytest.mark.parametrize(
+    "where", ["the same thread", "another thread", "another loop", "a loop of another thread"]
+)
 @pytest.mark.filterwarnings("ignore:coroutine 'Line._work_off' was never awaited")
 def test_a_loop_that_is_closed_without_ceremony_strands_nobody(
     device: na.Device, compiler: HeldCompiler, where: str
@@ -193,55 +193,11 @@ def test_a_loop_that_is_closed_without_ceremony_strands_nobody(
     elif where == "another thread":
         with ThreadPoolExecutor(1) as pool:
             pool.submit(wait).result(20)
+    elif where == "a loop of another thread":
+        begin(lambda: asyncio.run(wait_for_all()))()
     else:
         asyncio.run(wait_for_all())
     assert first(z) == 11
-
-
-# --- errors of work that nobody holds a future of ---
-
-
-def failing_copy(stream: na.Stream) -> None:
-    """Work whose host side fails when the device is done."""
-    target = np.zeros(4, np.float32)
-    na.memcpy(target, na.ones(4).sync()).async_on(stream)
-    target.flags.writeable = False
-
-
-def test_an_error_behind_async_on_is_raised_once_by_synchronize(
-    device: na.Device, stream: na.Stream, gate: Gate
-) -> None:
-    gate.close()
-    failing_copy(stream)
-    gate.open()
-    with pytest.raises(ValueError, match="read-only"):
-        stream.synchronize()
-    stream.synchronize()
-
-
-async def test_an_error_behind_async_on_is_raised_once_by_done(
-    device: na.Device, stream: na.Stream, gate: Gate
-) -> None:
-    gate.close()
-    failing_copy(stream)
-    gate.open()
-    with pytest.raises(ValueError, match="read-only"):
-        await stream.done()
-    await stream.done()
-
-
-def test_an_event_that_is_passed_has_its_copies_done(
-    device: na.Device, stream: na.Stream, gate: Gate
-) -> None:
-    target = np.zeros(4, np.float32)
-    source = na.ones(4).sync()
-    gate.close()
-    na.memcpy(target, source).async_on(stream)
-    event = device.new_event().record(stream)
-    assert not event.query()
-    gate.open()
-    event.synchronize()
-    assert target.tolist() == [1] * 4
 
 
 async def test_who_waits_for_a_shared_operation_of_another_thread_waits_to_its_end(

@@ -13,14 +13,12 @@ import pytest
 
 import numbasync as na
 from numbasync.device import copy_threads
-from numbasync.device.staging_ring import Ring
 from numbasync.tensors import parallel_copy, staging
 from numbasync.testing import Gate, settle
 from tests.common import add_one, used, waited
 from tests.holding import HeldCopies
+from tests.tensors.large_arrays import CHUNK, LARGE, numbers
 
-CHUNK = Ring.CHUNK
-LARGE = parallel_copy.LARGE
 SIZES = [0, 1, LARGE, LARGE + 1, CHUNK - 1, CHUNK + 1, 5 * CHUNK + 4097]
 
 
@@ -35,10 +33,6 @@ def several_threads(device: na.Device, monkeypatch: pytest.MonkeyPatch) -> Itera
     yield
     copy_threads.settle()
     copy_threads.start_over()
-
-
-def numbers(count: int, seed: int = 0) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    return np.random.default_rng(seed).integers(0, 256, count, np.uint8)
 
 
 @pytest.mark.parametrize("size", SIZES)
