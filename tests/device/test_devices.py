@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 import numbasync as na
-from numbasync.errors import CallerError, DeviceMismatchError, ShapeError, StateError
+from numbasync.errors import CallerError, DeviceMismatchError, StateError
 from numbasync.testing import Gate, settle
-from tests.common import add_one, used
+from tests.common import add_one, used, waited
 
 
 def test_there_is_always_a_cpu_device() -> None:
@@ -232,33 +232,6 @@ def test_an_event_of_another_device_is_refused() -> None:
         one.new_event().record(two.new_stream())
 
 
-def test_pools(device: na.Device) -> None:
-    pool = device.new_pool()
-    assert pool.stats().used_current == pool.stats().used_high == 0
-    before, device.pool = device.pool, pool
-    try:
-        z = na.zeros(1000).sync()
-        assert pool.stats().used_current >= 4000
-        high = pool.stats().used_high
-        del z
-        assert used(device) == 0
-        assert pool.stats().used_high == high
-        pool.reset_high()
-        assert pool.stats().used_high == 0
-        pool.trim()
-        assert "0 B in use" in repr(pool)
-    finally:
-        device.pool = before
-
-
-def test_a_pool_of_another_device_is_refused_by_name() -> None:
-    one, two = na.devices("cpu")[:2]
-    with pytest.raises(DeviceMismatchError, match="the pool is of cpu:1, the device is cpu:0"):
-        one.pool = two.new_pool()
-    with pytest.raises(ShapeError, match="-1 bytes"):
-        one.new_pool(-1)
-
-
 def test_memory_freed_on_any_thread_comes_back(device: na.Device) -> None:
     start = used(device)
     held = [na.zeros(10_000).sync() for _ in range(20)]
@@ -273,36 +246,6 @@ def test_memory_freed_on_any_thread_comes_back(device: na.Device) -> None:
     for t in threads:
         t.join(10)
     assert used(device) == start
-
-
-@pytest.mark.parametrize("leave", ["held", "running", "nothing"])
-def test_the_interpreter_exits_cleanly(
-    leave: str, device: na.Device, python: str, python_env: dict[str, str]
-) -> None:
-    program = f"""
-import asyncio, numbasync as na
-from numbasync.testing import gate
-stream = na.default_device().new_stream()
-z = na.zeros(1000).sync_on(stream)
-g = gate(stream)
-if {leave!r} == "held":
-    g.close()
-    na.spawn(na.zeros(1000), na.SingleStream(na.default_device()))
-    na.ones(1000).async_on(stream)
-    if na.default_device().kind == "cuda":
-        g.open()  # the driver waits for its queues at exit
-if {leave!r} == "running":
-    async def main():
-        for _ in range(5):
-            na.spawn(na.ones(100_000))
-    na.run(main())
-print("end")
-"""
-    result = subprocess.run(
-        [python, "-c", program], env={**python_env, "NUMBASYNC_DEVICE": device.kind},
-        capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
-    assert (result.returncode, result.stdout, result.stderr) == (0, "end\n", "")
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
@@ -366,7 +309,3 @@ print(failed)
         capture_output=True, text=True, timeout=200,
     )  # fmt: skip
     assert (result.stdout, result.stderr) == ("0\n", "")
-
-
-async def waited(awaitable: Any) -> Any:
-    return await awaitable

@@ -104,6 +104,7 @@ def test_memory_whose_last_holder_ends_with_its_thread_comes_back(device: na.Dev
 BEGIN = """
 import asyncio, logging, threading, warnings
 import numbasync as na
+from numbasync.testing import gate
 from tests.common import add_one, waited
 logging.getLogger("asyncio").disabled = True
 warnings.simplefilter("ignore", ResourceWarning)
@@ -148,6 +149,11 @@ ENDS = {
     ),
     "a thread that goes on blocking": (
         "threading.Thread(target=block_for_ever, daemon=True).start()\nassert goes_on.wait(60)"
+    ),
+    "a stream that is held": (
+        "stream = device.new_stream(); shut = gate(stream); shut.close();"
+        " na.ones(1000).async_on(stream); na.spawn(na.zeros(1000), na.SingleStream(device));"
+        " device.kind == 'cuda' and shut.open()"  # the driver waits for its queues at exit
     ),
     "everything in rings": (
         "Holder(z, z[1:], z.shared(), z.partition(4), device.new_stream(), device.new_event(),"

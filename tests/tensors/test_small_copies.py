@@ -250,17 +250,3 @@ def test_one_value_everywhere(device: na.Device, stream: na.Stream, dtype: str) 
             found = na.full(shape, value, dtype).to_host().sync_on(stream)
             want = np.full(shape, value).astype(dtype)
             assert found.tobytes() == want.tobytes() and found.shape == want.shape
-
-
-def test_an_event_that_is_passed_has_its_copies_done(
-    device: na.Device, stream: na.Stream, gate: Gate
-) -> None:
-    target = np.zeros(4, np.float32)
-    source = na.ones(4).sync()
-    gate.close()
-    na.memcpy(target, source).async_on(stream)
-    event = device.new_event().record(stream)
-    assert not event.query()
-    gate.open()
-    event.synchronize()
-    assert target.tolist() == [1] * 4
