@@ -164,18 +164,6 @@ def test_equal_structures_share_kernels_whatever_the_numbers_are(device: na.Devi
     assert na.compile_count() == before
 
 
-async def test_many_tasks_compile_a_kernel_once(device: na.Device) -> None:
-    async def one(k: float) -> Any:
-        b = na.CommandBatch()
-        y = b.log(b.abs(b.upload(X) * 7.0 - 0.375) + k) / b.upload(Y)
-        await b.execute()
-        return await b.read(y)
-
-    before = na.compile_count()
-    await asyncio.gather(*(one(k + 0.5) for k in range(8)))
-    assert na.compile_count() - before <= 1  # none, if an earlier run has left it on disk
-
-
 def test_what_failed_on_the_device_is_not_read(device: na.Device) -> None:
     def recorded() -> tuple[na.CommandBatch, na.BufferId]:
         b = na.CommandBatch()

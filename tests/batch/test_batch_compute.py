@@ -143,15 +143,6 @@ async def test_one_submission_of_one_upload_one_kernel_and_one_download(
         np.testing.assert_array_equal(await b.read(y), have)
 
 
-def test_blocking(device: na.Device) -> None:
-    for _ in range(3):
-        b = na.CommandBatch()
-        x = b.upload(X)
-        one, two = b.compute_sync(x + 1, x * 2)
-        np.testing.assert_array_equal(one, X + 1)
-        np.testing.assert_array_equal(two, X * 2)
-
-
 def test_ids_that_nothing_else_keeps(device: na.Device, stream: na.Stream) -> None:
     """The operation keeps what it reads, and what others hold is written as ever."""
     for _ in range(3):
@@ -306,19 +297,6 @@ async def test_many_at_a_time(device: na.Device) -> None:
         ops.append(b.compute_op(b.upload(X + k) * 2))
     for k, found in enumerate(await na.gather(*ops)):
         np.testing.assert_array_equal(found, (X + F32(k)) * 2)
-
-
-def test_uvloop(device: na.Device) -> None:
-    uvloop = pytest.importorskip("uvloop")
-
-    async def main() -> None:
-        for k in range(3):
-            b = na.CommandBatch()
-            y = b.upload(X + k) * 2
-            np.testing.assert_array_equal(await b.compute(y), (X + F32(k)) * 2)
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(main())
 
 
 def test_many_results_of_one_plan(device: na.Device, stream: na.Stream) -> None:

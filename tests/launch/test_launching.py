@@ -25,20 +25,6 @@ def test_sizes_that_do_not_divide(device: na.Device, n: int) -> None:
     assert (np.abs(host(z) - want) <= np.finfo(np.float32).eps / 2 * np.abs(want)).all()
 
 
-def test_three_axes(device: na.Device) -> None:
-    @na.launcher
-    @cuda.jit
-    def number(z: na.KernelOutput):
-        i, j, k = cuda.grid(3)
-        if i < z.shape[0] and j < z.shape[1] and k < z.shape[2]:
-            z[i, j, k] = 100 * i + 10 * j + k
-
-    z = na.zeros((3, 4, 5), np.int32).sync()
-    number(z.partition((2, 3, 2))).sync()
-    i, j, k = np.indices((3, 4, 5))
-    np.testing.assert_array_equal(host(z), 100 * i + 10 * j + k)
-
-
 def test_nothing_outside_a_view_is_touched(device: na.Device) -> None:
     z = na.full((8, 9), -7).sync()
     saxpy2d(z[2:5, 1:8:2].partition((2, 2)), 1.0, np.ones((3, 4), np.float32)).sync()
@@ -174,23 +160,6 @@ def test_names_that_a_named_tuple_cannot_have(device: na.Device) -> None:
     assert result == (z, 1, 2, 8, 16, 32)
     assert host(z).tolist() == [59]
     assert put[1, 1](z, 1, 2, 8, 16, 32).output().sync() is z
-
-
-def test_shared_memory_and_barriers(device: na.Device) -> None:
-    @na.launcher
-    @cuda.jit
-    def reverse_tile(z: na.KernelOutput):
-        own = cuda.shared.array(32, np.float32)
-        i = cuda.grid(1)
-        t = cuda.threadIdx.x
-        own[t] = z[i]
-        cuda.syncthreads()
-        z[i] = own[31 - t]
-
-    z = na.arange(64).sync()
-    reverse_tile(z.partition(32)).sync()
-    want = np.arange(64).reshape(2, 32)[:, ::-1].ravel()
-    np.testing.assert_array_equal(host(z), want)
 
 
 def test_dynamic_shared_memory(device: na.Device) -> None:

@@ -77,13 +77,6 @@ def test_an_operation_is_mapped_by_a_function(device: na.Device) -> None:
         op.map(3)  # type: ignore[arg-type]
 
 
-async def test_awaited(device: na.Device) -> None:
-    z = await na.zeros(100, np.int32)
-    part = z.partition(16).map(3)
-    assert (await visit_tile(part)).t is part
-    assert (await visit_tile(part).output().to_host()).tolist() == [2] * 100
-
-
 def test_of_an_owned_and_of_an_unshared_tensor(device: na.Device) -> None:
     z = na.zeros(100, np.int32).sync()
     part = z.partition(10).map(3)

@@ -55,22 +55,6 @@ def test_tuples_of_numbers_of_every_kind(device: na.Device) -> None:
     assert host(z).tolist() == [3.5]
 
 
-@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32])
-def test_integers_wrap_at_the_store_only(device: na.Device, dtype: type) -> None:
-    @na.launcher
-    @cuda.jit
-    def add(z: na.KernelOutput, wide: na.KernelOutput, x: na.KernelInput):
-        z[0] = x[0] + x[1]
-        wide[0] = x[0] + x[1]
-
-    top = np.iinfo(dtype).max
-    x = np.array([top, 1], dtype)
-    z, wide = na.zeros(1, dtype).sync(), na.zeros(1, np.int64).sync()
-    add[1, 1](z, wide, x).sync()
-    assert host(z)[0] == np.iinfo(dtype).min
-    assert host(wide)[0] == int(top) + 1
-
-
 def test_a_number_that_is_counted_down_is_no_output(device: na.Device) -> None:
     @na.launcher
     @cuda.jit

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 import numbasync as na
-from numbasync.ops import reentrancy
 from numbasync.tensors import parallel_copy
 from numbasync.testing import Gate, counters, settle
 from tests.common import add_one, copy_to, fresh, used, waited
@@ -139,17 +138,8 @@ async def test_what_is_spawned_runs_though_its_future_is_dropped_or_its_await_ca
 
 
 async def test_who_waits_for_long_piles_up_nothing(
-    device: na.Device, stream: na.Stream, gate: Gate, monkeypatch: pytest.MonkeyPatch
+    device: na.Device, stream: na.Stream, gate: Gate, looks: list[Any]
 ) -> None:
-    looks: list[Callable[[], None]] = []
-    when_settled = reentrancy.OneShotEvent.when_settled
-
-    def noted(turn: reentrancy.OneShotEvent, call: Callable[[], None]) -> None:
-        looks.append(call)
-        when_settled(turn, call)
-
-    monkeypatch.setattr(reentrancy.OneShotEvent, "when_settled", noted)
-    monkeypatch.setattr(reentrancy, "LOOK_AGAIN", 0.001)
     z = await na.zeros(4)
     gate.close()
     with na.limit(ops=1):

@@ -13,10 +13,9 @@ from numba import cuda
 
 import numbasync as na
 from numbasync.errors import KernelCompileError, MovedError
-from numbasync.ops import reentrancy
 from tests.common import add_one, fresh, used, waited
 from tests.holding import HeldCompiler
-from tests.waiting import begin
+from tests.waiting import begin, eventually
 
 
 def ten_times() -> na.Launcher:
@@ -201,10 +200,9 @@ def test_a_loop_that_is_closed_without_ceremony_strands_nobody(
 
 
 async def test_who_waits_for_a_shared_operation_of_another_thread_waits_to_its_end(
-    device: na.Device, compiler: HeldCompiler, monkeypatch: pytest.MonkeyPatch
+    device: na.Device, compiler: HeldCompiler, looks: list[Any]
 ) -> None:
     """It looks up now and then, whether that thread is still there."""
-    monkeypatch.setattr(reentrancy, "LOOK_AGAIN", 0.001)
     z = await na.ones(1)
     shared = ten_times()(z).output().shared()
 
@@ -216,7 +214,7 @@ async def test_who_waits_for_a_shared_operation_of_another_thread_waits_to_its_e
         runner = asyncio.get_running_loop().run_in_executor(pool, elsewhere)
         await compiler.has_begun()
         holder = asyncio.ensure_future(waited(shared))
-        await asyncio.wait([holder], timeout=0.05)
+        await eventually(lambda: len(looks) >= 10)
         assert not holder.done()
         compiler.go_on()
         assert await holder is await runner is z

@@ -25,3 +25,9 @@ def test_no_test_sleeps() -> None:
     assert sleeps == {}, (
         "wait for what is to happen: tests/waiting.py has `happens` and `eventually`"
     )
+
+
+def test_a_file_of_tests_is_one_concept() -> None:
+    lengths = {path.name: len(path.read_text().splitlines()) for path in TESTS.rglob("test_*.py")}
+    long = {name for name, lines in lengths.items() if lines > 400}
+    assert long <= {"test_store_analysis.py"}, "split them by concept"
