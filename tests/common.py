@@ -83,6 +83,10 @@ def fresh() -> na.Launcher:
     return kernel
 
 
+def put(array: np.ndarray) -> na.Tensor:
+    return na.from_host(array).sync()
+
+
 def host(tensor: Any) -> np.ndarray:
     """The elements of a tensor, or of an operation that makes one."""
     return tensor.to_host().sync()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import numbasync as na
 from tests.common import compiled
 
 ROOT = Path(__file__).parent.parent
@@ -110,6 +111,13 @@ def common_kernels_are_loaded(request: pytest.FixtureRequest) -> None:
         if device not in _loaded:
             _loaded.add(device)
             compiled()
+
+
+@pytest.fixture
+def cpu() -> Iterator[na.Device]:
+    """The CPU device as the current one, whichever device is tested."""
+    with na.use_device(na.devices("cpu")[0]) as device:
+        yield device
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from numbasync.errors import (
 )
 
 pytestmark = [
-    pytest.mark.usefixtures("on_the_cpu_device"),
+    pytest.mark.usefixtures("cpu"),
     pytest.mark.filterwarnings("ignore::numba.cuda.core.errors.NumbaPerformanceWarning"),
 ]
 DEVICE = na.devices("cpu")[0]

@@ -12,7 +12,7 @@ import numbasync as na
 from numbasync.backend.cpu.compiler import kernel, pipeline
 from numbasync.backend.cpu.library.entry_points import types
 
-pytestmark = pytest.mark.usefixtures("on_the_cpu_device")
+pytestmark = pytest.mark.usefixtures("cpu")
 
 
 @cuda.jit(device=True)

@@ -22,7 +22,7 @@ from numbasync.errors import (
 
 overload: Any = importlib.import_module("numba.cuda.extending").overload
 pytestmark = [
-    pytest.mark.usefixtures("on_the_cpu_device"),
+    pytest.mark.usefixtures("cpu"),
     pytest.mark.filterwarnings("ignore::numba.cuda.core.errors.NumbaPerformanceWarning"),
 ]
 

@@ -9,12 +9,7 @@ import pytest
 from numba import cuda
 
 import numbasync as na
-from tests.common import host
-
-
-def put(array: np.ndarray) -> na.Tensor:
-    return na.from_host(array).sync()
-
+from tests.common import host, put
 
 # --- where a thread is ---
 

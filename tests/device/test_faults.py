@@ -19,14 +19,7 @@ from numbasync.errors import (
     OutOfDeviceMemoryError,
 )
 from numbasync.testing import Gate, inject, settle
-from tests.common import add_one, copy_to, fresh, saxpy, used, waited
-
-
-@pytest.fixture(autouse=True)
-def compiled(device: na.Device) -> None:
-    add_one.compile(na.meta(4)).sync()
-    copy_to.compile(na.meta(4), na.meta(4)).sync()
-    saxpy.compile(na.meta(4), 1.0, na.meta(4)).sync()
+from tests.common import add_one, fresh, saxpy, used, waited
 
 
 def line_of(text: str) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -258,12 +258,6 @@ def test_plans_are_found_again(device: na.Device) -> None:
 
 
 # --- what the CPU device finds ---
-
-
-@pytest.fixture
-def cpu() -> Iterator[na.Device]:
-    with na.use_device(na.devices("cpu")[0]) as device:
-        yield device
 
 
 def test_a_thread_that_leaves_before_a_barrier_is_named(cpu: na.Device) -> None:
