@@ -24,7 +24,7 @@ def no_limit_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
 def gate(stream: na.Stream) -> Iterator[Gate]:
     """One that opens by itself, so that a test that fails does not hang at the end of its loop."""
     gate = Gate(stream)
-    opening = threading.Timer(15, gate.open)
+    opening = threading.Timer(60, gate.open)
     opening.daemon = True
     opening.start()
     yield gate
