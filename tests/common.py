@@ -97,6 +97,11 @@ def elements(tensor: na.Tensor) -> Any:
     return host(tensor).tolist()
 
 
+def scaled_plus_one(x: na.Tensor, factor: float = 2.0) -> na.DeviceOp[na.Tensor]:
+    """Factor * x + 1"""
+    return na.ones(x.shape).then(lambda z: saxpy(z, factor, x)).output()
+
+
 def used(device: na.Device) -> int:
     """Bytes in use, once what earlier tests left to the collector and the device is gone."""
     gc.collect()

@@ -1,4 +1,4 @@
-"""Checked kernels of the CPU device: what they find, and that they find nothing else."""
+"""Checked kernels of the CPU device: memory, indices, tiles; and that they find nothing else."""
 
 from __future__ import annotations
 

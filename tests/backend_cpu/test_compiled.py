@@ -1,4 +1,4 @@
-"""Compiled kernels of the CPU device: which are, what their errors say, how blocks are spread."""
+"""Compiled kernels of the CPU device: which are, and what their errors say."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Devices, streams, events and pools."""
+"""Devices, streams and events; processes that fork."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only a GPU can show: the argument layout, the driver's memory, sleeping, faults."""
+"""What only a GPU can show: the argument layout, the driver's memory, faults."""
 
 from __future__ import annotations
 

@@ -1,14 +1,16 @@
-"""Order of the launches of a graph: behind other work, before it, and behind each other."""
+"""Order of the launches of a graph: behind other work, before it, behind each other; streams."""
 
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 
 import numbasync as na
 from numbasync.errors import (
     AccessConflictError,
+    OperationError,
 )
 from numbasync.testing import Gate, settle
 from tests.common import add_one, compiled, copy_to, elements, saxpy
@@ -170,3 +172,60 @@ async def test_launches_of_a_graph_that_only_reads_follow_each_other(
     await second
     await written
     assert array.tolist() == [1] * 8
+
+
+def test_streams_in_brackets(device: na.Device, stream: na.Stream) -> None:
+    z, other = na.zeros(8).sync(), device.new_stream()
+
+    def here(_: object) -> na.DeviceOp[Any]:
+        return add_one[1, 8, stream](z)
+
+    def there(_: object) -> na.DeviceOp[Any]:
+        return add_one[1, 8, other](z)
+
+    graph = add_one(z).then(here).graph_on(stream)
+    graph.launch().sync()
+    assert elements(z) == [2] * 8
+    with pytest.raises(OperationError, match="in its brackets"):
+        add_one(z).then(there).graph_on(stream)
+    with na.CudaGraph.scope(stream) as s:
+        s.record(here(None))
+        with pytest.raises(OperationError, match="in its brackets"):
+            s.record(there(None))
+    assert len(s.graph.nodes) == 1
+    with pytest.raises(OperationError, match="in its brackets"):
+        s.graph.recapture(there(None))
+    with pytest.raises(OperationError, match="in its brackets"):
+        s.graph.update(there(None).map(lambda r: r))
+
+
+def test_operations_made_of_a_launch_are_at_home_on_the_graphs_stream(
+    device: na.Device, stream: na.Stream
+) -> None:
+    z = na.zeros(8).sync()
+    graph = add_one(z).graph_on(stream)
+    launched = graph.launch().shared()
+    for op in (
+        graph.launch().map(lambda _: 3),
+        na.zip(na.fill(z, 0), graph.launch()),
+        na.zip(graph.launch(), na.value(3)).unzip()[0],
+        launched,
+    ):
+        future = na.spawn(op)
+        assert future.stream is stream
+        future.sync()
+    assert elements(z) == [3] * 8
+
+
+def test_a_launch_is_at_home_on_the_graphs_stream(device: na.Device, stream: na.Stream) -> None:
+    z = na.zeros(8).sync()
+    graph = add_one(z).graph_on(stream)
+    with na.use_device(na.devices("cpu")[0]):
+        na.spawn(graph.launch()).sync()
+        na.spawn(graph.launch().map(lambda _: 3)).sync()
+    assert elements(z) == [2] * 8
+    policy = na.SingleStream(device)
+    chosen = graph.launch().schedule(policy)
+    assert chosen.stream is policy.next_stream()
+    chosen.sync()
+    assert elements(z) == [3] * 8

@@ -1,4 +1,4 @@
-"""Scopes, branches, and changes of graphs."""
+"""Scopes, in which operations are recorded one by one, and their branches."""
 
 from __future__ import annotations
 

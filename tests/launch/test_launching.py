@@ -1,4 +1,4 @@
-"""Launching: sizes, roles, grids, refusals; what comes back is what went in."""
+"""Launching: sizes, roles, grids; what comes back is what went in."""
 
 from __future__ import annotations
 

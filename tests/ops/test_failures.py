@@ -1,4 +1,4 @@
-"""What must hold of failure: who is told what, when, and in which words."""
+"""What must hold of failure: who is told what, and when."""
 
 from __future__ import annotations
 

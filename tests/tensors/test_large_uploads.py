@@ -1,4 +1,4 @@
-"""Uploads of large NumPy arrays: through the ring, by several threads, while the loop turns."""
+"""Uploads of large NumPy arrays: every layout arrives, in its order, or fails as a whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Launchers, results, tensors and operations: pickled, unpickled, copied, or refused by name."""
+"""Launchers, results and tensors: pickled, unpickled, copied, or refused by name."""
 
 from __future__ import annotations
 

@@ -1,17 +1,20 @@
-"""Graphs at the edges: what failed halfway, who uses no buffer, odd arguments."""
+"""Graphs that fail: while they are captured, halfway, and when they are launched."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
+from numba import cuda
 
 import numbasync as na
-from numbasync.errors import KernelError, OperationError, StateError
-from numbasync.testing import gate, inject
-from tests.common import add_one, elements, used
-
-# --- what failed halfway ---
+from numbasync.errors import (
+    KernelError,
+    StateError,
+)
+from numbasync.testing import Gate, gate, inject
+from tests.common import add_one, compiled, elements, used
 
 
 def test_what_is_refused_leaves_no_memory_in_the_graph(
@@ -102,47 +105,68 @@ def test_a_shared_operation_of_a_failed_capture_has_not_given_memory_that_nobody
     assert ran.sync() is x
 
 
-# --- wrong arguments ---
-
-
-def test_streams_in_brackets(device: na.Device, stream: na.Stream) -> None:
-    z, other = na.zeros(8).sync(), device.new_stream()
-
-    def here(_: object) -> na.DeviceOp[Any]:
-        return add_one[1, 8, stream](z)
-
-    def there(_: object) -> na.DeviceOp[Any]:
-        return add_one[1, 8, other](z)
-
-    graph = add_one(z).then(here).graph_on(stream)
-    graph.launch().sync()
-    assert elements(z) == [2] * 8
-    with pytest.raises(OperationError, match="in its brackets"):
-        add_one(z).then(there).graph_on(stream)
-    with na.CudaGraph.scope(stream) as s:
-        s.record(here(None))
-        with pytest.raises(OperationError, match="in its brackets"):
-            s.record(there(None))
-    assert len(s.graph.nodes) == 1
-    with pytest.raises(OperationError, match="in its brackets"):
-        s.graph.recapture(there(None))
-    with pytest.raises(OperationError, match="in its brackets"):
-        s.graph.update(there(None).map(lambda r: r))
-
-
-def test_operations_made_of_a_launch_are_at_home_on_the_graphs_stream(
+def test_an_error_comes_out_as_itself_and_the_stream_works_on(
     device: na.Device, stream: na.Stream
 ) -> None:
     z = na.zeros(8).sync()
+    before = used(device)
+
+    def fail(_: object) -> na.DeviceOp[Any]:
+        raise KeyError("mine")
+
+    for _ in range(3):
+        with pytest.raises(KeyError, match="mine"):
+            add_one(z).then(lambda _: na.zeros(1000)).then(fail).graph_on(stream)
+    assert used(device) == before, "what was allocated for it is given back"
+    add_one(z).sync_on(stream)
     graph = add_one(z).graph_on(stream)
-    launched = graph.launch().shared()
-    for op in (
-        graph.launch().map(lambda _: 3),
-        na.zip(na.fill(z, 0), graph.launch()),
-        na.zip(graph.launch(), na.value(3)).unzip()[0],
-        launched,
-    ):
-        future = na.spawn(op)
-        assert future.stream is stream
-        future.sync()
-    assert elements(z) == [3] * 8
+    graph.launch().sync_on(stream)
+    assert elements(z) == [2] * 8
+
+
+def raising() -> na.Launcher:
+    @na.launcher
+    @cuda.jit(debug=True, opt=False)
+    def picky(z: na.KernelOutput, limit: na.KernelInput):
+        i = cuda.grid(1)
+        if i < z.shape[0]:
+            z[i] += 1
+            if z[i] > limit[0]:
+                raise ValueError("too much")
+
+    return picky
+
+
+async def test_what_a_debug_kernel_raises_reaches_the_await_of_that_launch(
+    device: na.Device, stream: na.Stream
+) -> None:
+    z, limit = await na.zeros(4), await na.full(1, 2)
+    graph = raising()(z, limit).graph_on(stream)
+    await graph.launch()
+    await graph.launch()
+    with pytest.raises(KernelError, match="too much"):
+        await graph.launch()
+    await na.fill(z, 0)
+    await graph.launch()
+    graph.launch().async_on(stream)
+    failing = na.spawn(graph.launch(), stream)
+    reset = na.spawn(na.fill(z, 0), stream)
+    well = na.spawn(graph.launch(), stream)
+    with pytest.raises(KernelError, match="too much"):
+        await failing
+    await reset
+    await well
+
+
+async def test_a_launch_that_times_out_runs_on(
+    device: na.Device, stream: na.Stream, gate: Gate
+) -> None:
+    compiled()
+    z = await na.zeros(8)
+    graph = add_one(z).graph_on(stream)
+    gate.close()
+    with pytest.raises(asyncio.TimeoutError):
+        await asyncio.wait_for(graph.launch(), 0.01)
+    gate.open()
+    await stream.done()
+    assert elements(z) == [1] * 8

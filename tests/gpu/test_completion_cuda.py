@@ -1,4 +1,4 @@
-"""Behaviours that only a GPU shows: kernels that overlap or take long, and who wakes the loop."""
+"""What only a GPU shows of waiting: kernels that overlap or take long, and who wakes the loop."""
 
 from __future__ import annotations
 
