@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from typing import Any
 
+import numpy as np
 import pytest
 from numba import cuda
 
@@ -80,6 +81,25 @@ def fresh() -> na.Launcher:
             z[i] += 1
 
     return kernel
+
+
+def put(array: np.ndarray) -> na.Tensor:
+    return na.from_host(array).sync()
+
+
+def host(tensor: Any) -> np.ndarray:
+    """The elements of a tensor, or of an operation that makes one."""
+    return tensor.to_host().sync()
+
+
+def elements(tensor: na.Tensor) -> Any:
+    """The elements of a tensor as lists."""
+    return host(tensor).tolist()
+
+
+def scaled_plus_one(x: na.Tensor, factor: float = 2.0) -> na.DeviceOp[na.Tensor]:
+    """Factor * x + 1"""
+    return na.ones(x.shape).then(lambda z: saxpy(z, factor, x)).output()
 
 
 def used(device: na.Device) -> int:

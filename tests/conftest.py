@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import numbasync as na
 from tests.common import compiled
 
 ROOT = Path(__file__).parent.parent
@@ -18,18 +19,21 @@ ROOT = Path(__file__).parent.parent
 # come first: then several workers, which take whole files, end together. The ready kernels come
 # before the examples, which find them compiled.
 SLOW = (
-    "test_nn.py", "test_batch.py", "test_plugin_checks.py", "test_plugin.py",
-    "test_examples.py", "test_programs.py", "test_batch_tuning.py", "test_cuda_math.py",
-    "test_planted_mistakes.py", "test_project.py", "test_cuda_atomics.py",
-    "test_batch_plan.py", "test_cuda_integers.py", "test_compiled_programs.py",
-    "test_checked.py", "test_cuda_warps.py", "test_bench.py", "test_large_uploads.py",
+    "test_nn.py", "test_batch_reductions.py", "test_batch_numbers.py", "test_plugin_checks.py",
+    "test_plugin.py", "test_examples.py", "test_programs.py", "test_batch_tuning.py",
+    "test_cuda_math.py", "test_planted_mistakes.py", "test_project.py", "test_cuda_atomics.py",
+    "test_batch_plan.py", "test_cuda_integers.py", "test_compiled_programs.py", "test_batch.py",
+    "test_cuda_warps.py", "test_bench.py", "test_checked.py", "test_races.py",
     "test_cuda_algorithms.py", "test_cuda_libdevice.py", "test_batch_compute.py",
+    "test_upload_waits.py", "test_large_uploads.py",
     "test_new.py", "test_benchmark_kernel.py", "test_cuda_votes.py", "test_devices.py",
     "test_processes.py", "test_bench_cpu.py", "test_ends.py", "test_pickling.py",
     "test_cuda_barriers.py", "test_sentence_graphs.py", "test_batch_broadcasts.py",
-    "test_check_kernel.py", "test_sentence_embeddings.py", "test_cuda_features.py",
-    "test_launching.py", "test_strategies.py", "test_notebooks.py", "test_random.py",
-    "test_batch_at_once.py", "test_batch_operands.py", "test_batch_graph.py", "test_cli.py",
+    "test_check_kernel.py", "test_check_mistakes.py", "test_sentence_embeddings.py",
+    "test_cuda_features.py", "test_scalars.py", "test_launching.py", "test_strategies.py",
+    "test_notebooks.py", "test_random.py", "test_batch_at_once.py", "test_batch_operands.py",
+    "test_batch_graph.py", "test_batch_compute_failures.py", "test_staging_ring.py",
+    "test_batch_functions.py", "test_pickling_operations.py", "test_cli.py",
 )  # fmt: skip
 SLOW_FOLDERS = ("backend_cpu", "planted_bugs", "stress")
 
@@ -107,6 +111,13 @@ def common_kernels_are_loaded(request: pytest.FixtureRequest) -> None:
         if device not in _loaded:
             _loaded.add(device)
             compiled()
+
+
+@pytest.fixture
+def cpu() -> Iterator[na.Device]:
+    """The CPU device as the current one, whichever device is tested."""
+    with na.use_device(na.devices("cpu")[0]) as device:
+        yield device
 
 
 @pytest.fixture

@@ -68,6 +68,24 @@ def in_time(call: Callable[[], T]) -> T:
     return begin(call)()
 
 
+async def happens(event: threading.Event) -> None:
+    """Let the loop turn until another thread has set `event`."""
+    assert await asyncio.to_thread(event.wait, 20), "it never happens"
+
+
+async def eventually(condition: Callable[[], object]) -> None:
+    """Turn the loop until `condition()` holds, by nothing but what runs meanwhile."""
+    end = time.perf_counter() + 20
+    while not condition():
+        assert time.perf_counter() < end, "it never is"
+        await asyncio.sleep(0)
+
+
+async def timer(seconds: float) -> None:
+    """A timer of the loop: for tests that measure timers, not for those that wait for something."""
+    await asyncio.sleep(seconds)
+
+
 @dataclass(frozen=True)
 class Ticks:
     """What a ticker of 5 ms saw while it waited."""
@@ -95,7 +113,7 @@ async def tick_while(work: Awaitable[Any]) -> Ticks:
     start, processor = loop.time(), time.process_time()
     times = [time.perf_counter()]
     while not task.done():
-        await asyncio.sleep(max(0.0, start + len(times) * PERIOD - loop.time()))
+        await timer(max(0.0, start + len(times) * PERIOD - loop.time()))
         times.append(time.perf_counter())
     processor = time.process_time() - processor
     await task

@@ -12,11 +12,7 @@ import numbasync as na
 from numbasync.backend.cpu.compiler import kernel, pipeline
 from numbasync.backend.cpu.library.entry_points import types
 
-
-@pytest.fixture(autouse=True)
-def on_the_cpu_device() -> Any:
-    with na.use_device(na.devices("cpu")[0]):
-        yield
+pytestmark = pytest.mark.usefixtures("cpu")
 
 
 @cuda.jit(device=True)

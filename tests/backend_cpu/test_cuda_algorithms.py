@@ -10,16 +10,9 @@ import pytest
 from numba import cuda, float32, int32, int64
 
 import numbasync as na
+from tests.common import host, put
 
 TILE = 8
-
-
-def host(tensor: Any) -> np.ndarray:
-    return tensor.to_host().sync()
-
-
-def put(array: np.ndarray) -> na.Tensor:
-    return na.from_host(array).sync()
 
 
 @na.launcher

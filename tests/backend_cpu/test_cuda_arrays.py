@@ -10,19 +10,12 @@ from numba import cuda, float32, int64
 from numba.cuda.np.numpy_support import from_dtype
 
 import numbasync as na
+from tests.common import host, put
 
 PARTICLE = np.dtype([("mass", np.float32), ("charge", np.int8), ("at", np.float64)], align=True)
 SAMPLE = np.dtype([("flag", np.uint8), ("value", np.float64), ("n", np.int16)], align=True)
 particle, sample = from_dtype(PARTICLE), from_dtype(SAMPLE)
 KNOWN: Any = np.array([(1.5, -3, 0.25), (2.5, 4, -8.5), (0.1, 0, 1e300)], PARTICLE)
-
-
-def host(tensor: Any) -> np.ndarray:
-    return tensor.to_host().sync()
-
-
-def put(array: np.ndarray) -> na.Tensor:
-    return na.from_host(array).sync()
 
 
 def pattern(shape: Any, dtype: Any = np.int64) -> np.ndarray:

@@ -10,26 +10,13 @@ import pytest
 from numba import cuda, uint32
 
 import numbasync as na
+from tests.backend_cpu.values import wrapped
+from tests.common import host, put
 
 INTEGERS = [np.int32, np.uint32, np.int64, np.uint64]
 NUMBERS = [*INTEGERS, np.float32, np.float64]
 UNSIGNED = [np.uint32, np.uint64]
 EXTREMES = ["max", "min", "nanmax", "nanmin"]
-
-
-def host(tensor: Any) -> np.ndarray:
-    return tensor.to_host().sync()
-
-
-def put(array: np.ndarray) -> na.Tensor:
-    return na.from_host(array).sync()
-
-
-def wrapped(value: int, dtype: Any) -> int:
-    """An integer as its type has it."""
-    kind = np.dtype(dtype)
-    bits = value & (1 << 8 * kind.itemsize) - 1
-    return int(np.array(bits, f"u{kind.itemsize}").view(kind))
 
 
 OPERATIONS = {

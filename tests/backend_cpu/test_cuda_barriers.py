@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 import numpy as np
 import pytest
 from numba import cuda, float32, int32, int64
 
 import numbasync as na
 from numbasync.errors import BarrierDivergenceError
-
-
-def host(tensor: Any) -> np.ndarray:
-    return tensor.to_host().sync()
-
-
-def put(array: np.ndarray) -> na.Tensor:
-    return na.from_host(array).sync()
-
+from tests.common import host, put
 
 # --- where barriers may stand ---
 
@@ -258,12 +247,6 @@ def test_votes_of_a_block(device: na.Device, threads: int) -> None:
 
 
 # --- what the CPU device finds, and a GPU does not ---
-
-
-@pytest.fixture
-def cpu() -> Iterator[na.Device]:
-    with na.use_device(na.devices("cpu")[0]) as device:
-        yield device
 
 
 def test_a_thread_that_leaves_early_is_named(cpu: na.Device) -> None:

@@ -9,12 +9,9 @@ import pytest
 from numba import cuda
 
 import numbasync as na
+from tests.common import host
 
 INTEGERS = [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64]
-
-
-def host(tensor: Any) -> np.ndarray:
-    return tensor.to_host().sync()
 
 
 def test_bits_that_are_set_and_leading_zeros(device: na.Device) -> None:

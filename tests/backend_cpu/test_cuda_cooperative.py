@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numba import cuda, int64
 
 import numbasync as na
-
-
-def host(tensor: Any) -> np.ndarray:
-    return tensor.to_host().sync()
+from tests.common import host
 
 
 def test_a_grid_waits_for_all_its_blocks(device: na.Device) -> None:

@@ -14,11 +14,7 @@ from numba.cuda.cudadrv.error import CudaSupportError
 
 import numbasync as na
 from numbasync.errors import DTypeError, KernelCompileError
-
-
-def host(tensor: Any) -> np.ndarray:
-    return tensor.to_host().sync()
-
+from tests.common import host
 
 sigutils: Any = importlib.import_module("numba.cuda.core.sigutils")
 ARRAY = types.float64[::1]

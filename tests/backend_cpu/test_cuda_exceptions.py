@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from numba import cuda, int32
 
 import numbasync as na
 from numbasync.errors import KernelError
+from tests.common import host
 
 # Numba warns of debug kernels that are slow.
 pytestmark = pytest.mark.filterwarnings(
     "ignore::numba.cuda.core.errors.NumbaPerformanceWarning"
 )  # fmt: skip
-
-
-def host(tensor: Any) -> np.ndarray:
-    return tensor.to_host().sync()
 
 
 class OutOfReach(Exception):

@@ -9,10 +9,7 @@ import numpy as np
 from numba import cuda, float64, int32
 
 import numbasync as na
-
-
-def host(tensor: Any) -> np.ndarray:
-    return tensor.to_host().sync()
+from tests.common import host
 
 
 def made(source: str, **names: Any) -> Any:

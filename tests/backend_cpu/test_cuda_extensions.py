@@ -13,12 +13,9 @@ from numba.cuda import cgutils, extending, types
 
 import numbasync as na
 from numbasync.errors import KernelError, UnsupportedKernelError
+from tests.common import host
 
 api: Any = extending
-
-
-def host(tensor: Any) -> np.ndarray:
-    return tensor.to_host().sync()
 
 
 def is_compiled(kernel: na.Launcher, device: na.Device) -> None:

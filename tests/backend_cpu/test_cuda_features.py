@@ -9,15 +9,7 @@ import pytest
 from numba import cuda
 
 import numbasync as na
-
-
-def host(tensor: Any) -> np.ndarray:
-    return tensor.to_host().sync()
-
-
-def put(array: np.ndarray) -> na.Tensor:
-    return na.from_host(array).sync()
-
+from tests.common import host, put
 
 # --- where a thread is ---
 
@@ -81,19 +73,6 @@ def test_gridsize_and_grid_in_fewer_axes(device: na.Device, grid: Any, block: An
     sizes[grid, block](z, seen).sync()
     assert host(z).tolist() == [n[0], n[0], n[1], *n]
     assert (host(seen) == n[2]).all()
-
-
-def test_a_grid_stride_loop(device: na.Device) -> None:
-    @na.launcher
-    @cuda.jit
-    def stride(z: na.KernelOutput, x: na.KernelInput):
-        for i in range(cuda.grid(1), x.shape[0], cuda.gridsize(1)):
-            z[i] = x[i] * 2 + i
-
-    x = np.arange(1001, dtype=np.int32)
-    z = na.zeros(1001, np.int32).sync()
-    stride[3, 37](z, x).sync()
-    np.testing.assert_array_equal(host(z), 3 * x)
 
 
 # --- control flow ---

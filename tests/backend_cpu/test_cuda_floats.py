@@ -11,11 +11,7 @@ import pytest
 from numba import complex64, cuda, float32
 
 import numbasync as na
-
-
-def host(tensor: Any) -> np.ndarray:
-    return tensor.to_host().sync()
-
+from tests.common import host
 
 # --- floats ---
 

@@ -9,6 +9,7 @@ import numpy as np
 from numba import cuda
 
 import numbasync as na
+from tests.common import host
 
 overload: Any = importlib.import_module("numba.cuda.extending").overload
 
@@ -21,10 +22,6 @@ LIMITS = (4, 2.5, True)
 class Point(NamedTuple):
     x: Any
     y: Any
-
-
-def host(tensor: Any) -> np.ndarray:
-    return tensor.to_host().sync()
 
 
 # --- device functions ---

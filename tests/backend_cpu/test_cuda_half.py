@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,14 +11,11 @@ from numba import cuda, float32
 from numba.cuda import fp16
 
 import numbasync as na
+from tests.common import host
 
 float16 = cuda.types.float16
 
 TABLE = np.array([0.5, -2, 65504, 6e-8], np.float16)
-
-
-def host(tensor: Any) -> np.ndarray:
-    return tensor.to_host().sync()
 
 
 def every(count: int = 4096, seed: int = 3) -> np.ndarray:

@@ -11,12 +11,9 @@ from numba.cuda import extending
 
 import numbasync as na
 from numbasync.errors import KernelCompileError, OutOfBoundsError
+from tests.common import host
 
 api: Any = extending
-
-
-def host(tensor: Any) -> np.ndarray:
-    return tensor.to_host().sync()
 
 
 def is_compiled(kernel: na.Launcher, device: na.Device) -> None:

@@ -11,19 +11,10 @@ from numba import cuda, float32, float64, int8, int32, int64, uint8, uint32
 from numba import uint64 as u64
 
 import numbasync as na
+from tests.backend_cpu.values import wrapped
+from tests.common import host
 
 INTEGERS = [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64]
-
-
-def host(tensor: Any) -> np.ndarray:
-    return tensor.to_host().sync()
-
-
-def wrapped(value: int, dtype: Any) -> int:
-    """An integer as its type has it."""
-    kind = np.dtype(dtype)
-    low = value & (1 << 8 * kind.itemsize) - 1
-    return int(np.array(low, f"u{kind.itemsize}").view(kind))
 
 
 OTHERS = [np.int8, np.uint8, np.int32, np.uint64]

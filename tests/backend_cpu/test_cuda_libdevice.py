@@ -13,11 +13,7 @@ from numba.cuda import libdevice
 
 import numbasync as na
 from tests.backend_cpu.test_cuda_math import nearest
-
-
-def host(tensor: Any) -> np.ndarray:
-    return tensor.to_host().sync()
-
+from tests.common import host
 
 # --- libdevice ---
 

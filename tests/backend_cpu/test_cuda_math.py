@@ -11,12 +11,9 @@ import pytest
 from numba import cuda, int32
 
 import numbasync as na
+from tests.common import host
 
 FLOATS = [np.float32, np.float64]
-
-
-def host(tensor: Any) -> np.ndarray:
-    return tensor.to_host().sync()
 
 
 def nearest(exact: Fraction, dtype: Any) -> Any:

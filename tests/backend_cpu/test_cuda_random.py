@@ -20,12 +20,9 @@ from numba.cuda.random import (
 )
 
 import numbasync as na
+from tests.common import host
 
 MASK = 2**64 - 1
-
-
-def host(tensor: Any) -> np.ndarray:
-    return tensor.to_host().sync()
 
 
 class Xoroshiro:

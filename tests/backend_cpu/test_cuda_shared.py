@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numba import cuda, float32, float64, int32, int64, uint8
 
 import numbasync as na
+from tests.common import host
 
 WEIGHTS = np.array([[1, 2, 3], [4, 5, 6]], np.float32)
-
-
-def host(tensor: Any) -> np.ndarray:
-    return tensor.to_host().sync()
 
 
 def test_several_shared_arrays_of_several_types(device: na.Device) -> None:

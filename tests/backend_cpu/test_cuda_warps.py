@@ -2,38 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from numba import cuda, float32, int32
 
 import numbasync as na
-
-FULL = 0xFFFFFFFF
-SHUFFLED = [np.int32, np.int64, np.float32, np.float64]
-
-
-def host(tensor: Any) -> np.ndarray:
-    return tensor.to_host().sync()
-
-
-def values(dtype: Any, shape: Any, seed: int = 0) -> np.ndarray:
-    """Values that use both halves of a word."""
-    rng = np.random.default_rng(seed)
-    if np.dtype(dtype).kind == "f":
-        return rng.standard_normal(shape).astype(dtype)
-    limits = np.iinfo(dtype)
-    return rng.integers(limits.min, limits.max, shape, dtype)
-
-
-def signed(mask: int) -> int:
-    """A mask as the int32 that Numba gives it as."""
-    return mask - 2**32 if mask >> 31 else mask
-
-
-def bits(flags: Any) -> int:
-    return sum(1 << i for i, flag in enumerate(flags) if flag)
+from tests.backend_cpu.values import FULL, SHUFFLED, bits, signed, values
+from tests.common import host
 
 
 @pytest.mark.parametrize("dtype", SHUFFLED)

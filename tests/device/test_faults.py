@@ -19,14 +19,7 @@ from numbasync.errors import (
     OutOfDeviceMemoryError,
 )
 from numbasync.testing import Gate, inject, settle
-from tests.common import add_one, copy_to, fresh, saxpy, used
-
-
-@pytest.fixture(autouse=True)
-def compiled(device: na.Device) -> None:
-    add_one.compile(na.meta(4)).sync()
-    copy_to.compile(na.meta(4), na.meta(4)).sync()
-    saxpy.compile(na.meta(4), 1.0, na.meta(4)).sync()
+from tests.common import add_one, fresh, saxpy, used, waited
 
 
 def line_of(text: str) -> int:
@@ -226,7 +219,7 @@ async def test_a_completion_that_is_lost_does_not_hang_its_awaiter(device: na.De
     with inject(device, "completion") as fault:
         future = na.spawn(add_one(z))  # which has a mark, whoever waits for it
         assert fault.happened
-        r = await asyncio.wait_for(_awaited(future), 10)
+        r = await asyncio.wait_for(waited(future), 10)
         assert (await r.z.to_host()).tolist() == [1] * 4
         assert used(device) == before
 
@@ -260,7 +253,7 @@ async def test_a_look_that_fails_reaches_who_awaits_and_the_work_goes_on(
     z = await na.zeros(4)
     with Gate(stream) as gate:
         future = na.spawn(add_one(z), stream)
-        task = asyncio.ensure_future(_awaited(future))
+        task = asyncio.ensure_future(waited(future))
         await settle(device)
         with inject(device, "query"):
             stream_look(stream)
@@ -317,10 +310,6 @@ def test_what_is_no_fault_is_refused(device: na.Device) -> None:
         pass
 
 
-async def _awaited(awaitable: Any) -> Any:
-    return await awaitable
-
-
 # --- nobody waits ---------------------------------------------------------------------------
 
 
@@ -342,7 +331,7 @@ async def test_who_was_cancelled_is_not_warned_of(
     z = await na.zeros(4)
     gate.close()
     with inject(device, "kernel"):
-        task = asyncio.ensure_future(_awaited(na.spawn(add_one(z), stream)))
+        task = asyncio.ensure_future(waited(na.spawn(add_one(z), stream)))
         await settle(device)
     task.cancel()
     await settle(device)

@@ -4,7 +4,7 @@ refused by name. On a GPU: tests/gpu/test_foreign_streams_cuda.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,11 +15,7 @@ from numbasync.backend.stream_handles import Handle, event_handle, stream_handle
 from numbasync.errors import CallerError, DeviceMismatchError, LaunchError, OperationError
 from tests.common import add_one
 
-
-@pytest.fixture(autouse=True)
-def cpu() -> Iterator[na.Device]:
-    with na.use_device("cpu") as device:
-        yield device
+pytestmark = pytest.mark.usefixtures("cpu")
 
 
 class Theirs:

@@ -6,90 +6,12 @@ import random
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import numbasync as na
-from numbasync.errors import AccessConflictError, CallerError
 from numbasync.testing import Gate, settle
 from tests.common import add_one, compiled, copy_to, saxpy
-
-
-async def test_a_reader_waits_for_the_writer(
-    device: na.Device, stream: na.Stream, gate: Gate
-) -> None:
-    compiled()
-    other = device.new_stream()
-    z, out = await na.zeros(8), await na.zeros(8)
-    gate.close()
-    na.fill(z, 5).async_on(stream)
-    copy_to(out, z).async_on(other)
-    await settle(device)
-    assert not other.query()
-    gate.open()
-    await other.done()
-    assert (await out.to_host()).tolist() == [5] * 8
-
-
-async def test_a_writer_waits_for_every_reader(
-    device: na.Device, stream: na.Stream, gate: Gate
-) -> None:
-    compiled()
-    other = device.new_stream()
-    z, out = await na.ones(8), await na.zeros(8)
-    gate.close()
-    copy_to(out, z).async_on(stream)
-    na.fill(z, -1).async_on(other)
-    await settle(device)
-    assert not other.query()
-    gate.open()
-    await other.done()
-    assert (await out.to_host()).tolist() == [1] * 8
-
-
-async def test_views_share_the_record(device: na.Device, stream: na.Stream, gate: Gate) -> None:
-    compiled()
-    other = device.new_stream()
-    z = await na.zeros(16)
-    gate.close()
-    na.fill(z[:8], 5).async_on(stream)
-    host = z.to_host().async_on(other)
-    await settle(device)
-    assert not other.query()
-    gate.open()
-    await other.done()
-    assert host.tolist() == [5] * 8 + [0] * 8
-
-
-async def test_readers_do_not_wait_for_each_other(
-    device: na.Device, stream: na.Stream, gate: Gate
-) -> None:
-    compiled()
-    other = device.new_stream()
-    x, a, b = await na.ones(8), await na.zeros(8), await na.zeros(8)
-    gate.close()
-    copy_to(a, x).async_on(stream)
-    copy_to(b, x).async_on(other)
-    await other.done()
-    assert not stream.query()
-    assert b.to_host().sync_on(other).tolist() == [1] * 8
-    gate.open()
-
-
-async def test_what_is_not_shared_is_not_ordered(
-    device: na.Device, stream: na.Stream, gate: Gate
-) -> None:
-    compiled()
-    other = device.new_stream()
-    a, b = await na.zeros(8), await na.zeros(8)
-    gate.close()
-    add_one(a).async_on(stream)
-    add_one(b).async_on(other)
-    await other.done()
-    assert not stream.query()
-    gate.open()
-    await stream.done()
 
 
 async def test_a_chain_over_three_streams(device: na.Device, stream: na.Stream, gate: Gate) -> None:
@@ -121,57 +43,6 @@ def test_an_allocation_of_one_stream_is_used_on_another_after_it(
     gate.open()
     other.synchronize()
     assert host.tolist() == [4] * 8
-
-
-def test_strict_ordering_refuses_a_conflict_and_nothing_else(
-    device: na.Device, stream: na.Stream, gate: Gate
-) -> None:
-    compiled()
-    other = device.new_stream()
-    z, x = na.zeros(8).sync(), na.ones(8).sync()
-    gate.close()
-    with na.ordering("strict"):
-        add_one(z).async_on(stream)
-        add_one(z).async_on(stream)  # one stream: ordered anyway
-        copy_to(x, np.ones(8, np.float32)).async_on(other)  # nothing shared
-        with pytest.raises(AccessConflictError) as caught:
-            add_one(z).async_on(other)
-    said = str(caught.value)
-    assert said.count("add_one(z)") == 2
-    for part in (
-        f"Stream {stream.number} of",
-        f"Stream {other.number} of",
-        repr(z),
-        "set_ordering",
-    ):
-        assert part in said
-    gate.open()
-    stream.synchronize()
-    with na.ordering("strict"):
-        add_one(z).sync_on(other)  # the writer is done: no conflict
-    assert z.to_host().sync().tolist() == [3] * 8
-
-
-def test_ordering_is_a_setting_of_the_process_or_of_a_block(device: na.Device) -> None:
-    compiled()
-    na.set_ordering("strict")
-    try:
-        stream, other = device.new_stream(), device.new_stream()
-        z = na.zeros(8).sync()
-        held = Gate(stream)
-        with held:
-            add_one(z).async_on(stream)
-            with pytest.raises(AccessConflictError):
-                add_one(z).async_on(other)
-            with na.ordering("auto"):
-                add_one(z).async_on(other)
-        stream.synchronize()
-        other.synchronize()
-    finally:
-        na.set_ordering("auto")
-    assert z.to_host().sync().tolist() == [2] * 8
-    with pytest.raises(CallerError, match="no ordering 'loose'"):
-        na.set_ordering("loose")  # type: ignore[arg-type]
 
 
 # --- random programs: the result is what one op at a time gives ---

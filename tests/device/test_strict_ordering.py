@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import numbasync as na
-from numbasync.errors import AccessConflictError
+from numbasync.errors import AccessConflictError, CallerError
 from numbasync.testing import Gate, settle
-from tests.common import add_one, copy_to, saxpy
+from tests.common import add_one, compiled, copy_to, saxpy
 
 Make = Callable[[na.Tensor, na.Tensor, na.Tensor], na.DeviceOp[Any]]
 
@@ -117,6 +117,29 @@ def test_a_conflict_is_told_by_both_operations_both_streams_and_the_tensor(
     assert f"memcpy((2, 4), float32) on {names[1]}" in said
     assert f"fill((2, 4), 3.0) on {names[0]}" in said
     assert f"both use {z!r}, and at least one writes it" in said
+    assert "set_ordering" in said
     gate.open()
     stream.synchronize()
     assert (out.to_host().sync() == 0).all(), "what was refused was not done"
+
+
+def test_ordering_is_a_setting_of_the_process_or_of_a_block(device: na.Device) -> None:
+    compiled()
+    na.set_ordering("strict")
+    try:
+        stream, other = device.new_stream(), device.new_stream()
+        z = na.zeros(8).sync()
+        held = Gate(stream)
+        with held:
+            add_one(z).async_on(stream)
+            with pytest.raises(AccessConflictError):
+                add_one(z).async_on(other)
+            with na.ordering("auto"):
+                add_one(z).async_on(other)
+        stream.synchronize()
+        other.synchronize()
+    finally:
+        na.set_ordering("auto")
+    assert z.to_host().sync().tolist() == [2] * 8
+    with pytest.raises(CallerError, match="no ordering 'loose'"):
+        na.set_ordering("loose")  # type: ignore[arg-type]

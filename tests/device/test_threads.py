@@ -108,7 +108,7 @@ def test_a_shared_operation_whose_thread_has_ended_half_way_is_finished(
     assert t is z
     assert t.to_host().sync().tolist() == [1] * 4
     assert future.sync() is z
-    loop.run_until_complete(asyncio.sleep(0.01))  # its tasks find nothing left to do
+    loop.run_until_complete(asyncio.gather(*asyncio.all_tasks(loop)))  # they find nothing left
     loop.close()
 
 

@@ -1,12 +1,10 @@
-"""What only a GPU can show: the argument layout, the driver's memory, sleeping, faults."""
+"""What only a GPU can show: the argument layout, the driver's memory, faults."""
 
 from __future__ import annotations
 
 import ctypes
 import gc
-import os
 import subprocess
-import time
 from typing import Any
 
 import numpy as np
@@ -14,10 +12,8 @@ import pytest
 from numba import cuda
 
 import numbasync as na
-from numbasync.device import reactor
 from numbasync.errors import KernelCompileError, OutOfDeviceMemoryError
-from numbasync.testing import counters
-from tests.common import add_one, saxpy
+from tests.common import add_one, host, saxpy
 from tests.waiting import begin
 
 pytestmark = [
@@ -25,10 +21,6 @@ pytestmark = [
     # Numba finds small grids wasteful; here they are meant.
     pytest.mark.filterwarnings("ignore::numba.cuda.core.errors.NumbaPerformanceWarning"),
 ]
-
-
-def host(tensor: na.Tensor) -> np.ndarray:
-    return tensor.to_host().sync()
 
 
 def variants(launcher: na.Launcher) -> list[Any]:
@@ -251,105 +243,6 @@ def test_chunks_of_the_ring_are_page_locked_and_used_again(device: na.Device) ->
 
 
 # --- waiting ---
-
-
-@na.launcher
-@cuda.jit
-def spin(z: na.KernelOutput, n):
-    v = z[0]
-    for _ in range(n):
-        v = v * 1.0000001 + 1e-9
-    z[0] = v
-
-
-def steps_for(milliseconds: float) -> int:
-    """How many steps of `spin` take this long, measured on the device."""
-    z = na.zeros(1).sync()
-    stream = na.default_device().new_stream()
-    spin[1, 1](z, 10).sync_on(stream)
-    begin, end = na.Event(na.default_device()), na.Event(na.default_device())
-    begin.record(stream)
-    spin[1, 1](z, 1_000_000).async_on(stream)
-    end.record(stream)
-    stream.synchronize()
-    return int(1_000_000 * milliseconds / begin.elapsed_ms(end))
-
-
-async def test_a_long_kernel_is_waited_for_asleep(device: na.Device) -> None:
-    from numbasync.backend.cuda import host_callback
-
-    z = await na.zeros(1)
-    steps = steps_for(200)
-    deadline = time.monotonic() + 60
-    while not host_callback.host_function():  # compiled on another thread, once
-        assert time.monotonic() < deadline
-        await na.value(0)
-    before = reactor.current().statistics()
-    cpu = time.process_time()
-    began = time.perf_counter()
-    await spin[1, 1](z, steps)
-    wall, cpu = time.perf_counter() - began, time.process_time() - cpu
-    after = reactor.current().statistics()
-    assert after.rings - before.rings == 1
-    assert cpu < 0.2 * wall, "looked instead of sleeping"
-
-
-async def test_a_short_kernel_does_not_ring(device: na.Device) -> None:
-    z = await na.zeros(1)
-    await add_one(z)
-    before = counters().callbacks
-    for _ in range(200):
-        await add_one(z)
-    assert counters().callbacks - before <= 20
-
-
-async def test_two_streams_overlap_on_the_device(device: na.Device) -> None:
-    steps = steps_for(50)
-    a, b = await na.zeros(1), await na.zeros(1)
-    alone = device.new_event(), device.new_event()
-    both = device.new_event(), device.new_event()
-    one, two = device.new_stream(), device.new_stream()
-    alone[0].record(one)
-    spin[1, 1](a, steps).async_on(one)
-    alone[1].record(one)
-    await alone[1]
-    both[0].record(one)
-    both[0].wait(two)
-    spin[1, 1](a, steps).async_on(one)
-    spin[1, 1](b, steps).async_on(two)
-    end = device.new_event().record(two)
-    end.wait(one)
-    both[1].record(one)
-    await both[1]
-    ratio = both[0].elapsed_ms(both[1]) / alone[0].elapsed_ms(alone[1])
-    assert ratio < 1.5, "two one-block kernels ran one after the other"
-
-
-@pytest.mark.parametrize("path", ["word", "event"])
-def test_both_completion_paths_pass_the_suite(
-    path: str, python: str, python_env: dict[str, str]
-) -> None:
-    env = {**python_env, "NUMBASYNC_COMPLETION": path, "NUMBASYNC_DEVICE": "cuda"}
-    env.pop("PYTHONWARNINGS")
-    result = subprocess.run(
-        [python, "-m", "pytest", "-q", "-p", "numbasync.testing.plugin", "--device", "cuda",
-         "tests/ops/test_awaiting.py", "tests/device/test_ordering.py"],
-        env=env, capture_output=True, text=True, timeout=300,
-        cwd=os.path.dirname(os.path.dirname(os.path.dirname(__file__))),
-    )  # fmt: skip
-    assert result.returncode == 0, result.stdout[-3000:]
-
-
-def test_the_completion_path_is_chosen_by_the_environment(
-    python: str, python_env: dict[str, str]
-) -> None:
-    program = "import numbasync as na; d = na.devices('cuda')[0]; print(d.backend.completion.name)"
-    for path in ("word", "event"):
-        result = subprocess.run(
-            [python, "-c", program], env={**python_env, "NUMBASYNC_COMPLETION": path},
-            capture_output=True, text=True, timeout=60,
-        )  # fmt: skip
-        assert result.stdout.strip() == path, result.stderr
 
 
 def test_a_fault_is_reported_by_the_await_and_by_everything_after(

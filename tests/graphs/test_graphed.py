@@ -1,8 +1,7 @@
-"""Functions and modules that replay."""
+"""Functions that replay."""
 
 from __future__ import annotations
 
-import gc
 import threading
 from typing import Any
 
@@ -13,12 +12,8 @@ import numbasync as na
 from numbasync.errors import CallerError, NotAGraphNodeError, OperationError
 from numbasync.graphs.graphed import Graphed
 from numbasync.testing import counters
-from tests.common import add_one, copy_to, fresh, saxpy, used
-
-
-def step(x: na.Tensor, factor: float = 2.0) -> na.DeviceOp[na.Tensor]:
-    """Factor * x + 1"""
-    return na.ones(x.shape).then(lambda z: saxpy(z, factor, x)).output()
+from tests.common import copy_to, fresh, saxpy, used
+from tests.common import scaled_plus_one as step
 
 
 async def test_each_call_replays_with_its_own_arguments(device: na.Device) -> None:
@@ -50,7 +45,7 @@ async def test_other_shapes_dtypes_and_values_are_captured_apart(device: na.Devi
     assert (await (await replayed(x, factor=5.0)).to_host()).tolist() == [6] * 8
     assert (await (await replayed(x, factor=0.0)).to_host()).tolist() == [1] * 8
     assert len(replayed.graphs) == 5
-    assert replayed.__name__ == "step"
+    assert replayed.__name__ == "scaled_plus_one"
 
 
 async def test_views_and_shared_tensors_are_arguments(device: na.Device) -> None:
@@ -202,77 +197,3 @@ async def test_captures_that_are_not_used_go(device: na.Device) -> None:
     del out
     assert len(replayed.graphs) == 2
     assert used(device) == in_use
-
-
-# --- modules ---
-
-
-class Affine(na.Module):
-    def __init__(self, factor: float) -> None:
-        self.factor = factor
-        self.passes = 0
-
-    def forward(self, x: na.Tensor) -> na.DeviceOp[na.Tensor]:
-        self.passes += 1
-        return step(x, self.factor)
-
-
-async def test_a_module_runs_as_it_is_and_replays_once_warm(device: na.Device) -> None:
-    net, x = Affine(3.0), await na.ones(8)
-    assert net.graph is None
-    for _ in range(2):
-        assert (await (await net(x)).to_host()).tolist() == [4] * 8
-    assert net.passes == 2
-    graph = await net.warm_up(x)
-    assert graph is net.graph
-    passes = net.passes
-    for value in (5, 6):
-        out = await net(await na.full(8, value))
-        assert (await out.to_host()).tolist() == [3 * value + 1] * 8
-    assert net.passes == passes
-    assert [n.name for n in graph.nodes] == ["fill", "saxpy"]
-    assert "CudaGraph" in repr(net)
-    assert "not captured" in repr(Affine(1.0))
-
-
-async def test_a_module_that_keeps_its_own_graph(device: na.Device, stream: na.Stream) -> None:
-    """Buffers, a graph, and a pass that updates, launches, and returns what it writes."""
-
-    class Step(na.Module):
-        def __init__(self) -> None:
-            self.x, self.y = na.zeros(8).sync(), na.zeros(8).sync()
-            with na.CudaGraph.scope(stream) as s:
-                s.record(copy_to(self.y, self.x))
-                s.record(add_one(self.y))
-            self.step = s.graph
-
-        def forward(self, x: np.ndarray) -> na.DeviceOp[na.Tensor]:
-            self.step.update(na.memcpy(self.x, x))
-            return self.step.launch().map(lambda _: self.y)
-
-    net = Step()
-    for value in (4, 5):
-        y = await net(np.full(8, value, np.float32))
-        assert (await y.to_host()).tolist() == [value + 1] * 8
-
-
-async def test_a_pass_may_give_a_value_and_must_be_there(device: na.Device) -> None:
-    class Constant(na.Module):
-        def forward(self) -> int:
-            return 3
-
-    assert await Constant()() == 3
-    with pytest.raises(OperationError, match="Module has no forward pass"):
-        na.Module()(1)
-
-
-async def test_a_module_gives_its_memory_back(device: na.Device) -> None:
-    x = await na.ones(1000)
-    start = used(device)
-    net = Affine(3.0)
-    await net.warm_up(x)
-    await net(x)
-    assert used(device) > start
-    del net
-    gc.collect()
-    assert used(device) == start

@@ -8,6 +8,7 @@ import pytest
 import numbasync as na
 from numbasync.errors import LaunchError
 from numbasync_kernels import image
+from tests.common import host
 
 SIZES = [(1, 1), (3, 50), (16, 16), (17, 15), (33, 40)]
 TILE = (16, 16)
@@ -15,10 +16,6 @@ TILE = (16, 16)
 
 def picture(shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 256, shape, np.uint8)
-
-
-def host(tensor: na.Tensor) -> np.ndarray:
-    return tensor.to_host().sync()
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)

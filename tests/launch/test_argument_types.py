@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,13 +20,9 @@ from numbasync.errors import (
     OperationError,
     StateError,
 )
-from tests.common import saxpy, saxpy2d, visit_tile
+from tests.common import host, saxpy, saxpy2d, visit_tile
 
 RECORD = np.dtype([("a", "f4"), ("b", "i4")])
-
-
-def host(t: na.Tensor) -> np.ndarray[Any, Any]:
-    return t.to_host().sync()
 
 
 # --- defaults, keyword-only parameters, None ---

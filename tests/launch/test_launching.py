@@ -1,9 +1,6 @@
-"""Launching: sizes, roles, grids, refusals; what comes back is what went in."""
+"""Launching: sizes, roles, grids; what comes back is what went in."""
 
 from __future__ import annotations
-
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,16 +8,10 @@ from numba import cuda
 
 import numbasync as na
 from numbasync.errors import (
-    KernelCompileError,
     MovedError,
-    StateError,
 )
 from numbasync.testing import counters
-from tests.common import add_one, saxpy, saxpy2d, visit
-
-
-def host(tensor: Any) -> np.ndarray:
-    return tensor.to_host().sync()
+from tests.common import add_one, host, saxpy, saxpy2d, visit
 
 
 @pytest.mark.parametrize("n", [1, 31, 127, 128, 129, 251, 1000], ids="n={}".format)
@@ -32,41 +23,6 @@ def test_sizes_that_do_not_divide(device: na.Device, n: int) -> None:
     want = 2.5 * x.astype(np.float64) + y
     # The scalar is a float64, so there is one rounding: half an ulp of the result.
     assert (np.abs(host(z) - want) <= np.finfo(np.float32).eps / 2 * np.abs(want)).all()
-
-
-@pytest.mark.parametrize("shape", [(1, 1), (7, 5), (16, 16), (33, 2)], ids=str)
-def test_two_axes(device: na.Device, shape: tuple[int, int]) -> None:
-    z = na.zeros(shape).sync()
-    x = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
-    saxpy2d(z.partition((4, 4)), 2.0, x).sync()
-    np.testing.assert_array_equal(host(z), 2 * x)
-
-
-def test_three_axes(device: na.Device) -> None:
-    @na.launcher
-    @cuda.jit
-    def number(z: na.KernelOutput):
-        i, j, k = cuda.grid(3)
-        if i < z.shape[0] and j < z.shape[1] and k < z.shape[2]:
-            z[i, j, k] = 100 * i + 10 * j + k
-
-    z = na.zeros((3, 4, 5), np.int32).sync()
-    number(z.partition((2, 3, 2))).sync()
-    i, j, k = np.indices((3, 4, 5))
-    np.testing.assert_array_equal(host(z), 100 * i + 10 * j + k)
-
-
-def test_every_element_is_visited_once(device: na.Device) -> None:
-    counts = na.zeros(1000, np.int32).sync()
-    visit(counts.partition(96)).sync()
-    assert (host(counts) == 1).all()
-
-
-def test_nothing_outside_a_prefix_is_touched(device: na.Device) -> None:
-    z = na.full(100, -7).sync()
-    add_one[3, 10](z.partition_prefix(10)).sync()
-    got = host(z)
-    assert (got[:30] == -6).all() and (got[30:] == -7).all()
 
 
 def test_nothing_outside_a_view_is_touched(device: na.Device) -> None:
@@ -98,13 +54,6 @@ def test_numbas_own_form(device: na.Device, stream: na.Stream) -> None:
     saxpy.forall(100, tpb=64)(z, 1.0, np.ones(100, np.float32)).sync()
     saxpy.forall(0)(z, 1.0, np.ones(100, np.float32)).sync()
     assert (host(z) == 5).all()
-
-
-def test_keywords_are_arguments(device: na.Device) -> None:
-    z = na.zeros(4).sync()
-    result = saxpy(z.partition(4), x=np.ones(4, np.float32), a=2.0).sync()
-    assert host(z).tolist() == [2] * 4
-    assert result.a == 2.0
 
 
 def test_you_get_back_what_you_put_in(device: na.Device) -> None:
@@ -199,49 +148,6 @@ def test_empty_outputs_launch_nothing(device: na.Device) -> None:
     assert (counters() - before).launches == 0
 
 
-@pytest.mark.parametrize(
-    "value", [3, -3, 2.5, True, 2**40, np.int8(-5), np.uint16(9), np.float32(0.5), np.float16(2),
-              np.bool_(True)],
-    ids=lambda v: f"{type(v).__name__}",
-)  # fmt: skip
-def test_scalars_of_every_kind(device: na.Device, value: Any) -> None:
-    @na.launcher
-    @cuda.jit
-    def put(z: na.KernelOutput, a, b):
-        z[0] = a
-        z[1] = b
-
-    z = na.zeros(2, np.float64).sync()
-    result = put[1, 1](z, value, 7).sync()
-    assert host(z).tolist() == [float(value), 7.0]
-    assert result.a is value
-
-
-def test_complex_scalars_and_tuples(device: na.Device) -> None:
-    @na.launcher
-    @cuda.jit
-    def put(z: na.KernelOutput, c, pair):
-        z[0] = c.real
-        z[1] = c.imag
-        z[2] = pair[0] + pair[1]
-
-    z = na.zeros(3, np.float64).sync()
-    put[1, 1](z, 1 - 2j, (3, 0.5)).sync()
-    put[1, 1](z, np.complex64(1 - 2j), (3, 0.5)).sync()
-    assert host(z).tolist() == [1, -2, 3.5]
-
-
-def test_tuples_of_numbers_of_every_kind(device: na.Device) -> None:
-    @na.launcher
-    @cuda.jit
-    def put(z: na.KernelOutput, t):
-        z[0] = t[0] + t[1][0] + t[1][1]
-
-    z = na.zeros(1, np.float64).sync()
-    put[1, 1](z, (np.float32(0.5), (np.int8(2), True))).sync()
-    assert host(z).tolist() == [3.5]
-
-
 def test_names_that_a_named_tuple_cannot_have(device: na.Device) -> None:
     @na.launcher
     @cuda.jit
@@ -254,53 +160,6 @@ def test_names_that_a_named_tuple_cannot_have(device: na.Device) -> None:
     assert result == (z, 1, 2, 8, 16, 32)
     assert host(z).tolist() == [59]
     assert put[1, 1](z, 1, 2, 8, 16, 32).output().sync() is z
-
-
-@na.launcher
-@cuda.jit
-def tiles(z: na.Tile):
-    z[0] = 1
-
-
-def test_threads_that_make_tiled_kernels_at_once_share_one(device: na.Device) -> None:
-    planner = tiles.planner
-    bound = tiles.bind((na.zeros(8).sync().partition(4),))
-    with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda _: planner.variant(bound, device.backend)[0], range(8)))
-    assert len(set(map(id, found))) == 1
-
-
-@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32])
-def test_integers_wrap_at_the_store_only(device: na.Device, dtype: type) -> None:
-    @na.launcher
-    @cuda.jit
-    def add(z: na.KernelOutput, wide: na.KernelOutput, x: na.KernelInput):
-        z[0] = x[0] + x[1]
-        wide[0] = x[0] + x[1]
-
-    top = np.iinfo(dtype).max
-    x = np.array([top, 1], dtype)
-    z, wide = na.zeros(1, dtype).sync(), na.zeros(1, np.int64).sync()
-    add[1, 1](z, wide, x).sync()
-    assert host(z)[0] == np.iinfo(dtype).min
-    assert host(wide)[0] == int(top) + 1
-
-
-def test_shared_memory_and_barriers(device: na.Device) -> None:
-    @na.launcher
-    @cuda.jit
-    def reverse_tile(z: na.KernelOutput):
-        own = cuda.shared.array(32, np.float32)
-        i = cuda.grid(1)
-        t = cuda.threadIdx.x
-        own[t] = z[i]
-        cuda.syncthreads()
-        z[i] = own[31 - t]
-
-    z = na.arange(64).sync()
-    reverse_tile(z.partition(32)).sync()
-    want = np.arange(64).reshape(2, 32)[:, ::-1].ravel()
-    np.testing.assert_array_equal(host(z), want)
 
 
 def test_dynamic_shared_memory(device: na.Device) -> None:
@@ -318,55 +177,81 @@ def test_dynamic_shared_memory(device: na.Device) -> None:
     assert host(z).tolist() == [*range(1, 16), 0]
 
 
-# --- compiling ---
+SIZES = [1, 31, 127, 129, 251, 1000]
 
 
-def test_compile_needs_no_memory_and_serves_every_size(device: na.Device) -> None:
+@na.launcher
+@cuda.jit
+def visit_2d(counts: na.KernelOutput):
+    i, j = cuda.grid(2)
+    if i < counts.shape[0] and j < counts.shape[1]:
+        cuda.atomic.add(counts, (i, j), 1)
+
+
+@na.launcher
+@cuda.jit
+def visit_3d(counts: na.KernelOutput):
+    i, j, k = cuda.grid(3)
+    if i < counts.shape[0] and j < counts.shape[1] and k < counts.shape[2]:
+        cuda.atomic.add(counts, (i, j, k), 1)
+
+
+VISIT = {1: visit, 2: visit_2d, 3: visit_3d}
+# Tiles of 128 elements, none of which divides its axis.
+CASES = [((n, 9, 5)[:rank], tile) for n in SIZES
+         for rank, tile in ((1, (128,)), (2, (16, 8)), (3, (8, 8, 2)))]  # fmt: skip
+
+
+@pytest.mark.parametrize(("shape", "tile"), CASES, ids=str)
+def test_each_element_is_visited_once_at_every_size_and_rank(
+    device: na.Device, shape: tuple[int, ...], tile: tuple[int, ...]
+) -> None:
+    counts = na.zeros(shape, np.int32).sync()
+    VISIT[len(shape)](counts.partition(tile)).sync()
+    assert (host(counts) == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("shape", "tile", "grid"),
+    [((1000,), (128,), (3,)), ((30, 21), (16, 4), (1, 4)), ((9, 7, 8), (4, 2, 3), (2, 3, 1))],
+    ids=str,
+)
+def test_nothing_outside_a_prefix_is_touched_at_any_rank(
+    device: na.Device, shape: tuple[int, ...], tile: tuple[int, ...], grid: tuple[int, ...]
+) -> None:
+    poison = 0x5A5A5A5A
+    around = tuple(n + 3 for n in shape)  # what lies before, behind and between the rows
+    whole = na.full(around, poison, np.int32).sync()
+    view = whole[tuple(slice(1, n + 1) for n in shape)]
+    VISIT[len(shape)][grid, tile](view.partition_prefix(tile)).sync()
+    want = np.full(around, poison, np.int32)
+    want[tuple(slice(1, 1 + g * t) for g, t in zip(grid, tile, strict=True))] += 1
+    np.testing.assert_array_equal(host(whole), want)
+
+
+def test_what_comes_back_is_in_signature_order_scalars_too(device: na.Device) -> None:
     @na.launcher
     @cuda.jit
-    def scale(z: na.KernelOutput, a, x: na.KernelInput):
+    def mixed(a, x: na.KernelInput, count: int, z: na.KernelOutput, pair):
         i = cuda.grid(1)
-        if i < z.shape[0]:
-            z[i] = a * x[i]
+        if i < count:
+            z[i] = a * x[i] + pair[0]
 
-    before, compiled = counters(), na.compile_count()
-    scale.compile(na.meta(4).partition(2), 2.0, na.meta(4)).sync()
-    assert na.compile_count() - compiled == 1
-    assert (counters() - before).allocations == 0
-    assert (counters() - before).launches == 0
-    for n in (5, 500):
-        scale(na.zeros(n).partition(32), 3.0, np.ones(n, np.float32)).sync()
-    assert na.compile_count() - compiled == 1
-    scale(na.zeros(5, np.float64).partition(32), 3.0, np.ones(5, np.float32)).sync()
-    scale(na.zeros(5).partition(32), 3, np.ones(5, np.float32)).sync()
-    assert na.compile_count() - compiled == 3
+    part, x = na.zeros(8).sync().partition(4), np.ones(8, np.float32)
+    put = (np.float32(2), x, 5, part, (1, 2.0))
+    result = mixed(pair=put[4], z=part, count=5, x=x, a=put[0]).sync()
+    assert result._fields == ("a", "x", "count", "z", "pair")
+    assert all(back is given for back, given in zip(result, put, strict=True))
+    assert host(part).tolist() == [3] * 5 + [0] * 3
 
 
-def test_meta_tensors_cannot_be_launched(device: na.Device) -> None:
-    with pytest.raises(StateError, match="compile"):
-        add_one(na.meta(4)).sync()
-
-
-def test_a_kernel_that_does_not_compile_says_why(device: na.Device) -> None:
-    @na.launcher
-    @cuda.jit
-    def wrong(z: na.KernelOutput):
-        z[0] = cuda.no_such_thing(3)
-
-    for _ in range(2):
-        with pytest.raises((KernelCompileError, NotImplementedError), match="kernel wrong"):
-            wrong[1, 1](na.zeros(1)).sync()
-    assert na.ones(2).to_host().sync().tolist() == [1, 1]
-
-
-def test_a_number_that_is_counted_down_is_no_output(device: na.Device) -> None:
-    @na.launcher
-    @cuda.jit
-    def down(z, n):
-        while n > 0:
-            z[0] += n
-            n -= 1
-
-    z = na.zeros(1).sync()
-    assert down[1, 1](z, 3).output().sync() is z
-    assert z.to_host().sync()[0] == 6
+def test_a_moved_handle_raises_afterwards(device: na.Device) -> None:
+    z, x = na.zeros(8).sync(), na.ones(8).sync()
+    result = saxpy(z.take().partition(4), 2.0, x.take()).sync()
+    for attempt in (
+        lambda: z.to_host(), lambda: saxpy(z, 1.0, result.x),
+        lambda: saxpy(result.z, 1.0, x), lambda: na.fill(z, 0),
+    ):  # fmt: skip
+        with pytest.raises(MovedError, match=r"moved by take\(\)"):
+            attempt().sync()
+    assert host(result.z).tolist() == [2] * 8 and host(result.x).tolist() == [1] * 8

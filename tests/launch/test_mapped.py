@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
 from numba import cuda
 
 import numbasync as na
-from tests.common import visit_striding, visit_tile
+from tests.common import host, visit_striding, visit_tile
 
 # Shape and tile: extents that the tile does not divide, at every rank.
 SHAPES: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
@@ -22,10 +21,6 @@ SHAPES: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
     ((7, 9, 31), (4, 2, 8)),
 ]
 ALL = "all"
-
-
-def host(tensor: Any) -> np.ndarray:
-    return tensor.to_host().sync()
 
 
 def tiles_of(part: na.Partition) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,12 +21,7 @@ from numbasync.errors import (
 )
 from numbasync.launch.plan import DEFAULT
 from numbasync.testing import counters
-from tests.common import visit, visit_striding, visit_tile
-
-
-def host(tensor: Any) -> np.ndarray:
-    return tensor.to_host().sync()
-
+from tests.common import host, visit, visit_striding, visit_tile
 
 # --- what a mapped partition is ---
 
@@ -80,13 +75,6 @@ def test_an_operation_is_mapped_by_a_function(device: na.Device) -> None:
     op = na.zeros(100).partition(16)
     with pytest.raises(OperationError, match=r"not 3\.\n.*lambda p: p\.map"):
         op.map(3)  # type: ignore[arg-type]
-
-
-async def test_awaited(device: na.Device) -> None:
-    z = await na.zeros(100, np.int32)
-    part = z.partition(16).map(3)
-    assert (await visit_tile(part)).t is part
-    assert (await visit_tile(part).output().to_host()).tolist() == [2] * 100
 
 
 def test_of_an_owned_and_of_an_unshared_tensor(device: na.Device) -> None:
@@ -270,12 +258,6 @@ def test_plans_are_found_again(device: na.Device) -> None:
 
 
 # --- what the CPU device finds ---
-
-
-@pytest.fixture
-def cpu() -> Iterator[na.Device]:
-    with na.use_device(na.devices("cpu")[0]) as device:
-        yield device
 
 
 def test_a_thread_that_leaves_before_a_barrier_is_named(cpu: na.Device) -> None:

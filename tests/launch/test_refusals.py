@@ -16,13 +16,12 @@ from numbasync.errors import (
     DTypeError,
     LauncherError,
     LaunchError,
+    MovedError,
+    NumbasyncError,
+    ShapeError,
 )
 from numbasync.testing import counters
-from tests.common import add_one, copy_to, saxpy, used, visit
-
-
-def host(tensor: Any) -> np.ndarray:
-    return tensor.to_host().sync()
+from tests.common import add_one, copy_to, host, saxpy, used, visit
 
 
 def refusals() -> dict[str, tuple[type, str, Callable[[na.Tensor, na.Tensor], Any]]]:
@@ -224,3 +223,103 @@ def test_what_was_accepted_once_does_not_let_through_what_is_equal_to_it(
     assert z.to_host().sync().tolist() == [1] * 8
     with pytest.raises(LaunchError):
         add_one[bad]
+
+
+def test_a_tensor_is_input_and_output_only_as_the_output_itself(device: na.Device) -> None:
+    z = na.arange(8).sync()
+    saxpy(z, 1.0, np.ones(8, np.float32)).sync()  # reads and writes its output
+    says = "z, which may be written, and x are in the same storage"
+    for x in (z, z[:], z[::2], z.reshape(2, 4)[0], na.shared(z), z.partition(4).unpartition()):
+        for out in (z, z.partition(4)):
+            with pytest.raises(AliasError, match=says):
+                copy_to(out, x).sync()
+    assert host(z).tolist() == list(range(1, 9))
+
+
+@na.launcher(axes=(1, 0))
+@cuda.jit
+def turned(z: na.KernelOutput):
+    i = cuda.grid(1)
+    if i < z.shape[0]:
+        z[i] = 1
+
+
+@na.launcher
+@cuda.jit
+def of_four_axes(z: na.KernelOutput):
+    z[0, 0, 0, 0] = 1
+
+
+@na.launcher
+@cuda.jit
+def two(z: na.KernelOutput, y: na.KernelOutput):
+    z[0] = y[0] = 1
+
+
+def elsewhere(device: na.Device) -> na.Tensor:
+    other = next(d for d in na.devices() if d is not device)
+    with na.use_device(other):
+        return na.ones(8).sync()
+
+
+Call = tuple[na.Launcher | Any, tuple[Any, ...]]
+REFUSED: dict[str, tuple[type[NumbasyncError], Callable[[na.Tensor, na.Tensor], Call]]] = {
+    "rank of axes": (LaunchError, lambda z, x: (turned, (z.partition(4),))),
+    "rank of a whole tensor": (
+        LaunchError, lambda z, x: (of_four_axes, (z.reshape(2, 2, 2, 1),))),
+    "dtype of objects": (
+        DTypeError, lambda z, x: (saxpy, (z, 1.0, np.array([None] * 8)))),
+    "dtype of text": (
+        DTypeError, lambda z, x: (saxpy, (z, 1.0, np.array(["a"] * 8)))),
+    "grid": (LaunchError, lambda z, x: (saxpy[3, 4], (z.partition(4), 1.0, x))),
+    "grid beyond a prefix": (
+        LaunchError, lambda z, x: (saxpy[3, 4], (z.partition_prefix(4), 1.0, x))),
+    "no grid": (LaunchError, lambda z, x: (saxpy, (z.partition_prefix(4), 1.0, x))),
+    "forall": (LaunchError, lambda z, x: (saxpy.forall(8), (z.partition(4), 1.0, x))),
+    "partition agreement": (LaunchError, lambda z, x: (two, (z.partition(4), x.partition(2)))),
+    "precondition": (LaunchError, lambda z, x: (in_64s, (z,))),
+    "foreign device": (DeviceMismatchError, lambda z, x: (saxpy, (z, 1.0, None))),
+    "too many threads": (LaunchError, lambda z, x: (saxpy[1, (64, 32)], (z, 1.0, x))),
+    "too large a tile": (LaunchError, lambda z, x: (saxpy, (z.partition(4096), 1.0, x))),
+    "too much shared memory": (LaunchError, lambda z, x: (saxpy[1, 8, 0, 10**6], (z, 1.0, x))),
+    "alias": (AliasError, lambda z, x: (saxpy, (z, 1.0, z))),
+    "moved": (MovedError, lambda z, x: (saxpy, (z, 1.0, moved()))),
+}  # fmt: skip
+
+
+def moved() -> na.Tensor:
+    x = na.ones(8).sync()
+    x.take()
+    return x
+
+
+@pytest.mark.parametrize("lazily", [False, True], ids=["at once", "lazily"])
+@pytest.mark.parametrize("case", REFUSED)
+def test_every_refusal_leaves_the_launch_counter_where_it_was(
+    device: na.Device, case: str, lazily: bool
+) -> None:
+    error, call = REFUSED[case]
+    z, x = na.zeros(8).sync(), na.ones(8).sync()
+    saxpy(z, 1.0, x).sync()
+    kernel, values = call(z, x)
+    values = tuple(elsewhere(device) if v is None else v for v in values)
+    before = counters()
+    with pytest.raises(error) as caught:
+        kernel(*(na.value(v) if lazily else v for v in values)).sync()
+    did = counters() - before
+    assert (did.launches, did.copies) == (0, 0)
+    assert "kernel " in str(caught.value) or case == "moved"
+    saxpy(z, 1.0, x).sync()
+    assert host(z).tolist() == [2] * 8
+
+
+def test_tiles_of_another_rank_are_refused_when_they_are_cut(device: na.Device) -> None:
+    z = na.zeros((4, 4)).sync()
+    before = counters()
+    for attempt in (
+        lambda: z.partition(4), lambda: z.partition((2, 2, 2)), lambda: z.partition_prefix(4),
+        lambda: z.reshape(2, 2, 2, 2).partition((1, 1, 1, 1)),
+    ):  # fmt: skip
+        with pytest.raises(ShapeError, match="axes"):
+            attempt()
+    assert counters() == before

@@ -14,21 +14,13 @@ import numbasync as na
 from numbasync.device import reactor
 from numbasync.errors import LaunchError
 from numbasync.testing import Gate, settle
-from tests.common import add_one, copy_to, saxpy, used, waited
-
-
-async def ready(*kernels: Any) -> None:
-    """Compile what a gated test launches: loading a module may wait for a held stream."""
-    for kernel in kernels:
-        args = [na.meta(8)] if kernel is add_one else [na.meta(8), 1.0, na.meta(8)]
-        await kernel.compile(*args)
-    await na.ones(8).to_host()
+from tests.common import copy_to, fresh, saxpy, used, waited
+from tests.holding import HeldCompiler
 
 
 async def test_an_await_waits_for_the_gate(
     device: na.Device, stream: na.Stream, gate: Gate
 ) -> None:
-    await ready()
     gate.close()
     future = na.ones(8).to_host().schedule(stream)
     task = asyncio.ensure_future(waited(future))
@@ -39,21 +31,6 @@ async def test_an_await_waits_for_the_gate(
     np.testing.assert_array_equal(await task, np.ones(8))
     assert future.done()
     assert stream.pending == 0
-
-
-async def test_the_loop_turns_while_the_device_works(
-    device: na.Device, stream: na.Stream, gate: Gate
-) -> None:
-    await ready()
-    gate.close()
-    future = na.spawn(na.ones(8), stream)
-    turns = 0
-    for _ in range(100):
-        await asyncio.sleep(0)
-        turns += 1
-    assert turns == 100 and not future.done()
-    gate.open()
-    await future
 
 
 async def test_spawn_starts_now_and_schedule_at_the_first_await(
@@ -103,7 +80,6 @@ async def test_a_policy_that_raises(device: na.Device) -> None:
 async def test_a_future_may_be_awaited_again_and_by_two(
     device: na.Device, stream: na.Stream, gate: Gate
 ) -> None:
-    await ready()
     gate.close()
     future = na.spawn(na.ones(4), stream)
     tasks = [asyncio.ensure_future(waited(future)) for _ in range(2)]
@@ -111,80 +87,6 @@ async def test_a_future_may_be_awaited_again_and_by_two(
     gate.open()
     a, b = await asyncio.gather(*tasks)
     assert a is b is await future
-
-
-async def test_gather_starts_all_and_keeps_the_order(
-    device: na.Device, stream: na.Stream, gate: Gate
-) -> None:
-    await ready()
-    other = device.new_stream()
-    started: list[str] = []
-    gate.close()
-    slow = na.value("slow").inspect(started.append).then(lambda v: na.ones(2).map(lambda _: v))
-    quick = na.value("quick").inspect(started.append).then(lambda v: na.ones(2).map(lambda _: v))
-    task = asyncio.ensure_future(
-        na.gather(slow.schedule(stream), quick.schedule(other), na.value(3), coroutine())
-    )
-    await settle(device)
-    assert started == ["slow", "quick"] and not task.done()
-    gate.open()
-    assert await task == ["slow", "quick", 3, "coroutine"]
-
-
-async def test_gather_starts_coroutines_too(device: na.Device) -> None:
-    arrived = asyncio.Barrier(3)
-
-    async def meet(i: int) -> int:
-        async with asyncio.timeout(20):
-            await arrived.wait()  # would wait for ever if one was begun after the other
-        return i
-
-    assert await na.gather(meet(1), na.value(2), meet(3), meet(4)) == [1, 2, 3, 4]
-
-
-async def test_gather_says_what_cannot_be_awaited(device: na.Device) -> None:
-    for wrong in (3, [3]):
-        with pytest.raises(na.errors.OperationError, match="gather takes operations"):
-            await na.gather(na.value(2), wrong)  # type: ignore[call-overload]
-
-
-async def test_a_cancelled_gather_cancels_what_it_started(device: na.Device) -> None:
-    ended: list[str] = []
-
-    async def stay() -> None:
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            ended.append("cancelled")
-            raise
-
-    task = asyncio.ensure_future(na.gather(stay(), stay()))
-    await settle(device)
-    task.cancel()
-    await asyncio.wait([task])
-    await settle(device)
-    assert ended == ["cancelled", "cancelled"]
-
-
-async def test_gather_raises_the_first_error_after_all_have_settled(
-    device: na.Device, stream: na.Stream, gate: Gate
-) -> None:
-    await ready()
-
-    def fails(name: str) -> Any:
-        def change(_: Any) -> Any:
-            raise LookupError(name)
-
-        return na.value(0).map(change)
-
-    gate.close()
-    last = na.spawn(na.ones(2), stream)
-    task = asyncio.ensure_future(na.gather(fails("first"), fails("second"), last))
-    await settle(device)
-    assert not task.done(), "an operation is still in flight"
-    gate.open()
-    with pytest.raises(LookupError, match="first"):
-        await task
 
 
 async def test_asyncios_own_tools(device: na.Device) -> None:
@@ -197,49 +99,9 @@ async def test_asyncios_own_tools(device: na.Device) -> None:
     assert task.result().tolist() == [0, 0, 0]
 
 
-async def test_timeout_is_on_time_and_the_work_goes_on(
-    device: na.Device, stream: na.Stream, gate: Gate
-) -> None:
-    await ready()
-    gate.close()
-    z = na.zeros(8).async_on(stream)
-    future = na.spawn(na.fill(z, 5), stream)
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.01):
-            await future
-    assert not future.done()
-    gate.open()
-    await stream.done()
-    assert (await z.to_host()).tolist() == [5] * 8
-
-
-async def test_cancelling_frees_nothing_that_is_in_use(
-    device: na.Device, stream: na.Stream, gate: Gate
-) -> None:
-    await ready()
-    start = used(device)
-    gate.close()
-    task = asyncio.ensure_future(waited(na.zeros(2**20).schedule(stream)))
-    await settle(device)
-    held = used(device)
-    assert held >= start + 2**22
-    task.cancel()
-    await settle(device)
-    assert task.cancelled()
-    del task
-    assert used(device) == held, "the device still writes it"
-    other = na.full(2**20, 9).sync_on(device.new_stream())
-    gate.open()
-    await stream.done()
-    assert (other.to_host().sync_on(stream) == 9).all()
-    del other
-    assert used(device) == start
-
-
 async def test_a_cancelled_await_leaves_no_waiter(
     device: na.Device, stream: na.Stream, gate: Gate
 ) -> None:
-    await ready()
     errors: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
     gate.close()
@@ -273,14 +135,6 @@ def test_a_loop_closed_first_gives_the_memory_back_later(
     assert used(device) == start
 
 
-def test_a_future_is_awaited_on_another_loop_than_it_was_made_on(device: na.Device) -> None:
-    async def make() -> na.DeviceFuture[Any]:
-        return na.spawn(na.full(3, 8).to_host())
-
-    future = na.run(make())
-    assert na.run(waited(future)).tolist() == [8, 8, 8]
-
-
 async def test_an_error_at_enqueue_arrives_at_the_await(device: na.Device) -> None:
     z = await na.zeros(4)
     future = na.spawn(saxpy[1, 5000](z, 1.0, np.ones(4, np.float32)))
@@ -303,45 +157,24 @@ def test_a_future_can_be_waited_for_without_a_loop(device: na.Device) -> None:
     assert na.value(4).schedule(device.policy).sync() == 4
 
 
-async def test_first_use_of_a_kernel_compiles_while_the_loop_turns(device: na.Device) -> None:
-    from numba import cuda
-
-    started = threading.Event()
-    go_on = threading.Event()
-
-    @na.launcher
-    @cuda.jit
-    def fresh(z: na.KernelOutput):
-        z[0] = 1
-
-    compile_ = type(device.backend).compile
-
-    def slow(self: Any, dispatcher: Any, keys: Any) -> Any:
-        started.set()
-        assert go_on.wait(20)
-        return compile_(self, dispatcher, keys)
-
+async def test_first_use_of_a_kernel_compiles_while_the_loop_turns(
+    device: na.Device, compiler: HeldCompiler
+) -> None:
+    kernel, z = fresh(), await na.zeros(1)
     before = na.compile_count()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(device.backend), "compile", slow)
-        z = await na.zeros(1)
-        tasks = [asyncio.ensure_future(waited(fresh[1, 1](z))) for _ in range(3)]
-        while not started.is_set():
-            await asyncio.sleep(0.001)
-        turns = 0
-        for _ in range(100):
-            await asyncio.sleep(0)
-            turns += 1
-        assert turns == 100 and not any(t.done() for t in tasks)
-        inner = fresh[1, 1](z)
-        future = na.spawn(inner)
-        threading.Timer(0.05, go_on.set).start()
-        future.sync()  # submits all who stand in line before it, and blocks
-        assert not any(t.done() for t in tasks)  # their loop has not turned since
-        await asyncio.gather(*tasks)
-        assert (await future)[0] is z
+    tasks = [asyncio.ensure_future(waited(kernel(z))) for _ in range(3)]
+    await compiler.has_begun()
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert not any(t.done() for t in tasks)
+    future = na.spawn(kernel(z))
+    threading.Timer(0.05, compiler.go_on).start()
+    future.sync()  # submits all who stand in line before it, and blocks
+    assert not any(t.done() for t in tasks)  # their loop has not turned since
+    await asyncio.gather(*tasks)
+    assert (await future).z is z
     assert na.compile_count() - before == 1
-    assert (await z.to_host())[0] == 1
+    assert (await z.to_host())[0] == 4
 
 
 def test_copies_keep_their_sources(device: na.Device, stream: na.Stream, gate: Gate) -> None:
@@ -360,7 +193,3 @@ def test_copies_keep_their_sources(device: na.Device, stream: na.Stream, gate: G
     np.testing.assert_array_equal(host, np.arange(64))
     assert (first.to_host().sync() == 3).all()
     del trash
-
-
-async def coroutine() -> str:
-    return "coroutine"

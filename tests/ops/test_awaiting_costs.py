@@ -16,7 +16,7 @@ import numbasync as na
 from numbasync.device import reactor
 from numbasync.testing import Gate, settle
 from tests.common import add_one, used, waited
-from tests.waiting import LOOPS, begin, in_time, loops, run
+from tests.waiting import LOOPS, begin, eventually, in_time, loops, run
 
 # --- data ---
 
@@ -72,16 +72,21 @@ async def test_three_thousand_futures_at_once(
     assert reactor.current().statistics().waiting == 0
 
 
-async def test_two_hundred_operations_with_idle_gaps_between(device: na.Device) -> None:
+async def test_after_each_of_fifty_waits_nothing_is_watched(
+    device: na.Device, stream: na.Stream, gate: Gate
+) -> None:
     z = await na.zeros(4)
     watcher = reactor.current()
-    for _ in range(200):
-        await add_one(z)
-        turns = watcher.statistics().turns
-        await asyncio.sleep(0.001)
-        found = watcher.statistics()
-        assert (found.waiting, found.turns) == (0, turns), "it looks although nobody waits"
-    assert (await z.to_host()).tolist() == [200] * 4
+    for _ in range(50):
+        gate.close()
+        task = asyncio.ensure_future(waited(add_one(z).schedule(stream)))
+        await eventually(lambda: watcher.statistics().waiting)
+        gate.open()
+        await task
+        assert watcher.statistics().waiting == 0
+        assert watcher._next is None, "it is to look although nobody waits"
+    assert watcher.statistics().completed == 50
+    assert (await z.to_host()).tolist() == [50] * 4
 
 
 def test_eight_threads_with_a_loop_each_see_their_own_forty_values(device: na.Device) -> None:
@@ -190,8 +195,7 @@ def test_one_future_is_awaited_on_two_loops_at_once(
 
     async def use(at: threading.Event) -> Any:
         task = asyncio.ensure_future(waited(future))
-        while not reactor.current().statistics().waiting:
-            await asyncio.sleep(0.001)
+        await eventually(lambda: reactor.current().statistics().waiting)
         at.set()
         return await task
 

@@ -12,10 +12,9 @@ import pytest
 
 import numbasync as na
 from numbasync.device.submission import Submission
-from numbasync.errors import CallerError
 from numbasync.ops.backpressure import Admission, Capacity
 from numbasync.testing import Gate, counters, inject, settle
-from tests.common import add_one, fresh
+from tests.common import add_one, fresh, waited
 
 KIB = 1024
 
@@ -48,21 +47,6 @@ async def test_no_more_operations_are_in_flight_than_allowed(
             most = max(most, device.in_flight.ops)
     assert most <= 3
     assert (await z.to_host()).tolist() == [10] * 4
-
-
-async def test_the_loop_turns_while_submitting_waits(
-    device: na.Device, stream: na.Stream, gate: Gate
-) -> None:
-    z = await na.zeros(4)
-    gate.close()
-    with na.limit(ops=1):
-        tasks = [asyncio.ensure_future(_awaited(add_one(z).schedule(stream))) for _ in range(4)]
-        for _ in range(50):
-            await asyncio.sleep(0)
-        assert device.in_flight.ops == 1
-        gate.open()
-        await asyncio.gather(*tasks)
-    assert (await z.to_host()).tolist() == [4] * 4
 
 
 async def test_no_more_bytes_are_in_flight_than_allowed(
@@ -207,28 +191,10 @@ async def test_blocking_submits_first_what_waits_for_room(
 async def test_a_closure_that_runs_operations_does_not_wait_for_itself(device: na.Device) -> None:
     with na.limit(ops=1, bytes=64):
         op = na.zeros(4).then_unchecked(lambda t: na.value(t.to_host().sync()))
-        assert (await asyncio.wait_for(_awaited(op), 10)).tolist() == [0] * 4
+        assert (await asyncio.wait_for(waited(op), 10)).tolist() == [0] * 4
         one = na.ones(64).shared()
         a, b = await na.gather(one.then(lambda t: t.dup()), one.then(lambda t: t.dup()))
         assert a.size == b.size == 64
-
-
-async def test_a_cancelled_await_gives_its_place_to_nobody_wrongly(
-    device: na.Device, stream: na.Stream, gate: Gate
-) -> None:
-    z = await na.zeros(4)
-    gate.close()
-    with na.limit(ops=1):
-        tasks = [asyncio.ensure_future(_awaited(add_one(z).schedule(stream))) for _ in range(5)]
-        await settle(device)
-        for task in tasks[1:4]:
-            task.cancel()
-        await settle(device)
-        gate.open()
-        await tasks[0]
-        await tasks[4]
-        await stream.done()
-    assert (await z.to_host()).tolist() == [2] * 4
 
 
 async def test_a_failing_operation_gives_its_place_back(device: na.Device) -> None:
@@ -283,88 +249,3 @@ def test_who_waits_can_be_looked_at_while_other_threads_begin_to_wait(
             thread.join()
         sys.setswitchinterval(before)
         na.limit()
-
-
-def test_a_limit_ends_with_its_block_and_can_be_lifted(device: na.Device) -> None:
-    assert device.limit is None
-    with na.limit(ops=4):
-        assert device.limit == (4, None)
-        with na.limit(bytes=100) as inner:
-            assert inner == (None, 100)
-            assert device.limit == (4, 100), "both hold"
-        assert device.limit == (4, None)
-    assert device.limit is None
-    assert "(ops=4, bytes=None)" in repr(na.limit(ops=4))
-    na.limit()
-    assert device.limit is None
-    other = next(d for d in na.devices("cpu") if d is not device)
-    with na.limit(ops=1, device=other):
-        assert device.limit is None
-
-
-async def test_who_waits_for_room_goes_when_the_limit_is_lifted(
-    device: na.Device, stream: na.Stream, gate: Gate
-) -> None:
-    z = await na.zeros(4)
-    other = device.new_stream()
-    gate.close()
-    na.limit(ops=1)
-    first = na.spawn(na.zeros(4), stream)
-    second = na.spawn(add_one(z), other)
-    await settle(device)
-    assert not second.done()
-    na.limit()
-    await asyncio.wait_for(_awaited(second), 5)
-    assert not first.done()
-    gate.open()
-    await first
-
-
-def test_blocks_of_several_tasks_may_overlap(device: na.Device) -> None:
-    first, second = na.limit(ops=5), None
-    with first:
-        second = na.limit(ops=7)
-        second.__enter__()
-    assert device.limit == (7, None), "the later block goes on"
-    second.__exit__(None, None, None)
-    assert device.limit is None
-    assert not device.is_limited
-
-
-def test_a_block_of_a_priority_alone_brings_back_no_limit(device: na.Device) -> None:
-    na.limit(ops=1)
-    block = na.limit(priority=1)
-    assert device.limit == (1, None), "of a block only"
-    na.limit()
-    with block:
-        assert device.limit is None
-    assert device.limit is None
-    assert not device.is_limited
-
-
-def test_a_block_without_a_limit_brings_back_no_limit_that_was_lifted_since(
-    device: na.Device,
-) -> None:
-    na.limit(ops=1)
-    block = na.limit()
-    assert device.limit is None and not device.is_limited
-    na.limit()
-    with block:
-        assert device.limit is None
-    assert device.limit is None and not device.is_limited
-    na.limit(ops=3)
-    with na.limit():  # as if it had never held for all
-        assert device.limit == (3, None)
-    assert device.limit == (3, None)
-    na.limit()
-    assert not device.is_limited
-
-
-@pytest.mark.parametrize("wrong", [{"ops": 0}, {"bytes": -1}, {"ops": 1.5}, {"bytes": "1 GB"}])
-def test_a_limit_of_nothing_is_refused(device: na.Device, wrong: dict[str, Any]) -> None:
-    with pytest.raises(CallerError, match="nothing could ever be submitted"):
-        na.limit(**wrong)
-
-
-async def _awaited(awaitable: Any) -> Any:
-    return await awaitable

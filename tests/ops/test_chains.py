@@ -29,18 +29,6 @@ async def test_a_chain_that_makes_itself_longer_needs_no_stack(device: na.Device
     assert await down(5000) == 0
 
 
-def test_an_error_in_a_long_chain_ends_it(device: na.Device) -> None:
-    seen = []
-
-    def fail(n: int) -> int:
-        raise ValueError(n)
-
-    op = na.value(1).map(seen.append).map(lambda _: 7).map(fail).map(seen.append)
-    with pytest.raises(ValueError, match="7"):
-        op.sync()
-    assert seen == [1]
-
-
 # --- an operation that names its stream ---
 
 

@@ -102,8 +102,9 @@ def test_memory_whose_last_holder_ends_with_its_thread_comes_back(device: na.Dev
 # --- the interpreter ---
 
 BEGIN = """
-import asyncio, logging, threading, time, warnings
+import asyncio, logging, threading, warnings
 import numbasync as na
+from numbasync.testing import gate
 from tests.common import add_one, waited
 logging.getLogger("asyncio").disabled = True
 warnings.simplefilter("ignore", ResourceWarning)
@@ -121,9 +122,17 @@ async def leave():
 def open_loop():
     asyncio.new_event_loop().run_until_complete(leave())
 
+goes_on = threading.Event()
+
 async def for_ever():
     while True:
         await add_one(z)
+        goes_on.set()
+
+def block_for_ever():
+    while True:
+        add_one(z).sync()
+        goes_on.set()
 
 class Holder:
     def __init__(self, *held):
@@ -135,11 +144,16 @@ ENDS = {
         "t = threading.Thread(target=open_loop); t.start(); t.join()"
     ),
     "a thread that goes on awaiting": (
-        "threading.Thread(target=lambda: na.run(for_ever()), daemon=True).start(); time.sleep(0.1)"
+        "threading.Thread(target=lambda: na.run(for_ever()), daemon=True).start()\n"
+        "assert goes_on.wait(60)"
     ),
     "a thread that goes on blocking": (
-        "threading.Thread(target=lambda: [add_one(z).sync() for _ in range(10**7)],"
-        " daemon=True).start(); time.sleep(0.1)"
+        "threading.Thread(target=block_for_ever, daemon=True).start()\nassert goes_on.wait(60)"
+    ),
+    "a stream that is held": (
+        "stream = device.new_stream(); shut = gate(stream); shut.close();"
+        " na.ones(1000).async_on(stream); na.spawn(na.zeros(1000), na.SingleStream(device));"
+        " device.kind == 'cuda' and shut.open()"  # the driver waits for its queues at exit
     ),
     "everything in rings": (
         "Holder(z, z[1:], z.shared(), z.partition(4), device.new_stream(), device.new_event(),"

@@ -22,7 +22,7 @@ from numbasync.device.reactor import PATIENCE, Waker
 from numbasync.testing import Gate, settle
 from numbasync.tools import cli
 from tests.common import waited
-from tests.waiting import loops, run, rung_once, tick_while
+from tests.waiting import eventually, loops, run, rung_once, tick_while, timer
 
 # --- the loop turns ---
 
@@ -35,7 +35,7 @@ def test_a_ticker_is_undisturbed_while_the_device_works(
         await rung_once(stream)
         seen = []
         for _ in range(4):  # this machine has other work, too
-            alone = await tick_while(asyncio.sleep(0.5))
+            alone = await tick_while(timer(0.5))
             gate.close()
             future = na.spawn(na.zeros(1000), stream)
             threading.Timer(0.5, gate.open).start()
@@ -103,14 +103,14 @@ def test_a_thread_that_computes_delays_a_wake_up_by_one_switch_interval(
         watcher = reactor.current()
         sleeps = watcher.statistics().sleeps
         task = asyncio.ensure_future(woken())
-        while watcher.statistics().sleeps == sleeps:  # what it does before takes intervals, too
-            await asyncio.sleep(0.001)
+        # What it does before takes intervals, too.
+        await eventually(lambda: watcher.statistics().sleeps > sleeps)
         call_later(0.005, open_gate)
         return (await task)[0] - began[0]
 
     async def wake_up_by_a_timer() -> float:
         due = time.perf_counter() + 0.005
-        await asyncio.sleep(0.005)
+        await timer(0.005)
         return time.perf_counter() - due
 
     async def main() -> None:
@@ -158,8 +158,7 @@ async def wait_for_the_gate(device: na.Device, stream: na.Stream) -> None:
     gate = Gate(stream)
     gate.close()
     task = asyncio.ensure_future(waited(na.zeros(4).schedule(stream)))
-    while not reactor.current().statistics().sleeps:
-        await asyncio.sleep(0.001)
+    await eventually(lambda: reactor.current().statistics().sleeps)
     await settle(device)
     gate.open()
     await task
@@ -176,7 +175,7 @@ def test_a_loop_has_one_descriptor_made_when_it_first_sleeps(
     monkeypatch.setattr(type(device.backend), "spin_seconds", 60.0)
 
     async def main() -> None:
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(0)
         start = descriptors()
         await na.value(1)
         while not reactor.current().statistics().turns:  # what is quick may be done at once
@@ -222,8 +221,7 @@ def test_fifty_loops_use_the_descriptor_of_the_first(
         if pending:
             gate.close()
             task = asyncio.ensure_future(waited(na.zeros(4).schedule(stream)))
-            while not reactor.current().statistics().sleeps:
-                await asyncio.sleep(0.001)
+            await eventually(lambda: reactor.current().statistics().sleeps)
             del task
         else:
             await wait_for_the_gate(device, stream)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -121,14 +120,14 @@ async def test_what_is_zipped_and_unzipped_runs_every_part_once(
 @pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize("what", ["shared", "unzip"])
 def test_two_threads_that_ask_at_the_same_instant_run_a_slow_parent_once(
-    device: na.Device, what: str, fails: bool
+    device: na.Device, blocks: threading.Event, what: str, fails: bool
 ) -> None:
     runs: list[int] = []
     made, error = object(), LookupError("the parent's own")
 
     def slow(_: Any) -> Any:
         runs.append(threading.get_ident())
-        time.sleep(0.15)  # what takes long; nobody waits for it to happen
+        assert blocks.wait(20), "the other thread does not wait for it"
         if fails:
             raise error
         return made, made

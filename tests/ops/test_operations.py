@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import threading
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ import numbasync as na
 from numbasync.errors import (
     AlreadySubmittedError,
     OperationError,
-    OutOfDeviceMemoryError,
     ReentrancyError,
 )
 from numbasync.testing import counters, settle
@@ -49,15 +47,6 @@ def test_one_that_is_dropped_without_having_run_is_named(device: na.Device) -> N
     assert (did.allocations, did.launches, did.compiles) == (0, 0, 0)
 
 
-def test_one_that_is_scheduled_and_dropped_is_named(device: na.Device) -> None:
-    before = counters()
-    future = na.zeros(4).schedule(device.policy)
-    with pytest.warns(RuntimeWarning, match=r"zeros\(\(4,\)\) was scheduled but never awaited"):
-        del future
-        gc.collect()
-    assert (counters() - before).allocations == 0
-
-
 def test_then_gives_one_stream_to_all(device: na.Device, stream: na.Stream) -> None:
     streams: list[na.Stream] = []
 
@@ -81,30 +70,6 @@ def test_map_and_inspect_run_on_the_host_at_enqueue(
     assert not stream.query()
     gate.open()
     stream.synchronize()
-
-
-def test_zip_runs_in_order_on_one_stream(device: na.Device, stream: na.Stream) -> None:
-    z = na.zeros(8).sync_on(stream)
-    a, b, c = na.zip(add_one(z), saxpy(z, 1.0, np.ones(8, np.float32)), z.to_host()).sync_on(stream)
-    np.testing.assert_array_equal(c, np.full(8, 2))
-    assert a.z is b.z is z
-
-
-def test_an_error_stops_the_operations_behind_it(device: na.Device) -> None:
-    ran: list[str] = []
-
-    def fails(_: Any) -> na.DeviceOp[Any]:
-        raise LookupError("no")
-
-    before = counters()
-    op = na.zip(
-        na.value(1).then(fails), na.zeros(3).inspect(lambda _: ran.append("zip"))
-    ).map(lambda _: ran.append("map"))  # fmt: skip
-    with pytest.raises(LookupError, match="no"):
-        op.sync()
-    assert ran == []
-    assert (counters() - before).allocations == 0
-    assert na.value(3).sync() == 3, "the next operation works"
 
 
 def test_defer_builds_when_it_runs(device: na.Device) -> None:
@@ -163,14 +128,6 @@ def test_tensor_methods_on_operations(device: na.Device) -> None:
 # --- shared and unzip ---
 
 
-def test_shared_runs_once_and_gives_everyone_the_same(device: na.Device) -> None:
-    runs: list[int] = []
-    op = na.zeros(5).inspect(lambda _: runs.append(1)).shared()
-    values = [op.sync(), op.sync(), na.zip(op, op).sync()]
-    assert runs == [1]
-    assert values[0] is values[1] is values[2][0] is values[2][1]
-
-
 async def test_shared_in_a_diamond(device: na.Device) -> None:
     runs: list[int] = []
     top = na.full(4, 3).inspect(lambda _: runs.append(1)).shared()
@@ -215,29 +172,6 @@ async def test_a_holder_fails_if_the_producer_fails_on_the_device(
             await future
 
 
-def test_a_failed_parent_gives_every_holder_its_own_error(device: na.Device) -> None:
-    error = LookupError("the parent's own")
-
-    def fails(_: Any) -> Any:
-        raise error
-
-    op = na.value(1).map(fails).shared()
-    for _ in range(3):
-        with pytest.raises(LookupError) as caught:
-            op.sync()
-        assert caught.value is error
-
-
-def test_unzip_halves_in_either_order(device: na.Device) -> None:
-    for order in ((0, 1), (1, 0)):
-        runs: list[int] = []
-        pair = na.zip(na.value("a"), na.value("b")).inspect(lambda _, runs=runs: runs.append(1))
-        halves = na.zip(pair.map(lambda t: t[0]), na.value("c")).unzip()
-        got = {i: halves[i].sync() for i in order}
-        assert got == {0: "a", 1: "c"}
-        assert runs == [1]
-
-
 def test_unzip_needs_to_know_how_many(device: na.Device) -> None:
     op = na.value(1).map(lambda x: (x, x + 1))
     with pytest.raises(OperationError, match=r"unzip\(n\)"):
@@ -254,20 +188,6 @@ def test_unzip_needs_to_know_how_many(device: na.Device) -> None:
 # --- the execution lock ---
 
 
-def test_running_inside_a_closure_is_refused(device: na.Device, stream: na.Stream) -> None:
-    inner = na.shared(1)
-    tries = [
-        lambda: inner.sync(),
-        lambda: inner.sync_on(stream),
-        lambda: inner.async_on(stream),
-        lambda: na.spawn(inner),
-    ]
-    for attempt in tries:
-        with pytest.raises(ReentrancyError, match="inside a closure"):
-            na.value(0).then(lambda _, attempt=attempt: na.value(attempt())).sync()
-    assert inner.sync() == 1
-
-
 def test_then_unchecked_permits_it(device: na.Device) -> None:
     outer = na.value(2).then_unchecked(lambda x: na.value(x * na.value(21).sync()))
     assert outer.sync() == 42
@@ -277,34 +197,7 @@ def test_then_unchecked_permits_it(device: na.Device) -> None:
         ).then(lambda x: na.value(na.value(x).sync())).sync()  # fmt: skip
 
 
-def test_threads_do_not_exclude_each_other(device: na.Device) -> None:
-    inside, go_on = threading.Event(), threading.Event()
-
-    def wait(x: int) -> int:
-        inside.set()
-        assert go_on.wait(10)
-        return x
-
-    thread = threading.Thread(target=lambda: na.value(1).map(wait).sync())
-    thread.start()
-    assert inside.wait(10)
-    assert na.value(2).sync() == 2
-    go_on.set()
-    thread.join(10)
-
-
 # --- what fails, fails early and leaves nothing ---
-
-
-def test_out_of_memory_has_sizes_and_is_no_end(device: na.Device) -> None:
-    pool, device.pool = device.pool, device.new_pool(max_bytes=2**20)
-    try:
-        with pytest.raises(OutOfDeviceMemoryError, match="4,000,000 bytes"):
-            na.zeros(1_000_000).sync()
-        assert na.zeros(1000).sync().shape == (1000,)
-        assert used(device) == 0
-    finally:
-        device.pool = pool
 
 
 def test_memory_comes_back(device: na.Device) -> None:

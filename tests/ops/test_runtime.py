@@ -12,6 +12,7 @@ import numbasync as na
 from numbasync.errors import AlreadySubmittedError, StateError
 from numbasync.testing import gate
 from tests.common import add_one
+from tests.waiting import eventually, happens
 
 
 async def test_operations_run_on_the_thread(device: na.Device) -> None:
@@ -73,8 +74,7 @@ async def test_a_cancelled_call_still_completes(device: na.Device) -> None:
 
     async with na.Runtime(device) as rt:
         task = asyncio.ensure_future(rt.call(work))
-        while not started.is_set():
-            await asyncio.sleep(0.001)
+        await happens(started)
         task.cancel()
         for _ in range(5):
             await asyncio.sleep(0)
@@ -94,8 +94,7 @@ async def test_a_cancelled_operation_goes_on(device: na.Device) -> None:
     async with na.Runtime(device) as rt:
         held.close()
         task: asyncio.Future[Any] = asyncio.ensure_future(rt.run(add_one(z).schedule(stream)))
-        while not stream.pending:
-            await asyncio.sleep(0.001)
+        await eventually(lambda: stream.pending)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

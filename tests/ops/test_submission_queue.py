@@ -1,56 +1,21 @@
-"""The order of what is submitted while a kernel compiles, and errors that nobody awaits."""
+"""The order of what is submitted while a kernel compiles."""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
 import gc
-import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import numpy as np
 import pytest
 from numba import cuda
 
 import numbasync as na
 from numbasync.errors import KernelCompileError, MovedError
-from numbasync.ops import reentrancy
-from numbasync.testing import Gate
 from tests.common import add_one, fresh, used, waited
-from tests.waiting import begin
-
-
-class Compiler:
-    """Holds compilations until it is told to go on."""
-
-    def __init__(self) -> None:
-        self.started = threading.Event()
-        self.go_on = threading.Event()
-        self.fail = False
-
-    async def has_started(self) -> None:
-        while not self.started.is_set():
-            await asyncio.sleep(0.001)
-
-
-@pytest.fixture
-def compiler(device: na.Device, monkeypatch: pytest.MonkeyPatch) -> Iterator[Compiler]:
-    add_one.compile(na.meta(1)).sync()
-    held = Compiler()
-    compile_ = type(device.backend).compile
-
-    def slow(self: Any, dispatcher: Any, keys: Any) -> Any:
-        held.started.set()
-        assert held.go_on.wait(20)
-        if held.fail:
-            raise KernelCompileError("planted")
-        return compile_(self, dispatcher, keys)
-
-    monkeypatch.setattr(type(device.backend), "compile", slow)
-    yield held
-    held.go_on.set()
+from tests.holding import HeldCompiler
+from tests.waiting import begin, eventually
 
 
 def ten_times() -> na.Launcher:
@@ -71,26 +36,28 @@ def first(tensor: na.Tensor) -> float:
 
 
 async def test_what_is_submitted_behind_a_compilation_comes_after_it(
-    device: na.Device, compiler: Compiler
+    device: na.Device, compiler: HeldCompiler
 ) -> None:
     z, other = await na.ones(1), await na.ones(1)
     slow = na.spawn(ten_times()(z))
     behind = na.spawn(add_one(z))
     further = asyncio.ensure_future(waited(add_one(other)))
-    await compiler.has_started()
+    await compiler.has_begun()
     assert not behind.done()
     assert not further.done()
-    compiler.go_on.set()
+    compiler.go_on()
     await behind
     assert slow.done()
     await further
     assert (first(z), first(other)) == (11, 2)
 
 
-async def test_another_thread_does_not_wait_for_it(device: na.Device, compiler: Compiler) -> None:
+async def test_another_thread_does_not_wait_for_it(
+    device: na.Device, compiler: HeldCompiler
+) -> None:
     z, other = await na.ones(1), await na.ones(1)
     slow = na.spawn(ten_times()(z))
-    await compiler.has_started()
+    await compiler.has_begun()
 
     def elsewhere() -> None:
         with na.use_device(device):
@@ -99,44 +66,30 @@ async def test_another_thread_does_not_wait_for_it(device: na.Device, compiler: 
     with ThreadPoolExecutor(1) as pool:
         await asyncio.get_running_loop().run_in_executor(pool, elsewhere)
     assert not slow.done()
-    compiler.go_on.set()
+    compiler.go_on()
     await slow
     assert (first(z), first(other)) == (10, 2)
 
 
-async def test_compiling_ahead_holds_nobody_up(device: na.Device, compiler: Compiler) -> None:
+async def test_compiling_ahead_holds_nobody_up(device: na.Device, compiler: HeldCompiler) -> None:
     z = await na.ones(1)
     ahead = na.spawn(ten_times().compile(na.meta(1)))
-    await compiler.has_started()
+    await compiler.has_begun()
     await add_one(z)
     assert not ahead.done()
-    compiler.go_on.set()
+    compiler.go_on()
     assert await ahead is None
 
 
-async def test_cancelled_while_it_compiles_it_does_not_run(
-    device: na.Device, compiler: Compiler
-) -> None:
-    z = await na.ones(1)
-    task = asyncio.ensure_future(waited(ten_times()(z)))
-    await compiler.has_started()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    compiler.go_on.set()
-    await add_one(z)
-    assert first(z) == 2
-
-
 async def test_a_failed_compilation_stops_nobody_else(
-    device: na.Device, compiler: Compiler
+    device: na.Device, compiler: HeldCompiler
 ) -> None:
     z = await na.ones(1)
     compiler.fail = True
     fresh = ten_times()
     slow = na.spawn(fresh(z))
     behind = na.spawn(add_one(z))
-    compiler.go_on.set()
+    compiler.go_on()
     await behind
     with pytest.raises(KernelCompileError, match="planted"):
         await slow
@@ -149,26 +102,26 @@ VARIABLE = contextvars.ContextVar("VARIABLE", default=0)
 
 
 async def test_who_stands_in_line_keeps_its_context_variables(
-    device: na.Device, compiler: Compiler
+    device: na.Device, compiler: HeldCompiler
 ) -> None:
     z = await na.ones(1)
     slow = na.spawn(ten_times()(z))
     VARIABLE.set(1)
     behind = na.spawn(na.value(None).map(lambda _: VARIABLE.get()))
     VARIABLE.set(2)
-    compiler.go_on.set()
+    compiler.go_on()
     await slow
     assert await behind == 1
 
 
 async def test_a_shared_operation_that_compiles_is_waited_for(
-    device: na.Device, compiler: Compiler
+    device: na.Device, compiler: HeldCompiler
 ) -> None:
     z = await na.ones(1)
     shared = ten_times()(z).output().shared()
     one = asyncio.ensure_future(waited(shared))
     two = asyncio.ensure_future(waited(shared))
-    await compiler.has_started()
+    await compiler.has_begun()
 
     def elsewhere() -> na.Tensor:
         with na.use_device(device):
@@ -176,13 +129,13 @@ async def test_a_shared_operation_that_compiles_is_waited_for(
 
     with ThreadPoolExecutor(1) as pool:
         three = asyncio.get_running_loop().run_in_executor(pool, elsewhere)
-        compiler.go_on.set()
+        compiler.go_on()
         assert await asyncio.gather(one, two, three) == [z, z, z]
     assert first(z) == 10
 
 
 def test_what_was_spawned_runs_although_the_loop_ends(
-    device: na.Device, compiler: Compiler
+    device: na.Device, compiler: HeldCompiler
 ) -> None:
     before = used(device)
 
@@ -190,12 +143,12 @@ def test_what_was_spawned_runs_although_the_loop_ends(
         z = await na.ones(1)
         na.spawn(ten_times()(z))
         na.spawn(add_one(z))
-        await compiler.has_started()
+        await compiler.has_begun()
         return z
 
     with asyncio.Runner() as runner:
         z = runner.run(main())
-        compiler.go_on.set()
+        compiler.go_on()
 
     def elsewhere(z: na.Tensor) -> float:
         with na.use_device(device):
@@ -210,10 +163,12 @@ def test_what_was_spawned_runs_although_the_loop_ends(
 
 
 @pytest.mark.may_leave("a thread keeps the line of a loop that was never ended until its next loop")
-@pytest.mark.parametrize("where", ["the same thread", "another thread", "another loop"])
+@pytest.mark.parametrize(
+    "where", ["the same thread", "another thread", "another loop", "a loop of another thread"]
+)
 @pytest.mark.filterwarnings("ignore:coroutine 'Line._work_off' was never awaited")
 def test_a_loop_that_is_closed_without_ceremony_strands_nobody(
-    device: na.Device, compiler: Compiler, where: str
+    device: na.Device, compiler: HeldCompiler, where: str
 ) -> None:
     z = na.ones(1).sync()
 
@@ -223,7 +178,7 @@ def test_a_loop_that_is_closed_without_ceremony_strands_nobody(
     loop = asyncio.new_event_loop()
     futures = loop.run_until_complete(main())
     loop.close()
-    compiler.go_on.set()
+    compiler.go_on()
 
     def wait() -> None:
         for future in reversed(futures):
@@ -237,71 +192,17 @@ def test_a_loop_that_is_closed_without_ceremony_strands_nobody(
     elif where == "another thread":
         with ThreadPoolExecutor(1) as pool:
             pool.submit(wait).result(20)
+    elif where == "a loop of another thread":
+        begin(lambda: asyncio.run(wait_for_all()))()
     else:
         asyncio.run(wait_for_all())
     assert first(z) == 11
 
 
-# --- errors of work that nobody holds a future of ---
-
-
-def failing_copy(stream: na.Stream) -> None:
-    """Work whose host side fails when the device is done."""
-    target = np.zeros(4, np.float32)
-    na.memcpy(target, na.ones(4).sync()).async_on(stream)
-    target.flags.writeable = False
-
-
-def test_an_error_behind_async_on_is_raised_once_by_synchronize(
-    device: na.Device, stream: na.Stream, gate: Gate
-) -> None:
-    gate.close()
-    failing_copy(stream)
-    gate.open()
-    with pytest.raises(ValueError, match="read-only"):
-        stream.synchronize()
-    stream.synchronize()
-
-
-async def test_an_error_behind_async_on_is_raised_once_by_done(
-    device: na.Device, stream: na.Stream, gate: Gate
-) -> None:
-    gate.close()
-    failing_copy(stream)
-    gate.open()
-    with pytest.raises(ValueError, match="read-only"):
-        await stream.done()
-    await stream.done()
-
-
-def test_an_event_that_is_passed_has_its_copies_done(
-    device: na.Device, stream: na.Stream, gate: Gate
-) -> None:
-    target = np.zeros(4, np.float32)
-    source = na.ones(4).sync()
-    gate.close()
-    na.memcpy(target, source).async_on(stream)
-    event = device.new_event().record(stream)
-    assert not event.query()
-    gate.open()
-    event.synchronize()
-    assert target.tolist() == [1] * 4
-
-
-async def test_gather_starts_the_others_when_one_cannot_be_started(device: na.Device) -> None:
-    z = await na.ones(1)
-    used_up = na.value(1)
-    used_up.sync()
-    with pytest.raises(na.errors.AlreadySubmittedError):
-        await na.gather(used_up, add_one(z))
-    assert first(z) == 2
-
-
 async def test_who_waits_for_a_shared_operation_of_another_thread_waits_to_its_end(
-    device: na.Device, compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+    device: na.Device, compiler: HeldCompiler, looks: list[Any]
 ) -> None:
     """It looks up now and then, whether that thread is still there."""
-    monkeypatch.setattr(reentrancy, "LOOK_AGAIN", 0.001)
     z = await na.ones(1)
     shared = ten_times()(z).output().shared()
 
@@ -311,11 +212,11 @@ async def test_who_waits_for_a_shared_operation_of_another_thread_waits_to_its_e
 
     with ThreadPoolExecutor(1) as pool:
         runner = asyncio.get_running_loop().run_in_executor(pool, elsewhere)
-        await compiler.has_started()
+        await compiler.has_begun()
         holder = asyncio.ensure_future(waited(shared))
-        await asyncio.wait([holder], timeout=0.05)
+        await eventually(lambda: len(looks) >= 10)
         assert not holder.done()
-        compiler.go_on.set()
+        compiler.go_on()
         assert await holder is await runner is z
 
 

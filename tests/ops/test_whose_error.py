@@ -101,3 +101,18 @@ async def test_an_error_does_not_grow_with_every_await(device: na.Device, shared
             lengths.append(len(traceback.extract_tb(error.__traceback__)))
     assert len(lengths) == 20
     assert max(lengths[1:]) <= lengths[0] + 4
+
+
+@pytest.mark.parametrize("way", ["synchronize", "done"])
+async def test_an_error_behind_async_on_is_raised_once(
+    device: na.Device, stream: na.Stream, gate: Gate, way: str
+) -> None:
+    bad = ReadOnly()
+    gate.close()
+    bad.copy().async_on(stream)
+    bad.refuse()
+    gate.open()
+    with pytest.raises(ValueError, match="read-only"):
+        stream.synchronize() if way == "synchronize" else await stream.done()
+    await stream.done()
+    stream.synchronize()

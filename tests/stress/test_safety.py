@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-import time
 import warnings
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -16,8 +15,10 @@ import pytest
 import numbasync as na
 from numbasync.errors import ReentrancyError, StateError
 from numbasync.launch import call as launch
+from numbasync.launch import variants
 from numbasync.testing import Gate, seeded, settle
 from tests.common import add_one, copy_to, fresh, used, waited
+from tests.holding import HeldCompiler
 
 
 def elsewhere(device: na.Device, call: Any) -> Any:
@@ -109,21 +110,13 @@ async def test_a_closure_may_ask_a_finished_future(device: na.Device) -> None:
 def test_two_threads_block_on_one_future(
     device: na.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    started, go_on = threading.Event(), threading.Event()
-    compile_ = type(device.backend).compile
-
-    def slow(*args: Any) -> Any:
-        started.set()
-        assert go_on.wait(20)
-        return compile_(*args)
-
-    monkeypatch.setattr(type(device.backend), "compile", slow)
+    compiler = HeldCompiler(device, monkeypatch)
     future = fresh()(na.zeros(4)).output().to_host().schedule(device.policy)
     with ThreadPoolExecutor(2) as pool:
         one = pool.submit(future.sync)
-        assert started.wait(20)
+        assert compiler.has_begun_sync()
         two = pool.submit(future.sync)
-        go_on.set()
+        compiler.go_on()
         assert one.result(20).tolist() == two.result(20).tolist() == [1] * 4
 
 
@@ -160,7 +153,15 @@ def test_an_interrupted_compilation_is_taken_over(
             raise KeyboardInterrupt
         return compile_(*args)
 
+    asks, ask = threading.Semaphore(0), variants.Kernel.compilation
+
+    def asking(self: variants.Kernel, *args: Any) -> variants.Compilation:
+        asked = ask(self, *args)
+        asks.release()
+        return asked
+
     monkeypatch.setattr(type(device.backend), "compile", first_fails)
+    monkeypatch.setattr(variants.Kernel, "compilation", asking)
     kernel = fresh()
 
     def use() -> Any:
@@ -171,8 +172,7 @@ def test_an_interrupted_compilation_is_taken_over(
         one = pool.submit(use)
         assert started.wait(20)
         two = pool.submit(use)
-        while not any(k._begun for k in kernel.planner.kernel._running.values()):
-            time.sleep(0)
+        assert asks.acquire(timeout=20) and asks.acquire(timeout=20)
         go_on.set()
         with pytest.raises(KeyboardInterrupt):
             one.result(20)
@@ -256,18 +256,6 @@ def test_a_thread_that_ends_over_its_line_keeps_what_the_device_uses(
     gate.open()
     stream.synchronize()
     assert used(device) == before
-
-
-def test_a_future_of_a_closed_loop_is_awaited_elsewhere(device: na.Device) -> None:
-    z = na.zeros(4).sync()
-
-    async def main() -> Any:
-        return na.spawn(fresh()(z).output().to_host())
-
-    loop = asyncio.new_event_loop()
-    future = loop.run_until_complete(main())
-    loop.close()
-    assert elsewhere(device, lambda: asyncio.run(waited(future))).tolist() == [1] * 4
 
 
 # --- marks come after what stands in line ---

@@ -20,13 +20,10 @@ from numbasync.errors import (
     ShapeError,
 )
 from numbasync.testing import counters
+from tests.common import host
 
 PAIR = np.dtype([("x", np.float32), ("n", np.int64)], align=True)
 DTYPES = [np.dtype(d) for d in (np.bool_, np.int8, np.uint64, np.float16, np.float64, np.complex64)]
-
-
-def host(op_or_tensor: Any) -> np.ndarray:
-    return op_or_tensor.to_host().sync()
 
 
 def elements(shape: tuple[int, ...], dtype: Any, seed: int = 0) -> np.ndarray:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,12 +15,7 @@ from numbasync.errors import AliasError, ReentrancyError
 from numbasync.testing import Gate
 from tests.common import add_one, fresh, saxpy
 
-
-@pytest.fixture(autouse=True)
-def cpu() -> Iterator[na.Device]:
-    (device, *_) = na.devices("cpu")
-    with na.use_device(device):
-        yield device
+pytestmark = pytest.mark.usefixtures("cpu")
 
 
 class Old:

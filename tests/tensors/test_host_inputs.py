@@ -14,7 +14,7 @@ from numba import cuda
 
 import numbasync as na
 from numbasync.errors import DTypeError, LauncherError, OperationError
-from tests.common import copy_to
+from tests.common import copy_to, host
 
 NAT = np.iinfo(np.int64).min
 NS = 1_577_836_800_000_000_000  # of 2020-01-01
@@ -29,10 +29,6 @@ def add(z: na.KernelOutput, k):
     i = cuda.grid(1)
     if i < z.shape[0]:
         z[i] += k
-
-
-def host(tensor: Any) -> np.ndarray:
-    return tensor.to_host().sync()
 
 
 # Two int64, which must come out of a kernel that copies.

@@ -21,7 +21,7 @@ from numbasync.errors import (
     SharedStorageError,
 )
 from numbasync.testing import counters
-from tests.common import add_one, copy_to, fresh, saxpy
+from tests.common import add_one, copy_to, fresh, host, saxpy
 from tests.lenders import Lent, OnGpu, Versioned, lend, lend_readonly, seen
 
 
@@ -31,10 +31,6 @@ def shift(z: na.KernelOutput, x: na.KernelInput):
     i = cuda.grid(1)
     if i < z.shape[0]:
         z[i] = x[i] + 10
-
-
-def host(tensor: na.Tensor) -> np.ndarray:
-    return tensor.to_host().sync()
 
 
 # --- in place ------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import pytest
 import numbasync as na
 from numbasync.errors import AccessConflictError
 from numbasync.testing import Gate, counters, settle
-from tests.common import add_one, copy_to, saxpy
+from tests.common import add_one, copy_to, host, saxpy
 from tests.lenders import Lent, lend, seen
 
 
@@ -26,10 +26,6 @@ def compiled(device: na.Device) -> None:
         na.fill(t, 1).sync()
         t.to_host().sync()
     copy_to(z, na.ones(8)).sync()
-
-
-def host(tensor: na.Tensor) -> np.ndarray:
-    return tensor.to_host().sync()
 
 
 # --- kept ----------------------------------------------------------------------------------

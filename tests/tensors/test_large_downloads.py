@@ -13,13 +13,12 @@ import pytest
 
 import numbasync as na
 from numbasync.device import copy_threads
-from numbasync.device.staging_ring import Ring
 from numbasync.tensors import parallel_copy, staging
 from numbasync.testing import Gate, settle
 from tests.common import add_one, used, waited
+from tests.holding import HeldCopies
+from tests.tensors.large_arrays import CHUNK, LARGE, numbers
 
-CHUNK = Ring.CHUNK
-LARGE = parallel_copy.LARGE
 SIZES = [0, 1, LARGE, LARGE + 1, CHUNK - 1, CHUNK + 1, 5 * CHUNK + 4097]
 
 
@@ -34,36 +33,6 @@ def several_threads(device: na.Device, monkeypatch: pytest.MonkeyPatch) -> Itera
     yield
     copy_threads.settle()
     copy_threads.start_over()
-
-
-def numbers(count: int, seed: int = 0) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    return np.random.default_rng(seed).integers(0, 256, count, np.uint8)
-
-
-class Held:
-    """The copying to NumPy arrays, which does not go on until `gate` is set."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.begun = threading.Event()
-        self.gate = threading.Event()
-        self.threads: set[int] = set()
-        place = parallel_copy.place
-
-        def slow(room: Any, piece: Any) -> None:
-            self.threads.add(threading.get_ident())
-            self.begun.set()
-            assert self.gate.wait(30)
-            place(room, piece)
-
-        monkeypatch.setattr(parallel_copy, "place", slow)
-
-    async def is_reached(self, threads: int = 1) -> None:
-        """Turn the loop until so many are to copy."""
-        for _ in range(100_000):
-            if self.begun.is_set() and len(self.threads) >= threads:
-                return
-            await asyncio.sleep(0.0001)
-        pytest.fail("nobody copies while the loop turns")
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -106,7 +75,7 @@ async def test_the_loop_turns_while_the_array_is_written(
 ) -> None:
     array, out = numbers(4 * CHUNK), np.zeros(4 * CHUNK, np.uint8)
     t = await na.from_host(array)
-    held = Held(monkeypatch)
+    held = HeldCopies(monkeypatch)
     future = na.memcpy(out, t).schedule(stream)
     task = asyncio.ensure_future(waited(future))
     await held.is_reached(threads=2)
@@ -116,7 +85,7 @@ async def test_the_loop_turns_while_the_array_is_written(
     # Nobody else waits for it: what is on the stream behind it, say.
     assert (await na.ones(4).to_host().schedule(stream)).tolist() == [1] * 4
     assert not task.done()
-    held.gate.set()
+    held.open()
     await task
     assert future.done()
     np.testing.assert_array_equal(out, array)
@@ -179,7 +148,7 @@ async def test_who_stops_waiting_does_not_stop_the_work(
 ) -> None:
     array, out = numbers(3 * CHUNK), np.zeros(3 * CHUNK, np.uint8)
     t = await na.from_host(array)
-    held = Held(monkeypatch)
+    held = HeldCopies(monkeypatch)
     if at == "the device":
         gate.close()
     task = asyncio.ensure_future(waited(na.memcpy(out, t).schedule(stream)))
@@ -188,7 +157,7 @@ async def test_who_stops_waiting_does_not_stop_the_work(
     else:
         await held.is_reached()
     task.cancel()
-    opening = threading.Timer(0.05, held.gate.set)  # only then is the array written
+    opening = threading.Timer(0.05, held.open)  # only then is the array written
     opening.start()
     with pytest.raises(asyncio.CancelledError):
         await task

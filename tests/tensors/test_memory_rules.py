@@ -294,6 +294,8 @@ def test_statistics_follow_and_high_water_marks_are_reset_to_what_is_current(
         assert stats.reserved_high == stats.reserved_current >= 2**20
         del one
         assert used(device) == 0
+        pool.trim()
+        assert "0 B in use" in repr(pool)
     finally:
         device.pool = before
 
@@ -303,6 +305,8 @@ def test_a_pool_of_another_device_is_refused_by_name(device: na.Device) -> None:
     with pytest.raises(DeviceMismatchError, match=r"the pool is of cpu:\d, the device is \w+:0"):
         device.pool = strange
     assert device.pool is not strange
+    with pytest.raises(ShapeError, match="-1 bytes"):
+        device.new_pool(-1)
 
 
 def test_views_of_views_add_their_offsets_and_stay_in_range(device: na.Device) -> None:

@@ -24,11 +24,7 @@ from numbasync.random import (
     philox_uniform_float32,
     philox_uniform_float64,
 )
-
-
-def host(tensor: Any) -> np.ndarray:
-    return tensor.to_host().sync()
-
+from tests.common import host
 
 # --- states -----------------------------------------------------------------------------
 

@@ -11,7 +11,11 @@ import numpy as np
 import pytest
 
 import numbasync as na
-from numbasync.errors import AccessConflictError, DTypeError, ShapeError
+from numbasync.errors import (
+    AccessConflictError,
+    DTypeError,
+    ShapeError,
+)
 from numbasync.tensors import parallel_copy
 from numbasync.tensors.array_spec import ArraySpec, contiguous
 from numbasync.tensors.create_ops import element

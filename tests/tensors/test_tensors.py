@@ -20,15 +20,12 @@ from numbasync.errors import (
     StateError,
 )
 from numbasync.testing import counters
+from tests.common import host
 
 DTYPES = [
     np.bool_, np.int8, np.uint8, np.int16, np.int32, np.uint32, np.int64, np.uint64, np.float16,
     np.float32, np.float64, np.complex64, np.complex128,
 ]  # fmt: skip
-
-
-def host(op_or_tensor: Any) -> np.ndarray:
-    return op_or_tensor.to_host().sync()
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: d.__name__)
@@ -301,16 +298,3 @@ def test_values_that_are_no_number_are_refused(device: na.Device) -> None:
         na.zeros(3, "U3")
     with pytest.raises(ShapeError):
         na.zeros((2, -1))
-
-
-def test_the_host_may_change_an_array_after_the_enqueue(
-    device: na.Device, stream: na.Stream, gate: Any
-) -> None:
-    na.ones(4).to_host().sync()
-    gate.close()
-    array = np.ones(1000, np.float32)
-    t = na.from_host(array).async_on(stream)
-    array[:] = 7
-    gate.open()
-    stream.synchronize()
-    assert (host(t) == 1).all()

@@ -9,9 +9,9 @@ import pytest
 from numba import cuda
 
 import numbasync as na
-from numbasync.errors import DTypeError, NotAGraphNodeError, OperationError
+from numbasync.errors import DTypeError, NotAGraphNodeError
 from numbasync.testing import Gate
-from tests.common import saxpy
+from tests.common import scaled_plus_one as step
 
 
 @na.launcher
@@ -20,11 +20,6 @@ def inverse(z: na.KernelOutput, c):
     i = cuda.grid(1)
     if i < z.shape[0]:
         z[i] = 1.0 / c
-
-
-def step(x: na.Tensor, factor: float = 2.0) -> na.DeviceOp[na.Tensor]:
-    """Factor * x + 1"""
-    return na.ones(x.shape).then(lambda z: saxpy(z, factor, x)).output()
 
 
 async def test_numbers_that_are_equal_and_differ(device: na.Device) -> None:
@@ -93,53 +88,6 @@ async def test_strict_ordering_does_not_see_the_places_that_calls_share(
         gate.open()
         assert (await (await first).to_host()).tolist() == [3] * 8
         assert (await (await second).to_host()).tolist() == [21] * 8
-
-
-# --- modules ---
-
-
-async def test_a_pass_that_cannot_be_captured_runs_on_as_it_is(device: na.Device) -> None:
-    array = np.zeros(4, np.float32)
-
-    class Reads(na.Module):
-        def forward(self, x: na.Tensor) -> na.DeviceOp[Any]:
-            return na.memcpy(array, x)
-
-    net, x = Reads(), await na.full(4, 7)
-    with pytest.raises(NotAGraphNodeError):
-        await net.warm_up(x)
-    assert net.graph is None
-    await net(x)
-    assert array.tolist() == [7] * 4
-
-
-async def test_a_module_replays_from_the_end_of_its_warming_up(device: na.Device) -> None:
-    class Step(na.Module):
-        passes = 0
-
-        def forward(self, x: na.Tensor) -> na.DeviceOp[na.Tensor]:
-            self.passes += 1
-            return step(x)
-
-    net, x, y = Step(), await na.ones(4), await na.ones(8)
-    warming = net.warm_up(x), net.warm_up(y)
-    await net(x)
-    await net(x)
-    assert net.passes == 2
-    graphs = await na.gather(*warming)
-    assert graphs[0] is not graphs[1]
-    for argument in (x, y):
-        await net(argument)
-    assert net.passes == 4
-
-
-async def test_a_pass_that_is_a_coroutine_function_is_refused(device: na.Device) -> None:
-    class Awaits(na.Module):
-        async def forward(self, x: na.Tensor) -> na.Tensor:
-            return await step(x)
-
-    with pytest.raises(OperationError, match="async def"):
-        Awaits()(await na.ones(4))
 
 
 class Lent:

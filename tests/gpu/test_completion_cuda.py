@@ -1,4 +1,4 @@
-"""Behaviours that only a GPU shows: kernels that overlap or take long, and who wakes the loop."""
+"""What only a GPU shows of waiting: kernels that overlap or take long, and who wakes the loop."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from numba import cuda
 import numbasync as na
 from numbasync.device import reactor
 from numbasync.errors import DeviceLostError
-from numbasync.testing import Gate
-from tests.common import used, waited
-from tests.waiting import loops, run, rung_once, tick_while
+from numbasync.testing import Gate, counters
+from tests.common import add_one, used, waited
+from tests.waiting import loops, run, rung_once, tick_while, timer
 
 pytestmark = [
     pytest.mark.cuda,
@@ -87,7 +87,7 @@ def test_a_ticker_is_undisturbed_while_a_kernel_of_500_ms_runs(
         await rung_once(stream)
         seen = []
         for _ in range(4):  # the host has other work, too
-            alone = await tick_while(asyncio.sleep(0.5))
+            alone = await tick_while(timer(0.5))
             ticks = await tick_while(na.spawn(spin[1, 1](z, steps), stream))
             assert ticks.seconds > 0.3, "this is no measurement"
             seen.append((ticks, alone))
@@ -127,7 +127,8 @@ from numbasync.backend.cuda import device, fast_calls, host_callback, stream
 {change}
 sys.exit(pytest.main([
     "-q", "-x", "-p", "numbasync.testing.plugin", "--device", "cuda",
-    "tests/ops/test_awaiting.py", "tests/ops/test_awaiting_costs.py",
+    "tests/ops/test_awaiting.py", "tests/ops/test_awaiting_costs.py", "tests/ops/test_gather.py",
+    "tests/device/test_ordering.py",
 ]))
 """
     result = subprocess.run(
@@ -279,3 +280,43 @@ def test_the_status_that_is_asked_for_is_the_drivers(
             future.sync()
     device.forget_fault()
     assert np.ones(4).sum() == na.ones(4).to_host().sync().sum()
+
+
+async def test_a_long_kernel_is_waited_for_asleep(device: na.Device) -> None:
+    from numbasync.backend.cuda import host_callback
+
+    z = await na.zeros(1)
+    steps = steps_for(0.2, device.new_stream())
+    deadline = time.monotonic() + 60
+    while not host_callback.host_function():  # compiled on another thread, once
+        assert time.monotonic() < deadline
+        await na.value(0)
+    before = reactor.current().statistics()
+    cpu = time.process_time()
+    began = time.perf_counter()
+    await spin[1, 1](z, steps)
+    wall, cpu = time.perf_counter() - began, time.process_time() - cpu
+    after = reactor.current().statistics()
+    assert after.rings - before.rings == 1
+    assert cpu < 0.2 * wall, "looked instead of sleeping"
+
+
+async def test_a_short_kernel_does_not_ring(device: na.Device) -> None:
+    z = await na.zeros(1)
+    await add_one(z)
+    before = counters().callbacks
+    for _ in range(200):
+        await add_one(z)
+    assert counters().callbacks - before <= 20
+
+
+def test_the_completion_path_is_chosen_by_the_environment(
+    python: str, python_env: dict[str, str]
+) -> None:
+    program = "import numbasync as na; d = na.devices('cuda')[0]; print(d.backend.completion.name)"
+    for path in ("word", "event"):
+        result = subprocess.run(
+            [python, "-c", program], env={**python_env, "NUMBASYNC_COMPLETION": path},
+            capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+        assert result.stdout.strip() == path, result.stderr

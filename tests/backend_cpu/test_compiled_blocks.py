@@ -1,0 +1,178 @@
+"""Blocks of compiled kernels: shared out among processors, beside Python, meeting each other."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from numba import cuda, float32, int64
+
+import numbasync as na
+from numbasync.backend.cpu.compiler import block_scheduling
+from numbasync.backend.cpu.compiler import kernel as compiled
+from numbasync.backend.cpu.runtime import choose_engine
+from numbasync.backend.protocols import ArrayKey
+from numbasync.errors import (
+    BarrierDivergenceError,
+    KernelError,
+)
+
+pytestmark = [
+    pytest.mark.usefixtures("cpu"),
+    pytest.mark.filterwarnings("ignore::numba.cuda.core.errors.NumbaPerformanceWarning"),
+]
+
+
+@na.launcher
+@cuda.jit
+def halve_sums(z: na.KernelOutput, x: na.KernelInput):
+    sums = cuda.shared.array(64, float32)
+    t = cuda.threadIdx.x
+    sums[t] = x[cuda.grid(1)]
+    cuda.syncthreads()
+    step = cuda.blockDim.x // 2
+    while step > 0:
+        if t < step:
+            sums[t] += sums[t + step]
+        cuda.syncthreads()
+        step //= 2
+    if t == 0:
+        z[cuda.blockIdx.x] = sums[0]
+
+
+@na.launcher
+@cuda.jit
+def count_all(z: na.KernelOutput):
+    cuda.atomic.add(z, cuda.grid(1) % 7, 1)
+
+
+def test_the_blocks_of_a_large_launch_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "workers", lambda: 3)
+    seen = set()
+    run = compiled.Compiled._run
+
+    def note(self: Any, first: int, end: int, *args: Any) -> None:
+        seen.add((threading.current_thread().name.rpartition("_")[0], first, end))
+        run(self, first, end, *args)
+
+    monkeypatch.setattr(compiled.Compiled, "_run", note)
+    z = na.zeros(7, np.int32).sync()
+    n = block_scheduling.SPREAD_THREADS
+    count_all[n // 64, 64](z).sync()
+    assert z.to_host().sync().sum() == n
+    bounds = sorted((first, end) for _, first, end in seen)
+    assert len(bounds) == 3 * block_scheduling.PARTS
+    assert [b for _, b in bounds[:-1]] == [a for a, _ in bounds[1:]]
+
+
+def test_of_several_parts_that_fail_the_first_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "workers", lambda: 3)
+
+    @na.launcher
+    @cuda.jit
+    def fail(z: na.KernelOutput):
+        z[cuda.grid(1) + 1_000_000] = 1
+
+    with pytest.raises(KernelError, match="index 1"):
+        fail[block_scheduling.SPREAD_THREADS // 64, 64](na.zeros(4).sync()).sync()
+
+
+def test_shared_memory_is_of_a_block() -> None:
+    x = np.random.default_rng(3).integers(0, 9, 64 * 700).astype(np.float32)
+    z = na.zeros(700).sync()
+    halve_sums[700, 64](z, x).sync()
+    np.testing.assert_array_equal(z.to_host().sync(), x.reshape(700, 64).sum(1))
+
+
+def test_kernels_run_beside_python() -> None:
+    """Compiled code does not hold the interpreter: a thread goes on counting meanwhile."""
+
+    @na.launcher
+    @cuda.jit
+    def spin(z: na.KernelOutput, n: int64):
+        v = z[0]
+        for k in range(n):
+            v = (v * 6364136223846793005 + k) % 1000003
+        z[0] = v
+
+    z = na.zeros(1, np.int64).sync()
+    spin[1, 1](z, 1).sync()
+    device = na.devices("cpu")[0]
+    stream = device.new_stream()
+    steps, counted = 1 << 20, 0
+    for _ in range(12):
+        counted = 0
+        future = na.spawn(spin[1, 1](z, steps), stream)
+        while not future.done():
+            counted += 1
+        if counted > 1000:
+            return
+        steps *= 4
+    pytest.fail(f"counted to {counted}")
+
+
+@na.launcher
+@cuda.jit
+def some_blocks_come(z: na.KernelOutput, most):
+    if cuda.blockIdx.x < most:
+        cuda.cg.this_grid().sync()
+    z[cuda.grid(1)] = 1
+
+
+@na.launcher
+@cuda.jit
+def error_behind_the_meeting(z: na.KernelOutput):
+    cuda.cg.this_grid().sync()
+    z[cuda.grid(1) + 3] = 1
+
+
+def test_a_block_that_does_not_come_to_the_meeting_of_all() -> None:
+    some_blocks_come[4, 8](na.zeros(32), 0).sync()
+    some_blocks_come[4, 8](na.zeros(32), 4).sync()
+    with pytest.raises(BarrierDivergenceError, match=r"block \(2, 0, 0\): 0 of 8 threads wait"):
+        some_blocks_come[4, 8](na.zeros(32), 2).sync()
+
+
+def test_errors_of_blocks_that_meet_say_which() -> None:
+    with pytest.raises(KernelError, match=r"block \(3, 0, 0\), thread \(5, 0, 0\): IndexError"):
+        error_behind_the_meeting[4, 8](na.zeros(32)).sync()
+    assert error_behind_the_meeting.cpu_engine().name == "compiled"
+
+
+def test_blocks_that_meet_are_not_too_many() -> None:
+    with pytest.raises(KernelError, match="blocks that meet need"):
+        error_behind_the_meeting[2**24, 1](na.zeros(32)).sync()
+
+
+def test_blocks_that_contend_are_shared_out_if_that_is_quicker() -> None:
+    many = block_scheduling.SPREAD_THREADS
+    for alone, shared in ((1.0, 2.0), (2.0, 1.0)):
+        costs = block_scheduling.Costs(contend=True)
+        assert costs.are_shared(many, 64)
+        costs.took(True, shared)
+        assert not costs.are_shared(many, 64)  # to know what it takes alone
+        costs.took(False, alone)
+        assert costs.are_shared(many, 64) is (shared < alone)
+    others = block_scheduling.Costs(contend=False)
+    others.took(True, 1.0)
+    assert others.are_shared(many, 64)
+    others.took(False, 1e-9)
+    assert not others.are_shared(many, 64)  # a short one
+
+
+def test_kernels_with_atomic_operations_contend() -> None:
+    add_up[1, 1](na.zeros(1)).sync()
+    engine = choose_engine.prepared(add_up.kernel, (ArrayKey("<f4", 1, "C"),), 1024, "compiled")
+    assert engine.program.has_atomics()  # type: ignore[union-attr]
+    other = choose_engine.prepared(
+        halve_sums.kernel, (ArrayKey("<f4", 1, "C"),) * 2, 1024, "compiled"
+    )
+    assert not other.program.has_atomics()  # type: ignore[union-attr]
+
+
+@na.launcher
+@cuda.jit
+def add_up(z: na.KernelOutput):
+    cuda.atomic.add(z, 0, 1)

@@ -1,0 +1,198 @@
+"""Uploads of large NumPy arrays: who waits while they are read, and who may change them when."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import numpy as np
+import pytest
+
+import numbasync as na
+from numbasync.device import copy_threads, staging_ring
+from numbasync.testing import Gate, settle
+from tests.common import add_one, used, waited
+from tests.holding import HeldCopies
+from tests.tensors.large_arrays import CHUNK, numbers
+from tests.waiting import eventually, in_time
+
+pytestmark = pytest.mark.usefixtures("several_threads")
+
+
+@pytest.mark.parametrize("into", ["new", "a tensor", "rows at a pitch"])
+async def test_the_loop_turns_while_a_large_array_is_read(
+    device: na.Device, monkeypatch: pytest.MonkeyPatch, into: str
+) -> None:
+    array = numbers(4 * CHUNK).reshape(-1, 512 * 4)
+    t = await (na.empty_pitched if into == "rows at a pitch" else na.empty)(array.shape, np.uint8)
+    held = HeldCopies(monkeypatch)
+    op = na.from_host(array) if into == "new" else na.memcpy(t, array)
+    task = asyncio.ensure_future(waited(op))
+    await held.is_reached(threads=2)
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert not task.done()
+    held.open()
+    np.testing.assert_array_equal(await (await task).to_host(), array)
+    assert threading.get_ident() not in held.threads
+
+
+async def test_gather_waits_while_the_loop_turns(
+    device: na.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrays = [numbers(2 * CHUNK, i) for i in range(3)]
+    held = HeldCopies(monkeypatch)
+    task = asyncio.ensure_future(na.gather(*(na.from_host(a) for a in arrays)))
+    await held.is_reached()
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert not task.done()
+    held.open()
+    for t, a in zip(await task, arrays, strict=True):
+        np.testing.assert_array_equal(await t.to_host(), a)
+
+
+@pytest.mark.parametrize("start", ["spawn", "async_on"])
+@pytest.mark.parametrize("into", ["new", "a tensor", "rows at a pitch"])
+async def test_who_goes_on_at_once_may_change_the_array_at_once(
+    device: na.Device, stream: na.Stream, gate: Gate, start: str, into: str
+) -> None:
+    # More than the ring holds, on a stream that does not move.
+    array = numbers(device.ring.nbytes + 3 * CHUNK + 512).reshape(-1, 512)
+    want = array.copy()
+    t = await (na.empty_pitched if into == "rows at a pitch" else na.empty)(array.shape, np.uint8)
+    op = na.from_host(array) if into == "new" else na.memcpy(t, array)
+    gate.close()
+    started = na.spawn(op, stream) if start == "spawn" else op.async_on(stream)
+    array[:] = 7
+    gate.open()
+    t = await started if isinstance(started, na.DeviceFuture) else started
+    np.testing.assert_array_equal(await t.to_host().schedule(stream), want)
+
+
+async def test_who_stops_waiting_may_change_the_array_at_once(
+    device: na.Device, stream: na.Stream, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    array = numbers(5 * CHUNK)
+    t = await na.zeros(array.shape, np.uint8)
+    gate.close()
+    held = HeldCopies(monkeypatch, after=3)
+
+    async def upload() -> None:
+        try:
+            await na.memcpy(t, array).schedule(stream)
+        finally:
+            array[:] = 7
+
+    task = asyncio.ensure_future(upload())
+    await held.is_reached()
+    task.cancel()
+    opening = threading.Timer(0.05, held.open)  # only then is it read no more
+    opening.start()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    opening.join()
+    gate.open()
+    assert next(held.count) < 3 + 1 + copy_threads.THREADS, "pieces are copied that nobody wants"
+    assert not (await t.to_host()).any(), "all of it, or nothing"
+
+
+async def test_an_upload_that_is_cancelled_half_way_leaves_nothing_behind(
+    device: na.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    array = numbers(20 * CHUNK)
+    start = used(device)
+    for after in (0, 1, 10):
+        with monkeypatch.context() as patch:
+            held = HeldCopies(patch, after)
+            task = asyncio.ensure_future(waited(na.from_host(array)))
+            await held.is_reached()
+            task.cancel()
+            held.open()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        z = await na.zeros(4)
+        assert (await (await add_one(z)).z.to_host()).tolist() == [1] * 4
+        del z
+    del task
+    await settle(device)
+    assert used(device) == start
+    found = device.ring.statistics()
+    assert found.in_use == 0 and found.chunks <= found.most
+
+
+async def test_gather_that_is_cancelled_reads_its_arrays_no_more(
+    device: na.Device, stream: na.Stream, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    array = numbers(5 * CHUNK)
+    t = await na.zeros(array.shape, np.uint8)
+    held = HeldCopies(monkeypatch, after=3)
+    gate.close()
+
+    async def upload() -> None:
+        try:
+            await na.gather(na.ones(4).schedule(stream), na.memcpy(t, array))
+        finally:
+            array[:] = 7
+
+    task = asyncio.ensure_future(upload())
+    await held.is_reached()
+    opening = threading.Timer(0.05, held.open)  # only then is it read no more
+    opening.start()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    opening.join()
+    gate.open()
+    assert next(held.count) < 3 + 1 + copy_threads.THREADS, "pieces are copied that nobody wants"
+    assert not (await t.to_host()).any(), "all of it, or nothing"
+
+
+@pytest.mark.parametrize("turns", range(7))
+async def test_an_upload_behind_a_cancelled_one_is_copied_beside_the_loop(
+    device: na.Device, monkeypatch: pytest.MonkeyPatch, turns: int
+) -> None:
+    array = numbers(20 * CHUNK)
+    held = HeldCopies(monkeypatch)
+
+    async def behind() -> na.Tensor:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        return await na.from_host(array)
+
+    first = asyncio.ensure_future(waited(na.from_host(array)))
+    await held.is_reached()
+    first.cancel()
+    second = asyncio.ensure_future(behind())
+    held.open()
+    await second
+    assert threading.get_ident() not in held.threads
+
+
+def test_a_loop_that_is_closed_half_way(device: na.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    array = numbers(5 * CHUNK)
+    t = na.zeros(array.shape, np.uint8).sync()
+    held = HeldCopies(monkeypatch, after=2)
+
+    async def main() -> None:
+        task = asyncio.ensure_future(waited(na.memcpy(t, array)))
+        await held.is_reached()
+        threading.Timer(0.05, held.open).start()
+        del task
+
+    in_time(lambda: asyncio.run(main()))
+    assert not t.to_host().sync().any(), "its task was cancelled with the loop"
+
+
+async def test_who_blocks_the_thread_does_not_wait_for_a_held_stream(
+    device: na.Device, stream: na.Stream, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging_ring, "PATIENCE", 1e9)
+    array = numbers(device.ring.nbytes + 5 * CHUNK)
+    gate.close()
+    task = asyncio.ensure_future(waited(na.from_host(array).schedule(stream)))
+    await eventually(lambda: device.ring.statistics().waits > 0)
+    assert na.ones(4).to_host().sync().tolist() == [1] * 4  # behind it in line
+    assert device.ring.statistics().refusals > 0
+    gate.open()
+    np.testing.assert_array_equal(await (await task).to_host(), array)
