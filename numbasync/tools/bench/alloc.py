@@ -42,7 +42,7 @@ def _own(device: Device) -> list[Case]:
 
     async def check_empty() -> None:
         tensor = empty()
-        assert tensor.shape == (N,) and tensor.dtype == np.dtype(np.float32)
+        np.testing.assert_equal((tensor.shape, tensor.dtype), ((N,), np.dtype(np.float32)))
         filled = await na.fill(tensor, 3)
         np.testing.assert_array_equal(await filled.to_host(), np.full(N, 3, np.float32))
 
