@@ -23,7 +23,6 @@ import numpy as np
 from numbasync.backend.cpu.compiler import checked_elements
 from numbasync.backend.cpu.compiler.calls import Calls
 from numbasync.backend.cpu.compiler.cuda_names import THIS_GRID, is_meeting
-from numbasync.backend.cpu.compiler.from_bytecode import recovered
 from numbasync.backend.cpu.compiler.names import (
     MISSING,
     Closure,
@@ -39,6 +38,7 @@ from numbasync.backend.cpu.compiler.program import ALL, HIDDEN, PLACE, Program, 
 from numbasync.backend.cpu.library import entry_points
 from numbasync.backend.cpu.library.source import definition, of_lambda
 from numbasync.backend.cpu.races import recorder
+from numbasync.backend.kernel_source import why_no_source
 
 _STATEMENTS = (
     ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr, ast.If, ast.While, ast.For, ast.Return,
@@ -137,7 +137,7 @@ class _Translation:
             found = definition(function)
             node = None if found is None else found[1]
         if node is None:
-            node = recovered(function)
+            raise UntranslatableError(why_no_source(function))
         if node.args.kwonlyargs and not function.__code__.co_kwonlyargcount:
             # Of a kernel, which has been given them as positional ones.
             node = copy.copy(node)
