@@ -288,11 +288,11 @@ def test_branches_that_are_never_taken_are_not_compiled(device: na.Device, tmp_p
         ("(TILE, TILE + 1)", "in the shape, TILE + 1 is no literal"),
         ("(TILE, TILE + 1)", "    SIZE = TILE + 1  # at module level"),
         ("(TILE - 1) * TILE", "    SIZE = (TILE - 1) * TILE  # at module level"),
-        ("Sizes.SMALL", "Sizes, and is to be a plain int, as SIZE = int(...)"),
+        ("Sizes.SMALL", "Sizes, and is to be a plain int, as SIZE = int(Sizes.SMALL)"),
         ("n", "in the shape, n is no literal"),
         ("n", "    cuda.shared.array(0, dtype)"),
         ("COUNT", "is of type numpy.int64, and is to be a plain int"),
-        ("TILE if n > 3 else n", "TILE or n is no literal"),
+        ("TILE if n > 3 else n", "TILE if n > 3 else n is no literal"),
         ("(0, 4)", "the shape (0, 4) has no elements"),
     ],
 )

@@ -20,7 +20,7 @@ def key_of(program: Program, kinds: Iterable[Any], options: dict[str, Any]) -> H
     told += [str(kind) for kind in kinds]
     told += [ast.dump(statement) for statement in program.body]
     told += [*program.functions, *program.parameters, program.prologue, repr(program.shared)]
-    told.append(repr(program.declared))
+    told += [repr(program.declared), *program.doubtful]
     for name, value in program.names.items():
         described = _told(value)
         if described is None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from numbasync.backend.cpu.compiler.array_rules import array_function, surely_compiles
 from numbasync.backend.cpu.compiler.control_flow import single_exit
 from numbasync.backend.cpu.compiler.evaluation_order import written_out
 from numbasync.backend.cpu.compiler.instrument import Watched
@@ -193,7 +194,17 @@ class Calls(Watched):
 
     def visit_Call(self, node: ast.Call) -> Any:
         node.args = [part for a in node.args for part in self._unpacked(a)]
+        is_array = array_function(self._scope.resolve(node.func)) is not None
+        if is_array and not surely_compiles(node, self._scope):
+            self._program.doubtful.append(self._text_with_types(node))
         return super().visit_Call(node)
+
+    def _text_with_types(self, call: ast.Call) -> str:
+        """The definition of the function around a call, and the types of names in the call."""
+        names = sorted({n.id for n in ast.walk(call) if isinstance(n, ast.Name)})
+        types_of_names = [f"{name}: {type(self._scope.find(name))}" for name in names]
+        definition, _ = self._translation.source(self._function)
+        return "\n".join([ast.unparse(definition), *types_of_names])
 
     def _unpacked(self, node: ast.expr) -> Sequence[ast.expr]:
         """What a `*name` stands for, if it is known how many those are."""

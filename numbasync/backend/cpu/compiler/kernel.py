@@ -72,7 +72,10 @@ class Compiled:
         self._store = store_of(dispatcher)
         self._key = None if self._store is None else key_of(self.program, kinds, options)
         self.from_disk = self._load(self._has_rows)
-        if not self.from_disk and may_be_refused(self.function, kinds):
+        is_checked = self.from_disk or not (
+            self.program.doubtful or may_be_refused(self.function, kinds)
+        )
+        if not is_checked:
             check(dispatcher, keys)
         if not (self.from_disk or (watched and self._can_be_checked())):
             self._entry(self._has_rows)  # at once; who watches it may never run it otherwise

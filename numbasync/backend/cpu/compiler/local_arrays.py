@@ -6,6 +6,7 @@ import ast
 import math
 from typing import Any
 
+from numbasync.backend.cpu.compiler.array_rules import advice
 from numbasync.backend.cpu.compiler.names import (
     MISSING,
     Scope,
@@ -15,6 +16,7 @@ from numbasync.backend.cpu.compiler.names import (
 )
 from numbasync.backend.cpu.compiler.program import MOST_THREADS, Program, item_bytes, parsed
 from numbasync.backend.cpu.library import entry_points
+from numbasync.errors import KernelCompileError
 
 MOST_LOCAL_BYTES = 2**26  # of all threads of a block
 
@@ -31,7 +33,11 @@ def made_array(program: Program, scope: Scope, node: ast.Call, shared: bool, kep
     shape = (shape,) if isinstance(shape, int) else shape
     if kind is MISSING or not isinstance(shape, tuple):
         raise UntranslatableError("an array whose shape or dtype is no constant", node)
-    if not all(isinstance(n, int) and n >= 0 for n in shape):
+    if any(isinstance(n, int) and n < 0 for n in shape):  # which only NVVM refuses
+        raise KernelCompileError(
+            f"kernel {program.name} cannot be compiled: {advice(node, scope)}"
+        ) from ValueError(f"shape {shape}")
+    if not all(isinstance(n, int) for n in shape):
         raise UntranslatableError("an array whose shape is no constant", node)
     if shared and shape == (0,):
         make = program.bind(entry_points.array_of_bytes(kind), "dynamic")

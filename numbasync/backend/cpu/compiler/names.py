@@ -108,6 +108,10 @@ class Scope:
                 return MISSING  # not assigned yet
         return self._globals.get(name, getattr(builtins, name, MISSING))
 
+    def is_bound(self, name: str) -> bool:
+        """Whether a name is of a parameter that stands for a constant, here or around."""
+        return name in self._bound or (self.outer is not None and self.outer.is_bound(name))
+
     def resolve(self, node: ast.AST) -> Any:
         """What an expression of names and attributes stands for; MISSING if it is computed."""
         if isinstance(node, ast.Name):
@@ -134,6 +138,9 @@ class Scope:
             if isinstance(a, int) and isinstance(b, int):
                 return _OPERATORS[type(node.op)](a, b)
             return MISSING
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            value = self.constant(node.operand)
+            return -value if isinstance(value, int) else MISSING
         if isinstance(node, ast.Call) and not node.keywords and len(node.args) == 1:
             value = self.constant(node.args[0])
             return value if self.resolve(node.func) is int and isinstance(value, int) else MISSING

@@ -25,10 +25,12 @@ from numba.cuda.descriptor import cuda_target
 from numba.np.numpy_support import from_dtype
 
 from numbasync.backend.compile_errors import compile_error
+from numbasync.backend.cpu.compiler.array_rules import advice_on_arrays
 from numbasync.backend.cpu.compiler.names import device_function
 from numbasync.backend.cpu.compiler.pipeline import Typing
 from numbasync.backend.cpu.library.entry_points import types as numba_types
 from numbasync.backend.protocols import SOURCE_ATTR, ArrayKey
+from numbasync.errors import KernelCompileError
 
 # Type checkers do not know all of their names.
 _compiler: Any = compiler
@@ -58,7 +60,9 @@ def check(dispatcher: Any, keys: Sequence[Hashable]) -> None:
     error = refusal(dispatcher, keys)
     if error is not None:
         kinds = [type_on_gpu(k) for k in keys]
-        raise compile_error(dispatcher.py_func, kinds, error) from error
+        refused = compile_error(dispatcher.py_func, kinds, error)
+        lines = [refused.args[0], *advice_on_arrays(dispatcher.py_func, kinds, str(refused))]
+        raise KernelCompileError("\n".join(lines)) from error
 
 
 def refusal(dispatcher: Any, keys: Sequence[Hashable]) -> Exception | None:

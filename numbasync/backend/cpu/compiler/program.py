@@ -87,6 +87,7 @@ class Program:
         prologue: a statement that every thread begins with, or a piece of its work.
         checked: whether every access is, and threads take turns in an order that is passed.
         has_inlined: whether overloads are written out in it, whose indices Numba must check.
+        doubtful: sources with arrays of which numba-cuda must say whether they compile for a GPU.
         row: whether it is written for blocks of one row, whose y and z are 1.
         pure: names of functions whose result depends on their arguments alone.
     """
@@ -106,6 +107,7 @@ class Program:
     checked: bool = False
     has_inlined: bool = False
     row: bool = False
+    doubtful: list[str] = field(default_factory=list)
     _count: int = 0
     _frozen: dict[int, tuple[Any, Any]] = field(default_factory=dict)
     pure: set[str] = field(default_factory=lambda: {"_i32", "_natural"})

@@ -11,8 +11,7 @@ from types import FunctionType
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
-from numbasync.backend.cpu.compiler import array_rules, numba_cuda
-from numbasync.backend.cpu.compiler.generate import type_of
+from numbasync.backend.cpu.compiler import numba_cuda
 from numbasync.backend.cpu.compiler.kernel import Compiled
 from numbasync.backend.cpu.compiler.names import UntranslatableError
 from numbasync.backend.cpu.interpreter.interpret import Interpreted
@@ -50,7 +49,6 @@ def prepared(
     """
     formal_arguments = formal(dispatcher, keys)
     argument_keys = keys if formal_arguments is None else formal_arguments.keys
-    array_rules.check(dispatcher.py_func, [type_of(k) for k in argument_keys])
     kernel = _prepared(dispatcher, argument_keys, max_threads, only, watched)
     kernel.formal = formal_arguments
     kernel.records = tuple(i for i, k in enumerate(argument_keys) if isinstance(k, types.Record))
