@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 from typing import Any
 
@@ -15,10 +14,9 @@ import numbasync as na
 from numbasync.backend.cpu.compiler import numba_cuda
 from numbasync.backend.cpu.runtime import choose_engine
 from numbasync.backend.protocols import ArrayKey
-from numbasync.errors import InterpretedKernelWarning, KernelCompileError
+from numbasync.errors import KernelCompileError, UnsupportedKernelError
 from numbasync.testing import counters
 
-PLAIN: Any = contextlib.nullcontext()
 KEY = ArrayKey("<f4", 1, "C")
 nvvm: Any = importlib.import_module("numba.cuda.cudadrv.nvvm")
 
@@ -52,11 +50,10 @@ def floors(z, x):
 
 
 @cuda.jit
-def loop_with_an_end(z, x):
-    for _ in range(2):
-        cuda.syncthreads()
-    else:
-        z[0] = twice(x[0])
+def matches(z, x):
+    match x.size:
+        case 1:
+            z[0] = twice(x[0])
 
 
 def test_nothing_is_kept() -> None:
@@ -75,20 +72,20 @@ def test_nothing_is_kept() -> None:
     assert state() == before and not takes.overloads
 
 
-@pytest.mark.parametrize("only", ["auto", "compiled", "interpreted"])
+@pytest.mark.parametrize("only", ["compiled", "interpreted"])
 def test_no_engine_runs_what_is_refused(only: str) -> None:
     with pytest.raises(KernelCompileError, match="which uses z: array.*, x: array"):
-        choose_engine.prepared(refused, (KEY, KEY), 1024, only)
+        choose_engine.prepare_kernel(refused, (KEY, KEY), 1024, only)
 
 
 def test_what_is_compiled_alike_is_not_asked_about(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
     monkeypatch.setattr(numba_cuda, "refusal", lambda d, keys: asked.append(d))
-    for kernel in (takes, floors, loop_with_an_end):
-        warns = pytest.warns(InterpretedKernelWarning) if kernel is loop_with_an_end else PLAIN
-        with warns:
-            choose_engine.prepared(kernel, (KEY, KEY), 1024, "auto")
-    assert asked == [floors, loop_with_an_end]
+    for kernel in (takes, floors):
+        choose_engine.prepare_kernel(kernel, (KEY, KEY), 1024)
+    with pytest.raises(UnsupportedKernelError, match="a `match` statement"):
+        choose_engine.prepare_kernel(matches, (KEY, KEY), 1024)
+    assert asked == [floors, matches]
 
 
 def test_a_numba_that_is_another_refuses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,7 +106,7 @@ def test_elements_of_the_type_of_an_array_in_a_tuple() -> None:
         z[0] = own[0] + arrays[0][0]
 
     keys = (KEY, (KEY, ArrayKey("<i8", 1, "C")))
-    assert choose_engine.prepared(put, keys, 1024, "compiled").engine == "compiled"
+    assert choose_engine.prepare_kernel(put, keys, 1024, "compiled").engine == "compiled"
 
 
 def test_kernels_of_batches_are_not_asked_about(monkeypatch: pytest.MonkeyPatch) -> None:

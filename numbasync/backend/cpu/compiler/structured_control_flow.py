@@ -222,7 +222,10 @@ class _Writer:
     def _once(self, label: int, block: Block) -> None:
         """A block is written once: threads that meet in it do so in one place."""
         if label in self.written and not _ends(block):
-            raise UntranslatableError("statements that cannot be told from the bytecode")
+            raise UntranslatableError(
+                "statements that cannot be told from the bytecode, such as a break past an else "
+                "(write the function in a file, so that its source is at hand)"
+            )
         self.written.add(label)
 
 

@@ -22,6 +22,7 @@ import numpy as np
 
 from numbasync.backend.cpu.compiler import checked_elements
 from numbasync.backend.cpu.compiler.calls import Calls
+from numbasync.backend.cpu.compiler.control_flow import assigned, before_breaks
 from numbasync.backend.cpu.compiler.cuda_names import THIS_GRID, is_meeting
 from numbasync.backend.cpu.compiler.from_bytecode import recovered
 from numbasync.backend.cpu.compiler.names import (
@@ -249,9 +250,9 @@ class _Function(Calls):
 
     def _statement(self, statement: ast.stmt) -> list[ast.stmt]:
         if not isinstance(statement, _STATEMENTS):
-            raise UntranslatableError(
-                f"a `{type(statement).__name__.lower()}` statement", statement
-            )
+            name = type(statement).__name__.lower()
+            hint = " (write if and elif)" if isinstance(statement, ast.Match) else ""
+            raise UntranslatableError(f"a `{name}` statement{hint}", statement)
         outer, self._before = self._before, []
         try:
             made = self._lowered(statement)
@@ -270,20 +271,14 @@ class _Function(Calls):
                 statement.test = self.visit(statement.test)
                 first, self._before = self._before, before
                 if first:
-                    if statement.orelse:
-                        raise UntranslatableError(
-                            "an else of a loop in which threads meet", statement
-                        )
                     end = ast.UnaryOp(ast.Not(), statement.test)
                     first.append(ast.If(end, [ast.Break()], []))
                     statement.test = ast.Constant(True)
-                statement.body = [*first, *self.block(statement.body)]
-                statement.orelse = self.block(statement.orelse) if statement.orelse else []
+                return self._loop(statement, first)
             case ast.For():
                 statement.iter = self.visit(statement.iter)
                 statement.target = self.visit(statement.target)
-                statement.body = self.block(statement.body)
-                statement.orelse = self.block(statement.orelse) if statement.orelse else []
+                return self._loop(statement, [])
             case ast.Expr():
                 value = self.visit(statement.value)
                 return [] if isinstance(value, ast.Name | ast.Constant) else [ast.Expr(value)]
@@ -300,6 +295,8 @@ class _Function(Calls):
                 failed = ast.copy_location(ast.Raise(error, None), statement)
                 test = ast.UnaryOp(ast.Not(), self.visit(statement.test))
                 return [ast.If(test, [self._note(statement, "assert"), failed], [])]
+            case ast.AnnAssign(target=ast.Name(), value=None):
+                return []
             case ast.AnnAssign():
                 if statement.value is None or not isinstance(statement.target, ast.Name):
                     raise UntranslatableError("an annotation without a value", statement)
@@ -318,6 +315,17 @@ class _Function(Calls):
             case _:
                 return [self.generic_visit(statement)]
         return [statement]
+
+    def _loop(self, loop: ast.For | ast.While, first: list[ast.stmt]) -> list[ast.stmt]:
+        """A loop, each round of which begins with `first`. An `else` becomes a condition."""
+        body = self.block(loop.body)
+        if not loop.orelse:
+            loop.body = [*first, *body]
+            return [loop]
+        flag = f"_h{self._program.number()}"
+        otherwise = ast.If(ast.Name(flag, ast.Load()), self.block(loop.orelse), [])
+        loop.body, loop.orelse = [*first, *before_breaks(body, assigned(flag, "False"))], []
+        return [assigned(flag, "True"), loop, otherwise]
 
     def _note(self, node: ast.AST, what: str) -> ast.stmt:
         site = self._program.site(self._function, node, what)
