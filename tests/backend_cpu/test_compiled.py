@@ -122,6 +122,10 @@ def has_a_large_local_array(z, n):
     z[0] = own[n]
 
 
+def has_an_array_of_no_axes(z, n):
+    z[0] = cuda.shared.array((), float32).size
+
+
 def matches(z, n):
     match n:
         case 1:
@@ -160,6 +164,7 @@ def without_source() -> Any:
         (adds_to_an_element, r"z\[.*\] \+= .* may write \(write `value = sum_of_block\(z, n\)`"),
         (loops_over_a_part, r"a loop of some threads in which they meet, line \d+"),
         (has_a_large_local_array, "a large local array of threads that meet, line"),
+        (has_an_array_of_no_axes, r"an array of no axes \(give it the shape 1\), line"),
         (matches, r"a `match` statement \(write if and elif\), line"),
         (calls_what_is_computed, r"a function that is computed \(call it by its name\), line"),
         (passes_a_star, r"a star in a call of .* \(write each argument\), line"),

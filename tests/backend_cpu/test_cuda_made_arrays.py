@@ -19,7 +19,7 @@ from numba import types
 import numbasync as na
 from numbasync.backend.cpu.runtime import choose_engine
 from numbasync.backend.protocols import ArrayKey
-from numbasync.errors import KernelCompileError
+from numbasync.errors import KernelCompileError, UnsupportedKernelError
 
 KEYS = (ArrayKey("<i8", 1, "C"), types.int64, types.UniTuple(types.int64, 2))
 NAMES = """\
@@ -88,7 +88,7 @@ def refused(match: str | None = None) -> Iterator[pytest.ExceptionInfo[KernelCom
 LITERALS = {
     "8": 8, "8 + 1": 9, "(8, 2 * 4 + 1)": 72, "-(-8)": 8, "2 ** 3": 8,
     "TILE": 8, "(TILE, TILE)": 64, "(TILE, 8 + 1)": 72, "SHAPE": 72, "SHAPE[1]": 9,
-    "SHAPE[-1]": 9, "SHAPE[ZERO]": 8, "(SHAPE[0], 9)": 72, "SHAPE[1:]": 9, "()": 1,
+    "SHAPE[-1]": 9, "SHAPE[ZERO]": 8, "(SHAPE[0], 9)": 72, "SHAPE[1:]": 9,
     "8 if FLAG else n": 8, "TILE if n > 3 else 8": 8,
     "len(t)": 2, "z.ndim": 1,
 }  # fmt: skip
@@ -191,8 +191,6 @@ of_count = closed_over(np.int64(8))
             "inner(8, 'float32')": 8,
         }),
         ("(m, 9)", {"outer(8)": 72, "of_eight()": 72}),
-        ("m[1]", {"outer((n, 8))": 8}),
-        ("len(m)", {"outer((n, 8))": 2}),
     ],
 )  # fmt: skip
 def test_parameters_of_device_functions(
@@ -201,6 +199,18 @@ def test_parameters_of_device_functions(
     body = "\n".join(f"z[{k}] = {call}" for k, call in enumerate(sizes))
     launcher = written(tmp_path, body, DEVICE_FUNCTION.format(shape=shape))
     assert dict(zip(sizes, sizes_of(launcher, len(sizes)), strict=True)) == sizes
+
+
+@pytest.mark.parametrize(("shape", "size"), [("m[1]", 8), ("len(m)", 2)])
+def test_parts_of_a_tuple_that_is_passed(
+    device: na.Device, tmp_path: Path, shape: str, size: int
+) -> None:
+    launcher = written(tmp_path, "z[0] = outer((n, 8))", DEVICE_FUNCTION.format(shape=shape))
+    if device.kind == "cuda":
+        assert size_of(launcher) == size
+        return
+    with pytest.raises(UnsupportedKernelError, match=r"shape .* not known .*\(write the shape as"):
+        size_of(launcher)
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,8 @@ class Binding:
         if copy is not None:
             return copy
         code = original.__code__
-        names = dict(original.__globals__)
+        # Only what is used: a copy of all globals would keep arrays alive.
+        names = {name: original.__globals__.get(name) for name in ("__builtins__", "__name__")}
         cells = tuple(types.CellType() for _ in code.co_freevars)
         copy = types.FunctionType(code, names, original.__name__, original.__defaults__, cells)
         copy.__kwdefaults__ = original.__kwdefaults__

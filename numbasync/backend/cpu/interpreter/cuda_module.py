@@ -30,8 +30,6 @@ BARRIERS = frozenset({"syncthreads", "syncthreads_count", "syncthreads_and", "sy
 # two places.
 Place: TypeAlias = tuple[CodeType, int]
 
-_ORIGIN = (0, 0, 0)
-
 
 class Index3(NamedTuple):
     """An index or an extent of three axes."""
@@ -48,7 +46,7 @@ class BlockState:
 
     def __init__(self, grid: Index3, block_extent: Index3, shared_bytes: int) -> None:
         self.grid_extent, self.block_extent = grid, block_extent
-        self.block = self.thread = Index3(*_ORIGIN)
+        self.block = self.thread = Index3(0, 0, 0)
         self.arrays: dict[tuple[Place, Any, np.dtype[Any]], Any] = {}
         self.dynamic = _unwritten(shared_bytes)
         self.used_bytes = shared_bytes
@@ -236,13 +234,12 @@ class CudaModule:
 
     def grid(self, ndim: int) -> Any:
         state: BlockState = _current.state
-        index = tuple(
-            block * extent + thread
-            for block, extent, thread in zip(
-                state.block, state.block_extent, state.thread, strict=True
-            )
-        )
-        return index[0] if ndim == 1 else index[:ndim]
+        block, extent, thread = state.block, state.block_extent, state.thread
+        x = block.x * extent.x + thread.x
+        if ndim == 1:
+            return x
+        index = x, block.y * extent.y + thread.y, block.z * extent.z + thread.z
+        return index[:ndim]
 
     def gridsize(self, ndim: int) -> Any:
         state: BlockState = _current.state
@@ -251,8 +248,9 @@ class CudaModule:
 
     @property
     def laneid(self) -> int:
-        t, extent = self.threadIdx, self.blockDim
-        return (t.x + extent.x * (t.y + extent.y * t.z)) % self.warpsize
+        x, y, z = _current.state.thread
+        extent = self.blockDim
+        return int(x + extent.x * (y + extent.y * z)) % self.warpsize
 
     # --- memory order: one thread of a launch runs at a time ---
 
