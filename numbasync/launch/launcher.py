@@ -238,12 +238,10 @@ class Launcher(Public, Generic[P]):
     def cpu_engine(self) -> CpuEngine:
         """The engine that runs this kernel on the CPU device, and why, for the variants compiled
         there so far (by a call, or by `compile`): `name` is `"compiled"`, `"interpreted"` or
-        `"none yet"`. If only some argument types can be compiled, the result describes one that
-        cannot.
+        `"none yet"`.
         """
         engines = self.planner.engines()
-        interpreted = [engine for engine in engines if engine[0] != "compiled"]
-        return CpuEngine(*(interpreted or engines or [("none yet", "no call has needed it")])[0])
+        return CpuEngine(*(engines or [("none yet", "no call has needed it")])[0])
 
     # --- used by the operations ---
 

@@ -15,7 +15,7 @@ from numba import cuda
 from numbasync.backend.cpu.compiler import bounds_hoisting
 from numbasync.backend.cpu.compiler.kernel import Compiled
 from numbasync.backend.cpu.compiler.translate import translate
-from numbasync.backend.cpu.interpreter.interpret import Interpreted
+from numbasync.backend.cpu.interpreter.kernel import Interpreted
 from numbasync.backend.cpu.library.entry_points import types
 from numbasync.backend.cpu.runtime.workers import Engine
 from numbasync.backend.protocols import ArrayKey

@@ -17,8 +17,6 @@ from numbasync.backend.cpu.runtime import choose_engine
 from numbasync.backend.protocols import ArrayKey
 from numbasync.errors import (
     BarrierDivergenceError,
-    CallerError,
-    InterpretedKernelWarning,
     KernelError,
     UnsupportedKernelError,
 )
@@ -76,15 +74,6 @@ def count_all(z: na.KernelOutput):
     cuda.atomic.add(z, cuda.grid(1) % 7, 1)
 
 
-@na.launcher
-@cuda.jit
-def loop_with_an_end(z: na.KernelOutput, x: na.KernelInput):
-    for _ in range(2):
-        cuda.syncthreads()
-    else:
-        z[0] = x[0] + x[0]
-
-
 # --- which engine ---
 
 
@@ -95,33 +84,112 @@ def test_a_kernel_tells_what_runs_it() -> None:
     assert kernel.cpu_engine() == ("compiled", "")
 
 
-def test_what_cannot_be_compiled_says_why_once() -> None:
-    x, z = na.ones(1).sync(), na.zeros(1).sync()
-    said = r"loop_with_an_end is interpreted on the CPU device, .*: an else of .*, line \d+"
-    with pytest.warns(InterpretedKernelWarning, match=said) as warned:
-        for _ in range(2):
-            na.launcher(loop_with_an_end.kernel)[1, 1](z, x).sync()
-    (warning,) = warned
-    assert warning.filename == __file__ and "\n" not in str(warning.message)
-    assert z.to_host().sync().tolist() == [2]
+@cuda.jit(device=True)
+def sum_of_block(z, v):
+    own = cuda.shared.array(32, float32)
+    own[cuda.threadIdx.x] = v
+    cuda.syncthreads()
+    return own[0]
 
 
-def test_one_engine_may_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    dispatcher = halve_sums.kernel
-    keys = (ArrayKey("<f4", 1, "C"),) * 2
-    assert choose_engine.prepared(dispatcher, keys, 1024, "auto").engine == "compiled"
-    made = choose_engine.prepared(dispatcher, keys, 1024, "interpreted")
-    assert (made.engine, made.why) == (
-        "interpreted",
-        "NUMBASYNC_CPU_ENGINE=interpreted asks for it",
+def keeps_a_view(z, n):
+    for k in range(n):
+        row = z[k * cuda.threadIdx.x :]
+        cuda.syncthreads()
+        row[0] = 1
+
+
+def chooses_a_view(z, n):
+    row = z[2:] if cuda.threadIdx.x > n else z[1:]
+    cuda.syncthreads()
+    row[0] = 1
+
+
+def adds_to_an_element(z, n):
+    z[cuda.threadIdx.x] += sum_of_block(z, n)
+
+
+def loops_over_a_part(z, n):
+    for value in z[: cuda.threadIdx.x % 2 + n]:
+        cuda.syncthreads()
+        z[0] = value
+
+
+def has_a_large_local_array(z, n):
+    own = cuda.local.array(100_000, float32)
+    own[n] = 1
+    cuda.syncthreads()
+    z[0] = own[n]
+
+
+def has_an_array_of_no_axes(z, n):
+    z[0] = cuda.shared.array((), float32).size
+
+
+def matches(z, n):
+    match n:
+        case 1:
+            z[0] = 1
+        case _:
+            z[0] = 2
+
+
+def calls_what_is_computed(z, n):
+    def plus(v):
+        return v + 1
+
+    also_plus = plus
+    z[0] = also_plus(n)
+
+
+def passes_a_star(z, n):
+    z[0] = max(*(n, 2))
+
+
+def without_source() -> Any:
+    names: dict[str, Any] = {"cuda": cuda}
+    exec(
+        "def breaks_past_its_else(z, n):\n    for k in range(n):\n        if z[k] > 5:\n"
+        "            break\n    else:\n        z[0] = 1\n    z[1] = 2\n",
+        names,
     )
-    with pytest.raises(
-        UnsupportedKernelError, match=r"loop_with_an_end is not compiled.*: an else"
-    ):
-        choose_engine.prepared(loop_with_an_end.kernel, keys, 1024, "compiled")
-    monkeypatch.setenv("NUMBASYNC_CPU_ENGINE", "warp")
-    with pytest.raises(CallerError, match="write auto, compiled or interpreted"):
-        choose_engine.wish()
+    return names["breaks_past_its_else"]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "reason"),
+    [
+        (keeps_a_view, r"row, a view that is kept over a meeting \(make it behind the"),
+        (chooses_a_view, "row, a view that is kept over a meeting"),
+        (adds_to_an_element, r"z\[.*\] \+= .* may write \(write `value = sum_of_block\(z, n\)`"),
+        (loops_over_a_part, r"a loop of some threads in which they meet, line \d+"),
+        (has_a_large_local_array, "a large local array of threads that meet, line"),
+        (has_an_array_of_no_axes, r"an array of no axes \(give it the shape 1\), line"),
+        (matches, r"a `match` statement \(write if and elif\), line"),
+        (calls_what_is_computed, r"a function that is computed \(call it by its name\), line"),
+        (passes_a_star, r"a star in a call of .* \(write each argument\), line"),
+        (without_source(), "bytecode, such as a break past an else .write the function in a file"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_what_a_gpu_runs_and_this_device_does_not_is_refused(kernel: Any, reason: str) -> None:
+    """Each of them is taken by Numba's compiler for GPUs, and nothing runs it as Python instead."""
+    z = na.zeros(8).sync()
+    refused = f"kernel {kernel.__name__} is not compiled on the CPU device, .* GPU: .*{reason}"
+    with pytest.raises(UnsupportedKernelError, match=refused):
+        na.launcher(cuda.jit(kernel))[1, 4](z, 2).sync()
+    assert not z.to_host().sync().any()
+
+
+def test_arrays_that_a_kernel_allocates_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from numba.cuda import config
+
+    def copies(z, n):
+        z[0] = z.copy()[0]
+
+    monkeypatch.setattr(config, "CUDA_ENABLE_NRT", True)  # without it, a GPU refuses, too
+    with pytest.raises(UnsupportedKernelError, match=r"allocates an array \(create it with cuda.l"):
+        na.launcher(cuda.jit(copies))[1, 4](na.zeros(8), 2).sync()
 
 
 # --- messages ---
@@ -364,9 +432,11 @@ def test_blocks_that_contend_are_shared_out_if_that_is_quicker() -> None:
 
 def test_kernels_with_atomic_operations_contend() -> None:
     add_up[1, 1](na.zeros(1)).sync()
-    engine = choose_engine.prepared(add_up.kernel, (ArrayKey("<f4", 1, "C"),), 1024, "compiled")
+    engine = choose_engine.prepare_kernel(
+        add_up.kernel, (ArrayKey("<f4", 1, "C"),), 1024, "compiled"
+    )
     assert engine.program.has_atomics()  # type: ignore[union-attr]
-    other = choose_engine.prepared(
+    other = choose_engine.prepare_kernel(
         halve_sums.kernel, (ArrayKey("<f4", 1, "C"),) * 2, 1024, "compiled"
     )
     assert not other.program.has_atomics()  # type: ignore[union-attr]

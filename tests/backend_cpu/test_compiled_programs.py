@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numba import cuda, int64
 
 from numbasync.backend.cpu.compiler.kernel import Compiled
-from numbasync.backend.cpu.interpreter.interpret import Interpreted
+from numbasync.backend.cpu.interpreter.kernel import Interpreted
 from numbasync.backend.cpu.runtime.workers import Engine
 from numbasync.backend.protocols import ArgumentAccess, ArrayKey, Checks
 

@@ -18,9 +18,8 @@ import pytest
 from numba import cuda
 
 import numbasync as na
-from numbasync.backend.cpu.compiler.names import UntranslatableError
-from numbasync.backend.cpu.compiler.translate import translate
 from numbasync.backend.kernel_source import find_source
+from numbasync.errors import UnsupportedKernelError
 
 SOURCE = dedent("""
     @na.launcher
@@ -55,11 +54,11 @@ def register(source: str, file: str) -> None:
 
 def test_a_kernel_made_by_exec_runs_once_its_text_is_registered() -> None:
     kernel = defined(SOURCE, "<made>")
-    with pytest.raises(UntranslatableError, match=r"source of tripled .*<made>.*linecache"):
-        translate(kernel.py_func)
+    with pytest.raises(UnsupportedKernelError, match=r"source of tripled .*<made>.*linecache"):
+        run(kernel)
     register(SOURCE.replace("3", "4"), "<made>")  # another function of that name
-    with pytest.raises(UntranslatableError, match="edited after the function was imported"):
-        translate(kernel.py_func)
+    with pytest.raises(UnsupportedKernelError, match="edited after the function was imported"):
+        run(kernel)
     register(SOURCE, "<made>")
     assert run(kernel) == [0, 3, 6]
 
@@ -75,8 +74,8 @@ def test_a_file_that_is_edited_before_its_first_kernel_is_compiled(
 ) -> None:
     module = module_of(tmp_path / "edited_before.py", SOURCE, monkeypatch)
     (tmp_path / "edited_before.py").write_text("")
-    with pytest.raises(UntranslatableError, match=r"tripled .*edited_before\.py was edited"):
-        translate(module.tripled.py_func)
+    with pytest.raises(UnsupportedKernelError, match=r"tripled .*edited_before\.py was edited"):
+        run(module.tripled)
 
 
 def test_a_file_that_is_edited_between_two_kernels(

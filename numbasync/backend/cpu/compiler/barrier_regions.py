@@ -21,10 +21,7 @@ from typing import Any
 from numbasync.backend.cpu.compiler.control_flow import (
     assigned,
     blocks,
-    breaks,
     expression,
-    has_return,
-    leaves,
     needed,
     returns_early,
     test_of,
@@ -37,9 +34,10 @@ from numbasync.backend.cpu.compiler.uniformity import (
     WHOLE_BLOCK,
     Uniform,
     has_meeting,
+    has_return,
+    leaves,
     meeting,
     names,
-    variables,
 )
 
 _LINEAR = "_t = _tx + _wx * (_ty + _wy * _tz)"
@@ -95,7 +93,7 @@ class Pieces(Memory):
                     counter[0] += 1
                     block(statement.orelse)
                     counter[0] += 1
-                elif self._is_done_once(statement):
+                elif self._uniform.is_done_once(statement):
                     counter[0] += 1  # it may come between two pieces
                 else:
                     see([statement], counter[0])
@@ -139,12 +137,12 @@ class Pieces(Memory):
             elif has_meeting(statement):
                 flush()
                 done += self._compound(statement, mask, loop)
-            elif mask is None and self._is_done_once(statement):
+            elif mask is None and self._uniform.is_done_once(statement):
                 used = names(piece, ast.Load) | names(piece, ast.Store)
                 if used & names(statement, ast.Store):
                     flush()
                 done.append(copy.deepcopy(statement))
-            elif mask is None and self._ends_for_all(statement):
+            elif mask is None and self._uniform.ends_for_all(statement):
                 flush()
                 done.append(copy.deepcopy(statement))
             else:
@@ -153,28 +151,6 @@ class Pieces(Memory):
                     break  # nothing comes behind it
         flush()
         return done or [ast.Pass()]
-
-    def _ends_for_all(self, statement: ast.stmt) -> bool:
-        """A break or continue of all threads at once, in a loop that they are in together."""
-        if isinstance(statement, ast.If):
-            return (
-                self._uniform(statement.test)
-                and all(map(self._ends_or_is_done_once, statement.body))
-                and all(map(self._ends_or_is_done_once, statement.orelse))
-                and any(map(leaves, [*statement.body, *statement.orelse]))
-            )
-        return isinstance(statement, ast.Break | ast.Continue)
-
-    def _ends_or_is_done_once(self, statement: ast.stmt) -> bool:
-        return self._is_done_once(statement) or self._ends_for_all(statement)
-
-    def _is_done_once(self, statement: ast.stmt) -> bool:
-        if not isinstance(statement, ast.Assign | ast.AugAssign):
-            return False
-        targets = [statement.target] if isinstance(statement, ast.AugAssign) else statement.targets
-        found = variables(statement)
-        plain = all(isinstance(t, ast.Name | ast.Tuple) for t in targets)
-        return plain and bool(found) and not found & self._uniform.varying
 
     def _loop(
         self, piece: list[ast.stmt], mask: str | None, loop: Loop | None = None
@@ -239,8 +215,6 @@ class Pieces(Memory):
                     statement.orelse = block(statement.orelse, own_loop) if statement.orelse else []
                     done.append(statement)
                 elif isinstance(statement, ast.For | ast.While) and has_return(statement):
-                    if statement.orelse:
-                        raise UntranslatableError("a return in a loop with an else", statement)
                     statement.body = block(statement.body, True)
                     done.append(statement)
                     next_: ast.stmt = ast.Break() if own_loop else ast.Continue()
@@ -256,8 +230,6 @@ class Pieces(Memory):
     def _compound(self, statement: ast.stmt, mask: str | None, loop: Loop | None) -> list[ast.stmt]:
         if isinstance(statement, ast.If):
             return self._if(statement, mask, loop)
-        if isinstance(statement, ast.While | ast.For) and statement.orelse:
-            raise UntranslatableError("an else of a loop in which threads meet", statement)
         if isinstance(statement, ast.While):
             return self._while(statement, mask)
         if isinstance(statement, ast.For) and self._uniform(statement.iter):
@@ -265,7 +237,7 @@ class Pieces(Memory):
             own = None
             inside = mask
             first: list[ast.stmt] = []
-            if mask is not None or self._some_leave(statement.body):
+            if mask is not None or self._uniform.some_leave(statement.body):
                 here, now = self._new_mask(), self._new_mask()
                 own, inside = Loop(here, now), now
                 every = "True" if mask is None else self._is_in(mask)
@@ -283,16 +255,6 @@ class Pieces(Memory):
                              *made.body]  # fmt: skip
             return [*first, made]
         raise UntranslatableError(f"a meeting in a {type(statement).__name__.lower()}", statement)
-
-    def _some_leave(self, body: list[ast.stmt]) -> bool:
-        """Whether some threads may leave a loop that the others stay in."""
-        for statement in body:
-            if isinstance(statement, ast.If) and has_meeting(statement):
-                if any(map(breaks, [*statement.body, *statement.orelse])):
-                    return True
-            elif breaks(statement) and not self._ends_for_all(statement):
-                return True
-        return False
 
     def _if(self, statement: ast.If, mask: str | None, loop: Loop | None) -> list[ast.stmt]:
         if mask is None and self._uniform(statement.test):
@@ -319,7 +281,11 @@ class Pieces(Memory):
         return done
 
     def _while(self, statement: ast.While, mask: str | None) -> list[ast.stmt]:
-        if mask is None and self._uniform(statement.test) and not self._some_leave(statement.body):
+        if (
+            mask is None
+            and self._uniform(statement.test)
+            and not self._uniform.some_leave(statement.body)
+        ):
             made = copy.copy(statement)
             made.body = self._block(statement.body, None)
             return [made]

@@ -10,7 +10,7 @@ from typing import Any
 from numbasync.backend.cpu.compiler.block_memory import Slab, slab_of_blocks
 from numbasync.backend.cpu.compiler.generate import entry_of
 from numbasync.backend.cpu.compiler.kernel_errors import error_of
-from numbasync.backend.cpu.compiler.program import RECORD_BYTES
+from numbasync.backend.cpu.compiler.program import RECORD_BYTES, Program
 from numbasync.backend.cpu.compiler.translate import translate
 from numbasync.backend.cpu.library.entry_points import RAISED
 from numbasync.backend.cpu.races import rules
@@ -27,11 +27,11 @@ class Checked:
     """
 
     def __init__(
-        self, function: FunctionType, kinds: tuple[Any, ...], options: dict[str, Any], prologue: str
+        self, function: FunctionType, kinds: tuple[Any, ...], options: dict[str, Any], like: Program
     ) -> None:
         rules.ready()
-        self.program = translate(function, kinds, checked=True)
-        self.program.prologue = prologue
+        self.program = translate(function, kinds, True, like.array_shapes)
+        self.program.prologue = like.prologue
         entry = entry_of(self.program, kinds, options)
         self.source = entry.source
         self._result = entry.result

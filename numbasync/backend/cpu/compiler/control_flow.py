@@ -9,7 +9,13 @@ from typing import Any
 from numbasync.backend.cpu.compiler import checked_elements
 from numbasync.backend.cpu.compiler.names import UntranslatableError
 from numbasync.backend.cpu.compiler.program import Program, parsed
-from numbasync.backend.cpu.compiler.uniformity import Uniform, has_meeting, meeting, names
+from numbasync.backend.cpu.compiler.uniformity import (
+    Uniform,
+    has_meeting,
+    has_return,
+    meeting,
+    names,
+)
 
 _LINEAR = "_t = _tx + _wx * (_ty + _wy * _tz)"
 
@@ -107,10 +113,6 @@ def returns_early(body: list[ast.stmt]) -> bool:
     return False
 
 
-def has_return(statement: ast.AST) -> bool:
-    return any(isinstance(n, ast.Return) for n in ast.walk(statement))
-
-
 def single_exit(body: list[ast.stmt], left: str) -> list[ast.stmt]:
     """The statements of a function that is written out where it is called: a return leaves a loop
     that is run once. `left` is a variable that says so in loops of its own.
@@ -130,8 +132,6 @@ def single_exit(body: list[ast.stmt], left: str) -> list[ast.stmt]:
                 statement.body = block(statement.body, own_loop)
                 statement.orelse = block(statement.orelse, own_loop) if statement.orelse else []
             elif isinstance(statement, ast.For | ast.While) and has_return(statement):
-                if statement.orelse:
-                    raise UntranslatableError("a return in a loop with an else", statement)
                 statement.body = block(statement.body, True)
                 done.append(ast.If(parsed(left), [ast.Break()], []))
         return done
@@ -142,11 +142,15 @@ def single_exit(body: list[ast.stmt], left: str) -> list[ast.stmt]:
     return [assigned(left, "False"), ast.While(parsed("True"), once, [])]
 
 
-def breaks(statement: ast.stmt) -> bool:
-    """Whether a thread may leave the loop that the statement is in."""
-    if isinstance(statement, ast.If):
-        return any(map(breaks, [*statement.body, *statement.orelse]))
-    return isinstance(statement, ast.Break | ast.Continue)
+def before_breaks(body: list[ast.stmt], statement: ast.stmt) -> list[ast.stmt]:
+    """The statements of a loop, with `statement` before each `break` that leaves the loop."""
+    done: list[ast.stmt] = []
+    for each in body:
+        if isinstance(each, ast.If):
+            each.body = before_breaks(each.body, statement)
+            each.orelse = before_breaks(each.orelse, statement)
+        done += [statement, each] if isinstance(each, ast.Break) else [each]
+    return done
 
 
 def needed(body: list[ast.stmt]) -> set[str]:
@@ -180,15 +184,6 @@ def needed(body: list[ast.stmt]) -> set[str]:
     sure: set[str] = set()
     block(body, sure)
     return found | (written - sure)
-
-
-def leaves(statement: ast.stmt) -> bool:
-    """Whether a thread may leave what the statement is in."""
-    if isinstance(statement, ast.Break | ast.Continue | ast.Return):
-        return True
-    if isinstance(statement, ast.If):
-        return any(map(leaves, [*statement.body, *statement.orelse]))
-    return isinstance(statement, ast.For | ast.While) and has_return(statement)
 
 
 def counted(program: Program, uniform: Uniform) -> bool:

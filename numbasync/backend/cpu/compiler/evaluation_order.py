@@ -71,10 +71,6 @@ class Parts(ast.NodeTransformer):
             first = self._before
         finally:
             self._before = outer
-        if any(map(meets, first)):
-            raise UntranslatableError(
-                "a meeting in a part of an expression that may be left out", part
-            )
         return first, new
 
     def _in_turn(self, node: ast.BoolOp) -> Any:
@@ -112,12 +108,25 @@ class Parts(ast.NodeTransformer):
     def _changed(self, node: ast.AugAssign) -> Any:
         """`a += b`, which reads `a` first."""
         at = len(self._before)
+        text, value = ast.unparse(node), ast.unparse(node.value)  # before they are rewritten
         made: Any = super().generic_visit(node)
-        if any(map(_acts, self._before[at:])):
+        before = self._before[at:]
+        if any(map(_acts, before)) and not _is_own(node.target, before):
             raise UntranslatableError(
-                "a function that may write, written out in an assignment such as +=", node
+                f"{text} with a function that may write (write `value = {value}` before it)", node
             )
         return made
+
+
+def _is_own(target: ast.expr, before: list[ast.stmt]) -> bool:
+    """Whether a target is a variable that the statements in front of it do not change."""
+    stored = {
+        n.id
+        for statement in before
+        for n in ast.walk(statement)
+        if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+    }
+    return isinstance(target, ast.Name) and target.id not in stored
 
 
 def meets(statement: ast.stmt) -> bool:

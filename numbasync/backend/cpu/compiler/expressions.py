@@ -128,8 +128,11 @@ class Expressions(Parts):
     def _half(self, value: Any) -> Any:
         """A constant of float16, which Numba does not have."""
         if isinstance(value, np.generic):
-            return self._call(float16.of, [self._bound(np.float32(value))])
-        return self._call(float16.of_bits, [self._bound(self._program.as_bits(value))])
+            made = self._call(float16.of, [self._bound(np.float32(value))])
+        else:
+            made = self._call(float16.of_bits, [self._bound(self._program.as_bits(value))])
+        self._program.pure.add(made.func.id)
+        return made
 
     def _bound(self, value: Any) -> ast.expr:
         return ast.Name(self._program.bind(value, "half"), ast.Load())
@@ -204,7 +207,9 @@ class Expressions(Parts):
         handler = self._special(callee)
         if handler is not None:
             if any(isinstance(a, ast.Starred) for a in node.args):
-                raise UntranslatableError("a star in a call of a function of cuda or math", node)
+                raise UntranslatableError(
+                    "a star in a call of a function of cuda or math (write each argument)", node
+                )
             return handler(node)
         inner = device_function(callee)
         if inner is not None:
@@ -262,7 +267,7 @@ class Expressions(Parts):
             raise UntranslatableError("keywords of a function of cuda or math", node)
         if callee in (min, max) and len(arguments) != 2:
             if len(arguments) < 2:
-                raise UntranslatableError(f"{callee.__name__} of one argument", node)
+                return self._call(callee, arguments)  # a tuple
             made = arguments[0]
             for more in arguments[1:]:
                 made = self._call(function, [made, more])
@@ -280,7 +285,9 @@ class Expressions(Parts):
                 raise UntranslatableError(f"the method {node.func.attr} of a grid", node)
             return self._meet(node, GRID_MEETING, "sync of the grid")
         if not isinstance(node.func, ast.Attribute):
-            raise UntranslatableError("a call of something that is computed", node)
+            raise UntranslatableError(
+                "a call of a function that is computed (call it by its name)", node
+            )
         if node.func.attr == "bit_count" and not node.args:
             return self._call(arithmetic.popc, [self.visit(node.func.value)])
         return self.generic_visit(node)

@@ -20,7 +20,7 @@ from numbasync.backend.cpu.compiler.extensions import tell
 from numbasync.backend.cpu.compiler.generate import entry_of, type_of
 from numbasync.backend.cpu.compiler.kernel_errors import NO_SITE, error_of
 from numbasync.backend.cpu.compiler.names import UntranslatableError
-from numbasync.backend.cpu.compiler.numba_cuda import check, may_be_refused
+from numbasync.backend.cpu.compiler.numba_cuda import FrontEnd, may_be_refused, type_on_gpu
 from numbasync.backend.cpu.compiler.program import PLACE
 from numbasync.backend.cpu.compiler.translate import translate
 from numbasync.backend.cpu.library import entry_points
@@ -52,7 +52,8 @@ class Compiled:
         self.max_threads_per_block = max_threads
         kinds = tuple(type_of(k) for k in keys)
         tell()
-        self.program = translate(self.function, kinds)
+        front_end = FrontEnd(self.function, [type_on_gpu(k) for k in keys])
+        self.program = translate(self.function, kinds, array_shapes=front_end)
         wishes = dispatcher.targetoptions
         options = {**entry_points.OPTIONS, "fastmath": bool(wishes.get("fastmath"))}
         if wishes.get("debug"):
@@ -76,7 +77,7 @@ class Compiled:
             self.program.doubtful or may_be_refused(self.function, kinds)
         )
         if not is_checked:
-            check(dispatcher, keys)
+            front_end.check()
         if not (self.from_disk or (watched and self._can_be_checked())):
             self._entry(self._has_rows)  # at once; who watches it may never run it otherwise
 
@@ -238,7 +239,7 @@ class Compiled:
         with self._making:
             if self._checked is None:
                 try:
-                    self._checked = Checked(self.function, *self._made_of, self.program.prologue)
+                    self._checked = Checked(self.function, *self._made_of, self.program)
                 except (UntranslatableError, NumbaError) as why:
                     raise UnsupportedKernelError(
                         f"kernel {self.name} cannot be checked: {why}"

@@ -29,16 +29,24 @@ def made_array(program: Program, scope: Scope, node: ast.Call, shared: bool, kep
     """
     given = arguments_of_maker(node)
     shape = scope.constant(given.get("shape"))
+    if shape is MISSING and program.array_shapes is not None:
+        shape = program.array_shapes.shape_at(scope.function, node.lineno)
     kind = element_type(scope.constant(given.get("dtype")))
     shape = (shape,) if isinstance(shape, int) else shape
     if kind is MISSING or not isinstance(shape, tuple):
-        raise UntranslatableError("an array whose shape or dtype is no constant", node)
+        raise UntranslatableError(
+            "an array whose shape or dtype is not known before the kernel runs (write the shape as "
+            "ints or global ints, and the dtype as a type)",
+            node,
+        )
     if any(isinstance(n, int) and n < 0 for n in shape):  # which only NVVM refuses
         raise KernelCompileError(
             f"kernel {program.name} cannot be compiled: {advice(node, scope)}"
         ) from ValueError(f"shape {shape}")
     if not all(isinstance(n, int) for n in shape):
         raise UntranslatableError("an array whose shape is no constant", node)
+    if shape == ():
+        raise UntranslatableError("an array of no axes (give it the shape 1)", node)
     if shared and shape == (0,):
         make = program.bind(entry_points.array_of_bytes(kind), "dynamic")
         program.pure.add(make)

@@ -143,6 +143,8 @@ class Scope:
             return -value if isinstance(value, int) else MISSING
         if isinstance(node, ast.Call) and not node.keywords and len(node.args) == 1:
             value = self.constant(node.args[0])
+            if self.resolve(node.func) is np.dtype:
+                return element_type(value)
             return value if self.resolve(node.func) is int and isinstance(value, int) else MISSING
         if isinstance(node, ast.Name) and node.id in self._constants:
             return self.constant(self._constants[node.id])
@@ -150,6 +152,13 @@ class Scope:
             kind = self.kind(node.value)
             if isinstance(kind, numba_types.Array):
                 return kind.dtype
+            array = self.constant(node.value)
+            return array.dtype if isinstance(array, np.ndarray) else MISSING
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice):
+            of, part = self.constant(node.value), node.slice
+            bounds = [None if b is None else self.constant(b) for b in (part.lower, part.upper)]
+            is_part = isinstance(of, tuple) and part.step is None and MISSING not in bounds
+            return of[slice(*bounds)] if is_part else MISSING
         if isinstance(node, ast.Attribute) and node.attr == "type":  # of a dtype
             kind = self.constant(node.value)
             if isinstance(kind, numba_types.Type):

@@ -13,6 +13,8 @@ import dis
 import math
 import types
 from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -26,7 +28,7 @@ from numba.np.numpy_support import from_dtype
 
 from numbasync.backend.compile_errors import compile_error
 from numbasync.backend.cpu.compiler.array_rules import advice_on_arrays
-from numbasync.backend.cpu.compiler.names import device_function
+from numbasync.backend.cpu.compiler.names import MISSING, device_function, is_maker
 from numbasync.backend.cpu.compiler.pipeline import Typing
 from numbasync.backend.cpu.library.entry_points import types as numba_types
 from numbasync.backend.protocols import SOURCE_ATTR, ArrayKey
@@ -48,33 +50,59 @@ _LAYOUT = (
 )
 
 
-def check(dispatcher: Any, keys: Sequence[Hashable]) -> None:
-    """Refuse a kernel that Numba's compiler for GPUs refuses.
-
-    Args:
-        keys: parts of a variant's key, one an argument.
-
-    Raises:
-        KernelCompileError: it does; the error names the line and the parameters.
+class FrontEnd:
+    """numba-cuda's compiler up to NVVM, for a kernel and the types of its arguments on a GPU. It is
+    run once, when something is first asked.
     """
-    error = refusal(dispatcher, keys)
-    if error is not None:
-        kinds = [type_on_gpu(k) for k in keys]
-        refused = compile_error(dispatcher.py_func, kinds, error)
-        lines = [refused.args[0], *advice_on_arrays(dispatcher.py_func, kinds, str(refused))]
+
+    def __init__(self, kernel: types.FunctionType, kinds: Sequence[Any]) -> None:
+        self._kernel = kernel
+        self._kinds = tuple(kinds)
+
+    @cached_property
+    def _outcome(self) -> _Outcome:
+        return _run(self._kernel, self._kinds)
+
+    @cached_property
+    def refusal(self) -> Exception | None:
+        """What numba-cuda raises for the kernel; None if it compiles."""
+        error = self._outcome.error
+        if isinstance(error, Warning):  # which a program has turned into errors
+            return None
+        if isinstance(error, NumbaError) or error is None:
+            return error
+        # Numba raises others, too, for what it does not have; but so it does if it is not what was
+        # expected here, and then it refuses everything.
+        return error if _run(_plain, (numba_types.float32[:],)).error is None else None
+
+    def check(self) -> None:
+        """Refuse a kernel that numba-cuda refuses.
+
+        Raises:
+            KernelCompileError: with the line, the parameters, and advice on arrays in that line.
+        """
+        error = self.refusal
+        if error is None:
+            return
+        refused = compile_error(self._kernel, self._kinds, error)
+        lines = [refused.args[0], *advice_on_arrays(self._kernel, self._kinds, str(refused))]
         raise KernelCompileError("\n".join(lines)) from error
 
+    def shape_at(self, function: types.FunctionType, line: int) -> Any:
+        """The shape of the shared or local arrays that a line of a function creates: an int or a
+        tuple of ints. MISSING if there are several shapes, or numba-cuda knows none.
+        """
+        shapes = self._outcome.shapes.get((function.__code__.co_filename, line), set())
+        return next(iter(shapes)) if len(shapes) == 1 else MISSING
 
-def refusal(dispatcher: Any, keys: Sequence[Hashable]) -> Exception | None:
-    """What Numba's compiler for GPUs raises for a kernel; None if it takes it."""
-    error = _raised(dispatcher.py_func, tuple(map(type_on_gpu, keys)))
-    if isinstance(error, Warning):  # which a program has turned into errors
-        return None
-    if isinstance(error, NumbaError) or error is None:
-        return error
-    # Numba raises others, too, for what it does not have; but so it does if it is not what was
-    # expected here, and then it refuses everything.
-    return error if _raised(_plain, (numba_types.float32[:],)) is None else None
+
+def check(dispatcher: Any, keys: Sequence[Hashable]) -> None:
+    """Refuse a kernel that numba-cuda refuses for arguments of these keys of a variant.
+
+    Raises:
+        KernelCompileError: see `FrontEnd.check`.
+    """
+    FrontEnd(dispatcher.py_func, [type_on_gpu(k) for k in keys]).check()
 
 
 def may_be_refused(function: types.FunctionType, kinds: Sequence[Any]) -> bool:
@@ -161,13 +189,36 @@ def _store(z: Any) -> None:
 _plain: Any = _store
 
 
-def _raised(function: types.FunctionType, arguments: tuple[Any, ...]) -> Exception | None:
+@dataclass(frozen=True)
+class _Outcome:
+    error: Exception | None
+    shapes: dict[tuple[str, int], set[Any]]  # by file and line
+
+
+def _run(function: types.FunctionType, arguments: tuple[Any, ...]) -> _Outcome:
     try:
-        with _compiler.global_compiler_lock, target_override("cuda"), _for_any_gpu():
-            _compiled(function, arguments, numba_types.void)
+        with _compiler.global_compiler_lock, target_override("cuda"), _for_any_gpu() as made:
+            results = [_compiled(function, arguments, numba_types.void)]
+            results += [result for known in made.values() for result in known.values()]
     except Exception as error:
-        return error
-    return None
+        return _Outcome(error, {})
+    shapes: dict[tuple[str, int], set[Any]] = {}
+    for result in results:
+        _read_shapes(result.type_annotation, shapes)
+    return _Outcome(None, shapes)
+
+
+def _read_shapes(typed: Any, shapes: dict[tuple[str, int], set[Any]]) -> None:
+    """Read the shapes of arrays from numba-cuda's types of a function's calls."""
+    for call, signature in typed.calltypes.items():
+        function = typed.typemap[call.func.name] if getattr(call, "op", "") == "call" else None
+        if is_maker(getattr(function, "typing_key", None)):
+            shape = signature.args[0]
+            extents = getattr(shape, "types", [shape])
+            values = tuple(getattr(extent, "literal_value", MISSING) for extent in extents)
+            if MISSING not in values:
+                value = values if hasattr(shape, "types") else values[0]
+                shapes.setdefault((call.loc.filename, call.loc.line), set()).add(value)
 
 
 def _compiled(function: types.FunctionType, arguments: tuple[Any, ...], result: Any) -> Any:
@@ -190,7 +241,7 @@ class _Layout:
 
 
 @contextlib.contextmanager
-def _for_any_gpu() -> Iterator[None]:
+def _for_any_gpu() -> Iterator[dict[Any, dict[tuple[Any, ...], Any]]]:
     """Let dispatchers compile the functions that a kernel calls for no GPU, and keep nothing.
     The caller holds the compiler's lock: nobody else compiles meanwhile.
     """
@@ -219,7 +270,7 @@ def _for_any_gpu() -> Iterator[None]:
     _dispatchers.get_call_template = get_call_template
     _dispatchers.get_overload = get_overload
     try:
-        yield
+        yield made
     finally:
         _nvvm.NVVM, _dispatchers.get_call_template, _dispatchers.get_overload = held
         for found in (f for known in made.values() for f in known.values()):

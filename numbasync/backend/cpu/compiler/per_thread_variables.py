@@ -81,7 +81,7 @@ class Memory:
         if all(isinstance(p, types.Number | types.Boolean) for p in parts):
             return kind
         raise UntranslatableError(
-            f"{name.rpartition('_')[0]}, a {kind}, which is kept over a meeting"
+            f"{name.rpartition('_')[0]}, a {kind} that is kept over a meeting"
         )
 
     def _is_local_array(self, name: str) -> bool:
@@ -142,7 +142,10 @@ class Memory:
             is_own = isinstance(value, ast.Call) and self._uniform.is_pure(value.func)
             if is_own or self._is_steady_view(made[0], name):
                 return made[0]
-        raise UntranslatableError(f"{name.rpartition('_')[0]}, a view, kept over a meeting")
+        raise UntranslatableError(
+            f"{name.rpartition('_')[0]}, a view that is kept over a meeting (make it behind the "
+            "meeting again)"
+        )
 
     def _is_steady_view(self, statement: ast.Assign, name: str) -> bool:
         """Whether it is a part of an array, by indices that do not change, which is used only

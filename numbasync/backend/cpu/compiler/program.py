@@ -8,7 +8,7 @@ import math
 import types
 from dataclasses import dataclass, field, replace
 from textwrap import dedent
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numba.core.registry import cpu_target
@@ -69,6 +69,10 @@ class Site:
     what: str
 
 
+class ArrayShapes(Protocol):
+    def shape_at(self, function: types.FunctionType, line: int) -> Any: ...
+
+
 @dataclass
 class Program:
     """A kernel, translated.
@@ -88,6 +92,7 @@ class Program:
         checked: whether every access is, and threads take turns in an order that is passed.
         has_inlined: whether overloads are written out in it, whose indices Numba must check.
         doubtful: sources with arrays of which numba-cuda must say whether they compile for a GPU.
+        array_shapes: what numba-cuda knows of the shapes of arrays, if it may be asked.
         row: whether it is written for blocks of one row, whose y and z are 1.
         pure: names of functions whose result depends on their arguments alone.
     """
@@ -108,6 +113,7 @@ class Program:
     has_inlined: bool = False
     row: bool = False
     doubtful: list[str] = field(default_factory=list)
+    array_shapes: ArrayShapes | None = None
     _count: int = 0
     _frozen: dict[int, tuple[Any, Any]] = field(default_factory=dict)
     pure: set[str] = field(default_factory=lambda: {"_i32", "_natural"})

@@ -22,6 +22,7 @@ import numpy as np
 
 from numbasync.backend.cpu.compiler import checked_elements
 from numbasync.backend.cpu.compiler.calls import Calls
+from numbasync.backend.cpu.compiler.control_flow import assigned, before_breaks
 from numbasync.backend.cpu.compiler.cuda_names import THIS_GRID, is_meeting
 from numbasync.backend.cpu.compiler.names import (
     MISSING,
@@ -34,7 +35,7 @@ from numbasync.backend.cpu.compiler.names import (
     device_function,
     is_maker,
 )
-from numbasync.backend.cpu.compiler.program import ALL, HIDDEN, PLACE, Program, parsed
+from numbasync.backend.cpu.compiler.program import ALL, HIDDEN, PLACE, ArrayShapes, Program, parsed
 from numbasync.backend.cpu.library import entry_points
 from numbasync.backend.cpu.library.source import definition, of_lambda
 from numbasync.backend.cpu.races import recorder
@@ -47,18 +48,22 @@ _STATEMENTS = (
 
 
 def translate(
-    kernel: types.FunctionType, kinds: Sequence[Any] = (), checked: bool = False
+    kernel: types.FunctionType,
+    kinds: Sequence[Any] = (),
+    checked: bool = False,
+    array_shapes: ArrayShapes | None = None,
 ) -> Program:
     """The kernel's program.
 
     Args:
         kinds: Numba's types of its arguments, of which arrays that it makes may be.
         checked: see `Program.checked`.
+        array_shapes: see `Program.array_shapes`.
 
     Raises:
         UntranslatableError: it has something that this engine does not know.
     """
-    program = Program(kernel.__name__, checked=checked)
+    program = Program(kernel.__name__, checked=checked, array_shapes=array_shapes)
     program.names.update(
         _i32=np.int32, _check=entry_points.check, _axis=entry_points.check_axis,
         _get=entry_points.get,
@@ -249,9 +254,9 @@ class _Function(Calls):
 
     def _statement(self, statement: ast.stmt) -> list[ast.stmt]:
         if not isinstance(statement, _STATEMENTS):
-            raise UntranslatableError(
-                f"a `{type(statement).__name__.lower()}` statement", statement
-            )
+            name = type(statement).__name__.lower()
+            hint = " (write if and elif)" if isinstance(statement, ast.Match) else ""
+            raise UntranslatableError(f"a `{name}` statement{hint}", statement)
         outer, self._before = self._before, []
         try:
             made = self._lowered(statement)
@@ -270,20 +275,14 @@ class _Function(Calls):
                 statement.test = self.visit(statement.test)
                 first, self._before = self._before, before
                 if first:
-                    if statement.orelse:
-                        raise UntranslatableError(
-                            "an else of a loop in which threads meet", statement
-                        )
                     end = ast.UnaryOp(ast.Not(), statement.test)
                     first.append(ast.If(end, [ast.Break()], []))
                     statement.test = ast.Constant(True)
-                statement.body = [*first, *self.block(statement.body)]
-                statement.orelse = self.block(statement.orelse) if statement.orelse else []
+                return self._loop(statement, first)
             case ast.For():
                 statement.iter = self.visit(statement.iter)
                 statement.target = self.visit(statement.target)
-                statement.body = self.block(statement.body)
-                statement.orelse = self.block(statement.orelse) if statement.orelse else []
+                return self._loop(statement, [])
             case ast.Expr():
                 value = self.visit(statement.value)
                 return [] if isinstance(value, ast.Name | ast.Constant) else [ast.Expr(value)]
@@ -300,6 +299,8 @@ class _Function(Calls):
                 failed = ast.copy_location(ast.Raise(error, None), statement)
                 test = ast.UnaryOp(ast.Not(), self.visit(statement.test))
                 return [ast.If(test, [self._note(statement, "assert"), failed], [])]
+            case ast.AnnAssign(target=ast.Name(), value=None):
+                return []
             case ast.AnnAssign():
                 if statement.value is None or not isinstance(statement.target, ast.Name):
                     raise UntranslatableError("an annotation without a value", statement)
@@ -318,6 +319,17 @@ class _Function(Calls):
             case _:
                 return [self.generic_visit(statement)]
         return [statement]
+
+    def _loop(self, loop: ast.For | ast.While, first: list[ast.stmt]) -> list[ast.stmt]:
+        """A loop, each round of which begins with `first`. An `else` becomes a condition."""
+        body = self.block(loop.body)
+        if not loop.orelse:
+            loop.body = [*first, *body]
+            return [loop]
+        flag = f"_h{self._program.number()}"
+        otherwise = ast.If(ast.Name(flag, ast.Load()), self.block(loop.orelse), [])
+        loop.body, loop.orelse = [*first, *before_breaks(body, assigned(flag, "False"))], []
+        return [assigned(flag, "True"), loop, otherwise]
 
     def _note(self, node: ast.AST, what: str) -> ast.stmt:
         site = self._program.site(self._function, node, what)

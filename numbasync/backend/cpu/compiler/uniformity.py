@@ -37,6 +37,26 @@ def has_meeting(statement: ast.AST) -> bool:
     return any(meeting(n) is not None for n in ast.walk(statement))
 
 
+def has_return(statement: ast.AST) -> bool:
+    return any(isinstance(n, ast.Return) for n in ast.walk(statement))
+
+
+def breaks(statement: ast.stmt) -> bool:
+    """Whether a thread may leave the loop that the statement is in."""
+    if isinstance(statement, ast.If):
+        return any(map(breaks, [*statement.body, *statement.orelse]))
+    return isinstance(statement, ast.Break | ast.Continue)
+
+
+def leaves(statement: ast.stmt) -> bool:
+    """Whether a thread may leave what the statement is in."""
+    if isinstance(statement, ast.Break | ast.Continue | ast.Return):
+        return True
+    if isinstance(statement, ast.If):
+        return any(map(leaves, [*statement.body, *statement.orelse]))
+    return isinstance(statement, ast.For | ast.While) and has_return(statement)
+
+
 class Uniform:
     """Which variables are the same for all threads of a block, and assigned for all at once."""
 
@@ -103,16 +123,50 @@ class Uniform:
                 self._vary(variables(statement))
         elif not has_meeting(statement):
             self._vary(names(statement, ast.Store))  # assigned inside a loop over the threads
-        elif isinstance(statement, ast.If | ast.While):
+        elif isinstance(statement, ast.If):
             inside = everyone and self(statement.test)
             self._block(statement.body, inside)
             self._block(statement.orelse, inside)
+        elif isinstance(statement, ast.While):
+            inside = everyone and self(statement.test) and not self.some_leave(statement.body)
+            self._block(statement.body, inside)
         elif isinstance(statement, ast.For):
-            inside = everyone and self(statement.iter)
+            inside = everyone and self(statement.iter) and not self.some_leave(statement.body)
             if not inside and not (self(statement.iter) and self._is_of_loop(statement)):
                 self._vary(names(statement.target, ast.Store))
             self._block(statement.body, inside)
-            self._block(statement.orelse, inside)
+
+    def is_done_once(self, statement: ast.stmt) -> bool:
+        """Whether an assignment is the same for all threads, where all of them come to it."""
+        if not isinstance(statement, ast.Assign | ast.AugAssign):
+            return False
+        targets = [statement.target] if isinstance(statement, ast.AugAssign) else statement.targets
+        stored = variables(statement)
+        are_plain = all(isinstance(t, ast.Name | ast.Tuple) for t in targets)
+        return are_plain and bool(stored) and not stored & self.varying
+
+    def ends_for_all(self, statement: ast.stmt) -> bool:
+        """Whether a statement is a `break` or `continue` of all threads at once, in a loop that
+        they are in together.
+        """
+        if isinstance(statement, ast.If):
+            parts = [*statement.body, *statement.orelse]
+            return (
+                self(statement.test)
+                and all(self.is_done_once(part) or self.ends_for_all(part) for part in parts)
+                and any(map(leaves, parts))
+            )
+        return isinstance(statement, ast.Break | ast.Continue)
+
+    def some_leave(self, body: list[ast.stmt]) -> bool:
+        """Whether some threads may leave a loop that the others stay in."""
+        for statement in body:
+            if isinstance(statement, ast.If) and has_meeting(statement):
+                if any(map(breaks, [*statement.body, *statement.orelse])):
+                    return True
+            elif breaks(statement) and not self.ends_for_all(statement):
+                return True
+        return False
 
 
 def variables(statement: ast.Assign | ast.AugAssign) -> set[str]:

@@ -48,9 +48,22 @@ class Half(types.Float):  # type: ignore[misc]
 half: Any = Half()
 
 
+class HalfRecord(types.Record):  # type: ignore[misc]
+    """The type of a structure with fields of float16: Numba's own, which has the same name, would
+    be taken for it.
+    """
+
+
 def known(kind: Any) -> Any:
-    """A type as compiled kernels know it."""
+    """A type as compiled kernels know it; of a structure, with such fields."""
+    if isinstance(kind, types.Record):
+        fields = [(n, {**f._asdict(), "type": known(f.type)}) for n, f in kind.fields.items()]
+        has_half = any(field["type"] is half for _, field in fields)
+        return HalfRecord(fields, kind.size, kind.aligned) if has_half else kind
     return half if kind == types.float16 else kind
+
+
+register_default(HalfRecord)(models.RecordModel)
 
 
 @register_default(Half)
