@@ -59,7 +59,9 @@ def surely_compiles(node: ast.Call, scope: Scope) -> bool:
     return (is_dynamic or has_literals) and _is_element_type(dtype, scope)
 
 
-def advice_on_arrays(kernel: types.FunctionType, kinds: Sequence[Any], refusal: str) -> list[str]:
+def advice_on_arrays(
+    kernel: types.FunctionType, argument_types: Sequence[Any], refusal: str
+) -> list[str]:
     """What to write instead of the arrays of a kernel, and of functions that it calls, which
     numba-cuda refuses.
 
@@ -71,20 +73,20 @@ def advice_on_arrays(kernel: types.FunctionType, kinds: Sequence[Any], refusal: 
     numbers = {int(a or b) for a, b in lines}
     return [
         advice(call, scope)
-        for call, scope in _array_calls(kernel, kinds, set())
+        for call, scope in _array_calls(kernel, argument_types, set())
         if call.lineno in numbers and not surely_compiles(call, scope)
     ]
 
 
 def _array_calls(
-    function: types.FunctionType, kinds: Sequence[Any], seen: set[types.FunctionType]
+    function: types.FunctionType, argument_types: Sequence[Any], seen: set[types.FunctionType]
 ) -> Iterator[tuple[ast.Call, Scope]]:
     source = None if function in seen else definition(function)
     seen.add(function)
     if source is None:
         return
     scope = Scope(function, source[1])
-    scope.kinds = dict(zip(function.__code__.co_varnames, kinds, strict=False))
+    scope.parameter_types = dict(zip(function.__code__.co_varnames, argument_types, strict=False))
     for call in (n for n in ast.walk(source[1]) if isinstance(n, ast.Call)):
         callee = scope.resolve(call.func)
         inner = device_function(callee)

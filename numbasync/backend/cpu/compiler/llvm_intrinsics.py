@@ -22,13 +22,13 @@ def for_the_processor(name: str, emit: Callable[..., Any]) -> Callable[..., Any]
     def emitting(context: Any, builder: Any, *rest: Any) -> Any:
         known = set(builder.module.globals)
         before = {id(i) for i in _instructions(builder)}
-        made = emit(context, builder, *rest)
+        value = emit(context, builder, *rest)
         declared = (v for n, v in builder.module.globals.items() if n not in known)
         new = (i for i in _instructions(builder) if id(i) not in before)
         for what in (*map(_foreign, declared), *map(_foreign, new)):
             if what:
                 raise LoweringError(f"{name} emits {what}, which only a GPU has")
-        return made
+        return value
 
     return emitting
 

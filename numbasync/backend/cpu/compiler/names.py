@@ -91,7 +91,7 @@ class Scope:
         self._globals = function.__globals__
         self._constants = _constants(node)
         self._changed = _stored(node)
-        self.kinds: dict[str, Any] = {}
+        self.parameter_types: dict[str, Any] = {}
 
     def find(self, name: str) -> Any:
         """The value of a name that is no variable of the function."""
@@ -149,9 +149,9 @@ class Scope:
         if isinstance(node, ast.Name) and node.id in self._constants:
             return self.constant(self._constants[node.id])
         if isinstance(node, ast.Attribute) and node.attr == "dtype":
-            kind = self.kind(node.value)
-            if isinstance(kind, numba_types.Array):
-                return kind.dtype
+            numba_type = self.type_of(node.value)
+            if isinstance(numba_type, numba_types.Array):
+                return numba_type.dtype
             array = self.constant(node.value)
             return array.dtype if isinstance(array, np.ndarray) else MISSING
         if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice):
@@ -160,26 +160,28 @@ class Scope:
             is_part = isinstance(of, tuple) and part.step is None and MISSING not in bounds
             return of[slice(*bounds)] if is_part else MISSING
         if isinstance(node, ast.Attribute) and node.attr == "type":  # of a dtype
-            kind = self.constant(node.value)
-            if isinstance(kind, numba_types.Type):
-                return kind
-        found = self.resolve(node) if node is not None else MISSING
-        if isinstance(found, property):
+            numba_type = self.constant(node.value)
+            if isinstance(numba_type, numba_types.Type):
+                return numba_type
+        value = self.resolve(node) if node is not None else MISSING
+        if isinstance(value, property):
             return MISSING  # `cuda.threadIdx.x`, which every thread has its own of
-        return int(found) if isinstance(found, np.integer) else found
+        return int(value) if isinstance(value, np.integer) else value
 
-    def kind(self, node: ast.AST) -> Any:
+    def type_of(self, node: ast.AST) -> Any:
         """Numba's type of an expression of parameters; MISSING if it is not known."""
         if isinstance(node, ast.Name):
             if node.id in self._constants:
-                return self.kind(self._constants[node.id])
-            return MISSING if node.id in self._changed else self.kinds.get(node.id, MISSING)
-        if isinstance(node, ast.Call) and is_maker(self.resolve(node.func)):
-            kind = element_type(self.constant(arguments_of_maker(node).get("dtype")))
-            return MISSING if kind is MISSING else numba_types.Array(kind, 1, "C")
+                return self.type_of(self._constants[node.id])
+            return (
+                MISSING if node.id in self._changed else self.parameter_types.get(node.id, MISSING)
+            )
+        if isinstance(node, ast.Call) and is_array_function(self.resolve(node.func)):
+            numba_type = element_type(self.constant(array_arguments(node).get("dtype")))
+            return MISSING if numba_type is MISSING else numba_types.Array(numba_type, 1, "C")
         if not isinstance(node, ast.Subscript):
             return MISSING
-        of = self.kind(node.value)
+        of = self.type_of(node.value)
         if hasattr(of, "types"):  # a tuple
             index = self.constant(node.slice)
             known = isinstance(index, int) and -len(of.types) <= index < len(of.types)
@@ -208,7 +210,7 @@ class InnerScope(Scope):
         self.locals = self.own | (outer.locals - self._here)
         self._constants = {k: v for k, v in _constants(node).items() if k in self._here}
         self._changed = _stored(node)
-        self.kinds = {}
+        self.parameter_types = {}
 
     def find(self, name: str) -> Any:
         if name in self._here:
@@ -222,11 +224,11 @@ class InnerScope(Scope):
             return self.outer.constant(node)
         return super().constant(node)
 
-    def kind(self, node: ast.AST) -> Any:
+    def type_of(self, node: ast.AST) -> Any:
         if isinstance(node, ast.Name) and node.id not in self._here:
             assert self.outer is not None  # as of every inner function
-            return self.outer.kind(node)
-        return super().kind(node)
+            return self.outer.type_of(node)
+        return super().type_of(node)
 
 
 def parameters(node: ast.FunctionDef) -> list[str]:
@@ -251,16 +253,16 @@ def _stored(node: ast.AST) -> set[str]:
 
 def _inner_functions(node: ast.AST) -> dict[str, ast.FunctionDef]:
     """Functions that are defined in a definition, by names that mean nothing else there."""
-    found: dict[str, ast.FunctionDef] = {}
+    functions: dict[str, ast.FunctionDef] = {}
     for each in own_nodes(node):
         if isinstance(each, ast.FunctionDef):
-            if each.name in found or each.name in _stored(node):
+            if each.name in functions or each.name in _stored(node):
                 raise UntranslatableError(f"{each.name}, which is defined twice", each)
-            found[each.name] = each
+            functions[each.name] = each
     for name, value in _constants(node).items():
         if isinstance(value, ast.Lambda):
-            found[name] = _as_definition(value, name)
-    return found
+            functions[name] = _as_definition(value, name)
+    return functions
 
 
 def _as_definition(node: ast.Lambda, name: str) -> ast.FunctionDef:
@@ -295,15 +297,15 @@ def is_reassigned(name: str, node: ast.FunctionDef) -> bool:
     )
 
 
-def is_maker(callee: Any) -> bool:
+def is_array_function(callee: Any) -> bool:
     """Whether a function is `cuda.shared.array` or `cuda.local.array`."""
     return any(callee is maker for maker in (cuda.shared.array, cuda.local.array))
 
 
-def arguments_of_maker(node: ast.Call) -> dict[str, ast.expr]:
+def array_arguments(node: ast.Call) -> dict[str, ast.expr]:
     """What a call of one is given, by names."""
-    given: dict[str, ast.expr] = dict(zip(("shape", "dtype"), node.args, strict=False))
-    return given | {k.arg: k.value for k in node.keywords if k.arg is not None}
+    arguments: dict[str, ast.expr] = dict(zip(("shape", "dtype"), node.args, strict=False))
+    return arguments | {k.arg: k.value for k in node.keywords if k.arg is not None}
 
 
 def element_type(value: Any) -> Any:
@@ -320,10 +322,10 @@ def device_function(value: Any) -> types.FunctionType | None:
     """The code of what `cuda.jit` has made, or Numba's `jit`, as parts of `cuda.random` are; also
     of what stands for such a function, as launchers do.
     """
-    found = getattr(value, "py_func", None)
+    function = getattr(value, "py_func", None)
     is_dispatcher = isinstance(value, cuda.dispatcher.CUDADispatcher | Dispatcher)
     is_dispatcher |= hasattr(type(value), "_numba_type_") and not hasattr(value, "nin")  # a ufunc
-    return found if is_dispatcher and isinstance(found, types.FunctionType) else None
+    return function if is_dispatcher and isinstance(function, types.FunctionType) else None
 
 
 def declared_types(value: Any) -> Signatures:

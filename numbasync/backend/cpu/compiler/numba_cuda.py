@@ -28,7 +28,7 @@ from numba.np.numpy_support import from_dtype
 
 from numbasync.backend.compile_errors import compile_error
 from numbasync.backend.cpu.compiler.array_rules import advice_on_arrays
-from numbasync.backend.cpu.compiler.names import MISSING, device_function, is_maker
+from numbasync.backend.cpu.compiler.names import MISSING, device_function, is_array_function
 from numbasync.backend.cpu.compiler.pipeline import Typing
 from numbasync.backend.cpu.library.entry_points import types as numba_types
 from numbasync.backend.protocols import SOURCE_ATTR, ArrayKey
@@ -55,9 +55,9 @@ class FrontEnd:
     run once, when something is first asked.
     """
 
-    def __init__(self, kernel: types.FunctionType, kinds: Sequence[Any]) -> None:
+    def __init__(self, kernel: types.FunctionType, argument_types: Sequence[Any]) -> None:
         self._kernel = kernel
-        self._kinds = tuple(kinds)
+        self._kinds = tuple(argument_types)
 
     @cached_property
     def _outcome(self) -> _Outcome:
@@ -105,7 +105,7 @@ def check(dispatcher: Any, keys: Sequence[Hashable]) -> None:
     FrontEnd(dispatcher.py_func, [type_on_gpu(k) for k in keys]).check()
 
 
-def may_be_refused(function: types.FunctionType, kinds: Sequence[Any]) -> bool:
+def may_be_refused(function: types.FunctionType, argument_types: Sequence[Any]) -> bool:
     """Whether a kernel uses something that is compiled for the processor with more types than for
     a GPU: an operation in place on a whole array, a function of NumPy, or of `_WIDER`.
 
@@ -114,8 +114,8 @@ def may_be_refused(function: types.FunctionType, kinds: Sequence[Any]) -> bool:
     """
     arrays = {
         name
-        for name, kind in zip(function.__code__.co_varnames, kinds, strict=False)
-        if isinstance(kind, numba_types.Array)
+        for name, numba_type in zip(function.__code__.co_varnames, argument_types, strict=False)
+        if isinstance(numba_type, numba_types.Array)
     }
     stores = (i.argval for i in dis.get_instructions(function) if i.opname.startswith("STORE_FAST"))
     names = {n for stored in stores for n in (stored if type(stored) is tuple else (stored,))}
@@ -149,17 +149,17 @@ def _used(function: types.FunctionType, seen: set[types.FunctionType]) -> Iterat
 
 
 def _named(code: types.CodeType, known: dict[str, Any]) -> Iterator[Any]:
-    at: Any = None  # the module that the last instruction has loaded
+    value: Any = None  # the module that the last instruction has loaded
     for instruction in dis.get_instructions(code):
         name = instruction.argval
         if instruction.opname in ("LOAD_GLOBAL", "LOAD_DEREF"):
-            at = known.get(name)
-        elif isinstance(at, types.ModuleType) and instruction.opname in _ATTRIBUTE:
-            at = getattr(at, name, None)
+            value = known.get(name)
+        elif isinstance(value, types.ModuleType) and instruction.opname in _ATTRIBUTE:
+            value = getattr(value, name, None)
         elif instruction.opname != "CACHE":
-            at = None
-        if at is not None and not isinstance(at, types.ModuleType):
-            yield at
+            value = None
+        if value is not None and not isinstance(value, types.ModuleType):
+            yield value
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
             yield from _named(inner, known)
@@ -197,9 +197,9 @@ class _Outcome:
 
 def _run(function: types.FunctionType, arguments: tuple[Any, ...]) -> _Outcome:
     try:
-        with _compiler.global_compiler_lock, target_override("cuda"), _for_any_gpu() as made:
+        with _compiler.global_compiler_lock, target_override("cuda"), _for_any_gpu() as compiled:
             results = [_compiled(function, arguments, numba_types.void)]
-            results += [result for known in made.values() for result in known.values()]
+            results += [result for known in compiled.values() for result in known.values()]
     except Exception as error:
         return _Outcome(error, {})
     shapes: dict[tuple[str, int], set[Any]] = {}
@@ -212,7 +212,7 @@ def _read_shapes(typed: Any, shapes: dict[tuple[str, int], set[Any]]) -> None:
     """Read the shapes of arrays from numba-cuda's types of a function's calls."""
     for call, signature in typed.calltypes.items():
         function = typed.typemap[call.func.name] if getattr(call, "op", "") == "call" else None
-        if is_maker(getattr(function, "typing_key", None)):
+        if is_array_function(getattr(function, "typing_key", None)):
             shape = signature.args[0]
             extents = getattr(shape, "types", [shape])
             values = tuple(getattr(extent, "literal_value", MISSING) for extent in extents)
@@ -245,14 +245,14 @@ def _for_any_gpu() -> Iterator[dict[Any, dict[tuple[Any, ...], Any]]]:
     """Let dispatchers compile the functions that a kernel calls for no GPU, and keep nothing.
     The caller holds the compiler's lock: nobody else compiles meanwhile.
     """
-    made: dict[Any, dict[tuple[Any, ...], Any]] = {}
+    compiled: dict[Any, dict[tuple[Any, ...], Any]] = {}
 
     def get_call_template(self: Any, args: Any, kws: Any) -> Any:
         signature, folded = self.fold_argument_types(args, kws)
-        known = made.setdefault(self, {})
+        known = compiled.setdefault(self, {})
         if self._can_compile and tuple(folded) not in known:
-            found = known[tuple(folded)] = _compiled(self.py_func, tuple(folded), None)
-            context.insert_user_function(found.entry_point, found.fndesc, [found.library])
+            result = known[tuple(folded)] = _compiled(self.py_func, tuple(folded), None)
+            context.insert_user_function(result.entry_point, result.fndesc, [result.library])
         declared = [] if self._can_compile else self.nopython_signatures
         name = self.py_func.__name__
         template = _compiler.typing.make_concrete_template(
@@ -261,8 +261,8 @@ def _for_any_gpu() -> Iterator[dict[Any, dict[tuple[Any, ...], Any]]]:
         return template, signature, folded, {}
 
     def get_overload(self: Any, signature: Any) -> Any:
-        found = made.get(self, {}).get(tuple(signature)) or self.overloads[tuple(signature)]
-        return found.entry_point
+        result = compiled.get(self, {}).get(tuple(signature)) or self.overloads[tuple(signature)]
+        return result.entry_point
 
     held = _nvvm.NVVM, _dispatchers.get_call_template, _dispatchers.get_overload
     context: Any = cuda_target.target_context
@@ -270,8 +270,8 @@ def _for_any_gpu() -> Iterator[dict[Any, dict[tuple[Any, ...], Any]]]:
     _dispatchers.get_call_template = get_call_template
     _dispatchers.get_overload = get_overload
     try:
-        yield made
+        yield compiled
     finally:
         _nvvm.NVVM, _dispatchers.get_call_template, _dispatchers.get_overload = held
-        for found in (f for known in made.values() for f in known.values()):
-            context.remove_user_function(found.entry_point)
+        for result in (f for known in compiled.values() for f in known.values()):
+            context.remove_user_function(result.entry_point)

@@ -52,6 +52,6 @@ def _is_inlined(template: Any) -> bool:
 
 
 def _templates(function: FunctionType) -> Any:
-    for key, kind in _templates_of_cuda.builtin_registry.globals:
-        if key is function and isinstance(kind, types.Function):
-            yield from (t for t in kind.templates if hasattr(t, "_overload_func"))
+    for key, numba_type in _templates_of_cuda.builtin_registry.globals:
+        if key is function and isinstance(numba_type, types.Function):
+            yield from (t for t in numba_type.templates if hasattr(t, "_overload_func"))

@@ -1,12 +1,12 @@
 """A kernel's source as source of Numba's CPU compiler: one thread's part of the work.
 
-What a thread knows of itself are variables: `_tx` to `_tz` (its index in the block), `_bx` to
+The hidden variables of a thread are `_tx` to `_tz` (its index in the block), `_bx` to
 `_bz`, `_wx` to `_wz` (threads of a block) and `_gx` to `_gz` (blocks), all 64-bit; `_m` is the
-address of the block's memory, which begins with the record of `native`, and `_d` the size of
+address of the block's memory, which begins with the record of `entry_points`, and `_d` the size of
 the dynamic shared memory. Variables of the kernel get a number, so no name is taken.
 
-Where the threads of a block meet, a call of a `@name` is left, which `regions` replaces. A
-device function in which they meet is written out at its call; others become functions of their
+A barrier is left as a call of a `@name`, which `barrier_regions` replaces. A device function with a
+barrier is inlined at its call; others become functions of their
 own, which take the variables above as their first argument.
 """
 
@@ -23,7 +23,7 @@ import numpy as np
 from numbasync.backend.cpu.compiler import checked_elements
 from numbasync.backend.cpu.compiler.calls import Calls
 from numbasync.backend.cpu.compiler.control_flow import assigned, before_breaks
-from numbasync.backend.cpu.compiler.cuda_names import THIS_GRID, is_meeting
+from numbasync.backend.cpu.compiler.cuda_names import THIS_GRID, is_barrier
 from numbasync.backend.cpu.compiler.names import (
     MISSING,
     Closure,
@@ -31,9 +31,9 @@ from numbasync.backend.cpu.compiler.names import (
     Scope,
     Signatures,
     UntranslatableError,
-    arguments_of_maker,
+    array_arguments,
     device_function,
-    is_maker,
+    is_array_function,
 )
 from numbasync.backend.cpu.compiler.program import ALL, HIDDEN, PLACE, ArrayShapes, Program, parsed
 from numbasync.backend.cpu.library import entry_points
@@ -49,7 +49,7 @@ _STATEMENTS = (
 
 def translate(
     kernel: types.FunctionType,
-    kinds: Sequence[Any] = (),
+    argument_types: Sequence[Any] = (),
     checked: bool = False,
     array_shapes: ArrayShapes | None = None,
 ) -> Program:
@@ -72,31 +72,31 @@ def translate(
     )  # fmt: skip
     program.names.update(recorder.NAMES if checked else checked_elements.NAMES)
     translation = _Translation(program)
-    program.meets = translation.meets(kernel)
+    program.has_barriers = translation.has_barriers(kernel)
     function = _Function(translation, kernel, in_kernel=True)
     program.parameters = function.parameters
-    function.know(kinds)
+    function.know(argument_types)
     program.body = function.block(function.node.body)
     return program
 
 
 class _Translation:
-    """What the functions of one program share."""
+    """State that the functions of one program share."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self._meets: dict[types.FunctionType, bool] = {}
-        self._needs_kinds: dict[types.FunctionType, bool] = {}
+        self._barrier_functions: dict[types.FunctionType, bool] = {}
+        self._needs_types: dict[types.FunctionType, bool] = {}
         self._made: dict[Hashable, str] = {}
         self._sources: dict[types.FunctionType, tuple[ast.FunctionDef, Scope]] = {}
-        self.writing: list[Hashable] = []  # what is being written out
+        self.writing: list[Hashable] = []  # the functions that are being inlined
 
-    def meets(self, function: types.FunctionType) -> bool:
-        """Whether threads meet in a function, or in one that it calls."""
-        found = self._meets.get(function)
-        if found is not None:
-            return found
-        self._meets[function] = False
+    def has_barriers(self, function: types.FunctionType) -> bool:
+        """Whether a function, or one that it calls, has a barrier."""
+        known = self._barrier_functions.get(function)
+        if known is not None:
+            return known
+        self._barrier_functions[function] = False
         node, scope = self.source(function)
         for each in ast.walk(node):
             if not isinstance(each, ast.Call):
@@ -104,29 +104,32 @@ class _Translation:
             callee = scope.resolve(each.func)
             inner = device_function(callee)
             if callee is THIS_GRID:
-                self.program.cooperative = self._meets[function] = True
-            if is_meeting(callee) or (inner is not None and self.meets(inner)):
-                self._meets[function] = True
-        return self._meets[function]
+                self.program.cooperative = self._barrier_functions[function] = True
+            if is_barrier(callee) or (inner is not None and self.has_barriers(inner)):
+                self._barrier_functions[function] = True
+        return self._barrier_functions[function]
 
-    def needs_kinds(self, function: types.FunctionType) -> bool:
+    def needs_types(self, function: types.FunctionType) -> bool:
         """Whether a device function, or one that it calls, makes arrays whose elements are of the
         type of its arguments'.
         """
-        found = self._needs_kinds.get(function)
-        if found is None:
-            self._needs_kinds[function] = False
+        known = self._needs_types.get(function)
+        if known is None:
+            self._needs_types[function] = False
             node, scope = self.source(function)
             calls = [n for n in ast.walk(node) if isinstance(n, ast.Call)]
-            found = self._needs_kinds[function] = any(self._asks(scope, call) for call in calls)
-        return found
+            known = self._needs_types[function] = any(self._asks(scope, call) for call in calls)
+        return known
 
     def _asks(self, scope: Scope, call: ast.Call) -> bool:
         callee = scope.resolve(call.func)
         inner = device_function(callee)
         if inner is not None:
-            return self.needs_kinds(inner)
-        return is_maker(callee) and scope.constant(arguments_of_maker(call).get("dtype")) is MISSING
+            return self.needs_types(inner)
+        return (
+            is_array_function(callee)
+            and scope.constant(array_arguments(call).get("dtype")) is MISSING
+        )
 
     def source(self, function: types.FunctionType) -> tuple[ast.FunctionDef, Scope]:
         """Its definition and its names, to be read and not to be changed."""
@@ -139,8 +142,8 @@ class _Translation:
         if function.__name__ == "<lambda>":
             node = of_lambda(function)
         else:
-            found = definition(function)
-            node = None if found is None else found[1]
+            source = definition(function)
+            node = None if source is None else source[1]
         if node is None:
             raise UntranslatableError(why_no_source(function))
         if node.args.kwonlyargs and not function.__code__.co_kwonlyargcount:
@@ -159,15 +162,15 @@ class _Translation:
             self._made[function, signatures] = name
             if signatures:
                 self.program.declared[name] = signatures
-            made = _Function(self, function, in_kernel=False)
-            body = made.block(made.node.body)
+            writer = _Function(self, function, in_kernel=False)
+            body = writer.block(writer.node.body)
             head = ast.parse(f"{ALL} = _c").body
             if not self.program.checked:
                 body = checked_elements.shortened(body)
                 head += checked_elements.where(body)
             tree = ast.FunctionDef(
-                name, ast.arguments([], [ast.arg("_c"), *map(ast.arg, made.parameters)], None, [],
-                                    [], None, made.defaults()),
+                name, ast.arguments([], [ast.arg("_c"), *map(ast.arg, writer.parameters)], None, [],
+                                    [], None, writer.defaults()),
                 [*head, *body], [], None, None,
             )  # fmt: skip
             self.program.functions.append(ast.unparse(ast.fix_missing_locations(tree)))
@@ -183,13 +186,13 @@ class _Translation:
         used = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
         free = (used & outer.locals) - InnerScope(closure, {}).own
         bound = {n: outer.constant(ast.Name(n, ast.Load())) for n in free}
-        made = _Function(self, outer.function, False, bound, closure, True)
-        body = made.block(node.body)
+        writer = _Function(self, outer.function, False, bound, closure, True)
+        body = writer.block(node.body)
         star = node.args.vararg
         tree = ast.FunctionDef(
             f"_inner_{program.number()}f",
-            ast.arguments([], [*map(ast.arg, made.parameters)],
-                          star and ast.arg(made._own(star.arg)), [], [], None, []),
+            ast.arguments([], [*map(ast.arg, writer.parameters)],
+                          star and ast.arg(writer._own(star.arg)), [], [], None, []),
             body, [], None, None,
         )  # fmt: skip
         hidden = {n.id for s in body for n in ast.walk(s) if isinstance(n, ast.Name)}
@@ -230,9 +233,9 @@ class _Function(Calls):
         self._result: str | None = None
         self._tuples: dict[str, int] = {}
 
-    def know(self, kinds: Sequence[Any]) -> None:
+    def know(self, argument_types: Sequence[Any]) -> None:
         """Take Numba's types of its arguments."""
-        self._scope.kinds = dict(zip(self._arguments, kinds, strict=False))
+        self._scope.parameter_types = dict(zip(self._arguments, argument_types, strict=False))
 
     def defaults(self) -> list[ast.expr]:
         values = self._function.__defaults__ or ()
@@ -259,8 +262,8 @@ class _Function(Calls):
             raise UntranslatableError(f"a `{name}` statement{hint}", statement)
         outer, self._before = self._before, []
         try:
-            made = self._lowered(statement)
-            return [*self._before, *made]
+            statements = self._lowered(statement)
+            return [*self._before, *statements]
         finally:
             self._before = outer
 
@@ -309,7 +312,7 @@ class _Function(Calls):
             case ast.FunctionDef(decorator_list=[_, *_]):
                 raise UntranslatableError("a decorator in a kernel", statement)
             case ast.FunctionDef() | ast.Nonlocal() | ast.Assign(value=ast.Lambda()):
-                return []  # it is written out where it is called
+                return []  # it is inlined where it is called
             case ast.Assign() if self._is_grid(statement.value):
                 return []  # it stands for nothing that there is
             case ast.Assign() if self._program.checked:
@@ -344,7 +347,7 @@ class _Function(Calls):
                     raise UntranslatableError("a value returned by the kernel", statement)
                 value = None
             return [ast.Return(value)]
-        # Written out where it is called, which leaves only the assignment.
+        # An inlined function only assigns its result.
         if value is None:
             return [ast.Return()]
         return [ast.Assign([ast.Name(self._result, ast.Store())], value), ast.Return()]

@@ -7,25 +7,25 @@ from collections.abc import Iterable
 
 from numbasync.backend.cpu.compiler.program import Program
 
-# What is computed of a thread's own index differs between threads.
+# Values computed from a thread's index differ between threads.
 _OWN = frozenset({"_tx", "_ty", "_tz"})
-# Where blocks meet, each is in turn in every piece, so that differs too which block it is.
+# In a cooperative launch every region runs over all blocks, so block indices differ, too.
 _OF_BLOCKS = frozenset({"_bx", "_by", "_bz", "_m"})
 WHOLE_BLOCK = ("@barrier", "@count", "@and", "@or", "@grid")
 
 
 def names(nodes: Iterable[ast.AST] | ast.AST, context: type[ast.expr_context]) -> set[str]:
-    found = [nodes] if isinstance(nodes, ast.AST) else nodes
+    trees = [nodes] if isinstance(nodes, ast.AST) else nodes
     return {
         n.id
-        for each in found
+        for each in trees
         for n in ast.walk(each)
         if isinstance(n, ast.Name) and isinstance(n.ctx, context)
     }
 
 
-def meeting(statement: ast.AST) -> ast.Call | None:
-    """The meeting that a statement is; None if it is something else."""
+def barrier_of(statement: ast.AST) -> ast.Call | None:
+    """The call of a barrier that a statement is; None if it is something else."""
     if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Call):
         called = statement.value.func
         if isinstance(called, ast.Name) and called.id.startswith("@"):
@@ -33,8 +33,8 @@ def meeting(statement: ast.AST) -> ast.Call | None:
     return None
 
 
-def has_meeting(statement: ast.AST) -> bool:
-    return any(meeting(n) is not None for n in ast.walk(statement))
+def has_barrier(statement: ast.AST) -> bool:
+    return any(barrier_of(n) is not None for n in ast.walk(statement))
 
 
 def has_return(statement: ast.AST) -> bool:
@@ -87,29 +87,29 @@ class Uniform:
         return isinstance(function, ast.Name) and function.id in self._pure
 
     def _is_of_loop(self, loop: ast.For) -> bool:
-        """Whether its variables are used inside of it alone, so that they may be the same for
-        those too that are not in it.
+        """Whether the variables of a loop are used in its body alone, so that they may change for
+        threads that are not in it.
         """
-        found = names(loop.target, ast.Store)
+        targets = names(loop.target, ast.Store)
         inside = sum(
-            isinstance(n, ast.Name) and n.id in found for s in loop.body for n in ast.walk(s)
+            isinstance(n, ast.Name) and n.id in targets for s in loop.body for n in ast.walk(s)
         )
         everywhere = sum(
-            isinstance(n, ast.Name) and n.id in found
+            isinstance(n, ast.Name) and n.id in targets
             for s in self._program.body
             for n in ast.walk(s)
         )
-        return everywhere == inside + len(found)
+        return everywhere == inside + len(targets)
 
-    def _vary(self, found: set[str]) -> None:
-        self.varying |= found
+    def _vary(self, variables_: set[str]) -> None:
+        self.varying |= variables_
 
     def _block(self, statements: list[ast.stmt], everyone: bool) -> None:
         for statement in statements:
             self._statement(statement, everyone)
 
     def _statement(self, statement: ast.stmt, everyone: bool) -> None:
-        call = meeting(statement)
+        call = barrier_of(statement)
         if call is not None:
             name = call.func.id  # type: ignore[attr-defined]
             if name not in WHOLE_BLOCK or not everyone or self._cooperative:
@@ -121,7 +121,7 @@ class Uniform:
                 own = own or names(statement.target, ast.Store) & self.varying != set()
             if own:
                 self._vary(variables(statement))
-        elif not has_meeting(statement):
+        elif not has_barrier(statement):
             self._vary(names(statement, ast.Store))  # assigned inside a loop over the threads
         elif isinstance(statement, ast.If):
             inside = everyone and self(statement.test)
@@ -161,7 +161,7 @@ class Uniform:
     def some_leave(self, body: list[ast.stmt]) -> bool:
         """Whether some threads may leave a loop that the others stay in."""
         for statement in body:
-            if isinstance(statement, ast.If) and has_meeting(statement):
+            if isinstance(statement, ast.If) and has_barrier(statement):
                 if any(map(breaks, [*statement.body, *statement.orelse])):
                     return True
             elif breaks(statement) and not self.ends_for_all(statement):
