@@ -165,5 +165,5 @@ def test_random_indices(body: str) -> None:
 )  # fmt: skip
 def test_what_is_checked_once_a_block(name: str, hoisted: bool) -> None:
     program = translate(made(CASES[name], "z, x, n").py_func)
-    found = bounds_hoisting.Hoist(program, (KINDS[VECTOR], KINDS[VECTOR], NUMBER))
+    found = bounds_hoisting.BoundsHoisting(program, (KINDS[VECTOR], KINDS[VECTOR], NUMBER))
     assert (found.condition is not None) is hoisted

@@ -66,7 +66,7 @@ def advice_on_arrays(
     numba-cuda refuses.
 
     Args:
-        kinds: Numba's types of the kernel's arguments.
+        argument_types: Numba's types of the kernel's arguments.
         refusal: what numba-cuda says. Only arrays in the lines that it names are looked at.
     """
     lines = set(re.findall(r"line (\d+)|\((\d+)\)", refusal))

@@ -60,7 +60,7 @@ class BarrierRegions(PerThreadVariables):
     """Writes the statements of one block of threads.
 
     Args:
-        kinds: Numba's types of the variables.
+        variable_types: Numba's types of the variables.
     """
 
     def __init__(self, program: Program, uniform: Uniform, variable_types: dict[str, Any]) -> None:

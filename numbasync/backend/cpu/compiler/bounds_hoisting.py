@@ -30,10 +30,10 @@ class _UnknownError(Exception):
 
 
 class BoundsHoisting:
-    """What a block must satisfy, and what it may then leave out.
+    """A condition on a block, and the code without index checks for blocks that satisfy it.
 
     Args:
-        kinds: Numba's types of the parameters.
+        argument_types: Numba's types of the parameters.
 
     Attributes:
         condition: an expression of the block alone; None if nothing can be left out.
@@ -144,7 +144,7 @@ class BoundsHoisting:
         return name in self._parameters and isinstance(self._argument_types[name], types.Array)
 
     def _at_the_ends(self, expression: ast.expr, holds: Callable[[str], str]) -> None:
-        """Ask that something holds at all ends."""
+        """Require a condition at all ends of the variables."""
         moving = sorted(self._moves(expression))
         if 2 ** len(moving) > MOST_ENDS:
             raise _UnknownError
@@ -152,7 +152,7 @@ class BoundsHoisting:
             at = _Replaced(dict(zip(moving, ends, strict=True))).visit(copy.deepcopy(expression))
             self._conditions[f"({holds(ast.unparse(at))})"] = None
 
-    # --- what is left out ---
+    # --- checks that are removed ---
 
     def _guards(self, body: list[ast.stmt]) -> None:
         """Conditions that hold for the whole block."""
@@ -171,7 +171,7 @@ class BoundsHoisting:
     def _compares(self, test: ast.expr, wanted: bool) -> None:
         if isinstance(test, ast.BoolOp):
             if isinstance(test.op, ast.And) is not wanted:
-                raise _UnknownError  # either side could do it
+                raise _UnknownError  # either side could be true
             for each in test.values:
                 self._compares(each, wanted)
             return
@@ -183,12 +183,12 @@ class BoundsHoisting:
             raise _UnknownError
         difference = ast.BinOp(self._sum(test.left), ast.Sub(), self._sum(test.comparators[0]))
         if not names(difference, ast.Load) & self._parameters:
-            raise _UnknownError  # it is about some threads of each block
+            raise _UnknownError  # the condition is about some threads of each block
         no = "" if wanted else "not "
         self._at_the_ends(difference, lambda text: f"{no}{text} {sign} 0")
 
     def _accesses(self) -> None:
-        """Every checked index. What is not known to be in range stays, and so do all."""
+        """Require every index to be in range. One that is not understood keeps all checks."""
         hoisting = self
 
         class Checks(ast.NodeTransformer):

@@ -1,4 +1,4 @@
-"""What compiled code is made of: the name of a program in the cache on disk."""
+"""The key of a program in the cache on disk: everything that its code depends on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from numbasync.backend.cpu.library.entry_points import types
 def key_of(
     program: Program, argument_types: Iterable[Any], options: dict[str, Any]
 ) -> Hashable | None:
-    """What the code is made of. None if it refers to something that has no lasting name."""
+    """The key of the code. None if it refers to an object without a lasting name."""
     parts: list[str] = [repr(key_of_own()), repr(sorted(options.items()))]
     parts += [str(numba_type) for numba_type in argument_types]
     parts += [ast.dump(statement) for statement in program.body]
@@ -32,7 +32,7 @@ def key_of(
 
 
 def _described(value: Any) -> str | None:
-    """What a value is, the same in every process."""
+    """A description of a value, the same in every process; None if there is none."""
     made_of = getattr(value, "made_of", None)
     if made_of is not None:
         return repr(made_of)
@@ -54,7 +54,7 @@ def _described(value: Any) -> str | None:
 
 
 def _name_of(value: Any) -> str | None:
-    """Of a function or a class: where it is found. Others of users are not followed."""
+    """The qualified name of a function or class; None for users' own, which may change."""
     name = getattr(value, "__name__", None)
     module = getattr(value, "__module__", None) or type(value).__module__
     if not isinstance(name, str) or not isinstance(module, str):

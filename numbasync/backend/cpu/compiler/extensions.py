@@ -42,7 +42,7 @@ _lock = threading.RLock()
 
 
 def intrinsic_of(value: Any) -> Any:
-    """An `@intrinsic` of `numba.cuda` as one for the processor."""
+    """An `@intrinsic` of `numba.cuda` as one of the CPU compiler."""
     with _lock:
         if value not in _intrinsics:
             define, name = value._defn, value._name

@@ -1,4 +1,4 @@
-"""What the names in a kernel's source stand for, as far as that is known before it runs."""
+"""The values of names in a kernel's source, as far as they are known before the kernel runs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _OPERATORS: dict[type[ast.operator], Any] = {
 
 
 class UntranslatableError(Exception):
-    """A construct that the compiled engine does not have.
+    """A construct that is not translated.
 
     Attributes:
         what: the construct, for a message.
@@ -48,10 +48,10 @@ class UntranslatableError(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Closure:
-    """A function that is defined in another one, which its free variables are of.
+    """A function that is defined in another one.
 
     Attributes:
-        scope: the names of the function around it.
+        scope: the names of the enclosing function, to which free variables belong.
     """
 
     node: ast.FunctionDef
@@ -69,7 +69,7 @@ class Scope:
         own: its own among them.
         outer: the names of the function around it; None if there is none.
         owner: what writes the function's statements.
-        kinds: Numba's types of its parameters, as far as they are known.
+        parameter_types: Numba's types of its parameters, as far as they are known.
     """
 
     outer: Scope | None = None
@@ -85,7 +85,7 @@ class Scope:
         self.function = function
         self._bound = bound or {}
         self._closures = {n: Closure(f, self) for n, f in _inner_functions(node).items()}
-        own = {*code.co_varnames, *code.co_cellvars, *_stored(node)}  # also of recovered statements
+        own = {*code.co_varnames, *code.co_cellvars, *_stored(node)}
         self.own = self.locals = frozenset(own) - set(self._bound) - set(self._closures)
         self._cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
         self._globals = function.__globals__
@@ -109,11 +109,11 @@ class Scope:
         return self._globals.get(name, getattr(builtins, name, MISSING))
 
     def is_bound(self, name: str) -> bool:
-        """Whether a name is of a parameter that stands for a constant, here or around."""
+        """Whether a parameter of this name, here or around, stands for a constant."""
         return name in self._bound or (self.outer is not None and self.outer.is_bound(name))
 
     def resolve(self, node: ast.AST) -> Any:
-        """What an expression of names and attributes stands for; MISSING if it is computed."""
+        """The value of an expression of names and attributes; MISSING if it is computed."""
         if isinstance(node, ast.Name):
             return self.find(node.id)
         if isinstance(node, ast.Lambda):
@@ -121,13 +121,13 @@ class Scope:
         if isinstance(node, ast.Attribute):
             owner = self.resolve(node.value)
             if owner is cuda and node.attr == "fp16":
-                return importlib.import_module("numba.cuda.fp16")  # which a GPU's compiler does
+                return importlib.import_module("numba.cuda.fp16")  # as numba-cuda does
             if isinstance(owner, types.ModuleType | type):
                 return getattr(owner, node.attr, MISSING)
         return MISSING
 
     def constant(self, node: ast.AST | None) -> Any:
-        """The value of an expression of constants; MISSING if it is none."""
+        """The value of an expression of constants; MISSING for other expressions."""
         if isinstance(node, ast.Constant):
             return node.value
         if isinstance(node, ast.Tuple):
@@ -165,7 +165,7 @@ class Scope:
                 return numba_type
         value = self.resolve(node) if node is not None else MISSING
         if isinstance(value, property):
-            return MISSING  # `cuda.threadIdx.x`, which every thread has its own of
+            return MISSING  # `cuda.threadIdx.x`, of which every thread has its own
         return int(value) if isinstance(value, np.integer) else value
 
     def type_of(self, node: ast.AST) -> Any:
@@ -239,7 +239,7 @@ def parameters(node: ast.FunctionDef) -> list[str]:
 
 
 def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """A definition without what functions in it are made of."""
+    """The nodes of a definition, without those of functions inside."""
     for child in ast.iter_child_nodes(node):
         yield child
         if not isinstance(child, ast.FunctionDef | ast.Lambda):
@@ -252,7 +252,7 @@ def _stored(node: ast.AST) -> set[str]:
 
 
 def _inner_functions(node: ast.AST) -> dict[str, ast.FunctionDef]:
-    """Functions that are defined in a definition, by names that mean nothing else there."""
+    """Functions that are defined inside a definition, by name."""
     functions: dict[str, ast.FunctionDef] = {}
     for each in own_nodes(node):
         if isinstance(each, ast.FunctionDef):
@@ -303,7 +303,7 @@ def is_array_function(callee: Any) -> bool:
 
 
 def array_arguments(node: ast.Call) -> dict[str, ast.expr]:
-    """What a call of one is given, by names."""
+    """The arguments of a call of an array function, by name."""
     arguments: dict[str, ast.expr] = dict(zip(("shape", "dtype"), node.args, strict=False))
     return arguments | {k.arg: k.value for k in node.keywords if k.arg is not None}
 
@@ -319,7 +319,7 @@ def element_type(value: Any) -> Any:
 
 
 def device_function(value: Any) -> types.FunctionType | None:
-    """The code of what `cuda.jit` has made, or Numba's `jit`, as parts of `cuda.random` are; also
+    """The Python function of a dispatcher of `cuda.jit`, or of `jit`, as in `cuda.random`; also
     of what stands for such a function, as launchers do.
     """
     function = getattr(value, "py_func", None)
@@ -329,7 +329,7 @@ def device_function(value: Any) -> types.FunctionType | None:
 
 
 def declared_types(value: Any) -> Signatures:
-    """What a device function is declared for; nothing if it takes any arguments."""
+    """The declared signatures of a device function; empty if it takes any arguments."""
     if not isinstance(value, cuda.dispatcher.CUDADispatcher):
         return ()
     return tuple(results(value)) if value.targetoptions.get("device") else ()

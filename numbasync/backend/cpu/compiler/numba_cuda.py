@@ -67,12 +67,12 @@ class FrontEnd:
     def refusal(self) -> Exception | None:
         """What numba-cuda raises for the kernel; None if it compiles."""
         error = self._outcome.error
-        if isinstance(error, Warning):  # which a program has turned into errors
+        if isinstance(error, Warning):  # a program has turned warnings into errors
             return None
         if isinstance(error, NumbaError) or error is None:
             return error
-        # Numba raises others, too, for what it does not have; but so it does if it is not what was
-        # expected here, and then it refuses everything.
+        # Numba raises other classes, too, for constructs that it does not support. If this
+        # version has other internals, the plain kernel fails as well: nothing is refused then.
         return error if _run(_plain, (numba_types.float32[:],)).error is None else None
 
     def check(self) -> None:
@@ -110,7 +110,7 @@ def may_be_refused(function: types.FunctionType, argument_types: Sequence[Any]) 
     a GPU: an operation in place on a whole array, a function of NumPy, or of `_WIDER`.
 
     Args:
-        kinds: Numba's types of its arguments.
+        argument_types: Numba's types of its arguments.
     """
     arrays = {
         name
@@ -131,7 +131,7 @@ def _is_wider(value: Any) -> bool:
 
 
 def _used(function: types.FunctionType, seen: set[types.FunctionType]) -> Iterator[Any]:
-    """What the names in a function stand for, and in those that it calls. In one that was written
+    """The values of names in a function, and in those that it calls. In a function that was written
     for a program, only the names of the program's functions.
     """
     if function in seen:
@@ -232,7 +232,7 @@ def _compiled(function: types.FunctionType, arguments: tuple[Any, ...], result: 
 
 
 class _Layout:
-    """What Numba asks NVVM for while it writes code."""
+    """The part of NVVM that Numba uses while it generates LLVM code."""
 
     data_layout = _LAYOUT
 

@@ -20,7 +20,7 @@ class PerThreadVariables:
     """Places of privatised variables and of masks in the block's memory.
 
     Args:
-        kinds: Numba's types of the variables.
+        variable_types: Numba's types of the variables.
     """
 
     def __init__(self, program: Program, uniform: Uniform, variable_types: dict[str, Any]) -> None:

@@ -56,7 +56,7 @@ def translate(
     """The kernel's program.
 
     Args:
-        kinds: Numba's types of its arguments, of which arrays that it makes may be.
+        argument_types: Numba's types of its arguments, of which arrays that it makes may be.
         checked: see `Program.checked`.
         array_shapes: see `Program.array_shapes`.
 
