@@ -213,6 +213,17 @@ def test_parts_of_a_tuple_that_is_passed(
         size_of(launcher)
 
 
+def test_two_shapes_on_one_line(device: na.Device, tmp_path: Path) -> None:
+    call = "cuda.shared.array({}, float32).size"
+    lines = f"m, k = (8, 9)\nz[0] = {call.format('m')} + {call.format('k')}"
+    launcher = written(tmp_path, lines)
+    if device.kind == "cuda":
+        assert size_of(launcher) == 17
+        return
+    with pytest.raises(UnsupportedKernelError, match="shape .* not known"):
+        size_of(launcher)
+
+
 @pytest.mark.parametrize(
     ("call", "shape"),
     [

@@ -110,7 +110,7 @@ class Compiled:
         except NumbaError as error:
             if not self.program.declared:
                 raise
-            # The interpreter converts nothing, so that it would compute something else.
+            # The declared types are what does not fit, on any device.
             given = ", ".join(map(str, kinds))
             raise KernelCompileError(
                 f"kernel {self.name} cannot be compiled for ({given}): {error}"
