@@ -6,8 +6,6 @@ import ast
 import math
 from typing import Any
 
-from numba.core.errors import NumbaError
-
 from numbasync.backend.cpu.compiler.literals import OPEN, Code, Computed, Fact, Known, items
 from numbasync.backend.cpu.compiler.names import (
     MISSING,
@@ -70,13 +68,15 @@ def _literal_shape(scope: Scope, line: int) -> Any:
     """The shape of the arrays that are created on a line, as Numba's front end knows it; MISSING
     if it does not, or if they have several.
     """
+    while scope.outer is not None:  # functions in it are read as parts of it
+        scope = scope.outer
     code = scope.function.__code__
     names = code.co_varnames[: code.co_argcount]
     facts = [Computed(n) if (known := scope.find(n)) is MISSING else Known(known) for n in names]
     kinds = [scope.kinds.get(name, types.unknown) for name in names]
     try:
         calls = list(Code(scope.function, facts, kinds).calls())
-    except NumbaError:
+    except Exception:  # Numba has many; and says itself what it does not have
         return MISSING
     shapes = [
         _value(call.positional[0] if call.positional else call.keywords.get("shape", OPEN))
