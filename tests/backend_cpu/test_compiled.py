@@ -109,6 +109,18 @@ def adds_to_an_element(z, n):
     z[cuda.threadIdx.x] += sum_of_block(z, n)
 
 
+def adds_to_what_is_changed(z, n):
+    total = n
+
+    def change():
+        nonlocal total
+        total = 100
+        return 1
+
+    total += change()
+    z[0] = total
+
+
 def loops_over_a_part(z, n):
     for value in z[: cuda.threadIdx.x % 2 + n]:
         cuda.syncthreads()
@@ -158,6 +170,7 @@ def without_source() -> Any:
         (keeps_a_view, r"row, a view that is used across a barrier \(create it again"),
         (chooses_a_view, "row, a view that is used across a barrier"),
         (adds_to_an_element, r"z\[.*\] \+= .* may write \(write `value = sum_of_block\(z, n\)`"),
+        (adds_to_what_is_changed, r"total \+= change\(\) with a function that may write"),
         (loops_over_a_part, r"a loop of some threads with a barrier in it, line \d+"),
         (has_a_large_local_array, "a large local array in a kernel with barriers, line"),
         (has_an_array_of_no_axes, r"an array of no axes \(give it the shape 1\), line"),

@@ -33,12 +33,13 @@ def count_rounds(z: na.KernelOutput, n):
         if k == 2:
             total = 5
             break
-    while cuda.syncthreads_or(rounds < n):
-        rounds += 1
-        if rounds == 6:
+    more = 0
+    while cuda.syncthreads_or(more < n):
+        more += 1
+        if more == 6:
             total += 50
             break
-    z[cuda.threadIdx.x] = total + 100 * rounds
+    z[cuda.threadIdx.x] = total + 100 * rounds + 1000 * more
 
 
 @pytest.mark.parametrize("n", range(9))
@@ -48,9 +49,8 @@ def test_a_counter_of_a_loop_that_threads_leave_together(
     z = na.zeros(40, np.int64).sync()
     with way:  # type: ignore[attr-defined]
         count_rounds[1, 40](z, n).sync()
-    rounds = min(n, 3) if n < 4 else min(n, 6)
-    total = (5 if n > 2 else 0) + (50 if n >= 6 else 0)
-    assert z.to_host().sync().tolist() == [total + 100 * rounds] * 40
+    total = (5 if n > 2 else 0) + (50 if n > 5 else 0)
+    assert z.to_host().sync().tolist() == [total + 100 * min(n, 3) + 1000 * min(n, 6)] * 40
 
 
 @na.launcher

@@ -124,7 +124,7 @@ class Compiled:
         except NumbaError as error:
             if not self.program.declared:
                 raise
-            # The interpreter converts nothing, so that it would compute something else.
+            # The declared types do not fit the kernel, on any device.
             types_text = ", ".join(map(str, argument_types))
             raise KernelCompileError(
                 f"kernel {self.name} cannot be compiled for ({types_text}): {error}"

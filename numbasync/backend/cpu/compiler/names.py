@@ -153,7 +153,8 @@ class Scope:
             if isinstance(numba_type, numba_types.Array):
                 return numba_type.dtype
             array = self.constant(node.value)
-            return array.dtype if isinstance(array, np.ndarray) else MISSING
+            if isinstance(array, np.ndarray):
+                return array.dtype
         if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice):
             of, part = self.constant(node.value), node.slice
             bounds = [None if b is None else self.constant(b) for b in (part.lower, part.upper)]

@@ -77,7 +77,11 @@ def _compiled(
 
 
 def _interpreted(dispatcher: Any, keys: tuple[Hashable, ...], max_threads: int) -> Interpreted:
-    kernel = Interpreted(dispatcher, max_threads)
+    try:
+        kernel = Interpreted(dispatcher, max_threads)
+    except UnsupportedKernelError:
+        numba_cuda.check(dispatcher, keys)
+        raise
     if not kernel.has_breakpoints:
         numba_cuda.check(dispatcher, keys)
     global _has_warned
