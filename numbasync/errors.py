@@ -161,7 +161,7 @@ class IndexOverflowError(KernelError, OverflowError):
 
 
 class UnsupportedKernelError(DeviceError, NotImplementedError):
-    """This device cannot run a construct that the kernel uses."""
+    """This device cannot run a construct that the kernel uses. The message names the construct."""
 
 
 class DeviceLostError(DeviceError):
@@ -169,8 +169,9 @@ class DeviceLostError(DeviceError):
 
 
 class InterpretedKernelWarning(RuntimeWarning):
-    """A kernel that Numba compiles for a GPU runs interpreted on the CPU device, about a hundred
-    times slower than compiled code. Given once per kernel and reason; the message names both.
+    """`NUMBASYNC_CPU_ENGINE=interpreted`, or pytest's `--kernel-coverage`, makes kernels run as
+    Python code on the CPU device: about a hundred times slower than compiled, and with Python's
+    numbers instead of a GPU's. Given once in a process.
     """
 
 

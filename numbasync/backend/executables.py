@@ -45,7 +45,7 @@ class Executable(Protocol):
 
     @property
     def why(self) -> str:
-        """The reason why the kernel is not compiled, or ""."""
+        """The setting that asks for an interpreted kernel, or ""."""
         ...
 
     def suggested_threads(self) -> int:

@@ -34,7 +34,7 @@ from numbasync.launch.plan import (
     whole_bytes,
 )
 from numbasync.launch.preconditions import Precondition
-from numbasync.launch.result import ResultType, pickle_intrinsics_by_name, result_type
+from numbasync.launch.result import ResultType, register_reducers, result_type
 from numbasync.launch.variants import CpuEngine
 from numbasync.memo import Memo
 from numbasync.ops.op import DeviceOp
@@ -161,7 +161,7 @@ class Launcher(Public, Generic[P]):
         cls: Any = result or result_type(self.py_func, names, outputs, recipe)
         self.Result = cls
         _launchers[cls] = self
-        pickle_intrinsics_by_name()
+        register_reducers()
         # Converts a tuple to the named tuple; `Result(*values)` takes twice as long.
         self.result: Callable[[tuple[Any, ...]], LaunchResult] = partial(tuple.__new__, cls)
         self.__name__, self.__qualname__ = self.name, self.py_func.__qualname__
@@ -238,12 +238,10 @@ class Launcher(Public, Generic[P]):
     def cpu_engine(self) -> CpuEngine:
         """The engine that runs this kernel on the CPU device, and why, for the variants compiled
         there so far (by a call, or by `compile`): `name` is `"compiled"`, `"interpreted"` or
-        `"none yet"`. If only some argument types can be compiled, the result describes one that
-        cannot.
+        `"none yet"`.
         """
         engines = self.planner.engines()
-        interpreted = [engine for engine in engines if engine[0] != "compiled"]
-        return CpuEngine(*(interpreted or engines or [("none yet", "no call has needed it")])[0])
+        return CpuEngine(*(engines or [("none yet", "no call has needed it")])[0])
 
     # --- used by the operations ---
 

@@ -16,6 +16,8 @@ from functools import cache
 from pickle import PicklingError
 from typing import TYPE_CHECKING, Any
 
+from numbasync.backend.kernel_source import carry_source
+
 
 class LaunchResult(tuple[Any, ...]):
     """The result of a launch: its arguments in signature order, also by name. The base class of the
@@ -89,19 +91,25 @@ copyreg.pickle(ResultType, _by_name)
 
 
 @cache
-def pickle_intrinsics_by_name() -> None:
-    """Make pickled kernels refer to Numba's own functions, such as `cuda.grid`, by name. Numba
-    would pickle their code, and the analysis of a kernel's code would not recognise the copy.
+def register_reducers() -> None:
+    """Make pickled kernels carry their source, and refer to Numba's own functions, such as
+    `cuda.grid`, by name. Numba would pickle their code, and the analysis of a kernel's code would
+    not recognise the copy.
     """
     from numba import cuda
 
-    def reduce(value: Any) -> Any:
+    def reduce_intrinsic(value: Any) -> Any:
         name = value._name
         if getattr(cuda, name, None) is value:
             return _of_cuda, (name,)
         return value.__reduce__()
 
-    copyreg.pickle(type(cuda.grid), reduce)
+    def reduce_dispatcher(dispatcher: Any) -> Any:
+        carry_source(dispatcher.py_func)
+        return dispatcher.__reduce__()
+
+    copyreg.pickle(type(cuda.grid), reduce_intrinsic)
+    copyreg.pickle(cuda.dispatcher.CUDADispatcher, reduce_dispatcher)
 
 
 def _of_cuda(name: str) -> Any:

@@ -34,7 +34,7 @@ class CpuEngine(NamedTuple):
 
     Attributes:
         name: `"compiled"`, `"interpreted"` or `"none yet"`.
-        why: the construct that cannot be compiled, and its line; empty if all can.
+        why: the setting that asks for an interpreted kernel; empty if the kernel is compiled.
     """
 
     name: str

@@ -15,7 +15,7 @@ from numba import cuda
 from numbasync.backend.cpu.compiler import bounds_hoisting
 from numbasync.backend.cpu.compiler.kernel import Compiled
 from numbasync.backend.cpu.compiler.translate import translate
-from numbasync.backend.cpu.interpreter.interpret import Interpreted
+from numbasync.backend.cpu.interpreter.kernel import Interpreted
 from numbasync.backend.cpu.library.entry_points import types
 from numbasync.backend.cpu.runtime.workers import Engine
 from numbasync.backend.protocols import ArrayKey
@@ -165,5 +165,5 @@ def test_random_indices(body: str) -> None:
 )  # fmt: skip
 def test_what_is_checked_once_a_block(name: str, hoisted: bool) -> None:
     program = translate(made(CASES[name], "z, x, n").py_func)
-    found = bounds_hoisting.Hoist(program, (KINDS[VECTOR], KINDS[VECTOR], NUMBER))
+    found = bounds_hoisting.BoundsHoisting(program, (KINDS[VECTOR], KINDS[VECTOR], NUMBER))
     assert (found.condition is not None) is hoisted

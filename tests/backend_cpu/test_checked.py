@@ -307,12 +307,12 @@ def minus_one(z: na.KernelOutput):
 def test_who_watches_a_kernel_pays_for_that_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
 
-    def entry_of(program: Any, *more: Any) -> Any:
+    def compile_program(program: Any, *more: Any) -> Any:
         made.append((program.checked, threading.current_thread() is threading.main_thread()))
-        return generate.entry_of(program, *more)
+        return generate.compile_program(program, *more)
 
     for module in (checked_kernel, compiled):
-        monkeypatch.setattr(module, "entry_of", entry_of)
+        monkeypatch.setattr(module, "compile_program", compile_program)
     before = testing.counters()
     for watches in (True, True, False, False):
         with testing.checked(DEVICE) if watches else nullcontext():

@@ -10,12 +10,8 @@ import pytest
 from numba import cuda, float32, int64
 
 import numbasync as na
-from numbasync.backend.cpu.runtime import choose_engine
-from numbasync.backend.protocols import ArrayKey
 from numbasync.errors import (
     BarrierDivergenceError,
-    CallerError,
-    InterpretedKernelWarning,
     KernelError,
     UnsupportedKernelError,
 )
@@ -70,15 +66,6 @@ def count_all(z: na.KernelOutput):
     cuda.atomic.add(z, cuda.grid(1) % 7, 1)
 
 
-@na.launcher
-@cuda.jit
-def loop_with_an_end(z: na.KernelOutput, x: na.KernelInput):
-    for _ in range(2):
-        cuda.syncthreads()
-    else:
-        z[0] = x[0] + x[0]
-
-
 # --- which engine ---
 
 
@@ -89,33 +76,121 @@ def test_a_kernel_tells_what_runs_it() -> None:
     assert kernel.cpu_engine() == ("compiled", "")
 
 
-def test_what_cannot_be_compiled_says_why_once() -> None:
-    x, z = na.ones(1).sync(), na.zeros(1).sync()
-    said = r"loop_with_an_end is interpreted on the CPU device, .*: an else of .*, line \d+"
-    with pytest.warns(InterpretedKernelWarning, match=said) as warned:
-        for _ in range(2):
-            na.launcher(loop_with_an_end.kernel)[1, 1](z, x).sync()
-    (warning,) = warned
-    assert warning.filename == __file__ and "\n" not in str(warning.message)
-    assert z.to_host().sync().tolist() == [2]
+@cuda.jit(device=True)
+def sum_of_block(z, v):
+    own = cuda.shared.array(32, float32)
+    own[cuda.threadIdx.x] = v
+    cuda.syncthreads()
+    return own[0]
 
 
-def test_one_engine_may_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    dispatcher = halve_sums.kernel
-    keys = (ArrayKey("<f4", 1, "C"),) * 2
-    assert choose_engine.prepared(dispatcher, keys, 1024, "auto").engine == "compiled"
-    made = choose_engine.prepared(dispatcher, keys, 1024, "interpreted")
-    assert (made.engine, made.why) == (
-        "interpreted",
-        "NUMBASYNC_CPU_ENGINE=interpreted asks for it",
-    )
-    with pytest.raises(
-        UnsupportedKernelError, match=r"loop_with_an_end is not compiled.*: an else"
-    ):
-        choose_engine.prepared(loop_with_an_end.kernel, keys, 1024, "compiled")
-    monkeypatch.setenv("NUMBASYNC_CPU_ENGINE", "warp")
-    with pytest.raises(CallerError, match="write auto, compiled or interpreted"):
-        choose_engine.wish()
+def keeps_a_view(z, n):
+    for k in range(n):
+        row = z[k * cuda.threadIdx.x :]
+        cuda.syncthreads()
+        row[0] = 1
+
+
+def chooses_a_view(z, n):
+    row = z[2:] if cuda.threadIdx.x > n else z[1:]
+    cuda.syncthreads()
+    row[0] = 1
+
+
+def adds_to_an_element(z, n):
+    z[cuda.threadIdx.x] += sum_of_block(z, n)
+
+
+def adds_to_what_is_changed(z, n):
+    total = n
+
+    def change():
+        nonlocal total
+        total = 100
+        return 1
+
+    total += change()
+    z[0] = total
+
+
+def loops_over_a_part(z, n):
+    for value in z[: cuda.threadIdx.x % 2 + n]:
+        cuda.syncthreads()
+        z[0] = value
+
+
+def has_a_large_local_array(z, n):
+    own = cuda.local.array(100_000, float32)
+    own[n] = 1
+    cuda.syncthreads()
+    z[0] = own[n]
+
+
+def has_an_array_of_no_axes(z, n):
+    z[0] = cuda.shared.array((), float32).size
+
+
+def matches(z, n):
+    match n:
+        case 1:
+            z[0] = 1
+        case _:
+            z[0] = 2
+
+
+def calls_what_is_computed(z, n):
+    def plus(v):
+        return v + 1
+
+    also_plus = plus
+    z[0] = also_plus(n)
+
+
+def passes_a_star(z, n):
+    z[0] = max(*(n, 2))
+
+
+def without_source() -> Any:
+    names: dict[str, Any] = {"cuda": cuda}
+    exec("def made(z, n):\n    z[0] = n\n", names)
+    return names["made"]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "reason"),
+    [
+        (keeps_a_view, r"row, a view that is used across a barrier \(create it again"),
+        (chooses_a_view, "row, a view that is used across a barrier"),
+        (adds_to_an_element, r"z\[.*\] \+= .* may write \(write `value = sum_of_block\(z, n\)`"),
+        (adds_to_what_is_changed, r"total \+= change\(\) with a function that may write"),
+        (loops_over_a_part, r"a loop of some threads with a barrier in it, line \d+"),
+        (has_a_large_local_array, "a large local array in a kernel with barriers, line"),
+        (has_an_array_of_no_axes, r"an array of no axes \(give it the shape 1\), line"),
+        (matches, r"a `match` statement \(write if and elif\), line"),
+        (calls_what_is_computed, r"a function that is computed \(call it by its name\), line"),
+        (passes_a_star, r"a star in a call of .* \(write each argument\), line"),
+        (without_source(), "the source of made is not at hand: it was made by exec"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_what_a_gpu_runs_and_this_device_does_not_is_refused(kernel: Any, reason: str) -> None:
+    """Each of them is taken by Numba's compiler for GPUs, and nothing runs it as Python instead."""
+    z = na.zeros(8).sync()
+    refused = f"kernel {kernel.__name__} is not compiled on the CPU device, .* GPU: .*{reason}"
+    with pytest.raises(UnsupportedKernelError, match=refused):
+        na.launcher(cuda.jit(kernel))[1, 4](z, 2).sync()
+    assert not z.to_host().sync().any()
+
+
+def test_arrays_that_a_kernel_allocates_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from numba.cuda import config
+
+    def copies(z, n):
+        z[0] = z.copy()[0]
+
+    monkeypatch.setattr(config, "CUDA_ENABLE_NRT", True)  # without it, a GPU refuses, too
+    with pytest.raises(UnsupportedKernelError, match=r"allocates an array \(create it with cuda.l"):
+        na.launcher(cuda.jit(copies))[1, 4](na.zeros(8), 2).sync()
 
 
 # --- messages ---
@@ -239,7 +314,7 @@ def test_literal_indices_are_checked_too(op: Any, said: str) -> None:
         op().sync()
 
 
-# --- blocks that meet ---
+# --- blocks that synchronise ---
 
 
 @na.launcher
@@ -257,7 +332,7 @@ def rows_of_a_loop(z: na.KernelOutput, x: na.KernelInput):
     z[t] = total
 
 
-def test_rows_that_a_loop_goes_through_between_two_meetings() -> None:
+def test_rows_that_a_loop_goes_through_between_two_barriers() -> None:
     x = np.arange(8, dtype=np.float32)
     z = rows_of_a_loop[1, 8](na.zeros(8), x).sync()[0]
     assert rows_of_a_loop.cpu_engine().name == "compiled"

@@ -123,12 +123,12 @@ def some_blocks_come(z: na.KernelOutput, most):
 
 @na.launcher
 @cuda.jit
-def error_behind_the_meeting(z: na.KernelOutput):
+def error_after_the_barrier(z: na.KernelOutput):
     cuda.cg.this_grid().sync()
     z[cuda.grid(1) + 3] = 1
 
 
-def test_a_block_that_does_not_come_to_the_meeting_of_all() -> None:
+def test_a_block_that_does_not_reach_the_barrier_of_the_grid() -> None:
     some_blocks_come[4, 8](na.zeros(32), 0).sync()
     some_blocks_come[4, 8](na.zeros(32), 4).sync()
     with pytest.raises(BarrierDivergenceError, match=r"block \(2, 0, 0\): 0 of 8 threads wait"):
@@ -137,13 +137,13 @@ def test_a_block_that_does_not_come_to_the_meeting_of_all() -> None:
 
 def test_errors_of_blocks_that_meet_say_which() -> None:
     with pytest.raises(KernelError, match=r"block \(3, 0, 0\), thread \(5, 0, 0\): IndexError"):
-        error_behind_the_meeting[4, 8](na.zeros(32)).sync()
-    assert error_behind_the_meeting.cpu_engine().name == "compiled"
+        error_after_the_barrier[4, 8](na.zeros(32)).sync()
+    assert error_after_the_barrier.cpu_engine().name == "compiled"
 
 
 def test_blocks_that_meet_are_not_too_many() -> None:
-    with pytest.raises(KernelError, match="blocks that meet need"):
-        error_behind_the_meeting[2**24, 1](na.zeros(32)).sync()
+    with pytest.raises(KernelError, match="blocks that synchronise need"):
+        error_after_the_barrier[2**24, 1](na.zeros(32)).sync()
 
 
 def test_blocks_that_contend_are_shared_out_if_that_is_quicker() -> None:
@@ -164,9 +164,11 @@ def test_blocks_that_contend_are_shared_out_if_that_is_quicker() -> None:
 
 def test_kernels_with_atomic_operations_contend() -> None:
     add_up[1, 1](na.zeros(1)).sync()
-    engine = choose_engine.prepared(add_up.kernel, (ArrayKey("<f4", 1, "C"),), 1024, "compiled")
+    engine = choose_engine.prepare_kernel(
+        add_up.kernel, (ArrayKey("<f4", 1, "C"),), 1024, "compiled"
+    )
     assert engine.program.has_atomics()  # type: ignore[union-attr]
-    other = choose_engine.prepared(
+    other = choose_engine.prepare_kernel(
         halve_sums.kernel, (ArrayKey("<f4", 1, "C"),) * 2, 1024, "compiled"
     )
     assert not other.program.has_atomics()  # type: ignore[union-attr]

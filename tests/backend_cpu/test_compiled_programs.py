@@ -1,4 +1,6 @@
-"""Random kernels: compiled, they do what they do when they are interpreted."""
+"""Random kernels: compiled, they do what they do when they run as Python. Integers stay small, so
+that Python's numbers are a GPU's.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 from numba import cuda, int64
 
 from numbasync.backend.cpu.compiler.kernel import Compiled
-from numbasync.backend.cpu.interpreter.interpret import Interpreted
+from numbasync.backend.cpu.interpreter.kernel import Interpreted
 from numbasync.backend.cpu.runtime.workers import Engine
 from numbasync.backend.protocols import ArgumentAccess, ArrayKey, Checks
 
@@ -103,12 +105,26 @@ class Writer:
                 case "for":
                     self.line(f"for k in range({self._draw('2', '3', 's % 3')}):")
                     self._inside(depth)
+                    self._end_of_loop()
                 case "while":
                     self._loops += 1
                     name = f"w{self._loops}"
                     self.line(f"{name} = {self._draw('2', '3', 's % 3')}")
                     self.line(f"while {name} > 0:")
                     self._inside(depth, f"{name} -= 1")
+                    self._end_of_loop()
+
+    def _end_of_loop(self) -> None:
+        """Perhaps a break of all threads, beside an assignment of each, and an else."""
+        if self._draw(True, False):
+            self.line(f"    if {self.value(False)} < 500:")
+            self.line(f"        a = {self.value(True)}")
+            self.line("        break")
+            self.line("    s += 1")
+        if self._draw(True, False):
+            self.line("else:")
+            self.line("    cuda.syncthreads()")
+            self.line("    b += 1")
 
     def _inside(self, depth: int, first: str = "") -> None:
         self._depth += 1

@@ -137,7 +137,6 @@ def block_sum(value):
     return total
 
 
-@pytest.mark.filterwarnings("ignore:kernel both is interpreted")  # for its `twice += ...`
 def test_barriers_in_device_functions_called_twice(device: na.Device) -> None:
     @na.launcher
     @cuda.jit

@@ -146,8 +146,6 @@ def test_float16_becomes_the_nearest_integer(device: na.Device) -> None:
     np.testing.assert_array_equal(got[3], np.trunc(x))
 
 
-# A constant array that is used behind a meeting.
-@pytest.mark.filterwarnings("ignore::numbasync.errors.InterpretedKernelWarning")
 def test_float16_in_memory_that_threads_share(device: na.Device) -> None:
     @cuda.jit(device=True)
     def scaled(a, by):
@@ -184,6 +182,31 @@ def test_float16_in_memory_that_threads_share(device: na.Device) -> None:
     same(host(z)[:, 0].copy(), np.repeat(part[:, 0], 64))
     with np.errstate(over="ignore"):
         same(host(z)[:, 1].copy(), x * np.float16(1.1) * np.tile(TABLE, 32))
+
+
+def test_fields_of_float16_in_structures(device: na.Device) -> None:
+    record = np.dtype([("a", np.float16), ("b", np.float32)], align=True)
+
+    @na.launcher
+    @cuda.jit
+    def swap(r: na.KernelOutput, z: na.KernelOutput, one):
+        i = cuda.grid(1)
+        own = cuda.shared.array(4, record)
+        own[i] = r[i]
+        cuda.syncthreads()
+        other = own[3 - i]
+        z[i] = r[i].a * one.a
+        r[i].a = other.b
+        r[i]["b"] = other["a"] + other.b
+
+    r, one = np.zeros(4, record), np.zeros(1, record)
+    r["a"], r["b"], one["a"] = [1.5, 2, 1 / 3, 7], [0.1, 2, 3, 4], 0.25
+    records, z = na.from_host(r).sync(), na.zeros(4, np.float16).sync()
+    swap[1, 4](records, z, one[0]).sync()
+    same(host(z), r["a"] * np.float16(0.25))
+    got = host(records)
+    same(got["a"].copy(), r["b"][::-1].astype(np.float16))
+    np.testing.assert_array_equal(got["b"], r["a"][::-1].astype(np.float32) + r["b"][::-1])
 
 
 def test_functions_of_fp16(device: na.Device) -> None:

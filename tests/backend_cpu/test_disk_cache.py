@@ -18,7 +18,7 @@ import pytest
 import numbasync as na
 from numbasync.backend.cpu.library import disk_cache
 from numbasync.backend.cpu.races import rules
-from numbasync.errors import KernelError
+from numbasync.errors import KernelCompileError, KernelError
 from numbasync.testing import counters
 
 MODULE = """
@@ -168,6 +168,17 @@ def test_a_changed_module_is_compiled_again(load: Load, tmp_path: Path) -> None:
     compiles, result = compiled_by(load(), "meets")
     assert compiles == 1
     np.testing.assert_array_equal(result, np.full(8, 6))
+
+
+def test_an_array_that_a_gpu_refuses_is_refused_though_equal_code_is_on_disk(
+    load: Load, tmp_path: Path
+) -> None:
+    (tmp_path / "program.py").write_text(MODULE.replace("array(8,", "array(FACTOR,"))
+    assert compiled_by(load(), "meets")[0] == 1
+    helpers = HELPERS.replace("10", "np.int64(10)").replace("from", "import numpy as np\nfrom", 1)
+    (tmp_path / "helpers.py").write_text(helpers)
+    with pytest.raises(KernelCompileError, match=r"numpy\.int64.*SIZE = int\(FACTOR\)"):
+        compiled_by(load(), "meets")
 
 
 def test_a_broken_file_is_compiled_again_and_replaced(load: Load, tmp_path: Path) -> None:

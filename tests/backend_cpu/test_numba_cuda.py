@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 from typing import Any
 
@@ -13,14 +12,18 @@ from numba.cuda.descriptor import cuda_target
 
 import numbasync as na
 from numbasync.backend.cpu.compiler import numba_cuda
+from numbasync.backend.cpu.compiler.numba_cuda import FrontEnd, type_on_gpu
 from numbasync.backend.cpu.runtime import choose_engine
 from numbasync.backend.protocols import ArrayKey
-from numbasync.errors import InterpretedKernelWarning, KernelCompileError
+from numbasync.errors import KernelCompileError, UnsupportedKernelError
 from numbasync.testing import counters
 
-PLAIN: Any = contextlib.nullcontext()
 KEY = ArrayKey("<f4", 1, "C")
 nvvm: Any = importlib.import_module("numba.cuda.cudadrv.nvvm")
+
+
+def refusal(kernel: Any, keys: list[ArrayKey]) -> Exception | None:
+    return FrontEnd(kernel.py_func, [type_on_gpu(k) for k in keys]).refusal
 
 
 @cuda.jit(device=True)
@@ -52,11 +55,10 @@ def floors(z, x):
 
 
 @cuda.jit
-def loop_with_an_end(z, x):
-    for _ in range(2):
-        cuda.syncthreads()
-    else:
-        z[0] = twice(x[0])
+def matches(z, x):
+    match x.size:
+        case 1:
+            z[0] = twice(x[0])
 
 
 def test_nothing_is_kept() -> None:
@@ -67,28 +69,28 @@ def test_nothing_is_kept() -> None:
         return [nvvm.NVVM, kind.get_call_template, kind.get_overload, dict(twice.overloads)]
 
     before = state()
-    assert numba_cuda.refusal(takes, [KEY, KEY]) is None
+    assert refusal(takes, [KEY, KEY]) is None
     functions = len(context._defns)
-    assert numba_cuda.refusal(takes, [KEY, KEY]) is None
-    assert "and_" in str(numba_cuda.refusal(refused, [KEY, KEY]))
+    assert refusal(takes, [KEY, KEY]) is None
+    assert "and_" in str(refusal(refused, [KEY, KEY]))
     assert len(context._defns) == functions
     assert state() == before and not takes.overloads
 
 
-@pytest.mark.parametrize("only", ["auto", "compiled", "interpreted"])
+@pytest.mark.parametrize("only", ["compiled", "interpreted"])
 def test_no_engine_runs_what_is_refused(only: str) -> None:
     with pytest.raises(KernelCompileError, match="which uses z: array.*, x: array"):
-        choose_engine.prepared(refused, (KEY, KEY), 1024, only)
+        choose_engine.prepare_kernel(refused, (KEY, KEY), 1024, only)
 
 
 def test_what_is_compiled_alike_is_not_asked_about(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
-    monkeypatch.setattr(numba_cuda, "refusal", lambda d, keys: asked.append(d))
-    for kernel in (takes, floors, loop_with_an_end):
-        warns = pytest.warns(InterpretedKernelWarning) if kernel is loop_with_an_end else PLAIN
-        with warns:
-            choose_engine.prepared(kernel, (KEY, KEY), 1024, "auto")
-    assert asked == [floors, loop_with_an_end]
+    monkeypatch.setattr(FrontEnd, "refusal", property(lambda f: asked.append(f._kernel)))
+    for kernel in (takes, floors):
+        choose_engine.prepare_kernel(kernel, (KEY, KEY), 1024)
+    with pytest.raises(UnsupportedKernelError, match="a `match` statement"):
+        choose_engine.prepare_kernel(matches, (KEY, KEY), 1024)
+    assert asked == [floors.py_func, matches.py_func]
 
 
 def test_a_numba_that_is_another_refuses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,9 +98,9 @@ def test_a_numba_that_is_another_refuses_nothing(monkeypatch: pytest.MonkeyPatch
         raise AttributeError("CUDACompiler")
 
     monkeypatch.setattr(numba_cuda, "_compiled", broken)
-    assert numba_cuda.refusal(refused, [KEY, KEY]) is None
+    assert refusal(refused, [KEY, KEY]) is None
     monkeypatch.undo()
-    assert isinstance(numba_cuda.refusal(floors, [KEY, KEY]), KeyError)
+    assert isinstance(refusal(floors, [KEY, KEY]), KeyError)
 
 
 def test_elements_of_the_type_of_an_array_in_a_tuple() -> None:
@@ -109,12 +111,12 @@ def test_elements_of_the_type_of_an_array_in_a_tuple() -> None:
         z[0] = own[0] + arrays[0][0]
 
     keys = (KEY, (KEY, ArrayKey("<i8", 1, "C")))
-    assert choose_engine.prepared(put, keys, 1024, "compiled").engine == "compiled"
+    assert choose_engine.prepare_kernel(put, keys, 1024, "compiled").engine == "compiled"
 
 
 def test_kernels_of_batches_are_not_asked_about(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
-    monkeypatch.setattr(numba_cuda, "refusal", lambda d, keys: asked.append(d))
+    monkeypatch.setattr(FrontEnd, "refusal", property(lambda f: asked.append(f._kernel)))
 
     def written(inner: Any) -> int:  # not of any process before: nothing is on disk
         with na.use_device("cpu"):

@@ -21,20 +21,11 @@ from numbasync.backend import protocols
 from numbasync.backend.cpu.runtime.device import CpuArray
 from numbasync.errors import KernelCompileError, KernelError, UnsupportedKernelError
 from numbasync.layout import dtype_key
-from tests.numba_suite.outcome import COMPILED
 
-# Engine, and why it is not the other one, of each launch since the last test began.
-launched: list[tuple[str, str]] = []
+# Names of the kernels since the last test began: launched to their end, asked for, and refused.
+launched: list[str] = []
 attempts: list[str] = []
-refused: list[str] = []  # of these, those that were not compiled, and not interpreted
-
-
-def engine_of(executable: Any) -> tuple[str, str]:
-    """What runs a kernel, "compiled" or "interpreted", and why."""
-    return (
-        str(getattr(executable, "engine", "interpreted")),
-        str(getattr(executable, "why", "") or ""),
-    )
+refused: list[str] = []
 
 
 def compile(dispatcher: Any, signature: Any, result: Any = None) -> None:
@@ -80,16 +71,15 @@ def _run(dispatcher: Any, args: Sequence[Any], grid: Any, block: Any, shared: in
     queue = stream.open()
     queue.launch(protocols.Work(executable, grid, block, shared), values)
     stream.synchronize()
-    launched.append(engine_of(executable))
+    launched.append(dispatcher.py_func.__name__)
     error = queue.failure()
     if error is None:
         return
     if type(error) is not KernelError:  # nothing that the kernel itself has raised
         raise error.__cause__ or error if isinstance(error, KernelError) else error
     raised = error.__cause__ or error
-    # Without debug=True a GPU drops what a kernel raises, and so do Numba's tests; what the
-    # interpreter raises may be that it does not know something.
-    if dispatcher.targetoptions.get("debug") or engine_of(executable)[0] != COMPILED:
+    # Without debug=True a GPU drops what a kernel raises, and so do Numba's tests.
+    if dispatcher.targetoptions.get("debug"):
         raised.args = (_as_on_a_gpu(dispatcher.py_func, str(error), str(raised)),)
         raise raised
 

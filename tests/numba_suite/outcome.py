@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-COMPILED, INTERPRETED, FAILED, SKIPPED = "compiled", "interpreted", "failed", "skipped"
-KINDS = (COMPILED, INTERPRETED, FAILED, SKIPPED)
+PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
+KINDS = (PASSED, FAILED, SKIPPED)
 
 NO_LAUNCH = "launches no kernel"
 NO_DRIVER = "needs the driver, or the compiler for it"
@@ -22,8 +22,8 @@ class Outcome:
     Attributes:
         file: its module, such as `test_sync`.
         test: class and method.
-        kind: passed by compiled or by interpreted kernels, failed or skipped.
-        reason: why it failed or was skipped, or why a kernel was interpreted.
+        kind: passed, failed or skipped.
+        reason: why it failed or was skipped.
         seconds: what it took.
     """
 
@@ -53,8 +53,8 @@ def markdown(outcomes: Sequence[Outcome]) -> str:
     total = Counter(o.kind for o in outcomes)
     files = {f: c for f, c in sorted(by_file(outcomes).items()) if c.total() > c[SKIPPED]}
     lines = [
-        "| file | passed, compiled | passed, interpreted | failed | skipped |",
-        "|---|---:|---:|---:|---:|",
+        "| file | passed | failed | skipped |",
+        "|---|---:|---:|---:|",
         *(_row(f, c) for f, c in files.items()),
         _row("all files", total),
         "",

@@ -7,7 +7,10 @@ judged is how the CPU device runs a kernel, and nothing else.
 
 from __future__ import annotations
 
+import builtins
 import importlib
+import itertools
+import linecache
 import sys
 import types
 import unittest
@@ -42,6 +45,7 @@ def install(beyond: bool) -> None:
         beyond: run what Numba's simulator leaves out, too.
     """
     _without_filecheck()
+    _exec()
     _host()
     _dispatcher()
     _output()
@@ -70,6 +74,21 @@ def _without_filecheck() -> None:
         sys.modules[made.__name__] = made
     sys.modules["filecheck.parser"].pattern_for_opts = _refuse(NO_OUTPUT)  # type: ignore[attr-defined]
     sys.modules["filecheck"] = types.ModuleType("filecheck")
+
+
+def _exec() -> None:
+    """Register the text of functions that tests make by `exec`: the CPU device needs it."""
+    plain, numbers = builtins.exec, itertools.count()
+
+    def registered(source: Any, /, *names: Any, **keywords: Any) -> None:
+        if isinstance(source, str):
+            file, lines = f"<exec {next(numbers)}>", source.splitlines(keepends=True)
+            linecache.cache[file] = (len(source), None, lines, file)
+            source = compile(source, file, "exec", dont_inherit=True)
+        caller = sys._getframe(1)
+        plain(source, *(names or (caller.f_globals, caller.f_locals)), **keywords)
+
+    builtins.exec = registered
 
 
 def _host() -> None:

@@ -10,7 +10,6 @@ from numba import cuda, float32
 
 import numbasync as na
 from numbasync import testing
-from numbasync.errors import InterpretedKernelWarning
 from numbasync.testing import check_kernel
 
 pytestmark = pytest.mark.filterwarnings("ignore::numba.cuda.core.errors.NumbaPerformanceWarning")
@@ -136,19 +135,3 @@ def neighbours(z: na.KernelOutput):
 def test_blocks_that_meet_are_tried_in_other_orders(device: na.Device) -> None:
     with pytest.raises(testing.KernelRace, match="threads in reverse order"):
         check_kernel(neighbours, [np.zeros(6)], None, grid=2, block=3)
-
-
-def test_what_cannot_be_watched_is_told(device: na.Device) -> None:
-    @cuda.jit
-    def to_the_end(z, x):
-        for _ in range(2):
-            cuda.syncthreads()
-        else:  # which the CPU device does not compile where threads meet; a GPU's compiler does
-            z[cuda.grid(1)] = x[cuda.grid(1)]
-
-    with (
-        pytest.warns(InterpretedKernelWarning, match="to_the_end is interpreted"),
-        pytest.warns(RuntimeWarning, match="to_the_end.* interpreted .* nobody looks for races"),
-    ):
-        check_kernel(to_the_end, [np.zeros(4), np.ones(4)], lambda z, x: x, block=4, races=1)
-    check_kernel(to_the_end, [np.zeros(4), np.ones(4)], lambda z, x: x, block=4, races=0)

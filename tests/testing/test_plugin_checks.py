@@ -243,6 +243,42 @@ def test_lines_of_kernels_are_seen(project: Project) -> None:
     assert "seen True interpreted" in said, said
 
 
+def test_lines_of_kernels_with_barriers_where_warnings_are_errors(project: Project) -> None:
+    write(
+        project,
+        "import threading\n"
+        "from numba import float32\n"
+        "seen = set()\n"
+        "def tracer(frame, event, arg):\n"
+        "    if frame.f_code.co_name == 'turned':\n"
+        "        seen.add(frame.f_lineno - frame.f_code.co_firstlineno)\n"
+        "        return tracer\n"
+        "threading.settrace(tracer)\n"
+        "@na.launcher\n"
+        "@cuda.jit\n"
+        "def turned(z: na.KernelOutput):\n"
+        "    own = cuda.shared.array(8, float32)\n"
+        "    own[cuda.threadIdx.x] = cuda.threadIdx.x\n"
+        "    cuda.syncthreads()\n"
+        "    if own[7] != 7:\n"
+        "        z[0] = 1\n"
+        "    z[cuda.threadIdx.x] = own[7 - cuda.threadIdx.x]\n"
+        "def test_turned(device):\n"
+        "    z = turned[1, 8](na.zeros(8)).output().to_host().sync()\n"
+        "    assert z.tolist() == list(range(7, -1, -1))\n"
+        "    print('lines', sorted(seen))\n",
+    )
+    (project.folder / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n")
+    result = project.run("--device", "cpu", "-s", "--kernel-coverage")
+    assert "1 passed, 1 warning" in result.stdout, result
+    assert (
+        "InterpretedKernelWarning: kernel turned, and every other, runs as Python" in result.stdout
+    )
+    # The line of the branch that no thread takes is missing.
+    lines = next(line for line in result.stdout.splitlines() if "lines [" in line)
+    assert lines.endswith("3, 4, 5, 6, 8]"), lines
+
+
 def device(capability: tuple[int, int], nbytes: int) -> Any:
     backend = SimpleNamespace(total_memory=nbytes)
     return SimpleNamespace(compute_capability=capability, label="cuda:0", backend=backend)

@@ -10,11 +10,12 @@ from types import FunctionType
 from typing import Any, overload
 from weakref import WeakValueDictionary
 
+from numbasync.backend.kernel_source import carry_source
 from numbasync.batch.record import element_ops
 from numbasync.batch.record.buffer_id import BufferId, Operand
 from numbasync.batch.record.element_ops import DType
 from numbasync.errors import LauncherError, OperationError
-from numbasync.launch.result import ResultType, pickle_intrinsics_by_name, type_of
+from numbasync.launch.result import ResultType, register_reducers, type_of
 
 MOST_PARAMETERS = 16
 
@@ -57,7 +58,8 @@ class Elementwise:
         _functions[self.Kind] = self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        pickle_intrinsics_by_name()  # called here, not on import: the call imports numba.cuda
+        register_reducers()  # called here, not on import: the call imports numba.cuda
+        carry_source(self.py_func)
         return _function_of, (self.Kind,)
 
     @cached_property

@@ -27,7 +27,6 @@ from numbasync.errors import (
     KernelCompileError,
     LauncherError,
     NoResultError,
-    NumbasyncError,
     UnsupportedKernelError,
 )
 from numbasync.launch.call import Compile, Launch
@@ -44,8 +43,6 @@ from numbasync.tensors.tensor import Tensor
 if TYPE_CHECKING:
     from numbasync.batch.run.state import BatchRun
 
-# named in an engine's reason where the program chose not to compile
-_CHOICE = "NUMBASYNC_CPU_ENGINE"
 T = TypeVar("T")
 
 
@@ -216,33 +213,26 @@ def _compile(prepared: Prepared, text: KernelText, kernel: Launcher, ctx: Contex
         compiling = Compile(kernel, tuple(arguments))
         compiling.consume()
         yield from compiling.steps(ctx)
-    engine = kernel.cpu_engine()
-    if text.functions and engine.name == "interpreted" and _CHOICE not in engine.why:
-        raise _not_compiled(text, f"{engine.why}.")
 
 
 @contextmanager
 def _attributed(text: KernelText) -> Iterator[None]:
-    """Attribute compilation errors of a kernel with functions of the program to these functions."""
+    """Attribute compilation errors of a kernel with functions of the program to these functions:
+    generated code compiles.
+    """
     try:
         yield
     except (LauncherError, KernelCompileError, UnsupportedKernelError) as error:
         if not text.functions:
             raise
-        raise _not_compiled(text, str(error).rpartition("Nor is it compiled: ")[2]) from error
-
-
-def _not_compiled(text: KernelText, why: str) -> NumbasyncError:
-    """The error of a kernel that does not compile. Generated code compiles, so the error is in one
-    of the program's functions, unless the program chose not to compile.
-    """
-    names = ", ".join(function.name for _, function in text.functions)
-    if _CHOICE in why:
-        return UnsupportedKernelError(f"kernel {text.name}, with {names}: {why}")
-    return KernelCompileError(
-        f"kernel {text.name}, with {names}: {why}\n"
-        "A function of a program takes scalars, and gives one number that Numba can compile."
-    )
+        names = ", ".join(function.name for _, function in text.functions)
+        message = f"kernel {text.name}, with {names}: {error}"
+        if isinstance(error, UnsupportedKernelError):  # another device may run the function
+            raise UnsupportedKernelError(message) from error
+        raise KernelCompileError(
+            f"{message}\n"
+            "A function of a program takes scalars, and gives one number that Numba can compile."
+        ) from error
 
 
 def _meta(dtype: np.dtype[Any]) -> Tensor:

@@ -250,17 +250,6 @@ class Check:
         except UnsupportedKernelError:
             return None  # if the kernel cannot run unchecked either, the next launch raises
         self._judge.first(result, device, result.writers)
-        engine = self._subject.kernel.cpu_engine()
-        is_requested = engine.why.startswith(
-            "NUMBASYNC_CPU_ENGINE="
-        )  # --kernel-coverage sets it, too
-        if result.writers is None and engine.name == "interpreted" and not is_requested:
-            warnings.warn(
-                f"{self._subject.kernel.label} is interpreted on {device.label}, where nobody "
-                f"looks for races: {engine.why}",
-                RuntimeWarning,
-                stacklevel=5,
-            )
         return result.writers
 
     def _launch(self, device: Device, checks: Checks | None) -> Result:

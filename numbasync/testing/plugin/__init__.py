@@ -66,6 +66,10 @@ def pytest_configure(config: pytest.Config) -> None:
         sanitizer.command(options.sanitizer)  # raises if the tool is not installed
     if options.coverage:
         os.environ["NUMBASYNC_CPU_ENGINE"] = "interpreted"  # read when devices are first listed
+        # Where warnings are errors, this one stays a warning: the option asks for such kernels.
+        config.addinivalue_line(
+            "filterwarnings", "default::numbasync.errors.InterpretedKernelWarning"
+        )
     if options.lines:
         variants.compile_with_lines()
     if options.strict:

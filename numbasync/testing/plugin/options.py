@@ -25,7 +25,7 @@ class Options:
         races: number of thread orders of checked runs on the CPU device; 0 for unchecked runs.
         seed: of checks that name none.
         strict: whether tests may leave something behind.
-        coverage: whether kernels are interpreted, where a tracer sees them.
+        coverage: whether kernels run as Python, where a tracer sees their lines.
         sanitizer: the tool to run CUDA tests under; "" for none.
         lines: whether kernels are compiled with line numbers for that tool.
         benchmarks: the file for the results of `benchmark_kernel`.
@@ -90,7 +90,7 @@ def add_options(parser: pytest.Parser) -> None:
     )  # fmt: skip
     group.addoption(
         "--kernel-coverage", action="store_true",
-        help="interpret kernels on the CPU device, so that coverage.py sees their lines",
+        help="run kernels as Python on the CPU device, so that coverage.py sees their lines",
     )  # fmt: skip
     group.addoption(
         "--compute-sanitizer", choices=TOOLS, metavar="TOOL",

@@ -1,13 +1,13 @@
-"""The threads of a block that meet: the work between two meetings as a loop over the threads.
+"""Barrier regions: the statements between two barriers, as a loop over the threads of a block.
 
-A kernel's statements are cut where threads meet. Each piece becomes a loop over the block's
-threads; what a thread keeps from one piece to the next lives in an array with an element a
-thread. What is the same for all threads (its control flow, too) is done once. Where threads
-go different ways to a meeting, an array says who is there: for a meeting of a warp the others
-are left out, for one of the whole block their absence is an error.
+Barriers are `syncthreads` and its kin, warp collectives such as `shfl_sync`, and `sync` of a grid.
+A kernel is cut at each of them. Each region becomes a loop over the block's threads. A variable
+that differs between threads and is used in several regions is privatised: an array of the block's
+memory has one element of it per thread. Statements, and control flow, that are the same for all
+threads run once. Where threads diverge before a barrier, a mask says which threads are present: a
+warp collective leaves the others out, and a barrier of the block raises an error.
 
-The array of a variable `x` is called `_vx`, what is handed over at a meeting `_w`, and who is
-there `_a1`, `_a2`.
+The operands of a collective that gives `x` are called `_wx_0`, `_wx_1`; masks `_a1`, `_a2`.
 """
 
 from __future__ import annotations
@@ -21,25 +21,23 @@ from typing import Any
 from numbasync.backend.cpu.compiler.control_flow import (
     assigned,
     blocks,
-    breaks,
     expression,
-    has_return,
-    leaves,
     needed,
     returns_early,
     test_of,
     threads,
 )
 from numbasync.backend.cpu.compiler.names import UntranslatableError
-from numbasync.backend.cpu.compiler.per_thread_variables import Memory
+from numbasync.backend.cpu.compiler.per_thread_variables import PerThreadVariables
 from numbasync.backend.cpu.compiler.program import HIDDEN, Program, parsed
 from numbasync.backend.cpu.compiler.uniformity import (
     WHOLE_BLOCK,
     Uniform,
-    has_meeting,
-    meeting,
+    barrier_of,
+    has_barrier,
+    has_return,
+    leaves,
     names,
-    variables,
 )
 
 _LINEAR = "_t = _tx + _wx * (_ty + _wy * _tz)"
@@ -47,46 +45,51 @@ _LINEAR = "_t = _tx + _wx * (_ty + _wy * _tz)"
 
 @dataclass(frozen=True)
 class Loop:
-    """A loop that threads leave one by one: who is still in it, and in this round."""
+    """A loop that threads leave one by one.
 
-    here: str
-    now: str
-
-
-class Pieces(Memory):
-    """Writes the statements of one block.
-
-    Args:
-        kinds: Numba's types of the variables.
+    Attributes:
+        remaining: the mask of the threads that are still in the loop.
+        active: the mask of those that are still in this round of it.
     """
 
-    def __init__(self, program: Program, uniform: Uniform, kinds: dict[str, Any]) -> None:
-        super().__init__(program, uniform, kinds)
-        self._dead: str | None = None
-        self._kept = self._find_kept()
+    remaining: str
+    active: str
+
+
+class BarrierRegions(PerThreadVariables):
+    """Writes the statements of one block of threads.
+
+    Args:
+        variable_types: Numba's types of the variables.
+    """
+
+    def __init__(self, program: Program, uniform: Uniform, variable_types: dict[str, Any]) -> None:
+        super().__init__(program, uniform, variable_types)
+        self._returned: str | None = None
+        self._privatised = self._find_privatised()
         self._returns = returns_early(program.body)
 
-    # --- what is kept ---
+    # --- privatised variables ---
 
-    def _find_kept(self) -> set[str]:
+    def _find_privatised(self) -> set[str]:
         """Variables that differ between threads and are used in more than one piece."""
         uses: dict[str, set[int]] = {}
         counter = [0]
 
-        def see(nodes: Iterable[ast.AST], piece: int) -> None:
-            found = names(nodes, ast.Load) | names(nodes, ast.Store)
-            for name in found | self._needed_for(found):
+        def see(nodes: Iterable[ast.AST], region: int) -> None:
+            used = names(nodes, ast.Load) | names(nodes, ast.Store)
+            for name in used | self._needed_for(used):
                 if name in self._uniform.varying and name not in HIDDEN:
-                    uses.setdefault(name, set()).add(piece)
+                    uses.setdefault(name, set()).add(region)
 
         def block(statements: list[ast.stmt]) -> None:
             for statement in statements:
-                if meeting(statement) is not None:
+                if barrier_of(statement) is not None:
                     # Its arguments are read, and its result is written, by loops of their own.
                     see([statement], -1)
                     see([statement], -2)
                     counter[0] += 1
-                elif has_meeting(statement) and isinstance(statement, ast.If | ast.While | ast.For):
+                elif has_barrier(statement) and isinstance(statement, ast.If | ast.While | ast.For):
                     counter[0] += 1
                     see([statement.iter if isinstance(statement, ast.For) else statement.test],
                         counter[0])  # fmt: skip
@@ -95,108 +98,89 @@ class Pieces(Memory):
                     counter[0] += 1
                     block(statement.orelse)
                     counter[0] += 1
-                elif self._is_done_once(statement):
-                    counter[0] += 1  # it may come between two pieces
+                elif self._uniform.is_done_once(statement):
+                    counter[0] += 1  # the statement may stand between two regions
                 else:
                     see([statement], counter[0])
 
         block(self._program.body)
-        kept = {name for name, pieces in uses.items() if len(pieces) > 1}
-        # A parameter that a thread changes begins as what was passed.
-        return kept | (set(self._program.parameters) & self._uniform.varying)
+        privatised = {name for name, regions in uses.items() if len(regions) > 1}
+        # A parameter that a thread changes begins as the argument.
+        return privatised | (set(self._program.parameters) & self._uniform.varying)
 
-    def _dead_name(self) -> str:
-        if self._dead is None:
-            self._dead = self._new_mask()
-        return self._dead
+    def _returned_mask(self) -> str:
+        if self._returned is None:
+            self._returned = self._new_mask()
+        return self._returned
 
     # --- writing ---
 
     def write(self) -> list[ast.stmt]:
         body = self._block(self._program.body, None)
         first: list[ast.stmt] = [
-            self._save(name) for name in self._program.parameters if name in self._kept
+            self._save(name) for name in self._program.parameters if name in self._privatised
         ]
-        if self._dead is not None:
-            first.append(self._save(self._dead, "False"))
+        if self._returned is not None:
+            first.append(self._save(self._returned, "False"))
         return [*(self._threads(first) if first else []), *body]
 
     def _block(
         self, statements: list[ast.stmt], mask: str | None, loop: Loop | None = None
     ) -> list[ast.stmt]:
         done: list[ast.stmt] = []
-        piece: list[ast.stmt] = []
+        region: list[ast.stmt] = []
 
         def flush() -> None:
-            if piece:
-                done.extend(self._loop(piece, mask, loop))
-                piece.clear()
+            if region:
+                done.extend(self._loop(region, mask, loop))
+                region.clear()
 
         for statement in statements:
-            if meeting(statement) is not None:
+            if barrier_of(statement) is not None:
                 flush()
-                done += self._meeting(statement, mask)  # type: ignore[arg-type]
-            elif has_meeting(statement):
+                done += self._barrier(statement, mask)  # type: ignore[arg-type]
+            elif has_barrier(statement):
                 flush()
                 done += self._compound(statement, mask, loop)
-            elif mask is None and self._is_done_once(statement):
-                used = names(piece, ast.Load) | names(piece, ast.Store)
+            elif mask is None and self._uniform.is_done_once(statement):
+                used = names(region, ast.Load) | names(region, ast.Store)
                 if used & names(statement, ast.Store):
                     flush()
                 done.append(copy.deepcopy(statement))
-            elif mask is None and self._ends_for_all(statement):
+            elif mask is None and self._uniform.ends_for_all(statement):
                 flush()
                 done.append(copy.deepcopy(statement))
             else:
-                piece.append(statement)
+                region.append(statement)
                 if isinstance(statement, ast.Break | ast.Continue | ast.Return):
-                    break  # nothing comes behind it
+                    break  # the statements after it are never reached
         flush()
         return done or [ast.Pass()]
 
-    def _ends_for_all(self, statement: ast.stmt) -> bool:
-        """A break or continue of all threads at once, in a loop that they are in together."""
-        if isinstance(statement, ast.If):
-            return (
-                self._uniform(statement.test)
-                and all(map(self._ends_or_is_done_once, statement.body))
-                and all(map(self._ends_or_is_done_once, statement.orelse))
-                and any(map(leaves, [*statement.body, *statement.orelse]))
-            )
-        return isinstance(statement, ast.Break | ast.Continue)
-
-    def _ends_or_is_done_once(self, statement: ast.stmt) -> bool:
-        return self._is_done_once(statement) or self._ends_for_all(statement)
-
-    def _is_done_once(self, statement: ast.stmt) -> bool:
-        if not isinstance(statement, ast.Assign | ast.AugAssign):
-            return False
-        targets = [statement.target] if isinstance(statement, ast.AugAssign) else statement.targets
-        found = variables(statement)
-        plain = all(isinstance(t, ast.Name | ast.Tuple) for t in targets)
-        return plain and bool(found) and not found & self._uniform.varying
-
     def _loop(
-        self, piece: list[ast.stmt], mask: str | None, loop: Loop | None = None
+        self, region: list[ast.stmt], mask: str | None, loop: Loop | None = None
     ) -> list[ast.stmt]:
-        """The threads, one after the other, doing a piece."""
-        body = self._leaving([copy.deepcopy(s) for s in piece], loop)
-        written = names(body, ast.Store) & self._kept
-        read = needed(body) & self._kept
-        used = (names(body, ast.Load) | written) & self._kept
+        """The loop over the threads that runs a region."""
+        body = self._leaving([copy.deepcopy(s) for s in region], loop)
+        written = names(body, ast.Store) & self._privatised
+        read = needed(body) & self._privatised
+        used = (names(body, ast.Load) | written) & self._privatised
         arrays = {n for n in used | read if self._is_local_array(n)}
-        made_here = names(piece, ast.Store)
-        again = self._made_again(arrays - made_here)
-        first = {n for s in again for n in names(s.value, ast.Load)} & self._kept
+        created_here = names(region, ast.Store)
+        definitions = self._array_definitions(arrays - created_here)
+        first = {n for s in definitions for n in names(s.value, ast.Load)} & self._privatised
         body = [
-            *(self._load(n) for n in sorted((read | first) - arrays - self._arrays_of(again))),
-            *again,
+            *(
+                self._load(n)
+                for n in sorted((read | first) - arrays - self._arrays_of(definitions))
+            ),
+            *definitions,
             *body,
             *(self._save(n) for n in sorted(written - arrays)),
         ]
         conditions = [self._is_in(mask)] if mask else []
-        if self._dead is not None or self._returns:
-            conditions.append(f"not {self._is_in(self._dead_name())}")
+        if self._returned is not None or self._returns:
+            conditions.append(f"not {self._is_in(self._returned_mask())}")
         if conditions:
             body = [ast.If(parsed(" and ".join(conditions)), body or [ast.Pass()], [])]
         return self._threads(body)
@@ -205,25 +189,29 @@ class Pieces(Memory):
         program = self._program
         return blocks(threads(list(body), program, program.prologue), program)
 
-    def _leaving(self, piece: list[ast.stmt], loop: Loop | None) -> list[ast.stmt]:
-        """A thread that returns, or leaves the loop in which the piece is, goes on with the next
-        thread; out of a loop of its own, it comes in two steps.
+    def _leaving(self, region: list[ast.stmt], loop: Loop | None) -> list[ast.stmt]:
+        """The region with `return`, and with `break` and `continue` of a loop around the region,
+        as a `continue` of the loop over threads; inside a loop of the region, in two steps.
         """
-        if not any(map(leaves, piece)):
-            return piece
-        # Behind the last statement, what the piece has computed is saved.
-        saves = names(piece, ast.Store) & self._kept
+        if not any(map(leaves, region)):
+            return region
+        # Variables that the region assigns are saved after its last statement, which is skipped.
+        saves = names(region, ast.Store) & self._privatised
 
         def leave(statement: ast.stmt) -> list[ast.stmt]:
             if isinstance(statement, ast.Return):
-                return [self._save(self._dead_name(), "True")]
+                return [self._save(self._returned_mask(), "True")]
             if loop is None:
                 raise UntranslatableError(
-                    "break or continue of some threads, in a loop in which they meet", statement
+                    "break or continue of some threads, in a loop with a barrier", statement
                 )
-            kept = [self._save(n) for n in sorted(saves) if not self._is_local_array(n)]
-            masks = [loop.now] if isinstance(statement, ast.Continue) else [loop.now, loop.here]
-            return [*kept, *(self._save(m, "False") for m in masks)]
+            saves_of_region = [self._save(n) for n in sorted(saves) if not self._is_local_array(n)]
+            masks = (
+                [loop.active]
+                if isinstance(statement, ast.Continue)
+                else [loop.active, loop.remaining]
+            )
+            return [*saves_of_region, *(self._save(m, "False") for m in masks)]
 
         def block(statements: list[ast.stmt], own_loop: bool) -> list[ast.stmt]:
             done: list[ast.stmt] = []
@@ -239,8 +227,6 @@ class Pieces(Memory):
                     statement.orelse = block(statement.orelse, own_loop) if statement.orelse else []
                     done.append(statement)
                 elif isinstance(statement, ast.For | ast.While) and has_return(statement):
-                    if statement.orelse:
-                        raise UntranslatableError("a return in a loop with an else", statement)
                     statement.body = block(statement.body, True)
                     done.append(statement)
                     next_: ast.stmt = ast.Break() if own_loop else ast.Continue()
@@ -249,152 +235,150 @@ class Pieces(Memory):
                     done.append(statement)
             return done
 
-        return [assigned("_left", "False"), *block(piece, False)]
+        return [assigned("_left", "False"), *block(region, False)]
 
-    # --- control flow with meetings in it ---
+    # --- control flow with barriers in it ---
 
     def _compound(self, statement: ast.stmt, mask: str | None, loop: Loop | None) -> list[ast.stmt]:
         if isinstance(statement, ast.If):
             return self._if(statement, mask, loop)
-        if isinstance(statement, ast.While | ast.For) and statement.orelse:
-            raise UntranslatableError("an else of a loop in which threads meet", statement)
         if isinstance(statement, ast.While):
             return self._while(statement, mask)
         if isinstance(statement, ast.For) and self._uniform(statement.iter):
-            # All of them go through the same numbers, whoever is there.
+            # All threads go through the same numbers, whichever are present.
             own = None
             inside = mask
             first: list[ast.stmt] = []
-            if mask is not None or self._some_leave(statement.body):
-                here, now = self._new_mask(), self._new_mask()
-                own, inside = Loop(here, now), now
+            if mask is not None or self._uniform.some_leave(statement.body):
+                remaining, active = self._new_mask(), self._new_mask()
+                own, inside = Loop(remaining, active), active
                 every = "True" if mask is None else self._is_in(mask)
-                first = self._threads([self._save(here, every)])
-            made = copy.copy(statement)
-            made.body = self._block(statement.body, inside, own)
-            if names(statement.target, ast.Store) & self._kept:
-                # Who is not in it keeps its own number.
+                first = self._threads([self._save(remaining, every)])
+            rewritten = copy.copy(statement)
+            rewritten.body = self._block(statement.body, inside, own)
+            if names(statement.target, ast.Store) & self._privatised:
+                # A thread that is not in the loop keeps its own number.
                 number = f"_n{len(self._program.names)}_{self._masks}"
                 take = ast.Assign([statement.target], ast.Name(number, ast.Load()))
-                made.target = ast.Name(number, ast.Store())
-                made.body = [*self._loop([take], inside), *made.body]
+                rewritten.target = ast.Name(number, ast.Store())
+                rewritten.body = [*self._loop([take], inside), *rewritten.body]
             if own is not None:
-                made.body = [*self._threads([self._save(own.now, self._is_in(own.here))]),
-                             *made.body]  # fmt: skip
-            return [*first, made]
-        raise UntranslatableError(f"a meeting in a {type(statement).__name__.lower()}", statement)
-
-    def _some_leave(self, body: list[ast.stmt]) -> bool:
-        """Whether some threads may leave a loop that the others stay in."""
-        for statement in body:
-            if isinstance(statement, ast.If) and has_meeting(statement):
-                if any(map(breaks, [*statement.body, *statement.orelse])):
-                    return True
-            elif breaks(statement) and not self._ends_for_all(statement):
-                return True
-        return False
+                activate = self._threads([self._save(own.active, self._is_in(own.remaining))])
+                rewritten.body = [*activate, *rewritten.body]
+            return [*first, rewritten]
+        raise UntranslatableError(f"a barrier in a {type(statement).__name__.lower()}", statement)
 
     def _if(self, statement: ast.If, mask: str | None, loop: Loop | None) -> list[ast.stmt]:
         if mask is None and self._uniform(statement.test):
-            made = copy.copy(statement)
-            made.body = self._block(statement.body, None, loop)
-            made.orelse = self._block(statement.orelse, None, loop) if statement.orelse else []
-            return [made]
+            rewritten = copy.copy(statement)
+            rewritten.body = self._block(statement.body, None, loop)
+            rewritten.orelse = self._block(statement.orelse, None, loop) if statement.orelse else []
+            return [rewritten]
         yes = self._new_mask()
         no = self._new_mask() if statement.orelse else None
-        piece: list[ast.stmt] = [test_of(statement.test), self._save(yes, "bool(_is)")]
+        region: list[ast.stmt] = [test_of(statement.test), self._save(yes, "bool(_is)")]
         none = [self._save(yes, "False")]
         if no is not None:
-            piece.append(self._save(no, "not _is"))
+            region.append(self._save(no, "not _is"))
             none.append(self._save(no, "False"))
         done = [] if mask is None and not self._returns else self._threads(none)
-        done += self._loop(piece, mask)
+        done += self._loop(region, mask)
         done += self._block(statement.body, yes, loop)
         if no is not None:
             done += self._block(statement.orelse, no, loop)
-        if loop is not None and mask is not None and mask != loop.now:
-            # Who left the loop inside of it is not there behind it, either.
-            left = f"{self._is_in(mask)} and {self._is_in(loop.now)}"
+        if loop is not None and mask is not None and mask != loop.active:
+            # A thread that left the loop in here is not present after it, either.
+            left = f"{self._is_in(mask)} and {self._is_in(loop.active)}"
             done += self._threads([self._save(mask, left)])
         return done
 
     def _while(self, statement: ast.While, mask: str | None) -> list[ast.stmt]:
-        if mask is None and self._uniform(statement.test) and not self._some_leave(statement.body):
-            made = copy.copy(statement)
-            made.body = self._block(statement.body, None)
-            return [made]
-        here, now = self._new_mask(), self._new_mask()
+        if (
+            mask is None
+            and self._uniform(statement.test)
+            and not self._uniform.some_leave(statement.body)
+        ):
+            rewritten = copy.copy(statement)
+            rewritten.body = self._block(statement.body, None)
+            return [rewritten]
+        remaining, active = self._new_mask(), self._new_mask()
         some = f"_y{self._masks}"
-        begin = self._threads([self._save(here, "True" if mask is None else self._is_in(mask))])
-        piece = [
+        begin = self._threads(
+            [self._save(remaining, "True" if mask is None else self._is_in(mask))]
+        )
+        region = [
             test_of(statement.test),
-            self._save(here, "bool(_is)"),
-            self._save(now, "bool(_is)"),
+            self._save(remaining, "bool(_is)"),
+            self._save(active, "bool(_is)"),
             ast.If(parsed("_is"), [assigned(some, "True")], []),
         ]
         loop = [
             assigned(some, "False"),
-            *self._threads([self._save(now, "False")]),
-            *self._loop(piece, here),
+            *self._threads([self._save(active, "False")]),
+            *self._loop(region, remaining),
             ast.If(parsed(f"not {some}"), [ast.Break()], []),
-            *self._block(statement.body, now, Loop(here, now)),
+            *self._block(statement.body, active, Loop(remaining, active)),
         ]
         return [*begin, ast.While(parsed("True"), loop, [])]
 
-    # --- meetings ---
+    # --- barriers ---
 
-    def _meeting(self, statement: ast.Assign, mask: str | None) -> list[ast.stmt]:
+    def _barrier(self, statement: ast.Assign, mask: str | None) -> list[ast.stmt]:
         call = statement.value
-        assert isinstance(call, ast.Call) and isinstance(call.func, ast.Name)  # by `meeting`
-        kind, (site, *arguments) = call.func.id, call.args
+        assert isinstance(call, ast.Call) and isinstance(call.func, ast.Name)  # by `barrier_of`
+        operation, (site, *arguments) = call.func.id, call.args
         target = statement.targets[0]
         assert isinstance(target, ast.Name)  # by the translation
         result = target.id
         done: list[ast.stmt] = []
-        there = mask
+        present = mask
         if self._returns:
-            there = self._new_mask()
-            here = "True" if mask is None else self._is_in(mask)
-            dead = self._is_in(self._dead_name())
-            done += self._threads([self._save(there, f"{here} and not {dead}")])
-        whole = kind in WHOLE_BLOCK
-        if whole and there is not None:
-            done += self._all_come(kind, self._array(there), ast.unparse(site))
+            present = self._new_mask()
+            in_mask = "True" if mask is None else self._is_in(mask)
+            has_returned = self._is_in(self._returned_mask())
+            done += self._threads([self._save(present, f"{in_mask} and not {has_returned}")])
+        whole = operation in WHOLE_BLOCK
+        if whole and present is not None:
+            done += self._require_all(operation, self._array(present), ast.unparse(site))
         if self._program.checked:
-            # Behind the pieces before it; what threads hand over here is not memory.
+            # The regions before are complete. Operands of a collective are no memory of the kernel.
             done.append(expression(f"_met(_m, {whole})"))
-        if kind in ("@barrier", "@warp", "@grid"):
+        if operation in ("@barrier", "@warp", "@grid"):
             return done
-        handed = [f"_w{result}_{i}" for i in range(len(arguments))]
+        operands = [f"_w{result}_{i}" for i in range(len(arguments))]
         done += self._loop(
             [
                 self._save(name, ast.unparse(value))
-                for name, value in zip(handed, arguments, strict=True)
+                for name, value in zip(operands, arguments, strict=True)
             ],
             mask,
         )
-        held = [self._array(name) for name in handed]
+        arrays = [self._array(name) for name in operands]
         size = "_wx * _wy * _wz"
         if whole:
             program = self._program
-            once = [assigned(result, f"_block{kind[1:]}({held[0]}, {size})")]
-            if result in self._kept:
+            once = [assigned(result, f"_block{operation[1:]}({arrays[0]}, {size})")]
+            if result in self._privatised:
                 once += threads([self._save(result)], program, program.prologue)
             return done + blocks(once, program)
-        inputs = ", ".join([*held, "_t", size, "None" if there is None else self._array(there)])
-        return done + self._loop([assigned(result, f"_warp{kind[1:]}({inputs})")], mask)
+        inputs = ", ".join(
+            [*arrays, "_t", size, "None" if present is None else self._array(present)]
+        )
+        return done + self._loop([assigned(result, f"_warp{operation[1:]}({inputs})")], mask)
 
-    def _all_come(self, kind: str, there: str, site: str) -> list[ast.stmt]:
-        """Stop the kernel, and name the first who is not there, if some are and some are not."""
-        inputs = f"{there}, _wx, _wy, _wz, _m, {site}, _bx, _by, _bz"
+    def _require_all(self, operation: str, present: str, site: str) -> list[ast.stmt]:
+        """The check that stops a kernel of which only some threads reach a barrier, and names the
+        first that does not.
+        """
+        inputs = f"{present}, _wx, _wy, _wz, _m, {site}, _bx, _by, _bz"
         program = self._program
-        if kind != "@grid":
+        if operation != "@grid":
             return blocks([expression(f"_all_there({inputs})")], program)
         size = "_wx * _wy * _wz"
-        come = [assigned("_come", f"_come + _blockcount({there}, {size})")]
+        arrivals = [assigned("_come", f"_come + _blockcount({present}, {size})")]
         some = parsed(f"_come != 0 and _come != {size} * _gx * _gy * _gz")
         return [
             assigned("_come", "0"),
-            *blocks(come, program),
+            *blocks(arrivals, program),
             ast.If(some, blocks([expression(f"_everyone({inputs})")], program), []),
         ]

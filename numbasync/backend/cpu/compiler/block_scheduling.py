@@ -1,4 +1,4 @@
-"""How the blocks of a launch are shared out among the processors, and when."""
+"""Decides which launches spread their blocks over several threads, by measured costs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def workers() -> int:
 
 
 def helpers() -> ThreadPoolExecutor:
-    """The threads, but for the one that asks."""
+    """The threads that share the blocks of a launch with the calling thread."""
     global _pool
     with _pool_lock:
         if _pool is None:
@@ -31,13 +31,13 @@ def helpers() -> ThreadPoolExecutor:
 
 
 def after_fork() -> None:
-    """A forked child has none of the threads."""
+    """Start anew in a forked child, which has none of the threads."""
     global _pool, _pool_lock
     _pool, _pool_lock = None, threading.Lock()
 
 
 class Costs:
-    """What a kernel's blocks took, alone and shared out.
+    """Measured seconds of a kernel's blocks, on one thread and on several.
 
     Args:
         contend: blocks may write to the same elements. Processors that do take turns in owning
@@ -52,7 +52,7 @@ class Costs:
         self._latest = 0.0  # of either, on one processor
 
     def are_shared(self, threads: int, blocks: int) -> bool:
-        """Whether a launch should be."""
+        """Whether a launch should spread its blocks."""
         alone, shared = self._alone, self._shared
         if alone is None and shared is None:
             return threads >= SPREAD_THREADS
@@ -63,7 +63,7 @@ class Costs:
         return alone is not None and shared < alone
 
     def took(self, shared: bool, seconds: float) -> None:
-        """What a block of a launch took on average."""
+        """Record the seconds that a block of a launch took on average."""
         if shared:
             self._shared, self._latest = seconds, seconds * workers()
         else:

@@ -29,20 +29,20 @@ class _UnknownError(Exception):
     """An expression that is no sum of multiples."""
 
 
-class Hoist:
-    """What a block must satisfy, and what it may then leave out.
+class BoundsHoisting:
+    """A condition on a block, and the code without index checks for blocks that satisfy it.
 
     Args:
-        kinds: Numba's types of the parameters.
+        argument_types: Numba's types of the parameters.
 
     Attributes:
         condition: an expression of the block alone; None if nothing can be left out.
         body: one thread's statements without their checks.
     """
 
-    def __init__(self, program: Program, kinds: Sequence[Any]) -> None:
+    def __init__(self, program: Program, argument_types: Sequence[Any]) -> None:
         self._program = program
-        self._kinds = dict(zip(program.parameters, kinds, strict=True))
+        self._argument_types = dict(zip(program.parameters, argument_types, strict=True))
         self._ends = dict(_ENDS_OF_THREADS)
         self._values: dict[str, ast.expr] = {}
         self._conditions: dict[str, None] = {}
@@ -64,7 +64,7 @@ class Hoist:
         nodes = [n for s in body for n in ast.walk(s)]
         stores = [n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
         once = {name for name in stores if stores.count(name) == 1}
-        self._parameters = {p for p in self._kinds if p not in stores}
+        self._parameters = {p for p in self._argument_types if p not in stores}
         for node in nodes:
             if isinstance(node, ast.For) and isinstance(node.target, ast.Name):
                 ends = self._ends_of(node.iter)
@@ -76,7 +76,7 @@ class Hoist:
                 if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
                     pairs = list(zip(target.elts, value.elts, strict=False))
                 for one, of in pairs:
-                    if isinstance(one, ast.Name) and one.id in once - set(self._kinds):
+                    if isinstance(one, ast.Name) and one.id in once - set(self._argument_types):
                         self._values[one.id] = of
 
     def _ends_of(self, call: ast.expr) -> tuple[str, str] | None:
@@ -125,8 +125,12 @@ class Hoist:
     def _name(self, node: ast.Name) -> ast.expr:
         if node.id in self._ends or node.id in _OF_BLOCK:
             return ast.Name(node.id, ast.Load())
-        kind: Any = self._kinds.get(node.id)
-        if node.id in self._parameters and isinstance(kind, types.Integer) and kind.signed:
+        numba_type: Any = self._argument_types.get(node.id)
+        if (
+            node.id in self._parameters
+            and isinstance(numba_type, types.Integer)
+            and numba_type.signed
+        ):
             return ast.Name(node.id, ast.Load())
         value = self._values.pop(node.id, None)  # it is not made of itself
         if value is None:
@@ -137,10 +141,10 @@ class Hoist:
             self._values[node.id] = value
 
     def _is_array(self, name: str) -> bool:
-        return name in self._parameters and isinstance(self._kinds[name], types.Array)
+        return name in self._parameters and isinstance(self._argument_types[name], types.Array)
 
     def _at_the_ends(self, expression: ast.expr, holds: Callable[[str], str]) -> None:
-        """Ask that something holds at all ends."""
+        """Require a condition at all ends of the variables."""
         moving = sorted(self._moves(expression))
         if 2 ** len(moving) > MOST_ENDS:
             raise _UnknownError
@@ -148,7 +152,7 @@ class Hoist:
             at = _Replaced(dict(zip(moving, ends, strict=True))).visit(copy.deepcopy(expression))
             self._conditions[f"({holds(ast.unparse(at))})"] = None
 
-    # --- what is left out ---
+    # --- checks that are removed ---
 
     def _guards(self, body: list[ast.stmt]) -> None:
         """Conditions that hold for the whole block."""
@@ -167,7 +171,7 @@ class Hoist:
     def _compares(self, test: ast.expr, wanted: bool) -> None:
         if isinstance(test, ast.BoolOp):
             if isinstance(test.op, ast.And) is not wanted:
-                raise _UnknownError  # either side could do it
+                raise _UnknownError  # either side could be true
             for each in test.values:
                 self._compares(each, wanted)
             return
@@ -179,13 +183,13 @@ class Hoist:
             raise _UnknownError
         difference = ast.BinOp(self._sum(test.left), ast.Sub(), self._sum(test.comparators[0]))
         if not names(difference, ast.Load) & self._parameters:
-            raise _UnknownError  # it is about some threads of each block
+            raise _UnknownError  # the condition is about some threads of each block
         no = "" if wanted else "not "
         self._at_the_ends(difference, lambda text: f"{no}{text} {sign} 0")
 
     def _accesses(self) -> None:
-        """Every checked index. What is not known to be in range stays, and so do all."""
-        hoist = self
+        """Require every index to be in range. One that is not understood keeps all checks."""
+        hoisting = self
 
         class Checks(ast.NodeTransformer):
             def visit_Call(self, node: ast.Call) -> Any:
@@ -200,7 +204,7 @@ class Hoist:
                     [first.value] if isinstance(first, ast.Constant) and name == "_axis" else None
                 )
                 for axis, part in zip(axes or range(len(parts)), parts, strict=True):
-                    hoist._in_range(array, axis, part)
+                    hoisting._in_range(array, axis, part)
                 return ast.Call(ast.Name("_sure", ast.Load()), [index], [])
 
         self.body = [Checks().visit(s) for s in self.body]
@@ -208,7 +212,7 @@ class Hoist:
     def _in_range(self, array: ast.expr, axis: Any, index: ast.expr) -> None:
         if not isinstance(array, ast.Name) or not self._is_array(array.id):
             raise _UnknownError
-        if axis >= self._kinds[array.id].ndim:
+        if axis >= self._argument_types[array.id].ndim:
             raise _UnknownError
         self._at_the_ends(self._sum(index), lambda text: f"0 <= {text} < {array.id}.shape[{axis}]")
 

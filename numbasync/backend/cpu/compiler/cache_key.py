@@ -1,4 +1,4 @@
-"""What compiled code is made of: the name of a program in the cache on disk."""
+"""The key of a program in the cache on disk: everything that its code depends on."""
 
 from __future__ import annotations
 
@@ -14,23 +14,25 @@ from numbasync.backend.cpu.library.disk_cache import key_of_own
 from numbasync.backend.cpu.library.entry_points import types
 
 
-def key_of(program: Program, kinds: Iterable[Any], options: dict[str, Any]) -> Hashable | None:
-    """What the code is made of. None if it refers to something that has no lasting name."""
-    told: list[str] = [repr(key_of_own()), repr(sorted(options.items()))]
-    told += [str(kind) for kind in kinds]
-    told += [ast.dump(statement) for statement in program.body]
-    told += [*program.functions, *program.parameters, program.prologue, repr(program.shared)]
-    told.append(repr(program.declared))
+def key_of(
+    program: Program, argument_types: Iterable[Any], options: dict[str, Any]
+) -> Hashable | None:
+    """The key of the code. None if it refers to an object without a lasting name."""
+    parts: list[str] = [repr(key_of_own()), repr(sorted(options.items()))]
+    parts += [str(numba_type) for numba_type in argument_types]
+    parts += [ast.dump(statement) for statement in program.body]
+    parts += [*program.functions, *program.parameters, program.prologue, repr(program.shared)]
+    parts += [repr(program.declared), *program.doubtful]
     for name, value in program.names.items():
-        described = _told(value)
+        described = _described(value)
         if described is None:
             return None
-        told.append(f"{name}={described}")
-    return hashlib.sha256("\0".join(told).encode()).hexdigest()
+        parts.append(f"{name}={described}")
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
-def _told(value: Any) -> str | None:
-    """What a value is, the same in every process."""
+def _described(value: Any) -> str | None:
+    """A description of a value, the same in every process; None if there is none."""
     made_of = getattr(value, "made_of", None)
     if made_of is not None:
         return repr(made_of)
@@ -44,7 +46,7 @@ def _told(value: Any) -> str | None:
         digest = hashlib.sha256(array.tobytes()).hexdigest()
         return f"{type(value).__name__} {array.dtype.descr} {array.shape} {order} {digest}"
     if isinstance(value, tuple):
-        parts = [_told(part) for part in value]
+        parts = [_described(part) for part in value]
         return None if None in parts else f"{type(value).__qualname__}{parts}"
     if isinstance(value, types.Type):
         return f"type {value}"
@@ -52,7 +54,7 @@ def _told(value: Any) -> str | None:
 
 
 def _name_of(value: Any) -> str | None:
-    """Of a function or a class: where it is found. Others of users are not followed."""
+    """The qualified name of a function or class; None for users' own, which may change."""
     name = getattr(value, "__name__", None)
     module = getattr(value, "__module__", None) or type(value).__module__
     if not isinstance(name, str) or not isinstance(module, str):

@@ -1,7 +1,7 @@
 """Calls of a program's own functions: of device functions, and of those defined in a function.
 
-One is written out where it is called if threads meet in it, if it is passed functions, or if
-it is defined in another one, whose variables it then reads and writes as they are at that moment.
+A function is inlined where it is called if it has a barrier, if it is passed functions, or if it is
+defined in another function, whose variables it then reads and writes as they are at that moment.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from numbasync.backend.cpu.compiler.array_rules import array_function, surely_compiles
 from numbasync.backend.cpu.compiler.control_flow import single_exit
 from numbasync.backend.cpu.compiler.evaluation_order import written_out
-from numbasync.backend.cpu.compiler.instrument import Watched
+from numbasync.backend.cpu.compiler.instrument import Instrumented
 from numbasync.backend.cpu.compiler.names import (
     MISSING,
     Closure,
@@ -28,7 +29,7 @@ from numbasync.backend.cpu.library import float16
 from numbasync.backend.cpu.library.entry_points import types as numba_types
 
 
-class Calls(Watched):
+class Calls(Instrumented):
     """Expressions, with calls of functions.
 
     Attributes:
@@ -38,12 +39,12 @@ class Calls(Watched):
     node: ast.FunctionDef
     _translation: Any
     _result: str | None
-    _tuples: dict[str, int]  # how long a parameter with a star is
+    _tuples: dict[str, int]  # lengths of parameters with a star
 
     def _within(
         self, function: types.FunctionType, bound: dict[str, Any], closure: Closure | None
     ) -> Calls:
-        """What writes out a function that this one calls."""
+        """The writer of a function that is inlined into this one."""
         raise NotImplementedError
 
     def block(self, statements: list[ast.stmt]) -> list[ast.stmt]:
@@ -55,8 +56,8 @@ class Calls(Watched):
     ) -> Any:
         definition, _ = self._translation.source(function)
         passes_functions = any(_is_function(self._scope.resolve(a)) for a in node.args)
-        meets = self._translation.meets(function)
-        is_apart = not (meets or passes_functions or self._translation.needs_kinds(function))
+        has_barriers = self._translation.has_barriers(function)
+        is_apart = not (has_barriers or passes_functions or self._translation.needs_types(function))
         if is_apart and definition.args.vararg is None:
             name = self._translation.device(function, signatures)
             arguments = self._in_order(node.args)
@@ -64,12 +65,12 @@ class Calls(Watched):
                 raise UntranslatableError(f"keywords in a call of {function.__name__}", node)
             first = parsed(f"({ALL})") if self._in_kernel else ast.Name("_c", ast.Load())
             return ast.Call(ast.Name(name, ast.Load()), [first, *arguments], [])
-        if not self._in_kernel and meets:
-            raise UntranslatableError("a meeting in a function that is compiled by itself", node)
-        given = (function.__defaults__ or ())[::-1]
+        if not self._in_kernel and has_barriers:
+            raise UntranslatableError("a barrier in a function that is compiled by itself", node)
+        defaults = (function.__defaults__ or ())[::-1]
         names = [a.arg for a in [*definition.args.posonlyargs, *definition.args.args]][::-1]
         return self._written_out(
-            node, definition, function, dict(zip(names, given, strict=False)), signatures
+            node, definition, function, dict(zip(names, defaults, strict=False)), signatures
         )
 
     def _inner(self, node: ast.Call, closure: Closure) -> Any:
@@ -96,31 +97,31 @@ class Calls(Watched):
         if written in self._translation.writing:
             raise UntranslatableError(f"{definition.name}, which calls itself", node)
         names, rest = self._parameters(definition, node)
-        given = dict(zip(names, node.args, strict=False))
-        given |= {k.arg: k.value for k in node.keywords if k.arg is not None}
-        known = {name: self._scope.constant(value) for name, value in given.items()}
+        passed_by_name = dict(zip(names, node.args, strict=False))
+        passed_by_name |= {k.arg: k.value for k in node.keywords if k.arg is not None}
+        known = {name: self._scope.constant(value) for name, value in passed_by_name.items()}
         bound = {
             name: value
             for name, value in known.items()
             if value is not MISSING and not is_reassigned(name, definition)
         }
-        passed = [name for name in given if name not in bound]
-        kinds = {name: self._scope.kind(given[name]) for name in passed}
-        values = self._in_order([given[name] for name in passed] + rest)
+        passed = [name for name in passed_by_name if name not in bound]
+        types_of_passed = {name: self._scope.type_of(passed_by_name[name]) for name in passed}
+        values = self._in_order([passed_by_name[name] for name in passed] + rest)
         arguments = dict(zip(passed, values, strict=False))
         for name, value in defaults.items():
-            if name not in given:
+            if name not in passed_by_name:
                 arguments[name] = ast.Name(self._program.bind(value, "default"), ast.Load())
         if set(arguments) | set(bound) != set(names):
             raise UntranslatableError(f"a call of {definition.name} with other arguments", node)
         if len(signatures) > 1:
-            raise UntranslatableError("a meeting in a function of several signatures", node)
+            raise UntranslatableError("a barrier in a function of several signatures", node)
         declared, result = signatures[0] if signatures else ((), None)
-        for name, kind in zip(names, declared, strict=bool(signatures)):
+        for name, numba_type in zip(names, declared, strict=bool(signatures)):
             if name in arguments:
-                arguments[name] = self._cast(arguments[name], kind)
+                arguments[name] = self._cast(arguments[name], numba_type)
         inner = self._within(function, bound, closure)
-        inner._scope.kinds = kinds
+        inner._scope.parameter_types = types_of_passed
         star = definition.args.vararg
         if star is not None:
             arguments[star.arg] = ast.Tuple(values[len(passed) :], ast.Load())
@@ -160,11 +161,11 @@ class Calls(Watched):
             raise UntranslatableError(f"a call of {definition.name} with other arguments", node)
         return names, rest
 
-    def _cast(self, value: ast.expr, kind: Any) -> Any:
+    def _cast(self, value: ast.expr, numba_type: Any) -> Any:
         """`value` as a declared type of number."""
-        if not isinstance(kind, numba_types.Number | numba_types.Boolean):
+        if not isinstance(numba_type, numba_types.Number | numba_types.Boolean):
             return value
-        return self._call(float16.of if kind == numba_types.float16 else kind, [value])
+        return self._call(float16.of if numba_type == numba_types.float16 else numba_type, [value])
 
     # --- as values ---
 
@@ -193,7 +194,17 @@ class Calls(Watched):
 
     def visit_Call(self, node: ast.Call) -> Any:
         node.args = [part for a in node.args for part in self._unpacked(a)]
+        is_array = array_function(self._scope.resolve(node.func)) is not None
+        if is_array and not surely_compiles(node, self._scope):
+            self._program.doubtful.append(self._text_with_types(node))
         return super().visit_Call(node)
+
+    def _text_with_types(self, call: ast.Call) -> str:
+        """The definition of the function around a call, and the types of names in the call."""
+        names = sorted({n.id for n in ast.walk(call) if isinstance(n, ast.Name)})
+        types_of_names = [f"{name}: {type(self._scope.find(name))}" for name in names]
+        definition, _ = self._translation.source(self._function)
+        return "\n".join([ast.unparse(definition), *types_of_names])
 
     def _unpacked(self, node: ast.expr) -> Sequence[ast.expr]:
         """What a `*name` stands for, if it is known how many those are."""
@@ -213,8 +224,8 @@ class Calls(Watched):
     def _length(self, name: str) -> int | None:
         outer = self._scope.outer
         if outer is not None and name not in self._scope.own:
-            found: int | None = outer.owner._length(name)
-            return found
+            length: int | None = outer.owner._length(name)
+            return length
         return None if is_reassigned(name, self.node) else self._tuples.get(name)
 
 

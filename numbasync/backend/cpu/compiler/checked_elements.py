@@ -37,8 +37,8 @@ class _Exit:
         with builder.goto_block(self.block):
             self._what = [builder.phi(_I64) for _ in range(4)]  # site, axis, index, extent
             record, *place = map(builder.load, self.here)
-            kind = ir.Constant(_I64, entry_points.OUT_OF_RANGE)
-            entry_points.store_record(builder, record, [kind, *self._what, *place])
+            numba_type = ir.Constant(_I64, entry_points.OUT_OF_RANGE)
+            entry_points.store_record(builder, record, [numba_type, *self._what, *place])
             context.call_conv.return_user_exc(builder, IndexError, ("stopped",))
 
     def leave_if(self, builder: Any, condition: Any, what: list[Any]) -> None:
@@ -90,18 +90,25 @@ def _unsigned(array: Any, index: Any) -> Any:
     return types.UniTuple(types.uint64, len(_parts(index))) if is_tuple else types.uint64
 
 
-def _field(context: Any, builder: Any, kind: Any, array: Any, name: str) -> list[Any]:
-    at = context.data_model_manager[kind].get_field_position(name)
+def _field(context: Any, builder: Any, numba_type: Any, array: Any, name: str) -> list[Any]:
+    position = context.data_model_manager[numba_type].get_field_position(name)
     if name == "data":
-        return [builder.extract_value(array, at)]
-    return [builder.extract_value(array, [at, axis]) for axis in range(kind.ndim)]
+        return [builder.extract_value(array, position)]
+    return [builder.extract_value(array, [position, axis]) for axis in range(numba_type.ndim)]
 
 
 def _checked(
-    context: Any, builder: Any, kind: Any, array: Any, axis: int, index: Any, of: Any, site: Any
+    context: Any,
+    builder: Any,
+    numba_type: Any,
+    array: Any,
+    axis: int,
+    index: Any,
+    of: Any,
+    site: Any,
 ) -> Any:
     """`index` of that axis, as an unsigned number below the extent; else the kernel stops."""
-    extent = _field(context, builder, kind, array, "shape")[axis]
+    extent = _field(context, builder, numba_type, array, "shape")[axis]
     wide = at = widened(builder, index, of)
     if of.signed:
         negative = builder.icmp_signed("<", wide, ir.Constant(_I64, 0))
@@ -115,13 +122,13 @@ def _checked(
 def _numbers(context: Any, builder: Any, array: Any, index: Any, args: Any, site: Any) -> list[Any]:
     """The numbers of an index; checked, if there is a site."""
     is_tuple = isinstance(index, types.BaseTuple)
-    kinds = _parts(index)
-    values = cgutils.unpack_tuple(builder, args[1], len(kinds)) if is_tuple else [args[1]]
+    argument_types = _parts(index)
+    values = cgutils.unpack_tuple(builder, args[1], len(argument_types)) if is_tuple else [args[1]]
     if site is None:
-        return [widened(builder, v, k) for v, k in zip(values, kinds, strict=True)]
+        return [widened(builder, v, k) for v, k in zip(values, argument_types, strict=True)]
     return [
         _checked(context, builder, array, args[0], axis, v, k, site)
-        for axis, (v, k) in enumerate(zip(values, kinds, strict=True))
+        for axis, (v, k) in enumerate(zip(values, argument_types, strict=True))
     ]
 
 
@@ -188,19 +195,19 @@ def _is_number(array: Any, index: Any) -> bool:
 
 
 def _pointer(context: Any, builder: Any, array: Any, index: Any, args: Any, site: Any) -> Any:
-    at = _numbers(context, builder, array, index, args, site)
+    numbers = _numbers(context, builder, array, index, args, site)
     (data,) = _field(context, builder, array, args[0], "data")
     shape = _field(context, builder, array, args[0], "shape")
     strides = _field(context, builder, array, args[0], "strides")
     return cgutils.get_item_pointer2(
-        context, builder, data, shape, strides, array.layout, at, wraparound=False
+        context, builder, data, shape, strides, array.layout, numbers, wraparound=False
     )
 
 
 def _loaded(tyctx: Any, array: Any, index: Any, site: Any) -> Any:
     index = types.unliteral(index)
-    found = tyctx.resolve_function_type(operator.getitem, (array, _unsigned(array, index)), {})
-    if found is None:
+    function = tyctx.resolve_function_type(operator.getitem, (array, _unsigned(array, index)), {})
+    if function is None:
         return None
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -208,18 +215,20 @@ def _loaded(tyctx: Any, array: Any, index: Any, site: Any) -> Any:
         if _is_number(array, index):
             pointer = _pointer(context, builder, array, index, args, place)
             return load_item(context, builder, array, pointer)
-        at = _index(context, builder, array, index, args, place)
-        at = context.cast(builder, at, _unsigned(array, index), found.args[1])
-        return context.get_function(operator.getitem, found)(builder, (args[0], at))
+        place_in_array = _index(context, builder, array, index, args, place)
+        place_in_array = context.cast(
+            builder, place_in_array, _unsigned(array, index), function.args[1]
+        )
+        return context.get_function(operator.getitem, function)(builder, (args[0], place_in_array))
 
-    return found.return_type(array, index, *([types.int64] if site else ())), codegen
+    return function.return_type(array, index, *([types.int64] if site else ())), codegen
 
 
 def _stored(tyctx: Any, value: Any, array: Any, index: Any, site: Any) -> Any:
     index, value = types.unliteral(index), types.unliteral(value)
     given = (array, _unsigned(array, index), value)
-    found = tyctx.resolve_function_type(operator.setitem, given, {})
-    if found is None:
+    function = tyctx.resolve_function_type(operator.setitem, given, {})
+    if function is None:
         return None
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -229,10 +238,14 @@ def _stored(tyctx: Any, value: Any, array: Any, index: Any, site: Any) -> Any:
             pointer = _pointer(context, builder, array, index, args[1:], place)
             store_item(context, builder, array, given, pointer)
         else:
-            at = _index(context, builder, array, index, args[1:], place)
-            at = context.cast(builder, at, _unsigned(array, index), found.args[1])
-            given = context.cast(builder, args[0], value, found.args[2])
-            context.get_function(operator.setitem, found)(builder, (args[1], at, given))
+            place_in_array = _index(context, builder, array, index, args[1:], place)
+            place_in_array = context.cast(
+                builder, place_in_array, _unsigned(array, index), function.args[1]
+            )
+            given = context.cast(builder, args[0], value, function.args[2])
+            context.get_function(operator.setitem, function)(
+                builder, (args[1], place_in_array, given)
+            )
         return context.get_dummy_value()
 
     return types.void(value, array, index, *([types.int64] if site else ())), codegen

@@ -1,4 +1,4 @@
-"""Kernels that are compiled once more, to find what a GPU hides."""
+"""Kernels that are compiled with checks of every access, which find what a GPU hides."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import replace
 from types import FunctionType
 from typing import Any
 
-from numbasync.backend.cpu.compiler.block_memory import Slab, slab_of_blocks
-from numbasync.backend.cpu.compiler.generate import entry_of
+from numbasync.backend.cpu.compiler.block_memory import BlockMemory, memory_of_blocks
+from numbasync.backend.cpu.compiler.generate import compile_program
 from numbasync.backend.cpu.compiler.kernel_errors import error_of
-from numbasync.backend.cpu.compiler.program import RECORD_BYTES
+from numbasync.backend.cpu.compiler.program import RECORD_BYTES, Program
 from numbasync.backend.cpu.compiler.translate import translate
 from numbasync.backend.cpu.library.entry_points import RAISED
 from numbasync.backend.cpu.races import rules
@@ -21,18 +21,22 @@ from numbasync.backend.protocols import ArgumentAccess, Checks, Dim3
 class Checked:
     """One variant of a kernel, every access of which is checked.
 
-    Blocks run one after the other, in the order that is asked for. If they meet, each goes on to
-    the next meeting, and accesses are not checked: what a block has written is known for one block
-    at a time.
+    Blocks run one after the other, in the requested order. In a cooperative launch each block runs
+    to the next barrier of the grid, and accesses are not checked: the shadow memory holds the
+    writes of one block at a time.
     """
 
     def __init__(
-        self, function: FunctionType, kinds: tuple[Any, ...], options: dict[str, Any], prologue: str
+        self,
+        function: FunctionType,
+        argument_types: tuple[Any, ...],
+        options: dict[str, Any],
+        like: Program,
     ) -> None:
         rules.ready()
-        self.program = translate(function, kinds, checked=True)
-        self.program.prologue = prologue
-        entry = entry_of(self.program, kinds, options)
+        self.program = translate(function, argument_types, True, like.array_shapes)
+        self.program.prologue = like.prologue
+        entry = compile_program(self.program, argument_types, options)
         self.source = entry.source
         self._result = entry.result
         self._fixed_bytes = entry.fixed_bytes
@@ -51,9 +55,9 @@ class Checked:
         """Run every block.
 
         Args:
-            args: of the launch.
-            values: the same, as compiled code takes them.
-            rights: of `args`, or none.
+            args: the launch's arguments.
+            values: the same arguments, as compiled code takes them.
+            argument_access: of `args`, or empty.
         """
         program = self.program
         nbytes = self._fixed_bytes + shared_bytes
@@ -61,18 +65,18 @@ class Checked:
         end = blocks
         if program.cooperative:
             checks = replace(checks, watches=False)
-            slab, end = slab_of_blocks(program.name, nbytes, blocks), 1
+            memory, end = memory_of_blocks(program.name, nbytes, blocks), 1
         else:
-            slab = Slab(nbytes)
-        slab.clear([(RECORD_BYTES, nbytes - RECORD_BYTES)])
+            memory = BlockMemory(nbytes)
+        memory.clear([(RECORD_BYTES, nbytes - RECORD_BYTES)])
         shadow = ShadowMemory(
             checks, grid, block, nbytes, self._fixed_bytes, program.shared, args, argument_access
         )
-        slab.put(rules.STATE, shadow.address)
+        memory.put(rules.STATE, shadow.address)
         try:
-            self._entry(0, end, *block, *grid, slab.address, shared_bytes, *values)
+            self._entry(0, end, *block, *grid, memory.address, shared_bytes, *values)
         except Exception as error:
-            record = slab.record()
+            record = memory.record()
             cause = error if record[0] == RAISED else None
             raise error_of(program, record, error, shadow) from cause
         if checks.writers is not None and checks.watches:

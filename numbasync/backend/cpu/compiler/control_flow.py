@@ -1,4 +1,4 @@
-"""Shapes of statements: loops over threads, who may leave what, and loops that are rewritten."""
+"""Control flow in generated code: loops over threads and blocks, early exits, rewritten loops."""
 
 from __future__ import annotations
 
@@ -9,7 +9,13 @@ from typing import Any
 from numbasync.backend.cpu.compiler import checked_elements
 from numbasync.backend.cpu.compiler.names import UntranslatableError
 from numbasync.backend.cpu.compiler.program import Program, parsed
-from numbasync.backend.cpu.compiler.uniformity import Uniform, has_meeting, meeting, names
+from numbasync.backend.cpu.compiler.uniformity import (
+    Uniform,
+    barrier_of,
+    has_barrier,
+    has_return,
+    names,
+)
 
 _LINEAR = "_t = _tx + _wx * (_ty + _wy * _tz)"
 
@@ -34,7 +40,7 @@ _tz = _t // _wx // _wy
 """
 _EACH_BLOCK = """
 _b = {turn}
-_m = _base + _b * _slab
+_m = _base + _b * _block_bytes
 _bx = _b % _gx
 _by = _b // _gx % _gy
 _bz = _b // _gx // _gy
@@ -58,7 +64,7 @@ def threads(body: list[ast.stmt], program: Program, prologue: str = "pass") -> l
 
 
 def blocks(body: list[ast.stmt], program: Program) -> list[ast.stmt]:
-    """What is done once a block, where blocks meet: the loop over them; elsewhere, as it is."""
+    """Statements that run once per block: in a cooperative launch, the loop over the blocks."""
     if not program.cooperative:
         return body
     turn = "_turn_of_block(_base, _k)" if program.checked else "_k"
@@ -67,8 +73,8 @@ def blocks(body: list[ast.stmt], program: Program) -> list[ast.stmt]:
 
 
 def alone(program: Program, statements: list[ast.stmt]) -> list[ast.stmt] | None:
-    """The loop over the threads of a kernel in which they do not meet. None if a thread may return
-    out of a loop of its own.
+    """The loop over the threads of a kernel without barriers. None if a thread may return out of a
+    loop of its own.
     """
 
     def block(statements: list[ast.stmt]) -> None:
@@ -89,7 +95,7 @@ def alone(program: Program, statements: list[ast.stmt]) -> list[ast.stmt] | None
 
 
 def _with_own_parameters(program: Program, body: list[ast.stmt]) -> list[ast.stmt]:
-    """A parameter that a thread changes begins, in each of them, as what was passed."""
+    """The body, with a copy of its own for each thread of a parameter that the threads change."""
     changed = names(body, ast.Store) & set(program.parameters)
     for node in (n for s in body for n in ast.walk(s)):
         if isinstance(node, ast.Name) and node.id in changed:
@@ -98,22 +104,18 @@ def _with_own_parameters(program: Program, body: list[ast.stmt]) -> list[ast.stm
 
 
 def returns_early(body: list[ast.stmt]) -> bool:
-    """Whether a thread may return before a meeting."""
+    """Whether a thread may return before a barrier."""
     seen = False
     for statement in body:
-        if has_meeting(statement) and (seen or has_return(statement)):
+        if has_barrier(statement) and (seen or has_return(statement)):
             return True
         seen = seen or has_return(statement)
     return False
 
 
-def has_return(statement: ast.AST) -> bool:
-    return any(isinstance(n, ast.Return) for n in ast.walk(statement))
-
-
 def single_exit(body: list[ast.stmt], left: str) -> list[ast.stmt]:
-    """The statements of a function that is written out where it is called: a return leaves a loop
-    that is run once. `left` is a variable that says so in loops of its own.
+    """The statements of an inlined function: a return leaves a loop that runs once. In loops of
+    the function, the variable `left` says that it has returned.
     """
     if not any(map(has_return, body[:-1])) and isinstance(body[-1], ast.Return):
         return body[:-1]
@@ -130,8 +132,6 @@ def single_exit(body: list[ast.stmt], left: str) -> list[ast.stmt]:
                 statement.body = block(statement.body, own_loop)
                 statement.orelse = block(statement.orelse, own_loop) if statement.orelse else []
             elif isinstance(statement, ast.For | ast.While) and has_return(statement):
-                if statement.orelse:
-                    raise UntranslatableError("a return in a loop with an else", statement)
                 statement.body = block(statement.body, True)
                 done.append(ast.If(parsed(left), [ast.Break()], []))
         return done
@@ -142,112 +142,107 @@ def single_exit(body: list[ast.stmt], left: str) -> list[ast.stmt]:
     return [assigned(left, "False"), ast.While(parsed("True"), once, [])]
 
 
-def breaks(statement: ast.stmt) -> bool:
-    """Whether a thread may leave the loop that the statement is in."""
-    if isinstance(statement, ast.If):
-        return any(map(breaks, [*statement.body, *statement.orelse]))
-    return isinstance(statement, ast.Break | ast.Continue)
+def before_breaks(body: list[ast.stmt], statement: ast.stmt) -> list[ast.stmt]:
+    """The statements of a loop, with `statement` before each `break` that leaves the loop."""
+    done: list[ast.stmt] = []
+    for each in body:
+        if isinstance(each, ast.If):
+            each.body = before_breaks(each.body, statement)
+            each.orelse = before_breaks(each.orelse, statement)
+        done += [statement, each] if isinstance(each, ast.Break) else [each]
+    return done
 
 
 def needed(body: list[ast.stmt]) -> set[str]:
-    """Variables that a piece reads before it surely writes them, or may leave as they were."""
+    """The variables that a region reads before it surely writes them, or may leave unchanged."""
     written = names(body, ast.Store)
-    found: set[str] = set()
+    read: set[str] = set()
 
     def block(statements: list[ast.stmt], sure: set[str]) -> None:
-        """Go on with those that are surely written, and add what the statements write."""
+        """Read `statements`, of which `sure` are surely written before, and add to `sure`."""
         for statement in statements:
             if isinstance(statement, ast.Assign):
-                found.update(names(statement.value, ast.Load) - sure)
-                found.update(names(statement.targets, ast.Load) - sure)
+                read.update(names(statement.value, ast.Load) - sure)
+                read.update(names(statement.targets, ast.Load) - sure)
                 sure |= names(statement.targets, ast.Store)
             elif isinstance(statement, ast.If):
-                found.update(names(statement.test, ast.Load) - sure)
+                read.update(names(statement.test, ast.Load) - sure)
                 both = set(sure), set(sure)
                 block(statement.body, both[0])
                 block(statement.orelse, both[1])
                 sure |= both[0] & both[1]
             elif isinstance(statement, ast.Break | ast.Continue | ast.Return):
-                found.update(written - sure)  # a thread that leaves keeps what it has
+                read.update(written - sure)  # a thread that leaves keeps its values
             else:
-                found.update(names(statement, ast.Load) - sure)
+                read.update(names(statement, ast.Load) - sure)
                 if isinstance(statement, ast.AugAssign):
-                    found.update(names(statement.target, ast.Store) - sure)
+                    read.update(names(statement.target, ast.Store) - sure)
                 for each in ast.walk(statement):
                     if isinstance(each, ast.Break | ast.Continue | ast.Return):
-                        found.update(written - sure)
+                        read.update(written - sure)
 
     sure: set[str] = set()
     block(body, sure)
-    return found | (written - sure)
-
-
-def leaves(statement: ast.stmt) -> bool:
-    """Whether a thread may leave what the statement is in."""
-    if isinstance(statement, ast.Break | ast.Continue | ast.Return):
-        return True
-    if isinstance(statement, ast.If):
-        return any(map(leaves, [*statement.body, *statement.orelse]))
-    return isinstance(statement, ast.For | ast.While) and has_return(statement)
+    return read | (written - sure)
 
 
 def counted(program: Program, uniform: Uniform) -> bool:
-    """Write loops over ranges that differ between threads, and in which these meet, as loops with
-    a condition. Whether there were any.
+    """Rewrite loops with barriers over ranges that differ between threads as loops with a
+    condition. Returns whether there were any.
     """
-    found = [False]
+    has_rewritten = [False]
 
     class Loops(ast.NodeTransformer):
         def visit_For(self, node: ast.For) -> Any:
             self.generic_visit(node)
-            if not has_meeting(node) or uniform(node.iter) or node.orelse:
+            if not has_barrier(node) or uniform(node.iter) or node.orelse:
                 return node
             call = node.iter
             if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name)):
-                raise UntranslatableError("a loop of some threads in which they meet", node)
+                raise UntranslatableError("a loop of some threads with a barrier in it", node)
             if program.names.get(call.func.id) is not range or not isinstance(
                 node.target, ast.Name
             ):
-                raise UntranslatableError("a loop of some threads in which they meet", node)
-            found[0] = True
+                raise UntranslatableError("a loop of some threads with a barrier in it", node)
+            has_rewritten[0] = True
             n = len(program.names)
             program.names[f"_loop_{n}"] = None
-            at, end, step = f"_at_{n}", f"_end_{n}", f"_step_{n}"
+            current, end, step = f"_at_{n}", f"_end_{n}", f"_step_{n}"
             parts = [ast.unparse(a) for a in call.args]
             start, stop, by = (
                 ("0", parts[0], "1") if len(parts) == 1 else (*parts, "1")[:3]
             )  # fmt: skip
-            first = [assigned(at, start), assigned(end, stop), assigned(step, by)]
-            inside = parsed(f"{at} < {end} if {step} > 0 else {at} > {end}")
-            each = [assigned(node.target.id, at), assigned(at, f"{at} + {step}")]
+            first = [assigned(current, start), assigned(end, stop), assigned(step, by)]
+            inside = parsed(f"{current} < {end} if {step} > 0 else {current} > {end}")
+            each = [assigned(node.target.id, current), assigned(current, f"{current} + {step}")]
             return [*first, ast.While(inside, [*each, *node.body], [])]
 
     tree = Loops().visit(ast.Module(program.body, []))
     program.body = tree.body
-    return found[0]
+    return has_rewritten[0]
 
 
 def plain(program: Program) -> list[ast.stmt]:
-    """The body with functions of the right types in place of meetings, to ask for its types."""
+    """The body with functions of the right types in place of barriers, for type inference."""
 
-    class Meetings(ast.NodeTransformer):
+    class Barriers(ast.NodeTransformer):
         def visit_Raise(self, node: ast.Raise) -> Any:
-            return ast.Pass()  # what is raised is looked up by a later stage of Numba
+            return ast.Pass()  # a later stage of Numba looks up the exception
 
         def visit_Assign(self, node: ast.Assign) -> Any:
-            call = meeting(node)
+            call = barrier_of(node)
             if call is None:
                 return node
             target = node.targets[0]
-            assert isinstance(call.func, ast.Name) and isinstance(target, ast.Name)  # a meeting
-            kind, arguments = call.func.id, call.args[1:]
-            held = [f"_w{target.id}_{i}" for i in range(len(arguments))]
-            made = [
+            assert isinstance(call.func, ast.Name) and isinstance(target, ast.Name)  # a barrier
+            name, arguments = call.func.id, call.args[1:]
+            variables = [f"_w{target.id}_{i}" for i in range(len(arguments))]
+            assignments = [
                 ast.Assign([ast.Name(h, ast.Store())], a)
-                for h, a in zip(held, arguments, strict=True)
+                for h, a in zip(variables, arguments, strict=True)
             ]
-            stub = parsed(f"_type{kind[1:]}({', '.join(held)})")
-            return [*made, ast.Assign([target], stub)]
+            stub = parsed(f"_type{name[1:]}({', '.join(variables)})")
+            return [*assignments, ast.Assign([target], stub)]
 
-    tree = ast.Module([Meetings().visit(copy.deepcopy(s)) for s in program.body], [])
+    tree = ast.Module([Barriers().visit(copy.deepcopy(s)) for s in program.body], [])
     return [s for each in tree.body for s in (each if isinstance(each, list) else [each])]

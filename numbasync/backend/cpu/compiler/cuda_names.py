@@ -1,4 +1,4 @@
-"""What the names of `numba.cuda` and `math` mean to a kernel that is compiled for the processor."""
+"""The names of `numba.cuda` and `math`, and what kernels on the CPU device call instead."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from numbasync.backend.cpu.library.entry_points import types
 
 AXES = {cuda.threadIdx: "_t", cuda.blockIdx: "_b", cuda.blockDim: "_w", cuda.gridDim: "_g"}
 
-# Where threads meet: whether all of a block must come, and how many arguments there are.
-MEETINGS: dict[Any, tuple[str, bool]] = {
+# Barriers and warp collectives: their names in generated code, and whether the whole block must
+# reach them.
+BARRIERS: dict[Any, tuple[str, bool]] = {
     cuda.syncthreads: ("@barrier", True),
     cuda.syncthreads_count: ("@count", True),
     cuda.syncthreads_and: ("@and", True),
@@ -32,7 +33,7 @@ MEETINGS: dict[Any, tuple[str, bool]] = {
     cuda.match_all_sync: ("@match_all", False),
     cuda.activemask: ("@activemask", False),
 }
-GRID_MEETING = "@grid"  # the method `sync` of what `cuda.cg.this_grid()` gives
+GRID_BARRIER = "@grid"  # the method `sync` of the grid of `cuda.cg.this_grid()`
 THIS_GRID = cuda.cg.this_grid
 NOTHING = (cuda.threadfence, cuda.threadfence_block, cuda.threadfence_system, cuda.nanosleep)
 FUNCTIONS: dict[Any, Any] = {
@@ -49,15 +50,15 @@ _FP16 = "numba.cuda._internal.cuda_fp16"
 ATOMICS = {getattr(cuda.atomic, name): function for name, function in atomics.ATOMICS.items()}
 
 
-def is_meeting(value: Any) -> bool:
+def is_barrier(value: Any) -> bool:
     try:
-        return value in MEETINGS
+        return value in BARRIERS
     except TypeError:
         return False
 
 
 def function(value: Any) -> Any:
-    """What a call of `value` calls here; None if that is not said."""
+    """The function that a call of `value` calls here; None if it is `value` itself."""
     if getattr(value, "__module__", None) == _FP16:
         return fp16_functions.FUNCTIONS.get(value.__name__)
     return FUNCTIONS.get(value)

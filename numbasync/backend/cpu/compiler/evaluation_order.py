@@ -1,5 +1,5 @@
-"""In which order the parts of an expression are computed, where one of them is more than an
-expression here: a meeting, or a function that is written out.
+"""The order in which parts of an expression are computed, where a part needs statements of its
+own: a barrier, or an inlined function.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from typing import Any
 from numbasync.backend.cpu.compiler.names import UntranslatableError
 from numbasync.backend.cpu.compiler.program import Program
 
-# Of a statement that is put in front of another one: it may change what others read.
+# Marks a statement that is put before another one and may change what others read.
 _ACTS = "acts"
 
 
 class Parts(ast.NodeTransformer):
-    """Expressions whose parts may need something done first; that goes to `_before`."""
+    """Visits expressions. Statements that must run before the expression are added to `_before`."""
 
     def __init__(self, program: Program) -> None:
         self._program = program
@@ -43,52 +43,48 @@ class Parts(ast.NodeTransformer):
         return node
 
     def _in_order(self, parts: list[ast.expr]) -> list[ast.expr]:
-        """What stands before a part that acts is computed before it."""
+        """Visit parts in order. Parts before one that acts become variables before it."""
         done: list[ast.expr] = []
         for part in parts:
-            at = len(self._before)
+            first = len(self._before)
             new = self.visit(part)
-            acts = any(map(_acts, self._before[at:]))
-            if acts or any(map(meets, self._before[at:])):
+            acts = any(map(_acts, self._before[first:]))
+            if acts or any(map(has_barrier_call, self._before[first:])):
                 for i, earlier in enumerate(done):
-                    # A variable of this thread's own is not changed by a meeting.
+                    # A barrier does not change a variable of the thread.
                     if not isinstance(earlier, ast.Constant | ast.Name) or (
                         acts and isinstance(earlier, ast.Name)
                     ):
                         name = f"_h{self._program.number()}"
-                        kept = ast.Assign([ast.Name(name, ast.Store())], earlier)
-                        self._before.insert(at, kept)
-                        at += 1
+                        assignment = ast.Assign([ast.Name(name, ast.Store())], earlier)
+                        self._before.insert(first, assignment)
+                        first += 1
                         done[i] = ast.Name(name, ast.Load())
             done.append(new)
         return done
 
     def _apart(self, part: ast.expr) -> tuple[list[ast.stmt], Any]:
-        """A part that may be left out: what is to be done first, and the part."""
+        """A part that may be skipped: the statements that it needs, and the part."""
         outer, self._before = self._before, []
         try:
             new = self.visit(part)
             first = self._before
         finally:
             self._before = outer
-        if any(map(meets, first)):
-            raise UntranslatableError(
-                "a meeting in a part of an expression that may be left out", part
-            )
         return first, new
 
     def _in_turn(self, node: ast.BoolOp) -> Any:
-        """`and` and `or`; as conditions, if a part that may be left out needs statements."""
+        """`and` and `or`; as conditions, if a part that may be skipped needs statements."""
         first, *rest = node.values
-        # The first one is never left out.
-        made: list[tuple[list[ast.stmt], Any]] = [([], self.visit(first))]
-        made += map(self._apart, rest)
-        if not any(before for before, _ in made):
-            node.values = [value for _, value in made]
+        # The first part is never skipped.
+        parts: list[tuple[list[ast.stmt], Any]] = [([], self.visit(first))]
+        parts += map(self._apart, rest)
+        if not any(before for before, _ in parts):
+            node.values = [value for _, value in parts]
             return node
         name = f"_h{self._program.number()}"
         statements: list[ast.stmt] = []
-        for before, value in reversed(made):
+        for before, value in reversed(parts):
             test: ast.expr = ast.Name(name, ast.Load())
             if isinstance(node.op, ast.Or):
                 test = ast.UnaryOp(ast.Not(), test)
@@ -111,16 +107,29 @@ class Parts(ast.NodeTransformer):
 
     def _changed(self, node: ast.AugAssign) -> Any:
         """`a += b`, which reads `a` first."""
-        at = len(self._before)
-        made: Any = super().generic_visit(node)
-        if any(map(_acts, self._before[at:])):
+        first = len(self._before)
+        text, value = ast.unparse(node), ast.unparse(node.value)  # before they are rewritten
+        rewritten: Any = super().generic_visit(node)
+        before = self._before[first:]
+        if any(map(_acts, before)) and not _is_own(node.target, before):
             raise UntranslatableError(
-                "a function that may write, written out in an assignment such as +=", node
+                f"{text} with a function that may write (write `value = {value}` before it)", node
             )
-        return made
+        return rewritten
 
 
-def meets(statement: ast.stmt) -> bool:
+def _is_own(target: ast.expr, before: list[ast.stmt]) -> bool:
+    """Whether a target is a variable that the statements in front of it do not change."""
+    stored = {
+        n.id
+        for statement in before
+        for n in ast.walk(statement)
+        if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+    }
+    return isinstance(target, ast.Name) and target.id not in stored
+
+
+def has_barrier_call(statement: ast.stmt) -> bool:
     return any(
         isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id.startswith("@")
         for n in ast.walk(statement)

@@ -1,4 +1,4 @@
-"""Expressions of a kernel, as Numba's compiler for the processor has them."""
+"""Expressions of a kernel, translated for Numba's CPU compiler."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from numba.core.errors import TypingError
 from numbasync.backend.cpu.compiler.cuda_names import (
     ATOMICS,
     AXES,
-    GRID_MEETING,
-    MEETINGS,
+    BARRIERS,
+    GRID_BARRIER,
     NOTHING,
     THIS_GRID,
     function,
 )
 from numbasync.backend.cpu.compiler.evaluation_order import Parts
 from numbasync.backend.cpu.compiler.extensions import Intrinsic, has_typing, intrinsic_of
-from numbasync.backend.cpu.compiler.local_arrays import made_array
+from numbasync.backend.cpu.compiler.local_arrays import array_expression
 from numbasync.backend.cpu.compiler.names import (
     MISSING,
     Closure,
@@ -46,7 +46,7 @@ _REFUSED = (
 
 
 class Expressions(Parts):
-    """What one function's expressions become."""
+    """Translates the expressions of one function."""
 
     def __init__(
         self, program: Program, function: types.FunctionType, scope: Scope, number: int,
@@ -60,11 +60,11 @@ class Expressions(Parts):
         scope.owner = self
 
     def _own(self, name: str) -> str:
-        """What a variable is called here; one of the function around an inner one, there."""
+        """The name of a variable in generated code; the enclosing function names its own."""
         outer = self._scope.outer
         if outer is not None and name not in self._scope.own:
-            found: str = outer.owner._own(name)
-            return found
+            name_there: str = outer.owner._own(name)
+            return name_there
         return f"{name}_{self._number}"
 
     def _device(
@@ -89,9 +89,9 @@ class Expressions(Parts):
         axes = self._scope.resolve(node.value)
         if isinstance(axes, type) and axes in AXES and node.attr in "xyz":
             return parsed(f"_i32({AXES[axes]}{node.attr})")
-        found = self._scope.resolve(node)
-        if found is not MISSING:
-            return self._global(node, found, node.attr)
+        value = self._scope.resolve(node)
+        if value is not MISSING:
+            return self._global(node, value, node.attr)
         node.value = self.visit(node.value)
         return node
 
@@ -128,8 +128,11 @@ class Expressions(Parts):
     def _half(self, value: Any) -> Any:
         """A constant of float16, which Numba does not have."""
         if isinstance(value, np.generic):
-            return self._call(float16.of, [self._bound(np.float32(value))])
-        return self._call(float16.of_bits, [self._bound(self._program.as_bits(value))])
+            call = self._call(float16.of, [self._bound(np.float32(value))])
+        else:
+            call = self._call(float16.of_bits, [self._bound(self._program.as_bits(value))])
+        self._program.pure.add(call.func.id)
+        return call
 
     def _bound(self, value: Any) -> ast.expr:
         return ast.Name(self._program.bind(value, "half"), ast.Load())
@@ -139,12 +142,12 @@ class Expressions(Parts):
     def visit_Subscript(self, node: ast.Subscript) -> Any:
         base, index = node.value, node.slice
         text = ast.unparse(base)
-        made_here = self._is_array(base)
+        created_here = self._is_array(base)
         new = self.visit(base)
-        if isinstance(index, ast.Constant) and not made_here:
+        if isinstance(index, ast.Constant) and not created_here:
             is_number = isinstance(index.value, int)
             if is_number and isinstance(node.ctx, ast.Load) and not is_extents(base):
-                # Of a tuple, its type depends on which it is.
+                # The type of a tuple's item depends on its index.
                 site = self._program.site(self._function, node, text)
                 node.value = called("_at_literal", new, index, None, site)
                 return node
@@ -165,7 +168,7 @@ class Expressions(Parts):
                     if isinstance(part, ast.Slice):
                         continue
                     if is_open(part):
-                        break  # which axis the next one is of depends on the array
+                        break  # the axes of later indices depend on the array
                     parts[axis] = called("_axis", new, ast.Constant(axis), part, site)
                 node.value, node.slice = new, ast.Tuple(parts, ast.Load())
                 return node
@@ -183,11 +186,11 @@ class Expressions(Parts):
         return called("_get", new, at, None, site)
 
     def _is_array(self, base: ast.expr) -> bool:
-        """Whether it is known to be an array, and no tuple: one of its own that was made here."""
+        """Whether a name is certainly an array, and no tuple: one that the function creates."""
         if not isinstance(base, ast.Name):
             return False
-        made = self._scope._constants.get(base.id)
-        called = made.func if isinstance(made, ast.Call) else None
+        creation = self._scope._constants.get(base.id)
+        called = creation.func if isinstance(creation, ast.Call) else None
         return called is not None and self._scope.resolve(called) in (
             cuda.shared.array,
             cuda.local.array,
@@ -204,7 +207,9 @@ class Expressions(Parts):
         handler = self._special(callee)
         if handler is not None:
             if any(isinstance(a, ast.Starred) for a in node.args):
-                raise UntranslatableError("a star in a call of a function of cuda or math", node)
+                raise UntranslatableError(
+                    "a star in a call of a function of cuda or math (write each argument)", node
+                )
             return handler(node)
         inner = device_function(callee)
         if inner is not None:
@@ -218,14 +223,16 @@ class Expressions(Parts):
             hash(callee)
         except TypeError:
             return None
-        if callee in MEETINGS:
-            return lambda node: self._meeting(node, *MEETINGS[callee])
+        if callee in BARRIERS:
+            return lambda node: self._barrier(node, *BARRIERS[callee])
         if callee is cuda.grid or callee is cuda.gridsize:
             return lambda node: self._grid(node, callee is cuda.grid)
         if callee in (cuda.shared.array, cuda.local.array):
             shared = callee is cuda.shared.array
-            kept = not shared and self._in_kernel and self._program.meets
-            return lambda node: made_array(self._program, self._scope, node, shared, kept)
+            per_thread = not shared and self._in_kernel and self._program.has_barriers
+            return lambda node: array_expression(
+                self._program, self._scope, node, shared, per_thread
+            )
         if callee is cuda.const.array_like:
             return lambda node: self.visit([*node.args, *(k.value for k in node.keywords)][0])
         if callee in NOTHING:
@@ -244,9 +251,9 @@ class Expressions(Parts):
             return self._round
         if callee in vector_types.CONSTRUCTORS:
             return lambda node: self._vector(node, vector_types.CONSTRUCTORS[callee])
-        here = function(callee)
-        if here is not None:
-            return lambda node: self._renamed(node, callee, here)
+        replacement = function(callee)
+        if replacement is not None:
+            return lambda node: self._renamed(node, callee, replacement)
         return None
 
     def _vector(self, node: ast.Call, construct: Any) -> Any:
@@ -262,11 +269,11 @@ class Expressions(Parts):
             raise UntranslatableError("keywords of a function of cuda or math", node)
         if callee in (min, max) and len(arguments) != 2:
             if len(arguments) < 2:
-                raise UntranslatableError(f"{callee.__name__} of one argument", node)
-            made = arguments[0]
+                return self._call(callee, arguments)  # a tuple
+            result = arguments[0]
             for more in arguments[1:]:
-                made = self._call(function, [made, more])
-            return made
+                result = self._call(function, [result, more])
+            return result
         return self._call(function, arguments)
 
     def _call(self, function: Any, arguments: list[ast.expr]) -> Any:
@@ -274,13 +281,15 @@ class Expressions(Parts):
         return ast.Call(ast.Name(name, ast.Load()), arguments, [])
 
     def _method(self, node: ast.Call) -> Any:
-        """A method of a value, such as `array.sum`; Numba knows which there are."""
+        """A call of a method, such as `array.sum`; Numba decides which methods exist."""
         if isinstance(node.func, ast.Attribute) and self._is_grid(node.func.value):
             if node.func.attr != "sync":
                 raise UntranslatableError(f"the method {node.func.attr} of a grid", node)
-            return self._meet(node, GRID_MEETING, "sync of the grid")
+            return self._append_barrier(node, GRID_BARRIER, "sync of the grid")
         if not isinstance(node.func, ast.Attribute):
-            raise UntranslatableError("a call of something that is computed", node)
+            raise UntranslatableError(
+                "a call of a function that is computed (call it by its name)", node
+            )
         if node.func.attr == "bit_count" and not node.args:
             return self._call(arithmetic.popc, [self.visit(node.func.value)])
         return self.generic_visit(node)
@@ -300,39 +309,39 @@ class Expressions(Parts):
         array, index, *values = (self.visit(a) for a in node.args)
         array = self._held(array)
         site = self._program.site(self._function, node, text)
-        at = called(self._program.atomic, array, index, None, site)
-        return self._call(function, [array, at, *values])
+        checked_index = called(self._program.atomic, array, index, None, site)
+        return self._call(function, [array, checked_index, *values])
 
     def _compare_and_swap(self, node: ast.Call) -> Any:
         text = ast.unparse(node.args[0])
         array, *values = (self.visit(a) for a in node.args)
         array = self._held(array)
         site = self._program.site(self._function, node, text)
-        at = called(self._program.atomic, array, ast.Constant(0), None, site)
-        return self._call(atomics.atomic_cas, [array, at, *values])
+        checked_index = called(self._program.atomic, array, ast.Constant(0), None, site)
+        return self._call(atomics.atomic_cas, [array, checked_index, *values])
 
     def _held(self, value: ast.expr) -> Any:
-        """A name for it: it is used twice."""
+        """A variable with the value, which is used twice."""
         if isinstance(value, ast.Name):
             return value
         name = f"_h{self._program.number()}"
         self._before.append(ast.Assign([ast.Name(name, ast.Store())], value))
         return ast.Name(name, ast.Load())
 
-    # --- calls in which threads meet ---
+    # --- barriers ---
 
     def _is_grid(self, node: ast.expr) -> bool:
-        """Whether an expression is what `cuda.cg.this_grid()` gives, or its name."""
-        made = self._scope._constants.get(node.id) if isinstance(node, ast.Name) else node
-        return isinstance(made, ast.Call) and self._scope.resolve(made.func) is THIS_GRID
+        """Whether an expression is a grid of `cuda.cg.this_grid()`, or its name."""
+        creation = self._scope._constants.get(node.id) if isinstance(node, ast.Name) else node
+        return isinstance(creation, ast.Call) and self._scope.resolve(creation.func) is THIS_GRID
 
-    def _meeting(self, node: ast.Call, name: str, whole_block: bool) -> Any:
-        what = next(k for k, v in MEETINGS.items() if v[0] == name).__name__
-        return self._meet(node, name, f"cuda.{what}")
+    def _barrier(self, node: ast.Call, name: str, whole_block: bool) -> Any:
+        what = next(k for k, v in BARRIERS.items() if v[0] == name).__name__
+        return self._append_barrier(node, name, f"cuda.{what}")
 
-    def _meet(self, node: ast.Call, name: str, what: str) -> Any:
+    def _append_barrier(self, node: ast.Call, name: str, what: str) -> Any:
         if not self._in_kernel:
-            raise UntranslatableError("a meeting in a function that is compiled by itself", node)
+            raise UntranslatableError("a barrier in a function that is compiled by itself", node)
         arguments = [self.visit(a) for a in node.args]
         if node.keywords:
             raise UntranslatableError("keywords of a function of cuda", node)
@@ -346,7 +355,7 @@ class Expressions(Parts):
         self._before.append(ast.Assign([ast.Name(result, ast.Store())], call))
         return ast.Name(result, ast.Load())
 
-    # --- what there is no place for ---
+    # --- what is refused ---
 
     def generic_visit(self, node: ast.AST) -> Any:
         if isinstance(node, _REFUSED):

@@ -1,9 +1,9 @@
-"""What a program has told `numba.cuda`'s compiler about types and functions, for the processor.
+"""Types and functions that a program registers with `numba.cuda`, registered for the CPU, too.
 
 `@intrinsic`, `@type_callable` with `@lower_builtin`, types with models and attributes, and
-`@overload_method` and `@overload_attribute` register themselves with `numba.cuda`. Of what is
-a program's own, the same is registered with Numba's compiler for the processor; what it emits is
-looked at first (see `emitted`).
+`@overload_method` and `@overload_attribute` register themselves with `numba.cuda`. Those of
+programs, not Numba's own, are registered with Numba's CPU compiler here; the code that they emit
+is inspected first (`llvm_intrinsics`).
 """
 
 from __future__ import annotations
@@ -36,72 +36,72 @@ _lowering = (_imputils.builtin_registry, _of_cuda("cudaimpl").registry)
 OVERLOAD_OPTIONS: Any = {**OPTIONS, "boundscheck": True}
 
 _intrinsics: dict[Any, Any] = {}
-_told: set[Any] = set()
+_registered: set[Any] = set()
 _read: dict[Any, int] = {}  # of each list of a registry, how many entries are known
 _lock = threading.RLock()
 
 
 def intrinsic_of(value: Any) -> Any:
-    """An `@intrinsic` of `numba.cuda` as one for the processor."""
+    """An `@intrinsic` of `numba.cuda` as one of the CPU compiler."""
     with _lock:
         if value not in _intrinsics:
             define, name = value._defn, value._name
 
             def defined(typingctx: Any, *args: Any, **kws: Any) -> Any:
-                found = define(typingctx, *args, **kws)
-                return found and (found[0], for_the_processor(name, found[1]))
+                definition = define(typingctx, *args, **kws)
+                return definition and (definition[0], for_the_processor(name, definition[1]))
 
             defined.__wrapped__ = define  # type: ignore[attr-defined]  # for its parameters
             make: Any = extending.intrinsic(prefer_literal=value._prefer_literal)
-            made = make(defined)
-            made._numbasync_made_of = value
-            _intrinsics[value] = made
+            intrinsic = make(defined)
+            intrinsic._numbasync_made_of = value
+            _intrinsics[value] = intrinsic
         return _intrinsics[value]
 
 
 def has_typing(value: Any) -> bool:
-    """Whether `@type_callable` says of what type a call of a program's function or class is; then
-    the processor's compiler is told, too.
+    """Whether `@type_callable` gives the types of calls of a program's function or class. They are
+    then registered with the CPU compiler, too.
     """
     with _lock:
-        if value in _told:
+        if value in _registered:
             return True
-        found = [t for t in _named(value) if issubclass(t, _templates.CallableTemplate)]
-        for template in found:
+        templates = [t for t in _named(value) if issubclass(t, _templates.CallableTemplate)]
+        for template in templates:
             parts = {"key": value, "generic": template.generic}
-            made = type(template.__name__, (cpu_templates.CallableTemplate,), parts)
-            cpu_templates.infer(made)
-            cpu_templates.infer_global(value, types.Function(made))
-        if found:
+            class_ = type(template.__name__, (cpu_templates.CallableTemplate,), parts)
+            cpu_templates.infer(class_)
+            cpu_templates.infer_global(value, types.Function(class_))
+        if templates:
             for registry in _lowering:
-                for emit, key, kinds in list(registry.functions):
+                for emit, key, argument_types in list(registry.functions):
                     if key is value:
                         safe = for_the_processor(value.__name__, emit)
-                        extending.lower_builtin(value, *kinds)(safe)
-            _told.add(value)
-        return bool(found)
+                        extending.lower_builtin(value, *argument_types)(safe)
+            _registered.add(value)
+        return bool(templates)
 
 
 def _named(value: Any) -> Iterator[Any]:
     for registry in _typing:
-        for key, kind in registry.globals:
-            if key is value and isinstance(kind, types.Function):
-                yield from kind.templates
+        for key, numba_type in registry.globals:
+            if key is value and isinstance(numba_type, types.Function):
+                yield from numba_type.templates
 
 
-def tell() -> None:
-    """Tell the processor's compiler of types, attributes and methods that are new."""
+def register_extensions() -> None:
+    """Register types, attributes and methods that are new with the CPU compiler."""
     with _lock:
-        _tell_models()
+        _register_models()
         for registry in _typing:
             for template in _new(registry, "attributes"):
-                _tell_attribute(template)
+                _register_attribute(template)
         for registry in _lowering:
-            for emit, attribute, kinds in _new(registry, "getattrs"):
-                if _is_users(kinds[0]):
-                    safe: Any = for_the_processor(f"{kinds[0]}.{attribute}", emit)
-                    safe.signature, safe.attr = kinds, attribute
-                    imputils.builtin_registry.getattrs.append((safe, attribute, kinds))
+            for emit, attribute, argument_types in _new(registry, "getattrs"):
+                if _is_users(argument_types[0]):
+                    safe: Any = for_the_processor(f"{argument_types[0]}.{attribute}", emit)
+                    safe.signature, safe.attr = argument_types, attribute
+                    imputils.builtin_registry.getattrs.append((safe, attribute, argument_types))
 
 
 def _new(registry: Any, name: str) -> list[Any]:
@@ -111,30 +111,33 @@ def _new(registry: Any, name: str) -> list[Any]:
     return entries[seen:]
 
 
-def _tell_models() -> None:
+def _register_models() -> None:
     known: Any = default_manager
-    for kind, model in list(_of_cuda("models").cuda_data_manager._handlers.items()):
-        if _is_users(kind) and kind not in known._handlers:
-            known.register(kind, model)
+    for numba_type, model in list(_of_cuda("models").cuda_data_manager._handlers.items()):
+        if _is_users(numba_type) and numba_type not in known._handlers:
+            known.register(numba_type, model)
 
 
-def _tell_attribute(template: Any) -> None:
+def _register_attribute(template: Any) -> None:
     function = getattr(template, "_overload_func", None)
     if function is not None:
         if not _is_numbas(function):
             is_method = issubclass(template, _templates._OverloadMethodTemplate)
             say = _extending.overload_method if is_method else _extending.overload_attribute
-            wishes = {"jit_options": OVERLOAD_OPTIONS, "prefer_literal": template.prefer_literal}
-            say(template.key, template._attr, **wishes)(function)
+            target_options = {
+                "jit_options": OVERLOAD_OPTIONS,
+                "prefer_literal": template.prefer_literal,
+            }
+            say(template.key, template._attr, **target_options)(function)
     elif _is_users(template.key):
         parts = {k: v for k, v in vars(template).items() if not k.startswith("__")}
-        made = type(template.__name__, (cpu_templates.AttributeTemplate,), parts)
-        cpu_templates.infer_getattr(made)
+        class_ = type(template.__name__, (cpu_templates.AttributeTemplate,), parts)
+        cpu_templates.infer_getattr(class_)
 
 
-def _is_users(kind: Any) -> bool:
-    """Whether a type, or a class of types, is none of Numba's."""
-    return not _is_numbas(kind if isinstance(kind, type) else type(kind))
+def _is_users(numba_type: Any) -> bool:
+    """Whether a type, or a class of types, is a program's, not Numba's."""
+    return not _is_numbas(numba_type if isinstance(numba_type, type) else type(numba_type))
 
 
 def _is_numbas(value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""The code of a kernel: its program as a loop over blocks, compiled by Numba."""
+"""Generates a kernel's code, a loop over blocks, and compiles it with Numba."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from numba.core.registry import cpu_target
 from numba.np.numpy_support import from_dtype
 
 from numbasync.backend.cpu.compiler import checked_elements
-from numbasync.backend.cpu.compiler.barrier_regions import Pieces
-from numbasync.backend.cpu.compiler.bounds_hoisting import Hoist
+from numbasync.backend.cpu.compiler.barrier_regions import BarrierRegions
+from numbasync.backend.cpu.compiler.bounds_hoisting import BoundsHoisting
 from numbasync.backend.cpu.compiler.control_flow import alone, counted, plain, threads
 from numbasync.backend.cpu.compiler.names import UntranslatableError
 from numbasync.backend.cpu.compiler.pipeline import Pipeline, inferred
@@ -35,10 +35,10 @@ INNER = {
     "pipeline_class": Pipeline,
 }  # called by compiled code only
 
-_KNOWN = types.UniTuple(types.int64, len(HIDDEN))  # what device functions are given first
+_KNOWN = types.UniTuple(types.int64, len(HIDDEN))  # the first argument of device functions
 _SIZES = "_wx, _wy, _wz, _gx, _gy, _gz, _m, _d"
 _BOX = "_last_x = _wx - 1; _last_y = _wy - 1; _last_z = _wz - 1"
-# Not literals, which would be types of their own to the functions that are given them.
+# No literals, which would be types of their own to the functions that take them.
 _ROW = "_last_x = _wx - 1; _ty = _tz = _natural(0); _wy = _wz = _natural(1)"
 _WHERE = """
     _bx = _b % _gx
@@ -59,33 +59,37 @@ def type_of(key: Hashable) -> Any:
     return known(key)
 
 
-def entry_of(
-    given: Program, kinds: tuple[Any, ...], options: dict[str, Any], row: bool = False
+def compile_program(
+    original: Program, argument_types: tuple[Any, ...], options: dict[str, Any], row: bool = False
 ) -> Entry:
-    """The code of a program, which stays as it is; `row`: for blocks of one row alone."""
-    program = given.copy(row)
+    """The compiled code of a program, which stays unchanged.
+
+    Args:
+        row: generate code for blocks of one row alone.
+    """
+    program = original.copy(row)
     try:
-        source, names = _generated(program, kinds, options)
-        signature = types.void(*[types.int64] * 10, *kinds)
-        made = njit(signature, **options, no_cfunc_wrapper=True, pipeline_class=Pipeline)(
+        source, names = _generated(program, argument_types, options)
+        signature = types.void(*[types.int64] * 10, *argument_types)
+        dispatcher = njit(signature, **options, no_cfunc_wrapper=True, pipeline_class=Pipeline)(
             _defined(source, names, "_blocks")
         )
     except NumbaError as error:  # whose text is to name the arguments that the user wrote
         error.patch_message(str(error).replace(f"{_KNOWN}, ", "").replace(f"{_KNOWN})", ")"))
         raise
-    (result,) = made.overloads.values()
+    (result,) = dispatcher.overloads.values()
     return Entry(result, source, program.fixed_bytes)
 
 
 def _generated(
-    program: Program, kinds: tuple[Any, ...], options: dict[str, Any]
+    program: Program, argument_types: tuple[Any, ...], options: dict[str, Any]
 ) -> tuple[str, dict[str, Any]]:
     """The source of the loop over blocks, and what its names stand for."""
-    if len(kinds) != len(program.parameters):
+    if len(argument_types) != len(program.parameters):
         raise UntranslatableError("arguments that do not fit the parameters")
     names = program.names
     names.update(barriers_and_warps.NAMES)
-    names["__name__"] = __name__  # of the generated functions: what is kept on disk asks for it
+    names["__name__"] = __name__  # the disk cache asks generated functions for it
     names.setdefault("_fixed", 0)  # of its type, until it is known
     for source in program.functions:
         name = source.split("(", 1)[0].removeprefix("def ").strip()
@@ -96,13 +100,13 @@ def _generated(
         signatures = [_with_hidden(s) for s in program.declared.get(name, ())]
         names[name] = njit(signatures or None, **options, **INNER)(function)
     parameters = "".join(f", {p}" for p in program.parameters)
-    by_itself = None if program.meets else alone(program, program.body)
+    by_itself = None if program.has_barriers else alone(program, program.body)
     if by_itself is not None:
         names["_fixed"] = program.fixed_bytes
         if not program.checked:
-            by_itself = _with_hoisted_checks(program, kinds, by_itself)
+            by_itself = _with_hoisted_checks(program, argument_types, by_itself)
         body = _indented(_text(by_itself, 0), 2)
-    elif not program.meets:
+    elif not program.has_barriers:
         thread = f"def _thread({ALL}{parameters}):\n    {program.prologue}\n"
         names["_fixed"] = program.fixed_bytes
         own = copy.deepcopy(program.body)
@@ -118,12 +122,12 @@ def _generated(
         uniform = Uniform(program)
         if counted(program, uniform):
             uniform = Uniform(program)
-        seen = _types(program, kinds, names)
-        written = Pieces(program, uniform, seen).write()
+        seen = _types(program, argument_types, names)
+        written = BarrierRegions(program, uniform, seen).write()
         names["_fixed"] = program.fixed_bytes
         body = _indented(_text(written, 0), 2)
     if program.cooperative:
-        body = "        _base = _m\n        _slab = (_fixed + _d + 63) // 64 * 64\n" + body
+        body = "        _base = _m\n        _block_bytes = (_fixed + _d + 63) // 64 * 64\n" + body
     where = _indented(_WHERE.strip("\n"))
     turn, begin = ("_turn_of_block(_m, _k)", "_begin(_m, _b)") if program.checked else ("_k", "")
     source = (
@@ -135,24 +139,26 @@ def _generated(
 
 
 def _with_hidden(signature: tuple[tuple[Any, ...], Any]) -> Any:
-    """A declared signature of a device function, which is also given what a thread knows."""
-    kinds, result = signature
-    arguments = (_KNOWN, *map(type_of, kinds))
+    """A declared signature of a device function, with the hidden first argument."""
+    argument_types, result = signature
+    arguments = (_KNOWN, *map(type_of, argument_types))
     return arguments if result is None else type_of(result)(*arguments)
 
 
 def _with_hoisted_checks(
-    program: Program, kinds: tuple[Any, ...], careful: list[ast.stmt]
+    program: Program, argument_types: tuple[Any, ...], careful: list[ast.stmt]
 ) -> list[ast.stmt]:
     """Two loops over the threads, if a block can tell that no index of it is out of range."""
-    hoist = Hoist(program, kinds)
-    if hoist.condition is None:
+    hoisting = BoundsHoisting(program, argument_types)
+    if hoisting.condition is None:
         return careful
-    quick = alone(program, hoist.body)
-    return careful if quick is None else [ast.If(hoist.condition, quick, careful)]
+    quick = alone(program, hoisting.body)
+    return careful if quick is None else [ast.If(hoisting.condition, quick, careful)]
 
 
-def _types(program: Program, kinds: tuple[Any, ...], names: dict[str, Any]) -> dict[str, Any]:
+def _types(
+    program: Program, argument_types: tuple[Any, ...], names: dict[str, Any]
+) -> dict[str, Any]:
     """Numba's type of every variable."""
     parameters = "".join(f", {p}" for p in program.parameters)
     source = f"def _plain({ALL}{parameters}):\n" + _text(
@@ -161,7 +167,7 @@ def _types(program: Program, kinds: tuple[Any, ...], names: dict[str, Any]) -> d
     function = _defined(source, names, "_plain")
     context: Any = cpu_target.typing_context
     target: Any = cpu_target.target_context
-    arguments = (*[types.int64] * len(HIDDEN), *kinds)
+    arguments = (*[types.int64] * len(HIDDEN), *argument_types)
     with global_compiler_lock:
         context.refresh()
         target.refresh()
@@ -172,12 +178,12 @@ def _types(program: Program, kinds: tuple[Any, ...], names: dict[str, Any]) -> d
 def _defined(source: str, names: dict[str, Any], name: str) -> Any:
     space = names if name in names else dict(names)
     held = names.get(name)
-    # Made of a syntax tree whose names have all been replaced.
+    # Generated from a syntax tree whose names have all been replaced.
     exec(compile(source, f"<numbasync {name}>", "exec"), names)  # noqa: S102
-    made = names[name]
+    function = names[name]
     if held is None and space is not names:
         names.pop(name)
-    return made
+    return function
 
 
 def _text(statements: list[ast.stmt], levels: int = 1) -> str:

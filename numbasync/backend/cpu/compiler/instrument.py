@@ -1,4 +1,4 @@
-"""Accesses to elements, in kernels that are checked: calls of `watch` in place of subscripts."""
+"""Instrumented kernels: accesses to elements as calls of the race checker."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from numbasync.backend.cpu.library.source import definition
 _TO_32_BITS = (np.int32, types.int32)
 
 
-class Watched(Expressions):
-    """Expressions, and assignments to elements; as they were, unless the program is checked."""
+class Instrumented(Expressions):
+    """Expressions and assignments, whose accesses to elements are checked in a checked program."""
 
     def visit_Subscript(self, node: ast.Subscript) -> Any:
         if not self._program.checked or not isinstance(node.ctx, ast.Load) or _is_view(node):
@@ -33,22 +33,22 @@ class Watched(Expressions):
 
     @staticmethod
     def _taken(base: ast.expr, index: ast.expr, site: int) -> Any:
-        # A row must not come out of a function.
+        # A function must not return a row.
         if isinstance(base, ast.Name):
-            at = called("_seen", base, index, None, site)
-            return ast.Subscript(copy.deepcopy(base), at, ast.Load())
+            checked_index = called("_seen", base, index, None, site)
+            return ast.Subscript(copy.deepcopy(base), checked_index, ast.Load())
         return called("_take", base, index, None, site)
 
     def visit_Call(self, node: ast.Call) -> Any:
-        made = super().visit_Call(node)
+        call = super().visit_Call(node)
         if self._program.checked and _place_of(node) in self._conversions:
             site = self._program.site(self._function, node, ast.unparse(node.func))
-            return called("_narrow", made.args[0], None, None, site)
-        return made
+            return called("_narrow", call.args[0], None, None, site)
+        return call
 
     @cached_property
     def _conversions(self) -> set[tuple[int, int]]:
-        """Where numbers are cut to 32 bits that become indices."""
+        """The places where numbers that become indices are converted to 32 bits."""
         tree = definition(self._function)
         return set() if tree is None else set(self._of_indices(tree[1]))
 
@@ -57,11 +57,11 @@ class Watched(Expressions):
         used: list[ast.AST] = [n.slice for n in nodes if isinstance(n, ast.Subscript)]
         known: set[str] = set()
         while used:
-            found = {n.id for each in used for n in ast.walk(each) if isinstance(n, ast.Name)}
+            names_used = {n.id for each in used for n in ast.walk(each) if isinstance(n, ast.Name)}
             for call in (n for each in used for n in ast.walk(each) if isinstance(n, ast.Call)):
                 if len(call.args) == 1 and self._scope.resolve(call.func) in _TO_32_BITS:
                     yield _place_of(call)
-            new, known = found - known, known | found
+            new, known = names_used - known, known | names_used
             used = [
                 n.value for n in nodes
                 if isinstance(n, ast.Assign)
@@ -86,12 +86,12 @@ class Watched(Expressions):
         done: list[ast.stmt] = []
         for target in statement.targets:
             stores: list[ast.stmt] = []
-            made = self._target(target, stores)
-            done += [ast.Assign([made], value), *stores]
+            rewritten = self._target(target, stores)
+            done += [ast.Assign([rewritten], value), *stores]
         return done
 
     def _target(self, target: ast.expr, stores: list[ast.stmt]) -> ast.expr:
-        """Elements among the targets get their values in the end, by way of a variable."""
+        """A target of an assignment; an element is assigned last, from a variable."""
         if isinstance(target, ast.Subscript):
             name = f"_h{self._program.number()}"
             stores += self._stored(target, ast.Name(name, ast.Load()))
@@ -99,27 +99,27 @@ class Watched(Expressions):
         if isinstance(target, ast.Tuple | ast.List):
             target.elts = [self._target(e, stores) for e in target.elts]
             return target
-        made: ast.expr = self.visit(target)
-        return made
+        rewritten: ast.expr = self.visit(target)
+        return rewritten
 
     def _stored(self, target: ast.Subscript, value: ast.expr) -> list[ast.stmt]:
         site = self._program.site(self._function, target, ast.unparse(target.value))
         if not _is_view(target):
             base, index = self._parts(target)
             return [ast.Expr(called("_put", base, index, value, site))]
-        made = super().visit_Subscript(target)
-        done: list[ast.stmt] = [ast.Assign([made], value)]
+        rewritten = super().visit_Subscript(target)
+        done: list[ast.stmt] = [ast.Assign([rewritten], value)]
         if not isinstance(target.slice, ast.Constant):
-            view = ast.Subscript(made.value, made.slice, ast.Load())
+            view = ast.Subscript(rewritten.value, rewritten.slice, ast.Load())
             done.append(ast.Expr(called("_filled", view, None, None, site)))
         return done
 
     def _added(self, statement: ast.AugAssign) -> list[ast.stmt]:
-        """An element that is changed is read and written."""
+        """An augmented assignment to an element reads and writes it."""
         target = statement.target
         if not isinstance(target, ast.Subscript) or _is_view(target):
-            made: ast.stmt = self.generic_visit(statement)
-            return [made]
+            rewritten: ast.stmt = self.generic_visit(statement)
+            return [rewritten]
         site = self._program.site(self._function, target, ast.unparse(target.value))
         base, index = self._parts(target)
         base = self._held(base)
@@ -134,7 +134,7 @@ def _place_of(node: ast.Call) -> tuple[int, int]:
 
 
 def _is_view(node: ast.Subscript) -> bool:
-    """Whether it is known to be no element: a slice, a field of a record, an extent."""
+    """Whether a subscript is certainly no element: a slice, a field of a record, an extent."""
     parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
     if isinstance(node.slice, ast.Constant) and not isinstance(node.slice.value, int):
         return True

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from numba.core.errors import NumbaError
 
-from numbasync.backend.cpu.compiler.block_memory import slab_of_blocks, slab_of_thread
+from numbasync.backend.cpu.compiler.block_memory import memory_of_blocks, memory_of_thread
 from numbasync.backend.cpu.compiler.block_scheduling import PARTS, Costs, helpers, workers
 from numbasync.backend.cpu.compiler.cache_key import key_of
 from numbasync.backend.cpu.compiler.checked_kernel import Checked
-from numbasync.backend.cpu.compiler.extensions import tell
-from numbasync.backend.cpu.compiler.generate import entry_of, type_of
+from numbasync.backend.cpu.compiler.extensions import register_extensions
+from numbasync.backend.cpu.compiler.generate import compile_program, type_of
 from numbasync.backend.cpu.compiler.kernel_errors import NO_SITE, error_of
 from numbasync.backend.cpu.compiler.names import UntranslatableError
-from numbasync.backend.cpu.compiler.numba_cuda import check, may_be_refused
+from numbasync.backend.cpu.compiler.numba_cuda import FrontEnd, may_be_refused, type_on_gpu
 from numbasync.backend.cpu.compiler.program import PLACE
 from numbasync.backend.cpu.compiler.translate import translate
 from numbasync.backend.cpu.library import entry_points
@@ -41,21 +41,26 @@ class Compiled:
 
     engine = "compiled"
     why = ""
-    formal: Formal | None = None  # of declared signatures
+    formal: Formal | None = None  # by declared signatures
     records: tuple[int, ...] = ()  # positions of structured scalars, which come as arrays
 
     def __init__(
-        self, dispatcher: Any, keys: tuple[Hashable, ...], max_threads: int, watched: bool = False
+        self,
+        dispatcher: Any,
+        keys: tuple[Hashable, ...],
+        max_threads: int,
+        instrumented: bool = False,
     ) -> None:
         self.function: FunctionType = dispatcher.py_func
         self.name = self.function.__name__
         self.max_threads_per_block = max_threads
-        kinds = tuple(type_of(k) for k in keys)
-        tell()
-        self.program = translate(self.function, kinds)
-        wishes = dispatcher.targetoptions
-        options = {**entry_points.OPTIONS, "fastmath": bool(wishes.get("fastmath"))}
-        if wishes.get("debug"):
+        argument_types = tuple(type_of(k) for k in keys)
+        register_extensions()
+        front_end = FrontEnd(self.function, [type_on_gpu(k) for k in keys])
+        self.program = translate(self.function, argument_types, array_shapes=front_end)
+        target_options = dispatcher.targetoptions
+        options = {**entry_points.OPTIONS, "fastmath": bool(target_options.get("fastmath"))}
+        if target_options.get("debug"):
             # Divisions by zero raise, so that every thread leaves a note of who it is.
             options["error_model"] = "python"
             self.program.prologue = f"_note(_m, {NO_SITE}, {PLACE})"
@@ -64,56 +69,65 @@ class Compiled:
         self._is_straight = self.program.is_straight()
         self._shared_bytes = sum(nbytes for _, nbytes in self.program.shared)
         self._has_rows = self.program.has_rows()
-        self._plain: dict[bool, Entry] = {}  # the code that checks nothing: for rows, for others
+        self._plain: dict[
+            bool, Entry
+        ] = {}  # code without instrumentation, by whether it is for rows
         self._checked: Checked | None = None
-        self._made_of = kinds, options
+        self._compile_arguments = argument_types, options
         self._making = threading.Lock()
         self._costs = Costs(self.program.has_atomics())
         self._store = store_of(dispatcher)
-        self._key = None if self._store is None else key_of(self.program, kinds, options)
+        self._key = None if self._store is None else key_of(self.program, argument_types, options)
         self.from_disk = self._load(self._has_rows)
-        if not self.from_disk and may_be_refused(self.function, kinds):
-            check(dispatcher, keys)
-        if not (self.from_disk or (watched and self._can_be_checked())):
-            self._entry(self._has_rows)  # at once; who watches it may never run it otherwise
+        is_checked = self.from_disk or not (
+            self.program.doubtful or may_be_refused(self.function, argument_types)
+        )
+        if not is_checked:
+            front_end.check()
+        if not (self.from_disk or (instrumented and self._can_be_checked())):
+            self._entry(
+                self._has_rows
+            )  # at once; a kernel that is only run instrumented may never need it
 
     @property
     def source(self) -> str:
         return self._entry(self._has_rows).source
 
     def _is_row(self, block: Dim3) -> bool:
-        """Whether a block is run by the code for rows: there is some if nothing speaks against."""
+        """Whether a block is run by the code for blocks of one row."""
         return self._has_rows and block[1] == 1 and block[2] == 1
 
     def _load(self, row: bool) -> bool:
         """Whether there is code on disk."""
-        kept = None
+        entry = None
         if self._store is not None and self._key is not None:
-            kept = self._store.load((self._key, row))
-        if kept is not None:
-            self._plain[row] = kept
-        return kept is not None
+            entry = self._store.load((self._key, row))
+        if entry is not None:
+            self._plain[row] = entry
+        return entry is not None
 
     def _entry(self, row: bool) -> Entry:
-        """What runs unwatched; compiled now, if so far that was not needed."""
+        """The code without instrumentation; compiled now if it was not needed before."""
         with self._making:
             if row not in self._plain and (row == self._has_rows or not self._load(row)):
-                entry = self._compiled(*self._made_of, row)
+                entry = self._compiled(*self._compile_arguments, row)
                 if self._store is not None and self._key is not None:
                     self._store.save((self._key, row), entry)
                 self._plain[row] = entry
             return self._plain[row]
 
-    def _compiled(self, kinds: tuple[Any, ...], options: dict[str, Any], row: bool) -> Entry:
+    def _compiled(
+        self, argument_types: tuple[Any, ...], options: dict[str, Any], row: bool
+    ) -> Entry:
         try:
-            return entry_of(self.program, kinds, options, row)
+            return compile_program(self.program, argument_types, options, row)
         except NumbaError as error:
             if not self.program.declared:
                 raise
-            # The interpreter converts nothing, so that it would compute something else.
-            given = ", ".join(map(str, kinds))
+            # The declared types do not fit the kernel, on any device.
+            types_text = ", ".join(map(str, argument_types))
             raise KernelCompileError(
-                f"kernel {self.name} cannot be compiled for ({given}): {error}"
+                f"kernel {self.name} cannot be compiled for ({types_text}): {error}"
             ) from error
 
     def suggested_threads(self) -> int:
@@ -122,7 +136,7 @@ class Compiled:
     # --- running ---
 
     def is_short(self, grid: Dim3, block: Dim3) -> bool:
-        """Whether a launch surely takes less than to wake a thread does: no loops, few threads,
+        """Whether a launch surely takes less time than waking a thread does: no loops, few threads,
         and nothing left to compile.
         """
         threads = grid[0] * grid[1] * grid[2] * block[0] * block[1] * block[2]
@@ -138,11 +152,11 @@ class Compiled:
         checks: Checks | None = None,
         argument_access: Sequence[ArgumentAccess | None] = (),
     ) -> None:
-        """Run every block. Called on a worker thread; of a short launch, by who submits it.
+        """Run every block. Called on a worker thread, or by the submitter of a short launch.
 
         Args:
-            checks: how to check every access; None: run as fast as it can.
-            rights: what may be written, for the checks.
+            checks: how to check every access; None: run without checks.
+            argument_access: which elements of each argument may be written, for the checks.
         """
         used = self._shared_bytes + shared_bytes
         if used > LIMITS.max_shared_bytes:
@@ -160,12 +174,12 @@ class Compiled:
             self._entry(self._is_row(block))  # before the time is taken
         blocks = grid[0] * grid[1] * grid[2]
         if self.program.cooperative:
-            # Its blocks go on together, with memory of their own.
+            # The blocks run together, each with memory of its own.
             self._run(0, 1, grid, block, shared_bytes, values, blocks)
             return
         threads = blocks * block[0] * block[1] * block[2]
-        # What is stepped does the same each time. The number of processors is asked for last: it
-        # takes longer than a short launch.
+        # A stepped device repeats the order of blocks. `workers` comes last: it takes longer than a
+        # short launch.
         shared = (
             blocks > 1
             and engine.stepper is None
@@ -208,18 +222,18 @@ class Compiled:
         self, first: int, end: int, grid: Dim3, block: Dim3, shared_bytes: int, values: list[Any],
         blocks: int = 1,
     ) -> None:  # fmt: skip
-        """Run the blocks `first` to `end`; `blocks`: how many have memory at the same time."""
+        """Run the blocks `first` to `end`, of which `blocks` have memory at the same time."""
         row = self._is_row(block)
         entry = self._plain.get(row) or self._entry(row)
         nbytes = entry.fixed_bytes + shared_bytes
         alone = blocks == 1
-        slab = slab_of_thread(nbytes) if alone else slab_of_blocks(self.name, nbytes, blocks)
+        memory = memory_of_thread(nbytes) if alone else memory_of_blocks(self.name, nbytes, blocks)
         shared = self.program.shared
-        slab.clear([*shared, (entry.fixed_bytes, shared_bytes)] if shared_bytes else shared)
+        memory.clear([*shared, (entry.fixed_bytes, shared_bytes)] if shared_bytes else shared)
         try:
-            entry.run(first, end, *block, *grid, slab.address, shared_bytes, *values)
+            entry.run(first, end, *block, *grid, memory.address, shared_bytes, *values)
         except Exception as error:
-            record = slab.record()
+            record = memory.record()
             raise error_of(self.program, record, error) from (
                 None if record[0] != entry_points.RAISED else error
             )
@@ -227,7 +241,7 @@ class Compiled:
     def _can_be_checked(self) -> bool:
         try:
             self._with_checks()
-        except Exception:  # Numba has many, and who runs it is told
+        except Exception:  # Numba raises many classes; a launch with checks raises its own
             return False
         return True
 
@@ -235,7 +249,7 @@ class Compiled:
         with self._making:
             if self._checked is None:
                 try:
-                    self._checked = Checked(self.function, *self._made_of, self.program.prologue)
+                    self._checked = Checked(self.function, *self._compile_arguments, self.program)
                 except (UntranslatableError, NumbaError) as why:
                     raise UnsupportedKernelError(
                         f"kernel {self.name} cannot be checked: {why}"

@@ -1,4 +1,4 @@
-"""What a compiled kernel leaves behind when it stops, as an error."""
+"""Errors from the record that a compiled kernel leaves when it stops."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ def error_of(
     """The error to raise.
 
     Args:
-        record: see `native.FIELDS`.
-        error: what Numba raised.
-        shadow: of a checked launch.
+        record: see `entry_points.FIELDS`.
+        error: the exception that Numba raised.
+        shadow: the shadow memory of a checked launch.
     """
-    kind, number, axis, index, extent, *place = record
-    if kind == 0:
+    outcome, number, axis, index, extent, *place = record
+    if outcome == 0:
         return KernelError(f"kernel {program.name}: {type(error).__name__}: {error}")
     where = f"kernel {program.name}, {_said(place)}: "
     if number == NO_SITE:
         return KernelError(f"{where}{type(error).__name__}: {error}")
     site = program.sites[number]
-    at = f" ({site.file}:{site.line})"
-    if kind == entry_points.DIVERGED:
+    source_line = f" ({site.file}:{site.line})"
+    if outcome == entry_points.DIVERGED:
         return BarrierDivergenceError(
             f"kernel {program.name}, block {_tuple(place[:3])}: {index} of {extent} threads wait "
             f"at {site.what}, line {site.line}, but thread {_tuple(place[3:])} has returned or "
@@ -50,45 +50,45 @@ def error_of(
             "Guard the work between barriers, not the barriers: if i < n: ...; then "
             f"{site.what}() outside the if."
         )
-    if kind == entry_points.RAISED:
-        return KernelError(f"{where}{type(error).__name__}: {error}{at}")
-    if kind == entry_points.OUT_OF_RANGE:
+    if outcome == entry_points.RAISED:
+        return KernelError(f"{where}{type(error).__name__}: {error}{source_line}")
+    if outcome == entry_points.OUT_OF_RANGE:
         return OutOfBoundsError(
             f"{where}IndexError: index {index} is out of bounds for axis {axis} of {site.what}, "
-            f"which has {extent}{at}"
+            f"which has {extent}{source_line}"
         )
-    if kind == entry_points.RACE and shadow is not None:
+    if outcome == entry_points.RACE and shadow is not None:
         return _race(program, where, site, index, place, shadow)
-    return _FOUND[kind](where, site, at, index)
+    return _FOUND[outcome](where, site, source_line, index)
 
 
-def _unwritten(where: str, site: Site, at: str, index: int) -> Exception:
+def _unwritten(where: str, site: Site, source_line: str, index: int) -> Exception:
     memory, others = ("shared", " of its block") if index else ("local", "")
     return UninitialisedReadError(
-        f"{where}reads an element of {site.what} that no thread{others} has written{at}\n"
+        f"{where}reads an element of {site.what} that no thread{others} has written{source_line}\n"
         f"A GPU gives what was left in its {memory} memory. Write it first"
-        + (", and let the threads meet: cuda.syncthreads()." if index else ".")
+        + (", and synchronise the threads: cuda.syncthreads()." if index else ".")
     )
 
 
-def _input_written(where: str, site: Site, at: str, index: int) -> Exception:
+def _input_written(where: str, site: Site, source_line: str, index: int) -> Exception:
     return InputModifiedError(
-        f"{where}writes {site.what}, whose memory is of a na.KernelInput{at}\n"
+        f"{where}writes {site.what}, whose memory is of a na.KernelInput{source_line}\n"
         "What is only read may be read elsewhere at the same time. Declare it na.KernelOutput."
     )
 
 
-def _outside_tile(where: str, site: Site, at: str, index: int) -> Exception:
+def _outside_tile(where: str, site: Site, source_line: str, index: int) -> Exception:
     return TileOverrunError(
-        f"{where}writes an element of {site.what} that is not in its block's tile{at}\n"
+        f"{where}writes an element of {site.what} that is not in its block's tile{source_line}\n"
         "Each block may write its tile of a partition. Compare the grid, the threads and the "
         "tile; or pass the tensor without .partition(...)."
     )
 
 
-def _overflown(where: str, site: Site, at: str, index: int) -> Exception:
+def _overflown(where: str, site: Site, source_line: str, index: int) -> Exception:
     return IndexOverflowError(
-        f"{where}{site.what} of {index}, for an index, does not fit into 32 bits{at}\n"
+        f"{where}{site.what} of {index}, for an index, does not fit into 32 bits{source_line}\n"
         "Numba counts indices in 64 bits: leave the conversion out, or use np.int64."
     )
 
@@ -115,7 +115,7 @@ def _race(
     does = {rules.READ: "reads", rules.ATOMIC: "atomically updates"}.get(mode, "writes")
     same_block = list(place[:3]) == list(other_place[:3])
     remedy = (
-        "Let the threads meet in between, cuda.syncthreads(); or use cuda.atomic."
+        "Synchronise the threads in between, cuda.syncthreads(); or use cuda.atomic."
         if same_block
         else "Blocks run in any order, or at the same time: use cuda.atomic, or two launches."
     )

@@ -1,5 +1,5 @@
-"""Code of programs that emit LLVM's instructions themselves, by `@intrinsic` and the like, looked
-at before it is compiled: the processor's compiler crashes at what only a GPU has.
+"""Inspects the LLVM code that programs emit themselves, by `@intrinsic` and the like: the CPU's
+code generator would crash at what only a GPU has.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 from llvmlite import binding, ir
 from numba.core.errors import LoweringError
 
-# How names begin that Numba's own modules are linked with.
+# Prefixes of functions that Numba links with.
 _NUMBAS = ("_ZN", "NRT_", "numba_", "PyErr_", "Py_")
 
 
@@ -22,13 +22,13 @@ def for_the_processor(name: str, emit: Callable[..., Any]) -> Callable[..., Any]
     def emitting(context: Any, builder: Any, *rest: Any) -> Any:
         known = set(builder.module.globals)
         before = {id(i) for i in _instructions(builder)}
-        made = emit(context, builder, *rest)
+        value = emit(context, builder, *rest)
         declared = (v for n, v in builder.module.globals.items() if n not in known)
         new = (i for i in _instructions(builder) if id(i) not in before)
         for what in (*map(_foreign, declared), *map(_foreign, new)):
             if what:
                 raise LoweringError(f"{name} emits {what}, which only a GPU has")
-        return made
+        return value
 
     return emitting
 
@@ -38,7 +38,7 @@ def _instructions(builder: Any) -> list[Any]:
 
 
 def _foreign(value: Any) -> str:
-    """What of an instruction, a function or a global variable the processor does not have."""
+    """The part of an instruction, a function or a global that only a GPU has; empty if none."""
     space = getattr(getattr(value, "type", None), "addrspace", 0)
     if space:
         return f"a pointer into address space {space}"

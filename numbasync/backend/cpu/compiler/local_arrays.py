@@ -1,4 +1,4 @@
-"""Arrays that a kernel makes: shared by a block, or a thread's own, as parts of its memory."""
+"""Shared and local arrays of a kernel, as parts of the block's memory."""
 
 from __future__ import annotations
 
@@ -6,48 +6,64 @@ import ast
 import math
 from typing import Any
 
+from numbasync.backend.cpu.compiler.array_rules import advice
 from numbasync.backend.cpu.compiler.names import (
     MISSING,
     Scope,
     UntranslatableError,
-    arguments_of_maker,
+    array_arguments,
     element_type,
 )
 from numbasync.backend.cpu.compiler.program import MOST_THREADS, Program, item_bytes, parsed
 from numbasync.backend.cpu.library import entry_points
+from numbasync.errors import KernelCompileError
 
 MOST_LOCAL_BYTES = 2**26  # of all threads of a block
 
 
-def made_array(program: Program, scope: Scope, node: ast.Call, shared: bool, kept: bool) -> Any:
-    """What `cuda.shared.array` or `cuda.local.array` becomes.
+def array_expression(
+    program: Program, scope: Scope, node: ast.Call, shared: bool, per_thread: bool
+) -> Any:
+    """The expression for a call of `cuda.shared.array` or `cuda.local.array`.
 
     Args:
-        kept: whether every thread has its own, since they take turns.
+        per_thread: whether every thread has an array of its own, since the kernel has barriers.
     """
-    given = arguments_of_maker(node)
-    shape = scope.constant(given.get("shape"))
-    kind = element_type(scope.constant(given.get("dtype")))
+    arguments = array_arguments(node)
+    shape = scope.constant(arguments.get("shape"))
+    if shape is MISSING and program.array_shapes is not None:
+        shape = program.array_shapes.shape_at(scope.function, node.lineno)
+    numba_type = element_type(scope.constant(arguments.get("dtype")))
     shape = (shape,) if isinstance(shape, int) else shape
-    if kind is MISSING or not isinstance(shape, tuple):
-        raise UntranslatableError("an array whose shape or dtype is no constant", node)
-    if not all(isinstance(n, int) and n >= 0 for n in shape):
+    if numba_type is MISSING or not isinstance(shape, tuple):
+        raise UntranslatableError(
+            "an array whose shape or dtype is not known before the kernel runs (write the shape as "
+            "ints or global ints, and the dtype as a type)",
+            node,
+        )
+    if any(isinstance(n, int) and n < 0 for n in shape):  # which only NVVM refuses
+        raise KernelCompileError(
+            f"kernel {program.name} cannot be compiled: {advice(node, scope)}"
+        ) from ValueError(f"shape {shape}")
+    if not all(isinstance(n, int) for n in shape):
         raise UntranslatableError("an array whose shape is no constant", node)
+    if shape == ():
+        raise UntranslatableError("an array of no axes (give it the shape 1)", node)
     if shared and shape == (0,):
-        make = program.bind(entry_points.array_of_bytes(kind), "dynamic")
+        make = program.bind(entry_points.array_of_bytes(numba_type), "dynamic")
         program.pure.add(make)
         return parsed(f"{make}(_m + _fixed, _d)")
-    nbytes = math.prod(shape) * item_bytes(kind)
-    make = program.bind(entry_points.array_at(shape, kind), "array")
+    nbytes = math.prod(shape) * item_bytes(numba_type)
+    make = program.bind(entry_points.array_at(shape, numba_type), "array")
     program.pure.add(make)
-    if not kept:
-        at = program.take(nbytes)
+    if not per_thread:
+        offset = program.take(nbytes)
         if shared:
-            program.shared.append((at, nbytes))
-        return parsed(f"{make}(_m + {at})")
+            program.shared.append((offset, nbytes))
+        return parsed(f"{make}(_m + {offset})")
     each = -(-max(nbytes, 1) // 16) * 16
     if each * MOST_THREADS > MOST_LOCAL_BYTES:
-        raise UntranslatableError("a large local array of threads that meet", node)
-    at = program.take(each * MOST_THREADS)
+        raise UntranslatableError("a large local array in a kernel with barriers", node)
+    offset = program.take(each * MOST_THREADS)
     lane = "(_tx + _wx * (_ty + _wy * _tz))"
-    return parsed(f"{make}(_m + {at} + {each} * {lane})")
+    return parsed(f"{make}(_m + {offset} + {each} * {lane})")

@@ -1,4 +1,4 @@
-"""What the names in a kernel's source stand for, as far as that is known before it runs."""
+"""The values of names in a kernel's source, as far as they are known before the kernel runs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _OPERATORS: dict[type[ast.operator], Any] = {
 
 
 class UntranslatableError(Exception):
-    """A construct that the compiled engine does not have.
+    """A construct that is not translated.
 
     Attributes:
         what: the construct, for a message.
@@ -48,10 +48,10 @@ class UntranslatableError(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Closure:
-    """A function that is defined in another one, which its free variables are of.
+    """A function that is defined in another one.
 
     Attributes:
-        scope: the names of the function around it.
+        scope: the names of the enclosing function, to which free variables belong.
     """
 
     node: ast.FunctionDef
@@ -69,7 +69,7 @@ class Scope:
         own: its own among them.
         outer: the names of the function around it; None if there is none.
         owner: what writes the function's statements.
-        kinds: Numba's types of its parameters, as far as they are known.
+        parameter_types: Numba's types of its parameters, as far as they are known.
     """
 
     outer: Scope | None = None
@@ -85,13 +85,13 @@ class Scope:
         self.function = function
         self._bound = bound or {}
         self._closures = {n: Closure(f, self) for n, f in _inner_functions(node).items()}
-        own = {*code.co_varnames, *code.co_cellvars, *_stored(node)}  # also of recovered statements
+        own = {*code.co_varnames, *code.co_cellvars, *_stored(node)}
         self.own = self.locals = frozenset(own) - set(self._bound) - set(self._closures)
         self._cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
         self._globals = function.__globals__
         self._constants = _constants(node)
         self._changed = _stored(node)
-        self.kinds: dict[str, Any] = {}
+        self.parameter_types: dict[str, Any] = {}
 
     def find(self, name: str) -> Any:
         """The value of a name that is no variable of the function."""
@@ -108,8 +108,12 @@ class Scope:
                 return MISSING  # not assigned yet
         return self._globals.get(name, getattr(builtins, name, MISSING))
 
+    def is_bound(self, name: str) -> bool:
+        """Whether a parameter of this name, here or around, stands for a constant."""
+        return name in self._bound or (self.outer is not None and self.outer.is_bound(name))
+
     def resolve(self, node: ast.AST) -> Any:
-        """What an expression of names and attributes stands for; MISSING if it is computed."""
+        """The value of an expression of names and attributes; MISSING if it is computed."""
         if isinstance(node, ast.Name):
             return self.find(node.id)
         if isinstance(node, ast.Lambda):
@@ -117,13 +121,13 @@ class Scope:
         if isinstance(node, ast.Attribute):
             owner = self.resolve(node.value)
             if owner is cuda and node.attr == "fp16":
-                return importlib.import_module("numba.cuda.fp16")  # which a GPU's compiler does
+                return importlib.import_module("numba.cuda.fp16")  # as numba-cuda does
             if isinstance(owner, types.ModuleType | type):
                 return getattr(owner, node.attr, MISSING)
         return MISSING
 
     def constant(self, node: ast.AST | None) -> Any:
-        """The value of an expression of constants; MISSING if it is none."""
+        """The value of an expression of constants; MISSING for other expressions."""
         if isinstance(node, ast.Constant):
             return node.value
         if isinstance(node, ast.Tuple):
@@ -134,36 +138,51 @@ class Scope:
             if isinstance(a, int) and isinstance(b, int):
                 return _OPERATORS[type(node.op)](a, b)
             return MISSING
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            value = self.constant(node.operand)
+            return -value if isinstance(value, int) else MISSING
         if isinstance(node, ast.Call) and not node.keywords and len(node.args) == 1:
             value = self.constant(node.args[0])
+            if self.resolve(node.func) is np.dtype:
+                return element_type(value)
             return value if self.resolve(node.func) is int and isinstance(value, int) else MISSING
         if isinstance(node, ast.Name) and node.id in self._constants:
             return self.constant(self._constants[node.id])
         if isinstance(node, ast.Attribute) and node.attr == "dtype":
-            kind = self.kind(node.value)
-            if isinstance(kind, numba_types.Array):
-                return kind.dtype
+            numba_type = self.type_of(node.value)
+            if isinstance(numba_type, numba_types.Array):
+                return numba_type.dtype
+            array = self.constant(node.value)
+            if isinstance(array, np.ndarray):
+                return array.dtype
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice):
+            of, part = self.constant(node.value), node.slice
+            bounds = [None if b is None else self.constant(b) for b in (part.lower, part.upper)]
+            is_part = isinstance(of, tuple) and part.step is None and MISSING not in bounds
+            return of[slice(*bounds)] if is_part else MISSING
         if isinstance(node, ast.Attribute) and node.attr == "type":  # of a dtype
-            kind = self.constant(node.value)
-            if isinstance(kind, numba_types.Type):
-                return kind
-        found = self.resolve(node) if node is not None else MISSING
-        if isinstance(found, property):
-            return MISSING  # `cuda.threadIdx.x`, which every thread has its own of
-        return int(found) if isinstance(found, np.integer) else found
+            numba_type = self.constant(node.value)
+            if isinstance(numba_type, numba_types.Type):
+                return numba_type
+        value = self.resolve(node) if node is not None else MISSING
+        if isinstance(value, property):
+            return MISSING  # `cuda.threadIdx.x`, of which every thread has its own
+        return int(value) if isinstance(value, np.integer) else value
 
-    def kind(self, node: ast.AST) -> Any:
+    def type_of(self, node: ast.AST) -> Any:
         """Numba's type of an expression of parameters; MISSING if it is not known."""
         if isinstance(node, ast.Name):
             if node.id in self._constants:
-                return self.kind(self._constants[node.id])
-            return MISSING if node.id in self._changed else self.kinds.get(node.id, MISSING)
-        if isinstance(node, ast.Call) and is_maker(self.resolve(node.func)):
-            kind = element_type(self.constant(arguments_of_maker(node).get("dtype")))
-            return MISSING if kind is MISSING else numba_types.Array(kind, 1, "C")
+                return self.type_of(self._constants[node.id])
+            return (
+                MISSING if node.id in self._changed else self.parameter_types.get(node.id, MISSING)
+            )
+        if isinstance(node, ast.Call) and is_array_function(self.resolve(node.func)):
+            numba_type = element_type(self.constant(array_arguments(node).get("dtype")))
+            return MISSING if numba_type is MISSING else numba_types.Array(numba_type, 1, "C")
         if not isinstance(node, ast.Subscript):
             return MISSING
-        of = self.kind(node.value)
+        of = self.type_of(node.value)
         if hasattr(of, "types"):  # a tuple
             index = self.constant(node.slice)
             known = isinstance(index, int) and -len(of.types) <= index < len(of.types)
@@ -192,7 +211,7 @@ class InnerScope(Scope):
         self.locals = self.own | (outer.locals - self._here)
         self._constants = {k: v for k, v in _constants(node).items() if k in self._here}
         self._changed = _stored(node)
-        self.kinds = {}
+        self.parameter_types = {}
 
     def find(self, name: str) -> Any:
         if name in self._here:
@@ -206,11 +225,11 @@ class InnerScope(Scope):
             return self.outer.constant(node)
         return super().constant(node)
 
-    def kind(self, node: ast.AST) -> Any:
+    def type_of(self, node: ast.AST) -> Any:
         if isinstance(node, ast.Name) and node.id not in self._here:
             assert self.outer is not None  # as of every inner function
-            return self.outer.kind(node)
-        return super().kind(node)
+            return self.outer.type_of(node)
+        return super().type_of(node)
 
 
 def parameters(node: ast.FunctionDef) -> list[str]:
@@ -221,7 +240,7 @@ def parameters(node: ast.FunctionDef) -> list[str]:
 
 
 def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """A definition without what functions in it are made of."""
+    """The nodes of a definition, without those of functions inside."""
     for child in ast.iter_child_nodes(node):
         yield child
         if not isinstance(child, ast.FunctionDef | ast.Lambda):
@@ -234,17 +253,17 @@ def _stored(node: ast.AST) -> set[str]:
 
 
 def _inner_functions(node: ast.AST) -> dict[str, ast.FunctionDef]:
-    """Functions that are defined in a definition, by names that mean nothing else there."""
-    found: dict[str, ast.FunctionDef] = {}
+    """Functions that are defined inside a definition, by name."""
+    functions: dict[str, ast.FunctionDef] = {}
     for each in own_nodes(node):
         if isinstance(each, ast.FunctionDef):
-            if each.name in found or each.name in _stored(node):
+            if each.name in functions or each.name in _stored(node):
                 raise UntranslatableError(f"{each.name}, which is defined twice", each)
-            found[each.name] = each
+            functions[each.name] = each
     for name, value in _constants(node).items():
         if isinstance(value, ast.Lambda):
-            found[name] = _as_definition(value, name)
-    return found
+            functions[name] = _as_definition(value, name)
+    return functions
 
 
 def _as_definition(node: ast.Lambda, name: str) -> ast.FunctionDef:
@@ -279,15 +298,15 @@ def is_reassigned(name: str, node: ast.FunctionDef) -> bool:
     )
 
 
-def is_maker(callee: Any) -> bool:
+def is_array_function(callee: Any) -> bool:
     """Whether a function is `cuda.shared.array` or `cuda.local.array`."""
     return any(callee is maker for maker in (cuda.shared.array, cuda.local.array))
 
 
-def arguments_of_maker(node: ast.Call) -> dict[str, ast.expr]:
-    """What a call of one is given, by names."""
-    given: dict[str, ast.expr] = dict(zip(("shape", "dtype"), node.args, strict=False))
-    return given | {k.arg: k.value for k in node.keywords if k.arg is not None}
+def array_arguments(node: ast.Call) -> dict[str, ast.expr]:
+    """The arguments of a call of an array function, by name."""
+    arguments: dict[str, ast.expr] = dict(zip(("shape", "dtype"), node.args, strict=False))
+    return arguments | {k.arg: k.value for k in node.keywords if k.arg is not None}
 
 
 def element_type(value: Any) -> Any:
@@ -301,17 +320,17 @@ def element_type(value: Any) -> Any:
 
 
 def device_function(value: Any) -> types.FunctionType | None:
-    """The code of what `cuda.jit` has made, or Numba's `jit`, as parts of `cuda.random` are; also
+    """The Python function of a dispatcher of `cuda.jit`, or of `jit`, as in `cuda.random`; also
     of what stands for such a function, as launchers do.
     """
-    found = getattr(value, "py_func", None)
+    function = getattr(value, "py_func", None)
     is_dispatcher = isinstance(value, cuda.dispatcher.CUDADispatcher | Dispatcher)
     is_dispatcher |= hasattr(type(value), "_numba_type_") and not hasattr(value, "nin")  # a ufunc
-    return found if is_dispatcher and isinstance(found, types.FunctionType) else None
+    return function if is_dispatcher and isinstance(function, types.FunctionType) else None
 
 
 def declared_types(value: Any) -> Signatures:
-    """What a device function is declared for; nothing if it takes any arguments."""
+    """The declared signatures of a device function; empty if it takes any arguments."""
     if not isinstance(value, cuda.dispatcher.CUDADispatcher):
         return ()
     return tuple(results(value)) if value.targetoptions.get("device") else ()

@@ -13,6 +13,8 @@ import dis
 import math
 import types
 from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -25,10 +27,12 @@ from numba.cuda.descriptor import cuda_target
 from numba.np.numpy_support import from_dtype
 
 from numbasync.backend.compile_errors import compile_error
-from numbasync.backend.cpu.compiler.names import device_function
+from numbasync.backend.cpu.compiler.array_rules import advice_on_arrays
+from numbasync.backend.cpu.compiler.names import MISSING, device_function, is_array_function
 from numbasync.backend.cpu.compiler.pipeline import Typing
 from numbasync.backend.cpu.library.entry_points import types as numba_types
 from numbasync.backend.protocols import SOURCE_ATTR, ArrayKey
+from numbasync.errors import KernelCompileError
 
 # Type checkers do not know all of their names.
 _compiler: Any = compiler
@@ -46,44 +50,72 @@ _LAYOUT = (
 )
 
 
-def check(dispatcher: Any, keys: Sequence[Hashable]) -> None:
-    """Refuse a kernel that Numba's compiler for GPUs refuses.
+class FrontEnd:
+    """numba-cuda's compiler up to NVVM, for a kernel and the types of its arguments on a GPU. It is
+    run once, when something is first asked.
+    """
 
-    Args:
-        keys: parts of a variant's key, one an argument.
+    def __init__(self, kernel: types.FunctionType, argument_types: Sequence[Any]) -> None:
+        self._kernel = kernel
+        self._kinds = tuple(argument_types)
+
+    @cached_property
+    def _outcome(self) -> _Outcome:
+        return _run(self._kernel, self._kinds)
+
+    @cached_property
+    def refusal(self) -> Exception | None:
+        """What numba-cuda raises for the kernel; None if it compiles."""
+        error = self._outcome.error
+        if isinstance(error, Warning):  # a program has turned warnings into errors
+            return None
+        if isinstance(error, NumbaError) or error is None:
+            return error
+        # Numba raises other classes, too, for constructs that it does not support. If this
+        # version has other internals, the plain kernel fails as well: nothing is refused then.
+        return error if _run(_plain, (numba_types.float32[:],)).error is None else None
+
+    def check(self) -> None:
+        """Refuse a kernel that numba-cuda refuses.
+
+        Raises:
+            KernelCompileError: with the line, the parameters, and advice on arrays in that line.
+        """
+        error = self.refusal
+        if error is None:
+            return
+        refused = compile_error(self._kernel, self._kinds, error)
+        lines = [refused.args[0], *advice_on_arrays(self._kernel, self._kinds, str(refused))]
+        raise KernelCompileError("\n".join(lines)) from error
+
+    def shape_at(self, function: types.FunctionType, line: int) -> Any:
+        """The shape of the shared or local arrays that a line of a function creates: an int or a
+        tuple of ints. MISSING if there are several shapes, or numba-cuda knows none.
+        """
+        shapes = self._outcome.shapes.get((function.__code__.co_filename, line), set())
+        return next(iter(shapes)) if len(shapes) == 1 else MISSING
+
+
+def check(dispatcher: Any, keys: Sequence[Hashable]) -> None:
+    """Refuse a kernel that numba-cuda refuses for arguments of these keys of a variant.
 
     Raises:
-        KernelCompileError: it does; the error names the line and the parameters.
+        KernelCompileError: see `FrontEnd.check`.
     """
-    error = refusal(dispatcher, keys)
-    if error is not None:
-        kinds = [type_on_gpu(k) for k in keys]
-        raise compile_error(dispatcher.py_func, kinds, error) from error
+    FrontEnd(dispatcher.py_func, [type_on_gpu(k) for k in keys]).check()
 
 
-def refusal(dispatcher: Any, keys: Sequence[Hashable]) -> Exception | None:
-    """What Numba's compiler for GPUs raises for a kernel; None if it takes it."""
-    error = _raised(dispatcher.py_func, tuple(map(type_on_gpu, keys)))
-    if isinstance(error, Warning):  # which a program has turned into errors
-        return None
-    if isinstance(error, NumbaError) or error is None:
-        return error
-    # Numba raises others, too, for what it does not have; but so it does if it is not what was
-    # expected here, and then it refuses everything.
-    return error if _raised(_plain, (numba_types.float32[:],)) is None else None
-
-
-def may_be_refused(function: types.FunctionType, kinds: Sequence[Any]) -> bool:
+def may_be_refused(function: types.FunctionType, argument_types: Sequence[Any]) -> bool:
     """Whether a kernel uses something that is compiled for the processor with more types than for
     a GPU: an operation in place on a whole array, a function of NumPy, or of `_WIDER`.
 
     Args:
-        kinds: Numba's types of its arguments.
+        argument_types: Numba's types of its arguments.
     """
     arrays = {
         name
-        for name, kind in zip(function.__code__.co_varnames, kinds, strict=False)
-        if isinstance(kind, numba_types.Array)
+        for name, numba_type in zip(function.__code__.co_varnames, argument_types, strict=False)
+        if isinstance(numba_type, numba_types.Array)
     }
     stores = (i.argval for i in dis.get_instructions(function) if i.opname.startswith("STORE_FAST"))
     names = {n for stored in stores for n in (stored if type(stored) is tuple else (stored,))}
@@ -99,7 +131,7 @@ def _is_wider(value: Any) -> bool:
 
 
 def _used(function: types.FunctionType, seen: set[types.FunctionType]) -> Iterator[Any]:
-    """What the names in a function stand for, and in those that it calls. In one that was written
+    """The values of names in a function, and in those that it calls. In a function that was written
     for a program, only the names of the program's functions.
     """
     if function in seen:
@@ -117,17 +149,17 @@ def _used(function: types.FunctionType, seen: set[types.FunctionType]) -> Iterat
 
 
 def _named(code: types.CodeType, known: dict[str, Any]) -> Iterator[Any]:
-    at: Any = None  # the module that the last instruction has loaded
+    value: Any = None  # the module that the last instruction has loaded
     for instruction in dis.get_instructions(code):
         name = instruction.argval
         if instruction.opname in ("LOAD_GLOBAL", "LOAD_DEREF"):
-            at = known.get(name)
-        elif isinstance(at, types.ModuleType) and instruction.opname in _ATTRIBUTE:
-            at = getattr(at, name, None)
+            value = known.get(name)
+        elif isinstance(value, types.ModuleType) and instruction.opname in _ATTRIBUTE:
+            value = getattr(value, name, None)
         elif instruction.opname != "CACHE":
-            at = None
-        if at is not None and not isinstance(at, types.ModuleType):
-            yield at
+            value = None
+        if value is not None and not isinstance(value, types.ModuleType):
+            yield value
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
             yield from _named(inner, known)
@@ -157,13 +189,36 @@ def _store(z: Any) -> None:
 _plain: Any = _store
 
 
-def _raised(function: types.FunctionType, arguments: tuple[Any, ...]) -> Exception | None:
+@dataclass(frozen=True)
+class _Outcome:
+    error: Exception | None
+    shapes: dict[tuple[str, int], set[Any]]  # by file and line
+
+
+def _run(function: types.FunctionType, arguments: tuple[Any, ...]) -> _Outcome:
     try:
-        with _compiler.global_compiler_lock, target_override("cuda"), _for_any_gpu():
-            _compiled(function, arguments, numba_types.void)
+        with _compiler.global_compiler_lock, target_override("cuda"), _for_any_gpu() as compiled:
+            results = [_compiled(function, arguments, numba_types.void)]
+            results += [result for known in compiled.values() for result in known.values()]
     except Exception as error:
-        return error
-    return None
+        return _Outcome(error, {})
+    shapes: dict[tuple[str, int], set[Any]] = {}
+    for result in results:
+        _read_shapes(result.type_annotation, shapes)
+    return _Outcome(None, shapes)
+
+
+def _read_shapes(typed: Any, shapes: dict[tuple[str, int], set[Any]]) -> None:
+    """Read the shapes of arrays from numba-cuda's types of a function's calls."""
+    for call, signature in typed.calltypes.items():
+        function = typed.typemap[call.func.name] if getattr(call, "op", "") == "call" else None
+        if is_array_function(getattr(function, "typing_key", None)):
+            shape = signature.args[0]
+            extents = getattr(shape, "types", [shape])
+            values = tuple(getattr(extent, "literal_value", MISSING) for extent in extents)
+            if MISSING not in values:
+                value = values if hasattr(shape, "types") else values[0]
+                shapes.setdefault((call.loc.filename, call.loc.line), set()).add(value)
 
 
 def _compiled(function: types.FunctionType, arguments: tuple[Any, ...], result: Any) -> Any:
@@ -177,7 +232,7 @@ def _compiled(function: types.FunctionType, arguments: tuple[Any, ...], result: 
 
 
 class _Layout:
-    """What Numba asks NVVM for while it writes code."""
+    """The part of NVVM that Numba uses while it generates LLVM code."""
 
     data_layout = _LAYOUT
 
@@ -186,18 +241,18 @@ class _Layout:
 
 
 @contextlib.contextmanager
-def _for_any_gpu() -> Iterator[None]:
+def _for_any_gpu() -> Iterator[dict[Any, dict[tuple[Any, ...], Any]]]:
     """Let dispatchers compile the functions that a kernel calls for no GPU, and keep nothing.
     The caller holds the compiler's lock: nobody else compiles meanwhile.
     """
-    made: dict[Any, dict[tuple[Any, ...], Any]] = {}
+    compiled: dict[Any, dict[tuple[Any, ...], Any]] = {}
 
     def get_call_template(self: Any, args: Any, kws: Any) -> Any:
         signature, folded = self.fold_argument_types(args, kws)
-        known = made.setdefault(self, {})
+        known = compiled.setdefault(self, {})
         if self._can_compile and tuple(folded) not in known:
-            found = known[tuple(folded)] = _compiled(self.py_func, tuple(folded), None)
-            context.insert_user_function(found.entry_point, found.fndesc, [found.library])
+            result = known[tuple(folded)] = _compiled(self.py_func, tuple(folded), None)
+            context.insert_user_function(result.entry_point, result.fndesc, [result.library])
         declared = [] if self._can_compile else self.nopython_signatures
         name = self.py_func.__name__
         template = _compiler.typing.make_concrete_template(
@@ -206,8 +261,8 @@ def _for_any_gpu() -> Iterator[None]:
         return template, signature, folded, {}
 
     def get_overload(self: Any, signature: Any) -> Any:
-        found = made.get(self, {}).get(tuple(signature)) or self.overloads[tuple(signature)]
-        return found.entry_point
+        result = compiled.get(self, {}).get(tuple(signature)) or self.overloads[tuple(signature)]
+        return result.entry_point
 
     held = _nvvm.NVVM, _dispatchers.get_call_template, _dispatchers.get_overload
     context: Any = cuda_target.target_context
@@ -215,8 +270,8 @@ def _for_any_gpu() -> Iterator[None]:
     _dispatchers.get_call_template = get_call_template
     _dispatchers.get_overload = get_overload
     try:
-        yield
+        yield compiled
     finally:
         _nvvm.NVVM, _dispatchers.get_call_template, _dispatchers.get_overload = held
-        for found in (f for known in made.values() for f in known.values()):
-            context.remove_user_function(found.entry_point)
+        for result in (f for known in compiled.values() for f in known.values()):
+            context.remove_user_function(result.entry_point)

@@ -1,4 +1,4 @@
-"""Functions that a program has given to `numba.cuda` by `@overload`, for the processor."""
+"""Overloads that a program registers with `numba.cuda`, registered with the CPU compiler, too."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def is_overloaded(function: FunctionType) -> bool:
 
 
 def is_inlined(function: Any) -> bool:
-    """Whether it is written out where it is called, so that its indices are those of the kernel."""
+    """Whether an overload is inlined, so that its indices are those of the kernel."""
     return isinstance(function, FunctionType) and any(map(_is_inlined, _templates(function)))
 
 
@@ -52,6 +52,6 @@ def _is_inlined(template: Any) -> bool:
 
 
 def _templates(function: FunctionType) -> Any:
-    for key, kind in _templates_of_cuda.builtin_registry.globals:
-        if key is function and isinstance(kind, types.Function):
-            yield from (t for t in kind.templates if hasattr(t, "_overload_func"))
+    for key, numba_type in _templates_of_cuda.builtin_registry.globals:
+        if key is function and isinstance(numba_type, types.Function):
+            yield from (t for t in numba_type.templates if hasattr(t, "_overload_func"))

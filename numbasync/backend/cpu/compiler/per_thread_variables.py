@@ -1,4 +1,4 @@
-"""What the threads of a block keep between two pieces of their work: an element a thread."""
+"""Privatised variables: one element per thread in the block's memory, from region to region."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from numbasync.backend.cpu.library import entry_points
 from numbasync.backend.cpu.library.entry_points import types
 
 
-class Memory:
-    """Where variables are kept in the block's memory, and who is there.
+class PerThreadVariables:
+    """Places of privatised variables and of masks in the block's memory.
 
     Args:
-        kinds: Numba's types of the variables.
+        variable_types: Numba's types of the variables.
     """
 
-    def __init__(self, program: Program, uniform: Uniform, kinds: dict[str, Any]) -> None:
+    def __init__(self, program: Program, uniform: Uniform, variable_types: dict[str, Any]) -> None:
         self._program = program
         self._uniform = uniform
-        self._kinds = kinds
+        self._variable_types = variable_types
         self._masks = 0
         self._places: dict[str, str] = {}
         self._accesses: dict[Any, tuple[str, str]] = {}
@@ -35,100 +35,104 @@ class Memory:
     def _place_of(self, name: str) -> str:
         """The address of a variable's values."""
         if name not in self._places:
-            self._places[name] = self._room(self._kind(name))
+            self._places[name] = self._reserve(self._type_of(name))
         return self._places[name]
 
-    def _room(self, kind: Any) -> str:
-        return f"_m + {self._program.take(item_bytes(kind) * MOST_THREADS)}"
+    def _reserve(self, numba_type: Any) -> str:
+        return f"_m + {self._program.take(item_bytes(numba_type) * MOST_THREADS)}"
 
-    def _access(self, kind: Any) -> tuple[str, str]:
+    def _access(self, numba_type: Any) -> tuple[str, str]:
         """The names of the functions that load and store such a value."""
-        if kind not in self._accesses:
-            load, store = entry_points.element_of(kind)
-            self._accesses[kind] = (
+        if numba_type not in self._accesses:
+            load, store = entry_points.element_of(numba_type)
+            self._accesses[numba_type] = (
                 self._program.bind(load, "load"), self._program.bind(store, "store")
             )  # fmt: skip
-        return self._accesses[kind]
+        return self._accesses[numba_type]
 
     def _load(self, name: str) -> ast.stmt:
-        load, _ = self._access(self._kind(name))
+        load, _ = self._access(self._type_of(name))
         return assigned(name, f"{load}({self._place_of(name)}, _t)")
 
     def _save(self, name: str, value: str = "") -> ast.stmt:
-        _, store = self._access(self._kind(name))
+        _, store = self._access(self._type_of(name))
         return expression(f"{store}({self._place_of(name)}, _t, {value or name})")
 
     def _array(self, name: str) -> str:
         """A variable's values as an array."""
-        make = self._program.bind(entry_points.array_at((MOST_THREADS,), self._kind(name)), "array")
+        make = self._program.bind(
+            entry_points.array_at((MOST_THREADS,), self._type_of(name)), "array"
+        )
         return f"{make}({self._place_of(name)})"
 
-    # --- who is there ---
+    # --- masks ---
 
     def _new_mask(self) -> str:
         self._masks += 1
         name = f"_a{self._masks}"
-        self._kinds[name] = types.boolean
+        self._variable_types[name] = types.boolean
         return name
 
     def _is_in(self, mask: str) -> str:
         load, _ = self._access(types.boolean)
         return f"{load}({self._place_of(mask)}, _t)"
 
-    def _kind(self, name: str) -> Any:
-        kind: Any = types.unliteral(self._kinds[name]) if name in self._kinds else None
-        parts = list(kind) if isinstance(kind, types.BaseTuple) else [kind]
+    def _type_of(self, name: str) -> Any:
+        numba_type: Any = (
+            types.unliteral(self._variable_types[name]) if name in self._variable_types else None
+        )
+        parts = list(numba_type) if isinstance(numba_type, types.BaseTuple) else [numba_type]
         if all(isinstance(p, types.Number | types.Boolean) for p in parts):
-            return kind
+            return numba_type
         raise UntranslatableError(
-            f"{name.rpartition('_')[0]}, a {kind}, which is kept over a meeting"
+            f"{name.rpartition('_')[0]}, a {numba_type} that is used across a barrier"
         )
 
     def _is_local_array(self, name: str) -> bool:
-        return isinstance(self._kinds.get(name), types.Array)
+        return isinstance(self._variable_types.get(name), types.Array)
 
     # --- arrays ---
 
-    def _made_again(self, arrays: set[str]) -> list[ast.Assign]:
-        """The statements that make threads' own arrays and views, those that others need first."""
-        made: dict[str, ast.Assign] = {}
+    def _array_definitions(self, arrays: set[str]) -> list[ast.Assign]:
+        """The statements that create threads' own arrays and views, in the order of their needs."""
+        definitions: dict[str, ast.Assign] = {}
 
         def add(name: str) -> None:
-            if name not in made:
+            if name not in definitions:
                 statement = self._own_array(name)
                 for other in sorted(names(statement.value, ast.Load)):
                     if self._is_local_array(other) and other in self._uniform.varying:
                         add(other)
-                made[name] = statement
+                definitions[name] = statement
 
         for name in sorted(arrays):
             add(name)
-        return list(made.values())
+        return list(definitions.values())
 
     @staticmethod
-    def _arrays_of(made: list[ast.Assign]) -> set[str]:
-        return {n for s in made for n in names(s.targets, ast.Store)}
+    def _arrays_of(definitions: list[ast.Assign]) -> set[str]:
+        return {n for s in definitions for n in names(s.targets, ast.Store)}
 
-    def _needed_for(self, found: set[str]) -> set[str]:
-        """What threads' arrays among these names are made of, if they are used again."""
-        arrays = {n for n in found & self._uniform.varying if self._is_local_array(n)}
+    def _needed_for(self, variables: set[str]) -> set[str]:
+        """The variables that create threads' arrays among these, if the arrays are used again."""
+        arrays = {n for n in variables & self._uniform.varying if self._is_local_array(n)}
         try:
-            made = self._made_again(arrays)
-        except UntranslatableError:  # which is no matter if they are not kept
+            definitions = self._array_definitions(arrays)
+        except UntranslatableError:  # which does not matter unless they are privatised
             return set()
-        return {n for s in made for n in names(s.value, ast.Load)}
+        return {n for s in definitions for n in names(s.value, ast.Load)}
 
     def _own_array(self, name: str) -> ast.Assign:
-        """The statement that makes a thread's own array: done again, it gives the same one."""
+        """The statement that creates a thread's own array; run again, it gives the same array."""
         if name not in self._own_arrays:
             try:
                 self._own_arrays[name] = self._that_makes(name)
             except UntranslatableError as error:
                 self._own_arrays[name] = error
-        found = self._own_arrays[name]
-        if isinstance(found, UntranslatableError):
-            raise found
-        return copy.deepcopy(found)
+        definition = self._own_arrays[name]
+        if isinstance(definition, UntranslatableError):
+            raise definition
+        return copy.deepcopy(definition)
 
     def _that_makes(self, name: str) -> ast.Assign:
         made = [
@@ -142,7 +146,10 @@ class Memory:
             is_own = isinstance(value, ast.Call) and self._uniform.is_pure(value.func)
             if is_own or self._is_steady_view(made[0], name):
                 return made[0]
-        raise UntranslatableError(f"{name.rpartition('_')[0]}, a view, kept over a meeting")
+        raise UntranslatableError(
+            f"{name.rpartition('_')[0]}, a view that is used across a barrier (create it again "
+            "after the barrier)"
+        )
 
     def _is_steady_view(self, statement: ast.Assign, name: str) -> bool:
         """Whether it is a part of an array, by indices that do not change, which is used only
@@ -183,9 +190,9 @@ def _home_of(wanted: ast.stmt, statements: list[ast.stmt]) -> list[ast.stmt] | N
         if statement is wanted:
             return statements
         if isinstance(statement, ast.If):
-            found = _home_of(wanted, statement.body) or _home_of(wanted, statement.orelse)
-            if found is not None:
-                return found
+            block = _home_of(wanted, statement.body) or _home_of(wanted, statement.orelse)
+            if block is not None:
+                return block
     return None
 
 

@@ -1,4 +1,4 @@
-"""Numba's compiler, less what generated code does not need.
+"""Numba's CPU compiler without the passes that generated code does not need.
 
 Generated code has no reference counts, `with` statements or generators, and rarely a function
 within a function. Numba's passes look for all of them, and its lowering empties every variable
@@ -21,7 +21,7 @@ _UNNEEDED = (untyped_passes.WithLifting, typed_passes.IRLegalization, typed_pass
 
 
 class _Lower(lowering.Lower):  # type: ignore[misc, unused-ignore]
-    """Variables are stores and loads: none holds a reference that would have to be let go."""
+    """Lowers variables as plain stores and loads: none holds a reference to be released."""
 
     def storevar(self, value: Any, name: str, argidx: Any = None) -> None:
         self._alloca_var(name, self.typeof(name))
@@ -32,7 +32,7 @@ class _Lower(lowering.Lower):  # type: ignore[misc, unused-ignore]
 
 
 class _Library(codegen.JITCodeLibrary):  # type: ignore[misc, unused-ignore]
-    """Code that is optimised once, as a whole, and not function by function before."""
+    """Code that is optimised once, as a whole, without a pass over each function before."""
 
     def _optimize_functions(self, ll_module: Any) -> None:
         ll_module.data_layout = self._codegen._data_layout
@@ -55,8 +55,8 @@ class _Lowering(typed_passes.NativeLowering):  # type: ignore[misc, unused-ignor
 
 
 class Typing:
-    """Numba's typing of functions, which is asked once about the same types, and not at every
-    place where they are met.
+    """Numba's typing of functions, which resolves a call of the same types once, not at every place
+    of the code.
     """
 
     def __init__(self, context: Any) -> None:
@@ -67,7 +67,7 @@ class Typing:
         return getattr(self._context, name)
 
     def resolve_function_type(self, function: Any, args: Any, kws: Any) -> Any:
-        # Others may have what they are compiled for to find out.
+        # Other functions may depend on the compilation in which they are resolved.
         if type(function) is not types.Function or kws:
             return self._context.resolve_function_type(function, args, kws)
         key = function, tuple(args)
@@ -137,7 +137,7 @@ _OWN = {
 
 
 class Pipeline(CompilerBase):  # type: ignore[misc, unused-ignore]
-    """What `njit(pipeline_class=...)` is given for generated code."""
+    """The `pipeline_class` of `njit` for generated code."""
 
     def define_pipelines(self) -> list[Any]:
         passes: Any = DefaultPassBuilder.define_nopython_pipeline(self.state)

@@ -1,4 +1,4 @@
-"""A kernel as the compiled engine knows it: its source in Numba's terms, and what names mean."""
+"""A translated kernel: one thread's statements, and the values of the names in them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import math
 import types
 from dataclasses import dataclass, field, replace
 from textwrap import dedent
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numba.core.registry import cpu_target
@@ -17,7 +17,7 @@ from numbasync.backend.cpu.compiler.names import Signatures
 from numbasync.backend.cpu.library import arithmetic, atomics, entry_points
 from numbasync.backend.cpu.library.entry_points import types as numba_types
 
-# What a thread knows of itself, and what it is given.
+# Hidden variables of a thread: its indices, the extents, the block's memory.
 HIDDEN = ("_tx", "_ty", "_tz", "_bx", "_by", "_bz", "_wx", "_wy", "_wz", "_gx", "_gy", "_gz", "_m",
           "_d")  # fmt: skip
 ALL = ", ".join(HIDDEN)
@@ -69,24 +69,30 @@ class Site:
     what: str
 
 
+class ArrayShapes(Protocol):
+    def shape_at(self, function: types.FunctionType, line: int) -> Any: ...
+
+
 @dataclass
 class Program:
     """A kernel, translated.
 
     Attributes:
         parameters: of the kernel, as they are called in `body`.
-        body: one thread's statements, with meetings.
+        body: one thread's statements, with barriers.
         functions: sources of the device functions that it calls.
         declared: for which types each of those is declared, if it is.
         names: what the generated code's names stand for.
         sites: what the numbers in the code mean.
         fixed_bytes: memory of a block, without dynamic shared memory.
         shared: offset and size of each static shared array in it.
-        meets: whether its threads meet.
-        cooperative: whether the blocks meet, too: each then has memory of its own.
+        has_barriers: whether its threads synchronise, or exchange values in a warp.
+        cooperative: whether the blocks synchronise, too: each then has memory of its own.
         prologue: a statement that every thread begins with, or a piece of its work.
         checked: whether every access is, and threads take turns in an order that is passed.
         has_inlined: whether overloads are written out in it, whose indices Numba must check.
+        doubtful: sources with arrays of which numba-cuda must say whether they compile for a GPU.
+        array_shapes: what numba-cuda knows of the shapes of arrays, if it may be asked.
         row: whether it is written for blocks of one row, whose y and z are 1.
         pure: names of functions whose result depends on their arguments alone.
     """
@@ -100,12 +106,14 @@ class Program:
     sites: list[Site] = field(default_factory=list)
     fixed_bytes: int = RECORD_BYTES
     shared: list[tuple[int, int]] = field(default_factory=list)
-    meets: bool = False
+    has_barriers: bool = False
     cooperative: bool = False
     prologue: str = "pass"
     checked: bool = False
     has_inlined: bool = False
     row: bool = False
+    doubtful: list[str] = field(default_factory=list)
+    array_shapes: ArrayShapes | None = None
     _count: int = 0
     _frozen: dict[int, tuple[Any, Any]] = field(default_factory=dict)
     pure: set[str] = field(default_factory=lambda: {"_i32", "_natural"})
@@ -127,11 +135,11 @@ class Program:
         return replace(self, body=body, names=dict(self.names), row=row, pure=set(self.pure))
 
     def is_straight(self) -> bool:
-        """Whether it is known that a thread does a few steps and ends: no loops, no meetings, and
+        """Whether it is known that a thread does a few steps and ends: no loops, no barriers, and
         no functions that may have some.
         """
         nodes = [n for s in self.body for n in ast.walk(s)]
-        return not self.meets and not any(
+        return not self.has_barriers and not any(
             isinstance(n, ast.For | ast.While | ast.Slice)
             or (isinstance(n, ast.Call) and not self._is_step(n.func))
             for n in nodes
@@ -187,9 +195,9 @@ class Program:
 
     def take(self, nbytes: int) -> int:
         """Room in the block's memory; its offset."""
-        at = self.fixed_bytes
+        offset = self.fixed_bytes
         self.fixed_bytes += -(-nbytes // 64) * 64
-        return at
+        return offset
 
     def site(self, function: types.FunctionType, node: ast.AST, what: str) -> int:
         code = function.__code__
@@ -212,6 +220,6 @@ def parsed(source: str) -> ast.expr:
     return ast.parse(source, mode="eval").body
 
 
-def item_bytes(kind: Any) -> int:
+def item_bytes(numba_type: Any) -> int:
     context: Any = cpu_target.target_context
-    return int(context.get_abi_sizeof(context.get_data_type(kind)))
+    return int(context.get_abi_sizeof(context.get_data_type(numba_type)))

@@ -1,12 +1,12 @@
 """A kernel's source as source of Numba's CPU compiler: one thread's part of the work.
 
-What a thread knows of itself are variables: `_tx` to `_tz` (its index in the block), `_bx` to
+The hidden variables of a thread are `_tx` to `_tz` (its index in the block), `_bx` to
 `_bz`, `_wx` to `_wz` (threads of a block) and `_gx` to `_gz` (blocks), all 64-bit; `_m` is the
-address of the block's memory, which begins with the record of `native`, and `_d` the size of
+address of the block's memory, which begins with the record of `entry_points`, and `_d` the size of
 the dynamic shared memory. Variables of the kernel get a number, so no name is taken.
 
-Where the threads of a block meet, a call of a `@name` is left, which `regions` replaces. A
-device function in which they meet is written out at its call; others become functions of their
+A barrier is left as a call of a `@name`, which `barrier_regions` replaces. A device function with a
+barrier is inlined at its call; others become functions of their
 own, which take the variables above as their first argument.
 """
 
@@ -22,8 +22,8 @@ import numpy as np
 
 from numbasync.backend.cpu.compiler import checked_elements
 from numbasync.backend.cpu.compiler.calls import Calls
-from numbasync.backend.cpu.compiler.cuda_names import THIS_GRID, is_meeting
-from numbasync.backend.cpu.compiler.from_bytecode import recovered
+from numbasync.backend.cpu.compiler.control_flow import assigned, before_breaks
+from numbasync.backend.cpu.compiler.cuda_names import THIS_GRID, is_barrier
 from numbasync.backend.cpu.compiler.names import (
     MISSING,
     Closure,
@@ -31,14 +31,15 @@ from numbasync.backend.cpu.compiler.names import (
     Scope,
     Signatures,
     UntranslatableError,
-    arguments_of_maker,
+    array_arguments,
     device_function,
-    is_maker,
+    is_array_function,
 )
-from numbasync.backend.cpu.compiler.program import ALL, HIDDEN, PLACE, Program, parsed
+from numbasync.backend.cpu.compiler.program import ALL, HIDDEN, PLACE, ArrayShapes, Program, parsed
 from numbasync.backend.cpu.library import entry_points
 from numbasync.backend.cpu.library.source import definition, of_lambda
 from numbasync.backend.cpu.races import recorder
+from numbasync.backend.kernel_source import why_no_source
 
 _STATEMENTS = (
     ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr, ast.If, ast.While, ast.For, ast.Return,
@@ -47,18 +48,22 @@ _STATEMENTS = (
 
 
 def translate(
-    kernel: types.FunctionType, kinds: Sequence[Any] = (), checked: bool = False
+    kernel: types.FunctionType,
+    argument_types: Sequence[Any] = (),
+    checked: bool = False,
+    array_shapes: ArrayShapes | None = None,
 ) -> Program:
     """The kernel's program.
 
     Args:
-        kinds: Numba's types of its arguments, of which arrays that it makes may be.
+        argument_types: Numba's types of its arguments, of which arrays that it makes may be.
         checked: see `Program.checked`.
+        array_shapes: see `Program.array_shapes`.
 
     Raises:
         UntranslatableError: it has something that this engine does not know.
     """
-    program = Program(kernel.__name__, checked=checked)
+    program = Program(kernel.__name__, checked=checked, array_shapes=array_shapes)
     program.names.update(
         _i32=np.int32, _check=entry_points.check, _axis=entry_points.check_axis,
         _get=entry_points.get,
@@ -67,31 +72,31 @@ def translate(
     )  # fmt: skip
     program.names.update(recorder.NAMES if checked else checked_elements.NAMES)
     translation = _Translation(program)
-    program.meets = translation.meets(kernel)
+    program.has_barriers = translation.has_barriers(kernel)
     function = _Function(translation, kernel, in_kernel=True)
     program.parameters = function.parameters
-    function.know(kinds)
+    function.know(argument_types)
     program.body = function.block(function.node.body)
     return program
 
 
 class _Translation:
-    """What the functions of one program share."""
+    """State that the functions of one program share."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self._meets: dict[types.FunctionType, bool] = {}
-        self._needs_kinds: dict[types.FunctionType, bool] = {}
+        self._barrier_functions: dict[types.FunctionType, bool] = {}
+        self._needs_types: dict[types.FunctionType, bool] = {}
         self._made: dict[Hashable, str] = {}
         self._sources: dict[types.FunctionType, tuple[ast.FunctionDef, Scope]] = {}
-        self.writing: list[Hashable] = []  # what is being written out
+        self.writing: list[Hashable] = []  # the functions that are being inlined
 
-    def meets(self, function: types.FunctionType) -> bool:
-        """Whether threads meet in a function, or in one that it calls."""
-        found = self._meets.get(function)
-        if found is not None:
-            return found
-        self._meets[function] = False
+    def has_barriers(self, function: types.FunctionType) -> bool:
+        """Whether a function, or one that it calls, has a barrier."""
+        known = self._barrier_functions.get(function)
+        if known is not None:
+            return known
+        self._barrier_functions[function] = False
         node, scope = self.source(function)
         for each in ast.walk(node):
             if not isinstance(each, ast.Call):
@@ -99,29 +104,32 @@ class _Translation:
             callee = scope.resolve(each.func)
             inner = device_function(callee)
             if callee is THIS_GRID:
-                self.program.cooperative = self._meets[function] = True
-            if is_meeting(callee) or (inner is not None and self.meets(inner)):
-                self._meets[function] = True
-        return self._meets[function]
+                self.program.cooperative = self._barrier_functions[function] = True
+            if is_barrier(callee) or (inner is not None and self.has_barriers(inner)):
+                self._barrier_functions[function] = True
+        return self._barrier_functions[function]
 
-    def needs_kinds(self, function: types.FunctionType) -> bool:
+    def needs_types(self, function: types.FunctionType) -> bool:
         """Whether a device function, or one that it calls, makes arrays whose elements are of the
         type of its arguments'.
         """
-        found = self._needs_kinds.get(function)
-        if found is None:
-            self._needs_kinds[function] = False
+        known = self._needs_types.get(function)
+        if known is None:
+            self._needs_types[function] = False
             node, scope = self.source(function)
             calls = [n for n in ast.walk(node) if isinstance(n, ast.Call)]
-            found = self._needs_kinds[function] = any(self._asks(scope, call) for call in calls)
-        return found
+            known = self._needs_types[function] = any(self._asks(scope, call) for call in calls)
+        return known
 
     def _asks(self, scope: Scope, call: ast.Call) -> bool:
         callee = scope.resolve(call.func)
         inner = device_function(callee)
         if inner is not None:
-            return self.needs_kinds(inner)
-        return is_maker(callee) and scope.constant(arguments_of_maker(call).get("dtype")) is MISSING
+            return self.needs_types(inner)
+        return (
+            is_array_function(callee)
+            and scope.constant(array_arguments(call).get("dtype")) is MISSING
+        )
 
     def source(self, function: types.FunctionType) -> tuple[ast.FunctionDef, Scope]:
         """Its definition and its names, to be read and not to be changed."""
@@ -134,10 +142,10 @@ class _Translation:
         if function.__name__ == "<lambda>":
             node = of_lambda(function)
         else:
-            found = definition(function)
-            node = None if found is None else found[1]
+            source = definition(function)
+            node = None if source is None else source[1]
         if node is None:
-            node = recovered(function)
+            raise UntranslatableError(why_no_source(function))
         if node.args.kwonlyargs and not function.__code__.co_kwonlyargcount:
             # Of a kernel, which has been given them as positional ones.
             node = copy.copy(node)
@@ -154,15 +162,15 @@ class _Translation:
             self._made[function, signatures] = name
             if signatures:
                 self.program.declared[name] = signatures
-            made = _Function(self, function, in_kernel=False)
-            body = made.block(made.node.body)
+            writer = _Function(self, function, in_kernel=False)
+            body = writer.block(writer.node.body)
             head = ast.parse(f"{ALL} = _c").body
             if not self.program.checked:
                 body = checked_elements.shortened(body)
                 head += checked_elements.where(body)
             tree = ast.FunctionDef(
-                name, ast.arguments([], [ast.arg("_c"), *map(ast.arg, made.parameters)], None, [],
-                                    [], None, made.defaults()),
+                name, ast.arguments([], [ast.arg("_c"), *map(ast.arg, writer.parameters)], None, [],
+                                    [], None, writer.defaults()),
                 [*head, *body], [], None, None,
             )  # fmt: skip
             self.program.functions.append(ast.unparse(ast.fix_missing_locations(tree)))
@@ -178,13 +186,13 @@ class _Translation:
         used = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
         free = (used & outer.locals) - InnerScope(closure, {}).own
         bound = {n: outer.constant(ast.Name(n, ast.Load())) for n in free}
-        made = _Function(self, outer.function, False, bound, closure, True)
-        body = made.block(node.body)
+        writer = _Function(self, outer.function, False, bound, closure, True)
+        body = writer.block(node.body)
         star = node.args.vararg
         tree = ast.FunctionDef(
             f"_inner_{program.number()}f",
-            ast.arguments([], [*map(ast.arg, made.parameters)],
-                          star and ast.arg(made._own(star.arg)), [], [], None, []),
+            ast.arguments([], [*map(ast.arg, writer.parameters)],
+                          star and ast.arg(writer._own(star.arg)), [], [], None, []),
             body, [], None, None,
         )  # fmt: skip
         hidden = {n.id for s in body for n in ast.walk(s) if isinstance(n, ast.Name)}
@@ -225,9 +233,9 @@ class _Function(Calls):
         self._result: str | None = None
         self._tuples: dict[str, int] = {}
 
-    def know(self, kinds: Sequence[Any]) -> None:
+    def know(self, argument_types: Sequence[Any]) -> None:
         """Take Numba's types of its arguments."""
-        self._scope.kinds = dict(zip(self._arguments, kinds, strict=False))
+        self._scope.parameter_types = dict(zip(self._arguments, argument_types, strict=False))
 
     def defaults(self) -> list[ast.expr]:
         values = self._function.__defaults__ or ()
@@ -249,13 +257,13 @@ class _Function(Calls):
 
     def _statement(self, statement: ast.stmt) -> list[ast.stmt]:
         if not isinstance(statement, _STATEMENTS):
-            raise UntranslatableError(
-                f"a `{type(statement).__name__.lower()}` statement", statement
-            )
+            name = type(statement).__name__.lower()
+            hint = " (write if and elif)" if isinstance(statement, ast.Match) else ""
+            raise UntranslatableError(f"a `{name}` statement{hint}", statement)
         outer, self._before = self._before, []
         try:
-            made = self._lowered(statement)
-            return [*self._before, *made]
+            statements = self._lowered(statement)
+            return [*self._before, *statements]
         finally:
             self._before = outer
 
@@ -270,20 +278,14 @@ class _Function(Calls):
                 statement.test = self.visit(statement.test)
                 first, self._before = self._before, before
                 if first:
-                    if statement.orelse:
-                        raise UntranslatableError(
-                            "an else of a loop in which threads meet", statement
-                        )
                     end = ast.UnaryOp(ast.Not(), statement.test)
                     first.append(ast.If(end, [ast.Break()], []))
                     statement.test = ast.Constant(True)
-                statement.body = [*first, *self.block(statement.body)]
-                statement.orelse = self.block(statement.orelse) if statement.orelse else []
+                return self._loop(statement, first)
             case ast.For():
                 statement.iter = self.visit(statement.iter)
                 statement.target = self.visit(statement.target)
-                statement.body = self.block(statement.body)
-                statement.orelse = self.block(statement.orelse) if statement.orelse else []
+                return self._loop(statement, [])
             case ast.Expr():
                 value = self.visit(statement.value)
                 return [] if isinstance(value, ast.Name | ast.Constant) else [ast.Expr(value)]
@@ -300,6 +302,8 @@ class _Function(Calls):
                 failed = ast.copy_location(ast.Raise(error, None), statement)
                 test = ast.UnaryOp(ast.Not(), self.visit(statement.test))
                 return [ast.If(test, [self._note(statement, "assert"), failed], [])]
+            case ast.AnnAssign(target=ast.Name(), value=None):
+                return []
             case ast.AnnAssign():
                 if statement.value is None or not isinstance(statement.target, ast.Name):
                     raise UntranslatableError("an annotation without a value", statement)
@@ -308,7 +312,7 @@ class _Function(Calls):
             case ast.FunctionDef(decorator_list=[_, *_]):
                 raise UntranslatableError("a decorator in a kernel", statement)
             case ast.FunctionDef() | ast.Nonlocal() | ast.Assign(value=ast.Lambda()):
-                return []  # it is written out where it is called
+                return []  # it is inlined where it is called
             case ast.Assign() if self._is_grid(statement.value):
                 return []  # it stands for nothing that there is
             case ast.Assign() if self._program.checked:
@@ -318,6 +322,17 @@ class _Function(Calls):
             case _:
                 return [self.generic_visit(statement)]
         return [statement]
+
+    def _loop(self, loop: ast.For | ast.While, first: list[ast.stmt]) -> list[ast.stmt]:
+        """A loop, each round of which begins with `first`. An `else` becomes a condition."""
+        body = self.block(loop.body)
+        if not loop.orelse:
+            loop.body = [*first, *body]
+            return [loop]
+        flag = f"_h{self._program.number()}"
+        otherwise = ast.If(ast.Name(flag, ast.Load()), self.block(loop.orelse), [])
+        loop.body, loop.orelse = [*first, *before_breaks(body, assigned(flag, "False"))], []
+        return [assigned(flag, "True"), loop, otherwise]
 
     def _note(self, node: ast.AST, what: str) -> ast.stmt:
         site = self._program.site(self._function, node, what)
@@ -332,7 +347,7 @@ class _Function(Calls):
                     raise UntranslatableError("a value returned by the kernel", statement)
                 value = None
             return [ast.Return(value)]
-        # Written out where it is called, which leaves only the assignment.
+        # An inlined function only assigns its result.
         if value is None:
             return [ast.Return()]
         return [ast.Assign([ast.Name(self._result, ast.Store())], value), ast.Return()]

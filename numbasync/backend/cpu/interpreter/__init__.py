@@ -1,1 +1,1 @@
-"""Kernels that Python itself runs: for debuggers, coverage and what cannot be compiled."""
+"""Kernels that run as Python code, for debuggers and coverage tools."""

@@ -1,72 +1,124 @@
-"""Functions of a frozen program, with one worker thread's stand-ins where their names are."""
+"""Copies of functions in which the names of `numba.cuda` mean the stand-ins for Python. The code
+object is the function's own, and the user's function and module are not changed.
+"""
 
 from __future__ import annotations
 
+import dis
 import types
+from collections.abc import Iterator
 from typing import Any
 
-from numbasync.backend.cpu.interpreter.constants import strict
-from numbasync.backend.cpu.interpreter.cuda_module import Intrinsics
-from numbasync.backend.cpu.interpreter.freeze import (
-    Frozen,
-    FrozenArray,
-    Namespace,
-    Numba,
-    Place,
-    Program,
-)
-from numbasync.errors import KernelError, NumbasyncError
+import numpy as np
+from numba import cuda
+from numba.core.types import Type
+
+from numbasync.backend.cpu.compiler.extensions import Intrinsic
+from numbasync.backend.cpu.compiler.names import device_function
+from numbasync.backend.cpu.interpreter.cuda_module import BARRIERS, CUDA, unavailable
+from numbasync.errors import UnsupportedKernelError
+
+_BREAKPOINTS = frozenset({"breakpoint", "print", "set_trace"})
+_PLAIN_MODULES = frozenset({"math", "numpy"})  # they have nothing of `numba.cuda` in them
 
 
 class Binding:
-    """Binds the functions of one program for one thread."""
+    """Binds a kernel and the device functions that it uses.
 
-    def __init__(self, program: Program, cuda: Intrinsics) -> None:
-        self._tags = program.tags
-        self._cuda = cuda
-        self._made: dict[Frozen, types.FunctionType] = {}
+    Attributes:
+        files: the functions' source files.
+        has_barriers: whether one of the functions contains a barrier.
+        has_breakpoints: whether one of them stops in a debugger, or prints: what Numba compiles of
+            this is less than what a programmer writes while debugging.
+    """
 
-    def function(self, frozen: Frozen) -> types.FunctionType:
-        found = self._made.get(frozen)
-        if found is None:
-            original = frozen.function
-            names: dict[str, Any] = {"__builtins__": original.__globals__["__builtins__"]}
-            cells = tuple(types.CellType() for _ in frozen.cells)
-            found = types.FunctionType(
-                frozen.code, names, original.__name__, strict(original.__defaults__), cells or None
+    def __init__(self) -> None:
+        self.files: set[str] = set()
+        self.has_barriers = self.has_breakpoints = False
+        self._functions: dict[types.FunctionType, types.FunctionType] = {}
+        self._stand_ins = _stand_ins()
+
+    def function(self, original: types.FunctionType) -> types.FunctionType:
+        """The copy of a function. Its globals have the values that they have now.
+
+        Raises:
+            UnsupportedKernelError: a name means something that does not run as Python.
+        """
+        copy = self._functions.get(original)
+        if copy is not None:
+            return copy
+        code = original.__code__
+        # Only what is used: a copy of all globals would keep arrays alive.
+        names = {name: original.__globals__.get(name) for name in ("__builtins__", "__name__")}
+        cells = tuple(types.CellType() for _ in code.co_freevars)
+        copy = types.FunctionType(code, names, original.__name__, original.__defaults__, cells)
+        copy.__kwdefaults__ = original.__kwdefaults__
+        self._functions[original] = copy  # before its names: a function may call itself
+        self.files.add(code.co_filename)
+        for inner in _codes(code):
+            self.has_barriers |= not BARRIERS.isdisjoint(inner.co_names)
+            self.has_breakpoints |= not _BREAKPOINTS.isdisjoint(inner.co_names)
+            for instruction in dis.get_instructions(inner):
+                name = instruction.argval
+                if instruction.opname == "LOAD_GLOBAL" and name in original.__globals__:
+                    names[name] = self.value(name, original.__globals__[name])
+        for name, cell, given in zip(
+            code.co_freevars, cells, original.__closure__ or (), strict=True
+        ):
+            if given != types.CellType():  # a variable that is not assigned yet
+                cell.cell_contents = self.value(name, given.cell_contents)
+        return copy
+
+    def value(self, name: str, value: Any) -> Any:
+        """What a name means in a copy."""
+        if value is cuda:
+            return CUDA
+        if isinstance(value, types.ModuleType):
+            return value if value.__name__ in _PLAIN_MODULES else _Module(value, self)
+        inner = device_function(value)
+        if inner is not None:
+            return self.function(inner)
+        cuda_name, stand_in = self._stand_ins.get(id(value), ("", None))
+        if stand_in is not None:
+            self.has_barriers |= cuda_name in BARRIERS
+            return stand_in
+        home = str(getattr(value, "__module__", None) or "")
+        is_value = isinstance(value, Type | np.generic | np.ndarray)
+        if home.startswith("numba.cuda") and not is_value:
+            raise unavailable(f"{home.removeprefix('numba.')}.{getattr(value, '__name__', name)}")
+        if isinstance(value, Intrinsic):
+            raise UnsupportedKernelError(
+                f"{name} is an @intrinsic, which is made of instructions for a compiler."
             )
-            found.__kwdefaults__ = original.__kwdefaults__
-            self._made[frozen] = found  # before its names: it may call itself
-            names.update({name: self._value(value) for name, value in frozen.names.items()})
-            for cell, value in zip(cells, frozen.cells, strict=True):
-                cell.cell_contents = self._value(value)
-        return found
-
-    def _value(self, value: Any) -> Any:
-        if isinstance(value, Frozen):
-            return self.function(value)
-        if isinstance(value, (Place, Numba)):
-            return value.find(self._cuda)
-        if isinstance(value, FrozenArray):
-            return value.typed(self._tags)
-        if isinstance(value, Namespace):
-            values = {name: self._value(v) for name, v in value.values.items()}
-            return BoundNamespace(value.name, values, value.refused)
         return value
 
 
-class BoundNamespace:
-    """A module of the user's, as a kernel sees it."""
+class _Module:
+    """A module of the user's, or of Numba's, whose names mean what they do in a copy."""
 
-    def __init__(
-        self, name: str, values: dict[str, Any], refused: dict[str, NumbasyncError]
-    ) -> None:
-        self.__dict__.update(values)
-        self._name = name
-        self._refused = refused
+    def __init__(self, module: types.ModuleType, binding: Binding) -> None:
+        self._module, self._binding = module, binding
 
     def __getattr__(self, name: str) -> Any:
-        if name in self._refused:
-            error = self._refused[name]
-            raise type(error)(*error.args)
-        raise KernelError(f"module {self._name} had no {name!r} when the kernel was compiled")
+        value = self._binding.value(name, getattr(self._module, name))
+        self.__dict__[name] = value
+        return value
+
+    def __repr__(self) -> str:
+        return repr(self._module)
+
+
+def _stand_ins() -> dict[int, tuple[str, Any]]:
+    """The name and the stand-in of each function of `numba.cuda`, by the function's identity:
+    programs also import the functions one by one, and under other names.
+    """
+    names = [n for n in dir(CUDA) if n != "laneid" and not n.startswith("_") and hasattr(cuda, n)]
+    return {id(getattr(cuda, name)): (name, getattr(CUDA, name)) for name in names}
+
+
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    """The code of a function, and of the functions defined in it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _codes(constant)

@@ -1,291 +1,309 @@
-"""What `cuda.` means inside an interpreted kernel.
+"""The stand-in for `numba.cuda` in kernels that run as Python.
 
-One `Intrinsics` serves one worker thread. Its `threadIdx` and `blockIdx` are those of the
-CUDA thread that runs at the moment; the interpreter moves them on.
+`CUDA` is one object for all threads of the process; the block and the thread that run at the moment
+are those that the calling thread has entered with `enter`.
 """
 
 from __future__ import annotations
 
+import math
 import operator
 import sys
+import threading
 from collections.abc import Callable
-from typing import Any
+from types import CodeType
+from typing import Any, NamedTuple, TypeAlias
 
+import greenlet
 import numpy as np
+from numba import cuda
+from numba.core import types
+from numba.np.numpy_support import as_dtype
 
-from numbasync.backend.cpu.interpreter.arrays import IntArray, element, typed, wrap
-from numbasync.backend.cpu.interpreter.constants import numba_name, to_dtype
-from numbasync.backend.cpu.interpreter.integers import UInt64, maker
-from numbasync.backend.cpu.interpreter.math_module import floating
-from numbasync.errors import InternalError, KernelError, UnsupportedKernelError
+from numbasync.backend.cpu.limits import LIMITS
+from numbasync.errors import KernelError, UnsupportedKernelError
 
 # Calls at which the threads of a block wait for each other.
 BARRIERS = frozenset({"syncthreads", "syncthreads_count", "syncthreads_and", "syncthreads_or"})
 
-# Parts of `numba.cuda` that hold intrinsics of their own, and names that every
-# `Intrinsics` has as attributes of the instance.
-NESTED = ("shared", "local", "const", "atomic")
-INSTANCE_NAMES = frozenset({"threadIdx", "blockIdx", "blockDim", "gridDim", *NESTED})
+# A call in a kernel: the code object, and the offset of the instruction. Two calls on one line have
+# two places.
+Place: TypeAlias = tuple[CodeType, int]
 
 
-class Dim:
-    """`x`, `y`, `z` of an index or an extent."""
+class Index3(NamedTuple):
+    """An index or an extent of three axes."""
 
-    __slots__ = ("x", "y", "z")
+    x: int
+    y: int
+    z: int
 
-    def __init__(self, x: int = 0, y: int = 0, z: int = 0) -> None:
-        self.x, self.y, self.z = x, y, z
+
+class BlockState:
+    """A launch that runs on one worker thread: its extents, the block and the thread that run at
+    the moment, and the block's shared memory.
+    """
+
+    def __init__(self, grid: Index3, block_extent: Index3, shared_bytes: int) -> None:
+        self.grid_extent, self.block_extent = grid, block_extent
+        self.block = self.thread = Index3(0, 0, 0)
+        self.arrays: dict[tuple[Place, Any, np.dtype[Any]], Any] = {}
+        self.dynamic = _unwritten(shared_bytes)
+        self.used_bytes = shared_bytes
 
 
-class Intrinsics:
+_current = threading.local()
+
+
+def enter(state: BlockState) -> None:
+    """Make `state` the calling thread's, until `leave`."""
+    _current.state = state
+
+
+def leave() -> None:
+    del _current.state
+
+
+def with_fields(array: Any) -> Any:
+    """An array whose structured elements have their fields as attributes, as in Numba."""
+    is_structured = isinstance(array, np.ndarray) and array.dtype.names is not None
+    return array.view(np.recarray) if is_structured else array
+
+
+class _Axes:
+    """`cuda.threadIdx` and the like, for the thread that runs at the moment."""
+
+    def __init__(self, attribute: str) -> None:
+        self._index: Callable[[Any], Index3] = operator.attrgetter(attribute)
+
+    @property
+    def x(self) -> int:
+        return self._index(_current.state).x
+
+    @property
+    def y(self) -> int:
+        return self._index(_current.state).y
+
+    @property
+    def z(self) -> int:
+        return self._index(_current.state).z
+
+    def __repr__(self) -> str:
+        return repr(self._index(_current.state))
+
+
+def _place() -> Place:
+    frame = sys._getframe(2)
+    return frame.f_code, frame.f_lasti
+
+
+def _barrier(name: str) -> Callable[..., Any]:
+    def wait(predicate: Any = None) -> Any:
+        parent: Any = greenlet.getcurrent().parent
+        if parent is None:
+            raise UnsupportedKernelError(
+                f"cuda.{name} has another name in this kernel. Write cuda.{name}(...)."
+            )
+        return parent.switch((_place(), name, predicate))
+
+    return wait
+
+
+class _Shared:
+    """`cuda.shared`: one array of a block for each place in the code that creates one."""
+
+    def array(self, shape: Any, dtype: Any, alignment: int | None = None) -> Any:
+        state: BlockState = _current.state
+        element = _dtype(dtype)
+        key = _place(), shape, element
+        array = state.arrays.get(key)
+        if array is None:
+            if shape in (0, (0,)):
+                whole = len(state.dynamic) // element.itemsize * element.itemsize
+                array = with_fields(state.dynamic[:whole].view(element))
+            else:
+                array = _new_array(shape, element)
+                state.used_bytes += array.nbytes
+            if state.used_bytes > LIMITS.max_shared_bytes:
+                raise KernelError(
+                    f"a block needs {state.used_bytes} bytes of shared memory, dynamic and static "
+                    f"together; the device has {LIMITS.max_shared_bytes}."
+                )
+            state.arrays[key] = array
+        return array
+
+
+class _Local:
+    """`cuda.local`."""
+
+    def array(self, shape: Any, dtype: Any, alignment: int | None = None) -> Any:
+        return _new_array(shape, _dtype(dtype))
+
+
+class _Const:
+    """`cuda.const`."""
+
+    def array_like(self, ndarray: Any) -> Any:
+        return with_fields(ndarray)
+
+
+def _new_array(shape: Any, dtype: np.dtype[Any]) -> Any:
+    count = math.prod(shape) if isinstance(shape, tuple) else shape
+    return with_fields(_unwritten(count * dtype.itemsize).view(dtype).reshape(shape))
+
+
+def _unwritten(nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Memory that nobody has written: NaN, or -1."""
+    return np.full(nbytes, 0xFF, np.uint8)
+
+
+def _dtype(dtype: Any) -> np.dtype[Any]:
+    element: np.dtype[Any] = as_dtype(dtype) if isinstance(dtype, types.Type) else np.dtype(dtype)
+    return element
+
+
+def _atomic(combine: Callable[[Any, Any], Any]) -> Any:
+    """An atomic operation, which returns the old element. Only one CUDA thread of a launch runs at
+    a time, and launches that share an array are ordered, so that a read and a write will do.
+    """
+
+    def update(array: Any, index: Any, value: Any) -> Any:
+        old = array[index]
+        array[index] = combine(old, _element(array, value))
+        return old
+
+    return staticmethod(update)
+
+
+def _element(array: Any, value: Any) -> Any:
+    """A number in the array's type, converted as C converts."""
+    return np.asarray(value).astype(array.dtype)[()]
+
+
+class _Atomic:
+    """`cuda.atomic`."""
+
+    add = _atomic(operator.add)
+    sub = _atomic(operator.sub)
+    and_ = _atomic(operator.and_)
+    or_ = _atomic(operator.or_)
+    xor = _atomic(operator.xor)
+    exch = _atomic(lambda old, new: new)
+    inc = _atomic(lambda old, top: 0 if old >= top else old + 1)
+    dec = _atomic(lambda old, top: top if old == 0 or old > top else old - 1)
+    # A NaN in memory stays, a NaN in the argument is ignored: as compiled kernels do.
+    max = _atomic(lambda old, new: new if new > old else old)
+    min = _atomic(lambda old, new: new if new < old else old)
+    nanmax = _atomic(np.fmax)
+    nanmin = _atomic(np.fmin)
+
+    def cas(self, array: Any, index: Any, old: Any, value: Any) -> Any:
+        found = array[index]
+        if found == _element(array, old):
+            array[index] = _element(array, value)
+        return found
+
+    def compare_and_swap(self, array: Any, old: Any, value: Any) -> Any:
+        return self.cas(array, 0, old, value)
+
+
+class CudaModule:
     """The stand-in for the module `numba.cuda`."""
 
     warpsize = 32
+    shared, local, const, atomic = _Shared(), _Local(), _Const(), _Atomic()
+    syncthreads = staticmethod(_barrier("syncthreads"))
+    syncthreads_count = staticmethod(_barrier("syncthreads_count"))
+    syncthreads_and = staticmethod(_barrier("syncthreads_and"))
+    syncthreads_or = staticmethod(_barrier("syncthreads_or"))
 
     def __init__(self) -> None:
-        self.threadIdx = Dim()
-        self.blockIdx = Dim()
-        self.blockDim = Dim()
-        self.gridDim = Dim()
-        self.origin = Dim()  # first global index of the running block, per axis
-        self.shared = _Shared()
-        self.local = _Local()
-        self.const = _Const()
-        self.atomic = _Atomic()
-        self.wait_at_barrier: Callable[[tuple[Any, int], str, Any], Any] | None = None
+        self.threadIdx, self.blockIdx = _Axes("thread"), _Axes("block")
+        self.blockDim, self.gridDim = _Axes("block_extent"), _Axes("grid_extent")
 
     def __getattr__(self, name: str) -> Any:
-        from numba import cuda
 
-        return numba_name(cuda, name)
+        if not hasattr(cuda, name):
+            raise UnsupportedKernelError(f"numba.cuda has no {name!r}: is cuda.{name} misspelt?")
+        value = getattr(cuda, name)
+        if isinstance(value, types.Type):
+            return value
+        raise unavailable(f"cuda.{name}")
 
-    # --- where am I ---
+    # --- indices ---
 
     def grid(self, ndim: int) -> Any:
-        origin, thread = self.origin, self.threadIdx
+        state: BlockState = _current.state
+        block, extent, thread = state.block, state.block_extent, state.thread
+        x = block.x * extent.x + thread.x
         if ndim == 1:
-            return origin.x + thread.x
-        if ndim == 2:
-            return origin.x + thread.x, origin.y + thread.y
-        return origin.x + thread.x, origin.y + thread.y, origin.z + thread.z
+            return x
+        index = x, block.y * extent.y + thread.y, block.z * extent.z + thread.z
+        return index[:ndim]
 
     def gridsize(self, ndim: int) -> Any:
-        grid, block = self.gridDim, self.blockDim
-        sizes = (grid.x * block.x, grid.y * block.y, grid.z * block.z)
+        state: BlockState = _current.state
+        sizes = tuple(map(operator.mul, state.grid_extent, state.block_extent))
         return sizes[0] if ndim == 1 else sizes[:ndim]
 
     @property
     def laneid(self) -> int:
-        t, b = self.threadIdx, self.blockDim
-        return (t.x + b.x * (t.y + b.y * t.z)) % 32
+        x, y, z = _current.state.thread
+        extent = self.blockDim
+        return int(x + extent.x * (y + extent.y * z)) % self.warpsize
 
-    # --- barriers ---
-
-    def _barrier(self, kind: str, value: Any) -> Any:
-        if self.wait_at_barrier is None:
-            raise InternalError(f"cuda.{kind} was reached in a kernel that was taken to have none")
-        frame = sys._getframe(2)
-        return self.wait_at_barrier((frame.f_code, frame.f_lasti), kind, value)
-
-    def syncthreads(self) -> None:
-        self._barrier("syncthreads", None)
-
-    def syncthreads_count(self, predicate: Any) -> int:
-        return int(self._barrier("syncthreads_count", predicate))
-
-    def syncthreads_and(self, predicate: Any) -> int:
-        return int(self._barrier("syncthreads_and", predicate))
-
-    def syncthreads_or(self, predicate: Any) -> int:
-        return int(self._barrier("syncthreads_or", predicate))
+    # --- memory order: one thread of a launch runs at a time ---
 
     def threadfence(self) -> None:
-        """Nothing to do: one thread of a block runs at a time."""
+        """Nothing to do."""
 
     threadfence_block = threadfence
     threadfence_system = threadfence
 
     # --- arithmetic ---
 
-    @staticmethod
-    def fma(a: Any, b: Any, c: Any) -> Any:
-        if {type(a), type(b), type(c)} == {np.float32}:
-            return np.float32(np.float64(a) * np.float64(b) + np.float64(c))
+    def fma(self, a: Any, b: Any, c: Any) -> Any:
         return a * b + c
 
-    @staticmethod
-    def selp(condition: Any, a: Any, b: Any) -> Any:
+    def selp(self, condition: Any, a: Any, b: Any) -> Any:
         return a if condition else b
 
-    @staticmethod
-    def cbrt(x: Any) -> Any:
-        return np.cbrt(floating(x))
+    def cbrt(self, x: Any) -> Any:
+        return np.cbrt(x)
 
-    @staticmethod
-    def popc(x: Any) -> int:
-        bits = 64 if x.__class__ is int and x >= 0 else _bits(x, "popc")
-        return (int(x) & ((1 << bits) - 1)).bit_count()
-
-    @staticmethod
-    def clz(x: Any) -> int:
-        bits = _bits(x, "clz")
-        return bits - (int(x) & ((1 << bits) - 1)).bit_length()
-
-    @staticmethod
-    def ffs(x: Any) -> int:
-        low = int(x)  # the lowest bit that is set does not depend on the width
+    def ffs(self, x: Any) -> int:
+        low = int(x)
         return (low & -low).bit_length()
 
-    @staticmethod
-    def brev(x: Any) -> int:
-        bits = _bits(x, "brev")
-        low = int(x) & ((1 << bits) - 1)
-        result = np.dtype(f"{'u' if isinstance(x, UInt64) else 'i'}{bits // 8}")
-        return maker(result)(wrap(int(f"{low:0{bits}b}"[::-1], 2), result))
+    def popc(self, x: Any) -> int:
+        return bin(_unsigned(x, "popc")[0]).count("1")
+
+    def clz(self, x: Any) -> int:
+        value, bits = _unsigned(x, "clz")
+        return bits - value.bit_length()
+
+    def brev(self, x: Any) -> Any:
+        value, bits = _unsigned(x, "brev")
+        made = np.array(int(f"{value:0{bits}b}"[::-1], 2), f"u{bits // 8}")
+        return made.astype(f"{x.dtype.kind}{bits // 8}")[()]
 
 
-def _bits(x: Any, name: str) -> int:
-    """How many bits Numba's form of a bit function looks at: 32 or 64."""
-    bits = getattr(x, "bits", None)
-    if bits is None:
+def _unsigned(x: Any, name: str) -> tuple[int, int]:
+    """The bits of an integer as a number, and how many there are: 32 or 64, as in Numba."""
+    if not isinstance(x, np.integer):
         raise UnsupportedKernelError(
-            f"cuda.{name} of an integer whose width the interpreter does not know.\n"
-            f"Say it: cuda.{name}(np.int32(x)), or np.int64, np.uint32, np.uint64."
+            f"cuda.{name} of {x!r}, a Python integer, which has no width. A kernel that runs as "
+            f"Python needs one: cuda.{name}(np.int32(x)), or np.int64, np.uint32, np.uint64."
         )
-    return 32 if bits < 64 else 64
+    bits = 64 if x.dtype.itemsize == 8 else 32
+    return int(x) & ((1 << bits) - 1), bits
 
 
-class _Shared:
-    """`cuda.shared`: one array a block for each place in the code that makes one."""
-
-    def __init__(self) -> None:
-        self._arrays: dict[tuple[Any, int, Any, np.dtype[Any]], Any] = {}
-        self._dynamic: np.ndarray[Any, np.dtype[np.uint8]] = np.empty(0, np.uint8)
-        self._used = self._limit = 0
-        self._tags = ""
-
-    def begin(self, dynamic_bytes: int, limit: int, tags: str) -> None:
-        """Forget the arrays of the last launch."""
-        self._arrays.clear()
-        self._dynamic = np.empty(dynamic_bytes, np.uint8)
-        self._used, self._limit, self._tags = dynamic_bytes, limit, tags
-
-    def array(self, shape: Any, dtype: Any, alignment: int | None = None) -> Any:
-        frame = sys._getframe(1)
-        kind = to_dtype(dtype)
-        # The instruction, not the line: two arrays made on one line are two arrays. And a device
-        # function makes one of each kind that it is asked for.
-        place = (frame.f_code, frame.f_lasti, shape, kind)
-        found = self._arrays.get(place)
-        if found is None:
-            if shape in (0, (0,)):
-                usable = len(self._dynamic) // kind.itemsize * kind.itemsize
-                found = typed(self._dynamic[:usable].view(kind), self._tags)
-            else:
-                found = typed(self._make(shape, kind), self._tags)
-            self._arrays[place] = found
-        return found
-
-    def _make(self, shape: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-        made = np.empty(shape, dtype)
-        self._used += made.nbytes
-        if self._used > self._limit:
-            raise KernelError(
-                f"a block needs {self._used} bytes of shared memory, dynamic and static together; "
-                f"the device has {self._limit}."
-            )
-        return made
-
-
-class _Local:
-    def __init__(self) -> None:
-        self.tags = ""
-
-    def array(self, shape: Any, dtype: Any, alignment: int | None = None) -> Any:
-        return typed(np.empty(shape, to_dtype(dtype)), self.tags)
-
-
-class _Const:
-    @staticmethod
-    def array_like(ndarray: Any) -> Any:
-        """The array itself: as a global it was copied when the kernel was compiled."""
-        return ndarray
-
-
-class _Atomic:
-    """`cuda.atomic`. Only one CUDA thread of a launch runs at a time, so a plain
-    read and write is atomic; launches that share an array are ordered by their submission.
-    """
-
-    @staticmethod
-    def _update(array: Any, index: Any, value: Any, combine: Callable[[Any, Any], Any]) -> Any:
-        value = _element(array, value)
-        old = array[index]
-        array[index] = combine(old, value)
-        return old
-
-    def add(self, array: Any, index: Any, value: Any) -> Any:
-        return self._update(array, index, value, operator.add)
-
-    def sub(self, array: Any, index: Any, value: Any) -> Any:
-        return self._update(array, index, value, operator.sub)
-
-    def and_(self, array: Any, index: Any, value: Any) -> Any:
-        return self._update(array, index, value, operator.and_)
-
-    def or_(self, array: Any, index: Any, value: Any) -> Any:
-        return self._update(array, index, value, operator.or_)
-
-    def xor(self, array: Any, index: Any, value: Any) -> Any:
-        return self._update(array, index, value, operator.xor)
-
-    def exch(self, array: Any, index: Any, value: Any) -> Any:
-        return self._update(array, index, value, lambda _, new: new)
-
-    def inc(self, array: Any, index: Any, value: Any) -> Any:
-        return self._update(array, index, value, lambda old, top: 0 if old >= top else old + 1)
-
-    def dec(self, array: Any, index: Any, value: Any) -> Any:
-        return self._update(
-            array, index, value, lambda old, top: top if old == 0 or old > top else old - 1
-        )
-
-    # A NaN in memory wins, one in the argument loses: what the compiled forms do.
-    def max(self, array: Any, index: Any, value: Any) -> Any:
-        return self._update(array, index, value, lambda old, new: new if new > old else old)
-
-    def min(self, array: Any, index: Any, value: Any) -> Any:
-        return self._update(array, index, value, lambda old, new: new if new < old else old)
-
-    def nanmax(self, array: Any, index: Any, value: Any) -> Any:
-        def larger(old: Any, new: Any) -> Any:
-            return new if old != old or new > old else old
-
-        return self._update(array, index, value, larger)
-
-    def nanmin(self, array: Any, index: Any, value: Any) -> Any:
-        def smaller(old: Any, new: Any) -> Any:
-            return new if old != old or new < old else old
-
-        return self._update(array, index, value, smaller)
-
-    def compare_and_swap(self, array: Any, old: Any, value: Any) -> Any:
-        return self.cas(array, 0, old, value)
-
-    def cas(self, array: Any, index: Any, old: Any, value: Any) -> Any:
-        expected = _element(array, old)
-        return self._update(array, index, value, lambda now, new: new if now == expected else now)
-
-
-def _element(array: Any, value: Any) -> Any:
-    """`value` in the array's type, to which Numba casts it first."""
-    if not isinstance(array, IntArray):
-        kind = array.dtype.type
-        return value if value.__class__ is kind else kind(value)
-    if value.__class__ is int and 0 <= value < 128:
-        return value  # every integer type holds it
-    return (
-        maker(array.dtype)(element(value, array.dtype))
-        if array.itemsize == 8
-        else element(value, array.dtype)
+def unavailable(name: str) -> UnsupportedKernelError:
+    return UnsupportedKernelError(
+        f"{name} is not available in kernels that run as Python on the CPU device. "
+        "Run this kernel compiled: without NUMBASYNC_CPU_ENGINE=interpreted."
     )
+
+
+CUDA = CudaModule()

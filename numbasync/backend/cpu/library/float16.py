@@ -48,9 +48,22 @@ class Half(types.Float):  # type: ignore[misc]
 half: Any = Half()
 
 
+class HalfRecord(types.Record):  # type: ignore[misc]
+    """The type of a structure with fields of float16: Numba's own, which has the same name, would
+    be taken for it.
+    """
+
+
 def known(numba_type: Any) -> Any:
-    """The type that compiled kernels use for a type of Numba."""
+    """The type that compiled kernels use for a type of Numba; a structure's fields are replaced."""
+    if isinstance(numba_type, types.Record):
+        fields = [(n, {**f._asdict(), "type": known(f.type)}) for n, f in numba_type.fields.items()]
+        has_half = any(field["type"] is half for _, field in fields)
+        return HalfRecord(fields, numba_type.size, numba_type.aligned) if has_half else numba_type
     return half if numba_type == types.float16 else numba_type
+
+
+register_default(HalfRecord)(models.RecordModel)
 
 
 @register_default(Half)

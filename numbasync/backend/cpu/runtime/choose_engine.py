@@ -1,5 +1,6 @@
-"""Chooses the engine of a kernel on the CPU device: Numba's compiler; or the interpreter, by
-request or with a warning. Neither engine runs kernels that Numba's compiler for GPUs refuses.
+"""Prepares kernels of the CPU device: compiled for the processor; or, where NUMBASYNC_CPU_ENGINE
+asks for it, run as Python for debugging. No kernel falls back from one to the other, and neither
+engine runs kernels that Numba's compiler for GPUs refuses.
 """
 
 from __future__ import annotations
@@ -7,15 +8,12 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Hashable
-from types import FunctionType
 from typing import Any, TypeAlias
-from weakref import WeakKeyDictionary
 
-from numbasync.backend.cpu.compiler import array_rules, numba_cuda
-from numbasync.backend.cpu.compiler.generate import type_of
+from numbasync.backend.cpu.compiler import numba_cuda
 from numbasync.backend.cpu.compiler.kernel import Compiled
 from numbasync.backend.cpu.compiler.names import UntranslatableError
-from numbasync.backend.cpu.interpreter.interpret import Interpreted
+from numbasync.backend.cpu.interpreter.kernel import Interpreted
 from numbasync.backend.cpu.library.declared_arguments import formal
 from numbasync.backend.cpu.library.entry_points import types
 from numbasync.errors import CallerError, InterpretedKernelWarning, UnsupportedKernelError
@@ -23,22 +21,25 @@ from numbasync.errors import CallerError, InterpretedKernelWarning, UnsupportedK
 Engine: TypeAlias = Compiled | Interpreted
 
 SWITCH = "NUMBASYNC_CPU_ENGINE"
-_warned: WeakKeyDictionary[FunctionType, set[str]] = WeakKeyDictionary()
+_has_warned = False
 
 
-def wish() -> str:
-    """The engine that NUMBASYNC_CPU_ENGINE requests: `auto`, `compiled` or `interpreted`."""
-    requested = os.environ.get(SWITCH, "auto").strip().lower() or "auto"
-    if requested not in ("auto", "compiled", "interpreted"):
-        raise CallerError(f"{SWITCH}={requested!r}: write auto, compiled or interpreted.")
-    return requested
+def requested_engine() -> str:
+    """The engine that NUMBASYNC_CPU_ENGINE names: `compiled`, the default, or `interpreted`."""
+    name = os.environ.get(SWITCH, "").strip().lower() or "compiled"
+    if name not in ("compiled", "interpreted"):
+        raise CallerError(f"{SWITCH}={name!r}: write compiled or interpreted.")
+    return name
 
 
-def prepared(
-    dispatcher: Any, keys: tuple[Hashable, ...], max_threads: int, only: str, watched: bool = False
+def prepare_kernel(
+    dispatcher: Any,
+    keys: tuple[Hashable, ...],
+    max_threads: int,
+    engine: str = "compiled",
+    watched: bool = False,
 ) -> Engine:
-    """The kernel for arguments of these types. A kernel that Numba compiles for a GPU, but not
-    for the processor, is interpreted, with a warning, unless `only` requests an engine.
+    """The kernel for arguments of these types, on the engine of this name.
 
     Args:
         watched: compile a checked kernel.
@@ -46,64 +47,63 @@ def prepared(
     Raises:
         KernelCompileError: Numba's compiler for GPUs refuses the kernel, or the kernel is declared
             for arguments of other types.
-        UnsupportedKernelError: the requested engine does not support the kernel.
+        UnsupportedKernelError: the engine does not support a construct of the kernel.
     """
     formal_arguments = formal(dispatcher, keys)
     argument_keys = keys if formal_arguments is None else formal_arguments.keys
-    array_rules.check(dispatcher.py_func, [type_of(k) for k in argument_keys])
-    kernel = _prepared(dispatcher, argument_keys, max_threads, only, watched)
+    kernel: Engine
+    if engine == "interpreted":
+        kernel = _interpreted(dispatcher, argument_keys, max_threads)
+    else:
+        kernel = _compiled(dispatcher, argument_keys, max_threads, watched)
     kernel.formal = formal_arguments
     kernel.records = tuple(i for i, k in enumerate(argument_keys) if isinstance(k, types.Record))
     return kernel
 
 
-def _prepared(
-    dispatcher: Any, keys: tuple[Hashable, ...], max_threads: int, only: str, watched: bool
-) -> Engine:
-    why = f"{SWITCH}=interpreted asks for it"
-    cause: Exception | None = None
-    if only != "interpreted":
-        try:
-            return Compiled(dispatcher, keys, max_threads, watched)
-        except CallerError:  # the kernel is wrong for these arguments, on any engine
-            raise
-        except UntranslatableError as reason:
-            why, cause = str(reason), reason
-        except Exception as error:  # Numba raises many classes
-            why, cause = f"{type(error).__name__}: {_first_line(error)}", error
-    numba_cuda.check(dispatcher, keys)  # the interpreter would run even a refused kernel
-    if only == "compiled":
+def _compiled(
+    dispatcher: Any, keys: tuple[Hashable, ...], max_threads: int, watched: bool
+) -> Compiled:
+    try:
+        return Compiled(dispatcher, keys, max_threads, watched)
+    except CallerError:  # the kernel is wrong for these arguments, on any device
+        raise
+    except Exception as error:  # Numba raises many classes
+        numba_cuda.check(dispatcher, keys)  # a refusal on a GPU is the better reason
         raise UnsupportedKernelError(
-            f"kernel {dispatcher.py_func.__name__} is not compiled on the CPU device: {why}.\n"
-            f"{SWITCH}=auto would interpret it."
-        ) from cause
+            f"kernel {dispatcher.py_func.__name__} is not compiled on the CPU device, though it is "
+            f"for a GPU: {_reason(error)}."
+        ) from error
+
+
+def _interpreted(dispatcher: Any, keys: tuple[Hashable, ...], max_threads: int) -> Interpreted:
     try:
         kernel = Interpreted(dispatcher, max_threads)
-    except UnsupportedKernelError as error:
-        raise UnsupportedKernelError(f"{error}\nNor is it compiled: {why}.") from cause
-    kernel.why = why
-    if only == "auto":
-        _warn(kernel)
+    except UnsupportedKernelError:
+        numba_cuda.check(dispatcher, keys)
+        raise
+    if not kernel.has_breakpoints:
+        numba_cuda.check(dispatcher, keys)
+    global _has_warned
+    if not _has_warned:
+        _has_warned = True
+        code = kernel.function.__code__
+        warnings.warn_explicit(
+            f"kernel {kernel.name}, and every other, runs as Python on the CPU device "
+            f"({SWITCH}=interpreted), about a hundred times slower than compiled. Its numbers are "
+            "Python's and NumPy's, not a GPU's: their widths and rounding differ.",
+            InterpretedKernelWarning,
+            code.co_filename,
+            code.co_firstlineno,
+        )
     return kernel
 
 
-def _first_line(error: Exception) -> str:
+def _reason(error: Exception) -> str:
+    if isinstance(error, UntranslatableError):
+        return str(error)
+    if "NRT required" in str(error):
+        return "it allocates an array (create it with cuda.local.array, or pass it)"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     useful = [line for line in lines if not line.startswith(("Failed in", "During", "No impl"))]
-    return (useful or lines or [""])[0]
-
-
-def _warn(made: Interpreted) -> None:
-    """Warn at the kernel's line, once for each kernel and reason."""
-    reasons = _warned.setdefault(made.function, set())
-    if made.why in reasons:
-        return
-    code = made.function.__code__
-    warnings.warn_explicit(
-        f"kernel {made.name} is interpreted on the CPU device, about a hundred times slower: "
-        f"{made.why}",
-        InterpretedKernelWarning,
-        code.co_filename,
-        code.co_firstlineno,
-    )
-    reasons.add(made.why)
+    return f"{type(error).__name__}: {(useful or lines or [''])[0]}"

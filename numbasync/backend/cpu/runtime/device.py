@@ -43,7 +43,7 @@ class CpuDevice:
         self.name = f"{_processor_name()} ({os.cpu_count()} threads)"
         self.total_memory = _total_memory()
         self._engine = Engine(f"cpu{ordinal}", threads=min(4, os.cpu_count() or 1))
-        self._engines = choose_engine.wish()
+        self._engine_name = choose_engine.requested_engine()
         atexit.register(self._engine.stop)
         in_child(block_scheduling.after_fork)
         in_child(self._engine.after_fork)
@@ -145,7 +145,7 @@ class CpuDevice:
     def compile(self, dispatcher: Any, keys: tuple[Hashable, ...]) -> choose_engine.Engine:
         most = self.limits.max_threads_per_block
         is_checked = self._engine.checks is not None
-        kernel = choose_engine.prepared(dispatcher, keys, most, self._engines, is_checked)
+        kernel = choose_engine.prepare_kernel(dispatcher, keys, most, self._engine_name, is_checked)
         counters.compiles += not kernel.from_disk
         return kernel
 

@@ -1,0 +1,165 @@
+"""Barriers in parts of a statement, and in loops that all threads leave, also past an `else`."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import numpy as np
+import pytest
+from numba import cuda, int64
+
+import numbasync as na
+from numbasync import testing
+from numbasync.errors import BarrierDivergenceError
+
+VALUES = np.arange(40) % 7
+
+
+@pytest.fixture(params=["plain", "checked in reverse"])
+def way(request: pytest.FixtureRequest, device: na.Device) -> object:
+    """How kernels run: as they are, or checked on the CPU device, with threads in reverse order."""
+    is_plain = request.param == "plain" or device.kind == "cuda"
+    return nullcontext() if is_plain else testing.checked(device, "reverse")
+
+
+@na.launcher
+@cuda.jit
+def count_rounds(z: na.KernelOutput, n):
+    total = 0
+    rounds = 0
+    for k in range(n):
+        cuda.syncthreads()
+        rounds += 1
+        if k == 2:
+            total = 5
+            break
+    more = 0
+    while cuda.syncthreads_or(more < n):
+        more += 1
+        if more == 6:
+            total += 50
+            break
+    z[cuda.threadIdx.x] = total + 100 * rounds + 1000 * more
+
+
+@pytest.mark.parametrize("n", range(9))
+def test_a_counter_of_a_loop_that_threads_leave_together(
+    device: na.Device, way: object, n: int
+) -> None:
+    z = na.zeros(40, np.int64).sync()
+    with way:  # type: ignore[attr-defined]
+        count_rounds[1, 40](z, n).sync()
+    total = (5 if n > 2 else 0) + (50 if n > 5 else 0)
+    assert z.to_host().sync().tolist() == [total + 100 * min(n, 3) + 1000 * min(n, 6)] * 40
+
+
+@na.launcher
+@cuda.jit
+def with_else(z: na.KernelOutput, x: na.KernelInput, n):
+    t = cuda.threadIdx.x
+    own = cuda.shared.array(64, int64)
+    total = 0
+    for k in range(n):
+        own[t] = x[t] + k
+        cuda.syncthreads()
+        total += own[(t + 1) % cuda.blockDim.x]
+        if k == 2:
+            break
+        cuda.syncthreads()
+    else:
+        own[t] = total
+        cuda.syncthreads()
+        total += own[0]
+        for q in range(3):
+            if q == n:
+                break
+        else:
+            total += 1000
+    cuda.syncthreads()
+    for q in range(5):
+        if x[t] == q:
+            break
+    else:
+        total += 7
+    rounds = 0
+    while cuda.syncthreads_or(rounds < n - 3):
+        rounds += 1
+        if rounds == 4:
+            break
+    else:
+        total += 10000
+    z[t] = total
+
+
+def with_else_in_numpy(n: int) -> np.ndarray:
+    total = np.zeros(VALUES.size, np.int64)
+    for k in range(min(n, 3)):
+        total += np.roll(VALUES + k, -1)
+    if n < 3:
+        total = total + total[0]
+    total += np.where(VALUES < 5, 0, 7)
+    return total if n >= 7 else total + 10000
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 3, 4, 6, 7, 9])
+def test_an_else_of_a_loop_in_which_threads_meet(device: na.Device, way: object, n: int) -> None:
+    z = na.zeros(40, np.int64).sync()
+    with way:  # type: ignore[attr-defined]
+        with_else[1, 40](z, VALUES, n).sync()
+    np.testing.assert_array_equal(z.to_host().sync(), with_else_in_numpy(n))
+
+
+@na.launcher
+@cuda.jit
+def in_parts(z: na.KernelOutput, x: na.KernelInput, n):
+    t = cuda.threadIdx.x
+    own = cuda.shared.array(32, int64)
+    own[t] = x[t]
+    a: int
+    a = x[t] * 2
+    z[t, 0] = n > 0 and cuda.syncthreads_count(own[t] > 2)
+    z[t, 1] = n > 0 or cuda.syncthreads_count(own[t] > 2)
+    z[t, 2] = cuda.syncthreads_count(own[t] > a - 3) if n > 1 else a + t
+    z[t, 3] = t + (cuda.shfl_sync(0xFFFFFFFF, x[t], 3) if n > 0 else a) + a
+    if n > 0 and x[0] >= 0 and cuda.syncthreads_or(x[t] == 3):
+        z[t, 4] = a
+    z[t, 5] = (
+        -1
+        if n < 0
+        else cuda.syncthreads_and(x[t] >= 0) + (7 if n == 0 else cuda.syncthreads_count(t < n))
+    )
+
+
+def in_parts_in_numpy(x: np.ndarray, n: int) -> np.ndarray:
+    t, z, a = np.arange(32), np.zeros((32, 6), np.int64), x * 2
+    z[:, 0] = n > 0 and (x > 2).sum()
+    z[:, 1] = n > 0 or (x > 2).sum()
+    z[:, 2] = (x > a - 3).sum() if n > 1 else a + t
+    z[:, 3] = t + (x[3] if n > 0 else a) + a
+    z[:, 4] = a if n > 0 and (x == 3).any() else 0
+    z[:, 5] = -1 if n < 0 else 1 + (7 if n == 0 else (t < n).sum())
+    return z
+
+
+@pytest.mark.parametrize("n", [-1, 0, 1, 2, 9])
+def test_a_meeting_in_a_part_that_may_be_left_out(device: na.Device, way: object, n: int) -> None:
+    x, z = VALUES[:32], na.zeros((32, 6), np.int64).sync()
+    with way:  # type: ignore[attr-defined]
+        in_parts[1, 32](z, x, n).sync()
+    np.testing.assert_array_equal(z.to_host().sync(), in_parts_in_numpy(x, n))
+
+
+def test_a_meeting_in_a_part_that_some_threads_leave_out() -> None:
+    @na.launcher
+    @cuda.jit
+    def some_come(z: na.KernelOutput, n):
+        t = cuda.threadIdx.x
+        z[t] = t < n and cuda.syncthreads_or(1)
+
+    with na.use_device("cpu"):
+        z = na.zeros(8, np.int64).sync()
+        for n in (0, 8):
+            some_come[1, 8](z, n).sync()
+            assert z.to_host().sync().tolist() == [n > 0] * 8
+        with pytest.raises(BarrierDivergenceError, match=r"3 of 8 threads wait .*\(3, 0, 0\)"):
+            some_come[1, 8](z, 3).sync()
