@@ -23,8 +23,17 @@ T = TypeVar("T")
 _FUTURE = __future__.annotations.compiler_flag
 # The attribute with the text of a function that was pickled by value.
 _PICKLED_ATTR = "__numbasync_pickled_source__"
-# The text that was last found for each file: the file may be edited before its next kernel.
-_found: dict[str, str] = {}
+# The lines of each file when a kernel of it was defined, or was last found in it: the file may be
+# edited before the kernel is compiled.
+_held: dict[str, list[str]] = {}
+
+
+def hold_source(function: types.FunctionType) -> None:
+    """Keep the text of a function's file, which may be edited before the function is compiled."""
+    file = function.__code__.co_filename
+    linecache.checkcache(file)  # the module may have been edited and imported again
+    if lines := linecache.getlines(file, function.__globals__):
+        _held[file] = lines
 
 
 def find_source(function: types.FunctionType) -> tuple[str, ast.Module] | None:
@@ -39,7 +48,7 @@ def find_source(function: types.FunctionType) -> tuple[str, ast.Module] | None:
             continue
         code = compiled_like(tree, function.__code__)
         if code is not None and _content(code) == _content(function.__code__):
-            _found[function.__code__.co_filename] = text
+            _held[function.__code__.co_filename] = text.splitlines(True)
             return text, tree
     return None
 
@@ -122,8 +131,8 @@ def _texts(function: types.FunctionType) -> Iterator[str]:
     for attribute in (SOURCE_ATTR, _PICKLED_ATTR):
         if (text := getattr(function, attribute, None)) is not None:
             yield text
-    if file in _found:
-        yield _found[file]
+    if file in _held:
+        yield "".join(_held[file])
     yield "".join(linecache.getlines(file, function.__globals__))
     linecache.checkcache(file)  # the module may have been edited and imported again
     yield "".join(linecache.getlines(file, function.__globals__))

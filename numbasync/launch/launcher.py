@@ -16,6 +16,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
+from numbasync.backend.kernel_source import hold_source
 from numbasync.backend.protocols import Dim3
 from numbasync.device import stream as streams
 from numbasync.device.stream import AnyStream, Stream
@@ -127,6 +128,7 @@ class Launcher(Public, Generic[P]):
         result: ResultType | None = None,
     ) -> None:
         self.py_func: FunctionType = dispatcher.py_func
+        hold_source(self.py_func)
         self.name = self.py_func.__name__
         self.parameters = parameters(self.py_func)
         keyword_only = self.py_func.__code__.co_kwonlyargcount

@@ -69,13 +69,23 @@ def module_of(path: Path, source: str, monkeypatch: pytest.MonkeyPatch) -> Modul
     return importlib.import_module(path.stem)
 
 
-def test_a_file_that_is_edited_before_its_first_kernel_is_compiled(
+def test_a_file_that_is_edited_before_its_kernel_is_compiled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = module_of(tmp_path / "edited_before.py", SOURCE, monkeypatch)
     (tmp_path / "edited_before.py").write_text("")
-    with pytest.raises(UnsupportedKernelError, match=r"tripled .*edited_before\.py was edited"):
-        run(module.tripled)
+    linecache.checkcache()  # as every printed traceback and every cell of a notebook does
+    assert run(module.tripled) == [0, 3, 6]
+
+
+def test_a_file_that_is_edited_before_a_kernel_is_defined_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = "\n".join(line for line in SOURCE.splitlines() if not line.startswith("@"))
+    module = module_of(tmp_path / "edited_too_early.py", plain, monkeypatch)
+    (tmp_path / "edited_too_early.py").write_text("")
+    with pytest.raises(UnsupportedKernelError, match=r"tripled .*edited_too_early\.py was edited"):
+        run(na.launcher(cuda.jit(module.tripled)))
 
 
 def test_a_file_that_is_edited_between_two_kernels(
@@ -85,7 +95,7 @@ def test_a_file_that_is_edited_between_two_kernels(
     module = module_of(tmp_path / "edited_between.py", both, monkeypatch)
     assert run(module.tripled) == [0, 3, 6]
     (tmp_path / "edited_between.py").write_text("")
-    linecache.checkcache()  # as every printed traceback and every cell of a notebook does
+    linecache.checkcache()
     assert run(module.tripled, np.int64) == [0, 3, 6]
     assert run(module.times) == [0, 5, 10]
 
