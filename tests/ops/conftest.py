@@ -30,6 +30,7 @@ def gate(stream: na.Stream) -> Iterator[Gate]:
     yield gate
     opening.cancel()
     gate.open()
+    opening.join()  # its thread holds the gate, and so the stream
 
 
 @pytest.fixture

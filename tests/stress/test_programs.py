@@ -128,7 +128,7 @@ def _keeps_nothing(finish: Callable[..., Recorded]) -> Callable[..., Recorded]:
         made = finish(self)
         none = frozenset[Storage]()
         steps = tuple(replace(step, reads=none, writes=none) for step in made.steps)
-        return replace(made, steps=steps, kept=())
+        return replace(made, steps=steps, keep_alive=())
 
     return planted
 

@@ -139,7 +139,7 @@ class _Translation:
 
     @staticmethod
     def _read(function: types.FunctionType) -> tuple[ast.FunctionDef, Scope]:
-        if function.__name__ == "<lambda>":
+        if function.__code__.co_name == "<lambda>":
             node = of_lambda(function)
         else:
             source = definition(function)
