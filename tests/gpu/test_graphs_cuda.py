@@ -16,6 +16,7 @@ from numbasync.backend.protocols import Command
 from numbasync.errors import DriverError, GraphUpdateError
 from numbasync.testing import Gate, counters, settle
 from tests.common import add_one, copy_to, elements, saxpy
+from tests.waiting import begin
 
 pytestmark = [
     pytest.mark.cuda,
@@ -110,6 +111,52 @@ def test_a_capture_is_ended_whatever_happens_in_it(device: na.Device) -> None:
     graph = add_one(z).graph_on(device.new_stream())
     graph.launch().sync()
     assert elements(z) == [1] * 8
+
+
+def test_a_capture_that_another_thread_invalidates_is_repeated(device: na.Device) -> None:
+    """To wait for the whole device ends every capture, of whichever library."""
+    from cuda.bindings import driver as cu
+
+    z = na.zeros(8).sync()
+    waits = list[int]()
+
+    class Invalidated(Broken):
+        def __init__(self) -> None: ...
+
+        @property
+        def pointer(self) -> Any:
+            if len(waits) < 3:
+                waits.append(int(cu.cuCtxSynchronize()[0]))
+            return z.handle.pointer
+
+        @property
+        def nbytes(self) -> int:
+            return int(z.handle.nbytes)
+
+    fill = Command("fill", (Invalidated(), np.float32(3)), "fill")
+    graph = device.backend.graph([fill])
+    assert len(waits) == 3 and all(waits)
+    graph.launch(device.new_stream().backend.handle)  # type: ignore[attr-defined]  # of a GPU
+    device.synchronize()
+    assert elements(z) == [3] * 8
+
+
+def test_a_thread_waits_for_the_device_while_another_captures(device: na.Device) -> None:
+    z = na.zeros(8).sync()
+    over = threading.Event()
+
+    def synchronize() -> int:
+        turns = 0
+        while not over.is_set() or not turns:
+            device.synchronize()
+            turns += 1
+        return turns
+
+    turns = begin(synchronize)
+    for _ in range(100):
+        add_one(z).graph_on(device.new_stream()).launch().sync()
+    over.set()
+    assert turns() and elements(z) == [100] * 8
 
 
 def test_the_users_stream_is_never_captured(device: na.Device, stream: na.Stream) -> None:

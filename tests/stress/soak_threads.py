@@ -104,6 +104,7 @@ def observe(device: na.Device) -> None:
     event.query()
     event.synchronize()
     device.memory_stats()
+    device.synchronize()
     device.pool.trim()
 
 

@@ -26,7 +26,7 @@ from numbasync.backend.cuda.completion_words import (
 )
 from numbasync.backend.cuda.copy_kernels import Copiers, CopyCompilation
 from numbasync.backend.cuda.driver import cu, driver_version, enter, fail, name_of
-from numbasync.backend.cuda.graph import CaptureStreams, CudaGraph
+from numbasync.backend.cuda.graph import ATTEMPTS, INVALIDATED, CaptureStreams, CudaGraph
 from numbasync.backend.cuda.kernels import CudaArray, CudaExecutable, HostArray
 from numbasync.backend.cuda.memory import CudaMemory, CudaPool
 from numbasync.backend.cuda.pinned_memory import HostMemory, PinnedPool
@@ -63,6 +63,10 @@ def _limits(p: Any) -> Limits:
     )
 
 
+# Results of a call that is refused while a stream is being captured.
+CAPTURING = (INVALIDATED, int(cu.CUresult.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED))
+
+
 class CudaDevice:
     """A GPU, through its primary context, which Numba and most libraries use too."""
 
@@ -84,6 +88,7 @@ class CudaDevice:
         self.copiers = Copiers(self)
         self.bridges = Bridges(self)
         self.capture_streams = CaptureStreams(self)
+        self.capturing = threading.RLock()  # held while a stream is being captured
         self._pinned = PinnedPool(self)
         self._streams: weakref.WeakSet[CudaStream] = weakref.WeakSet()
         self.dropped: list[ForeignCudaStream] = []
@@ -240,7 +245,15 @@ class CudaDevice:
 
     def synchronize(self) -> None:
         enter(self)
-        (result,) = cu.cuCtxSynchronize()
+        result = cu.CUresult.CUDA_SUCCESS
+        # The driver refuses to wait for a device on which a stream is being captured, and
+        # invalidates the capture. A capture of numbasync ends soon.
+        for _ in range(ATTEMPTS):
+            with self.capturing:
+                pass
+            (result,) = cu.cuCtxSynchronize()
+            if int(result) not in CAPTURING:
+                break
         if result:
             fail(result, "cuCtxSynchronize")
 

@@ -7,6 +7,7 @@ use.
 from __future__ import annotations
 
 from collections.abc import Hashable
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import numpy as np
@@ -30,6 +31,9 @@ class Gpu(Protocol):
     ordinal: int
     core: Any
     words: CompletionCounters
+
+    @property
+    def capturing(self) -> AbstractContextManager[Any, Any]: ...
 
     @property
     def total_memory(self) -> int: ...

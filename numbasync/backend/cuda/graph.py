@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from numbasync.backend.cuda.driver import cu, enter, error_of, fail
 from numbasync.backend.cuda.stream import CudaQueue, CudaStream
 from numbasync.backend.protocols import Command
-from numbasync.errors import GraphUpdateError
+from numbasync.errors import DriverError, GraphUpdateError
 
 if TYPE_CHECKING:
     from numbasync.backend.cuda.debug_exceptions import Found
@@ -28,6 +28,8 @@ _set_dependencies: Any = getattr(
     cu, "cuStreamUpdateCaptureDependencies_v2", cu.cuStreamUpdateCaptureDependencies
 )
 _SET = int(cu.CUstreamUpdateCaptureDependencies_flags.CU_STREAM_SET_CAPTURE_DEPENDENCIES)
+INVALIDATED = int(cu.CUresult.CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)
+ATTEMPTS = 16  # of a capture, each of which another thread may invalidate
 _TYPES = {
     int(getattr(cu.CUgraphNodeType, f"CU_GRAPH_NODE_TYPE_{name.upper()}")): name
     for name in ("kernel", "memcpy", "memset", "host", "event_record", "mem_alloc", "mem_free")
@@ -171,11 +173,24 @@ class CaptureStreams:
 
 
 def _capture(device: Gpu, commands: Sequence[Command]) -> _Captured:
-    """The graph of these commands. A capture that has begun is always ended.
+    """The graph of these commands. The capture is repeated if another thread invalidates it, which
+    a wait for the whole device does (`cuCtxSynchronize`, also by another library).
 
     Raises:
         The error of enqueueing a command; else the driver's error for the whole capture.
     """
+    with device.capturing:
+        for _ in range(ATTEMPTS - 1):
+            try:
+                return _capture_once(device, commands)
+            except DriverError as error:
+                if error.code != INVALIDATED:
+                    raise
+        return _capture_once(device, commands)
+
+
+def _capture_once(device: Gpu, commands: Sequence[Command]) -> _Captured:
+    """The graph of these commands. A capture that has begun is always ended."""
     stream = device.capture_streams.take()
     queue = _Capturing(stream)
     # Relaxed: other driver calls of this thread and of others are not restricted meanwhile.
@@ -200,6 +215,8 @@ def _capture(device: Gpu, commands: Sequence[Command]) -> _Captured:
         elif graph is not None and int(graph):
             _destroy(graph)
         device.capture_streams.give(stream)
+        if int(result) == INVALIDATED and isinstance(error, DriverError):
+            raise error_of(result, "cuStreamEndCapture") from error
         raise
     result, graph = cu.cuStreamEndCapture(stream.handle)
     device.capture_streams.give(stream)

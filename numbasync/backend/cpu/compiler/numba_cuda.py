@@ -42,6 +42,7 @@ _ATTRIBUTE = ("LOAD_ATTR", "LOAD_METHOD")
 _WIDER = (
     cuda.atomic, *vars(cuda.atomic).values(), cuda.selp, cuda.ffs, math.gcd,
     cuda.all_sync, cuda.any_sync, cuda.eq_sync, cuda.ballot_sync,
+    cuda.syncthreads_count, cuda.syncthreads_and, cuda.syncthreads_or,
 )  # fmt: skip
 _CAPABILITY = (9, 0)
 _LAYOUT = (
