@@ -136,9 +136,9 @@ def _device_of(value: object, handle: Handle, device: Device | None) -> Device:
 class ForeignEvent(Event):
     """An event that another library made. Made by `Event.of`."""
 
-    def __init__(self, device: Device, signal: protocols.Event, owner: object) -> None:
+    def __init__(self, device: Device, event: protocols.Event, owner: object) -> None:
         self.device = device
-        self.backend = signal
+        self.backend = event
         self._stream = None
         self._number = 0
         self._owner = owner
@@ -154,7 +154,7 @@ class ForeignEvent(Event):
         else:
             stream = self.device.new_stream()
             self.wait(stream)
-            number = stream.signal("an event of another library")
+            number = stream.enqueue_signal("an event of another library")
             yield from stream.wait(number)
             stream.verify(number)
             self._retire()

@@ -299,11 +299,16 @@ class Stream(Progress, Public):
         self.report()
         return self
 
-    def __getattr__(self, name: str) -> Any:
-        # Only CUDA streams have the protocol; for others `hasattr` must be False.
-        if name == "__cuda_stream__" and self.backend.native is not None:
-            return self.backend.native.__cuda_stream__
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+    if TYPE_CHECKING:  # with `__getattr__`, type checkers take every name for an attribute
+
+        def __cuda_stream__(self) -> tuple[int, int]: ...
+    else:
+
+        def __getattr__(self, name: str) -> Any:
+            # Only CUDA streams have the protocol; for others `hasattr` must be False.
+            if name == "__cuda_stream__" and self.backend.native is not None:
+                return self.backend.native.__cuda_stream__
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __del__(self) -> None:
         error = getattr(self, "_unreported", None)

@@ -310,7 +310,7 @@ class _Proxy(Stream):
         self._home = stream
 
     @property
-    def __cuda_stream__(self) -> Any:
+    def __cuda_stream__(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         _refuse("what another library enqueues")
 
     def __repr__(self) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -124,15 +124,23 @@ class Tensor(ArrayMethods, Copied, Lending, Public):
             "Write: array = await t.to_host()        # or t.to_host().sync()"
         )
 
-    def __getattr__(self, name: str) -> Any:
-        # Only the protocols that the device supports, so that `hasattr` is right.
-        export = PROTOCOLS.get(name)
-        if export is not None and self.device is not None and self.own_storage is not None:
-            storage = self.own_storage
-            lent = self.device.backend.lend(self.handle, storage.memory, storage)
-            if name in lent.protocols:
-                return export(self, lent)
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+    if TYPE_CHECKING:  # with `__getattr__`, type checkers take every name for an attribute
+
+        def __dlpack__(self, **options: Any) -> Any: ...
+        def __dlpack_device__(self) -> tuple[int, int]: ...
+        @property
+        def __cuda_array_interface__(self) -> dict[str, Any]: ...
+    else:
+
+        def __getattr__(self, name: str) -> Any:
+            # Only the protocols that the device supports, so that `hasattr` is right.
+            export = PROTOCOLS.get(name)
+            if export is not None and self.device is not None and self.own_storage is not None:
+                storage = self.own_storage
+                lent = self.device.backend.lend(self.handle, storage.memory, storage)
+                if name in lent.protocols:
+                    return export(self, lent)
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __repr__(self) -> str:
         where = "meta" if self.device is None else self.device.label

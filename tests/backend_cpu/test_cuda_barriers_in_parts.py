@@ -34,7 +34,7 @@ def count_rounds(z: na.KernelOutput, n):
             total = 5
             break
     more = 0
-    while cuda.syncthreads_or(more < n):
+    while cuda.syncthreads_or(int(more < n)):
         more += 1
         if more == 6:
             total += 50
@@ -82,7 +82,7 @@ def with_else(z: na.KernelOutput, x: na.KernelInput, n):
     else:
         total += 7
     rounds = 0
-    while cuda.syncthreads_or(rounds < n - 3):
+    while cuda.syncthreads_or(int(rounds < n - 3)):
         rounds += 1
         if rounds == 4:
             break
@@ -117,16 +117,17 @@ def in_parts(z: na.KernelOutput, x: na.KernelInput, n):
     own[t] = x[t]
     a: int
     a = x[t] * 2
-    z[t, 0] = n > 0 and cuda.syncthreads_count(own[t] > 2)
-    z[t, 1] = n > 0 or cuda.syncthreads_count(own[t] > 2)
-    z[t, 2] = cuda.syncthreads_count(own[t] > a - 3) if n > 1 else a + t
+    z[t, 0] = n > 0 and cuda.syncthreads_count(int(own[t] > 2))
+    z[t, 1] = n > 0 or cuda.syncthreads_count(int(own[t] > 2))
+    z[t, 2] = cuda.syncthreads_count(int(own[t] > a - 3)) if n > 1 else a + t
     z[t, 3] = t + (cuda.shfl_sync(0xFFFFFFFF, x[t], 3) if n > 0 else a) + a
-    if n > 0 and x[0] >= 0 and cuda.syncthreads_or(x[t] == 3):
+    if n > 0 and x[0] >= 0 and cuda.syncthreads_or(int(x[t] == 3)):
         z[t, 4] = a
     z[t, 5] = (
         -1
         if n < 0
-        else cuda.syncthreads_and(x[t] >= 0) + (7 if n == 0 else cuda.syncthreads_count(t < n))
+        else cuda.syncthreads_and(int(x[t] >= 0))
+        + (7 if n == 0 else cuda.syncthreads_count(int(t < n)))
     )
 
 

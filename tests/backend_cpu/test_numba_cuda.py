@@ -50,6 +50,11 @@ def refused(z, x):
 
 
 @cuda.jit
+def votes(z, x):
+    z[0] = cuda.syncthreads_or(x[0] > 0)  # Numba's votes of a block take integers
+
+
+@cuda.jit
 def floors(z, x):
     z[0] = np.floor(x[0])
 
@@ -78,9 +83,10 @@ def test_nothing_is_kept() -> None:
 
 
 @pytest.mark.parametrize("only", ["compiled", "interpreted"])
-def test_no_engine_runs_what_is_refused(only: str) -> None:
+@pytest.mark.parametrize("kernel", [refused, votes], ids=["operator", "vote"])
+def test_no_engine_runs_what_is_refused(kernel: Any, only: str) -> None:
     with pytest.raises(KernelCompileError, match="which uses z: array.*, x: array"):
-        choose_engine.prepare_kernel(refused, (KEY, KEY), 1024, only)
+        choose_engine.prepare_kernel(kernel, (KEY, KEY), 1024, only)
 
 
 def test_what_is_compiled_alike_is_not_asked_about(monkeypatch: pytest.MonkeyPatch) -> None:
