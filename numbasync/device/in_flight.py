@@ -10,25 +10,42 @@ from __future__ import annotations
 import threading
 from collections import deque
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from numbasync.backend import protocols
 from numbasync.device.submission import Submission
 from numbasync.errors import DeviceLostError, DriverError
-
-if TYPE_CHECKING:
-    from numbasync.device.device import Device
 
 # Sequence numbers without a signal: the counter has 32 bits and is extended from its last value.
 MAX_UNSIGNALLED = 2**24
 LOOK_EVERY = 16  # submissions per poll; a poll, and retiring what it finds, costs about 2 us
 
 
+class StreamOwner(Protocol):
+    """The part of a device that its streams' submissions use.
+
+    Attributes:
+        lost: the fault that stopped the whole device.
+        busy: the streams that have submissions in flight.
+    """
+
+    lost: DeviceLostError | None
+
+    @property
+    def busy(self) -> dict[Any, None]: ...
+
+    def lose(self, fault: DeviceLostError) -> None:
+        """Note the fault that stopped the device."""
+
+    def check(self) -> None:
+        """Raise if the device is lost."""
+
+
 class Progress:
     """The submissions in flight on one stream, in order."""
 
-    def __init__(self, device: Device, backend: protocols.Stream) -> None:
-        self.device = device
+    def __init__(self, owner: StreamOwner, backend: protocols.Stream) -> None:
+        self._owner = owner
         self.backend = backend
         self._lock = threading.RLock()
         self._in_flight: deque[Submission] = deque()
@@ -52,7 +69,7 @@ class Progress:
         """Give `submission` the next sequence number.
 
         Args:
-            mark: enqueue a signal of the number behind the work, for an awaiter. Without one, a
+            signal: enqueue a signal of the number behind the work, for an awaiter. Without one, a
                 later signal covers the submission; the next `poll` enqueues one if needed.
         """
         if submission.is_empty:
@@ -68,7 +85,7 @@ class Progress:
             submission.sequence = number
             in_flight.append(submission)
             if len(in_flight) == 1:
-                self.device.busy[self] = None  # type: ignore[index]  # it is a Stream
+                self._owner.busy[self] = None
             self.nbytes += submission.nbytes
             if signal:
                 self._signalled = number
@@ -98,7 +115,7 @@ class Progress:
         `resume` or `abandon`.
         """
         self._suspended[submission] = None
-        self.device.busy[self] = None  # type: ignore[index]  # it is a Stream
+        self._owner.busy[self] = None
 
     def resume(self, submission: Submission) -> None:
         """Release a submission of `suspend`: its builder, or the queue, holds it again."""
@@ -110,9 +127,9 @@ class Progress:
         at the same time adds its submission first, and then the stream.
         """
         if not self._suspended and not self._in_flight:
-            self.device.busy.pop(self, None)  # type: ignore[call-overload]
+            self._owner.busy.pop(self, None)
             if self._suspended or self._in_flight:
-                self.device.busy[self] = None  # type: ignore[index]
+                self._owner.busy[self] = None
 
     def abandon(self, submission: Submission) -> None:
         """Note a submission whose builder has gone. The next `advance` commits it.
@@ -132,8 +149,8 @@ class Progress:
         """Raise if the stream, or its device, is known to be broken."""
         if self._broken is not None:
             raise self._broken.with_traceback(self._broken_trace)
-        if self.device.lost is not None:
-            self.device.check()
+        if self._owner.lost is not None:
+            self._owner.check()
 
     def verify(self, sequence: int) -> None:
         """Raise if the stream is broken. The completion counter says done, not error-free: before a
@@ -249,12 +266,12 @@ class Progress:
 
     def _is_broken(self) -> bool:
         if self._broken is None:
-            fault = self.device.lost or self.backend.fault()
+            fault = self._owner.lost or self.backend.fault()
             if fault is None:
                 return False
             if isinstance(fault, DeviceLostError):
-                self.device.lose(fault)
-            self.break_with(self.device.lost or fault)
+                self._owner.lose(fault)
+            self.break_with(self._owner.lost or fault)
         self._retire(self._sequence)
         return True
 

@@ -63,6 +63,7 @@ class Stream(Progress, Public):
 
     def __init__(self, device: Device, backend: protocols.Stream) -> None:
         super().__init__(device, backend)
+        self.device = device
         self.number = next(_numbers)
         self._numba: weakref.ref[Any] | None = None
         # After a spin poll that missed: how many awaits go without one, and how many are left.
@@ -134,7 +135,7 @@ class Stream(Progress, Public):
         """Raise if nothing can be enqueued now."""
         self.check()
 
-    def enqueue_signal(self, name: str = "a mark") -> int:
+    def enqueue_signal(self, name: str = "a signal") -> int:
         """Enqueue a completion signal behind all work so far; the signal's sequence number."""
         before_signal()
         self.check_open()

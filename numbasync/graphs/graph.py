@@ -295,7 +295,7 @@ class CudaGraph(Public, Generic[T]):
 
     def __repr__(self) -> str:
         counts = described(topology_of(self._recorded.commands, {}).counts)
-        return f"<CudaGraph {counts}, {self._launches} launches on {self.stream!r}>"
+        return f"<CudaGraph {counts}, {self._launches} launches, {self.stream!r}>"
 
     # --- launching ---
 

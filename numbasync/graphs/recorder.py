@@ -307,14 +307,14 @@ class _Proxy(Stream):
 
     def __init__(self, stream: Stream) -> None:
         super().__init__(stream.device, cast(protocols.Stream, _Nothing(stream.device.backend)))
-        self._home = stream
+        self._stream = stream
 
     @property
     def __cuda_stream__(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         _refuse("what another library enqueues")
 
     def __repr__(self) -> str:
-        return f"<recording for {self._home!r}>"
+        return f"<recording for {self._stream!r}>"
 
 
 def _refuse(what: str) -> NoReturn:

@@ -122,9 +122,9 @@ def _enqueue(count: int, arrays: list[int], outputs: list[int]) -> list[str]:
             *(" " * 8 + line for line in access.questions(f"s{i}", i in outputs, "return False")),
         ]
     values = (f"t{i}.own_handle or t{i}.handle" if i in arrays else f"v{i}" for i in range(count))
-    kept = "".join(f"s{i}, " for i in arrays)
+    storages = "".join(f"s{i}, " for i in arrays)
     lines += [
-        f"        submission.keep_alive += ({kept})",
+        f"        submission.keep_alive += ({storages})",
         "        submission.queue = stream.backend.launch(",
         f"            plan.work, [{', '.join(values)}], submission.queue",
         "        )",

@@ -321,7 +321,7 @@ class Context(Public):
         """End the submission: enqueued work gets a sequence number, also after an error.
 
         Args:
-            mark: whether to add a completion signal for an awaiter; see `Stream.commit`.
+            signal: whether to add a completion signal for an awaiter; see `Stream.commit`.
         """
         self._closed = True
         if self._suspended:

@@ -45,7 +45,7 @@ class DeviceFuture(Submitting[T], Public):
             operation is done or cancelled already.
         """
         with starting:
-            state, queue = self._state, self._line
+            state, queue = self._state, self._queue
             if self._entered or state not in (State.IDLE, State.STARTING):
                 return False
             self._state = State.CANCELLED
@@ -102,7 +102,7 @@ class DeviceFuture(Submitting[T], Public):
 
     def _stands_elsewhere(self) -> bool:
         """Whether the operation is in the submission queue of a loop other than the running one."""
-        queue = self._line
+        queue = self._queue
         return queue is not None and not queue.is_of(asyncio.get_running_loop())
 
     def detach(self) -> None:
@@ -123,7 +123,7 @@ class DeviceFuture(Submitting[T], Public):
             if self._state is State.IDLE:
                 self.start(awaited=True)
             while (event := self._starting_turn()) is not None:
-                queue = self._line
+                queue = self._queue
                 elsewhere = self._stands_elsewhere()
                 self._count(1, elsewhere)
                 try:
@@ -190,7 +190,7 @@ class DeviceFuture(Submitting[T], Public):
             self.start()
             submission_queue.drain()
             while (event := self._starting_turn()) is not None:
-                queue = self._line
+                queue = self._queue
                 if queue is not None and queue.may_be_finished_here and not queue.submits_here:
                     queue.drain()
                 else:

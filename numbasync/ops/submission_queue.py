@@ -66,10 +66,10 @@ _place = operator.attrgetter("place")
 _Job: TypeAlias = "asyncio.Future[BaseException | None]"
 
 # All submission queues of all threads, by identity.
-_lines: weakref.WeakValueDictionary[int, Line] = weakref.WeakValueDictionary()
+_lines: weakref.WeakValueDictionary[int, SubmissionQueue] = weakref.WeakValueDictionary()
 
 
-class Line:
+class SubmissionQueue:
     """A submission queue, and the task that drains it.
 
     If the loop is closed while the queue is not empty, the thread that ran the first entry's
@@ -285,34 +285,34 @@ class Line:
 
 
 class _Thread(threading.local):
-    line: Line | None = None
+    line: SubmissionQueue | None = None
     # Queues of one entry each, for operations that have no order with others.
-    unordered: weakref.WeakSet[Line] | None = None
+    unordered: weakref.WeakSet[SubmissionQueue] | None = None
 
 
 _thread = _Thread()
 
 
-def current(loop: asyncio.AbstractEventLoop) -> Line:
+def current(loop: asyncio.AbstractEventLoop) -> SubmissionQueue:
     """This thread's submission queue on `loop`, its running loop."""
     line = _thread.line
     if line is None or not line.is_of(loop):
         if line is not None:
             line.drain()
-        line = _thread.line = Line(loop)
+        line = _thread.line = SubmissionQueue(loop)
     return line
 
 
-def unordered(loop: asyncio.AbstractEventLoop) -> Line:
+def unordered(loop: asyncio.AbstractEventLoop) -> SubmissionQueue:
     """A new queue for one operation that has no order with any other."""
-    line = Line(loop)
+    line = SubmissionQueue(loop)
     if _thread.unordered is None:
         _thread.unordered = weakref.WeakSet()
     _thread.unordered.add(line)
     return line
 
 
-def _drain_unordered(but: Line) -> None:
+def _drain_unordered(but: SubmissionQueue) -> None:
     """Drain the thread's unordered queues: a blocking call may depend on one of their entries."""
     for line in list(_thread.unordered or ()):
         if line is not but and line:
@@ -334,7 +334,7 @@ def stamp() -> None:
     _ticket.set(next(_tickets))
 
 
-def _nonempty_queues() -> list[Line]:
+def _nonempty_queues() -> list[SubmissionQueue]:
     """The non-empty submission queues of all threads."""
     return [queue for ref in _lines.valuerefs() if (queue := ref()) is not None and queue]
 

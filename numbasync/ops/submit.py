@@ -53,7 +53,7 @@ class Submitting(Generic[T]):
     # While queued: the pending prerequisite, the queue, the event that is set when submission
     # ends, and the submitter's context variables.
     _need: Prerequisite | None = None
-    _line: submission_queue.Line | None = None
+    _queue: submission_queue.SubmissionQueue | None = None
     _turn: OneShotEvent | None = None
     _variables: Variables | None = None
     _submission: Submission | None = None
@@ -128,10 +128,10 @@ class Submitting(Generic[T]):
             self._operands = op.operands()
         self._variables = copy_context()
         self._variables.run(submission_queue.stamp)
-        self._line = (
+        self._queue = (
             submission_queue.unordered(loop) if unordered else submission_queue.current(loop)
         )
-        self._line.add(self)
+        self._queue.add(self)
 
     def enqueue_until_prerequisite(self) -> Prerequisite | None:
         """Enqueue up to the next prerequisite and return it; None if nothing is left."""
@@ -259,7 +259,7 @@ class Submitting(Generic[T]):
         with starting:
             self._state = state
             event = self._turn
-        self._op = self._steps = self._ctx = self._need = self._variables = self._line = None
+        self._op = self._steps = self._ctx = self._need = self._variables = self._queue = None
         self._admission = self._operands = None
         if event is not None:
             event.set_done()

@@ -143,14 +143,14 @@ def in_parts_in_numpy(x: np.ndarray, n: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("n", [-1, 0, 1, 2, 9])
-def test_a_meeting_in_a_part_that_may_be_left_out(device: na.Device, way: object, n: int) -> None:
+def test_a_barrier_in_a_part_that_may_be_left_out(device: na.Device, way: object, n: int) -> None:
     x, z = VALUES[:32], na.zeros((32, 6), np.int64).sync()
     with way:  # type: ignore[attr-defined]
         in_parts[1, 32](z, x, n).sync()
     np.testing.assert_array_equal(z.to_host().sync(), in_parts_in_numpy(x, n))
 
 
-def test_a_meeting_in_a_part_that_some_threads_leave_out() -> None:
+def test_a_barrier_in_a_part_that_some_threads_leave_out() -> None:
     @na.launcher
     @cuda.jit
     def some_come(z: na.KernelOutput, n):

@@ -166,7 +166,7 @@ def test_what_was_spawned_runs_although_the_loop_ends(
 @pytest.mark.parametrize(
     "where", ["the same thread", "another thread", "another loop", "a loop of another thread"]
 )
-@pytest.mark.filterwarnings("ignore:coroutine 'Line._work_off' was never awaited")
+@pytest.mark.filterwarnings("ignore:coroutine 'SubmissionQueue._work_off' was never awaited")
 def test_a_loop_that_is_closed_without_ceremony_strands_nobody(
     device: na.Device, compiler: HeldCompiler, where: str
 ) -> None:

@@ -24,7 +24,7 @@ UNARY = ["neg", "abs", "exp", "log", "sqrt", "tanh", "relu", "sigmoid", "swish",
          "gelu_tanh", "square"]  # fmt: skip
 BINARY = ["add", "sub", "mul", "div", "maximum", "minimum", "less", "less_equal", "greater",
           "greater_equal", "equal", "not_equal"]  # fmt: skip
-MEETINGS = ["add", "mul", "maximum", "minimum"]
+JOINS = ["add", "mul", "maximum", "minimum"]
 REDUCTIONS = ["sum", "mean", "max", "min", "argmax"]
 Shape = tuple[int, ...]
 Kept = tuple[bool, ...]
@@ -161,7 +161,7 @@ def _record(
     values = [leaf(b, g, one, part(whole, k), use) for k in meeting]
     first, *others = (values[int(k)] for k in g.permutation(len(values)))
     for v in others:
-        first = binary(b, one(MEETINGS), first, v)
+        first = binary(b, one(JOINS), first, v)
     ends = [first]
     if axis != "nothing":
         along = None if axis == "all" else int(axis) - rank * int(g.integers(2))

@@ -24,10 +24,10 @@ class Read(ToHost):
     def __init__(self, batch: BatchRun, number: int) -> None:
         super().__init__(batch.tensors[number])
         self._batch = batch
-        self._maker = batch.producers.get(number)
+        self._producer = batch.producers.get(number)
 
     def try_enqueue(self, submission: Submission, pool: MemoryPool | None) -> bool:
-        producer = self._maker
+        producer = self._producer
         is_pending = producer is not None and not producer.done
         if producer is not None and is_pending:
             if not producer.sequence or producer.stream is not submission.stream:
@@ -42,8 +42,8 @@ class Read(ToHost):
         return True
 
     def steps(self, ctx: Context) -> Steps[HostArray]:
-        if self._maker is not None:
-            ctx.depend(self._maker)
+        if self._producer is not None:
+            ctx.depend(self._producer)
         array = yield from super().steps(ctx)
         self._batch.transfers.downloads += bool(array.size)
         return array

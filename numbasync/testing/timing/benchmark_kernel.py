@@ -64,13 +64,13 @@ class KernelBenchmark:
 
     Attributes:
         name: of the test.
-        kept: the results of the session, to which this object adds its own.
+        results: the results of the session, to which this object adds its own.
         clock: the clock of pytest-benchmark's fixture, in a test that uses the fixture.
         benchmark: pytest-benchmark's fixture, or None.
     """
 
     name: str
-    kept: Benchmarks
+    results: Benchmarks
     clock: Replay
     benchmark: Any = None
 
@@ -129,7 +129,7 @@ class KernelBenchmark:
         if isinstance(result, Paired):
             entry["against"] = _entry(result.second)
             entry |= {"ratio": result.ratio, "ratio_low": result.low, "ratio_high": result.high}
-        self.kept.entries.append(entry)
+        self.results.entries.append(entry)
 
 
 def _entry(timing: Timing) -> dict[str, Any]:

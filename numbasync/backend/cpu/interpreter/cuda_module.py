@@ -198,10 +198,10 @@ class _Atomic:
     nanmin = _atomic(np.fmin)
 
     def cas(self, array: Any, index: Any, old: Any, value: Any) -> Any:
-        found = array[index]
-        if found == _element(array, old):
+        current = array[index]
+        if current == _element(array, old):
             array[index] = _element(array, value)
-        return found
+        return current
 
     def compare_and_swap(self, array: Any, old: Any, value: Any) -> Any:
         return self.cas(array, 0, old, value)
@@ -284,8 +284,8 @@ class CudaModule:
 
     def brev(self, x: Any) -> Any:
         value, bits = _unsigned(x, "brev")
-        made = np.array(int(f"{value:0{bits}b}"[::-1], 2), f"u{bits // 8}")
-        return made.astype(f"{x.dtype.kind}{bits // 8}")[()]
+        reversed_bits = np.array(int(f"{value:0{bits}b}"[::-1], 2), f"u{bits // 8}")
+        return reversed_bits.astype(f"{x.dtype.kind}{bits // 8}")[()]
 
 
 def _unsigned(x: Any, name: str) -> tuple[int, int]:
