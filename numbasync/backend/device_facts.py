@@ -17,7 +17,6 @@ class Limits:
     Attributes:
         loads_in_flight: how many loads of one thread the device usefully overlaps; 1 where
             threads run one after the other, and a load has no latency worth hiding.
-        threads_per_multiprocessor: the most threads that one multiprocessor holds at a time.
     """
 
     max_threads_per_block: int
@@ -27,7 +26,6 @@ class Limits:
     warp_size: int
     multiprocessors: int
     loads_in_flight: int = 1
-    threads_per_multiprocessor: int = 1024
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,14 +78,17 @@ class Coarsening:
     Attributes:
         elements: positions a thread.
         rank: the number of coordinates for which the kernel asks `cuda.grid`.
-        block: threads of a block along x, if the positions of a thread are a block's width apart;
-            0 if they are neighbours, which requires arrays at multiples of 16 bytes.
+        axis: the CUDA axis along which a thread has several positions.
+        block: threads of a block along the axis, if the positions of a thread are so far apart; 0
+            if they are neighbours, which requires that every array starts at a multiple of 16
+            bytes.
         guard: a function of the kernel's parameters that says whether a position has work; None:
             every position has. Only a hint: the kernel keeps its own test.
     """
 
     elements: int
     rank: int
+    axis: int = 0
     block: int = 0
     guard: Any = field(default=None, compare=False)
 
@@ -94,8 +97,8 @@ class Coarsener(Protocol):
     """The part of a backend that compiles kernels of several positions a thread."""
 
     def __call__(self, dispatcher: Any, coarsening: Coarsening) -> Any:
-        """A dispatcher of the kernel, coarsened along x. It takes one argument more: the number of
-        positions along x, an int64, which its threads do not exceed. Every array is in C order,
-        and no array that is written overlaps another.
+        """A dispatcher of the coarsened kernel. It takes one argument more: the number of positions
+        along the axis, an int64, which its threads do not exceed. Every array is in C order, and
+        no array that is written overlaps another.
         """
         ...

@@ -18,7 +18,7 @@ from typing import Any
 from numbasync.backend.kernel_source import compiled_like, find_source
 from numbasync.errors import LauncherError
 from numbasync.launch import known_functions
-from numbasync.launch.guards import rank_of
+from numbasync.launch.guards import Guards, rank_of
 from numbasync.launch.known_functions import UNKNOWN, Method, Names
 
 # Functions of `numba.cuda` that depend on their arguments alone.
@@ -36,11 +36,14 @@ class PlainKernel:
 
     Attributes:
         rank: the number of coordinates for which the kernel asks `cuda.grid`.
+        along: the axes of `cuda.grid` whose coordinates index the last axis of arrays: threads side
+            by side along one of them access elements side by side.
         guard: a function of the kernel's parameters, which computes without side effects whether
             the position has work; None if every position has.
     """
 
     rank: int
+    along: frozenset[int]
     guard: FunctionType | None
 
 
@@ -63,8 +66,8 @@ def plain_kernel(dispatcher: Any) -> PlainKernel:
     if not dispatcher._can_compile:
         raise NotPlainError("its signatures are declared")
     function: FunctionType = dispatcher.py_func
-    rank = _Reader(function).rank_of_kernel()
-    return PlainKernel(rank, _guard(function))
+    reader = _Reader(function)
+    return PlainKernel(reader.rank_of_kernel(), reader.along(), _guard(function))
 
 
 class _Reader:
@@ -97,6 +100,22 @@ class _Reader:
             )
         (rank,) = self._ranks
         return rank
+
+    def along(self) -> frozenset[int]:
+        """See `PlainKernel`."""
+        guards = Guards(self._names)
+        axes = set()
+        for s in self._names.statements:
+            value: Any = getattr(s, "value", None)
+            if isinstance(s, self._ir.SetItem):
+                index = s.index
+            elif getattr(value, "op", "") == "getitem":
+                index = value.index
+            else:
+                continue
+            last = (self._names.items(index) or [index])[-1]
+            axes.add(guards.coordinate_in(last))
+        return frozenset(axis for axis in axes if axis is not None)
 
     def _check(self, statement: Any) -> None:
         ir = self._ir
@@ -148,14 +167,22 @@ class _Reader:
     def _check_device_function(self, function: FunctionType) -> None:
         if function in self._seen:
             raise NotPlainError(f"{function.__name__} calls itself")
-        reader = _Reader(function, self._seen)
-        if reader._ranks:
-            raise NotPlainError(f"{function.__name__}, which it calls, asks for cuda.grid")
+        try:
+            _Reader(function, self._seen).check_device_function()
+        except NotPlainError as error:
+            raise NotPlainError(f"it calls {function.__name__}: {error}") from None
+
+    def check_device_function(self) -> None:
+        """Refuse a position of its own, which is that of another copy; and loops and many branches,
+        of which a copy for each position would be too large.
+        """
         from numba.core.analysis import compute_cfg_from_blocks
 
-        blocks = reader._names.blocks
+        if self._ranks:
+            raise NotPlainError("it asks for cuda.grid")
+        blocks = self._names.blocks
         if len(blocks) > MOST_BLOCKS or compute_cfg_from_blocks(blocks).loops():
-            raise NotPlainError(f"{function.__name__}, which it calls, has loops or many branches")
+            raise NotPlainError("it has loops or many branches")
 
 
 def _is_pure(callee: Any, count: int) -> bool:

@@ -22,7 +22,7 @@ from numbasync.errors import LaunchError
 from numbasync.launch import grid as grids
 from numbasync.launch.arguments import BoundArguments
 from numbasync.launch.axes import ALL, Usage, usage
-from numbasync.launch.coarse_kernels import CoarseKernels, CoarseLaunch
+from numbasync.launch.coarse_kernels import COARSE_THREADS, CoarseKernels, CoarseLaunch
 from numbasync.launch.coarsening import NotPlainError
 from numbasync.launch.guards import SIZE
 from numbasync.launch.parameters import Parameter, Role, positional
@@ -33,7 +33,6 @@ from numbasync.tensors.partition import Partition
 
 # Per kernel; the memo is cleared when a program that keeps launching new shapes exceeds it.
 MOST_PLANS = 4096
-COARSE_THREADS = 256  # a block, where neither the call nor the launcher says how many
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +126,14 @@ class Planner:
         if self._has_tiles:
             raise NotPlainError("it takes tiles")
         limits = device.limits
+        request = self._request(bound, config)
+        is_block_open = config.extents is None and self._threads is None and not bound.partitions
+        if is_block_open and device.backend.coarsener is not None:
+            request = replace(request, threads=self.coarse_kernels.block(limits))
         try:
             geometry = grids.resolve(
-                self._request(bound, config), limits, limits.max_threads_per_block,
-                lambda: COARSE_THREADS,
-            )  # fmt: skip
+                request, limits, limits.max_threads_per_block, lambda: COARSE_THREADS
+            )
         except LaunchError as error:  # the plain launch raises the error
             raise NotPlainError(str(error)) from None
         aligned = all(tensor.is_aligned for _, tensor in bound.tensors)

@@ -72,9 +72,8 @@ def _kernel(function: FunctionType, c: Coarsening, names: dict[str, Any]) -> Fun
     if c.guard is not None:
         have_work += [f"guard{j}({parameters})" for j in range(c.elements)]
     lines = ["promise(0)"]
-    lines += [
-        f"x{j} = grid{j}({c.rank})" + ("[0]" if c.rank > 1 else "") for j in range(c.elements)
-    ]
+    coordinate = f"[{c.axis}]" if c.rank > 1 else ""
+    lines += [f"x{j} = grid{j}({c.rank}){coordinate}" for j in range(c.elements)]
     lines.append(f"if {' and '.join(have_work)}:")
     lines += [f"    body{j}({parameters})" for j in range(c.elements)]
     lines.append("    return")
@@ -83,8 +82,8 @@ def _kernel(function: FunctionType, c: Coarsening, names: dict[str, Any]) -> Fun
     # Numba's disk cache compares the file, the name, the line and the values of free variables.
     free = code.co_freevars
     kept = [f"    if 0: {', '.join(free)}"] if free else []
-    placed = f"_{c.block}apart" if c.block else "_neighbours"
-    name = f"{function.__name__}_x{c.elements}{placed}"
+    placed = f"{c.block}apart" if c.block else "neighbours"
+    name = f"{function.__name__}_{'xyz'[c.axis]}{c.elements}_{placed}"
     source = "\n".join([
         f"def factory({', '.join(free)}):",
         f"  def {name}({parameters}, total):",
@@ -136,6 +135,7 @@ def _like(module: ModuleType, **changes: Any) -> ModuleType:
 def _position(j: int, coarsening: Coarsening) -> Any:
     """`cuda.grid` for position `j` of a thread."""
     elements, block = coarsening.elements, coarsening.block
+    coarse = "xyz"[coarsening.axis]
 
     @intrinsic  # type: ignore[untyped-decorator]
     def grid(typing_context: Any, ndim: Any) -> Any:
@@ -155,10 +155,10 @@ def _position(j: int, coarsening: Coarsening) -> Any:
                 return nvvmutils.call_sreg(builder, f"{name}.{axis}")
 
             thread, width = special("tid"), special("ntid")
-            if axis == "x" and block:
+            if axis == coarse and block:
                 width = _I32(block)
             start = builder.mul(special("ctaid"), width, flags=_EXACT)
-            if axis != "x":
+            if axis != coarse:
                 return builder.zext(builder.add(start, thread, flags=_EXACT), _I64)
             if block:
                 first = builder.add(

@@ -61,7 +61,6 @@ def _limits(p: Any) -> Limits:
         p.warp_size,
         p.multiprocessor_count,
         loads_in_flight=16,
-        threads_per_multiprocessor=p.max_threads_per_multiprocessor,
     )
 
 
