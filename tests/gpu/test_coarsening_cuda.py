@@ -40,8 +40,9 @@ def add_rows(z: na.KernelOutput, x: na.KernelInput, y: na.KernelInput) -> None:
 def ptx_of(launcher: Any) -> list[str]:
     """The PTX of the coarsened variants that calls have compiled."""
     kernels = launcher.planner.coarse_kernels._kernels.values()
+    version = na.default_device().compute_capability
     executables = [e for kernel in kernels for e in kernel._variants.values()]
-    return [text for e in executables for text in [e.numba.inspect_asm(e.numba.target_context.cc)]]
+    return [e.numba.inspect_asm(version) for e in executables]
 
 
 def numbers(dtype: str, shape: Any = N) -> list[na.Tensor]:
@@ -115,7 +116,7 @@ def test_calls_of_one_kernel_change_between_variants(stream: na.Stream) -> None:
             kernel(z[place], x[place], y[place]).sync_on(stream)
             result = z.to_host().sync_on(stream)
             assert (result[place] == expected[place]).all()
-            assert result.sum() == expected[place].sum()
+            assert np.count_nonzero(result) == np.count_nonzero(expected[place])
     assert na.compile_count() and len(kernel.planner.coarse_kernels) == 2
 
 

@@ -81,8 +81,8 @@ def program(draw: random.Random) -> Program:
     ]
     threads = draw.choice((32, 64, 128, 256))
     block = {1: (threads,), 2: (threads // 4, 4), 3: (threads // 8, 4, 2)}[rank]
-    if draw.random() < 0.5:  # a row of threads along one axis
-        row = draw.randrange(rank)
+    if draw.random() < 0.8:  # a row of threads, mostly where elements lie side by side
+        row = draw.choice((order[-1], order[-1], order[-1], order[0]))
         block = tuple(min(threads, 64) if axis == row else 1 for axis in range(rank))
     offset = [draw.choice((0, 0, 1, 3)) if rank == 1 else 0 for _ in names]
     if draw.random() < 0.5:

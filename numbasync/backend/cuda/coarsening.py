@@ -79,15 +79,14 @@ def _kernel(function: FunctionType, c: Coarsening, names: dict[str, Any]) -> Fun
     lines.append("    return")
     for j in range(c.elements):
         lines += [f"if x{j} < total:", f"    body{j}({parameters})"]
-    # Numba's disk cache compares the file, the name, the line and the values of free variables.
+    # Numba's disk cache compares the file, the qualified name, the line and the values of free
+    # variables. Line information needs the name and the line of a function in the file.
     free = code.co_freevars
-    kept = [f"    if 0: {', '.join(free)}"] if free else []
-    placed = f"{c.block}apart" if c.block else "neighbours"
-    name = f"{function.__name__}_{'xyz'[c.axis]}{c.elements}_{placed}"
+    name = function.__name__
     source = "\n".join([
         f"def factory({', '.join(free)}):",
         f"  def {name}({parameters}, total):",
-        *kept,
+        *([f"    if 0: {', '.join(free)}"] if free else []),
         *(f"    {line}" for line in lines),
         f"  return {name}",
     ])  # fmt: skip
@@ -97,8 +96,10 @@ def _kernel(function: FunctionType, c: Coarsening, names: dict[str, Any]) -> Fun
             node.lineno = node.end_lineno = code.co_firstlineno  # type: ignore[attr-defined]
     exec(compile(tree, code.co_filename, "exec"), names)  # noqa: S102 - of positions and one name
     kernel: FunctionType = names["factory"](*(_content(c) for c in function.__closure__ or ()))
+    placed = f"{c.block}apart" if c.block else "neighbours"
+    suffix = f"_{'xyz'[c.axis]}{c.elements}_{placed}"  # profilers show the name
+    kernel.__name__, kernel.__qualname__ = name + suffix, function.__qualname__ + suffix
     kernel.__module__ = function.__module__
-    kernel.__qualname__ = function.__qualname__ + name.removeprefix(function.__name__)
     return kernel
 
 
