@@ -22,6 +22,7 @@ from numbasync.backend.device_facts import CompletionPath as CompletionPath
 from numbasync.backend.device_facts import Dim3 as Dim3
 from numbasync.backend.device_facts import Limits as Limits
 from numbasync.backend.device_facts import MemoryStats as MemoryStats
+from numbasync.backend.device_facts import Peaks as Peaks
 from numbasync.backend.executables import Array as Array
 from numbasync.backend.executables import ArrayKey as ArrayKey
 from numbasync.backend.executables import Executable as Executable
@@ -276,6 +277,8 @@ class Device(Protocol):
     def total_memory(self) -> int: ...
     @property
     def limits(self) -> Limits: ...
+    @property
+    def peaks(self) -> Peaks: ...
     @property
     def versions(self) -> Mapping[str, str]:
         """Versions of the device's software: the driver, and the CUDA that it supports."""
