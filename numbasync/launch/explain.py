@@ -18,7 +18,6 @@ from numbasync.launch.plan import Config
 from numbasync.launch.tuple_arguments import flat
 from numbasync.ops.enqueue import prepared
 from numbasync.ops.op import DeviceOp
-from numbasync.ops.operands import suppress_unused_warnings
 from numbasync.tensors.expected_results import foreseen
 from numbasync.tensors.partition import Partition
 from numbasync.tensors.tensor import Tensor
@@ -32,11 +31,9 @@ def explain(launcher: KernelSpec, values: tuple[Any, ...], config: Config) -> Ex
     """
     device = config.stream.device if config.stream is not None else default_device()
     device.check()
-    with suppress_unused_warnings(values):
-        known = tuple(
-            _described(launcher, i, v) if isinstance(v, DeviceOp) else v
-            for i, v in enumerate(values)
-        )
+    known = tuple(
+        _described(launcher, i, v) if isinstance(v, DeviceOp) else v for i, v in enumerate(values)
+    )
     bound, plan = prepared(planned(launcher, launcher.bind(known), config, device))
     for i, tensor in _tensors(bound):
         if tensor.device is not None and tensor.storage.pool.device not in (None, device.backend):
@@ -72,7 +69,7 @@ def _described(launcher: KernelSpec, i: int, op: DeviceOp[Any]) -> Any:
     value = foreseen(op)
     tensor = value.tensor if isinstance(value, Partition) else value
     if isinstance(tensor, Tensor) and tensor.device is None:
-        op.suppress_warning()  # it need not be run
+        op.suppress_warning()  # nothing else will run it
         return value
     raise LauncherError(
         f"kernel {launcher.name}: {launcher.parameters[i].name} is an operation, {op}, and "
