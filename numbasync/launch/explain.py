@@ -44,7 +44,7 @@ def explain(launcher: KernelSpec, values: tuple[Any, ...], config: Config) -> Ex
     bytes_read, bytes_written = _traffic(launcher, bound)
     return Explanation(
         name=launcher.name,
-        device=f"{device.label} ({device.name})",
+        device=device.label,
         engine=_engine(executable, device),
         argument_types=_types(launcher, bound, executable),
         grid=work.grid,

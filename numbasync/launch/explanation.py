@@ -22,7 +22,7 @@ class Explanation:
 
     Attributes:
         name: the kernel's name.
-        device: label and name of the device.
+        device: the device's label, such as `"cuda:0"`.
         engine: by what the kernel is compiled or interpreted.
         argument_types: Numba's type of each argument, by parameter.
         grid, block: the extents of the launch, in blocks and threads.
@@ -203,7 +203,8 @@ class Explanation:
     def _flops_source(self) -> str:
         if self.flops is None:
             return ""
-        return "PTX, without repetitions of loops" if self.flops_are_least else "PTX"
+        loops = ", without repetitions of loops" if self.flops_are_least else ""
+        return f"PTX, the path with most{loops}"
 
 
 def _count(n: int | None) -> str:

@@ -139,5 +139,5 @@ def test_sass_is_the_kernels_or_says_what_to_install(device: na.Device) -> None:
     if any(shutil.which(t) or pathfinder.find_nvidia_binary_utility(t) for t in tools):
         assert "FFMA" in explained.sass and "EXIT" in explained.sass
     else:
-        with pytest.raises(MissingExtraError, match="pip install nvidia-cuda-nvdisasm"):
+        with pytest.raises(MissingExtraError, match="pip install --upgrade nvidia-cuda-nvdisasm"):
             _ = explained.sass

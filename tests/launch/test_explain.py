@@ -34,7 +34,7 @@ def test_a_call_is_explained_and_not_launched(device: na.Device) -> None:
     explained = kernel.explain(z)
     after = counters() - before
     assert (after.launches, after.allocations, na.compile_count() - compiled) == (0, 0, 1)
-    assert explained.name == "kernel" and explained.device == f"{device.label} ({device.name})"
+    assert explained.name == "kernel" and explained.device == device.label
     assert explained.argument_types == {"z": "array(float32, 1d, C)"}
     assert (
         explained.grid[0] * explained.block[0] >= N > (explained.grid[0] - 1) * explained.block[0]
@@ -156,7 +156,7 @@ def test_another_devices_tensor_is_refused() -> None:
         with pytest.raises(DeviceMismatchError, match=r"add_one: z is .*launch goes to cpu:0"):
             add_one.explain(z)
         explained = add_one[1, 4, other.new_stream()].explain(z)
-    assert explained.device.startswith("cpu:1 ")
+    assert explained.device == "cpu:1"
 
 
 def test_the_cpu_device_has_no_multiprocessors_and_no_ptx() -> None:

@@ -29,8 +29,7 @@ _CORES: dict[int | tuple[int, int], int] = {
 # The tools that disassemble a cubin, with their options.
 _DISASSEMBLERS = (("nvdisasm", "-c"), ("cuobjdump", "-sass"))
 _REMEDY = (
-    "Write: pip install nvidia-cuda-nvdisasm, of the newest version; or put the nvdisasm of a "
-    "CUDA toolkit on PATH."
+    "Write: pip install --upgrade nvidia-cuda-nvdisasm; or put nvdisasm of a CUDA toolkit on PATH."
 )
 
 

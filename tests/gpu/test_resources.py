@@ -4,12 +4,16 @@ texts and numbers, without a GPU.
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from numbasync.backend.cuda import resources
 from numbasync.backend.cuda.ptx_flops import count_flops
 from numbasync.backend.cuda.resources import block_limits, peaks_of
+from numbasync.errors import MissingExtraError
 
 # As NVVM writes them: a guard, statements over several lines, positions in the source.
 HEAD = """
@@ -158,3 +162,26 @@ def test_what_the_driver_does_not_report_is_unknown() -> None:
     assert peaks_of(silent, (9, 0)) == peaks
     future = peaks_of(HOPPER, (99, 0))
     assert future.flops_per_second == {} and "cores are not known" in future.source
+
+
+@pytest.mark.parametrize(
+    ("tool", "text"),
+    [
+        (None, "neither nvdisasm nor cuobjdump is installed"),
+        ("#!/bin/sh\necho 'too new' >&2; exit 1\n", "nvdisasm cannot read the code: too new"),
+    ],
+)
+def test_a_missing_disassembler_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tool: str | None, text: str
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(resources.pathfinder, "find_nvidia_binary_utility", lambda name: None)
+    if tool is not None:
+        (tmp_path / "nvdisasm").write_text(tool)
+        (tmp_path / "nvdisasm").chmod(0o700)
+    compiled: Any = SimpleNamespace(
+        library=SimpleNamespace(get_cubin=lambda: SimpleNamespace(code=b"cubin"))
+    )
+    monkeypatch.setattr(resources, "enter", lambda device: None)
+    with pytest.raises(MissingExtraError, match=rf"{text}.*\nWrite: pip install .*nvdisasm"):
+        resources.assembly_of(SimpleNamespace(), compiled, "sass")  # type: ignore[arg-type]
