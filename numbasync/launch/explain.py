@@ -103,14 +103,14 @@ def _traffic(launcher: KernelSpec, bound: BoundArguments) -> tuple[int, int]:
     parameters = launcher.parameters
     reads = elements_read(launcher.planner.kernel.dispatcher.py_func)
     read: dict[int, int] = {}  # by identity: x + x reads x once
-    written: dict[int, int] = {}
+    written = 0
     arrays: list[tuple[int, Any]] = [*_tensors(bound), *bound.uploads()]
     for i, array in arrays:
         if parameters[i].is_output:
-            written[id(array)] = array.nbytes
+            written += array.nbytes
         if not parameters[i].is_output or i in reads:
             read[id(array)] = array.nbytes
-    return sum(read.values()), sum(written.values())
+    return sum(read.values()), written
 
 
 def _needs(resources: Resources | None) -> dict[str, Any]:

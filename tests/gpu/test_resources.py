@@ -131,7 +131,7 @@ HOPPER = SimpleNamespace(
         (256, 32, 0, 8, "threads"),
         (256, 33, 0, 6, "registers"),  # registers are given in eights: 40
         (256, 128, 0, 2, "registers"),
-        (128, 32, 48 * 1024, 4, "shared memory"),
+        (128, 32, 46_592, 4, "shared memory"),  # five without the driver's own
         (32, 16, 0, 32, "blocks"),
         (100, 16, 0, 16, "threads"),  # four warps
     ],

@@ -92,6 +92,7 @@ def test_the_bytes_are_of_the_arrays_by_their_roles(device: na.Device) -> None:
 
     once = combine.explain(z, (x, np.ones(N)), x)
     assert (once.bytes_read, once.bytes_written) == (4 * N + 8 * N, 4 * N)
+    assert combine.explain(z, (x, x), x).bytes_read == 4 * N
 
 
 def test_reads_are_found_in_the_code(device: na.Device) -> None:
@@ -142,10 +143,11 @@ def test_a_precondition_holds_for_what_is_explained(device: na.Device) -> None:
 
 
 def test_an_operation_that_is_refused_can_still_be_run(device: na.Device) -> None:
-    z, op = na.meta(4).sync(), na.ones(4)
-    with pytest.raises(LauncherError, match=r"x is an operation, ones.*\nAwait the .*na\.meta"):
-        copy_to.explain(z, op)
-    assert host(op.sync()).tolist() == [1] * 4
+    z, x = na.meta(4).sync(), na.zeros(4).sync()
+    for op in (na.ones(4), add_one(x).output()):
+        with pytest.raises(LauncherError, match=r"x is an operation, .*\nAwait the .*na\.meta"):
+            copy_to.explain(z, op)
+        assert host(op.sync()).tolist() == [1] * 4
 
 
 def test_another_devices_tensor_is_refused() -> None:
