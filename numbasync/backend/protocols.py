@@ -16,6 +16,7 @@ import numpy as np
 from numbasync.backend.array_protocols import Export as Export
 from numbasync.backend.array_protocols import Foreign as Foreign
 from numbasync.backend.commands import Command as Command
+from numbasync.backend.commands import Graph as Graph
 from numbasync.backend.counters import Counters as Counters
 from numbasync.backend.counters import counters as counters
 from numbasync.backend.device_facts import CompletionPath as CompletionPath
@@ -25,6 +26,8 @@ from numbasync.backend.device_facts import MemoryStats as MemoryStats
 from numbasync.backend.device_facts import Peaks as Peaks
 from numbasync.backend.executables import Array as Array
 from numbasync.backend.executables import ArrayKey as ArrayKey
+from numbasync.backend.executables import Coarsener as Coarsener
+from numbasync.backend.executables import Coarsening as Coarsening
 from numbasync.backend.executables import Executable as Executable
 from numbasync.backend.executables import Work as Work
 from numbasync.backend.kernel_checks import ArgumentAccess as ArgumentAccess
@@ -110,40 +113,6 @@ class Queue(Protocol):
 
     def failure(self) -> BaseException | None:
         """Why the work of this queue failed, or None; known once the stream has passed it."""
-        ...
-
-
-class Graph(Protocol):
-    """Commands prepared to be replayed repeatedly, by one call each time.
-
-    The graph's holder keeps the commands' operands alive. The caller serialises the graph's
-    methods and its replays.
-    """
-
-    @property
-    def commands(self) -> Sequence[Command]:
-        """The commands that a replay runs."""
-        ...
-
-    @property
-    def counts(self) -> Mapping[str, int]:
-        """The number of nodes of each kind that the device created for the commands."""
-        ...
-
-    def change(self, position: int, command: Command) -> None:
-        """Replace one launch; replays that are already enqueued are unaffected.
-
-        Raises:
-            GraphUpdateError: the device cannot make this update; the graph is unchanged.
-        """
-        ...
-
-    def replace(self, commands: Sequence[Command]) -> None:
-        """Replace all commands by commands of the same kinds and order.
-
-        Raises:
-            GraphUpdateError: the device cannot make this update; the graph is unchanged.
-        """
         ...
 
 
@@ -368,6 +337,11 @@ class Device(Protocol):
             KernelCompileError: Numba refused the kernel; Numba's error is the cause.
             UnsupportedKernelError: this device lacks a construct that the kernel uses.
         """
+        ...
+
+    @property
+    def coarsener(self) -> Coarsener | None:
+        """Compiles kernels of several positions a thread; None where a thread gains nothing."""
         ...
 
     def reaches(self, array: Array) -> bool:

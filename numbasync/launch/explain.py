@@ -10,6 +10,7 @@ from numbasync.device.device import Device, default_device
 from numbasync.errors import LauncherError
 from numbasync.launch.arguments import BoundArguments
 from numbasync.launch.call import elsewhere, planned
+from numbasync.launch.coarsening import NotPlainError
 from numbasync.launch.explanation import Explanation
 from numbasync.launch.kernel import KernelSpec
 from numbasync.launch.load_analysis import elements_read
@@ -41,6 +42,7 @@ def explain(launcher: KernelSpec, values: tuple[Any, ...], config: Config) -> Ex
     work = plan.work
     executable: Executable = work.executable
     resources = executable.resources(work.block, work.shared_bytes)
+    elements, why_not_wider = _elements(launcher, bound, config, device)
     bytes_read, bytes_written = _traffic(launcher, bound)
     return Explanation(
         name=launcher.name,
@@ -50,6 +52,8 @@ def explain(launcher: KernelSpec, values: tuple[Any, ...], config: Config) -> Ex
         grid=work.grid,
         block=work.block,
         shared_bytes=work.shared_bytes,
+        elements=elements,
+        why_not_wider=why_not_wider,
         max_threads_per_block=executable.max_threads_per_block,
         multiprocessors=device.limits.multiprocessors,
         bytes_read=bytes_read,
@@ -87,6 +91,16 @@ def _engine(executable: Executable, device: Device) -> str:
     if executable.why:
         return f"{executable.engine}: {executable.why}"
     return f"compiled by Numba for {device.name}"
+
+
+def _elements(
+    launcher: KernelSpec, bound: BoundArguments, config: Config, device: Device
+) -> tuple[int, str]:
+    """The positions a thread that the planner has chosen for the call, and why only one."""
+    try:
+        return launcher.planner.coarse(bound, config, device).elements, ""
+    except NotPlainError as error:
+        return 1, str(error)
 
 
 def _types(launcher: KernelSpec, bound: BoundArguments, executable: Executable) -> dict[str, str]:

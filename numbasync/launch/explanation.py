@@ -27,8 +27,8 @@ class Explanation:
         argument_types: Numba's type of each argument, by parameter.
         grid, block: the extents of the launch, in blocks and threads.
         shared_bytes: dynamic shared memory a block.
-        elements: positions of the grid that one thread works on.
-        why_not_wider: why `elements` is not larger; empty if nothing is against it.
+        elements: positions that one thread computes.
+        why_not_wider: why a thread computes one position only; empty if it computes several.
         max_threads_per_block: of the compiled kernel.
         multiprocessors: of the device.
         bytes_read: of the inputs, and of the outputs whose elements the kernel's own code reads;
@@ -55,8 +55,8 @@ class Explanation:
     grid: Dim3
     block: Dim3
     shared_bytes: int
-    elements: int = 1
-    why_not_wider: str = ""
+    elements: int
+    why_not_wider: str
     max_threads_per_block: int
     multiprocessors: int
     bytes_read: int

@@ -46,7 +46,7 @@ def explained_many(**options: Any) -> na.Explanation:
 @na.launcher
 @cuda.jit
 def by_block(z: na.KernelOutput, x):
-    """A copy that asks for its place in the block, and is therefore never widened."""
+    """A copy that asks for its place in the block: one position a thread."""
     i = cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x
     if i < z.shape[0]:
         z[i] = x[i]
@@ -75,6 +75,18 @@ def test_an_fma_counts_two_a_position(device: na.Device) -> None:
     assert explained.flops == {"float32": 2 * explained.elements}
     assert explained.flops_are_least is False
     assert (explained.bytes_read, explained.bytes_written) == (8 * N, 4 * N)
+
+
+def test_positions_a_thread_and_why_only_one(device: na.Device) -> None:
+    coarse = copy_to.explain(na.meta(N), na.meta(N))
+    assert (coarse.elements, coarse.why_not_wider) == (4, "")
+    assert coarse.argument_types == dict.fromkeys("zx", "array(float32, 1d, C)")
+    assert "ld.global.v4" in coarse.ptx or "ld.global.nc.v4" in coarse.ptx
+    plain = by_block[N // 256, 256].explain(na.meta(N), na.meta(N))
+    assert (plain.elements, plain.why_not_wider) == (1, "it looks at cuda.blockIdx")
+    assert plain.grid[0] * plain.block[0] == 4 * coarse.grid[0] * coarse.block[0] == N
+    few = copy_to.explain(na.meta(1000), na.meta(1000))
+    assert few.elements == 1 and "too few" in few.why_not_wider
 
 
 def test_the_occupancy_of_a_simple_kernel_is_full(device: na.Device) -> None:

@@ -37,6 +37,7 @@ class CpuDevice:
     compute_capability = (0, 0)
     limits = LIMITS
     peaks = Peaks()
+    coarsener = None
     completion = CompletionPath("worker", "the worker thread writes the stream's word itself")
 
     def __init__(self, ordinal: int) -> None:
