@@ -83,7 +83,7 @@ def test_positions_a_thread_and_why_only_one(device: na.Device) -> None:
     assert coarse.argument_types == dict.fromkeys("zx", "array(float32, 1d, C)")
     assert "ld.global.v4" in coarse.ptx or "ld.global.nc.v4" in coarse.ptx
     plain = by_block[N // 256, 256].explain(na.meta(N), na.meta(N))
-    assert (plain.elements, plain.why_not_wider) == (1, "it looks at cuda.blockIdx")
+    assert plain.elements == 1 and plain.why_not_wider.startswith("it looks at cuda.")
     assert plain.grid[0] * plain.block[0] == 4 * coarse.grid[0] * coarse.block[0] == N
     few = copy_to.explain(na.meta(1000), na.meta(1000))
     assert few.elements == 1 and "too few" in few.why_not_wider
