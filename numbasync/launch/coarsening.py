@@ -44,7 +44,7 @@ class PlainKernel:
 
     rank: int
     along: frozenset[int]
-    guard: FunctionType | None
+    guard: Any
 
 
 class NotPlainError(Exception):
