@@ -56,7 +56,7 @@ TABLES = {
     "stencil and 2-D add of 4,096 float32": ("plain_neighbours", 2),
     "add of 4,096 elements of other types": ("plain_types", 1),
     "odd lengths and views of 4,096 float32": ("plain_views", 2),
-    "small arrays, in graphs of 20 launches": ("plain_small", 4),
+    "small arrays, in graphs of 200 launches": ("plain_small", 4),
 }
 
 

@@ -27,7 +27,7 @@ THREADS: tuple[int, ...] = (128, 256, 512)
 BLOCKS: tuple[tuple[int, int], ...] = ((32, 8), (128, 2), (256, 1))
 TYPES = ("float64", "int8", "int16", "int32", "int64")
 SMALL = (2**10, 2**12, 2**14, 2**16, 2**18, 2**20)
-LAUNCHES = 20  # of a graph, where one launch is too short to be timed
+LAUNCHES = 200  # of a graph, where one launch is too short to be timed
 CALLS = 3  # of a round
 METHOD = (
     "{what}: device time between two events of a call that follows another one on the stream, so "
