@@ -16,6 +16,7 @@ from typing import Any
 
 from numbasync.backend import protocols
 from numbasync.backend.protocols import Dim3
+from numbasync.backend.shared_layout import SharedLayout
 from numbasync.device.device import Device
 from numbasync.device.stream import Stream
 from numbasync.errors import LaunchError
@@ -24,6 +25,7 @@ from numbasync.launch.arguments import BoundArguments
 from numbasync.launch.axes import ALL, Usage, usage
 from numbasync.launch.guards import SIZE
 from numbasync.launch.parameters import Parameter, Role, positional
+from numbasync.launch.shared_memory import dynamic_bytes, layout_of
 from numbasync.launch.tile_kernels import are_mapped, with_tiles
 from numbasync.launch.variants import Kernel, Keys
 from numbasync.memo import Memo
@@ -125,12 +127,8 @@ class Planner:
         Raises:
             LaunchError: the extents contradict each other, or exceed what the device allows.
         """
-        max_shared = device.limits.max_shared_bytes
-        if not 0 <= config.shared_bytes <= max_shared:
-            raise LaunchError(
-                f"kernel {self.kernel.name}: {config.shared_bytes:,} bytes of dynamic shared "
-                f"memory; the device allows 0 to {max_shared:,} a block."
-            )
+        name, layout = self.kernel.name, self._shared_layout
+        shared = dynamic_bytes(name, config.shared_bytes, layout, executable, device.limits)
         if self._has_tiles and config.elements is not None:
             name = next(p.name for p in self._parameters if p.role is Role.TILE)
             raise LaunchError(
@@ -146,7 +144,7 @@ class Planner:
             executable,
             geometry.grid,
             geometry.block,
-            config.shared_bytes,
+            shared,
             self._argument_access(bound),
         )
         key = device.backend, bound.fingerprint(device.backend), config.extents
@@ -201,6 +199,10 @@ class Planner:
             if i in shapes and n < len(shapes[i])
         }
         return axis_usage, frozenset(bounds), frozenset() if self._has_tiles else frozenset(reach)
+
+    @cached_property
+    def _shared_layout(self) -> SharedLayout | None:
+        return layout_of(self.kernel.dispatcher.py_func)
 
     @cached_property
     def _usage(self) -> Usage:
