@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 
 from numbasync.backend import protocols
 from numbasync.fork import in_child
+from numbasync.launch.line_info import has_line_info
 
 Keys = tuple[Hashable, ...]
 
 _count = 0
-_with_lines = False
 _kernels: weakref.WeakSet[Kernel] = weakref.WeakSet()
 
 
@@ -85,14 +85,6 @@ class Compilation:
             self._settled.set()
 
 
-def compile_with_lines() -> None:
-    """From now on, compile kernels with line numbers, for tools that report them. Costs nothing at
-    run time.
-    """
-    global _with_lines
-    _with_lines = True
-
-
 class Kernel:
     """A Numba dispatcher and its compiled variants.
 
@@ -103,9 +95,7 @@ class Kernel:
 
     def __init__(self, dispatcher: Any) -> None:
         self.dispatcher = dispatcher
-        # Numba accepts only one of the two
-        if _with_lines and not dispatcher.targetoptions.get("debug"):
-            dispatcher.targetoptions["lineinfo"] = True
+        dispatcher.targetoptions["lineinfo"] = has_line_info(dispatcher)
         self.name: str = dispatcher.py_func.__name__
         self._variants: dict[tuple[protocols.Device, Keys], protocols.Executable] = {}
         self._running: dict[tuple[protocols.Device, Keys], Compilation] = {}
