@@ -54,7 +54,7 @@ def test_100_kib_by_every_way_of_a_launch(device: na.Device, stream: na.Stream) 
     for _ in range(2):
         graph.launch().sync()
         want += np.roll(VALUES, -4)
-    graph.update(kernel[1, 512, 0, 2 * NBYTES](z, x, 5)).sync()
+    graph.set_args(0, z, x, 5)
     graph.launch().sync()
     want += np.roll(VALUES, -5)
     np.testing.assert_array_equal(host(z), want)

@@ -97,7 +97,7 @@ def roll(z: na.KernelOutput, x: na.KernelInput, by):
 
 
 def test_more_than_48_kib(device: na.Device, stream: na.Stream) -> None:
-    """The first launch, the fast path of the second, and a graph's replays."""
+    """The first launch, the fast path of the second, a graph's replays, and a changed graph."""
     values = np.arange(25_600, dtype=np.float32)
     z, x = na.zeros(values.size).sync(), na.from_host(values).sync()
     for _ in range(2):
@@ -105,7 +105,10 @@ def test_more_than_48_kib(device: na.Device, stream: na.Stream) -> None:
     graph = roll[1, 256](z, x, 2).graph_on(stream)
     for _ in range(2):
         graph.launch().sync()
-    np.testing.assert_array_equal(host(z), 2 * (np.roll(values, -1) + np.roll(values, -2)))
+    graph.set_args(0, z, x, 3)
+    graph.launch().sync()
+    twice = 2 * (np.roll(values, -1) + np.roll(values, -2))
+    np.testing.assert_array_equal(host(z), twice + np.roll(values, -3))
 
 
 def test_more_than_the_device_has_is_refused(device: na.Device) -> None:
