@@ -129,7 +129,9 @@ def shared_layout(
         ShapeError, DTypeError: shared memory holds no array of that shape or dtype.
     """
     if not arrays:
-        raise LauncherError("a shared layout needs an array; write shared_layout(a=(dtype, shape))")
+        raise LauncherError(
+            f"shared_layout(align={align!r:.60}) has no arrays; write a=(dtype, shape)."
+        )
     _check_power_of_two(align)
     by_hand = dict(offsets or {})
     unknown = sorted(by_hand.keys() - arrays.keys())

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from typing import Any
 
 from llvmlite import ir
 from numba.cuda import extending, types
 from numba.cuda.np.numpy_support import from_dtype
-from numba.cuda.typing.templates import AttributeTemplate
-
-from numbasync.backend.shared_layout import SharedArray, SharedLayout
 
 # Of type Any: type checkers do not know all of their names.
 _extending: Any = extending
-_AttributeTemplate: Any = AttributeTemplate
+_templates: Any = importlib.import_module("numba.cuda.typing.templates")
 _types: Any = types
 _SYMBOL = "numbasync_shared_layout"  # NVVM takes no dots in names of shared memory
 _SHARED = 3  # LLVM's number of the address space
@@ -22,21 +20,21 @@ _INT8, _INT32, _INT64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 
 
 class SharedLayoutType(_types.Dummy):  # type: ignore[misc]
-    """The type of one layout. Layouts of equal arrays have equal types."""
+    """The type of one `SharedLayout`. Equal layouts have equal types."""
 
-    def __init__(self, layout: SharedLayout) -> None:
+    def __init__(self, layout: Any) -> None:
         self.layout = layout
         members = (f"{a.name}: {a.dtype}{list(a.shape)} at {a.offset}" for a in layout.arrays)
         super().__init__(name=f"SharedLayout({', '.join(members)}; align={layout.align})")
 
 
-def array_type(array: SharedArray) -> Any:
-    """Numba's type of an array of a layout."""
+def array_type(array: Any) -> Any:
+    """Numba's type of a `SharedArray`."""
     return _types.Array(from_dtype(array.dtype), len(array.shape), "C")
 
 
 @_extending.infer_getattr
-class _Arrays(_AttributeTemplate):  # type: ignore[misc]
+class _Arrays(_templates.AttributeTemplate):  # type: ignore[misc]
     key = SharedLayoutType
 
     def generic_resolve(self, layout_type: Any, name: str) -> Any:
@@ -77,7 +75,7 @@ def _dynamic_memory(module: Any, align: int) -> Any:
     """The module's name for the start of dynamic shared memory: an external array of no elements.
     All such names of a kernel are one address.
     """
-    memory = module.globals.get(_SYMBOL)
+    memory: Any = module.globals.get(_SYMBOL)
     if memory is None:
         memory = ir.GlobalVariable(module, ir.ArrayType(_INT8, 0), _SYMBOL, _SHARED)
         memory.linkage = "external"

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from numbasync.backend import protocols
 from numbasync.fork import in_child
-from numbasync.launch.line_info import has_line_info
+from numbasync.launch.line_info import add_line_info, drop_wrong_line_info
 
 Keys = tuple[Hashable, ...]
 
@@ -75,6 +75,7 @@ class Compilation:
         try:
             # Another compilation may have finished between the look-up and this attempt.
             if self._kernel.find(self._device, self._keys) is None:
+                drop_wrong_line_info(self._kernel.dispatcher)
                 executable = self._device.compile(self._kernel.dispatcher, self._keys)
                 self._kernel.add(self._device, self._keys, executable)
         except BaseException as error:
@@ -95,7 +96,7 @@ class Kernel:
 
     def __init__(self, dispatcher: Any) -> None:
         self.dispatcher = dispatcher
-        dispatcher.targetoptions["lineinfo"] = has_line_info(dispatcher)
+        add_line_info(dispatcher)
         self.name: str = dispatcher.py_func.__name__
         self._variants: dict[tuple[protocols.Device, Keys], protocols.Executable] = {}
         self._running: dict[tuple[protocols.Device, Keys], Compilation] = {}

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 import linecache
+import runpy
+from pathlib import Path
 from typing import Any
 
 from numba import cuda
 
 import numbasync as na
-from numbasync.launch.line_info import has_line_info
+from numbasync.launch.line_info import drop_wrong_line_info
 
 
 @na.launcher
@@ -69,7 +71,32 @@ begins at the margin"""
         z[0] = len(text)
 
     assert [lines(names["unread"]), lines(flush_left)] == [False, False]
-    assert has_line_info(cuda.jit(lineinfo=True)(names["unread"].py_func))  # the user's own wish
+
+
+MODULE = """
+import numbasync as na
+
+@na.launcher
+def edited(z):
+    z[0] = 1
+
+@na.launcher
+def as_before(z):
+    z[0] = 1
+"""
+
+
+def test_a_kernel_whose_file_is_edited_loses_them(tmp_path: Path) -> None:
+    """Numba reads the file when it compiles, and would parse other lines than the kernel's."""
+    path = tmp_path / "edited_kernels.py"
+    path.write_text(MODULE)
+    names = runpy.run_path(str(path))
+    kernels = [names["edited"], names["as_before"]]
+    assert [lines(k) for k in kernels] == [True, True]
+    path.write_text(MODULE.replace("    z[0] = 1", "    if True:\n        z[0] = 1", 1))
+    for kernel in kernels:
+        drop_wrong_line_info(kernel.kernel)
+    assert [lines(k) for k in kernels] == [True, False]
 
 
 def test_a_kernel_around_tiles_has_a_source_for_its_numbers() -> None:

@@ -54,7 +54,7 @@ def test_arrays_placed_by_hand_may_overlap_only_if_the_layout_says_so() -> None:
 def test_mistakes_are_refused() -> None:
     pair = (np.float32, 4)
     mistakes: list[tuple[type[Exception], str, dict[str, Any]]] = [
-        (LauncherError, "needs an array", {}),
+        (LauncherError, "has no arrays; write", {}),
         (LauncherError, r"a=\(dtype, shape\)", {"a": np.float32}),
         (LauncherError, "has an attribute nbytes", {"nbytes": pair}),
         (LauncherError, "has an attribute arrays", {"arrays": pair}),
