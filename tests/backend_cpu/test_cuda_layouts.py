@@ -112,9 +112,9 @@ def test_kernels_that_run_as_python_have_them() -> None:
     def kernel(out: Any) -> None:
         t = cuda.threadIdx.x
         LAYOUT.a[t, 1] = t + 0.5
-        LAYOUT.b[1] = 7
+        LAYOUT.b[0] = 7
         cuda.syncthreads()
-        out[t] = LAYOUT.a[3 - t, 1] + LAYOUT.b[1] + LAYOUT.a.shape[1]
+        out[t] = LAYOUT.a[3 - t, 1] + LAYOUT.b[0] + LAYOUT.a.shape[1]
 
     class Argument:
         array = np.zeros(4)

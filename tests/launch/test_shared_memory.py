@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from numba import cuda, float32
 
 import numbasync as na
 from numbasync.errors import LaunchError
-from numbasync.launch.shared_memory import layout_of
+from numbasync.launch.shared_memory import dynamic_bytes, layout_of
 from numbasync.testing import counters
 from tests.common import host
 
@@ -132,6 +133,24 @@ def test_fewer_bytes_than_the_layout_needs_are_refused(device: na.Device) -> Non
         LaunchError, match=rf"mirrored: 64 bytes .* needs {LAYOUT.nbytes:,}.\n.*nbytes"
     ):
         mirrored[1, THREADS, 0, 64](z, x).sync()
+
+
+@pytest.mark.parametrize("nbytes", [0, LARGE.nbytes, 200_000])
+def test_the_device_is_asked_for_more_than_48_kib(nbytes: int) -> None:
+    """On the CPU device nothing is missed if it is not."""
+    asked: list[str] = []
+    executable: Any = SimpleNamespace(
+        static_shared_bytes=0, allow_large_shared=lambda: asked.append("large")
+    )
+    limits = na.devices("cpu")[0].limits
+    assert dynamic_bytes("k", nbytes, LARGE, executable, limits) == (nbytes or LARGE.nbytes)
+    assert asked == ["large"]
+    assert dynamic_bytes("k", 48 * 1024, None, executable, limits) == 48 * 1024
+    assert dynamic_bytes("k", 0, None, executable, limits) == 0
+    assert asked == ["large"]
+    executable.static_shared_bytes = 4
+    dynamic_bytes("k", 48 * 1024, None, executable, limits)
+    assert asked == ["large", "large"]
 
 
 def by_module(z):
