@@ -6,9 +6,9 @@ array an offset, computed once outside the kernel, and refuses arrays that overl
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
-import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -167,9 +167,11 @@ def _dtype_and_shape(name: str, declared: Any) -> tuple[np.dtype[Any], tuple[int
         )
     dtype, extents = declared
     if type(dtype).__module__.startswith("numba."):
+        from numba.core.errors import NumbaError
         from numba.np.numpy_support import as_dtype
 
-        dtype = as_dtype(dtype)
+        with contextlib.suppress(NumbaError):  # of no NumPy type: refused below
+            dtype = as_dtype(dtype)
     shape = check_shape(extents)
     if not math.prod(shape) or not shape:
         raise ShapeError(f"shared array {name} of shape {shape}: write at least one axis, all > 0.")
@@ -177,13 +179,12 @@ def _dtype_and_shape(name: str, declared: Any) -> tuple[np.dtype[Any], tuple[int
 
 
 def _offset(name: str, value: Any, dtype: np.dtype[Any]) -> int:
-    offset = operator.index(value)
-    if offset < 0 or offset % dtype.alignment:
+    if not isinstance(value, int) or value < 0 or value % dtype.alignment:
         raise LauncherError(
-            f"offset {offset} of shared array {name}: write 0 or a multiple of {dtype.alignment}, "
-            f"the alignment of {dtype}."
+            f"offset {value!r:.60} of shared array {name}: write 0 or a multiple of "
+            f"{dtype.alignment}, the alignment of {dtype}."
         )
-    return offset
+    return value
 
 
 def _check_apart(arrays: list[SharedArray]) -> None:

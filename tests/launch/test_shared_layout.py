@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numba import float64
+from numba import float64, types
 
 import numbasync as na
 from numbasync.errors import CallerError, DTypeError, LauncherError, ShapeError
@@ -62,7 +62,9 @@ def test_mistakes_are_refused() -> None:
         (LauncherError, "offset 2 of .* a: .* multiple of 4", {"a": pair, "offsets": {"a": 2}}),
         (ShapeError, r"a of shape \(4, 0\)", {"a": (np.float32, (4, 0))}),
         (ShapeError, r"a of shape \(\)", {"a": (np.float32, ())}),
+        (LauncherError, "offset 4.0 of shared", {"a": pair, "offsets": {"a": 4.0}}),
         (DTypeError, "cannot hold", {"a": ("U3", 4)}),
+        (DTypeError, "unicode_type is not a NumPy dtype", {"a": (types.unicode_type, 4)}),
         (CallerError, "align=24", {"a": pair, "align": 24}),
         (CallerError, "align=2048", {"a": pair, "align": 2048}),
     ]  # fmt: skip
