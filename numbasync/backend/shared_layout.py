@@ -118,7 +118,8 @@ def shared_layout(
     no dynamic shared memory gets `LAYOUT.nbytes`; one that requests less is refused.
 
     Args:
-        align: alignment of each array, in bytes: a power of two, at most 1024.
+        align: alignment of each array, in bytes: a power of two, at most 1024. At least that of the
+            array's dtype is kept.
         offsets: offsets in bytes of the arrays that are placed by hand. The others follow the array
             declared before them.
         union: permit arrays that overlap, for kernels that use them one after the other.
@@ -140,14 +141,11 @@ def shared_layout(
     laid: list[SharedArray] = []
     for name, declared in arrays.items():
         if hasattr(SharedLayout, name) or name.startswith("_") or name in ("arrays", "align"):
-            raise LauncherError(
-                f"a shared layout has an attribute {name}; name the array otherwise."
-            )
+            raise LauncherError(f"a shared layout has an attribute {name}: rename the array.")
         dtype, shape = _dtype_and_shape(name, declared)
-        start = laid[-1].end if laid else 0
-        offset = (
-            _offset(name, by_hand[name], dtype) if name in by_hand else -(-start // align) * align
-        )
+        step = max(align, dtype.alignment)
+        behind = -(-(laid[-1].end if laid else 0) // step) * step
+        offset = _offset(name, by_hand[name], dtype) if name in by_hand else behind
         laid.append(SharedArray(name, dtype, shape, offset))
     if not union:
         _check_apart(laid)

@@ -21,6 +21,8 @@ def test_arrays_follow_each_other_aligned() -> None:
     assert LAYOUT.nbytes == 96
     wide = na.shared_layout(align=1024, a=(np.uint8, 1), b=(np.uint8, 1))
     assert dict(wide.offsets) == {"a": 0, "b": 1024} and wide.nbytes == 1025
+    dense = na.shared_layout(align=1, a=(np.int8, 3), b=(np.int8, 2), c=(np.float64, 1))
+    assert dict(dense.offsets) == {"a": 0, "b": 3, "c": 8}
 
 
 def test_a_layout_is_a_value_and_shows_itself() -> None:
