@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -71,6 +71,7 @@ class Work:
 
     Attributes:
         argument_access: the permitted accesses of each argument, for a device that checks.
+        constants: arguments behind those of the call, the same at every launch.
     """
 
     executable: Executable
@@ -78,3 +79,37 @@ class Work:
     block: Dim3
     shared_bytes: int
     argument_access: tuple[ArgumentAccess | None, ...] = ()
+    constants: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Coarsening:
+    """The positions that each thread of a coarsened kernel computes.
+
+    Attributes:
+        elements: positions a thread.
+        rank: the number of coordinates for which the kernel asks `cuda.grid`.
+        axis: the CUDA axis along which a thread has several positions.
+        block: threads of a block along the axis, if the positions of a thread are so far apart; 0
+            if they are neighbours, which requires that every array starts at a multiple of 16
+            bytes.
+        guard: a function of the kernel's parameters that says whether a position has work; None:
+            every position has. Only a hint: the kernel keeps its own test.
+    """
+
+    elements: int
+    rank: int
+    axis: int = 0
+    block: int = 0
+    guard: Any = field(default=None, compare=False)
+
+
+class Coarsener(Protocol):
+    """The part of a backend that compiles kernels of several positions a thread."""
+
+    def __call__(self, dispatcher: Any, coarsening: Coarsening) -> Any:
+        """A dispatcher of the coarsened kernel. It takes one argument more: the number of positions
+        along the axis, an int64, which its threads do not exceed. Every array is in C order, and
+        no array that is written overlaps another.
+        """
+        ...

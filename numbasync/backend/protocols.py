@@ -24,6 +24,8 @@ from numbasync.backend.device_facts import Limits as Limits
 from numbasync.backend.device_facts import MemoryStats as MemoryStats
 from numbasync.backend.executables import Array as Array
 from numbasync.backend.executables import ArrayKey as ArrayKey
+from numbasync.backend.executables import Coarsener as Coarsener
+from numbasync.backend.executables import Coarsening as Coarsening
 from numbasync.backend.executables import Executable as Executable
 from numbasync.backend.executables import Work as Work
 from numbasync.backend.kernel_checks import ArgumentAccess as ArgumentAccess
@@ -365,6 +367,11 @@ class Device(Protocol):
             KernelCompileError: Numba refused the kernel; Numba's error is the cause.
             UnsupportedKernelError: this device lacks a construct that the kernel uses.
         """
+        ...
+
+    @property
+    def coarsener(self) -> Coarsener | None:
+        """Compiles kernels of several positions a thread; None where a thread gains nothing."""
         ...
 
     def reaches(self, array: Array) -> bool:

@@ -17,14 +17,16 @@ from numbasync.device.callsite import call_site
 from numbasync.device.device import Device
 from numbasync.device.storage import MemoryPool
 from numbasync.device.submission import Submission
-from numbasync.errors import DeviceMismatchError, InternalError
+from numbasync.errors import DeviceMismatchError, InternalError, KernelCompileError
 from numbasync.launch.arguments import BoundArguments
+from numbasync.launch.coarsening import NotPlainError
 from numbasync.launch.fast_path import FastCall
 from numbasync.launch.kernel import KernelSpec
 from numbasync.launch.parameters import Role
 from numbasync.launch.plan import DEFAULT, Config, Plan
 from numbasync.launch.result import LaunchResult as LaunchResult
 from numbasync.launch.tuple_arguments import replaced
+from numbasync.launch.variants import Kernel, Keys
 from numbasync.ops.context import Context
 from numbasync.ops.op import DeviceOp, Steps
 from numbasync.ops.operands import common_stream, suppress_unused_warnings
@@ -150,6 +152,8 @@ class Launch(DeviceOp[LaunchResult]):
                 condition.check(values)
         plan = launcher.planner.find(bound, config, device.backend)
         if plan is None:
+            plan = yield from _coarse_plan(launcher, bound, config, device)
+        if plan is None:
             executable = yield from _compiled(launcher, bound, device)
             plan = launcher.planner.make(bound, config, device, executable)
         uploads = bound.uploads() if bound.tuples else bound.host
@@ -201,6 +205,7 @@ class Compile(DeviceOp[None]):
         bound = yield from self._launch.arguments(ctx)
         if bound.unresolved_host:
             bound = self._launcher.bind(bound.resolve_on(ctx.device))
+        yield from _coarse_plan(self._launcher, bound, DEFAULT, ctx.device)
         yield from _compiled(self._launcher, bound, ctx.device)
 
     def _describe(self) -> str:
@@ -214,12 +219,38 @@ def _compiled(
     is new.
     """
     kernel, keys = launcher.planner.variant(bound, device.backend)
+    return (yield from _executable(kernel, keys, device))
+
+
+def _coarse_plan(
+    launcher: KernelSpec, bound: BoundArguments, config: Config, device: Device
+) -> Steps[Plan | None]:
+    """The plan of a coarsened launch, once it is compiled; None if the call has a plain launch."""
+    planner = launcher.planner
+    try:
+        coarse = planner.coarse(bound, config, device)
+    except NotPlainError:
+        return None
+    keys = *bound.keys(device.backend), device.backend.scalar_key(coarse.positions)
+    try:
+        executable = yield from _executable(coarse.kernel, keys, device)
+    except KernelCompileError as error:  # if the kernel itself is wrong, the plain launch says so
+        planner.coarse_kernels.refuse(coarse, f"it cannot be compiled coarsened: {error}")
+        return None
+    if coarse.geometry.threads > executable.max_threads_per_block:
+        planner.coarse_kernels.refuse(coarse, "its coarsened form needs too many registers")
+        return None
+    return planner.make(bound, config, device, executable, coarse)
+
+
+def _executable(kernel: Kernel, keys: Keys, device: Device) -> Steps[protocols.Executable]:
+    """A compiled variant; yields its compilation first if the variant is new."""
     executable = kernel.find(device.backend, keys)
     if executable is None:
         yield kernel.compilation(device.backend, keys)
         executable = kernel.find(device.backend, keys)
         if executable is None:
-            raise InternalError(f"kernel {launcher.name} was compiled and is not there")
+            raise InternalError(f"{kernel!r} was compiled and is not there")
     return executable
 
 

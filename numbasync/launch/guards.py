@@ -27,6 +27,7 @@ LETTERS = {"x": 0, "y": 1, "z": 2}  # the CUDA axes
 _LT, _LE, _GT, _GE, _EQ = operator.lt, operator.le, operator.gt, operator.ge, operator.eq
 _NEGATED: dict[Any, Any] = {_LT: _GE, _LE: _GT, _GT: _LE, _GE: _LT, operator.ne: _EQ}
 _TURNED: dict[Any, Any] = {_LT: _GT, _LE: _GE, _GT: _LT, _GE: _LE, _EQ: _EQ}
+_ADDED = (operator.add, operator.sub)
 _MORE = {_LT: 0, _LE: 1, _EQ: 1}  # i <= n is i < n + 1
 
 
@@ -232,6 +233,16 @@ class Guards:
                 if axis is not None and axis == block_axis == self._axis_of(b, self._cuda.blockDim):
                     return axis
         return None
+
+    def coordinate_in(self, variable: Any) -> int | None:
+        """The axis of the thread's coordinate that a variable is, up to an added number."""
+        axis = self._coordinate(variable)
+        value = self._names.one(variable)
+        if axis is None and getattr(value, "op", "") == "binop" and value.fn in _ADDED:
+            for term in (value.lhs, value.rhs):
+                if axis is None:
+                    axis = self.coordinate_in(term)
+        return axis
 
     def _calls(self, value: Any, function: Any) -> bool:
         is_call = getattr(value, "op", "") == "call"

@@ -24,6 +24,7 @@ from numbasync.errors import LauncherError, LaunchError
 from numbasync.launch import grid as grids
 from numbasync.launch.arguments import BoundArguments
 from numbasync.launch.call import Compile, Launch, LaunchResult
+from numbasync.launch.coarse_kernels import CoarseKernels
 from numbasync.launch.fast_path import FastCall, Kinds
 from numbasync.launch.parameters import check_kernel, parameters
 from numbasync.launch.plan import (
@@ -125,6 +126,7 @@ class Launcher(Public, Generic[P]):
         axes: tuple[int, ...] | None,
         preconditions: Iterable[str],
         may_alias: bool,
+        elements: int | None = None,
         result: ResultType | None = None,
     ) -> None:
         self.py_func: FunctionType = dispatcher.py_func
@@ -154,12 +156,13 @@ class Launcher(Public, Generic[P]):
         if threads is not None:
             extents = grids.dim3(threads, "threads=", self.name)
             block = extents if isinstance(threads, tuple) else extents[0]
-        self.planner = Planner(
-            dispatcher, self.parameters, block, grids.check_axes(axes, self.name)
-        )
+        coarse_kernels = CoarseKernels(dispatcher, elements, may_alias)
+        coarse_kernels.check(self.name)
+        checked_axes = grids.check_axes(axes, self.name)
+        self.planner = Planner(dispatcher, self.parameters, block, checked_axes, coarse_kernels)
         outputs = tuple(i for i, p in enumerate(self.parameters) if p.is_output)
         texts = tuple(p.text for p in self.preconditions)
-        recipe = (dispatcher, threads, axes, texts, may_alias)
+        recipe = (dispatcher, threads, axes, texts, may_alias, elements)
         cls: Any = result or result_type(self.py_func, names, outputs, recipe)
         self.Result = cls
         _launchers[cls] = self
@@ -336,7 +339,7 @@ _unpickled: deque[Launcher] = deque(maxlen=32)
 def _launcher_of(result: ResultType) -> Launcher:
     unpickled = _launchers.get(result)
     if unpickled is None:
-        recipe: tuple[Any, Any, Any, Any, Any] = result._made_of
+        recipe: tuple[Any, Any, Any, Any, Any, Any] = result._made_of
         unpickled = Launcher(*recipe, result)
         _unpickled.append(unpickled)
     return unpickled
@@ -351,6 +354,7 @@ def launcher(
     axes: tuple[int, ...] | None = None,
     preconditions: Iterable[str] = (),
     may_alias: bool = False,
+    elements: int | None = None,
     **jit_options: Any,
 ) -> Callable[[Callable[P, Any]], Launcher[P]]: ...
 def launcher(
@@ -361,6 +365,7 @@ def launcher(
     axes: tuple[int, ...] | None = None,
     preconditions: Iterable[str] = (),
     may_alias: bool = False,
+    elements: int | None = None,
     **jit_options: Any,
 ) -> Any:
     """Turn a kernel into a function that returns lazy operations.
@@ -375,6 +380,8 @@ def launcher(
         axes: CUDA axis of each tensor axis; default: axis 0 on x, 1 on y, 2 on z.
         preconditions: conditions on the arguments, such as `"x.shape[0] % 64 == 0"`.
         may_alias: allow an output in the same storage as another argument.
+        elements: positions that one thread of a GPU computes, of a kernel without loops; 1: as
+            written; default: as many as are fastest, where the kernel allows more than one.
 
     Raises:
         LauncherError: the annotations contradict the kernel's code, or the object is not a kernel.
@@ -393,6 +400,6 @@ def launcher(
                 "@cuda.jit below it; write the option there."
             )
         check_kernel(kernel)
-        return Launcher(kernel, threads, axes, preconditions, may_alias)
+        return Launcher(kernel, threads, axes, preconditions, may_alias, elements)
 
     return decorate if function is None else decorate(function)

@@ -23,6 +23,8 @@ from numbasync.errors import LaunchError
 from numbasync.launch import grid as grids
 from numbasync.launch.arguments import BoundArguments
 from numbasync.launch.axes import ALL, Usage, usage
+from numbasync.launch.coarse_kernels import COARSE_THREADS, CoarseKernels, CoarseLaunch
+from numbasync.launch.coarsening import NotPlainError
 from numbasync.launch.guards import SIZE
 from numbasync.launch.line_info import drop_wrong_line_info
 from numbasync.launch.parameters import Parameter, Role, positional
@@ -75,8 +77,10 @@ class Planner:
         parameters: tuple[Parameter, ...],
         threads: int | Dim3 | None,
         axes: tuple[int, ...] | None,
+        coarse_kernels: CoarseKernels,
     ) -> None:
         self.kernel = Kernel(dispatcher)
+        self.coarse_kernels = coarse_kernels
         self._parameters = parameters
         self._threads = threads
         self.axes = axes
@@ -116,14 +120,42 @@ class Planner:
             kernel = self._on_tiles.setdefault(shape, Kernel(self._with_tiles(*shape)))
         return kernel, tuple(extended)
 
+    def coarse(self, bound: BoundArguments, config: Config, device: Device) -> CoarseLaunch:
+        """The coarsened launch of such a call, to be compiled and made into a plan.
+
+        Raises:
+            NotPlainError: the call has one position a thread, for the reason that the error says.
+        """
+        if self._has_tiles:
+            raise NotPlainError("it takes tiles")
+        limits = device.limits
+        request = self._request(bound, config)
+        is_block_open = config.extents is None and self._threads is None and not bound.partitions
+        if is_block_open and device.backend.coarsener is not None:
+            request = replace(request, threads=self.coarse_kernels.block(limits))
+        try:
+            geometry = grids.resolve(
+                request, limits, limits.max_threads_per_block, lambda: COARSE_THREADS
+            )
+        except LaunchError as error:  # the plain launch raises the error
+            raise NotPlainError(str(error)) from None
+        aligned = all(tensor.is_aligned for _, tensor in bound.tensors)
+        return self.coarse_kernels.choose(
+            bound.keys(device.backend), aligned, geometry, limits, device.backend.coarsener
+        )
+
     def make(
         self,
         bound: BoundArguments,
         config: Config,
         device: Device,
         executable: protocols.Executable,
+        coarse: CoarseLaunch | None = None,
     ) -> Plan:
         """Create the plan for such a call, and keep it for later calls.
+
+        Args:
+            coarse: the coarsened launch whose kernel `executable` is; None: the plain launch.
 
         Raises:
             LaunchError: the extents contradict each other, or exceed what the device allows.
@@ -137,16 +169,20 @@ class Planner:
                 "is a na.Tile: its tiles say the grid.\n"
                 f"Write {self.kernel.name}(...) without forall."
             )
-        geometry = grids.resolve(
-            self._request(bound, config), device.limits, executable.max_threads_per_block,
-            executable.suggested_threads,
-        )  # fmt: skip
+        if coarse is not None:
+            geometry = coarse.geometry
+        else:
+            geometry = grids.resolve(
+                self._request(bound, config), device.limits, executable.max_threads_per_block,
+                executable.suggested_threads,
+            )  # fmt: skip
         work = protocols.Work(
             executable,
             geometry.grid,
             geometry.block,
             shared,
             self._argument_access(bound),
+            () if coarse is None else (coarse.positions,),
         )
         key = device.backend, bound.fingerprint(device.backend), config.extents
         return self.plans.setdefault(key, Plan(work, 0 in geometry.grid))

@@ -21,6 +21,8 @@ from numbasync.ops import submission_queue
 from numbasync.ops.context import Context
 from numbasync.tensors.array_spec import ArraySpec, array_key
 
+ALIGNMENT = 16  # bytes: of the widest loads of one thread
+
 
 class DeviceArray:
     """A typed, shaped view of a storage.
@@ -156,13 +158,24 @@ class DeviceArray:
 
     @property
     def fingerprint(self) -> int:
-        """Equal for tensors of equal dtype, layout and shape."""
+        """Equal for tensors of equal dtype, layout, shape and `is_aligned`."""
         if self._fingerprint < 0:
             spec = self._kind
-            self._fingerprint = (
-                layout.fingerprint((self.key, self.shape)) if spec is None else spec.fingerprint
-            )
+            if spec is not None:
+                self._fingerprint = spec.fingerprint
+            else:
+                place = () if self.is_aligned else ("unaligned",)
+                self._fingerprint = layout.fingerprint((self.key, self.shape, *place))
         return self._fingerprint
+
+    @property
+    def is_aligned(self) -> bool:
+        """Whether the elements start at a multiple of `ALIGNMENT` bytes. New arrays do."""
+        if self._kind is not None:
+            return True
+        storage = self.own_storage
+        start = 0 if storage is None else storage.memory.address
+        return not (start + self._layout.offset) % ALIGNMENT
 
     # --- views and ownership ---
 

@@ -68,10 +68,22 @@ def _parser() -> argparse.ArgumentParser:
     bench = commands.add_parser("bench", help="measure, beside other libraries, in one run")
     bench.add_argument(
         "what",
-        choices=["launch", "await", "flight", "alloc", "copy", "graph", "batch", "all", "cpu"],
+        choices=[
+            "launch",
+            "await",
+            "flight",
+            "alloc",
+            "copy",
+            "graph",
+            "batch",
+            "kernels",
+            "all",
+            "cpu",
+        ],
         help="launch: submit one kernel; await: wait for one, short or long; flight: 1,000 at "
         "once; alloc: new arrays; copy: uploads and downloads; graph: replays; batch: "
-        "command batches; all: these seven, in one process; cpu: what kernels cost without a GPU",
+        "command batches; kernels: plain kernels on large arrays; all: these eight, in one "
+        "process; cpu: what kernels cost without a GPU",
     )
     _add_device(bench)
     bench.add_argument("--json", type=Path, help="also write the figures to this file")

@@ -22,6 +22,7 @@ from numbasync.tools.bench import (
     host_work,
     long_wait,
     peer_registry,
+    plain_kernels,
     replayed,
     report,
 )
@@ -51,6 +52,11 @@ TABLES = {
     "sums of 4,096 float32; softmax of 4 x 256": ("batch_reduce", 3),
     "tall matrices of 4,096 float32": ("batch_tall", 3),
     "a batch of 1,024 float32": ("batch_small", 2),
+    "add, saxpy and decay of 4,096 float32": ("plain_add", 4),
+    "stencil and 2-D add of 4,096 float32": ("plain_neighbours", 2),
+    "add of 4,096 elements of other types": ("plain_types", 1),
+    "odd lengths and views of 4,096 float32": ("plain_views", 2),
+    "small arrays, in graphs of 20 launches": ("plain_small", 4),
 }
 
 
@@ -68,6 +74,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(batches, name, value)
         monkeypatch.setattr(batches, f"{name}_CPU", value)
     monkeypatch.setattr(batches, "COLUMNS", 256)
+    monkeypatch.setattr(plain_kernels, "LARGE", 4096)
 
 
 def bench(device: na.Device, what: str, path: Path) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from cuda.core import StreamOptions
 
 from numbasync.backend.cuda import array_exchange, fast_calls, kernels
 from numbasync.backend.cuda.array_exchange import Bridges, CudaExport, CudaForeign
+from numbasync.backend.cuda.coarsening import coarsened
 from numbasync.backend.cuda.completion_words import (
     CompletionCounters,
     CounterCompletion,
@@ -33,7 +34,7 @@ from numbasync.backend.cuda.pinned_memory import HostMemory, PinnedPool
 from numbasync.backend.cuda.pitched_copies import copies_rows
 from numbasync.backend.cuda.stream import CudaEvent, CudaStream
 from numbasync.backend.cuda.stream_exchange import ForeignCudaEvent, ForeignCudaStream
-from numbasync.backend.protocols import Checks, Command, CompletionPath, Limits
+from numbasync.backend.protocols import Checks, Coarsening, Command, CompletionPath, Limits
 from numbasync.errors import CallerError
 from numbasync.memo import Memo
 
@@ -234,6 +235,9 @@ class CudaDevice:
 
     def compile(self, dispatcher: Any, keys: tuple[Hashable, ...]) -> CudaExecutable:
         return kernels.compile_kernel(self, dispatcher, keys)
+
+    def coarsener(self, dispatcher: Any, coarsening: Coarsening) -> Any:
+        return coarsened(dispatcher, coarsening)
 
     def reaches(self, array: CudaArray) -> bool:
         return array.rows.height > 0

@@ -45,7 +45,9 @@ class Record:
         words[_DESCRIPTION:_SIZE] = [1, start + 8 * _ARGUMENTS, 2, start + 8 * _SIZE, 0]
         words[_SIZE] = layout.size
         # One expression for this kernel's arguments: a loop over them costs more than the packing.
-        args = (f", a[{i}]{'.packed' * array}" for i, array in enumerate(executable.takes_arrays))
+        takes_arrays = executable.takes_arrays[: -len(work.constants) or None]
+        args = [f", a[{i}]{'.packed' * array}" for i, array in enumerate(takes_arrays)]
+        args += [f", {constant}" for constant in work.constants]
         run = f"lambda a: pack(words, {8 * _ARGUMENTS}{''.join(args)}) or launch({start})"
         names = {"pack": layout.pack_into, "words": words, "launch": calls.launch}
         self.run: Callable[[Sequence[Any]], int] = eval(run, names)  # noqa: S307 - of positions

@@ -81,6 +81,8 @@ class CudaQueue:
     def launch(self, work: Work, args: Sequence[Any]) -> None:
         enter(self._device)
         executable: CudaExecutable = work.executable  # type: ignore[assignment]  # of this backend
+        if work.constants:
+            args = [*args, *work.constants]
         check = executable.launch(self._stream, work.grid, work.block, work.shared_bytes, args)
         if check is not None:
             self._checks = [*(self._checks or ()), check]

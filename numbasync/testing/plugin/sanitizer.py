@@ -145,7 +145,8 @@ def _function_name(name: str) -> str:
             rest = rest[end:]
         named = [p for p in parts if not p.startswith(("_3c", "B"))]
         name = (named or parts or [name])[-1]
-    return re.sub(r"[\[(<$:].*", "", name.split("::")[-1])
+    # A coarsened kernel is named after the kernel, and after the positions of its threads.
+    return re.sub(r"[\[(<$:].*|_[xyz]\d+_(neighbours|\d+apart)$", "", name.split("::")[-1])
 
 
 def _path_of(name: str, root: Path) -> Path | None:

@@ -15,6 +15,7 @@ from numbasync.tools.bench import (
     flight,
     graphs,
     launch,
+    plain_kernels,
     report,
 )
 
@@ -29,6 +30,7 @@ SUITES: dict[str, Suite] = {
     "copy": copying.tables,
     "graph": graphs.tables,
     "batch": batches.tables,
+    "kernels": plain_kernels.tables,
 }
 METHOD = (
     "One process and one run; each table has its own method. Ratios, and targets, are of medians "

@@ -36,6 +36,7 @@ class CpuDevice:
     kind = "cpu"
     compute_capability = (0, 0)
     limits = LIMITS
+    coarsener = None
     completion = CompletionPath("worker", "the worker thread writes the stream's word itself")
 
     def __init__(self, ordinal: int) -> None:

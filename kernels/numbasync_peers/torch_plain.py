@@ -1,0 +1,82 @@
+"""PyTorch's elementwise operations, beside plain kernels: device time between two events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from numbasync.tools.bench.measure import Case, Run
+from numbasync.tools.bench.plain_kernels import ADD, TYPES, count_of, numbers
+from numbasync_peers.torch_peer import on
+
+
+def of_plain_add(ordinal: int, size: int) -> list[Case]:
+    """`add` into an array."""
+    return [_add(ordinal, size, "float32", 0)]
+
+
+def of_plain_types(ordinal: int, size: int) -> list[Case]:
+    """`add` of other types."""
+    return [_add(ordinal, count_of(size, t), t, 0, f"{ADD} of {t}") for t in TYPES]
+
+
+def of_plain_views(ordinal: int, size: int) -> list[Case]:
+    """`add` of views that start at element 1."""
+    return [_add(ordinal, size, "float32", 1)]
+
+
+def of_plain_neighbours(ordinal: int, size: int) -> list[Case]:
+    """`copy_`, which moves as many bytes as a stencil; and `add`, as many as one of rows."""
+    torch, stream, inside = on(ordinal)
+    x = numbers(size, "float32", 0)
+    with inside:
+        source = torch.from_numpy(x).to("cuda")
+        target = torch.zeros_like(source)
+    stream.synchronize()
+
+    async def check() -> None:
+        with inside:
+            target.zero_()
+            target.copy_(source)
+            np.testing.assert_array_equal(target.cpu().numpy(), x)
+
+    run = _timed(torch, stream, inside, lambda: target.copy_(source))
+    return [Case("PyTorch: copy_", run, check), _add(ordinal, size, "float32", 0)]
+
+
+def _add(ordinal: int, size: int, dtype: str, first: int, name: str = ADD) -> Case:
+    torch, stream, inside = on(ordinal)
+    x, y = (numbers(size, dtype, seed) for seed in range(2))
+    with inside:
+        a, b = (torch.from_numpy(n).to("cuda")[first:] for n in (x, y))
+        whole = torch.zeros(size, dtype=a.dtype, device="cuda")
+        out = whole[first:]
+    stream.synchronize()
+
+    async def check() -> None:
+        with inside:
+            torch.add(a, b, out=out)
+            np.testing.assert_array_equal(out.cpu().numpy(), (x + y)[first:])
+
+    run = _timed(torch, stream, inside, lambda: torch.add(a, b, out=out))
+    return Case(name, run, check)
+
+
+def _timed(torch: Any, stream: Any, inside: Any, call: Callable[[], object]) -> Run:
+    start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+
+    async def run(calls: int) -> float:
+        seconds = 0.0
+        with inside:
+            for _ in range(calls):
+                call()  # keeps the device busy, so that the host's time is not measured
+                start.record()
+                call()
+                stop.record()
+                stream.synchronize()
+                seconds += start.elapsed_time(stop) / 1e3
+        return seconds
+
+    return run

@@ -1,0 +1,202 @@
+"""The coarsened variants of one kernel, and when a call uses one.
+
+A call uses one if the kernel is plain (see `coarsening`), its arrays are in C order, and coarsening
+leaves enough threads to fill the device. A thread computes neighbouring positions where every array
+starts at a multiple of 16 bytes, so that the thread loads 16 bytes at a time. Elsewhere its
+positions are a block's width apart, since threads side by side must access elements side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from numbasync.backend.protocols import ArrayKey, Coarsener, Coarsening, Dim3, Limits
+from numbasync.errors import LauncherError
+from numbasync.launch.coarsening import NotPlainError, PlainKernel, plain_kernel
+from numbasync.launch.grid import Geometry
+from numbasync.launch.variants import Kernel
+
+ELEMENTS = (1, 2, 4, 8, 16)
+LOAD_BYTES = 16  # the widest load of one thread; the alignment that it requires
+COARSE_THREADS = 256  # a block, where neither the call nor the launcher says how many
+# Numba calls a function for each operation on float16, so that loads are not merged: 1, 2, 4, 8
+# elements a thread reached 0.46, 0.74, 0.80, 0.34 of PyTorch's rate (add, 256 threads, H200).
+MOST_OF = {"<f2": 4}
+MOST_POSITIONS = 2**31  # positions are computed with 32 bits
+
+
+@dataclass(frozen=True, slots=True)
+class CoarseLaunch:
+    """A launch of a coarsened kernel.
+
+    Attributes:
+        kernel: the coarsened kernel, which takes `positions` as one argument more.
+        elements: positions a thread.
+        geometry: blocks and threads of the launch.
+        positions: along the coarsened axis, as the plain kernel would have threads.
+    """
+
+    kernel: Kernel
+    elements: int
+    geometry: Geometry
+    positions: int
+
+
+class CoarseKernels:
+    """The coarsened variants of one kernel.
+
+    Attributes:
+        requested: positions a thread, as the launcher was told; None: chosen by call.
+    """
+
+    def __init__(self, dispatcher: Any, requested: int | None, may_alias: bool) -> None:
+        self.requested = requested
+        self._dispatcher = dispatcher
+        self._may_alias = may_alias
+        self._kernels: dict[Coarsening, Kernel] = {}
+        self._failures: dict[Kernel, str] = {}
+
+    def __len__(self) -> int:
+        """The number of coarsened variants that calls have chosen."""
+        return len(self._kernels)
+
+    def check(self, name: str) -> None:
+        """Refuse positions a thread that this kernel cannot have.
+
+        Raises:
+            LauncherError: no such number, or the kernel is not plain.
+        """
+        if self.requested is not None and self.requested not in ELEMENTS:
+            raise LauncherError(
+                f"kernel {name}: elements= is 1, 2, 4, 8 or 16 positions a thread, or None for the "
+                f"launcher's choice; not {self.requested!r:.60}."
+            )
+        if self.requested is None or self.requested == 1:
+            return
+        if isinstance(self._plain, NotPlainError):
+            raise LauncherError(
+                f"kernel {name}: elements={self.requested}, but {self._plain}, so that a thread "
+                "computes one position.\nLeave elements= out, or write a plain kernel: it asks for "
+                "cuda.grid, compares it with an extent, and computes without loops."
+            )
+
+    @cached_property
+    def _plain(self) -> PlainKernel | NotPlainError:
+        if self._may_alias:
+            return NotPlainError("its arguments may alias")
+        try:
+            return plain_kernel(self._dispatcher)
+        except NotPlainError as error:
+            return error
+
+    def choose(
+        self,
+        keys: Sequence[Any],
+        aligned: bool,
+        geometry: Geometry,
+        limits: Limits,
+        coarsener: Coarsener | None,
+    ) -> CoarseLaunch:
+        """The coarsened launch of a call.
+
+        Args:
+            keys: each argument's part of a compiled kernel's key.
+            aligned: every array starts at a multiple of `LOAD_BYTES`.
+            geometry: blocks and threads of the plain launch.
+            coarsener: of the device.
+
+        Raises:
+            NotPlainError: the call must have, or is better off with, one position a thread.
+        """
+        if coarsener is None:
+            raise NotPlainError("threads of this device gain nothing")
+        if self.requested == 1:
+            raise NotPlainError("the launcher says elements=1")
+        per_load = _elements_per_load(keys)  # before reading the kernel's code, which takes longer
+        grid, block = geometry.grid, geometry.block
+        threads = geometry.threads * grid[0] * grid[1] * grid[2]
+        fewest = limits.multiprocessors * COARSE_THREADS
+        if self.requested is None and threads < 2 * fewest:
+            raise NotPlainError(f"{threads:,} threads are too few to share")
+        plain = self._plain
+        if isinstance(plain, NotPlainError):
+            raise plain
+        if any(n > 1 for n in (*grid[plain.rank :], *block[plain.rank :])):
+            raise NotPlainError("threads along another axis compute the same positions")
+        axis = self._axis(plain)
+        if any(n > 1 for n in block[:axis]):
+            raise NotPlainError(
+                f"threads side by side in a block of {block} do not access elements side by side"
+            )
+        neighbours = aligned and plain.rank == 1
+        elements = self.requested or (per_load if neighbours else 4)
+        if elements == 1:
+            raise NotPlainError(f"one element has {LOAD_BYTES} bytes, as many as one load")
+        if self.requested is None and threads < elements * fewest:
+            raise NotPlainError(
+                f"{threads:,} threads, {elements} positions each, leave multiprocessors idle"
+            )
+        blocks = list(grid)
+        blocks[axis] = -(-grid[axis] // elements)
+        if blocks[axis] * elements * block[axis] >= MOST_POSITIONS:
+            raise NotPlainError(f"there are {MOST_POSITIONS:,} positions or more along one axis")
+        coarsening = Coarsening(
+            elements, plain.rank, axis, 0 if neighbours else block[axis], plain.guard
+        )
+        kernel = self._kernels.get(coarsening)
+        if kernel is None:  # if two threads create one, both use the first
+            new = Kernel(coarsener(self._dispatcher, coarsening))
+            kernel = self._kernels.setdefault(coarsening, new)
+        if kernel in self._failures:
+            raise NotPlainError(self._failures[kernel])
+        coarse = Geometry((blocks[0], blocks[1], blocks[2]), block)
+        return CoarseLaunch(kernel, elements, coarse, grid[axis] * block[axis])
+
+    def block(self, limits: Limits) -> Dim3 | None:
+        """The best block of a kernel that asks for several coordinates: a row of threads along the
+        axis on which elements lie side by side. None if there is no such axis.
+        """
+        plain = self._plain
+        if isinstance(plain, NotPlainError) or plain.rank == 1 or len(plain.along) != 1:
+            return None
+        (axis,) = plain.along
+        extents = [1, 1, 1]
+        extents[axis] = min(COARSE_THREADS, limits.max_block[axis])
+        return extents[0], extents[1], extents[2]
+
+    def _axis(self, plain: PlainKernel) -> int:
+        """The axis along which a thread has several positions: the one on which elements lie side
+        by side.
+        """
+        if plain.rank == 1:
+            return 0
+        if len(plain.along) != 1:
+            raise NotPlainError("no one axis of cuda.grid runs along the last axis of all arrays")
+        (axis,) = plain.along
+        return axis
+
+    def refuse(self, launch: CoarseLaunch, why: str) -> None:
+        """Use the plain kernel from now on, since the coarsened one cannot be compiled."""
+        self._failures[launch.kernel] = why
+
+
+def _elements_per_load(keys: Sequence[Any]) -> int:
+    """The number of neighbouring elements of every array that a thread loads at once."""
+    numbers = []
+    for key in keys:
+        if isinstance(key, ArrayKey):
+            if not isinstance(key.dtype, str):
+                raise NotPlainError("an argument is an array of structures")
+            if key.order != "C":
+                raise NotPlainError("an argument is no array in C order")
+            numbers.append(MOST_OF.get(key.dtype, LOAD_BYTES // np.dtype(key.dtype).itemsize))
+        elif isinstance(key, tuple):
+            raise NotPlainError("an argument is a tuple")
+    if not numbers:
+        raise NotPlainError("no argument is an array")
+    return max(1, min(numbers))

@@ -1,0 +1,290 @@
+"""`numbasync bench kernels`: plain kernels, as a user writes them first, on large and small arrays.
+
+The times are the device's, between two events on a stream. On the CPU device the arrays are small,
+and the same tables show that the suite runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numba import cuda, float32
+
+import numbasync as na
+from numbasync.device.device import Device
+from numbasync.tools.bench import report
+from numbasync.tools.bench.measure import Case, Run
+from numbasync.tools.bench.peer_registry import has_own_processor
+from numbasync.tools.bench.tables import table
+from numbasync.tools.bench.targets import Target
+
+LARGE, FEW = 2**28, 2**12  # elements on a GPU, and on the CPU device
+THREADS: tuple[int, ...] = (128, 256, 512)
+BLOCKS: tuple[tuple[int, int], ...] = ((32, 8), (128, 2), (256, 1))
+TYPES = ("float64", "int8", "int16", "int32", "int64")
+SMALL = (2**10, 2**12, 2**14, 2**16, 2**18, 2**20)
+LAUNCHES = 20  # of a graph, where one launch is too short to be timed
+CALLS = 3  # of a round
+METHOD = (
+    "{what}: device time between two events of a call that follows another one on the stream, so "
+    "that the host's time is not in it; the threads of a block are in the names."
+)
+UNIT = "device microseconds a call"
+ADD = "PyTorch: add"
+
+
+def add(z: na.KernelOutput, x: na.KernelInput, y: na.KernelInput) -> None:
+    i = cuda.grid(1)
+    if i < z.shape[0]:
+        z[i] = x[i] + y[i]
+
+
+def saxpy(y: na.KernelOutput, a: Any, x: na.KernelInput) -> None:
+    i = cuda.grid(1)
+    if i < y.shape[0]:
+        y[i] = a * x[i] + y[i]
+
+
+def decay(z: na.KernelOutput, x: na.KernelInput, y: na.KernelInput) -> None:
+    i = cuda.grid(1)
+    if i < z.shape[0]:
+        z[i] = x[i] * math.exp(-y[i])
+
+
+def stencil(z: na.KernelOutput, x: na.KernelInput) -> None:
+    """Five points."""
+    i = cuda.grid(1)
+    n = x.shape[0]
+    if 2 <= i < n - 2:
+        ends = float32(0.1) * (x[i - 2] + x[i + 2])
+        z[i] = ends + float32(0.2) * (x[i - 1] + x[i + 1]) + float32(0.4) * x[i]
+
+
+def add_rows(z: na.KernelOutput, x: na.KernelInput, y: na.KernelInput) -> None:
+    j, i = cuda.grid(2)
+    if i < z.shape[0] and j < z.shape[1]:
+        z[i, j] = x[i, j] + y[i, j]
+
+
+def numbers(size: int, dtype: str, seed: int) -> np.ndarray[Any, Any]:
+    """Numbers from 0 to 50, all exact in every dtype; the same for all libraries."""
+    return (np.arange(size, dtype=np.uint32) * (seed + 7) % 51).astype(dtype)
+
+
+_before = na.launcher(cuda.jit(add))
+
+
+async def tables(device: Device, rounds: int) -> list[report.Record]:
+    size = LARGE if has_own_processor(device) else FEW
+    suites = [_elementwise, _neighbours, _types, _views, _small]
+    return [t for suite in suites for t in await suite(device, rounds, size)]
+
+
+class Bench:
+    """The cases of a table on one stream.
+
+    Attributes:
+        cases: so far.
+        every: how many of the variants of a case are measured; one on the CPU device.
+    """
+
+    def __init__(self, device: Device, size: int, dtype: str = "float32") -> None:
+        self.every = slice(None if has_own_processor(device) else 1)
+        self.stream = device.new_stream()
+        self.host = [numbers(size, dtype, seed) for seed in range(2)]
+        self.x, self.y = (na.from_host(a).sync_on(self.stream) for a in self.host)
+        self.z = na.zeros(size, np.dtype(dtype)).sync_on(self.stream)
+        self.cases: list[Case] = []
+
+    def add(
+        self, name: str, op: Callable[[], na.DeviceOp[Any]], result: na.Tensor,
+        expected: Callable[[], Any], per: int = 1,
+    ) -> None:  # fmt: skip
+        """A case of `per` launches, whose `result`, set to 0 before, is compared with NumPy's."""
+
+        async def check() -> None:
+            await na.fill(result, 0).schedule(self.stream)
+            await op().schedule(self.stream)
+            actual = await result.to_host().schedule(self.stream)
+            np.testing.assert_allclose(actual, expected(), rtol=1e-6, atol=1e-6)
+
+        run = device_time(self.stream, op, lambda: _before(self.z, self.x, self.y), per)
+        self.cases.append(Case(f"numbasync: {name}", run, check))
+
+
+def device_time(
+    stream: na.Stream, op: Callable[[], na.DeviceOp[Any]], before: Callable[[], Any], per: int
+) -> Run:
+    """Repetitions of `op`, in seconds of the device; `before` keeps the device busy meanwhile."""
+    start, stop = stream.device.new_event(), stream.device.new_event()
+
+    async def run(calls: int) -> float:
+        seconds = 0.0
+        for _ in range(calls):
+            before().async_on(stream)
+            start.record(stream)
+            op().async_on(stream)
+            stop.record(stream)
+            await stop
+            seconds += start.elapsed_ms(stop) / 1e3 / per
+        return seconds
+
+    return run
+
+
+def _named(what: str, block: object) -> str:
+    return f"{what}, {block} threads"
+
+
+def _targets(what: Sequence[str], base: str, rate: float) -> list[Target]:
+    """That each of `what` has at least so much of the rate of `base`."""
+    bound = round(1 / rate, 4)
+    return [Target(f"{name} / {base}", f"numbasync: {name}", base, bound, 1.0) for name in what]
+
+
+async def _elementwise(device: Device, rounds: int, size: int) -> list[report.Record]:
+    b = Bench(device, size)
+    x, y = b.host
+    names = []
+    for threads in THREADS[b.every]:
+        calls = {
+            "add": (partial(_launcher(add, threads), b.z, b.x, b.y), lambda: x + y),
+            "saxpy in place": (
+                partial(_launcher(saxpy, threads), b.z, _HALF, b.x), lambda: _HALF * x,
+            ),
+            "x exp(-y)": (
+                partial(_launcher(decay, threads), b.z, b.x, b.y), lambda: x * np.exp(-y),
+            ),
+        }  # fmt: skip
+        for what, (op, expected) in calls.items():
+            names.append(_named(what, threads))
+            b.add(names[-1], op, b.z, expected)
+    plain = _launcher(add, 256, elements=1)
+    b.add("add, elements=1, 256 threads", partial(plain, b.z, b.x, b.y), b.z, lambda: x + y)
+    return [
+        await table(
+            device, rounds, "plain_add", f"add, saxpy and decay of {size:,} float32",
+            b.cases, calls=CALLS, method=METHOD, base=ADD, targets=_targets(names, ADD, 0.99), unit=UNIT, sizes=(size,),
+        )
+    ]  # fmt: skip
+
+
+_HALF = np.float32(0.5)
+
+
+def _launcher(kernel: Any, threads: Any, **options: Any) -> Any:
+    return na.launcher(threads=threads, **options)(cuda.jit(kernel))
+
+
+async def _neighbours(device: Device, rounds: int, size: int) -> list[report.Record]:
+    b = Bench(device, size)
+    x, y = b.host
+
+    def smoothed() -> Any:
+        z = np.zeros_like(x)
+        ends = x[:-4] + x[4:]
+        z[2:-2] = 0.1 * ends + 0.2 * (x[1:-3] + x[3:-1]) + 0.4 * x[2:-2]
+        return z
+
+    stencils, rows = [], []
+    for threads in THREADS[b.every]:
+        stencils.append(_named("5-point stencil", threads))
+        b.add(stencils[-1], partial(_launcher(stencil, threads), b.z, b.x), b.z, smoothed)
+    side = math.isqrt(size)
+    z2, x2, y2 = (t.reshape(side, side) for t in (b.z, b.x, b.y))
+    for block in BLOCKS[b.every]:
+        kernel = _launcher(add_rows, block, axes=(1, 0))
+        rows.append(_named("2-D add", block))
+        b.add(rows[-1], partial(kernel, z2, x2, y2), b.z, lambda: x + y)
+    copy = "PyTorch: copy_"
+    targets = _targets(stencils, copy, 0.97) + _targets(rows, ADD, 0.97)
+    return [
+        await table(
+            device, rounds, "plain_neighbours", f"stencil and 2-D add of {size:,} float32", b.cases,
+            calls=CALLS, method=METHOD, base=copy, targets=targets, unit=UNIT, sizes=(size,),
+        )
+    ]  # fmt: skip
+
+
+async def _types(device: Device, rounds: int, size: int) -> list[report.Record]:
+    cases: list[Case] = []
+    targets: list[Target] = []
+    for dtype in TYPES:
+        b = Bench(device, count_of(size, dtype), dtype)
+        x, y = b.host
+        names = [_named(f"add of {dtype}", threads) for threads in THREADS[b.every]]
+        for name, threads in zip(names, THREADS, strict=False):
+            b.add(name, partial(_launcher(add, threads), b.z, b.x, b.y), b.z, partial(np.add, x, y))
+        cases += b.cases
+        targets += _targets(names, f"{ADD} of {dtype}", 0.99)
+        if not has_own_processor(device):
+            break
+    return [
+        await table(
+            device, rounds, "plain_types", f"add of {size:,} elements of other types", cases,
+            calls=CALLS, method=METHOD, base=f"{ADD} of {TYPES[0]}", targets=targets, unit=UNIT,
+            sizes=(size,),
+        )
+    ]  # fmt: skip
+
+
+def count_of(size: int, dtype: str) -> int:
+    """Half as many elements where they have 8 bytes."""
+    return size if np.dtype(dtype).itemsize <= 4 else size // 2
+
+
+async def _views(device: Device, rounds: int, size: int) -> list[report.Record]:
+    b = Bench(device, size)
+    x, y = b.host
+    kernel = _launcher(add, 256)
+    length = size - 5
+
+    def expected(first: int) -> Any:
+        z = np.zeros_like(x)
+        z[first : first + length] = x[first : first + length] + y[first : first + length]
+        return z
+
+    places = {"a length of no multiple": 0, "views that start at element 1": 1}
+    for name, first in places.items():
+        z, xs, ys = (t[first : first + length] for t in (b.z, b.x, b.y))
+        b.add(name, partial(kernel, z, xs, ys), b.z, partial(expected, first))
+    return [
+        await table(
+            device, rounds, "plain_views", f"odd lengths and views of {size:,} float32", b.cases,
+            calls=CALLS, method=METHOD, base=ADD, targets=_targets(list(places), ADD, 0.9),
+            unit=UNIT, sizes=(size,),
+        )
+    ]  # fmt: skip
+
+
+async def _small(device: Device, rounds: int, size: int) -> list[report.Record]:
+    counts = [count for count in SMALL if count <= size]
+    b = Bench(device, counts[-1])
+    x, y = b.host
+    kernels = {"": _launcher(add, 256), ", elements=1": _launcher(add, 256, elements=1)}
+    targets = []
+    for count in counts:
+        z, xs, ys = (t[:count] for t in (b.z, b.x, b.y))
+
+        def expected(n: int = count) -> Any:
+            whole = np.zeros_like(x)
+            whole[:n] = x[:n] + y[:n]
+            return whole
+
+        for suffix, kernel in kernels.items():
+            ops = [kernel(z, xs, ys) for _ in range(LAUNCHES)]
+            graph = na.zip(*ops).graph_on(b.stream)
+            b.add(f"add of {count:,}{suffix}", graph.launch, b.z, expected, LAUNCHES)
+        name = f"numbasync: add of {count:,}"
+        targets.append(Target(f"{name} / elements=1", name, f"{name}, elements=1", 1.02, 1.0))
+    return [
+        await table(
+            device, rounds, "plain_small", f"small arrays, in graphs of {LAUNCHES} launches",
+            b.cases, calls=CALLS, method=METHOD, base=f"numbasync: add of {SMALL[0]:,}, elements=1",
+            targets=targets, unit=UNIT,
+        )
+    ]  # fmt: skip
