@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from numbasync import errors as errors
 from numbasync.backend.protocols import Limits as Limits
 from numbasync.backend.protocols import MemoryStats as MemoryStats
+from numbasync.backend.protocols import Peaks as Peaks
 from numbasync.backend.shared_layout import SharedLayout as SharedLayout
 from numbasync.backend.shared_layout import shared_layout as shared_layout
 from numbasync.device.device import Device as Device
@@ -38,6 +39,7 @@ from numbasync.graphs.topology import Node as Node
 from numbasync.graphs.topology import Topology as Topology
 from numbasync.launch.call import Launch as Launch
 from numbasync.launch.call import LaunchResult as LaunchResult
+from numbasync.launch.explanation import Explanation as Explanation
 from numbasync.launch.launcher import Launcher as Launcher
 from numbasync.launch.launcher import launcher as launcher
 from numbasync.launch.parameters import KernelInput as KernelInput

@@ -30,8 +30,8 @@ NAMES = {
         "DeviceFuture": "cancel cancelled done sync",
         "DeviceOp": _OP,
         "Event": "device elapsed_ms of query record synchronize wait was_recorded",
-        "Launcher": """Result compile cpu_engine forall kernel label may_alias name parameters
-            preconditions py_func""",
+        "Launcher": """Result compile cpu_engine explain forall kernel label may_alias name
+            parameters preconditions py_func""",
         "MemoryPool": "device reset_high stats trim",
         "Partition": "blocks exact grid map tensor tile to_host unpartition",
         "Scope": "fork graph join record",

@@ -1,9 +1,10 @@
-"""Recorded commands, of which graphs are made; the same on every device."""
+"""Recorded commands, and the graphs of a device that replay them."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 Call = Literal["launch", "upload", "download", "copy", "fill"]
 NodeKind = Literal["kernel", "memcpy", "memset"]
@@ -38,3 +39,37 @@ class Command:
     def enqueue(self, queue: Any) -> None:
         """Make the call on `queue`."""
         getattr(queue, self.call)(*self.operands)
+
+
+class Graph(Protocol):
+    """Commands prepared to be replayed repeatedly, by one call each time.
+
+    The graph's holder keeps the commands' operands alive. The caller serialises the graph's
+    methods and its replays.
+    """
+
+    @property
+    def commands(self) -> Sequence[Command]:
+        """The commands that a replay runs."""
+        ...
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """The number of nodes of each kind that the device created for the commands."""
+        ...
+
+    def change(self, position: int, command: Command) -> None:
+        """Replace one launch; replays that are already enqueued are unaffected.
+
+        Raises:
+            GraphUpdateError: the device cannot make this update; the graph is unchanged.
+        """
+        ...
+
+    def replace(self, commands: Sequence[Command]) -> None:
+        """Replace all commands by commands of the same kinds and order.
+
+        Raises:
+            GraphUpdateError: the device cannot make this update; the graph is unchanged.
+        """
+        ...

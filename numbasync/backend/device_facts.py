@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 Dim3: TypeAlias = tuple[int, int, int]
@@ -30,6 +31,21 @@ class Limits:
     warp_size: int
     multiprocessors: int
     loads_in_flight: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Peaks:
+    """The highest rates of a device, computed from what its driver reports.
+
+    Attributes:
+        bytes_per_second: of the device's memory; None if it is not known.
+        flops_per_second: by type of float, such as `"float32"`; a missing type is not known.
+        source: the calculation, or the reason why there is none.
+    """
+
+    bytes_per_second: float | None = None
+    flops_per_second: Mapping[str, float] = field(default_factory=dict)
+    source: str = "not known on this device"
 
 
 @dataclass(frozen=True, slots=True)

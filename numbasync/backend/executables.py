@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -24,6 +25,39 @@ class ArrayKey(NamedTuple):
 # take. `Device.array` creates it once for each tensor, which keeps it; only the backend looks
 # inside.
 Array: TypeAlias = Any
+
+
+Language: TypeAlias = Literal["ptx", "sass"]
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """The needs of a compiled kernel on a GPU, and how many of its blocks one multiprocessor runs
+    at the same time.
+
+    Attributes:
+        registers: 32-bit registers a thread.
+        local_bytes: local memory a thread, in device memory: spilled registers and local arrays.
+        static_shared_bytes: shared memory a block whose size is known when compiling.
+        constant_bytes: constant memory of the kernel.
+        blocks_per_multiprocessor: active blocks, as the driver computes them.
+        threads_per_multiprocessor: the most threads that can be active.
+        block_limits: for each resource, the active blocks for which that resource alone suffices.
+        flops: floating-point operations by type, along the path through the compiled code that has
+            the most; a loop's body counts once.
+        flops_are_least: a thread may execute more: the code has loops that repeat, or calls
+            functions that were compiled elsewhere.
+    """
+
+    registers: int
+    local_bytes: int
+    static_shared_bytes: int
+    constant_bytes: int
+    blocks_per_multiprocessor: int
+    threads_per_multiprocessor: int
+    block_limits: Mapping[str, int]
+    flops: Mapping[str, int]
+    flops_are_least: bool
 
 
 class Executable(Protocol):
@@ -60,6 +94,24 @@ class Executable(Protocol):
     def allow_large_shared(self) -> None:
         """Let launches of this kernel take shared memory up to `Limits.max_dynamic_shared_bytes`.
         Called before the first launch that takes more than `Limits.max_shared_bytes`.
+        """
+        ...
+
+    @property
+    def argument_types(self) -> Sequence[object]:
+        """Numba's type of each argument, in the order of the compiled kernel's arguments."""
+        ...
+
+    def resources(self, block: Dim3, shared_bytes: int) -> Resources | None:
+        """The needs of a launch with such blocks; None on a device without multiprocessors."""
+        ...
+
+    def assembly(self, language: Language) -> str:
+        """The compiled code as text.
+
+        Raises:
+            DeviceMismatchError: the device has no code in this language.
+            MissingExtraError: the disassembler is not installed, or is too old for the device.
         """
         ...
 

@@ -16,12 +16,14 @@ import numpy as np
 from numbasync.backend.array_protocols import Export as Export
 from numbasync.backend.array_protocols import Foreign as Foreign
 from numbasync.backend.commands import Command as Command
+from numbasync.backend.commands import Graph as Graph
 from numbasync.backend.counters import Counters as Counters
 from numbasync.backend.counters import counters as counters
 from numbasync.backend.device_facts import CompletionPath as CompletionPath
 from numbasync.backend.device_facts import Dim3 as Dim3
 from numbasync.backend.device_facts import Limits as Limits
 from numbasync.backend.device_facts import MemoryStats as MemoryStats
+from numbasync.backend.device_facts import Peaks as Peaks
 from numbasync.backend.executables import Array as Array
 from numbasync.backend.executables import ArrayKey as ArrayKey
 from numbasync.backend.executables import Coarsener as Coarsener
@@ -111,40 +113,6 @@ class Queue(Protocol):
 
     def failure(self) -> BaseException | None:
         """Why the work of this queue failed, or None; known once the stream has passed it."""
-        ...
-
-
-class Graph(Protocol):
-    """Commands prepared to be replayed repeatedly, by one call each time.
-
-    The graph's holder keeps the commands' operands alive. The caller serialises the graph's
-    methods and its replays.
-    """
-
-    @property
-    def commands(self) -> Sequence[Command]:
-        """The commands that a replay runs."""
-        ...
-
-    @property
-    def counts(self) -> Mapping[str, int]:
-        """The number of nodes of each kind that the device created for the commands."""
-        ...
-
-    def change(self, position: int, command: Command) -> None:
-        """Replace one launch; replays that are already enqueued are unaffected.
-
-        Raises:
-            GraphUpdateError: the device cannot make this update; the graph is unchanged.
-        """
-        ...
-
-    def replace(self, commands: Sequence[Command]) -> None:
-        """Replace all commands by commands of the same kinds and order.
-
-        Raises:
-            GraphUpdateError: the device cannot make this update; the graph is unchanged.
-        """
         ...
 
 
@@ -278,6 +246,8 @@ class Device(Protocol):
     def total_memory(self) -> int: ...
     @property
     def limits(self) -> Limits: ...
+    @property
+    def peaks(self) -> Peaks: ...
     @property
     def versions(self) -> Mapping[str, str]:
         """Versions of the device's software: the driver, and the CUDA that it supports."""

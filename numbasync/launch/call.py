@@ -144,18 +144,7 @@ class Launch(DeviceOp[LaunchResult]):
         launcher, config, device = self._launcher, self._config, ctx.device
         bound = yield from self.arguments(ctx)
         returned = bound.given()
-        if bound.unresolved_host:
-            bound = launcher.bind(bound.resolve_on(device))
-        if launcher.preconditions:
-            values = bound.by_name(launcher.parameters)
-            for condition in launcher.preconditions:
-                condition.check(values)
-        plan = launcher.planner.find(bound, config, device.backend)
-        if plan is None:
-            plan = yield from _coarse_plan(launcher, bound, config, device)
-        if plan is None:
-            executable = yield from _compiled(launcher, bound, device)
-            plan = launcher.planner.make(bound, config, device, executable)
+        bound, plan = yield from planned(launcher, bound, config, device)
         uploads = bound.uploads() if bound.tuples else bound.host
         if uploads and ctx.admission is not None:
             yield from ctx.room(sum(2 * array.nbytes for _, array in uploads))
@@ -212,6 +201,30 @@ class Compile(DeviceOp[None]):
         return f"{self._launcher.name}.compile()"
 
 
+def planned(
+    launcher: KernelSpec, bound: BoundArguments, config: Config, device: Device
+) -> Steps[tuple[BoundArguments, Plan]]:
+    """The arguments as they are on `device`, and the plan of the call; yields the compilation of a
+    new variant.
+
+    Raises:
+        LaunchError: a precondition does not hold, or the extents do not fit.
+    """
+    if bound.unresolved_host:
+        bound = launcher.bind(bound.resolve_on(device))
+    if launcher.preconditions:
+        values = bound.by_name(launcher.parameters)
+        for condition in launcher.preconditions:
+            condition.check(values)
+    plan = launcher.planner.find(bound, config, device.backend)
+    if plan is None:
+        plan = yield from _coarse_plan(launcher, bound, config, device)
+    if plan is None:
+        executable = yield from _compiled(launcher, bound, device)
+        plan = launcher.planner.make(bound, config, device, executable)
+    return bound, plan
+
+
 def _compiled(
     launcher: KernelSpec, bound: BoundArguments, device: Device
 ) -> Steps[protocols.Executable]:
@@ -254,6 +267,15 @@ def _executable(kernel: Kernel, keys: Keys, device: Device) -> Steps[protocols.E
     return executable
 
 
+def elsewhere(launcher: KernelSpec, i: int, tensor: Tensor, device: Device) -> DeviceMismatchError:
+    """The error for argument `i`, which is not in memory of the device of the launch."""
+    return DeviceMismatchError(
+        f"kernel {launcher.name}: {launcher.parameters[i].name} is {tensor!r}, but the launch goes "
+        f"to {device.label}.\n"
+        "Run it on a stream of the tensor's device, or inside `with na.use_device(d):`."
+    )
+
+
 def _lease(
     launcher: KernelSpec, bound: BoundArguments, ctx: Context
 ) -> tuple[list[Any], dict[int, Tensor]]:
@@ -274,11 +296,7 @@ def _lease(
             else:
                 ctx.read(tensor.storage, tensor)
         except DeviceMismatchError:
-            raise DeviceMismatchError(
-                f"kernel {launcher.name}: {parameters[i].name} is {tensor!r}, but the launch goes "
-                f"to {ctx.device.label}.\n"
-                "Run it on a stream of the tensor's device, or inside `with na.use_device(d):`."
-            ) from None
+            raise elsewhere(launcher, i, tensor, ctx.device) from None
         return tensor.handle
 
     def member(i: int, value: Any) -> Any:

@@ -5,13 +5,12 @@ Every error of a call is raised before any part of the call is enqueued.
 
 from __future__ import annotations
 
-import inspect
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import cached_property, partial
 from inspect import Signature
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, overload
+from typing import Any, Generic, overload
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -25,6 +24,9 @@ from numbasync.launch import grid as grids
 from numbasync.launch.arguments import BoundArguments
 from numbasync.launch.call import Compile, Launch, LaunchResult
 from numbasync.launch.coarse_kernels import CoarseKernels
+from numbasync.launch.configured import CallSignature, Configured, P
+from numbasync.launch.explain import explain
+from numbasync.launch.explanation import Explanation
 from numbasync.launch.fast_path import FastCall, Kinds
 from numbasync.launch.parameters import check_kernel, parameters
 from numbasync.launch.plan import (
@@ -44,45 +46,6 @@ from numbasync.ops.operands import suppress_unused_warnings
 from numbasync.ops.run import describe
 from numbasync.public import Public
 from numbasync.tensors.expected_results import UNKNOWN
-
-# `na.Launcher` without arguments means any kernel; only newer Pythons can express that
-if TYPE_CHECKING:
-    from typing_extensions import ParamSpec as ParamSpecWithDefault
-
-    P = ParamSpecWithDefault("P", default=...)
-else:
-    P = ParamSpec("P")  # the parameters of a kernel's call
-
-
-class _CallSignature:
-    """`__signature__` of an object that is called with a kernel's arguments, for `help` and
-    editors.
-    """
-
-    def __get__(self, owner: Any, kind: type) -> Any:
-        if owner is None:
-            return None  # the class itself is called with other arguments
-        launcher: Launcher[Any] = getattr(owner, "_launcher", owner)
-        return inspect.signature(launcher.py_func).replace(return_annotation=Launch)
-
-
-class Configured(Generic[P]):
-    """A kernel with its launch extents: `kernel[grid, block]`, `kernel.forall(n)`."""
-
-    __signature__ = _CallSignature()
-
-    def __init__(self, launcher: Launcher[P], config: Config) -> None:
-        self._launcher = launcher
-        self._config = config
-
-    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Launch:
-        return Launch(self._launcher, self._launcher.arrange(args, kwargs), self._config)
-
-    def __repr__(self) -> str:
-        c = self._config
-        extents = f"{c.elements} threads" if c.elements is not None else f"{c.grid}, {c.block}"
-        return f"<{self._launcher.name}[{extents}]>"
-
 
 MOST_CONFIGURED = 256  # per kernel; the memo is cleared when new extents exceed it
 
@@ -117,7 +80,7 @@ class Launcher(Public, Generic[P]):
     A launcher is pickled by its name, or by value with cloudpickle.
     """
 
-    __signature__ = _CallSignature()
+    __signature__ = CallSignature()
 
     def __init__(
         self,
@@ -239,6 +202,20 @@ class Launcher(Public, Generic[P]):
         layouts on the same device.
         """
         return Compile(self, self.arrange(args, kwargs))
+
+    def explain(self, /, *args: P.args, **kwargs: P.kwargs) -> Explanation:
+        """The launch that this call would be, for the author of the kernel: its extents, what the
+        compiled code needs, and what bounds it. `kernel[grid, block].explain` and
+        `kernel.forall(n).explain` explain those calls.
+
+        Launches nothing, uploads nothing, and blocks while a new variant is compiled. Tensors of
+        `na.meta` suffice; operations must be awaited first.
+
+        Raises:
+            LauncherError: an argument is an operation.
+            The errors of launching the call.
+        """
+        return explain(self, self.arrange(args, kwargs), DEFAULT)
 
     def cpu_engine(self) -> CpuEngine:
         """The engine that runs this kernel on the CPU device, and why, for the variants compiled

@@ -173,6 +173,10 @@ def test_a_layout_of_three_types_equals_numpy(device: na.Device, stream: na.Stre
     np.testing.assert_array_equal(host(z), want)
     with pytest.raises(LaunchError, match=f"needs {LAYOUT.nbytes:,}"):
         transpose[1, 128, 0, 1024](z, source).sync()
+    explained = transpose[1, 128].explain(z, source)
+    assert explained.shared_bytes == LAYOUT.nbytes
+    assert explained.blocks_per_multiprocessor is not None
+    assert explained.blocks_per_multiprocessor >= 1
     asm = executable_of(transpose).numba._codelibrary.get_asm_str()
     assert ".extern .shared .align 1024 .b8 numbasync_shared_layout[]" in asm
 

@@ -60,6 +60,7 @@ def test_arrays_of_a_layout(device: na.Device) -> None:
         z = na.zeros(x.size).sync()
         call(z, x).sync()
         np.testing.assert_array_equal(host(z), expected(x))
+    assert mirrored[3, THREADS].explain(z, x).shared_bytes == LAYOUT.nbytes
 
 
 def test_arrays_that_are_structures(device: na.Device) -> None:

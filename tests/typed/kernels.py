@@ -54,6 +54,8 @@ async def what_it_gives(t: na.Tensor, stream: na.Stream) -> None:
     assert_type(saxpy[1, 128, stream](t, 2.0, t), na.Launch)
     assert_type(saxpy.forall(8)(t, 2.0, t), na.Launch)
     assert_type(saxpy.compile(t, 2.0, t), na.DeviceOp[None])
+    assert_type(saxpy.explain(t, 2.0, t), na.Explanation)
+    assert_type(saxpy[1, 32].explain(t, 2.0, t), na.Explanation)
     result = await op
     assert_type(result, na.LaunchResult)
     assert_type(await na.spawn(saxpy(t, 2.0, t)), na.LaunchResult)

@@ -32,9 +32,17 @@ from numbasync.backend.cuda.kernels import CudaArray, CudaExecutable, HostArray
 from numbasync.backend.cuda.memory import CudaMemory, CudaPool
 from numbasync.backend.cuda.pinned_memory import HostMemory, PinnedPool
 from numbasync.backend.cuda.pitched_copies import copies_rows
+from numbasync.backend.cuda.resources import peaks_of
 from numbasync.backend.cuda.stream import CudaEvent, CudaStream
 from numbasync.backend.cuda.stream_exchange import ForeignCudaEvent, ForeignCudaStream
-from numbasync.backend.protocols import Checks, Coarsening, Command, CompletionPath, Limits
+from numbasync.backend.protocols import (
+    Checks,
+    Coarsening,
+    Command,
+    CompletionPath,
+    Limits,
+    Peaks,
+)
 from numbasync.errors import CallerError
 from numbasync.memo import Memo
 
@@ -107,6 +115,10 @@ class CudaDevice:
         return {
             "driver": driver_version(), "driver supports CUDA": supports, "driver calls": calls
         }  # fmt: skip
+
+    @property
+    def peaks(self) -> Peaks:
+        return peaks_of(self.core.properties, self.compute_capability)
 
     @property
     def completion(self) -> CompletionPath:

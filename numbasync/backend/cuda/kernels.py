@@ -21,7 +21,9 @@ from numba.cuda.np.numpy_support import from_dtype
 from numbasync.backend.compile_errors import compile_error
 from numbasync.backend.cuda.debug_exceptions import ExceptionReport, Found
 from numbasync.backend.cuda.driver import cu, enter, fail
+from numbasync.backend.cuda.resources import assembly_of, use_of
 from numbasync.backend.declared_signatures import resolved
+from numbasync.backend.executables import Language, Resources
 from numbasync.backend.pitched_rows import NARROWEST, NO_ROWS, Rows, rows
 from numbasync.backend.protocols import ArrayKey, Dim3, counters
 from numbasync.errors import DTypeError, KernelError, NumbasyncError
@@ -223,6 +225,17 @@ class CudaExecutable:
         self._report = ExceptionReport(device, compiled, function, name) if compiled.debug else None
 
     engine = why = ""
+
+    @property
+    def argument_types(self) -> Sequence[object]:
+        types_of_arguments: tuple[object, ...] = self.numba.argument_types
+        return types_of_arguments
+
+    def resources(self, block: Dim3, shared_bytes: int) -> Resources:
+        return use_of(self._device, self.numba, self._core, block, shared_bytes)
+
+    def assembly(self, language: Language) -> str:
+        return assembly_of(self._device, self.numba, language)
 
     def suggested_threads(self) -> int:
         return self._suggested

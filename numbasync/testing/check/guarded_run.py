@@ -15,7 +15,8 @@ from numbasync.backend.protocols import Checks, Writers
 from numbasync.device.device import Device, use_device
 from numbasync.errors import CallerError, DTypeError
 from numbasync.launch import grid as grids
-from numbasync.launch.launcher import Configured, Launcher, launcher
+from numbasync.launch.configured import Configured
+from numbasync.launch.launcher import Launcher, launcher
 from numbasync.launch.plan import Config
 from numbasync.layout import check_dtype
 from numbasync.tensors.partition import Partition

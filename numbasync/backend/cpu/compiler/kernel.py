@@ -26,6 +26,7 @@ from numbasync.backend.cpu.compiler.translate import translate
 from numbasync.backend.cpu.library import entry_points
 from numbasync.backend.cpu.library.declared_arguments import Formal
 from numbasync.backend.cpu.library.disk_cache import Entry, store_of
+from numbasync.backend.cpu.library.processor_code import ProcessorCode
 from numbasync.backend.cpu.limits import LIMITS
 from numbasync.backend.protocols import ArgumentAccess, Checks, Dim3
 from numbasync.errors import KernelCompileError, UnsupportedKernelError
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 SHORT_THREADS = 1024
 
 
-class Compiled:
+class Compiled(ProcessorCode):
     """A kernel, ready to be run on the CPU device by any thread."""
 
     engine = "compiled"

@@ -25,6 +25,7 @@ from numbasync.backend.cpu.interpreter.cuda_module import (
     with_fields,
 )
 from numbasync.backend.cpu.library.declared_arguments import Formal
+from numbasync.backend.cpu.library.processor_code import ProcessorCode
 from numbasync.backend.cpu.races.shadow_memory import turns
 from numbasync.backend.protocols import GENERATED, ArgumentAccess, Checks, Dim3
 from numbasync.errors import BarrierDivergenceError, KernelError, NumbasyncError, OutOfBoundsError
@@ -38,7 +39,7 @@ GUARD = (
 )
 
 
-class Interpreted:
+class Interpreted(ProcessorCode):
     """A kernel, ready to be run on the CPU device by any worker thread. Names keep the values that
     they have when the kernel is first needed; elements of global arrays do not.
     """

@@ -11,6 +11,7 @@ from collections.abc import Hashable
 from typing import Any, TypeAlias
 
 from numbasync.backend.cpu.compiler import numba_cuda
+from numbasync.backend.cpu.compiler.generate import type_of
 from numbasync.backend.cpu.compiler.kernel import Compiled
 from numbasync.backend.cpu.compiler.names import UntranslatableError
 from numbasync.backend.cpu.interpreter.kernel import Interpreted
@@ -57,6 +58,7 @@ def prepare_kernel(
     else:
         kernel = _compiled(dispatcher, argument_keys, max_threads, watched)
     kernel.formal = formal_arguments
+    kernel.argument_types = tuple(type_of(k) for k in argument_keys)
     kernel.records = tuple(i for i, k in enumerate(argument_keys) if isinstance(k, types.Record))
     return kernel
 

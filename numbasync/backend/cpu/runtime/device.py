@@ -25,7 +25,7 @@ from numbasync.backend.cpu.runtime.memory import CpuForeign, CpuHost, CpuMemory,
 from numbasync.backend.cpu.runtime.seeded import stepping
 from numbasync.backend.cpu.runtime.streams import CpuEvent, CpuStream
 from numbasync.backend.cpu.runtime.workers import Engine
-from numbasync.backend.protocols import Checks, Command, CompletionPath, counters
+from numbasync.backend.protocols import Checks, Command, CompletionPath, Peaks, counters
 from numbasync.errors import DeviceMismatchError, DTypeError
 from numbasync.fork import in_child
 
@@ -36,6 +36,7 @@ class CpuDevice:
     kind = "cpu"
     compute_capability = (0, 0)
     limits = LIMITS
+    peaks = Peaks()
     coarsener = None
     completion = CompletionPath("worker", "the worker thread writes the stream's word itself")
 

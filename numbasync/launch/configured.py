@@ -1,0 +1,54 @@
+"""Kernels with the launch extents of a call: `kernel[grid, block]`, `kernel.forall(n)`."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec
+
+from numbasync.launch.call import Launch
+from numbasync.launch.explain import explain
+from numbasync.launch.explanation import Explanation
+from numbasync.launch.kernel import KernelSpec
+from numbasync.launch.plan import Config
+
+# `na.Launcher` without arguments means any kernel; only newer Pythons can express that
+if TYPE_CHECKING:
+    from typing_extensions import ParamSpec as ParamSpecWithDefault
+
+    P = ParamSpecWithDefault("P", default=...)
+else:
+    P = ParamSpec("P")  # the parameters of a kernel's call
+
+
+class CallSignature:
+    """`__signature__` of an object that is called with a kernel's arguments, for `help` and
+    editors.
+    """
+
+    def __get__(self, owner: Any, kind: type) -> Any:
+        if owner is None:
+            return None  # the class itself is called with other arguments
+        launcher: Any = getattr(owner, "_launcher", owner)
+        return inspect.signature(launcher.py_func).replace(return_annotation=Launch)
+
+
+class Configured(Generic[P]):
+    """A kernel with its launch extents: `kernel[grid, block]`, `kernel.forall(n)`."""
+
+    __signature__ = CallSignature()
+
+    def __init__(self, launcher: KernelSpec, config: Config) -> None:
+        self._launcher = launcher
+        self._config = config
+
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Launch:
+        return Launch(self._launcher, self._launcher.arrange(args, kwargs), self._config)
+
+    def explain(self, /, *args: P.args, **kwargs: P.kwargs) -> Explanation:
+        """The launch that this call would be; see `Launcher.explain`."""
+        return explain(self._launcher, self._launcher.arrange(args, kwargs), self._config)
+
+    def __repr__(self) -> str:
+        c = self._config
+        extents = f"{c.elements} threads" if c.elements is not None else f"{c.grid}, {c.block}"
+        return f"<{self._launcher.name}[{extents}]>"
