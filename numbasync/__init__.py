@@ -11,6 +11,8 @@ from numbasync import errors as errors
 from numbasync.backend.protocols import Limits as Limits
 from numbasync.backend.protocols import MemoryStats as MemoryStats
 from numbasync.backend.protocols import Peaks as Peaks
+from numbasync.backend.shared_layout import SharedLayout as SharedLayout
+from numbasync.backend.shared_layout import shared_layout as shared_layout
 from numbasync.device.device import Device as Device
 from numbasync.device.device import InFlight as InFlight
 from numbasync.device.device import default_device as default_device

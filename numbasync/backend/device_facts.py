@@ -16,6 +16,9 @@ class Limits:
     """Limits of one launch on a device, and preferences of the device.
 
     Attributes:
+        max_shared_bytes: static shared memory of a block, in bytes.
+        max_dynamic_shared_bytes: shared memory of a block in bytes, static and dynamic together.
+            A launcher opts in to what exceeds `max_shared_bytes`.
         loads_in_flight: how many loads of one thread the device usefully overlaps; 1 where
             threads run one after the other, and a load has no latency worth hiding.
     """
@@ -24,6 +27,7 @@ class Limits:
     max_block: Dim3
     max_grid: Dim3
     max_shared_bytes: int
+    max_dynamic_shared_bytes: int
     warp_size: int
     multiprocessors: int
     loads_in_flight: int = 1

@@ -66,6 +66,11 @@ class Executable(Protocol):
     @property
     def max_threads_per_block(self) -> int: ...
     @property
+    def static_shared_bytes(self) -> int:
+        """Bytes of shared memory of a block that the code itself takes."""
+        ...
+
+    @property
     def from_disk(self) -> bool:
         """Whether the kernel was loaded from a disk cache instead of compiled."""
         ...
@@ -84,6 +89,12 @@ class Executable(Protocol):
 
     def suggested_threads(self) -> int:
         """Threads per block that keep the device busy, at most `max_threads_per_block`."""
+        ...
+
+    def allow_large_shared(self) -> None:
+        """Let launches of this kernel take shared memory up to `Limits.max_dynamic_shared_bytes`.
+        Called before the first launch that takes more than `Limits.max_shared_bytes`.
+        """
         ...
 
     @property

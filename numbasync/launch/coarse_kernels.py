@@ -19,6 +19,7 @@ from numbasync.backend.protocols import ArrayKey, Coarsener, Coarsening, Dim3, L
 from numbasync.errors import LauncherError
 from numbasync.launch.coarsening import NotPlainError, PlainKernel, plain_kernel
 from numbasync.launch.grid import Geometry
+from numbasync.launch.line_info import drop_wrong_line_info
 from numbasync.launch.variants import Kernel
 
 ELEMENTS = (1, 2, 4, 8, 16)
@@ -150,6 +151,7 @@ class CoarseKernels:
         )
         kernel = self._kernels.get(coarsening)
         if kernel is None:  # if two threads create one, both use the first
+            drop_wrong_line_info(self._dispatcher)
             new = Kernel(coarsener(self._dispatcher, coarsening))
             kernel = self._kernels.setdefault(coarsening, new)
         if kernel in self._failures:

@@ -16,6 +16,7 @@ from types import FunctionType
 from typing import Any
 
 from numbasync.backend.kernel_source import compiled_like, find_source
+from numbasync.backend.shared_layout import SharedLayout
 from numbasync.errors import LauncherError
 from numbasync.launch import known_functions
 from numbasync.launch.guards import Guards, rank_of
@@ -128,6 +129,8 @@ class _Reader:
             for used in self._names.callees(statement.target):
                 if id(used) in self._places:
                     raise NotPlainError(f"it looks at cuda.{self._places[id(used)]}")
+                if isinstance(used, SharedLayout):
+                    raise NotPlainError("it uses shared memory")
         op = getattr(value, "op", "")
         if op in ("make_function", "getiter"):
             raise NotPlainError("it has a loop" if op == "getiter" else "it has a nested function")

@@ -16,6 +16,7 @@ from typing import Any
 
 from numbasync.backend import protocols
 from numbasync.backend.protocols import Dim3
+from numbasync.backend.shared_layout import SharedLayout
 from numbasync.device.device import Device
 from numbasync.device.stream import Stream
 from numbasync.errors import LaunchError
@@ -25,7 +26,9 @@ from numbasync.launch.axes import ALL, Usage, usage
 from numbasync.launch.coarse_kernels import COARSE_THREADS, CoarseKernels, CoarseLaunch
 from numbasync.launch.coarsening import NotPlainError
 from numbasync.launch.guards import SIZE
+from numbasync.launch.line_info import drop_wrong_line_info
 from numbasync.launch.parameters import Parameter, Role, positional
+from numbasync.launch.shared_memory import dynamic_bytes, layout_of
 from numbasync.launch.tile_kernels import are_mapped, with_tiles
 from numbasync.launch.variants import Kernel, Keys
 from numbasync.memo import Memo
@@ -157,12 +160,8 @@ class Planner:
         Raises:
             LaunchError: the extents contradict each other, or exceed what the device allows.
         """
-        max_shared = device.limits.max_shared_bytes
-        if not 0 <= config.shared_bytes <= max_shared:
-            raise LaunchError(
-                f"kernel {self.kernel.name}: {config.shared_bytes:,} bytes of dynamic shared "
-                f"memory; the device allows 0 to {max_shared:,} a block."
-            )
+        name, layout = self.kernel.name, self._shared_layout
+        shared = dynamic_bytes(name, config.shared_bytes, layout, executable, device.limits)
         if self._has_tiles and config.elements is not None:
             name = next(p.name for p in self._parameters if p.role is Role.TILE)
             raise LaunchError(
@@ -181,7 +180,7 @@ class Planner:
             executable,
             geometry.grid,
             geometry.block,
-            config.shared_bytes,
+            shared,
             self._argument_access(bound),
             () if coarse is None else (coarse.positions,),
         )
@@ -239,6 +238,10 @@ class Planner:
         return axis_usage, frozenset(bounds), frozenset() if self._has_tiles else frozenset(reach)
 
     @cached_property
+    def _shared_layout(self) -> SharedLayout | None:
+        return layout_of(self.kernel.dispatcher.py_func)
+
+    @cached_property
     def _usage(self) -> Usage:
         axis_usage = usage(self.kernel.dispatcher.py_func)
         # The kernel generated around a body with tiles reads blockIdx along every axis.
@@ -246,6 +249,7 @@ class Planner:
 
     def _with_tiles(self, ranks: tuple[int, ...], mapped: bool) -> Any:
         dispatcher = self.kernel.dispatcher
+        drop_wrong_line_info(dispatcher)
         body, options = as_device_function(dispatcher), jit_options(dispatcher)
         return with_tiles(body, self._parameters, ranks, self.axes, mapped, options)
 

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 
 from numbasync.backend import protocols
 from numbasync.fork import in_child
+from numbasync.launch.line_info import add_line_info, drop_wrong_line_info
 
 Keys = tuple[Hashable, ...]
 
 _count = 0
-_with_lines = False
 _kernels: weakref.WeakSet[Kernel] = weakref.WeakSet()
 
 
@@ -75,6 +75,7 @@ class Compilation:
         try:
             # Another compilation may have finished between the look-up and this attempt.
             if self._kernel.find(self._device, self._keys) is None:
+                drop_wrong_line_info(self._kernel.dispatcher)
                 executable = self._device.compile(self._kernel.dispatcher, self._keys)
                 self._kernel.add(self._device, self._keys, executable)
         except BaseException as error:
@@ -83,14 +84,6 @@ class Compilation:
         finally:
             self._kernel.forget(self._device, self._keys)
             self._settled.set()
-
-
-def compile_with_lines() -> None:
-    """From now on, compile kernels with line numbers, for tools that report them. Costs nothing at
-    run time.
-    """
-    global _with_lines
-    _with_lines = True
 
 
 class Kernel:
@@ -103,9 +96,7 @@ class Kernel:
 
     def __init__(self, dispatcher: Any) -> None:
         self.dispatcher = dispatcher
-        # Numba accepts only one of the two
-        if _with_lines and not dispatcher.targetoptions.get("debug"):
-            dispatcher.targetoptions["lineinfo"] = True
+        add_line_info(dispatcher)
         self.name: str = dispatcher.py_func.__name__
         self._variants: dict[tuple[protocols.Device, Keys], protocols.Executable] = {}
         self._running: dict[tuple[protocols.Device, Keys], Compilation] = {}

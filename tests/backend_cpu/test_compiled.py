@@ -12,7 +12,9 @@ from numba import cuda, float32, int64
 import numbasync as na
 from numbasync.errors import (
     BarrierDivergenceError,
+    KernelCompileError,
     KernelError,
+    LaunchError,
     UnsupportedKernelError,
 )
 
@@ -254,8 +256,17 @@ def test_a_thread_that_is_missing_at_a_barrier_is_named() -> None:
 
 def test_too_much_shared_memory_is_refused() -> None:
     z, x = na.zeros(1).sync(), na.ones(64).sync()
-    with pytest.raises(KernelError, match="needs 49408 bytes of shared memory"):
-        halve_sums[1, 64, 0, 48 * 1024](z, x).sync()
+    with pytest.raises(LaunchError, match="needs 256 bytes of static and 232,448 bytes of dynamic"):
+        halve_sums[1, 64, 0, 227 * 1024](z, x).sync()
+
+    @na.launcher
+    @cuda.jit
+    def fixed(z):
+        a, b = cuda.shared.array(12 * 1024, float32), cuda.shared.array(1, float32)
+        z[0] = a[0] + b[0]
+
+    with pytest.raises(KernelCompileError, match="fixed: .* 49,156 bytes; .* 49,152"):
+        fixed[1, 1](z).sync()
 
 
 def test_shared_memory_that_nobody_has_written_is_no_number() -> None:

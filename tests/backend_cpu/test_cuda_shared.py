@@ -55,6 +55,28 @@ def test_dynamic_shared_memory_in_parts(device: na.Device) -> None:
     np.testing.assert_array_equal(host(z), (23 - t) + (100 + 23 - t) / 2 + 1000 * (t % 4))
 
 
+@cuda.jit(device=True)
+def put_behind(i, value):
+    behind = cuda.shared.array(0, float32)
+    behind[i] = value
+
+
+def test_dynamic_shared_memory_in_a_device_function_beside_a_barrier(device: na.Device) -> None:
+    @na.launcher
+    @cuda.jit
+    def reverse(z: na.KernelOutput):
+        fixed, behind = cuda.shared.array(32, float32), cuda.shared.array(0, float32)
+        t = cuda.threadIdx.x
+        put_behind(t, t / 2)
+        fixed[t] = 1000
+        cuda.syncthreads()
+        z[t] = behind[31 - t] + fixed[t]
+
+    z = na.zeros(32).sync()
+    reverse[1, 32, 0, 128](z).sync()
+    np.testing.assert_array_equal(host(z), 1000 + (31 - np.arange(32)) / 2)
+
+
 def test_local_arrays_belong_to_one_thread(device: na.Device) -> None:
     @na.launcher
     @cuda.jit

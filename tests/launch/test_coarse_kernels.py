@@ -15,7 +15,7 @@ from numbasync.launch.coarsening import NotPlainError
 from numbasync.launch.grid import Geometry
 from tests.common import add_one
 
-LIMITS = Limits(1024, (1024, 1024, 64), (2**31 - 1, 65535, 65535), 49152, 32, 100, 16)
+LIMITS = Limits(1024, (1024, 1024, 64), (2**31 - 1, 65535, 65535), 49152, 232448, 32, 100, 16)
 MANY = 2**20
 
 

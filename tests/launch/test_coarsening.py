@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from numba import cuda, float32
 
+import numbasync as na
 from numbasync.launch.coarsening import NotPlainError, plain_kernel
 
 _grid = cuda.grid
@@ -150,6 +151,14 @@ def sharing(z: Any) -> None:
     s[0] = z[i]
 
 
+LAYOUT = na.shared_layout(a=(np.float32, 3))
+
+
+def sharing_a_layout(z: Any) -> None:
+    i = cuda.grid(1)
+    LAYOUT.a[0] = z[i]
+
+
 def shuffling(z: Any) -> None:
     i = cuda.grid(1)
     z[i] = cuda.shfl_sync(-1, i, 0)
@@ -239,7 +248,8 @@ def summing(z: Any) -> None:
     ("function", "why"),
     [
         (looping, "has a loop"), (striding, "gridsize"), (threading, "cuda.threadIdx"),
-        (meeting, "calls syncthreads"), (sharing, "calls array"), (shuffling, "shfl_sync"),
+        (meeting, "calls syncthreads"), (sharing, "calls array"),
+        (sharing_a_layout, "uses shared memory"), (shuffling, "shfl_sync"),
         (raising, "raises"), (branching, "else branch"), (nesting, "has `if` in line"),
         (after, "computes outside its condition"), (before, "in front of its condition"),
         (storing_before, "stores in front"), (asking_elsewhere, "through another object"),

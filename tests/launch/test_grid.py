@@ -13,7 +13,7 @@ from numbasync.launch import grid
 from numbasync.launch.grid import Geometry, Request
 from numbasync.tensors.partition import Partition
 
-LIMITS = Limits(1024, (1024, 1024, 64), (2**31 - 1, 65535, 65535), 49152, 32, 1)
+LIMITS = Limits(1024, (1024, 1024, 64), (2**31 - 1, 65535, 65535), 49152, 232448, 32, 1)
 
 
 def part(shape: tuple[int, ...], tile: Any, exact: bool = True) -> Partition:

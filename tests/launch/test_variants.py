@@ -31,7 +31,7 @@ class FakeDevice:
 def kernel() -> Kernel:
     def body(x: Any) -> None: ...
 
-    return Kernel(SimpleNamespace(py_func=body))
+    return Kernel(SimpleNamespace(py_func=body, targetoptions={}))
 
 
 def run_all(compilations: list[Any]) -> list[BaseException | None]:

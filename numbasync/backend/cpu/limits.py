@@ -10,6 +10,7 @@ LIMITS = Limits(
     max_block=(1024, 1024, 64),
     max_grid=(2**31 - 1, 65535, 65535),
     max_shared_bytes=48 * 1024,
+    max_dynamic_shared_bytes=227 * 1024,  # of an H100
     warp_size=32,
     multiprocessors=1,
 )

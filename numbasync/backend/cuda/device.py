@@ -66,6 +66,7 @@ def _limits(p: Any) -> Limits:
         (p.max_block_dim_x, p.max_block_dim_y, p.max_block_dim_z),
         (p.max_grid_dim_x, p.max_grid_dim_y, p.max_grid_dim_z),
         p.max_shared_memory_per_block,
+        p.max_shared_memory_per_block_optin,
         p.warp_size,
         p.multiprocessor_count,
         loads_in_flight=16,

@@ -17,6 +17,7 @@ from numbasync.backend.cuda.completion_words import (
     CounterCompletion,
     EventCompletion,
 )
+from numbasync.backend.protocols import Limits
 
 
 class Gpu(Protocol):
@@ -26,11 +27,13 @@ class Gpu(Protocol):
         ordinal: the driver's number of the GPU.
         core: a `cuda.core.Device`.
         words: completion counters in pinned host memory.
+        limits: of a launch on the GPU.
     """
 
     ordinal: int
     core: Any
     words: CompletionCounters
+    limits: Limits
 
     @property
     def capturing(self) -> AbstractContextManager[Any, Any]: ...

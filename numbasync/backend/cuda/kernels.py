@@ -213,6 +213,7 @@ class CudaExecutable:
         function = compiled._codelibrary.get_cufunc()
         self._core = function.kernel
         self.max_threads_per_block = int(function.attrs.maxthreads)
+        self.static_shared_bytes = int(function.attrs.shared)
         result, self._function = cu.cuKernelGetFunction(self._core.handle)
         if result:
             fail(result, "cuKernelGetFunction")
@@ -246,6 +247,20 @@ class CudaExecutable:
         # More than 256 threads were never faster for memory-bound work with one element per
         # thread: 128 / 256 / 512 / 1024 threads moved 2,485 / 3,331 / 3,124 / 2,841 GB/s (H200).
         return min(256, int(occupancy.max_block_size))
+
+    def allow_large_shared(self) -> None:
+        # Always to the maximum: no later launch, on whichever thread, has to raise or lower it. The
+        # attribute is a limit only; what a launch takes depends on what it requests.
+        nbytes = self._device.limits.max_dynamic_shared_bytes - self.static_shared_bytes
+        attribute = cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        enter(self._device)
+        if self.packed:
+            (result,) = cu.cuFuncSetAttribute(self._function, attribute, nbytes)
+        else:  # Numba launches by the kernel's other handle, and does not set the attribute
+            ordinal = self._device.ordinal
+            (result,) = cu.cuKernelSetAttribute(attribute, nbytes, self._core.handle, ordinal)
+        if result:
+            fail(result, "set CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES")
 
     def _plan(self) -> str:
         """Lay out the argument buffer. Returns why it cannot be used, or an empty string."""

@@ -17,7 +17,6 @@ import pytest
 from numbasync.backend import KINDS, preferred, why_unavailable
 from numbasync.device.device import devices
 from numbasync.errors import CallerError, DeviceUnavailableError
-from numbasync.launch import variants
 from numbasync.testing.check import settings
 from numbasync.testing.plugin import async_tests, isolated, leaks, needs, sanitizer
 from numbasync.testing.plugin.fixtures import Place, clock_of, measured, places
@@ -70,8 +69,6 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line(
             "filterwarnings", "default::numbasync.errors.InterpretedKernelWarning"
         )
-    if options.lines:
-        variants.compile_with_lines()
     if options.strict:
         for line in leaks.FILTERS:
             config.addinivalue_line("filterwarnings", line)

@@ -23,7 +23,7 @@ from numbasync.backend.cpu.compiler.cuda_names import (
 )
 from numbasync.backend.cpu.compiler.evaluation_order import Parts
 from numbasync.backend.cpu.compiler.extensions import Intrinsic, has_typing, intrinsic_of
-from numbasync.backend.cpu.compiler.local_arrays import array_expression
+from numbasync.backend.cpu.compiler.local_arrays import array_expression, layout_array
 from numbasync.backend.cpu.compiler.names import (
     MISSING,
     Closure,
@@ -37,6 +37,7 @@ from numbasync.backend.cpu.compiler.overloads import is_inlined, is_overloaded
 from numbasync.backend.cpu.compiler.program import PLACE, Program, parsed
 from numbasync.backend.cpu.library import arithmetic, atomics, float16, vector_types
 from numbasync.backend.cpu.library.entry_points import types as numba_types
+from numbasync.backend.shared_layout import SharedLayout
 from numbasync.errors import KernelCompileError
 
 _REFUSED = (
@@ -86,9 +87,11 @@ class Expressions(Parts):
         return self._global(node, self._scope.find(node.id), node.id)
 
     def visit_Attribute(self, node: ast.Attribute) -> Any:
-        axes = self._scope.resolve(node.value)
-        if isinstance(axes, type) and axes in AXES and node.attr in "xyz":
-            return parsed(f"_i32({AXES[axes]}{node.attr})")
+        owner = self._scope.resolve(node.value)
+        if isinstance(owner, type) and owner in AXES and node.attr in "xyz":
+            return parsed(f"_i32({AXES[owner]}{node.attr})")
+        if isinstance(owner, SharedLayout):
+            return layout_array(self._program, owner, node)
         value = self._scope.resolve(node)
         if value is not MISSING:
             return self._global(node, value, node.attr)
@@ -107,7 +110,10 @@ class Expressions(Parts):
             raise KernelCompileError(
                 f"kernel {self._program.name} cannot be compiled: {what}, line {node.lineno}"
             ) from TypingError(what)
-        if isinstance(value, types.ModuleType | Closure) or device_function(value) is not None:
+        if (
+            isinstance(value, types.ModuleType | Closure | SharedLayout)
+            or device_function(value) is not None
+        ):
             raise UntranslatableError(f"{name} as a value", node)
         module = getattr(value, "__module__", None) or ""
         if isinstance(module, str) and module.startswith("numba.cuda") and not _is_type(value):

@@ -91,24 +91,17 @@ def _generated(
     names.update(barriers_and_warps.NAMES)
     names["__name__"] = __name__  # the disk cache asks generated functions for it
     names.setdefault("_fixed", 0)  # of its type, until it is known
-    for source in program.functions:
-        name = source.split("(", 1)[0].removeprefix("def ").strip()
-        names[name] = None
-    for source in program.functions:
-        name = source.split("(", 1)[0].removeprefix("def ").strip()
-        function = _defined(source, names, name)
-        signatures = [_with_hidden(s) for s in program.declared.get(name, ())]
-        names[name] = njit(signatures or None, **options, **INNER)(function)
+    _define_functions(program, names, options)
     parameters = "".join(f", {p}" for p in program.parameters)
     by_itself = None if program.has_barriers else alone(program, program.body)
     if by_itself is not None:
-        names["_fixed"] = program.fixed_bytes
+        _fix(program, names, options)
         if not program.checked:
             by_itself = _with_hoisted_checks(program, argument_types, by_itself)
         body = _indented(_text(by_itself, 0), 2)
     elif not program.has_barriers:
         thread = f"def _thread({ALL}{parameters}):\n    {program.prologue}\n"
-        names["_fixed"] = program.fixed_bytes
+        _fix(program, names, options)
         own = copy.deepcopy(program.body)
         if not program.checked:
             own = checked_elements.shortened(own)
@@ -124,7 +117,7 @@ def _generated(
             uniform = Uniform(program)
         seen = _types(program, argument_types, names)
         written = BarrierRegions(program, uniform, seen).write()
-        names["_fixed"] = program.fixed_bytes
+        _fix(program, names, options)
         body = _indented(_text(written, 0), 2)
     if program.cooperative:
         body = "        _base = _m\n        _block_bytes = (_fixed + _d + 63) // 64 * 64\n" + body
@@ -136,6 +129,27 @@ def _generated(
         f"    for _k in range(_lo, _hi):\n        _b = {turn}\n{where}\n        {begin}\n{body}\n"
     )
     return source, names
+
+
+def _define_functions(program: Program, names: dict[str, Any], options: dict[str, Any]) -> None:
+    """Define the program's device functions."""
+    for source in program.functions:
+        name = source.split("(", 1)[0].removeprefix("def ").strip()
+        names[name] = None
+    for source in program.functions:
+        name = source.split("(", 1)[0].removeprefix("def ").strip()
+        function = _defined(source, names, name)
+        signatures = [_with_hidden(s) for s in program.declared.get(name, ())]
+        names[name] = njit(signatures or None, **options, **INNER)(function)
+
+
+def _fix(program: Program, names: dict[str, Any], options: dict[str, Any]) -> None:
+    """Set the offset of dynamic shared memory, once no more memory is taken before it. Device
+    functions that use it may have been compiled for their types, with another offset.
+    """
+    names["_fixed"] = program.fixed_bytes
+    if any("_fixed" in source for source in program.functions):
+        _define_functions(program, names, options)
 
 
 def _with_hidden(signature: tuple[tuple[Any, ...], Any]) -> Any:

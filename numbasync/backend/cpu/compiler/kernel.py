@@ -29,7 +29,7 @@ from numbasync.backend.cpu.library.disk_cache import Entry, store_of
 from numbasync.backend.cpu.library.processor_code import ProcessorCode
 from numbasync.backend.cpu.limits import LIMITS
 from numbasync.backend.protocols import ArgumentAccess, Checks, Dim3
-from numbasync.errors import KernelCompileError, KernelError, UnsupportedKernelError
+from numbasync.errors import KernelCompileError, UnsupportedKernelError
 
 if TYPE_CHECKING:
     from numbasync.backend.cpu.protocols import Workers
@@ -68,7 +68,13 @@ class Compiled(ProcessorCode):
         if self.program.has_inlined:
             options["boundscheck"] = True
         self._is_straight = self.program.is_straight()
-        self._shared_bytes = sum(nbytes for _, nbytes in self.program.shared)
+        self.static_shared_bytes = sum(nbytes for _, nbytes in self.program.shared)
+        if self.static_shared_bytes > LIMITS.max_shared_bytes:
+            raise KernelCompileError(
+                f"kernel {self.name}: its shared arrays take {self.static_shared_bytes:,} bytes; a "
+                f"device has {LIMITS.max_shared_bytes:,} a block for arrays of a fixed shape.\n"
+                "Declare the arrays in na.shared_layout: a launch may take more for those."
+            )
         self._has_rows = self.program.has_rows()
         self._plain: dict[
             bool, Entry
@@ -134,6 +140,9 @@ class Compiled(ProcessorCode):
     def suggested_threads(self) -> int:
         return 256
 
+    def allow_large_shared(self) -> None:
+        """Nothing to do: memory of a block is the host's."""
+
     # --- running ---
 
     def is_short(self, grid: Dim3, block: Dim3) -> bool:
@@ -159,12 +168,6 @@ class Compiled(ProcessorCode):
             checks: how to check every access; None: run without checks.
             argument_access: which elements of each argument may be written, for the checks.
         """
-        used = self._shared_bytes + shared_bytes
-        if used > LIMITS.max_shared_bytes:
-            raise KernelError(
-                f"kernel {self.name}: a block needs {used} bytes of shared memory, dynamic and "
-                f"static together; the device has {LIMITS.max_shared_bytes}."
-            )
         values = [_value(a) for a in args]
         if checks is not None:
             self._with_checks().run(

@@ -16,6 +16,7 @@ from numbasync.backend.cpu.compiler.names import (
 )
 from numbasync.backend.cpu.compiler.program import MOST_THREADS, Program, item_bytes, parsed
 from numbasync.backend.cpu.library import entry_points
+from numbasync.backend.shared_layout import SharedLayout
 from numbasync.errors import KernelCompileError
 
 MOST_LOCAL_BYTES = 2**26  # of all threads of a block
@@ -67,3 +68,13 @@ def array_expression(
     offset = program.take(each * MOST_THREADS)
     lane = "(_tx + _wx * (_ty + _wy * _tz))"
     return parsed(f"{make}(_m + {offset} + {each} * {lane})")
+
+
+def layout_array(program: Program, layout: SharedLayout, node: ast.Attribute) -> Any:
+    """The expression for an array of a shared layout."""
+    array = layout.find(node.attr)
+    if array is None:
+        raise UntranslatableError(f"{node.attr}, which is no array of the shared layout", node)
+    make = program.bind(entry_points.array_at(array.shape, element_type(array.dtype)), "array")
+    program.pure.add(make)
+    return parsed(f"{make}(_m + _fixed + {array.offset})")

@@ -18,6 +18,7 @@ from numba.np.numpy_support import from_dtype
 
 from numbasync.backend.cpu.library.float16 import known
 from numbasync.backend.declared_signatures import results
+from numbasync.backend.shared_layout import SharedLayout
 
 MISSING: Any = object()
 
@@ -180,6 +181,12 @@ class Scope:
         if isinstance(node, ast.Call) and is_array_function(self.resolve(node.func)):
             numba_type = element_type(self.constant(array_arguments(node).get("dtype")))
             return MISSING if numba_type is MISSING else numba_types.Array(numba_type, 1, "C")
+        if isinstance(node, ast.Attribute):
+            layout = self.resolve(node.value)
+            array = layout.find(node.attr) if isinstance(layout, SharedLayout) else None
+            if array is None:
+                return MISSING
+            return numba_types.Array(element_type(array.dtype), len(array.shape), "C")
         if not isinstance(node, ast.Subscript):
             return MISSING
         of = self.type_of(node.value)

@@ -15,7 +15,8 @@ from numba.core.types import Type
 
 from numbasync.backend.cpu.compiler.extensions import Intrinsic
 from numbasync.backend.cpu.compiler.names import device_function
-from numbasync.backend.cpu.interpreter.cuda_module import BARRIERS, CUDA, unavailable
+from numbasync.backend.cpu.interpreter.cuda_module import BARRIERS, CUDA, LayoutArrays, unavailable
+from numbasync.backend.shared_layout import SharedLayout
 from numbasync.errors import UnsupportedKernelError
 
 _BREAKPOINTS = frozenset({"breakpoint", "print", "set_trace"})
@@ -73,6 +74,8 @@ class Binding:
         """What a name means in a copy."""
         if value is cuda:
             return CUDA
+        if isinstance(value, SharedLayout):
+            return LayoutArrays(value)
         if isinstance(value, types.ModuleType):
             return value if value.__name__ in _PLAIN_MODULES else _Module(value, self)
         inner = device_function(value)

@@ -21,6 +21,7 @@ from numba.core import types
 from numba.np.numpy_support import as_dtype
 
 from numbasync.backend.cpu.limits import LIMITS
+from numbasync.backend.shared_layout import SharedLayout
 from numbasync.errors import KernelError, UnsupportedKernelError
 
 # Calls at which the threads of a block wait for each other.
@@ -49,7 +50,7 @@ class BlockState:
         self.block = self.thread = Index3(0, 0, 0)
         self.arrays: dict[tuple[Place, Any, np.dtype[Any]], Any] = {}
         self.dynamic = _unwritten(shared_bytes)
-        self.used_bytes = shared_bytes
+        self.static_bytes = 0
 
 
 _current = threading.local()
@@ -123,14 +124,33 @@ class _Shared:
                 array = with_fields(state.dynamic[:whole].view(element))
             else:
                 array = _new_array(shape, element)
-                state.used_bytes += array.nbytes
-            if state.used_bytes > LIMITS.max_shared_bytes:
+                state.static_bytes += array.nbytes
+            static, dynamic = state.static_bytes, len(state.dynamic)
+            if (
+                static > LIMITS.max_shared_bytes
+                or static + dynamic > LIMITS.max_dynamic_shared_bytes
+            ):
                 raise KernelError(
-                    f"a block needs {state.used_bytes} bytes of shared memory, dynamic and static "
-                    f"together; the device has {LIMITS.max_shared_bytes}."
+                    f"a block needs {static:,} bytes of static and {dynamic:,} bytes of dynamic "
+                    f"shared memory; the device allows {LIMITS.max_shared_bytes:,} static, and "
+                    f"{LIMITS.max_dynamic_shared_bytes:,} together."
                 )
             state.arrays[key] = array
         return array
+
+
+class LayoutArrays:
+    """The stand-in for a shared layout: its arrays, in the block's dynamic shared memory."""
+
+    def __init__(self, layout: SharedLayout) -> None:
+        self._layout = layout
+
+    def __getattr__(self, name: str) -> Any:
+        array = self._layout.find(name)
+        if array is None:
+            raise AttributeError(f"the shared layout has no array {name!r}:\n{self._layout!r}")
+        memory = _current.state.dynamic[array.offset : array.end]
+        return with_fields(memory.view(array.dtype).reshape(array.shape))
 
 
 class _Local:

@@ -49,6 +49,7 @@ class Interpreted(ProcessorCode):
     why = "NUMBASYNC_CPU_ENGINE=interpreted asks for it"
     formal: Formal | None = None  # of declared signatures
     records: tuple[int, ...] = ()  # positions of structured scalars, which come as arrays
+    static_shared_bytes = 0  # not known before the kernel runs
 
     def __init__(self, dispatcher: Any, max_threads: int) -> None:
         self.function: types.FunctionType = dispatcher.py_func
@@ -63,6 +64,9 @@ class Interpreted(ProcessorCode):
         self.has_barriers = binding.has_barriers
         self.has_breakpoints = binding.has_breakpoints
         self._files = binding.files - {GENERATED}
+
+    def allow_large_shared(self) -> None:
+        """Nothing to do: memory of a block is the host's."""
 
     def suggested_threads(self) -> int:
         # A block costs more here than a thread, and a barrier more than a block.

@@ -1,0 +1,128 @@
+"""Dynamic shared memory of a launch: what the kernel's layout needs, and what the device allows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import CellType, CodeType, FunctionType, ModuleType
+from typing import Any
+
+from numbasync.backend.protocols import Executable, Limits
+from numbasync.backend.shared_layout import SharedLayout
+from numbasync.errors import LaunchError
+from numbasync.launch.known_functions import Names, function_of
+
+_EMPTY = CellType()  # of a variable that is not assigned yet
+
+
+def layout_of(kernel: FunctionType) -> SharedLayout | None:
+    """The shared layout that a kernel, or a device function of it, uses; None if there is none.
+
+    Raises:
+        LaunchError: there are two, or other dynamic shared memory beside the layout. All of them
+            begin at the same address.
+    """
+    functions = list(_functions(kernel, set()))
+    layouts = {v for f in functions for v in _named_values(f) if isinstance(v, SharedLayout)}
+    if not layouts:
+        return None
+    if len(layouts) > 1:
+        raise LaunchError(
+            f"kernel {kernel.__name__} uses {len(layouts)} shared layouts, which begin at the same "
+            "address.\nDeclare all arrays in one na.shared_layout; union=True lets them overlap."
+        )
+    for function in functions:
+        line = _line_of_dynamic_array(function)
+        if line:
+            raise LaunchError(
+                f"kernel {kernel.__name__}: cuda.shared.array(0, ...) in line {line} of "
+                f"{function.__name__} begins at the same address as the kernel's shared layout.\n"
+                "Declare the array in na.shared_layout, or give it a shape of its own."
+            )
+    return layouts.pop()
+
+
+def dynamic_bytes(
+    kernel: str,
+    requested: int,
+    layout: SharedLayout | None,
+    executable: Executable,
+    limits: Limits,
+) -> int:
+    """The dynamic shared memory of a launch, in bytes: what the call requests, or what the kernel's
+    layout needs if the call requests none. Opts in to more than 48 KiB.
+
+    Raises:
+        LaunchError: the request is less than the layout needs, or more than the device allows.
+    """
+    needed = 0 if layout is None else layout.nbytes
+    if requested and requested < needed:
+        raise LaunchError(
+            f"kernel {kernel}: {requested:,} bytes of dynamic shared memory were requested; its "
+            f"shared layout needs {needed:,}.\n"
+            "Write the layout's nbytes, or leave the bytes out."
+        )
+    dynamic, static = requested or needed, executable.static_shared_bytes
+    if dynamic < 0 or dynamic + static > limits.max_dynamic_shared_bytes:
+        raise LaunchError(
+            f"kernel {kernel}: a block needs {static:,} bytes of static and {dynamic:,} bytes of "
+            f"dynamic shared memory; the device allows 0 to {limits.max_dynamic_shared_bytes:,} "
+            "together."
+        )
+    if dynamic + static > limits.max_shared_bytes:
+        executable.allow_large_shared()
+    return dynamic
+
+
+def _functions(function: FunctionType, seen: set[FunctionType]) -> Iterator[FunctionType]:
+    """A function, and the device functions that it may call."""
+    if function in seen:
+        return
+    seen.add(function)
+    yield function
+    for value in _named_values(function):
+        inner = function_of(value)
+        if inner is not None:
+            yield from _functions(inner, seen)
+
+
+def _named_values(function: FunctionType) -> Iterator[Any]:
+    """The values of global names and enclosing variables in a function, and the attributes of
+    modules among them.
+    """
+    names = set(_names(function.__code__))
+    known = dict(function.__globals__)
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        if cell != _EMPTY:
+            known[name] = cell.cell_contents
+    waiting = [known[name] for name in names if name in known]
+    seen: list[ModuleType] = []
+    while waiting:
+        value = waiting.pop()
+        if not isinstance(value, ModuleType):
+            yield value
+        elif value not in seen:
+            seen.append(value)
+            waiting += [vars(value)[name] for name in names if name in vars(value)]
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from (*code.co_names, *code.co_freevars)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
+
+
+def _line_of_dynamic_array(function: FunctionType) -> int:
+    """The line in which a function takes dynamic shared memory by `cuda.shared.array`, or 0."""
+    from numba import cuda
+
+    names = Names(function)
+    for statement in names.statements:
+        call: Any = getattr(statement, "value", None)
+        if getattr(call, "op", "") != "call" or cuda.shared.array not in names.callees(call.func):
+            continue
+        shape = dict(zip(("shape", "dtype"), call.args, strict=False)) | dict(call.kws)
+        extents = names.items(shape["shape"]) or [shape["shape"]]
+        if 0 in [names.constant(extent) for extent in extents]:
+            return int(statement.loc.line)
+    return 0
