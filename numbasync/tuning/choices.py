@@ -11,6 +11,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Hashable
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,7 @@ class Choices:
         """Reset in a forked child: the thread that was measuring does not exist there."""
         self._lock = threading.Lock()
 
-    @property
+    @cached_property
     def prototype(self) -> Launcher:
         """A kernel with the parameters that all configurations have."""
         return self.configurations.launcher(self.configurations.default)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
 from types import FunctionType
 from typing import Any
 
@@ -71,13 +72,15 @@ class Configurations:
         self.texts = tuple(map(_text, self._all))
         if not self.texts:
             raise LaunchError(f"autotune of {self.name}: configs is empty; write at least one.")
-        twice = sorted({text for text in self.texts if self.texts.count(text) > 1})
+        sorted_texts = [_text(dict(sorted(configuration.items()))) for configuration in self._all]
+        twice = sorted({text for text in sorted_texts if sorted_texts.count(text) > 1})
         if twice:
             raise LaunchError(f"autotune of {self.name}: {'; '.join(twice)} came twice in configs.")
         function = kernel.py_func if isinstance(kernel, Launcher) else kernel
         self.digest = digests.of_function(function)
         self._built: dict[int, Launcher] = {}
-        self._rebuilt = Memo[tuple[int, Any], Launcher](MOST_REBUILT)
+        self._rebuilt = Memo[tuple[Launcher, str], Launcher](MOST_REBUILT)
+        self._calls: dict[int, Callable[..., Launch]] = {}  # of configurations without functions
 
     def __len__(self) -> int:
         return len(self._all)
@@ -153,7 +156,7 @@ class Configurations:
             launcher = self._built.setdefault(index, launcher)
         return launcher
 
-    @property
+    @cached_property
     def default(self) -> int:
         """The first configuration of which there is a kernel.
 
@@ -179,26 +182,38 @@ class Configurations:
             values: the kernel's arguments in signature order, none of them an operation if a value
                 of the configuration is a function of them.
         """
-        launcher = self.launcher(index)
-        rest = self._split[index][1]
-        if any(map(callable, rest.values())):
-            arrays = as_arrays(values)
-            rest = {k: v(*arrays) if callable(v) else v for k, v in rest.items()}
+        call = self._calls.get(index)
+        if call is None:
+            launcher, rest = self.launcher(index), self._split[index][1]
+            if any(map(callable, rest.values())):
+                arrays = as_arrays(values)
+                rest = {k: v(*arrays) if callable(v) else v for k, v in rest.items()}
+                call = self._configured(launcher, rest)
+            else:
+                call = self._calls[index] = self._configured(launcher, rest)
+        if self._has_keywords:
+            names = (p.name for p in self.launcher(index).parameters)
+            return call(**dict(zip(names, values, strict=True)))
+        return call(*values)
+
+    def _configured(self, launcher: Launcher, rest: Mapping[str, Any]) -> Callable[..., Launch]:
+        """The kernel with options and extents, to be called with its arguments."""
         options = {k: v for k, v in rest.items() if k in OPTIONS}
         if options:
-            key = index, tuple(map(repr, options.values()))
+            key = launcher, repr(options)
             rebuilt = self._rebuilt.get(key)
             if rebuilt is None:
                 rebuilt = self._rebuilt.setdefault(key, with_options(launcher, **options))
             launcher = rebuilt
-        call: Callable[..., Launch] = launcher
-        if "grid" in rest:
-            call = launcher[rest["grid"], rest["block"], 0, rest.get("shared_bytes", 0)]
-        if launcher.py_func.__code__.co_kwonlyargcount:
-            names = (p.name for p in launcher.parameters)
-            return call(**dict(zip(names, values, strict=True)))
-        return call(*values)
+        if "grid" not in rest:
+            return launcher
+        return launcher[rest["grid"], rest["block"], 0, rest.get("shared_bytes", 0)]
+
+    @cached_property
+    def _has_keywords(self) -> bool:
+        """Whether the kernel has parameters that are passed by name only."""
+        return self.launcher(self.default).py_func.__code__.co_kwonlyargcount > 0
 
 
 def _text(configuration: Configuration) -> str:
-    return ", ".join(f"{k}={digests.described(v)}" for k, v in sorted(configuration.items()))
+    return ", ".join(f"{k}={digests.described(v)}" for k, v in configuration.items())

@@ -34,7 +34,8 @@ class TuningResult:
     Attributes:
         config: the configuration, as it was written.
         status: `"measured"`; `"slow"`, more than 3 times as slow as the fastest after two rounds;
-            `"wrong"`, its answer is not the expected one; `"illegal"`, it cannot be launched;
+            `"wrong"`, its answer is not the expected one; `"illegal"`, it cannot be
+            compiled or launched, or raises an error;
             `"pending"`, not or not often enough measured yet.
         ms: the median of the measured device milliseconds, or None.
         low, high: their quartiles, or None.

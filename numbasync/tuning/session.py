@@ -38,8 +38,8 @@ from numbasync.tuning.scratch import Scratch
 
 FLUSH = 128 * 2**20  # bytes; larger than the largest second-level cache of a GPU
 MOST_REASON = 400  # characters
-# What a device says of a configuration that it cannot run.
-_ILLEGAL = (LaunchError, KernelCompileError, UnsupportedKernelError, DriverError)
+# What a device says of a configuration that it cannot run, or not to the end.
+_ILLEGAL = (LaunchError, KernelCompileError, UnsupportedKernelError, KernelError, DriverError)
 
 
 def milliseconds(op: DeviceOp[Any], stream: Stream, flush: Tensor | None) -> float:
@@ -128,8 +128,6 @@ class Session:
             answer = self._answer(index)
         except _ILLEGAL as error:
             entry.status, entry.reason = "illegal", _reason(error)
-        except KernelError as error:
-            entry.status, entry.reason = "wrong", _reason(error)
         else:
             # `_expected` may be an answer that was kept on disk as legal: see there.
             names = self._scratch.names

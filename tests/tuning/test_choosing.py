@@ -64,7 +64,7 @@ def test_grids_and_blocks_may_depend_on_the_arguments(device: na.Device, clock: 
     tuned = na.autotune(saxpy, configs, reference=lambda z, a, x: a * x + z)
     z, a, x = arguments(1001)
     tuned.tune(z, a, x).sync()
-    launch = tuned(z, a, x)
+    launch: Any = tuned(z, a, x)
     assert (threads_of(launch), launch._config.grid) == (128, (8, 1, 1))
     assert (launch.output().to_host().sync() == 3).all()
 

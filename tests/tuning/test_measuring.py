@@ -6,6 +6,7 @@ import asyncio
 import json
 import subprocess
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,16 @@ async def test_a_cancelled_tuning_stops_and_the_next_call_continues(
     results = await tuned.tune(z, a, x)
     assert {r.status for r in results} == {"measured"}
     assert clock.measured == [32, 64] * ROUNDS
+
+
+def test_threads_that_tune_at_once_share_the_work(device: na.Device, clock: Clock) -> None:
+    z, a, x = in_place(numbers())
+    tuned = na.autotune(saxpy, TWO)
+    with ThreadPoolExecutor(6) as pool:
+        jobs = [pool.submit(lambda: tuned.tune(z, a, x).sync()) for _ in range(6)]
+        results = [job.result() for job in jobs]
+    assert clock.measured == [32, 64] * ROUNDS
+    assert results == [tuned.results(z, a, x)] * 6
 
 
 @pytest.mark.parametrize(
