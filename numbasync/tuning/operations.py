@@ -77,8 +77,6 @@ class TunedLaunch(TunedCall[LaunchResult]):
 class Tune(TunedCall[tuple[TuningResult, ...]]):
     """Measures the configurations of a kernel for one call."""
 
-    unordered = True
-
     def steps(self, ctx: Context) -> Steps[tuple[TuningResult, ...]]:
         if ctx.records:
             raise NotAGraphNodeError(

@@ -7,7 +7,6 @@ the operation that tunes may be withdrawn; another call goes on where it stopped
 from __future__ import annotations
 
 import contextlib
-import contextvars
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -103,10 +102,7 @@ class Session:
             OutOfDeviceMemoryError: the copies of the outputs do not fit.
             The errors of `reference`, and of the kernel's call.
         """
-        # The limits and the ordering of the caller's context hold for the caller's operations.
-        contextvars.Context().run(self._step)
-
-    def _step(self) -> None:
+        # Strict ordering is about what the program submits.
         with self._lock, unlocked(), ordering("auto"):
             measurements = self._measurements
             if measurements.done:  # by the thread that held the lock
@@ -129,7 +125,6 @@ class Session:
         except _ILLEGAL as error:
             entry.status, entry.reason = "illegal", _reason(error)
         else:
-            # `_expected` may be an answer that was kept on disk as legal: see there.
             names = self._scratch.names
             problem = answers.difference(
                 names, answer, self._expected(index, answer), self._rules.tolerance

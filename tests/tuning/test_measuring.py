@@ -15,7 +15,7 @@ import pytest
 from numba import cuda
 
 import numbasync as na
-from numbasync.tuning import session
+from numbasync.tuning import session, settings
 from numbasync.tuning.autotune import ROUNDS
 from tests.common import add_one, saxpy, visit_tile
 from tests.tuning.conftest import Clock
@@ -104,15 +104,27 @@ def test_a_reference_gets_arrays_of_its_own(device: na.Device, clock: Clock) -> 
     assert (x.to_host().sync() == 1).all() and z.to_host().sync()[1] == 1
 
 
-def test_limits_and_strict_ordering_of_the_program_do_not_hold_up_tuning(
+def test_limits_and_strict_ordering_are_for_what_the_program_submits(
+    device: na.Device, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings, "automatic", True)
+    z, a, x = in_place(numbers())
+    stream = device.new_stream()
+    with na.limit(ops=1, bytes=z.nbytes), na.ordering("strict"):
+        z = na.autotune(saxpy, TWO)(na.fill(z, 7), a, x).output().sync_on(stream)
+    assert len(clock.measured) == 2 * ROUNDS and (z.to_host().sync() == 9).all()
+
+
+async def test_what_a_task_submits_behind_tuning_waits_for_it(
     device: na.Device, clock: Clock
 ) -> None:
     z, a, x = in_place(numbers())
-    stream = device.new_stream()
-    with na.limit(ops=1), na.ordering("strict"):
-        na.fill(z, 7).async_on(stream)
-        na.autotune(saxpy, TWO).tune(z, a, x).sync_on(stream)
-    assert (z.to_host().sync() == 7).all()
+    tuned = na.autotune(saxpy, TWO, reference=lambda z, a, x: z + a * x)
+    tuning = na.spawn(tuned.tune(z, a, x))
+    filling = na.spawn(na.fill(z, 7))  # would change what is measured, between two launches
+    assert {r.status for r in await tuning} == {"measured"}
+    await filling
+    assert (await z.to_host() == 7).all()
 
 
 # --- interrupted, and continued ---
@@ -212,6 +224,7 @@ def test_forgotten_measurements_are_made_again(
     tuned, other = na.autotune(saxpy, TWO), na.autotune(saxpy, [*TWO, {"threads": 96}])
     for each in (tuned, other):
         each.tune(z, a, x).sync()
+    assert tuned.choice(z, a, x) == {"threads": 32}
     tuned.forget()
     assert tuned.choice(z, a, x) is None and len(list(cache.iterdir())) == 1
     assert other.choice(z, a, x) == {"threads": 32}
@@ -224,7 +237,7 @@ import sys
 import numpy as np
 from numba import cuda
 import numbasync as na
-from numbasync.tuning import session
+from numbasync.tuning import session, settings
 
 @na.launcher
 @cuda.jit
