@@ -89,6 +89,7 @@ class Planner:
     def share(self, other: Planner) -> None:
         """Use what `other`, a planner of the same kernel and axes, has compiled or will compile."""
         self.kernel, self._on_tiles = other.kernel, other._on_tiles
+        self.coarse_kernels.share(other.coarse_kernels)
 
     def find(self, bound: BoundArguments, config: Config, device: protocols.Device) -> Plan | None:
         """The plan for such a call, if an earlier call has created it."""

@@ -161,9 +161,10 @@ def autotune(
 
     Args:
         kernel: a kernel with `@na.launcher`, or a function that makes one from keyword arguments.
-        configs: dictionaries. `threads`, or `grid` and `block`, also with `shared_bytes`: values,
-            or functions of the call's arguments. For a function that makes kernels, also that
-            function's arguments. The first one runs where no choice is known and nothing is tuned.
+        configs: dictionaries. `threads` and `elements` as in `na.launcher`, or `grid` and `block`,
+            also with `shared_bytes`: values, or functions of the call's arguments. For a function
+            that makes kernels, also that function's arguments. The first one runs where no choice
+            is known and nothing is tuned.
         key: which calls share a choice. None: those with arrays of equal dtypes and of equal
             shapes, each extent rounded up to a power of two. Names of parameters: only those count,
             and of numbers the value. A function of the arguments: its value, made of numbers, texts

@@ -21,7 +21,7 @@ from numbasync.ops.run import describe
 from numbasync.tuning import digests
 from numbasync.tuning.keys import as_arrays
 
-OPTIONS = ("threads",)  # of a launcher, by the names that `Launcher` gives them
+OPTIONS = ("threads", "elements")  # of a launcher, by the names that `Launcher` gives them
 EXTENTS = ("grid", "block", "shared_bytes")  # of one call
 MOST_REBUILT = 256  # launchers with other options; the memo is cleared when it exceeds this
 

@@ -21,6 +21,7 @@ from numbasync.errors import (
     DriverError,
     KernelCompileError,
     KernelError,
+    LauncherError,
     LaunchError,
     OutOfDeviceMemoryError,
     UnsupportedKernelError,
@@ -38,7 +39,9 @@ from numbasync.tuning.scratch import Scratch
 FLUSH = 128 * 2**20  # bytes; larger than the largest second-level cache of a GPU
 MOST_REASON = 400  # characters
 # What a device says of a configuration that it cannot run, or not to the end.
-_ILLEGAL = (LaunchError, KernelCompileError, UnsupportedKernelError, KernelError, DriverError)
+_ILLEGAL = (
+    LauncherError, LaunchError, KernelCompileError, UnsupportedKernelError, KernelError, DriverError
+)  # fmt: skip
 
 
 def milliseconds(op: DeviceOp[Any], stream: Stream, flush: Tensor | None) -> float:
@@ -120,12 +123,12 @@ class Session:
 
     def _check(self, index: int, entry: Entry) -> None:
         """Compare the answer of a configuration, and set its status."""
+        names = self._scratch.names  # raises what is wrong with every configuration
         try:
             answer = self._answer(index)
         except _ILLEGAL as error:
             entry.status, entry.reason = "illegal", _reason(error)
         else:
-            names = self._scratch.names
             problem = answers.difference(
                 names, answer, self._expected(index, answer), self._rules.tolerance
             )

@@ -13,6 +13,7 @@ from numba import cuda, float32
 import numbasync as na
 from numbasync import cache_folder
 from numbasync.tuning import session
+from tests.common import saxpy
 
 pytestmark = [
     pytest.mark.cuda,
@@ -22,7 +23,7 @@ pytestmark = [
 N = 10_000_019  # no multiple of a block
 
 
-@na.launcher
+@na.launcher(elements=1)
 @cuda.jit
 def smooth(z: na.KernelOutput, x: na.KernelInput):
     """Adds the mean of three neighbours."""
@@ -96,6 +97,16 @@ async def test_a_kernel_is_tuned_and_the_choice_is_kept(
     want = np.full(N, 5, np.float64)
     want[1:-1] += (x[:-2].astype(np.float64) + x[1:-1] + x[2:]) / 3
     np.testing.assert_allclose(await z.to_host(), want, rtol=1e-6)
+
+
+def test_positions_a_thread(device: na.Device) -> None:
+    configs = [{"elements": n, "threads": 256} for n in (1, 2, 4, 8, 3)]
+    tuned = na.autotune(saxpy, configs)
+    z, x = na.ones(N).sync(), na.ones(N).sync()
+    *legal, refused = tuned.tune(z, 2.0, x).sync()
+    assert {r.status for r in legal} <= {"measured", "slow"}
+    assert refused.status == "illegal" and "elements=" in refused.reason
+    assert (tuned(z, 2.0, x).output().to_host().sync() == 3).all()
 
 
 def test_more_work_is_not_chosen(device: na.Device) -> None:

@@ -43,9 +43,9 @@ class Clock:
 
 
 def threads_of(launch: Any) -> int:
-    """The threads per block that a launch was configured with."""
+    """The threads per block that a launch was configured with; 0: none."""
     block = launch._config.block
-    return int(block[0] if block else launch._launcher.planner._threads)
+    return int(block[0] if block else launch._launcher.planner._threads or 0)
 
 
 @pytest.fixture

@@ -112,6 +112,9 @@ def test_what_the_device_refuses_is_skipped(device: na.Device, clock: Clock) -> 
     assert "2048 threads" in results[0].reason
     assert tuned.choice(z) == {"threads": 32}
 
+    elements = na.autotune(add_one, [{"elements": 4}, {"elements": 3}])
+    assert [r.status for r in elements.tune(z).sync()] == ["measured", "illegal"]
+
     hopeless = na.autotune(add_one, [{"threads": 2048}, {"threads": 4096}])
     for _ in range(2):  # nothing is remembered
         with pytest.raises(LaunchError, match="(?s)threads=2048: illegal: .*threads=4096: illegal"):
