@@ -90,6 +90,7 @@ class Scratch:
             *tensors.items(),
             *((i, v) for i, m in members.items() for v in flat(m) if isinstance(v, Tensor)),
         ]
+        arrays.sort(key=lambda pair: pair[0])
         parameters = launcher.parameters
         self._outputs = [(i, t) for i, t in arrays if parameters[i].is_output and t.size]
         self.names = [parameters[i].name for i, _ in self._outputs]

@@ -211,6 +211,19 @@ async def test_a_call_without_a_choice_tunes_first(device: na.Device, clock: Clo
 
 
 @pytest.mark.usefixtures("automatic")
+@pytest.mark.parametrize("blocks", [True, False])
+async def test_a_closure_tunes_with_what_came_before_it(
+    device: na.Device, clock: Clock, blocks: bool
+) -> None:
+    tuned = na.autotune(saxpy, THREE, reference=lambda z, a, x: np.full(1000, 9, np.float32))
+    z, a, x = arguments()
+    op = na.fill(z, 7).then(lambda z: tuned(z, a, x)).output()
+    assert (op.sync() if blocks else await op) is z
+    assert len(clock.measured) == 3 * ROUNDS
+    assert (await z.to_host() == 9).all()
+
+
+@pytest.mark.usefixtures("automatic")
 def test_a_graph_that_is_captured_runs_the_first(device: na.Device, clock: Clock) -> None:
     tuned = na.autotune(saxpy, THREE)
     z, a, x = arguments()

@@ -15,6 +15,7 @@ import pytest
 from numba import cuda
 
 import numbasync as na
+from numbasync.errors import LaunchError
 from numbasync.tuning import session, settings
 from numbasync.tuning.autotune import ROUNDS
 from tests.common import add_one, saxpy, visit_tile
@@ -39,6 +40,15 @@ def add_to_both(z: na.KernelOutput, pair: na.KernelOutput):
         z[i] += 1
         pair[0][i] += 2
         pair[1][i] += 3
+
+
+@na.launcher
+@cuda.jit
+def add_and_double(z: na.KernelOutput, w: na.KernelOutput):
+    i = cuda.grid(1)
+    if i < z.shape[0]:
+        z[i] += 1
+        w[i] *= 2
 
 
 def numbers(n: int = 60) -> na.Tensor:
@@ -102,6 +112,18 @@ def test_a_reference_gets_arrays_of_its_own(device: na.Device, clock: Clock) -> 
     tuned = na.autotune(saxpy, TWO, reference=reference)
     assert {r.status for r in tuned.tune(z, a, x).sync()} == {"measured"}
     assert (x.to_host().sync() == 1).all() and z.to_host().sync()[1] == 1
+
+
+def test_a_reference_gives_all_outputs_in_the_order_of_the_signature(
+    device: na.Device, clock: Clock
+) -> None:
+    tuned = na.autotune(add_and_double, TWO, reference=lambda z, w: (z + 1, w * 2))
+    z, w = np.ones(60, np.float32), numbers()
+    for given in ((na.inout(z), w), (w, na.inout(z))):
+        assert {r.status for r in tuned.tune(*given).sync()} == {"measured"}
+    one = na.autotune(add_and_double, TWO, reference=lambda z, w: z + 1)
+    with pytest.raises(LaunchError, match="reference gives 1 arrays, the kernel writes 2: z, w"):
+        one.tune(w, na.inout(z)).sync()
 
 
 def test_limits_and_strict_ordering_are_for_what_the_program_submits(
@@ -237,6 +259,7 @@ import sys
 import numpy as np
 from numba import cuda
 import numbasync as na
+from numbasync.errors import LaunchError
 from numbasync.tuning import session, settings
 
 @na.launcher

@@ -54,6 +54,10 @@ async def what_it_gives(t: na.Tensor, stream: na.Stream) -> None:
     assert_type(saxpy[1, 128, stream](t, 2.0, t), na.Launch)
     assert_type(saxpy.forall(8)(t, 2.0, t), na.Launch)
     assert_type(saxpy.compile(t, 2.0, t), na.DeviceOp[None])
+    tuned = na.autotune(saxpy, [{"threads": 64}, {"threads": 128}])
+    assert_type(tuned(t, 2.0, x=t), na.DeviceOp[na.LaunchResult])
+    assert_type(await tuned.tune(t, 2.0, t), tuple[na.TuningResult, ...])
+    tuned(t, 2.0)  # type: ignore[call-arg]
     result = await op
     assert_type(result, na.LaunchResult)
     assert_type(await na.spawn(saxpy(t, 2.0, t)), na.LaunchResult)
