@@ -75,7 +75,8 @@ class Entry:
         """
         entry = cls(**stored)
         samples_fit = all(isinstance(ms, float) and 0 <= ms < math.inf for ms in entry.samples)
-        if entry.status not in get_args(Status) or not samples_fit:
+        lacks_samples = entry.status == "measured" and not entry.samples
+        if entry.status not in get_args(Status) or not samples_fit or lacks_samples:
             raise ValueError("not an entry")
         return entry
 

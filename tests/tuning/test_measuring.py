@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import subprocess
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -208,6 +209,7 @@ def test_threads_that_tune_at_once_share_the_work(device: na.Device, clock: Cloc
         lambda text: text.replace('"measured"', '"fastest"'),
         lambda text: text.replace("1.0", "NaN"),
         lambda text: text.replace("1.0", '"1.0"'),
+        lambda text: re.sub(r'"samples": \[[^]]*\]', '"samples": []', text),
         lambda text: json.dumps({**json.loads(text), "entries": []}),
         lambda text: text.replace('"numbasync": "', '"numbasync": "older '),
     ],
