@@ -103,6 +103,9 @@ if TYPE_CHECKING:
     from numbasync.batch import Elementwise as Elementwise
     from numbasync.batch import elementwise as elementwise
     from numbasync.random import random_states as random_states
+    from numbasync.tuning.autotune import Autotuned as Autotuned
+    from numbasync.tuning.autotune import autotune as autotune
+    from numbasync.tuning.measurements import TuningResult as TuningResult
 
 __version__ = "0.1.0"
 
@@ -112,6 +115,8 @@ _LATER = {
         ("BatchGraph", "BatchPlan", "BufferId", "CommandBatch", "Elementwise", "elementwise"),
         "numbasync.batch",
     ),
+    **dict.fromkeys(("Autotuned", "autotune"), "numbasync.tuning.autotune"),
+    "TuningResult": "numbasync.tuning.measurements",
     "random_states": "numbasync.random",
 }
 _MODULES = frozenset(("random", "testing"))  # the public ones; others are how it is made

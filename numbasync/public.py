@@ -18,6 +18,7 @@ _BATCH = """abs add argmax cast clamp compute compute_op compute_sync device div
 NAMES = {
     name: frozenset(names.split())
     for name, names in {
+        "Autotuned": "choice configs forget name results tune",
         "BatchGraph": "graph replay replay_sync stream",
         "BatchPlan": "kernels naive_bytes peak_bytes reasons rows source table to_dot",
         "BufferId": "dtype ndim number shape",

@@ -66,6 +66,10 @@ class CoarseKernels:
         """The number of coarsened variants that calls have chosen."""
         return len(self._kernels)
 
+    def share(self, other: CoarseKernels) -> None:
+        """Use what `other`, of the same kernel, has compiled or will compile."""
+        self._kernels, self._failures = other._kernels, other._failures
+
     def check(self, name: str) -> None:
         """Refuse positions a thread that this kernel cannot have.
 

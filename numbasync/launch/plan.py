@@ -89,6 +89,11 @@ class Planner:
         # The key: the device, the fingerprint of the arguments, the extents that the call sets.
         self.plans = Memo[tuple[protocols.Device, Hashable, Hashable], Plan](MOST_PLANS)
 
+    def share(self, other: Planner) -> None:
+        """Use what `other`, a planner of the same kernel and axes, has compiled or will compile."""
+        self.kernel, self._on_tiles = other.kernel, other._on_tiles
+        self.coarse_kernels.share(other.coarse_kernels)
+
     def find(self, bound: BoundArguments, config: Config, device: protocols.Device) -> Plan | None:
         """The plan for such a call, if an earlier call has created it."""
         return self.plans.get((device, bound.fingerprint(device), config.extents))

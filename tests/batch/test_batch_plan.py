@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 import numbasync as na
+from numbasync import cache_folder
 from numbasync.batch.codegen import kernel_cache, kernel_files
 from numbasync.batch.codegen.choose import write
 from numbasync.batch.fusion.groups import fuse
@@ -244,7 +245,7 @@ with na.use_device(na.devices("cpu")[0]):
 
 
 def test_the_next_process_compiles_nothing(tmp_path: Path, python_env: dict[str, str]) -> None:
-    env = {**python_env, kernel_files.FOLDER: str(tmp_path)}
+    env = {**python_env, cache_folder.SWITCH: str(tmp_path)}
     counts = []
     for _ in range(2):
         result = subprocess.run(
@@ -262,7 +263,7 @@ def test_a_folder_that_cannot_be_written_to_is_no_error(
 ) -> None:
     blocked = tmp_path / "a file"
     blocked.write_text("")
-    env = {**python_env, kernel_files.FOLDER: str(blocked)}
+    env = {**python_env, cache_folder.SWITCH: str(blocked)}
     result = subprocess.run(
         [sys.executable, "-W", "error", "-c", SHORT],
         env=env, capture_output=True, text=True, timeout=120,
@@ -300,7 +301,7 @@ def test_a_folder_that_others_can_write_to_is_not_used(
     """Here `__wrapped__`: without what is remembered for the process."""
     if "owner" in how and os.geteuid() != 0:
         pytest.skip("only root gives files away")
-    monkeypatch.setenv(kernel_files.FOLDER, str(tmp_path / "cache"))
+    monkeypatch.setenv(cache_folder.SWITCH, str(tmp_path / "cache"))
     before = os.umask(0o002)  # of systems on which each user has a group
     try:
         own = kernel_files.folder.__wrapped__()

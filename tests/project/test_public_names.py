@@ -59,6 +59,7 @@ def instances(device: na.Device) -> dict[str, Any]:
         branch.record(na.fill(z, 0))
         fork = branch.fork()
     found = {
+        "Autotuned": na.autotune(add_one, [{"threads": 32}]),
         "BatchPlan": b.plan(), "BufferId": b.upload([1.0, 2.0]), "CommandBatch": b,
         "CudaGraph": scope.graph, "Device": device, "DeviceFuture": future, "DeviceOp": op,
         "Event": device.new_event(), "Launcher": add_one, "MemoryPool": device.new_pool(),

@@ -30,7 +30,7 @@ import numpy as np
 import numbasync as na
 from numbasync.batch import Tuning
 from numbasync.batch.codegen.choose import form
-from numbasync.batch.codegen.kernel_files import FOLDER
+from numbasync.cache_folder import SWITCH
 from tests.stress.random_batches import program
 from tests.stress.trees import Array, check
 
@@ -99,7 +99,7 @@ def apart(seeds: range, most: int, kind: str, folder: str) -> Counter[str]:
     """The same in a process of its own, which keeps kernels in `folder`."""
     command = [sys.executable, "-m", "tests.stress.soak_batches", str(len(seeds)), kind,
                "--seed", str(seeds.start), "--most", str(most)]  # fmt: skip
-    env = {**os.environ, FOLDER: folder}
+    env = {**os.environ, SWITCH: folder}
     result = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, env=env)
     words = [line.split() for line in result.stdout.splitlines()]
     if result.returncode:

@@ -56,6 +56,10 @@ async def what_it_gives(t: na.Tensor, stream: na.Stream) -> None:
     assert_type(saxpy.compile(t, 2.0, t), na.DeviceOp[None])
     assert_type(saxpy.explain(t, 2.0, t), na.Explanation)
     assert_type(saxpy[1, 32].explain(t, 2.0, t), na.Explanation)
+    tuned = na.autotune(saxpy, [{"threads": 64}, {"threads": 128}])
+    assert_type(tuned(t, 2.0, x=t), na.DeviceOp[na.LaunchResult])
+    assert_type(await tuned.tune(t, 2.0, t), tuple[na.TuningResult, ...])
+    tuned(t, 2.0)  # type: ignore[call-arg]
     result = await op
     assert_type(result, na.LaunchResult)
     assert_type(await na.spawn(saxpy(t, 2.0, t)), na.LaunchResult)

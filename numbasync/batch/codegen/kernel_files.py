@@ -23,13 +23,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from numbasync import cache_folder
 from numbasync.backend.protocols import SOURCE_ATTR
 from numbasync.batch.codegen import folder_ownership, kernel_cache
 from numbasync.batch.codegen.writer import KernelText
 from numbasync.fork import in_child
 from numbasync.launch.launcher import Launcher, launcher
-
-FOLDER = "NUMBASYNC_CACHE_DIR"  # read once per process
 
 Key = tuple[str, tuple[tuple[str, Any], ...]]
 
@@ -121,13 +120,9 @@ def folder() -> Path:
     private folder of this process if that folder cannot be written to, or if other users can write
     to it, too. The folder also contains compiled code, which is run when it is loaded.
     """
-    configured = os.environ.get(FOLDER)
-    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    cache_root = Path(configured) if configured else Path(home).expanduser() / "numbasync"
-    path = cache_root / "batch"
+    path = cache_folder.root() / "batch"
     try:
-        for parent in reversed([p for p in (path, *path.parents) if not p.exists()]):
-            parent.mkdir(mode=0o700, exist_ok=True)
+        cache_folder.make(path)
         with tempfile.TemporaryFile(dir=path):
             pass
         shared = folder_ownership.why_shared(path)
@@ -137,7 +132,8 @@ def folder() -> Path:
         return path
     warnings.warn(
         f"Kernels of batches are not kept in {path}: {shared}, and what is kept is run when it is "
-        f"loaded. Make it a folder of yours alone, with chmod 700, or name another one: {FOLDER}.",
+        f"loaded. Make it a folder of yours alone, with chmod 700, or name another one: "
+        f"{cache_folder.SWITCH}.",
         RuntimeWarning,
         stacklevel=2,
     )

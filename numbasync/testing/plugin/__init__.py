@@ -28,6 +28,7 @@ from numbasync.testing.plugin.fixtures import seeds as seeds
 from numbasync.testing.plugin.fixtures import stream as stream
 from numbasync.testing.plugin.options import Options, add_device_option, add_options, of
 from numbasync.testing.timing.benchmark_kernel import Benchmarks, Replay
+from numbasync.tuning import settings as tuning
 
 MARKS = (
     "cuda(min_cc=..., min_memory=..., devices=...): needs CUDA, and says of what kind, or skips",
@@ -37,6 +38,7 @@ MARKS = (
 _SENT = "numbasync_benchmarks"  # the key of the results that workers of pytest-xdist send
 _before = pytest.StashKey[leaks.Before]()
 _was = pytest.StashKey[settings.Settings]()
+_tuned = pytest.StashKey[bool]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -69,6 +71,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line(
             "filterwarnings", "default::numbasync.errors.InterpretedKernelWarning"
         )
+    config.stash[_tuned] = tuning.use(bool(tuning.requested))  # else not by itself in tests
     if options.strict:
         for line in leaks.FILTERS:
             config.addinivalue_line("filterwarnings", line)
@@ -107,6 +110,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     previous = config.stash.get(_was, None)
     if previous is not None:
         settings.use(previous)
+    tuning.use(config.stash.get(_tuned, tuning.automatic))
 
 
 def _kinds(options: Options) -> list[str]:

@@ -17,9 +17,9 @@ import numpy as np
 from numbasync.device.device import Device, default_device
 from numbasync.device.stream import Stream
 from numbasync.errors import CallerError
-from numbasync.ops.context import Context
-from numbasync.ops.op import DeviceOp, Steps
+from numbasync.ops.op import DeviceOp
 from numbasync.ops.operands import check_op
+from numbasync.ops.timed import Timed
 from numbasync.tensors import create
 from numbasync.tensors.tensor import Tensor
 from numbasync.testing.timing.timer import Spread, Stopwatch, turns
@@ -74,41 +74,6 @@ class Paired:
             f"{self.ratio:.3f} times [{self.low:.3f}, {self.high:.3f}]: {self.first.ms:.4g} ms to "
             f"{self.second.ms:.4g} ms, {len(self.first.samples)} pairs"
         )
-
-
-class Timed(DeviceOp[Any]):
-    """An operation between two events. Compilation before its first work is not between them."""
-
-    def __init__(self, op: DeviceOp[Any], device: Device) -> None:
-        self._unused = False
-        self._op = check_op(op, "what is timed")
-        self.stream = op.stream
-        op.consume()
-        self._unused = True
-        self._start = device.backend.new_event(timing=True)
-        self._stop = device.backend.new_event(timing=True)
-
-    def steps(self, ctx: Context) -> Steps[Any]:
-        ctx.touch()
-        stream, submission = ctx.stream.backend, ctx.submission
-        stream.record(self._start)
-        steps = self._op.steps(ctx)
-        try:
-            while True:
-                yield next(steps)
-                if not submission.launched and submission.queue is None:
-                    stream.record(self._start)  # again, since no work has been enqueued so far
-        except StopIteration as end:
-            stream.record(self._stop)
-            return end.value
-
-    @property
-    def ms(self) -> float:
-        """Device milliseconds of the operation, once it has run."""
-        return float(self._start.elapsed_ms(self._stop))
-
-    def _describe(self) -> str:
-        return f"{self._op}, timed"
 
 
 def device_ms(op: DeviceOp[Any]) -> float:

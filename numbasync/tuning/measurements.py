@@ -1,0 +1,191 @@
+"""What has been measured of each configuration, for one device and one key; kept in a file.
+
+The file is replaced as a whole after each measurement, so that an interrupted tuning continues
+where it stopped. Several processes may write it: each version is one process's own, and valid.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import statistics
+import tempfile
+import warnings
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, get_args
+
+from numbasync import cache_folder
+
+Status: TypeAlias = Literal["pending", "measured", "slow", "wrong", "illegal"]
+
+# A configuration whose better sample of two is so many times the best one is not measured again.
+SLOW = 3.0
+TRIAL = 2  # samples; the first one of all may have been held up
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TuningResult:
+    """What tuning knows of one configuration, for one device and one key.
+
+    Attributes:
+        config: the configuration, as it was written.
+        status: `"measured"`; `"slow"`, more than 3 times as slow as the fastest after two rounds;
+            `"wrong"`, its answer is not the expected one; `"illegal"`, it cannot be
+            compiled or launched, or raises an error;
+            `"pending"`, not or not often enough measured yet.
+        ms: the median of the measured device milliseconds, or None.
+        low, high: their quartiles, or None.
+        reason: why the configuration is wrong or illegal; else empty.
+        chosen: calls with this key use the configuration.
+    """
+
+    config: dict[str, Any]
+    status: Status
+    ms: float | None
+    low: float | None
+    high: float | None
+    reason: str
+    chosen: bool
+
+
+@dataclass(slots=True)
+class Entry:
+    """What is known of one configuration.
+
+    Attributes:
+        checked: its answer was compared.
+        samples: device milliseconds, one for each round.
+    """
+
+    status: Status = "pending"
+    checked: bool = False
+    samples: list[float] = field(default_factory=list)
+    reason: str = ""
+
+    @classmethod
+    def of(cls, stored: Any) -> Entry:
+        """An entry of a file.
+
+        Raises:
+            ValueError, TypeError: the file holds something else.
+        """
+        entry = cls(**stored)
+        samples_fit = all(isinstance(ms, float) and 0 <= ms < math.inf for ms in entry.samples)
+        lacks_samples = entry.status == "measured" and not entry.samples
+        if entry.status not in get_args(Status) or not samples_fit or lacks_samples:
+            raise ValueError("not an entry")
+        return entry
+
+
+class Measurements:
+    """What is known of the configurations of one kernel, for one device and one key.
+
+    Attributes:
+        key: the key, as text.
+        entries: one for each configuration, in their order.
+    """
+
+    def __init__(self, path: Path, identity: dict[str, Any], key: str, rounds: int) -> None:
+        """
+        Args:
+            identity: what the measurements hold for; a file of another identity is not used.
+            rounds: the number of samples after which a configuration is measured.
+        """
+        self._path = path
+        self._identity = {**identity, "key": key, "format": FORMAT}
+        self._rounds = rounds
+        self.key = key
+        self.entries = self._load() or [Entry() for _ in identity["configurations"]]
+
+    def _load(self) -> list[Entry] | None:
+        # Whatever cannot be read or is not as expected is measured anew, and replaced.
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
+            stored = json.loads(self._path.read_text(encoding="utf-8"))
+            if stored["identity"] == self._identity:
+                entries = [Entry.of(entry) for entry in stored["entries"]]
+                if len(entries) == len(self._identity["configurations"]):
+                    return entries
+        return None
+
+    def save(self) -> None:
+        """Replace the file. Gives a RuntimeWarning if that is not possible."""
+        text = json.dumps(
+            {"identity": self._identity, "entries": [asdict(entry) for entry in self.entries]},
+            indent=1,
+        )
+        temporary = None
+        try:
+            folder = self._path.parent
+            cache_folder.make(folder)
+            with tempfile.NamedTemporaryFile(
+                "w", encoding="utf-8", dir=folder, suffix=".tmp", delete=False
+            ) as file:
+                temporary = Path(file.name)
+                file.write(text)
+            temporary.replace(self._path)  # atomic for other processes
+        except OSError as error:
+            if temporary is not None:
+                temporary.unlink(missing_ok=True)
+            warnings.warn(
+                f"What tuning measures is not kept in {self._path.parent}: {error}. Make the "
+                f"folder writable, or name another one: {cache_folder.SWITCH}.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+    # --- what comes next ---
+
+    def unchecked(self) -> int | None:
+        """The first configuration whose answer has not been compared; None: there is none."""
+        return next((i for i, e in enumerate(self.entries) if not e.checked), None)
+
+    def next(self) -> int | None:
+        """The configuration to measure next, in turns; None: all are measured."""
+        open_ones = [i for i, e in enumerate(self.entries) if e.status == "pending" and e.checked]
+        return min(open_ones, key=lambda i: len(self.entries[i].samples), default=None)
+
+    def add(self, index: int, ms: float) -> None:
+        """Add a sample; after it, set the status of each configuration that needs no more."""
+        self.entries[index].samples.append(ms)
+        legal = [e for e in self.entries if e.checked and e.status in ("pending", "measured")]
+        if all(len(entry.samples) == TRIAL for entry in legal):
+            fastest = min(min(entry.samples) for entry in legal)
+            for entry in legal:
+                if min(entry.samples) > SLOW * fastest:
+                    entry.status = "slow"
+        for entry in legal:
+            if len(entry.samples) >= self._rounds and entry.status == "pending":
+                entry.status = "measured"
+
+    @property
+    def done(self) -> bool:
+        return all(entry.status != "pending" for entry in self.entries)
+
+    def best(self) -> int | None:
+        """The measured configuration of the least median; None: not known yet, or none is legal."""
+        measured = [i for i, entry in enumerate(self.entries) if entry.status == "measured"]
+        if not self.done or not measured:
+            return None
+        return min(measured, key=lambda i: statistics.median(self.entries[i].samples))
+
+    def results(self, configurations: Iterable[dict[str, Any]]) -> tuple[TuningResult, ...]:
+        """A record for each configuration."""
+        best = self.best()
+        return tuple(
+            TuningResult(config, e.status, *_spread(e.samples), e.reason, i == best)
+            for i, (config, e) in enumerate(zip(configurations, self.entries, strict=True))
+        )
+
+
+def _spread(samples: list[float]) -> tuple[float | None, float | None, float | None]:
+    """The median and the quartiles."""
+    if not samples:
+        return None, None, None
+    if len(samples) == 1:
+        return samples[0], samples[0], samples[0]
+    low, median, high = statistics.quantiles(samples, n=4, method="inclusive")
+    return median, low, high
