@@ -92,6 +92,7 @@ from numbasync.tensors.tensor import Tensor as Tensor
 if TYPE_CHECKING:
     from numbasync import random as random
     from numbasync import testing as testing
+    from numbasync import vectors as vectors
     from numbasync.batch import BatchGraph as BatchGraph
     from numbasync.batch import BatchPlan as BatchPlan
     from numbasync.batch import BufferId as BufferId
@@ -110,7 +111,7 @@ _LATER = {
     ),
     "random_states": "numbasync.random",
 }
-_MODULES = frozenset(("random", "testing"))  # the public ones; others are how it is made
+_MODULES = frozenset(("random", "testing", "vectors"))  # the public ones; others are how it is made
 
 
 def __getattr__(name: str) -> object:

@@ -138,6 +138,10 @@ class OutOfBoundsError(KernelError, IndexError):
     """A kernel used an index outside its array."""
 
 
+class MisalignedAccessError(KernelError):
+    """A kernel used an address that is no multiple of the bytes of a vector access."""
+
+
 class UninitialisedReadError(KernelError):
     """A kernel read shared or local memory before writing it. Found in checked kernels."""
 

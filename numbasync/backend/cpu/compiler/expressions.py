@@ -12,6 +12,7 @@ import numpy as np
 from numba import cuda
 from numba.core.errors import TypingError
 
+from numbasync.backend.cpu.compiler.array_rules import is_literal
 from numbasync.backend.cpu.compiler.cuda_names import (
     ATOMICS,
     AXES,
@@ -19,6 +20,7 @@ from numbasync.backend.cpu.compiler.cuda_names import (
     GRID_BARRIER,
     NOTHING,
     THIS_GRID,
+    VECTORS,
     function,
 )
 from numbasync.backend.cpu.compiler.evaluation_order import Parts
@@ -249,6 +251,8 @@ class Expressions(Parts):
             return self._compare_and_swap
         if callee is round:
             return self._round
+        if callee in VECTORS:
+            return lambda node: self._vector_access(node, *VECTORS[callee])
         if callee in vector_types.CONSTRUCTORS:
             return lambda node: self._vector(node, vector_types.CONSTRUCTORS[callee])
         replacement = function(callee)
@@ -258,6 +262,21 @@ class Expressions(Parts):
 
     def _vector(self, node: ast.Call, construct: Any) -> Any:
         return self._call(construct, [ast.Tuple(self._in_order(node.args), ast.Load())])
+
+    def _vector_access(self, node: ast.Call, name: str, parameters: tuple[str, ...]) -> Any:
+        passed = dict(zip(parameters, node.args, strict=False))
+        passed |= {k.arg or "": k.value for k in node.keywords}
+        if set(passed) != set(parameters) or len(node.args) > len(parameters):
+            raise UntranslatableError("a vector access with other arguments", node)
+        site = self._program.site(self._function, node, ast.unparse(passed["array"]))
+        arguments = [passed[p] for p in parameters]
+        count = self._scope.constant(passed.get("count"))
+        if type(count) is int:
+            if not is_literal(arguments[2], self._scope):
+                self._program.doubtful.append(ast.unparse(node))
+            arguments[2] = ast.Constant(count)
+        array, index, last = self._in_order(arguments)
+        return called(name, array, index, last, site)
 
     def _round(self, node: ast.Call) -> Any:
         arguments = self._in_order([*node.args, *(k.value for k in node.keywords)])

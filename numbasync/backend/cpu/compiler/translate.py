@@ -23,7 +23,7 @@ import numpy as np
 from numbasync.backend.cpu.compiler import checked_elements
 from numbasync.backend.cpu.compiler.calls import Calls
 from numbasync.backend.cpu.compiler.control_flow import assigned, before_breaks
-from numbasync.backend.cpu.compiler.cuda_names import THIS_GRID, is_barrier
+from numbasync.backend.cpu.compiler.cuda_names import THIS_GRID, is_barrier, is_vector_access
 from numbasync.backend.cpu.compiler.names import (
     MISSING,
     Closure,
@@ -103,6 +103,7 @@ class _Translation:
                 continue
             callee = scope.resolve(each.func)
             inner = device_function(callee)
+            self.program.has_vectors |= is_vector_access(callee)
             if callee is THIS_GRID:
                 self.program.cooperative = self._barrier_functions[function] = True
             if is_barrier(callee) or (inner is not None and self.has_barriers(inner)):
