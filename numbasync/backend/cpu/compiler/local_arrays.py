@@ -14,7 +14,13 @@ from numbasync.backend.cpu.compiler.names import (
     array_arguments,
     element_type,
 )
-from numbasync.backend.cpu.compiler.program import MOST_THREADS, Program, item_alignment, item_bytes, parsed
+from numbasync.backend.cpu.compiler.program import (
+    MOST_THREADS,
+    Program,
+    item_alignment,
+    item_bytes,
+    parsed,
+)
 from numbasync.backend.cpu.library import entry_points
 from numbasync.errors import KernelCompileError
 
@@ -58,7 +64,9 @@ def array_expression(
     make = program.bind(entry_points.array_at(shape, numba_type), "array")
     program.pure.add(make)
     if not per_thread:
-        alignment = scope.constant(arguments.get("alignment")) or item_alignment(numba_type)
+        alignment = scope.constant(arguments.get("alignment"))
+        if not isinstance(alignment, int):
+            alignment = item_alignment(numba_type)
         if shared and program.has_vectors and alignment < MOST_ALIGNMENT:
             # Not aligned better than a GPU aligns it.
             offset = program.take(nbytes + alignment) + alignment
