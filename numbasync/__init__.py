@@ -40,6 +40,7 @@ from numbasync.launch.launcher import Launcher as Launcher
 from numbasync.launch.launcher import launcher as launcher
 from numbasync.launch.parameters import KernelInput as KernelInput
 from numbasync.launch.parameters import KernelOutput as KernelOutput
+from numbasync.launch.parameters import Literal as Literal
 from numbasync.launch.parameters import Tile as Tile
 from numbasync.launch.variants import CpuEngine as CpuEngine
 from numbasync.launch.variants import compile_count as compile_count
