@@ -16,6 +16,7 @@ from numbasync.errors import (
     DataRaceError,
     InputModifiedError,
     KernelCompileError,
+    LauncherError,
     MisalignedAccessError,
     OutOfBoundsError,
     TileOverrunError,
@@ -210,6 +211,22 @@ def test_what_is_no_vector_access_is_refused(device: na.Device) -> None:
             launch.sync()
 
 
+def test_what_is_stored_to_is_an_output() -> None:
+    @na.launcher
+    @cuda.jit
+    def move(z, x):
+        if vectors.is_aligned(z, 0, 2):
+            vectors.store(z, 0, vectors.load(x, 0, 2))
+
+    assert [p.is_output for p in move.parameters] == [True, False]
+    with pytest.raises(LauncherError, match="stores to z"):
+
+        @na.launcher
+        @cuda.jit
+        def wrong(z: na.KernelInput):
+            vectors.store(z, 0, (1, 2))
+
+
 # --- what only the CPU device reports ---
 
 
@@ -269,7 +286,10 @@ def test_shared_arrays_are_aligned_as_a_gpu_aligns_them() -> None:
 @cuda.jit
 def overlapping(z: na.KernelOutput, x: na.KernelInput):
     i = cuda.grid(1)
-    vectors.store(z, 2 * (i // 2), vectors.load(x, 2 * i, 2))
+    if i == 0:
+        vectors.store(z, 0, vectors.load(x, 0, 2))
+    else:
+        z[i] = x[i] + 1
 
 
 @na.launcher
