@@ -19,9 +19,9 @@ along the last axis, and the index is a number, or a tuple for arrays of several
 of 2, 4, 8 or 16 bytes.
 
 The caller must see to it that the first element's address is a multiple of these bytes. On a GPU
-another one is a fault, after which the process cannot use the GPU any more; the CPU device raises
-`MisalignedAccessError`. Tensors begin at such addresses, views of them need not: `is_aligned` tells.
-Shared and local arrays need to be told: `cuda.shared.array(64, float32, alignment=16)`.
+another address is a fault, after which the process cannot use the GPU any more; the CPU device
+raises `MisalignedAccessError`. Tensors begin at such addresses, views of them need not:
+`is_aligned` tells. Shared arrays need to be told: `cuda.shared.array(64, float32, alignment=16)`.
 
 Outside of kernels the functions do the same with NumPy arrays.
 """
@@ -110,7 +110,7 @@ def _first(array: Any, index: Any, count: int) -> tuple[int, ...]:
     first = tuple(int(i) + n if i < 0 else int(i) for i, n in zip(parts, array.shape, strict=True))
     for axis, (i, n) in enumerate(zip(first, array.shape, strict=True)):
         last = i + count - 1 if axis == len(first) - 1 else i
-        if not (0 <= i and last < n):
+        if i < 0 or last >= n:
             raise IndexError(f"index {last} is out of bounds for axis {axis} with size {n}")
     return first
 

@@ -71,8 +71,8 @@ class BoundArguments:
     """
 
     __slots__ = (
-        "_given", "_parts", "host", "inouts", "literals", "partitions", "records", "sources", "tensors",
-        "tuples", "unresolved_host", "values",
+        "_given", "_parts", "host", "inouts", "literals", "partitions", "records", "sources",
+        "tensors", "tuples", "unresolved_host", "values",
     )  # fmt: skip
 
     def __init__(
@@ -297,8 +297,9 @@ class BoundArguments:
             arrays |= self.tuples
         keys = [_key(arrays.get(i), v, device) for i, v in enumerate(self.values)]
         if self.literals:
-            from numba.core import types
+            from numba.core import types as numba_types
 
+            types: Any = numba_types
             for i, number in self.literals.items():
                 keys[i] = types.literal(number)
         return keys

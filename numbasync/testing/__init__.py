@@ -43,10 +43,10 @@ from numbasync.testing.timing.timing import do_bench_paired as do_bench_paired
 
 __all__ = [
     "BarrierDivergence", "Counters", "Difference", "Fault", "Gate", "Injected", "InputModified",
-    "KernelFailure", "KernelMismatch", "KernelRace", "KernelSlow", "MisalignedAccess", "OutOfBounds",
-    "Paired", "Race", "ThreadOrder", "Timing", "UninitialisedRead", "check_kernel", "checked", "counters",
-    "device_ms", "do_bench", "do_bench_paired", "find_race", "gate", "inject", "seeded",
-    "settle",
+    "KernelFailure", "KernelMismatch", "KernelRace", "KernelSlow", "MisalignedAccess",
+    "OutOfBounds", "Paired", "Race", "ThreadOrder", "Timing", "UninitialisedRead", "check_kernel",
+    "checked", "counters", "device_ms", "do_bench", "do_bench_paired", "find_race", "gate",
+    "inject", "seeded", "settle",
 ]  # fmt: skip
 
 

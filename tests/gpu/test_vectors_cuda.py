@@ -1,4 +1,4 @@
-"""Vector accesses and literals on a GPU: the instructions in the PTX, and values at every offset."""
+"""Vector accesses and literals on a GPU: instructions in the PTX, and values at every offset."""
 
 from __future__ import annotations
 
@@ -25,10 +25,14 @@ WIDTHS = [(d, n // d.itemsize) for d in DTYPES for n in vectors.BYTES if n >= d.
 FLOATS = {"f": "f32", "F": "f32", "d": "f64", "D": "f64"}
 
 
+def variants(launcher: na.Launcher) -> list[Any]:
+    return list(launcher.planner.kernel._variants.values())
+
+
 def ptx(launcher: na.Launcher, device: na.Device) -> str:
     """The PTX of all variants of a kernel."""
-    variants: Any = launcher.planner.kernel._variants.values()
-    return "\n".join(v.numba.inspect_asm(device.compute_capability) for v in variants)
+    cc = device.compute_capability
+    return "\n".join(v.numba.inspect_asm(cc) for v in variants(launcher))
 
 
 def accesses(text: str) -> list[str]:
@@ -155,7 +159,7 @@ def test_a_literal_unrolls_loops_and_keeps_arrays_in_registers(device: na.Device
     assert any(a.startswith("ld.local") for a in accesses(ptx(plain, device)))
     text = ptx(literal, device)
     assert accesses(text).count("ld.global.f32") == 8 and ".local" not in text
-    assert all(v.packed for v in literal.planner.kernel._variants.values())
+    assert all(v.packed for v in variants(literal))
 
 
 def _with_literal(function: Any) -> Any:

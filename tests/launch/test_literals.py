@@ -47,6 +47,11 @@ def test_each_value_has_a_variant(device: na.Device) -> None:
         want = host(x)[:, :n].sum(1) + host(x)[:, n - 1]
         assert host(z).tolist() == want.tolist()
     assert na.compile_count() - before == 2
+    fast_call = sum_rows.form((z, x, 4))
+    assert fast_call is not None
+    taken = fast_call.take((z, x, 4))
+    assert taken is not None
+    assert taken[1] == sum_rows.bind((z, x, 4)).fingerprint(device.backend)
     sum_rows.compile(na.meta(5), na.meta((5, 1)), 1).sync()
     assert na.compile_count() - before == 3
 
@@ -123,7 +128,7 @@ def test_stores_to_a_literal_are_refused() -> None:
         @na.launcher
         @cuda.jit
         def wrong(n: na.Literal):
-            n[0] = 1
+            n[0] = 1  # type: ignore[index]
 
 
 ROWS, SHAPE = 4, (4, 2)

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numba import cuda
 
-from numbasync import vectors
 from numbasync.backend.cpu.library import arithmetic, atomics, float16, fp16_functions, libdevice
 from numbasync.backend.cpu.library.entry_points import types
 
@@ -47,12 +46,6 @@ FUNCTIONS: dict[Any, Any] = {
     np.float16: float16.of, types.float16: float16.of,
     **libdevice.FUNCTIONS,
 }  # fmt: skip
-# Their names in generated code, and the names of their parameters.
-VECTORS: dict[Any, tuple[str, tuple[str, str, str]]] = {
-    vectors.load: ("_vector_load", ("array", "index", "count")),
-    vectors.store: ("_vector_store", ("array", "index", "values")),
-    vectors.is_aligned: ("_vector_is_aligned", ("array", "index", "count")),
-}
 _FP16 = "numba.cuda._internal.cuda_fp16"
 ATOMICS = {getattr(cuda.atomic, name): function for name, function in atomics.ATOMICS.items()}
 
@@ -62,10 +55,6 @@ def is_barrier(value: Any) -> bool:
         return value in BARRIERS
     except TypeError:
         return False
-
-
-def is_vector_access(value: Any) -> bool:
-    return any(value is each for each in VECTORS)
 
 
 def function(value: Any) -> Any:

@@ -12,7 +12,7 @@ import numpy as np
 from numba import cuda
 from numba.core.errors import TypingError
 
-from numbasync.backend.cpu.compiler.array_rules import is_literal
+from numbasync.backend.cpu.compiler import vector_calls
 from numbasync.backend.cpu.compiler.cuda_names import (
     ATOMICS,
     AXES,
@@ -20,7 +20,6 @@ from numbasync.backend.cpu.compiler.cuda_names import (
     GRID_BARRIER,
     NOTHING,
     THIS_GRID,
-    VECTORS,
     function,
 )
 from numbasync.backend.cpu.compiler.evaluation_order import Parts
@@ -37,6 +36,7 @@ from numbasync.backend.cpu.compiler.names import (
 )
 from numbasync.backend.cpu.compiler.overloads import is_inlined, is_overloaded
 from numbasync.backend.cpu.compiler.program import PLACE, Program, parsed
+from numbasync.backend.cpu.compiler.vector_calls import VECTORS
 from numbasync.backend.cpu.library import arithmetic, atomics, float16, vector_types
 from numbasync.backend.cpu.library.entry_points import types as numba_types
 from numbasync.errors import KernelCompileError
@@ -263,19 +263,10 @@ class Expressions(Parts):
     def _vector(self, node: ast.Call, construct: Any) -> Any:
         return self._call(construct, [ast.Tuple(self._in_order(node.args), ast.Load())])
 
-    def _vector_access(self, node: ast.Call, name: str, parameters: tuple[str, ...]) -> Any:
-        passed = dict(zip(parameters, node.args, strict=False))
-        passed |= {k.arg or "": k.value for k in node.keywords}
-        if set(passed) != set(parameters) or len(node.args) > len(parameters):
-            raise UntranslatableError("a vector access with other arguments", node)
-        site = self._program.site(self._function, node, ast.unparse(passed["array"]))
-        arguments = [passed[p] for p in parameters]
-        count = self._scope.constant(passed.get("count"))
-        if type(count) is int:
-            if not is_literal(arguments[2], self._scope):
-                self._program.doubtful.append(ast.unparse(node))
-            arguments[2] = ast.Constant(count)
-        array, index, last = self._in_order(arguments)
+    def _vector_access(self, node: ast.Call, name: str, parameters: tuple[str, str, str]) -> Any:
+        array, *rest = vector_calls.arguments(self._program, self._scope, node, parameters)
+        site = self._program.site(self._function, node, ast.unparse(array))
+        array, index, last = self._in_order([array, *rest])
         return called(name, array, index, last, site)
 
     def _round(self, node: ast.Call) -> Any:

@@ -23,7 +23,7 @@ import numpy as np
 from numbasync.backend.cpu.compiler import checked_elements
 from numbasync.backend.cpu.compiler.calls import Calls
 from numbasync.backend.cpu.compiler.control_flow import assigned, before_breaks
-from numbasync.backend.cpu.compiler.cuda_names import THIS_GRID, is_barrier, is_vector_access
+from numbasync.backend.cpu.compiler.cuda_names import THIS_GRID, is_barrier
 from numbasync.backend.cpu.compiler.names import (
     MISSING,
     Closure,
@@ -37,6 +37,7 @@ from numbasync.backend.cpu.compiler.names import (
     is_reassigned,
 )
 from numbasync.backend.cpu.compiler.program import ALL, HIDDEN, PLACE, ArrayShapes, Program, parsed
+from numbasync.backend.cpu.compiler.vector_calls import is_vector_access
 from numbasync.backend.cpu.library import entry_points
 from numbasync.backend.cpu.library.entry_points import types as numba_types
 from numbasync.backend.cpu.library.source import definition, of_lambda

@@ -69,8 +69,7 @@ def _along(tyctx: Any, index: Any):  # type: ignore[no-untyped-def]
     is_tuple = isinstance(index, types.BaseTuple)
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        value = cgutils.unpack_tuple(builder, args[0])[-1] if is_tuple else args[0]
-        return value
+        return cgutils.unpack_tuple(builder, args[0])[-1] if is_tuple else args[0]
 
     return types.int64(index), codegen
 
