@@ -52,9 +52,10 @@ def load(array: Any, index: Any, count: int) -> tuple[Any, ...]:
         count: an int that is written there, or a global one.
 
     Raises:
-        KernelCompileError: the array, or the number of bytes, is no such one.
+        KernelCompileError: the kernel's compiler cannot access such an array, or so many elements
+            of it; the message says what it can.
         OutOfBoundsError: an element is outside of the array. On the CPU device only.
-        MisalignedAccessError: see the module. On the CPU device only.
+        MisalignedAccessError: the address is no multiple of the bytes. On the CPU device only.
     """
     first = _first(array, index, count)
     if not is_aligned(array, index, count):
@@ -88,8 +89,7 @@ def is_aligned(array: Any, index: Any, count: int) -> bool:
         index: of the first element: an integer, or a tuple of one for each axis.
         count: an int that is written there, or a global one.
     """
-    parts = index if isinstance(index, tuple) else (index,)
-    moved = sum(int(i % n) * s for i, n, s in zip(parts, array.shape, array.strides, strict=True))
+    moved = sum(i * s for i, s in zip(_position(array, index), array.strides, strict=True))
     return bool((array.ctypes.data + moved) % (count * array.itemsize) == 0)
 
 
@@ -104,10 +104,19 @@ def misaligned(name: str, index: int, nbytes: int, source_line: str = "") -> str
     )
 
 
-def _first(array: Any, index: Any, count: int) -> tuple[int, ...]:
-    """The index as one of Python, without negative numbers, if all elements are in the array."""
+def _position(array: Any, index: Any) -> tuple[int, ...]:
+    """An index as a tuple; negative numbers count from the end."""
     parts = index if isinstance(index, tuple) else (index,)
-    first = tuple(int(i) + n if i < 0 else int(i) for i, n in zip(parts, array.shape, strict=True))
+    return tuple(int(i) + n if i < 0 else int(i) for i, n in zip(parts, array.shape, strict=True))
+
+
+def _first(array: Any, index: Any, count: int) -> tuple[int, ...]:
+    """The position of the first of `count` elements.
+
+    Raises:
+        IndexError: one of them is outside of the array.
+    """
+    first = _position(array, index)
     for axis, (i, n) in enumerate(zip(first, array.shape, strict=True)):
         last = i + count - 1 if axis == len(first) - 1 else i
         if i < 0 or last >= n:
@@ -134,7 +143,11 @@ def refusal(array: Any, index: Any, count: Any) -> str:
             "C-contiguous array."
         )
     parts = list(index) if isinstance(index, _types.BaseTuple) else [index]
-    if len(parts) != array.ndim or not all(isinstance(p, _types.Integer) for p in parts):
+    if (
+        not parts
+        or len(parts) != array.ndim
+        or not all(isinstance(p, _types.Integer) for p in parts)
+    ):
         return f"a vector access to {array} by {index}; write {array.ndim} integers."
     item = item_bytes(array.dtype)
     counts = [n // item for n in BYTES if n >= item]

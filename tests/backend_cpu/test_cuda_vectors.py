@@ -360,3 +360,4 @@ def test_kernels_that_run_as_python_and_programs_call_the_same_functions() -> No
     with pytest.raises(OutOfBoundsError, match="index 5 is out of bounds.*test_cuda_vectors.py:"):
         run(4)
     assert vectors.load(x, np.int64(2), 2) == (2, 3) and not vectors.is_aligned(x, 3, 2)
+    assert vectors.is_aligned(x, 4, 2) and not vectors.is_aligned(x, 5, 2)  # behind the array
