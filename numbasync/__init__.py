@@ -44,6 +44,7 @@ from numbasync.launch.launcher import Launcher as Launcher
 from numbasync.launch.launcher import launcher as launcher
 from numbasync.launch.parameters import KernelInput as KernelInput
 from numbasync.launch.parameters import KernelOutput as KernelOutput
+from numbasync.launch.parameters import Literal as Literal
 from numbasync.launch.parameters import Tile as Tile
 from numbasync.launch.variants import CpuEngine as CpuEngine
 from numbasync.launch.variants import compile_count as compile_count
@@ -96,6 +97,7 @@ from numbasync.tensors.tensor import Tensor as Tensor
 if TYPE_CHECKING:
     from numbasync import random as random
     from numbasync import testing as testing
+    from numbasync import vectors as vectors
     from numbasync.batch import BatchGraph as BatchGraph
     from numbasync.batch import BatchPlan as BatchPlan
     from numbasync.batch import BufferId as BufferId
@@ -119,7 +121,7 @@ _LATER = {
     "TuningResult": "numbasync.tuning.measurements",
     "random_states": "numbasync.random",
 }
-_MODULES = frozenset(("random", "testing"))  # the public ones; others are how it is made
+_MODULES = frozenset(("random", "testing", "vectors"))  # the public ones; others are how it is made
 
 
 def __getattr__(name: str) -> object:

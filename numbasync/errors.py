@@ -138,6 +138,10 @@ class OutOfBoundsError(KernelError, IndexError):
     """A kernel used an index outside its array."""
 
 
+class MisalignedAccessError(KernelError):
+    """A kernel used an address that is no multiple of the bytes of a vector access."""
+
+
 class UninitialisedReadError(KernelError):
     """A kernel read shared or local memory before writing it. Found in checked kernels."""
 
@@ -248,7 +252,8 @@ REMEDIES: dict[str, Remedy] = {
     ),
     "CUDA_ERROR_MISALIGNED_ADDRESS": Remedy(
         "a kernel used an address that its element type does not allow.",
-        "check views made with reinterpret() and offsets into dynamic shared memory.",
+        "check views made with reinterpret(), offsets into dynamic shared memory, and accesses of "
+        "na.vectors, which the CPU device checks: NUMBASYNC_DEVICE=cpu.",
     ),
     "CUDA_ERROR_LAUNCH_TIMEOUT": Remedy(
         "the kernel ran longer than the display driver allows.",

@@ -331,7 +331,8 @@ class Device(Protocol):
 
         Args:
             dispatcher: the result of `numba.cuda.jit`.
-            keys: for each parameter an `ArrayKey`, or the result of `scalar_key`.
+            keys: for each parameter an `ArrayKey`, the result of `scalar_key`, or Numba's literal
+                type of an integer that the kernel is compiled for.
 
         Raises:
             KernelCompileError: Numba refused the kernel; Numba's error is the cause.

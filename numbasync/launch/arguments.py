@@ -17,7 +17,7 @@ from numbasync import layout
 from numbasync.backend import array_protocols, protocols
 from numbasync.backend.protocols import ArrayKey
 from numbasync.device.device import Device
-from numbasync.errors import AliasError, LauncherError
+from numbasync.errors import AliasError, DTypeError, LauncherError
 from numbasync.launch.argument_types import (
     ArrayArgument,
     array_of,
@@ -35,6 +35,7 @@ from numbasync.launch.tuple_arguments import (
     numbers,
     replaced,
 )
+from numbasync.ops.run import describe
 from numbasync.tensors import import_array
 from numbasync.tensors.copies import HostArray
 from numbasync.tensors.host_arrays import TIMES, number
@@ -62,6 +63,7 @@ class BoundArguments:
             in host memory (only the device can tell whether it uses them in place: `resolve_on`),
             and times as integers.
         inouts: position and array of each array that is downloaded again; `host` has these, too.
+        literals: positions and values of integers that the kernel is compiled for.
         records: positions of structured scalars, which `host` holds as arrays of no axes: kernels
             receive their address.
         tuples: tuples that contain arrays, by position. Their members are tensors and NumPy arrays,
@@ -69,8 +71,8 @@ class BoundArguments:
     """
 
     __slots__ = (
-        "_given", "_parts", "host", "inouts", "partitions", "records", "sources", "tensors",
-        "tuples", "unresolved_host", "values",
+        "_given", "_parts", "host", "inouts", "literals", "partitions", "records", "sources",
+        "tensors", "tuples", "unresolved_host", "values",
     )  # fmt: skip
 
     def __init__(
@@ -84,6 +86,7 @@ class BoundArguments:
         self.sources: tuple[Tensor, ...] = ()
         self.unresolved_host: dict[int, HostArray | np.generic] = {}
         self.inouts: dict[int, HostArray] = {}
+        self.literals: dict[int, int] = {}
         self.records: set[int] = set()
         self.tuples: dict[int, Any] = {}
         parts: list[Any] = []
@@ -110,6 +113,8 @@ class BoundArguments:
                 parts.append(int if -(2**63) <= value < 2**63 else big(kernel, parameter, value))
             elif cls is NoneType and parameter.takes_none:
                 parts.append(NoneType)
+            elif parameter.role is Role.LITERAL:
+                parts.append(self._take_literal(kernel, i, parameter, value))
             elif cls is InOut:
                 parts.append(self._take_inout(kernel, i, parameter, value))
             elif issubclass(cls, np.void) and value.dtype.names and parameter.takes_number:
@@ -151,6 +156,23 @@ class BoundArguments:
             return layout.dtype_key(array.dtype), array.shape
         self.partitions[i] = value.cut
         return value.cut.fingerprint
+
+    def _take_literal(self, kernel: str, i: int, p: Parameter, value: Any) -> Hashable:
+        """Classify an integer that the kernel is compiled for; returns its part of the fingerprint.
+
+        Raises:
+            LauncherError: the value is no integer.
+            DTypeError: the integer does not fit into 64 bits.
+        """
+        if not isinstance(value, int | np.integer) or isinstance(value, bool | np.timedelta64):
+            raise LauncherError(
+                f"kernel {kernel}: {p.name} is a na.Literal, an integer that the kernel is "
+                f"compiled for, and cannot be {describe(value)}."
+            )
+        number = self.literals[i] = int(value)
+        if not -(2**63) <= number < 2**63:
+            raise DTypeError(f"kernel {kernel}: {p.name} is {number}; a na.Literal is an int64.")
+        return int, number
 
     def _take_tuple(self, kernel: str, i: int, p: Parameter, value: Any) -> Hashable:
         """Classify a tuple that contains arrays; returns its part of the fingerprint."""
@@ -273,7 +295,14 @@ class BoundArguments:
         arrays: dict[int, Any] = self.arrays()
         if self.tuples:
             arrays |= self.tuples
-        return [_key(arrays.get(i), v, device) for i, v in enumerate(self.values)]
+        keys = [_key(arrays.get(i), v, device) for i, v in enumerate(self.values)]
+        if self.literals:
+            from numba.core import types as numba_types
+
+            types: Any = numba_types
+            for i, number in self.literals.items():
+                keys[i] = types.literal(number)
+        return keys
 
 
 def _key(array: Any, value: Any, device: protocols.Device) -> Hashable:

@@ -17,7 +17,7 @@ from typing import Any
 from numbasync.device import access
 from numbasync.device.submission import Submission
 from numbasync.launch.arguments import TYPED
-from numbasync.launch.parameters import Parameter
+from numbasync.launch.parameters import Parameter, Role
 from numbasync.launch.plan import Plan
 from numbasync.tensors.partition import Partition
 from numbasync.tensors.tensor import SharedTensor, Tensor
@@ -45,7 +45,9 @@ class FastCall:
         names: dict[str, Any] = {**access.NAMES, **{f"k{i}": k for i, k in enumerate(kinds)}}
         arrays = [i for i, k in enumerate(kinds) if k in _ARRAYS]
         outputs = [i for i in arrays if parameters[i].is_output]
-        text = _take(kinds, arrays, outputs, may_alias) + _enqueue(len(kinds), arrays, outputs)
+        literals = [i for i, p in enumerate(parameters) if p.role is Role.LITERAL]
+        text = _take(kinds, arrays, outputs, literals, may_alias)
+        text += _enqueue(len(kinds), arrays, outputs)
         exec("\n".join(text), names)  # noqa: S102 - built from positions alone
         self.take: Callable[[tuple[Any, ...]], Taken | None] = names["take"]
         self.enqueue: Callable[[Plan, tuple[Any, ...], tuple[Tensor, ...], Submission], bool] = (
@@ -70,10 +72,14 @@ def _is_plain(p: Parameter, kind: type) -> bool:
         return p.takes_tensor and not p.is_output
     if kind is NoneType:
         return p.takes_none
+    if p.role is Role.LITERAL:
+        return kind is int
     return p.takes_number and (kind is int or kind in TYPED)
 
 
-def _take(kinds: Kinds, arrays: list[int], outputs: list[int], may_alias: bool) -> list[str]:
+def _take(
+    kinds: Kinds, arrays: list[int], outputs: list[int], literals: list[int], may_alias: bool
+) -> list[str]:
     """The source of `take(values)`: v are the values, t the tensors, s their storages, f the
     fingerprints.
     """
@@ -95,8 +101,10 @@ def _take(kinds: Kinds, arrays: list[int], outputs: list[int], may_alias: bool) 
         if len(arrays) > 2:
             aliased = f"len({{{', '.join(identities)}}}) < {len(identities)}"
         lines.append(f"    if {aliased}: return None")
-    parts = "".join(f"f{i}, " if i in arrays else f"k{i}, " for i in range(len(kinds)))
-    lines.append(f"    return ({_all('t', arrays)}), ({parts})")
+    parts = [f"f{i}" if i in arrays else f"k{i}" for i in range(len(kinds))]
+    for i in literals:
+        parts[i] = f"(k{i}, v{i})"
+    lines.append(f"    return ({_all('t', arrays)}), ({', '.join(parts)}{',' * bool(parts)})")
     return lines
 
 

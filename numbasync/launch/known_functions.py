@@ -45,6 +45,7 @@ _OPERATORS = frozenset(
      "index", "indexOf", "inv", "invert", "is_", "is_not", "le", "lshift", "lt", "matmul", "mod",
      "mul", "ne", "neg", "not_", "or_", "pos", "pow", "rshift", "sub", "truediv", "truth", "xor"}
 )  # fmt: skip
+_VECTORS = "numbasync.vectors"  # not imported here: that takes long
 # Functions of `numba.cuda` that store with a cache hint, to their first argument.
 _HINTED_STORES = frozenset({"stcg", "stcs", "stwb", "stwt"})
 
@@ -57,6 +58,8 @@ def known(callee: Any, count: int) -> tuple[Collection[int], bool] | None:
             neither an argument nor a view of one.
     """
     name, package = _named(callee)
+    if getattr(callee, "__module__", "") == _VECTORS:
+        return (0,) if name == "store" else (), True
     if isinstance(callee, np.ufunc):
         return range(callee.nin, count), True
     if isinstance(callee, type) and issubclass(callee, np.generic):

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     KernelInput: TypeAlias = Any
     KernelOutput: TypeAlias = Any
     Tile: TypeAlias = Any
+    Literal: TypeAlias = int
 else:
 
     class KernelInput:
@@ -41,6 +42,13 @@ else:
         partition (`Partition.map`) the kernel's body is run for one tile after the other.
         """
 
+    class Literal:
+        """Annotation: an integer that the kernel is compiled for, one variant for each value.
+
+        In the kernel it is a constant, as an int of the module is: loops over `range(n)` are
+        unrolled, and `cuda.local.array(n, dtype)` is an array of n elements.
+        """
+
 
 class Role(Enum):
     """The declared role of a parameter."""
@@ -49,6 +57,7 @@ class Role(Enum):
     OUTPUT = "KernelOutput"
     TILE = "Tile"
     SCALAR = "a scalar"
+    LITERAL = "Literal"
     ANY = "undeclared"
 
 
@@ -56,6 +65,7 @@ _ROLES: dict[Any, Role] = {
     KernelInput: Role.INPUT,
     KernelOutput: Role.OUTPUT,
     Tile: Role.TILE,
+    Literal: Role.LITERAL,
     int: Role.SCALAR,
     float: Role.SCALAR,
     bool: Role.SCALAR,
@@ -73,7 +83,7 @@ class Parameter:
         is_output: an array passed here may be written: the parameter is declared so, or is
             undeclared and the kernel's code stores to it.
         takes_tensor: a whole tensor may be passed.
-        takes_number: a number may be passed.
+        takes_number: a number may be passed, of which the kernel's variant needs the type alone.
         takes_none: None may be passed: None is the default, or the kernel's code tests for it.
         is_number: undeclared, and the kernel's code uses the parameter as a number.
         default: the value if nothing is passed; `inspect.Parameter.empty` if that is an error.
@@ -191,7 +201,7 @@ def _parameter(name: str, key: str, role: Role, stores: set[Store]) -> Parameter
             f"kernel {name} stores to {key}, which is declared na.KernelInput.\n"
             f"Declare it as what it is, {key}: na.KernelOutput, or remove the store."
         )
-    if role is Role.SCALAR and Store.ELEMENTS in stores:
+    if role in (Role.SCALAR, Role.LITERAL) and Store.ELEMENTS in stores:
         raise LauncherError(
             f"kernel {name} stores to elements of {key}, which is declared a number; a number has "
             f"no elements.\nDeclare an array as {key}: na.KernelOutput, or remove the store."
@@ -224,7 +234,7 @@ def _check_form(name: str, function: FunctionType) -> None:
 # The endings by which an annotation is recognised although its names cannot be resolved when it is
 # read: imported for type checkers alone, or local to the function around the kernel.
 _OR_NONE = re.compile(r"\s*\|\s*None$")
-_DECLARES = re.compile(r"(?:^|\.)(KernelInput|KernelOutput|Tile)$")
+_DECLARES = re.compile(r"(?:^|\.)(KernelInput|KernelOutput|Tile|Literal)$")
 
 
 def _roles(function: FunctionType) -> dict[str, tuple[Role, bool]]:

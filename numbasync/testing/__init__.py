@@ -25,6 +25,7 @@ from numbasync.testing.check.failures import InputModified as InputModified
 from numbasync.testing.check.failures import KernelFailure as KernelFailure
 from numbasync.testing.check.failures import KernelMismatch as KernelMismatch
 from numbasync.testing.check.failures import KernelRace as KernelRace
+from numbasync.testing.check.failures import MisalignedAccess as MisalignedAccess
 from numbasync.testing.check.failures import OutOfBounds as OutOfBounds
 from numbasync.testing.check.failures import UninitialisedRead as UninitialisedRead
 from numbasync.testing.check.races import Difference as Difference
@@ -42,10 +43,10 @@ from numbasync.testing.timing.timing import do_bench_paired as do_bench_paired
 
 __all__ = [
     "BarrierDivergence", "Counters", "Difference", "Fault", "Gate", "Injected", "InputModified",
-    "KernelFailure", "KernelMismatch", "KernelRace", "KernelSlow", "OutOfBounds", "Paired",
-    "Race", "ThreadOrder", "Timing", "UninitialisedRead", "check_kernel", "checked", "counters",
-    "device_ms", "do_bench", "do_bench_paired", "find_race", "gate", "inject", "seeded",
-    "settle",
+    "KernelFailure", "KernelMismatch", "KernelRace", "KernelSlow", "MisalignedAccess",
+    "OutOfBounds", "Paired", "Race", "ThreadOrder", "Timing", "UninitialisedRead", "check_kernel",
+    "checked", "counters", "device_ms", "do_bench", "do_bench_paired", "find_race", "gate",
+    "inject", "seeded", "settle",
 ]  # fmt: skip
 
 

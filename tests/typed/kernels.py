@@ -27,6 +27,15 @@ def scaled(t: na.Tile, x: na.KernelInput, by: float | np.float32 = 2.0) -> None:
         t[i] = by * x[i]
 
 
+@na.launcher
+def rows(z: na.KernelOutput, n: na.Literal) -> None:
+    values = na.vectors.load(z, (cuda.grid(1), 0), n)
+    assert_type(values, tuple[Any, ...])
+    if na.vectors.is_aligned(z, 0, n):
+        na.vectors.store(z, index=0, values=values)
+    na.vectors.store(z, 0, 1)  # type: ignore[arg-type]
+
+
 async def what_a_call_takes(
     array: np.ndarray[Any, Any], t: na.Tensor, s: na.SharedTensor, p: na.Partition
 ) -> None:
@@ -35,6 +44,8 @@ async def what_a_call_takes(
         for z in (t, p, t.partition_prefix(4), na.zeros(3).partition(2), p.map(1)):
             saxpy(z, 2, x)
             saxpy(z, a=2.0, x=x)
+    rows(p, 4)
+    rows(p, 4.0)  # type: ignore[arg-type]
     scaled(p, array)
     scaled(p, x=t, by=np.float32(2))
 

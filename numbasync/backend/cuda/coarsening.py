@@ -25,9 +25,7 @@ import numba
 from llvmlite import ir
 from numba import cuda
 from numba.cuda import cgutils, nvvmutils, types
-from numba.cuda.core.errors import (  # pyright: ignore[reportMissingImports]
-    RequireLiteralValue,
-)
+from numba.cuda.core.errors import RequireLiteralValue
 from numba.cuda.extending import intrinsic
 
 from numbasync.backend.executables import Coarsening

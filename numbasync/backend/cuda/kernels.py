@@ -189,6 +189,11 @@ def _type_of(key: Hashable) -> Any:
     return key
 
 
+def _plain(numba_type: Any) -> Any:
+    """The type of an argument, without the value of a literal."""
+    return types.unliteral(numba_type)
+
+
 def _overload(dispatcher: Any, actual: tuple[Any, ...]) -> Any:
     """Numba's compiled kernel; with declared signatures, the variant of the one that fits."""
     if dispatcher._can_compile:
@@ -272,7 +277,7 @@ class CudaExecutable:
         fields = []
         for i, numba_type in enumerate(self.numba.argument_types):
             array = isinstance(numba_type, types.Array)
-            code = array_format(numba_type.ndim) if array else _PACK.get(numba_type)
+            code = array_format(numba_type.ndim) if array else _PACK.get(_plain(numba_type))
             if numba_type == types.none:  # passed by Numba as an unused pointer
                 codes.append("Q")
                 fields.append("0")
@@ -316,9 +321,10 @@ class CudaExecutable:
             if numba_type == types.none or isinstance(numba_type, types.Complex | types.Record):
                 return ""
             array = isinstance(numba_type, types.Array)
-            size = struct.calcsize(array_format(numba_type.ndim) if array else _PACK[numba_type])
+            code = array_format(numba_type.ndim) if array else _PACK[_plain(numba_type)]
+            size = struct.calcsize(code)
             gap = -offset % (8 if array else size)
-            codes.append(f"{gap}x{size}s" if array else f"{gap}x{_PACK[numba_type]}")
+            codes.append(f"{gap}x{size}s" if array else f"{gap}x{code}")
             offset += gap + size
         return "".join(codes)
 

@@ -34,6 +34,10 @@ class InputModified(KernelFailure):
     """An input that the launch has changed."""
 
 
+class MisalignedAccess(KernelFailure):
+    """A vector access to an address that is no multiple of its bytes."""
+
+
 _KINDS: tuple[tuple[type[errors.KernelError], type[KernelFailure]], ...] = (
     (errors.DataRaceError, KernelRace),
     (errors.UninitialisedReadError, UninitialisedRead),
@@ -42,6 +46,7 @@ _KINDS: tuple[tuple[type[errors.KernelError], type[KernelFailure]], ...] = (
     (errors.OutOfBoundsError, OutOfBounds),
     (errors.TileOverrunError, OutOfBounds),
     (errors.IndexOverflowError, OutOfBounds),
+    (errors.MisalignedAccessError, MisalignedAccess),
 )
 
 

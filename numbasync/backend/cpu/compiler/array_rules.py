@@ -55,7 +55,7 @@ def surely_compiles(node: ast.Call, scope: Scope) -> bool:
     shape, dtype = arguments["shape"], arguments["dtype"]
     is_dynamic = callee is cuda.shared.array and ast.unparse(shape) == "0"
     extents = shape.elts if isinstance(shape, ast.Tuple) else [shape]
-    has_literals = bool(extents) and all(_is_literal(e, scope) for e in extents)
+    has_literals = bool(extents) and all(is_literal(e, scope) for e in extents)
     return (is_dynamic or has_literals) and _is_element_type(dtype, scope)
 
 
@@ -111,7 +111,7 @@ def advice(node: ast.Call, scope: Scope) -> str:
         if type(value) is int and value <= 0:
             more = "; of one axis, 0 means: as many as the launch brings" if is_shared else ""
             return f"{subject}: the shape {ast.unparse(arguments['shape'])} has no elements{more}"
-        if not _is_literal(extent, scope):
+        if not is_literal(extent, scope):
             return f"{subject}: {_extent_advice(extent, value, scope, is_shared)}"
     if dtype is not None and not _is_element_type(dtype, scope):
         return f"{subject}: the dtype is {ast.unparse(dtype)}; write a type, such as float32"
@@ -153,7 +153,8 @@ def _outer_value(node: ast.expr | None, scope: Scope) -> Any:
     return scope.find(node.id) if is_outer else MISSING  # type: ignore[union-attr]
 
 
-def _is_literal(node: ast.expr, scope: Scope) -> bool:
+def is_literal(node: ast.expr, scope: Scope) -> bool:
+    """Whether Numba surely takes an expression for a literal: one or several positive ints."""
     # Python itself computes what is written in numbers alone, such as `32 + 2`.
     is_written = not any(isinstance(n, ast.Name | ast.Call) for n in ast.walk(node))
     value = scope.constant(node) if is_written else _outer_value(node, scope)

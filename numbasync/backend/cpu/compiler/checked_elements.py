@@ -18,7 +18,7 @@ from numba.core import cgutils
 from numba.np.arrayobj import load_item, store_item
 
 from numbasync.backend.cpu.compiler.program import parsed
-from numbasync.backend.cpu.library import entry_points
+from numbasync.backend.cpu.library import entry_points, vector_access
 from numbasync.backend.cpu.library.entry_points import types, widened
 
 _I64 = ir.IntType(64)
@@ -277,7 +277,7 @@ def set_sure(tyctx: Any, value: Any, array: Any, index: Any):  # type: ignore[no
 
 NAMES: dict[str, Any] = {
     "_here": here, _INDEX: within, _AXIS: within_axis, _LITERAL: literal, _LOAD: element,
-    _STORE: set_element, _SURE_LOAD: sure_element, _SURE_STORE: set_sure,
+    _STORE: set_element, _SURE_LOAD: sure_element, _SURE_STORE: set_sure, **vector_access.NAMES,
 }  # fmt: skip
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from numba import cuda
 from numba.core.errors import TypingError
 
+from numbasync.backend.cpu.compiler import vector_calls
 from numbasync.backend.cpu.compiler.cuda_names import (
     ATOMICS,
     AXES,
@@ -35,6 +36,7 @@ from numbasync.backend.cpu.compiler.names import (
 )
 from numbasync.backend.cpu.compiler.overloads import is_inlined, is_overloaded
 from numbasync.backend.cpu.compiler.program import PLACE, Program, parsed
+from numbasync.backend.cpu.compiler.vector_calls import VECTORS
 from numbasync.backend.cpu.library import arithmetic, atomics, float16, vector_types
 from numbasync.backend.cpu.library.entry_points import types as numba_types
 from numbasync.backend.shared_layout import SharedLayout
@@ -255,6 +257,8 @@ class Expressions(Parts):
             return self._compare_and_swap
         if callee is round:
             return self._round
+        if callee in VECTORS:
+            return lambda node: self._vector_access(node, *VECTORS[callee])
         if callee in vector_types.CONSTRUCTORS:
             return lambda node: self._vector(node, vector_types.CONSTRUCTORS[callee])
         replacement = function(callee)
@@ -264,6 +268,12 @@ class Expressions(Parts):
 
     def _vector(self, node: ast.Call, construct: Any) -> Any:
         return self._call(construct, [ast.Tuple(self._in_order(node.args), ast.Load())])
+
+    def _vector_access(self, node: ast.Call, name: str, parameters: tuple[str, str, str]) -> Any:
+        array, *rest = vector_calls.arguments(self._program, self._scope, node, parameters)
+        site = self._program.site(self._function, node, ast.unparse(array))
+        array, index, last = self._in_order([array, *rest])
+        return called(name, array, index, last, site)
 
     def _round(self, node: ast.Call) -> Any:
         arguments = self._in_order([*node.args, *(k.value for k in node.keywords)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from numbasync import vectors
 from numbasync.backend.cpu.compiler.program import Program, Site
 from numbasync.backend.cpu.library import entry_points
 from numbasync.backend.cpu.races import rules
@@ -14,6 +15,7 @@ from numbasync.errors import (
     IndexOverflowError,
     InputModifiedError,
     KernelError,
+    MisalignedAccessError,
     OutOfBoundsError,
     TileOverrunError,
     UninitialisedReadError,
@@ -57,6 +59,9 @@ def error_of(
             f"{where}IndexError: index {index} is out of bounds for axis {axis} of {site.what}, "
             f"which has {extent}{source_line}"
         )
+    if outcome == entry_points.MISALIGNED:
+        text = vectors.misaligned(site.what, index, extent, source_line)
+        return MisalignedAccessError(f"{where}{text}")
     if outcome == entry_points.RACE and shadow is not None:
         return _race(program, where, site, index, place, shadow)
     return _FOUND[outcome](where, site, source_line, index)

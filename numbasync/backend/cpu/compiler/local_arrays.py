@@ -14,11 +14,18 @@ from numbasync.backend.cpu.compiler.names import (
     array_arguments,
     element_type,
 )
-from numbasync.backend.cpu.compiler.program import MOST_THREADS, Program, item_bytes, parsed
+from numbasync.backend.cpu.compiler.program import (
+    MOST_THREADS,
+    Program,
+    item_alignment,
+    item_bytes,
+    parsed,
+)
 from numbasync.backend.cpu.library import entry_points
 from numbasync.backend.shared_layout import SharedLayout
 from numbasync.errors import KernelCompileError
 
+MOST_ALIGNMENT = 16  # that an access needs
 MOST_LOCAL_BYTES = 2**26  # of all threads of a block
 
 
@@ -58,7 +65,14 @@ def array_expression(
     make = program.bind(entry_points.array_at(shape, numba_type), "array")
     program.pure.add(make)
     if not per_thread:
-        offset = program.take(nbytes)
+        alignment = scope.constant(arguments.get("alignment"))
+        if not isinstance(alignment, int):
+            alignment = item_alignment(numba_type)
+        if shared and program.has_vectors and alignment < MOST_ALIGNMENT:
+            # Not aligned better than a GPU aligns it.
+            offset = program.take(nbytes + alignment) + alignment
+        else:
+            offset = program.take(nbytes)
         if shared:
             program.shared.append((offset, nbytes))
         return parsed(f"{make}(_m + {offset})")

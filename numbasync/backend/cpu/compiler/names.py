@@ -312,7 +312,8 @@ def is_array_function(callee: Any) -> bool:
 
 def array_arguments(node: ast.Call) -> dict[str, ast.expr]:
     """The arguments of a call of an array function, by name."""
-    arguments: dict[str, ast.expr] = dict(zip(("shape", "dtype"), node.args, strict=False))
+    names = ("shape", "dtype", "alignment")
+    arguments: dict[str, ast.expr] = dict(zip(names, node.args, strict=False))
     return arguments | {k.arg: k.value for k in node.keywords if k.arg is not None}
 
 

@@ -91,8 +91,9 @@ class Program:
         prologue: a statement that every thread begins with, or a piece of its work.
         checked: whether every access is, and threads take turns in an order that is passed.
         has_inlined: whether overloads are written out in it, whose indices Numba must check.
-        doubtful: sources with arrays of which numba-cuda must say whether they compile for a GPU.
+        doubtful: sources of which numba-cuda must say whether they compile for a GPU.
         array_shapes: what numba-cuda knows of the shapes of arrays, if it may be asked.
+        has_vectors: whether it accesses several elements at once, at addresses that must fit.
         row: whether it is written for blocks of one row, whose y and z are 1.
         pure: names of functions whose result depends on their arguments alone.
     """
@@ -111,6 +112,7 @@ class Program:
     prologue: str = "pass"
     checked: bool = False
     has_inlined: bool = False
+    has_vectors: bool = False
     row: bool = False
     doubtful: list[str] = field(default_factory=list)
     array_shapes: ArrayShapes | None = None
@@ -223,3 +225,8 @@ def parsed(source: str) -> ast.expr:
 def item_bytes(numba_type: Any) -> int:
     context: Any = cpu_target.target_context
     return int(context.get_abi_sizeof(context.get_data_type(numba_type)))
+
+
+def item_alignment(numba_type: Any) -> int:
+    context: Any = cpu_target.target_context
+    return int(context.get_abi_alignment(context.get_data_type(numba_type)))

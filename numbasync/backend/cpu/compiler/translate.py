@@ -34,9 +34,12 @@ from numbasync.backend.cpu.compiler.names import (
     array_arguments,
     device_function,
     is_array_function,
+    is_reassigned,
 )
 from numbasync.backend.cpu.compiler.program import ALL, HIDDEN, PLACE, ArrayShapes, Program, parsed
+from numbasync.backend.cpu.compiler.vector_calls import is_vector_access
 from numbasync.backend.cpu.library import entry_points
+from numbasync.backend.cpu.library.entry_points import types as numba_types
 from numbasync.backend.cpu.library.source import definition, of_lambda
 from numbasync.backend.cpu.races import recorder
 from numbasync.backend.kernel_source import why_no_source
@@ -73,7 +76,13 @@ def translate(
     program.names.update(recorder.NAMES if checked else checked_elements.NAMES)
     translation = _Translation(program)
     program.has_barriers = translation.has_barriers(kernel)
-    function = _Function(translation, kernel, in_kernel=True)
+    node, _ = translation.source(kernel)
+    bound = {
+        name: numba_type.literal_value
+        for name, numba_type in zip(kernel.__code__.co_varnames, argument_types, strict=False)
+        if isinstance(numba_type, numba_types.Literal) and not is_reassigned(name, node)
+    }
+    function = _Function(translation, kernel, in_kernel=True, bound=bound)
     program.parameters = function.parameters
     function.know(argument_types)
     program.body = function.block(function.node.body)
@@ -103,6 +112,7 @@ class _Translation:
                 continue
             callee = scope.resolve(each.func)
             inner = device_function(callee)
+            self.program.has_vectors |= is_vector_access(callee)
             if callee is THIS_GRID:
                 self.program.cooperative = self._barrier_functions[function] = True
             if is_barrier(callee) or (inner is not None and self.has_barriers(inner)):

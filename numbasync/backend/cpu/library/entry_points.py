@@ -29,6 +29,7 @@ INLINED: Any = {**OPTIONS, "forceinline": True}
 FIELDS = ("kind", "site", "axis", "index", "extent", "block x", "y", "z", "thread x", "y", "z")
 OUT_OF_RANGE, RAISED, DIVERGED = 1, 2, 3
 UNWRITTEN, INPUT_WRITTEN, OUTSIDE_TILE, RACE, OVERFLOWN = 4, 5, 6, 7, 8  # in checked kernels
+MISALIGNED = 9
 _I64 = ir.IntType(64)
 # Of type Any: the functions that they create are called without the first parameter.
 any_intrinsic: Any = intrinsic
@@ -144,6 +145,23 @@ def sure(tyctx: Any, index: Any):  # type: ignore[no-untyped-def]
         return context.make_tuple(builder, result, wide) if is_tuple else wide[0]
 
     return result(index), codegen
+
+
+@any_intrinsic
+def address_of(tyctx: Any, array: Any, index: Any):  # type: ignore[no-untyped-def]
+    """The address of an element. The index is not checked; negative numbers count from the end."""
+    index = types.unliteral(index)
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        view = make_array(array)(context, builder, args[0])
+        is_tuple = isinstance(index, types.BaseTuple)
+        kinds = [types.unliteral(p) for p in index] if is_tuple else [index]
+        parts = cgutils.unpack_tuple(builder, args[1], len(kinds)) if is_tuple else [args[1]]
+        wide = [widened(builder, p, k) for p, k in zip(parts, kinds, strict=True)]
+        pointer = cgutils.get_item_pointer(context, builder, array, view, wide, wraparound=True)
+        return builder.ptrtoint(pointer, _I64)
+
+    return types.int64(array, index), codegen
 
 
 @njit(**INLINED)

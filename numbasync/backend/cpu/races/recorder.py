@@ -8,21 +8,18 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
 from numba import njit
-from numba.core import cgutils
 from numba.extending import overload
-from numba.np.arrayobj import make_array
 
-from numbasync.backend.cpu.library import entry_points
+from numbasync.backend.cpu.library import entry_points, vector_access
 from numbasync.backend.cpu.library.entry_points import (
     INLINED,
     OPTIONS,
     OVERFLOWN,
+    address_of,
     check,
     stop,
     types,
-    widened,
 )
 from numbasync.backend.cpu.races.rules import (
     ALL,
@@ -94,23 +91,6 @@ def touch(m, address, nbytes, mode, site, place):  # type: ignore[no-untyped-def
 # --- replacements of subscripts ---
 
 
-@entry_points.any_intrinsic
-def _address(tyctx: Any, array: Any, index: Any):  # type: ignore[no-untyped-def]
-    """The address of an element, whose `index` has been checked."""
-    index = types.unliteral(index)
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        view = make_array(array)(context, builder, args[0])
-        is_tuple = isinstance(index, types.BaseTuple)
-        kinds = list(index) if is_tuple else [index]
-        parts = cgutils.unpack_tuple(builder, args[1], len(kinds)) if is_tuple else [args[1]]
-        wide = [widened(builder, p, k) for p, k in zip(parts, kinds, strict=True)]
-        pointer = cgutils.get_item_pointer(context, builder, array, view, wide, wraparound=False)
-        return builder.ptrtoint(pointer, ir.IntType(64))
-
-    return types.int64(array, index), codegen
-
-
 def _is_number(array: Any, index: Any) -> bool:
     """Whether the subscript gives a number of an array, not a row, field or item of a tuple."""
     index = types.unliteral(index)
@@ -134,7 +114,7 @@ def _seen(array, index, record, site, place):  # type: ignore[no-untyped-def]
 
     def seen_number(array, index, record, site, place):  # type: ignore[no-untyped-def]
         at = check(array, index, record, site, place)
-        touch(record, _address(array, at), array.itemsize, READ, site, place)
+        touch(record, address_of(array, at), array.itemsize, READ, site, place)
         return at
 
     return seen_number
@@ -182,7 +162,7 @@ def _put(array, index, value, record, site, place):  # type: ignore[no-untyped-d
         before = array[at]
         array[at] = value
         mode = QUIET if array[at] == before else WRITE
-        touch(record, _address(array, at), array.itemsize, mode, site, place)
+        touch(record, address_of(array, at), array.itemsize, mode, site, place)
 
     return put_number
 
@@ -198,7 +178,7 @@ def _atomic(array, index, record, site, place):  # type: ignore[no-untyped-def]
 
     def atomic_number(array, index, record, site, place):  # type: ignore[no-untyped-def]
         at = check(array, index, record, site, place)
-        touch(record, _address(array, at), array.itemsize, ATOMIC, site, place)
+        touch(record, address_of(array, at), array.itemsize, ATOMIC, site, place)
         return at
 
     return atomic_number
@@ -224,7 +204,7 @@ def _filled(array, record, site, place):  # type: ignore[no-untyped-def]
 
     def filled_elements(array, record, site, place):  # type: ignore[no-untyped-def]
         for i in range(array.shape[0]):
-            touch(record, _address(array, i), array.itemsize, WRITE, site, place)
+            touch(record, address_of(array, i), array.itemsize, WRITE, site, place)
 
     return filled_elements
 
@@ -246,8 +226,49 @@ def _narrow(value, record, site, place):  # type: ignore[no-untyped-def]
     return narrow_integer
 
 
+# --- vectors: their elements, one by one ---
+
+
+def load_vector(array, index, count, record, site, place): ...  # type: ignore[no-untyped-def]
+
+
+@overload(load_vector, jit_options=INLINED, prefer_literal=True)
+def _load_vector(array, index, count, record, site, place):  # type: ignore[no-untyped-def]
+    nbytes = vector_access.nbytes_of(array, index, count)
+
+    def load_seen(array, index, count, record, site, place):  # type: ignore[no-untyped-def]
+        address = vector_access.place_of(array, index, count, nbytes, record, site, place)
+        for k in range(count):
+            touch(record, address + k * array.itemsize, array.itemsize, READ, site, place)
+        return vector_access.elements_at(array, address, count)
+
+    return load_seen
+
+
+def store_vector(array, index, values, record, site, place): ...  # type: ignore[no-untyped-def]
+
+
+@overload(store_vector, jit_options=INLINED, prefer_literal=True)
+def _store_vector(array, index, values, record, site, place):  # type: ignore[no-untyped-def]
+    nbytes = vector_access.nbytes_of(array, index, values)
+    count = len(values)
+
+    def store_seen(array, index, values, record, site, place):  # type: ignore[no-untyped-def]
+        address = vector_access.place_of(array, index, count, nbytes, record, site, place)
+        before = vector_access.elements_at(array, address, count)
+        vector_access.put_at(array, address, values)
+        after = vector_access.elements_at(array, address, count)
+        for k in range(count):
+            mode = QUIET if after[k] == before[k] else WRITE
+            touch(record, address + k * array.itemsize, array.itemsize, mode, site, place)
+
+    return store_seen
+
+
 NAMES: dict[str, Any] = {
     "_seen": seen, "_take": take, "_at_literal": at_literal, "_put": put, "_atomic": atomic,
     "_filled": filled, "_narrow": narrow,
+    "_vector_load": load_vector, "_vector_store": store_vector,
+    "_vector_is_aligned": vector_access.is_aligned,
     "_turn": turn, "_turn_of_block": turn_of_block, "_begin": begin, "_met": met,
 }  # fmt: skip

@@ -1,0 +1,4 @@
+# Compiled, or typed in part: what comes from it is Any.
+from typing import Any
+
+def __getattr__(name: str) -> Any: ...
