@@ -11,6 +11,9 @@ import textwrap
 from types import FunctionType
 from typing import Any
 
+# The attribute of a dispatcher that has line numbers without asking for them.
+_BY_DEFAULT = "__numbasync_lines__"
+
 
 def add_line_info(dispatcher: Any) -> None:
     """Have a kernel compiled with line numbers, unless its decorator has `lineinfo=`, or
@@ -24,6 +27,7 @@ def add_line_info(dispatcher: Any) -> None:
     calls = (d for d in definition.decorator_list if isinstance(d, ast.Call))
     if not any(keyword.arg == "lineinfo" for call in calls for keyword in call.keywords):
         options["lineinfo"] = True
+        setattr(dispatcher, _BY_DEFAULT, True)
 
 
 def drop_wrong_line_info(dispatcher: Any) -> None:
@@ -33,6 +37,19 @@ def drop_wrong_line_info(dispatcher: Any) -> None:
     options = dispatcher.targetoptions
     if options.get("lineinfo"):
         options["lineinfo"] = _definition(dispatcher.py_func) is not None
+
+
+def retract_line_info(dispatcher: Any, error: BaseException) -> bool:
+    """Have a kernel compiled without line numbers if that may mend `error`: the linker refuses them
+    in kernels that it links with C++, such as Numba's functions for float16. False if the error is
+    another one, or the kernel asks for line numbers.
+    """
+    is_default = getattr(dispatcher, _BY_DEFAULT, False)
+    if not is_default or type(error.__cause__).__name__ != "nvJitLinkError":
+        return False
+    setattr(dispatcher, _BY_DEFAULT, False)
+    dispatcher.targetoptions["lineinfo"] = False
+    return True
 
 
 def _definition(function: FunctionType) -> ast.FunctionDef | None:

@@ -14,8 +14,9 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from numbasync.backend import protocols
+from numbasync.errors import KernelCompileError
 from numbasync.fork import in_child
-from numbasync.launch.line_info import add_line_info, drop_wrong_line_info
+from numbasync.launch.line_info import add_line_info, drop_wrong_line_info, retract_line_info
 
 Keys = tuple[Hashable, ...]
 
@@ -75,9 +76,7 @@ class Compilation:
         try:
             # Another compilation may have finished between the look-up and this attempt.
             if self._kernel.find(self._device, self._keys) is None:
-                drop_wrong_line_info(self._kernel.dispatcher)
-                executable = self._device.compile(self._kernel.dispatcher, self._keys)
-                self._kernel.add(self._device, self._keys, executable)
+                self._kernel.add(self._device, self._keys, self._compiled())
         except BaseException as error:
             self._error, self._trace = error, error.__traceback__
             raise
@@ -85,18 +84,30 @@ class Compilation:
             self._kernel.forget(self._device, self._keys)
             self._settled.set()
 
+    def _compiled(self) -> protocols.Executable:
+        dispatcher = self._kernel.dispatcher
+        drop_wrong_line_info(dispatcher)
+        try:
+            return self._device.compile(dispatcher, self._keys)
+        except KernelCompileError as error:
+            if not retract_line_info(dispatcher, error):
+                raise
+        return self._device.compile(dispatcher, self._keys)
+
 
 class Kernel:
-    """A Numba dispatcher and its compiled variants.
+    """A Numba dispatcher and its compiled variants. `has_lines`: `dispatcher` is generated from a
+    kernel that has line numbers, or none.
 
     Attributes:
         dispatcher: the object that `numba.cuda.jit` created.
         name: the function's name.
     """
 
-    def __init__(self, dispatcher: Any) -> None:
+    def __init__(self, dispatcher: Any, *, has_lines: bool = False) -> None:
         self.dispatcher = dispatcher
-        add_line_info(dispatcher)
+        if not has_lines:
+            add_line_info(dispatcher)
         self.name: str = dispatcher.py_func.__name__
         self._variants: dict[tuple[protocols.Device, Keys], protocols.Executable] = {}
         self._running: dict[tuple[protocols.Device, Keys], Compilation] = {}

@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 from llvmlite import ir
 from numba import cuda
+from numba.core.errors import LoweringError
+from numba.core.registry import cpu_target
 from numba.cuda import cgutils, extending, types
 
 import numbasync as na
+from numbasync.backend.cpu.compiler.llvm_intrinsics import for_the_processor
 from numbasync.errors import KernelError, UnsupportedKernelError
 from tests.common import host
 
@@ -287,3 +290,19 @@ def test_indices_of_overloads_that_are_written_out_are_checked(device: na.Device
     assert host(z).tolist() == [4]
     with pytest.raises(KernelError, match="index is out of bounds"):
         put[1, 1](z, np.array([3.0, 4.0]), 2).sync()
+
+
+def test_what_only_a_gpu_has_is_refused_for_the_processor_alone() -> None:
+    """Numba's compiler for GPUs finds the same function in a registry that both read."""
+    module = ir.Module("m")
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), []), "f")
+    builder = ir.IRBuilder(function.append_basic_block())
+
+    def emit(_context: Any, builder: Any) -> Any:
+        name = builder.module.get_unique_name("shared")
+        return ir.GlobalVariable(builder.module, ir.IntType(8), name, 3)
+
+    safe = for_the_processor("emit", emit)
+    assert safe(object(), builder).addrspace == 3
+    with pytest.raises(LoweringError, match="address space 3"):
+        safe(cpu_target.target_context, builder)

@@ -109,8 +109,9 @@ def test_all_that_the_device_has_and_one_byte_more(device: na.Device) -> None:
     @cuda.jit
     def ends(z: na.KernelOutput):
         fixed, whole = cuda.shared.array(256, np.float64), cuda.shared.array(0, np.uint8)
-        fixed[255], whole[0], whole[whole.shape[0] - 1] = 1, 2, 3
-        z[0] = fixed[255] + 10 * whole[0] + 100 * whole[whole.shape[0] - 1]
+        # Indices that the compiler does not know, lest it do without the array.
+        fixed[int(z[0])], whole[0], whole[whole.shape[0] - 1] = 1, 2, 3
+        z[0] = fixed[int(z[1])] + 10 * whole[0] + 100 * whole[whole.shape[0] - 1]
         z[1] = whole.shape[0]
 
     z = na.zeros(2).sync()

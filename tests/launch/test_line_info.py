@@ -6,12 +6,15 @@ import inspect
 import linecache
 import runpy
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from numba import cuda
 
 import numbasync as na
-from numbasync.launch.line_info import drop_wrong_line_info
+from numbasync.errors import KernelCompileError
+from numbasync.launch.line_info import drop_wrong_line_info, retract_line_info
+from numbasync.launch.variants import Kernel
 
 
 @na.launcher
@@ -104,3 +107,40 @@ def test_a_kernel_around_tiles_has_a_source_for_its_numbers() -> None:
     linecache.checkcache()
     assert generated.targetoptions["lineinfo"]
     assert inspect.getsource(generated.py_func).startswith("def kernel(p0, p0_0):\n    body(")
+
+
+def _not_linked(kind: str) -> KernelCompileError:
+    error = KernelCompileError("kernel plain cannot be compiled")
+    error.__cause__ = type(kind, (Exception,), {})("link error")
+    return error
+
+
+def test_kernels_that_cannot_be_linked_with_line_numbers_are_compiled_without() -> None:
+    @cuda.jit
+    def unlinked(z):
+        z[0] = 1
+
+    kernel = Kernel(unlinked)
+    assert not retract_line_info(unlinked, _not_linked("TypingError"))
+    assert unlinked.targetoptions["lineinfo"]
+    calls = []
+
+    class Linker:
+        def compile(self, dispatcher: Any, keys: Any) -> Any:
+            calls.append(dispatcher.targetoptions["lineinfo"])
+            if calls[-1]:
+                raise _not_linked("nvJitLinkError")
+            return SimpleNamespace(from_disk=False, engine="")
+
+    device: Any = Linker()
+    kernel.compilation(device, ()).run()
+    assert calls == [True, False] and kernel.find(device, ()) is not None
+
+
+def test_an_explicit_lineinfo_is_not_retracted() -> None:
+    @cuda.jit(lineinfo=True)
+    def asking(z):
+        z[0] = 1
+
+    assert Kernel(asking).dispatcher.targetoptions["lineinfo"]
+    assert not retract_line_info(asking, _not_linked("nvJitLinkError"))

@@ -170,6 +170,8 @@ def compile_kernel(device: Gpu, dispatcher: Any, keys: tuple[Hashable, ...]) -> 
     except NumbasyncError:
         raise
     except Exception as error:
+        if dispatcher._can_compile:  # Numba keeps a kernel that could not be linked
+            dispatcher.overloads.pop(actual, None)
         raise compile_error(dispatcher.py_func, actual, error) from error
     counters.compiles += not executable.from_disk
     return executable

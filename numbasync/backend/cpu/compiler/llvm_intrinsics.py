@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from llvmlite import binding, ir
+from numba.core.cpu import CPUContext
 from numba.core.errors import LoweringError
 
 # Prefixes of functions that Numba links with.
@@ -16,10 +17,12 @@ _NUMBAS = ("_ZN", "NRT_", "numba_", "PyErr_", "Py_")
 
 def for_the_processor(name: str, emit: Callable[..., Any]) -> Callable[..., Any]:
     """`emit(context, builder, ...)`, which raises LoweringError if it has emitted something that
-    the processor does not have.
+    the processor does not have. Compilers for GPUs may call it, too.
     """
 
     def emitting(context: Any, builder: Any, *rest: Any) -> Any:
+        if not isinstance(context, CPUContext):  # Numba's compiler for GPUs reads the same registry
+            return emit(context, builder, *rest)
         known = set(builder.module.globals)
         before = {id(i) for i in _instructions(builder)}
         value = emit(context, builder, *rest)
