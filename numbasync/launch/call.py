@@ -248,8 +248,6 @@ def _coarse_plan(
     try:
         executable = yield from _executable(coarse.kernel, keys, device)
     except KernelCompileError as error:  # if the kernel itself is wrong, the plain launch says so
-        if planner.coarse_kernels.without_lines(error):
-            return (yield from _coarse_plan(launcher, bound, config, device))
         planner.coarse_kernels.refuse(coarse, f"it cannot be compiled coarsened: {error}")
         return None
     if coarse.geometry.threads > executable.max_threads_per_block:

@@ -19,7 +19,6 @@ from numbasync.backend.protocols import ArrayKey, Coarsener, Coarsening, Dim3, L
 from numbasync.errors import LauncherError
 from numbasync.launch.coarsening import NotPlainError, PlainKernel, plain_kernel
 from numbasync.launch.grid import Geometry
-from numbasync.launch.line_info import drop_wrong_line_info, retract_line_info
 from numbasync.launch.variants import Kernel
 
 ELEMENTS = (1, 2, 4, 8, 16)
@@ -155,8 +154,7 @@ class CoarseKernels:
         )
         kernel = self._kernels.get(coarsening)
         if kernel is None:  # if two threads create one, both use the first
-            drop_wrong_line_info(self._dispatcher)
-            new = Kernel(coarsener(self._dispatcher, coarsening), has_lines=True)
+            new = Kernel(coarsener(self._dispatcher, coarsening))
             kernel = self._kernels.setdefault(coarsening, new)
         if kernel in self._failures:
             raise NotPlainError(self._failures[kernel])
@@ -185,13 +183,6 @@ class CoarseKernels:
             raise NotPlainError("no one axis of cuda.grid runs along the last axis of all arrays")
         (axis,) = plain.along
         return axis
-
-    def without_lines(self, error: BaseException) -> bool:
-        """Generate the kernels again, without line numbers, if that may mend `error`."""
-        if not retract_line_info(self._dispatcher, error):
-            return False
-        self._kernels.clear()
-        return True
 
     def refuse(self, launch: CoarseLaunch, why: str) -> None:
         """Use the plain kernel from now on, since the coarsened one cannot be compiled."""

@@ -26,7 +26,6 @@ from numbasync.launch.axes import ALL, Usage, usage
 from numbasync.launch.coarse_kernels import COARSE_THREADS, CoarseKernels, CoarseLaunch
 from numbasync.launch.coarsening import NotPlainError
 from numbasync.launch.guards import SIZE
-from numbasync.launch.line_info import drop_wrong_line_info
 from numbasync.launch.parameters import Parameter, Role, positional
 from numbasync.launch.shared_memory import dynamic_bytes, layout_of
 from numbasync.launch.tile_kernels import are_mapped, with_tiles
@@ -254,7 +253,6 @@ class Planner:
 
     def _with_tiles(self, ranks: tuple[int, ...], mapped: bool) -> Any:
         dispatcher = self.kernel.dispatcher
-        drop_wrong_line_info(dispatcher)
         body, options = as_device_function(dispatcher), jit_options(dispatcher)
         return with_tiles(body, self._parameters, ranks, self.axes, mapped, options)
 

@@ -6,7 +6,6 @@ arrays, each followed by the extents of its tile, and calls the body with slices
 
 from __future__ import annotations
 
-import linecache
 from collections.abc import Sequence
 from typing import Any
 
@@ -99,13 +98,6 @@ def with_tiles(
     lines = _walk(widest, max(ranks), call) if mapped else [call]
     source = "\n    ".join([f"def kernel({', '.join(signature)}):", *lines])
     names: dict[str, Any] = {"cuda": cuda, "body": body}
-    # Numba looks for the source of a kernel that it compiles with line numbers.
-    linecache.cache[protocols.GENERATED] = (
-        len(source),
-        None,
-        source.splitlines(True),
-        protocols.GENERATED,
-    )
     # Built from parameter positions alone.
     exec(compile(source, protocols.GENERATED, "exec"), names)  # noqa: S102
     kernel = names["kernel"]

@@ -14,13 +14,12 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from numbasync.backend import protocols
-from numbasync.errors import KernelCompileError
 from numbasync.fork import in_child
-from numbasync.launch.line_info import add_line_info, drop_wrong_line_info, retract_line_info
 
 Keys = tuple[Hashable, ...]
 
 _count = 0
+_with_lines = False
 _kernels: weakref.WeakSet[Kernel] = weakref.WeakSet()
 
 
@@ -76,7 +75,8 @@ class Compilation:
         try:
             # Another compilation may have finished between the look-up and this attempt.
             if self._kernel.find(self._device, self._keys) is None:
-                self._kernel.add(self._device, self._keys, self._compiled())
+                executable = self._device.compile(self._kernel.dispatcher, self._keys)
+                self._kernel.add(self._device, self._keys, executable)
         except BaseException as error:
             self._error, self._trace = error, error.__traceback__
             raise
@@ -84,30 +84,29 @@ class Compilation:
             self._kernel.forget(self._device, self._keys)
             self._settled.set()
 
-    def _compiled(self) -> protocols.Executable:
-        dispatcher = self._kernel.dispatcher
-        drop_wrong_line_info(dispatcher)
-        try:
-            return self._device.compile(dispatcher, self._keys)
-        except KernelCompileError as error:
-            if not retract_line_info(dispatcher, error):
-                raise
-        return self._device.compile(dispatcher, self._keys)
+
+def compile_with_lines() -> None:
+    """From now on, compile kernels with line numbers, for tools that report them: no cost at run
+    time, but compiling takes up to half as long again, and Numba's linker refuses them in kernels
+    with operations on float16.
+    """
+    global _with_lines
+    _with_lines = True
 
 
 class Kernel:
-    """A Numba dispatcher and its compiled variants. `has_lines`: `dispatcher` is generated from a
-    kernel that has line numbers, or none.
+    """A Numba dispatcher and its compiled variants.
 
     Attributes:
         dispatcher: the object that `numba.cuda.jit` created.
         name: the function's name.
     """
 
-    def __init__(self, dispatcher: Any, *, has_lines: bool = False) -> None:
+    def __init__(self, dispatcher: Any) -> None:
         self.dispatcher = dispatcher
-        if not has_lines:
-            add_line_info(dispatcher)
+        # Numba accepts only one of the two
+        if _with_lines and not dispatcher.targetoptions.get("debug"):
+            dispatcher.targetoptions["lineinfo"] = True
         self.name: str = dispatcher.py_func.__name__
         self._variants: dict[tuple[protocols.Device, Keys], protocols.Executable] = {}
         self._running: dict[tuple[protocols.Device, Keys], Compilation] = {}

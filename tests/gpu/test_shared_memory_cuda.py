@@ -180,35 +180,3 @@ def test_a_layout_of_three_types_equals_numpy(device: na.Device, stream: na.Stre
     assert explained.blocks_per_multiprocessor >= 1
     asm = executable_of(transpose).numba._codelibrary.get_asm_str()
     assert ".extern .shared .align 1024 .b8 numbasync_shared_layout[]" in asm
-
-
-def test_code_has_line_numbers_by_default(device: na.Device) -> None:
-    @na.launcher
-    @cuda.jit
-    def plain(z: na.KernelOutput):
-        z[0] = 1
-
-    @na.launcher
-    @cuda.jit(lineinfo=False)
-    def bare(z: na.KernelOutput):
-        z[0] = 1
-
-    @na.launcher(threads=32)
-    @cuda.jit
-    def tile(t: na.Tile):
-        if cuda.threadIdx.x < t.shape[0]:
-            t[cuda.threadIdx.x] = 1
-
-    z = na.zeros(32).sync()
-    plain[1, 1](z).sync()
-    bare[1, 1](z).sync()
-    tile(z.partition(32)).sync()
-    (tiled,) = tile.planner._on_tiles.values()
-    (of_tile,) = tiled._variants.values()
-    asm = [
-        variant.numba._codelibrary.get_asm_str()  # type: ignore[attr-defined]
-        for variant in (executable_of(plain), executable_of(bare), of_tile)
-    ]
-    assert [".loc" in text for text in asm] == [True, False, True]
-    for text in (asm[0], asm[2]):
-        assert __file__ in text

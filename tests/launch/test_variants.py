@@ -31,7 +31,7 @@ class FakeDevice:
 def kernel() -> Kernel:
     def body(x: Any) -> None: ...
 
-    return Kernel(SimpleNamespace(py_func=body, targetoptions={}))
+    return Kernel(SimpleNamespace(py_func=body))
 
 
 def run_all(compilations: list[Any]) -> list[BaseException | None]:

@@ -17,6 +17,7 @@ import pytest
 from numbasync.backend import KINDS, preferred, why_unavailable
 from numbasync.device.device import devices
 from numbasync.errors import CallerError, DeviceUnavailableError
+from numbasync.launch import variants
 from numbasync.testing.check import settings
 from numbasync.testing.plugin import async_tests, isolated, leaks, needs, sanitizer
 from numbasync.testing.plugin.fixtures import Place, clock_of, measured, places
@@ -71,6 +72,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line(
             "filterwarnings", "default::numbasync.errors.InterpretedKernelWarning"
         )
+    if options.lines:
+        variants.compile_with_lines()
     config.stash[_tuned] = tuning.use(bool(tuning.requested))  # else not by itself in tests
     if options.strict:
         for line in leaks.FILTERS:

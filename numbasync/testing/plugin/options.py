@@ -27,6 +27,7 @@ class Options:
         strict: whether tests may leave something behind.
         coverage: whether kernels run as Python, where a tracer sees their lines.
         sanitizer: the tool to run CUDA tests under; "" for none.
+        lines: whether kernels are compiled with line numbers for that tool.
         benchmarks: the file for the results of `benchmark_kernel`.
     """
 
@@ -37,6 +38,7 @@ class Options:
     strict: bool
     coverage: bool
     sanitizer: str
+    lines: bool
     benchmarks: Path | None
 
     def repeated(self) -> list[str]:
@@ -58,7 +60,8 @@ def of(config: pytest.Config) -> Options:
     return Options(
         str(value("numbasync_device")), int(value("numbasync_seeds")), int(value("kernel_races")),
         int(value("kernel_seed")), bool(value("strict_leaks")), bool(value("kernel_coverage")),
-        str(value("compute_sanitizer") or ""), value("kernel_benchmarks"),
+        str(value("compute_sanitizer") or ""), bool(value("kernel_lines")),
+        value("kernel_benchmarks"),
     )  # fmt: skip
 
 
@@ -98,6 +101,7 @@ def add_options(parser: pytest.Parser) -> None:
         "--kernel-benchmarks", type=Path, metavar="FILE",
         help="write what `benchmark_kernel` has measured to this JSON file",
     )  # fmt: skip
+    group.addoption("--kernel-lines", action="store_true", help="compile kernels with lineinfo")
 
 
 def _at_least(least: int) -> Callable[[str], int]:

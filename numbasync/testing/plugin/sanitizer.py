@@ -186,7 +186,7 @@ def run(item: pytest.Function, tool: str, options: list[str]) -> None:
         prefix = [*command(tool), "--log-file", str(log)]
         failed: BaseException | None = None
         try:
-            isolated.run(item, options, prefix)
+            isolated.run(item, [*options, "--kernel-lines"], prefix)
         except (pytest.fail.Exception, pytest.skip.Exception) as error:
             failed = error
         text = log.read_text(errors="replace") if log.exists() else ""
