@@ -367,8 +367,8 @@ def main() -> None:
     steps = Steps()
     for step in (coalescing, elements, shared_memory, indices, loops):
         step(steps)
-    if path is not None:
-        steps.save(path)
+        if path is not None:
+            steps.save(path)
 
 
 if __name__ == "__main__":
