@@ -266,15 +266,16 @@ def elements(steps: Steps) -> None:
         1e-6,
     )  # fmt: skip
     steps.text("saxpy", repr(chosen.explain(z, A, x, y)))
-    short, picture = na.meta(1000), na.meta((8192, 8192))
+    few = [na.meta(1000) for _ in range(3)]
+    first, second, third, fourth = (na.meta((8192, 8192)) for _ in range(4))
     explained = {
         "own_index": own_index.explain(z, A, x, y),
         "polynomial": polynomial.explain(z, x, y, 32),
-        "saxpy of 1,000 elements": chosen.explain(short, A, short, short),
-        "transpose_directly": transpose_directly.explain(picture, picture),
+        "transpose_directly": transpose_directly.explain(first, second),
         "scale_down in tiles": na.launcher(scale_down.kernel).explain(
-            picture.partition((32, 8)), A, picture
+            third.partition((32, 8)), A, fourth
         ),
+        "saxpy of 1,000 elements": chosen.explain(few[0], A, few[1], few[2]),
     }
     lines = [f"{name}: {each.why_not_wider}" for name, each in explained.items()]
     steps.text("why_not_wider", "\n".join(lines))
