@@ -171,14 +171,25 @@ def test_ci_runs_the_commands_of_the_readme() -> None:
     assert "pytest" in blocks[1]
 
 
-def test_the_tables_of_the_performance_page_are_the_measured_ones() -> None:
-    path = ROOT / "docs/performance.md"
-    text = path.read_text()
-    files = sorted(p.stem for p in path.with_suffix("").glob("*.json"))
-    assert sorted(page.names(text)) == files, "a table for each file, and a file for each table"
-    assert page.filled(text, path.with_suffix("")) == text, (
-        "run: python -m numbasync.tools.bench.page docs/performance.md"
-    )
+def test_the_tables_of_the_pages_are_the_measured_ones() -> None:
+    folder = ROOT / "docs/performance"
+    shown: set[str] = set()
+    for name in ("docs/performance.md", "docs/kernels-guide.md"):
+        text = (ROOT / name).read_text()
+        shown.update(page.names(text))
+        assert page.filled(text, folder) == text, (
+            f"run: python -m numbasync.tools.bench.page {name}"
+        )
+    files = {path.stem for path in folder.glob("*.json")}
+    assert shown == files, "a table for each file, and a file for each table"
+
+
+def test_the_kernels_of_the_kernels_guide_are_those_of_the_example_that_measures_them() -> None:
+    example = (ROOT / "examples/09_fast_kernels.py").read_text()
+    blocks = code_blocks(ROOT / "docs/kernels-guide.md")
+    assert len(blocks) > 5
+    for block in blocks:
+        assert block in example, block
 
 
 def test_the_picture_of_the_rooms_is_that_of_the_imports() -> None:

@@ -207,6 +207,20 @@ def test_a_page_is_filled_from_its_files(tmp_path: Path) -> None:
     assert page.filled(after, tmp_path) == after
 
 
+def test_a_block_of_a_page_may_show_a_part_of_a_run(tmp_path: Path) -> None:
+    run = run_of(table(), {**table(), "what": "y"}) | {"texts": {"said": "grid  (4, 1, 1)"}}
+    (tmp_path / "a-1.json").write_text(json.dumps(run))
+    block = "<!-- a-1: {} -->\nold\n<!-- end -->\n"
+    after = page.filled("".join(map(block.format, ("machine", "y", "said"))), tmp_path)
+    machine, one_table, said, _ = after.split("<!-- end -->\n")
+    assert machine == "<!-- a-1: machine -->\n\ndevice: d\nPython 3\n\n"
+    assert one_table.startswith("<!-- a-1: y -->\n\n| y | us |") and "| x | us |" not in one_table
+    assert said == "<!-- a-1: said -->\n\n```text\ngrid  (4, 1, 1)\n```\n\n"
+    assert page.filled(after, tmp_path) == after
+    with pytest.raises(KeyError):
+        page.filled(block.format("z"), tmp_path)
+
+
 def test_a_file_of_one_table_is_a_run_too() -> None:
     one = {**run_of(), **table()}
     del one["tables"], one["missing"], one["targets"]
