@@ -22,8 +22,8 @@ from numbasync.backend.cuda.memory import CudaMemory
 from numbasync.errors import OperationError
 
 if TYPE_CHECKING:
+    from numbasync.backend.cuda.arrays import CudaArray
     from numbasync.backend.cuda.gpu import Gpu
-    from numbasync.backend.cuda.kernels import CudaArray
     from numbasync.backend.cuda.stream import CudaEvent, CudaStream
 
 # The default streams, as the driver and both protocols write them.

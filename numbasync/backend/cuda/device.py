@@ -19,6 +19,7 @@ from cuda.core import StreamOptions
 
 from numbasync.backend.cuda import array_exchange, fast_calls, kernels
 from numbasync.backend.cuda.array_exchange import Bridges, CudaExport, CudaForeign
+from numbasync.backend.cuda.arrays import CudaArray, HostArray
 from numbasync.backend.cuda.coarsening import coarsened
 from numbasync.backend.cuda.completion_words import (
     CompletionCounters,
@@ -28,7 +29,7 @@ from numbasync.backend.cuda.completion_words import (
 from numbasync.backend.cuda.copy_kernels import Copiers, CopyCompilation
 from numbasync.backend.cuda.driver import cu, driver_version, enter, fail, name_of
 from numbasync.backend.cuda.graph import ATTEMPTS, INVALIDATED, CaptureStreams, CudaGraph
-from numbasync.backend.cuda.kernels import CudaArray, CudaExecutable, HostArray
+from numbasync.backend.cuda.kernels import CudaExecutable
 from numbasync.backend.cuda.memory import CudaMemory, CudaPool
 from numbasync.backend.cuda.pinned_memory import HostMemory, PinnedPool
 from numbasync.backend.cuda.pitched_copies import copies_rows

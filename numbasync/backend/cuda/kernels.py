@@ -8,6 +8,7 @@ offset; a kernel that does not fit, or has arguments of other types, is launched
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import struct
 from collections.abc import Callable, Hashable, Sequence
@@ -19,15 +20,15 @@ from numba.cuda import types
 from numba.cuda.np.numpy_support import from_dtype
 
 from numbasync.backend.compile_errors import compile_error
+from numbasync.backend.cuda.arrays import CudaArray, array_format
 from numbasync.backend.cuda.debug_exceptions import ExceptionReport, Found
 from numbasync.backend.cuda.driver import cu, enter, fail
 from numbasync.backend.cuda.resources import assembly_of, use_of
+from numbasync.backend.cuda.unsigned_indices import with_unsigned_indices
 from numbasync.backend.declared_signatures import resolved
 from numbasync.backend.executables import Language, Resources
-from numbasync.backend.pitched_rows import NARROWEST, NO_ROWS, Rows, rows
 from numbasync.backend.protocols import ArrayKey, Dim3, counters
 from numbasync.errors import DTypeError, KernelError, NumbasyncError
-from numbasync.layout import dtype_key
 
 if TYPE_CHECKING:
     from numbasync.backend.cuda.gpu import Gpu, Handled
@@ -41,89 +42,6 @@ _PACK = {
 _SCALARS: dict[type, Any] = {
     float: types.float64, bool: types.boolean, complex: types.complex128, type(None): types.none,
 }  # fmt: skip
-
-
-class CudaArray:
-    """An array of one GPU: its address, and Numba's parameters for it, as numbers and bytes."""
-
-    packed: bytes
-
-    __slots__ = (
-        "_rows", "address", "dtype", "fields", "nbytes", "packed", "shape", "strides",
-    )  # fmt: skip
-
-    def __init__(
-        self, address: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]
-    ) -> None:
-        size = 1
-        for extent in shape:
-            size *= extent
-        self.address = address
-        self.shape = shape
-        self.strides = strides
-        self.dtype = dtype
-        self.nbytes = size * dtype.itemsize
-        self._rows: Rows | None = None
-        self.fields = (0, 0, size, dtype.itemsize, address, *shape, *strides)
-
-    def __getattr__(self, name: str) -> Any:
-        # `packed` is computed on first use: most launches need it, arrays only copied never do.
-        if name != "packed":
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        self.packed = struct.pack(array_format(len(self.shape)), *self.fields)
-        return self.packed
-
-    @property
-    def pointer(self) -> Any:
-        """The address, as `cuda.bindings` takes it."""
-        return cu.CUdeviceptr(self.address)
-
-    def key(self) -> ArrayKey:
-        contiguous = self.is_contiguous()
-        return ArrayKey(dtype_key(self.dtype), len(self.shape), "C" if contiguous else "A")
-
-    def is_contiguous(self) -> bool:
-        step = self.dtype.itemsize
-        for extent, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
-            if extent != 1 and stride != step:
-                return False
-            step *= extent
-        return True
-
-    @property
-    def rows(self) -> Rows:
-        """The array as rows that the driver can copy; of height 0 if it has no such form."""
-        if self._rows is None:
-            pitched = rows(self.shape, self.strides, self.dtype.itemsize)
-            if pitched is not None and pitched.height > 1 and pitched.width < NARROWEST:
-                pitched = None
-            self._rows = pitched or NO_ROWS
-        return self._rows
-
-    def cuda_array_interface(self, stream: int | None, readonly: bool = False) -> dict[str, Any]:
-        """Version 3. A reader must be ordered behind the work of `stream`."""
-        return {
-            "version": 3, "shape": self.shape, "strides": self.strides,
-            "typestr": self.dtype.str, "data": (self.address if self.nbytes else 0, readonly),
-            "stream": stream,
-        }  # fmt: skip
-
-
-class HostArray(CudaArray):
-    """An array in page-locked host memory. Kernels access it, and so do copies whose other end is
-    on the device; the driver's copies between two places of the host would wait for the device.
-    """
-
-    __slots__ = ()
-
-    @property
-    def rows(self) -> Rows:
-        return NO_ROWS
-
-
-def array_format(ndim: int) -> str:
-    """Numba's parameters for an array of rank `ndim`, as a `struct` format."""
-    return "QQqqQ" + "qq" * ndim
 
 
 class _ForNumba:
@@ -161,20 +79,30 @@ def compile_kernel(device: Gpu, dispatcher: Any, keys: tuple[Hashable, ...]) -> 
     """The kernel compiled for arguments with these keys, and loaded on the device."""
     enter(device)
     actual = tuple(_type_of(k) for k in keys)
+    converted = with_unsigned_indices(dispatcher)
+    executable = None
+    if converted is not None:
+        with contextlib.suppress(Exception):  # the kernel as written gives the error, if it is one
+            executable = _compiled(device, converted, actual)
+    if executable is None:
+        executable = _compiled(device, dispatcher, actual)
+    counters.compiles += not executable.from_disk
+    return executable
+
+
+def _compiled(device: Gpu, dispatcher: Any, actual: tuple[Any, ...]) -> CudaExecutable:
     name = dispatcher.py_func.__name__
     try:
         loaded = _loaded(dispatcher, actual)
         compiled = _overload(dispatcher, actual)
         compiled.bind()
-        executable = CudaExecutable(device, compiled, name, _loaded(dispatcher, actual) > loaded)
+        return CudaExecutable(device, compiled, name, _loaded(dispatcher, actual) > loaded)
     except NumbasyncError:
         raise
     except Exception as error:
         if dispatcher._can_compile:  # Numba keeps a kernel that could not be linked
             dispatcher.overloads.pop(actual, None)
         raise compile_error(dispatcher.py_func, actual, error) from error
-    counters.compiles += not executable.from_disk
-    return executable
 
 
 def _loaded(dispatcher: Any, actual: tuple[Any, ...]) -> int:

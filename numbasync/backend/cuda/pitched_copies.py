@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from numbasync.backend.cuda.driver import cu, fail
 
 if TYPE_CHECKING:
-    from numbasync.backend.cuda.kernels import CudaArray
+    from numbasync.backend.cuda.arrays import CudaArray
 
 # Bytes. The driver guarantees copies within the device only for pitches that it allocates
 # itself, which are multiples of this.

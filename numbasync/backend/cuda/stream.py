@@ -13,11 +13,12 @@ import numpy as np
 from cuda.core import EventOptions, StreamOptions
 
 from numbasync.backend.cuda import fast_calls, host_callback
+from numbasync.backend.cuda.arrays import CudaArray
 from numbasync.backend.cuda.completion_words import CompletionCounter
 from numbasync.backend.cuda.copy_kernels import THREADS
 from numbasync.backend.cuda.driver import NOT_READY, cu, enter, error_of, fail
 from numbasync.backend.cuda.fill_patterns import pattern
-from numbasync.backend.cuda.kernels import CudaArray, CudaExecutable
+from numbasync.backend.cuda.kernels import CudaExecutable
 from numbasync.backend.cuda.launch_records import MOST, Record, record
 from numbasync.backend.cuda.pitched_copies import copies_rows, copy_rows, download_rows, upload_rows
 from numbasync.backend.protocols import Waker, Work, counters

@@ -1,0 +1,93 @@
+"""Indices that are converted to unsigned ones on GPUs: the same numbers, with fewer instructions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numba import cuda, float32
+
+import numbasync as na
+from numbasync.errors import KernelCompileError
+from tests.common import host
+
+pytestmark = pytest.mark.cuda
+TILE = 16
+
+
+@na.launcher
+@cuda.jit
+def product(z: na.KernelOutput, x: na.KernelInput, y: na.KernelInput):
+    a = cuda.shared.array((TILE, TILE), float32)
+    b = cuda.shared.array((TILE, TILE), float32)
+    i, j = cuda.threadIdx.y, cuda.threadIdx.x
+    row, column = cuda.blockIdx.y * TILE + i, cuda.blockIdx.x * TILE + j
+    total = float32(0)
+    for start in range(0, x.shape[1], TILE):
+        a[i, j] = x[row, start + j]
+        b[i, j] = y[start + i, column]
+        cuda.syncthreads()
+        for k in range(TILE):
+            total += a[i, k] * b[k, j]
+        cuda.syncthreads()
+    z[row, column] = total
+
+
+@na.launcher
+@cuda.jit
+def from_the_end(z: na.KernelOutput, x: na.KernelInput):
+    for i in range(cuda.grid(1), z.shape[0], cuda.gridsize(1)):
+        z[i] = x[i - 3] + x[-1 - i] + x[-2]
+
+
+@na.launcher
+@cuda.jit
+def mistyped(z: na.KernelOutput, x: na.KernelInput):
+    for i in range(z.shape[0]):
+        z[i] = x[i] + "1"
+
+
+def test_a_product_equals_numpys(device: na.Device) -> None:
+    draw = np.random.default_rng(1)
+    x, y = (draw.integers(0, 9, (64, 64)).astype(np.float32) for _ in range(2))
+    z = na.zeros((64, 64)).sync()
+    for _ in range(2):
+        product[(4, 4), (TILE, TILE)](z, x, y).sync()
+        np.testing.assert_array_equal(host(z), x @ y)
+
+
+def test_no_index_of_a_product_is_tested_for_its_sign(device: na.Device) -> None:
+    explained = product[(4, 4), (TILE, TILE)].explain(*(na.meta((64, 64)) for _ in range(3)))
+    assert ", 63;" not in explained.ptx.replace("shr.u64", "")
+
+
+def test_negative_indices_count_from_the_end(device: na.Device) -> None:
+    x = np.arange(100, dtype=np.float32)
+    z = na.zeros(50).sync()
+    from_the_end[1, 32](z, x).sync()
+    i = np.arange(50)
+    np.testing.assert_array_equal(host(z), x[i - 3] + x[-1 - i] + x[-2])
+
+
+def test_a_mistake_is_reported_in_the_kernel_as_written(device: na.Device) -> None:
+    with pytest.raises(KernelCompileError, match=r'z\[i\] = x\[i\] \+ "1"') as refusal:
+        mistyped[1, 1](na.zeros(4), na.zeros(4)).sync()
+    assert "unsigned" not in str(refusal.value)
+
+
+def test_a_global_that_changes_is_read_by_the_next_variant(device: na.Device) -> None:
+    @na.launcher
+    @cuda.jit
+    def scaled(z: na.KernelOutput):
+        for i in range(z.shape[0]):
+            z[i] = FACTOR
+
+    global FACTOR
+    results = []
+    for dtype, FACTOR in ((np.float32, 2), (np.float64, 3)):
+        z = na.zeros(4, dtype).sync()
+        scaled[1, 1](z).sync()
+        results.append(host(z)[0])
+    assert results == [2, 3]
+
+
+FACTOR = 1
