@@ -6,7 +6,7 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Callable
-from types import FunctionType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -182,7 +182,7 @@ def test_no_wrapped_index_is_negative(statements: list[str], n: int, position: i
 
     place = SimpleNamespace(x=position)
     fake = SimpleNamespace(grid=lambda _: position + 7, threadIdx=place)
-    exec(ast.unparse(definition), {**scope, "cuda": fake, "unsigned": unsigned}, run := {})
-    kernel: FunctionType = run["kernel"]
-    kernel(Numbers(-4), Numbers(-4), n)
+    run: dict[str, Any] = {**scope, "cuda": fake, "unsigned": unsigned}
+    exec(ast.unparse(definition), run)
+    run["kernel"](Numbers(-4), Numbers(-4), n)
     assert negative == [], source
