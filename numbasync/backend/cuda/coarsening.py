@@ -18,6 +18,9 @@ loads in the PTX.
 from __future__ import annotations
 
 import ast
+import hashlib
+import linecache
+from functools import cache
 from types import CellType, FunctionType, ModuleType
 from typing import Any
 
@@ -80,22 +83,26 @@ def _kernel(function: FunctionType, c: Coarsening, names: dict[str, Any]) -> Fun
     for j in range(c.elements):
         lines += [f"if x{j} < total:", f"    body{j}({parameters})"]
     # Numba's disk cache compares the file, the qualified name, the line and the values of free
-    # variables. Line information needs the name and the line of a function in the file.
-    free = code.co_freevars
+    # variables, and this module's code is none of them. Free variables have names of their own: the
+    # kernel's may be those of the names above. Line information needs the name and the line of a
+    # function in the file.
+    contents = (*map(_content, function.__closure__ or ()), _own_code())
+    free = ", ".join(f"free{i}" for i in range(len(contents)))
     name = function.__name__
     source = "\n".join([
-        f"def factory({', '.join(free)}):",
-        f"  def {name}({parameters}, total):",
-        *([f"    if 0: {', '.join(free)}"] if free else []),
+        f"def factory({free}):",
+        f"  def kernel({parameters}, total):",
+        f"    if 0: {free}",
         *(f"    {line}" for line in lines),
-        f"  return {name}",
+        "  return kernel",
     ])  # fmt: skip
     tree = ast.parse(source)
     for node in ast.walk(tree):
         if hasattr(node, "lineno"):
             node.lineno = node.end_lineno = code.co_firstlineno  # type: ignore[attr-defined]
-    exec(compile(tree, code.co_filename, "exec"), names)  # noqa: S102 - of positions and one name
-    kernel: FunctionType = names["factory"](*(_content(c) for c in function.__closure__ or ()))
+    exec(compile(tree, code.co_filename, "exec"), names)  # noqa: S102 - of positions alone
+    kernel: FunctionType = names["factory"](*contents)
+    kernel.__code__ = kernel.__code__.replace(co_name=name)
     placed = f"{c.block}apart" if c.block else "neighbours"
     suffix = f"_{'xyz'[c.axis]}{c.elements}_{placed}"  # profilers show the name
     kernel.__name__, kernel.__qualname__ = name + suffix, function.__qualname__ + suffix
@@ -103,8 +110,17 @@ def _kernel(function: FunctionType, c: Coarsening, names: dict[str, Any]) -> Fun
     return kernel
 
 
+@cache
+def _own_code() -> str:
+    """A digest of this module, whose changes change what is compiled."""
+    return hashlib.sha256("".join(linecache.getlines(__file__, globals())).encode()).hexdigest()
+
+
 def _content(cell: CellType) -> Any:
-    return cell.cell_contents
+    try:
+        return cell.cell_contents
+    except ValueError:  # not assigned yet: compiling the kernel as written says so
+        return None
 
 
 def _with_grid(function: FunctionType, position: Any) -> FunctionType:
