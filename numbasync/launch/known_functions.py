@@ -58,7 +58,7 @@ def known(callee: Any, count: int) -> tuple[Collection[int], bool] | None:
             neither an argument nor a view of one.
     """
     name, package = _named(callee)
-    if getattr(callee, "__module__", "") == _VECTORS:
+    if is_vector_access(callee):
         return (0,) if name == "store" else (), True
     if isinstance(callee, np.ufunc):
         return range(callee.nin, count), True
@@ -77,6 +77,11 @@ def known(callee: Any, count: int) -> tuple[Collection[int], bool] | None:
     if package in ("operator", "_operator") and getattr(operator, name, None) is callee:
         return ((), False) if name in _OPERATORS else None
     return _known_of_numba(callee, name) if package == "numba" else None
+
+
+def is_vector_access(callee: Any) -> bool:
+    """Whether a function is one of `numbasync.vectors`."""
+    return getattr(callee, "__module__", "") == _VECTORS
 
 
 def _named(callee: Any) -> tuple[str, str]:
