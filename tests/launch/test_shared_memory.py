@@ -206,3 +206,14 @@ def test_memory_that_begins_where_a_layout_does_is_refused(device: na.Device) ->
     ):
         with pytest.raises(LaunchError, match=text):
             na.launcher(kernel)[1, 1](z).sync()
+
+
+tile = na.shared_layout(a=(np.float32, 1))
+ARRAYS = na.shared_layout(tile=(np.float32, 64))
+
+
+def test_a_layout_with_the_name_of_another_ones_array_is_not_used() -> None:
+    def takes_a_tile(z):
+        ARRAYS.tile[0] = z[0]
+
+    assert layout_of(takes_a_tile) is ARRAYS
