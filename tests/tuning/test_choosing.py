@@ -280,6 +280,13 @@ def kernel(z):
         assert (changed == digest) is equal, new
 
 
+def test_functions_made_by_exec_have_a_digest() -> None:
+    namespace: dict[str, Any] = {}
+    exec("def one():\n    return 1\n", namespace)
+    namespace["one"].__module__ = None
+    assert digests.of_function(namespace["one"]) == digests.of_function(namespace["one"])
+
+
 def test_tiles_are_rebuilt_with_other_threads(device: na.Device, clock: Clock) -> None:
     t = na.zeros(70, np.int32).sync()
     tuned = na.autotune(visit_tile, [{"threads": 32}, {"threads": 64}])
