@@ -97,6 +97,7 @@ class Launcher(Public, Generic[P]):
         self.name = self.py_func.__name__
         self.parameters = parameters(self.py_func)
         keyword_only = self.py_func.__code__.co_kwonlyargcount
+        given = dispatcher
         if keyword_only:
             dispatcher = in_order(dispatcher)
         self.kernel = dispatcher
@@ -125,7 +126,7 @@ class Launcher(Public, Generic[P]):
         self.planner = Planner(dispatcher, self.parameters, block, checked_axes, coarse_kernels)
         outputs = tuple(i for i, p in enumerate(self.parameters) if p.is_output)
         texts = tuple(p.text for p in self.preconditions)
-        recipe = (dispatcher, threads, axes, texts, may_alias, elements)
+        recipe = (given, threads, axes, texts, may_alias, elements)
         cls: Any = result or result_type(self.py_func, names, outputs, recipe)
         self.Result = cls
         _launchers[cls] = self
