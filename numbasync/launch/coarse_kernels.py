@@ -40,12 +40,14 @@ class CoarseLaunch:
         elements: positions a thread.
         geometry: blocks and threads of the launch.
         positions: along the coarsened axis, as the plain kernel would have threads.
+        keys: the arguments' parts of the compiled kernel's key, without that of `positions`.
     """
 
     kernel: Kernel
     elements: int
     geometry: Geometry
     positions: int
+    keys: tuple[Any, ...]
 
 
 class CoarseKernels:
@@ -60,7 +62,8 @@ class CoarseKernels:
         self._dispatcher = dispatcher
         self._may_alias = may_alias
         self._kernels: dict[Coarsening, Kernel] = {}
-        self._failures: dict[Kernel, str] = {}
+        # By kernel and types of arguments: the fewest threads a block that fail, and why.
+        self._failures: dict[tuple[Kernel, tuple[Any, ...]], tuple[int, str]] = {}
 
     def __len__(self) -> int:
         """The number of coarsened variants that calls have chosen."""
@@ -69,6 +72,13 @@ class CoarseKernels:
     def share(self, other: CoarseKernels) -> None:
         """Use what `other`, of the same kernel, has compiled or will compile."""
         self._kernels, self._failures = other._kernels, other._failures
+
+    @property
+    def threads(self) -> int:
+        """Threads a block, where neither the call nor the launcher says how many."""
+        bounds = self._dispatcher.targetoptions.get("launch_bounds")
+        most = bounds[0] if isinstance(bounds, tuple) else bounds
+        return min(COARSE_THREADS, most or COARSE_THREADS)
 
     def check(self, name: str) -> None:
         """Refuse positions a thread that this kernel cannot have.
@@ -158,10 +168,11 @@ class CoarseKernels:
             drop_wrong_line_info(self._dispatcher)
             new = Kernel(coarsener(self._dispatcher, coarsening))
             kernel = self._kernels.setdefault(coarsening, new)
-        if kernel in self._failures:
-            raise NotPlainError(self._failures[kernel])
+        fewest_failing, why = self._failures.get((kernel, tuple(keys)), (geometry.threads + 1, ""))
+        if geometry.threads >= fewest_failing:
+            raise NotPlainError(why)
         coarse = Geometry((blocks[0], blocks[1], blocks[2]), block)
-        return CoarseLaunch(kernel, elements, coarse, grid[axis] * block[axis])
+        return CoarseLaunch(kernel, elements, coarse, grid[axis] * block[axis], tuple(keys))
 
     def block(self, limits: Limits) -> Dim3 | None:
         """The best block of a kernel that asks for several coordinates: a row of threads along the
@@ -172,7 +183,7 @@ class CoarseKernels:
             return None
         (axis,) = plain.along
         extents = [1, 1, 1]
-        extents[axis] = min(COARSE_THREADS, limits.max_block[axis])
+        extents[axis] = min(self.threads, limits.max_block[axis])
         return extents[0], extents[1], extents[2]
 
     def _axis(self, plain: PlainKernel) -> int:
@@ -186,9 +197,11 @@ class CoarseKernels:
         (axis,) = plain.along
         return axis
 
-    def refuse(self, launch: CoarseLaunch, why: str) -> None:
-        """Use the plain kernel from now on, since the coarsened one cannot be compiled."""
-        self._failures[launch.kernel] = why
+    def refuse(self, launch: CoarseLaunch, why: str, fewest_threads: int = 0) -> None:
+        """Use the plain kernel from now on for arguments of these types and blocks of
+        `fewest_threads` or more: the coarsened one cannot be compiled, or not run.
+        """
+        self._failures[launch.kernel, launch.keys] = fewest_threads, why
 
 
 def _elements_per_load(keys: Sequence[Any]) -> int:

@@ -23,7 +23,7 @@ from numbasync.errors import LaunchError
 from numbasync.launch import grid as grids
 from numbasync.launch.arguments import BoundArguments
 from numbasync.launch.axes import ALL, Usage, usage
-from numbasync.launch.coarse_kernels import COARSE_THREADS, CoarseKernels, CoarseLaunch
+from numbasync.launch.coarse_kernels import CoarseKernels, CoarseLaunch
 from numbasync.launch.coarsening import NotPlainError
 from numbasync.launch.guards import SIZE
 from numbasync.launch.line_info import drop_wrong_line_info
@@ -140,7 +140,7 @@ class Planner:
             request = replace(request, threads=self.coarse_kernels.block(limits))
         try:
             geometry = grids.resolve(
-                request, limits, limits.max_threads_per_block, lambda: COARSE_THREADS
+                request, limits, limits.max_threads_per_block, lambda: self.coarse_kernels.threads
             )
         except LaunchError as error:  # the plain launch raises the error
             raise NotPlainError(str(error)) from None

@@ -173,8 +173,7 @@ class DeviceArray:
         """Whether the elements start at a multiple of `ALIGNMENT` bytes. New arrays do."""
         if self._kind is not None:
             return True
-        storage = self.own_storage
-        start = 0 if storage is None else storage.memory.address
+        start = 0 if self.device is None else self.storage.memory.address
         return not (start + self._layout.offset) % ALIGNMENT
 
     # --- views and ownership ---

@@ -138,6 +138,27 @@ def test_a_variant_that_cannot_be_compiled_is_not_chosen_again() -> None:
         kernels.choose(keys, True, geometry, LIMITS, device)
 
 
+def test_failures_of_other_types_and_larger_blocks_are_theirs_alone() -> None:
+    kernels, device = CoarseKernels(cuda.jit(add), None, False), Compiled()
+    floats, numbers = [ArrayKey("<f4", 1, "C")] * 2, [ArrayKey("<i4", 1, "C")] * 2
+
+    def chosen(keys: list[ArrayKey], threads: int) -> CoarseLaunch:
+        geometry = Geometry((MANY // threads, 1, 1), (threads, 1, 1))
+        return kernels.choose(keys, True, geometry, LIMITS, device)
+
+    kernels.refuse(chosen(floats, 1024), "blocks of 512 threads at most", 513)
+    with pytest.raises(NotPlainError, match="512 threads"):
+        chosen(floats, 1024)
+    assert chosen(floats, 512).kernel is chosen(numbers, 1024).kernel
+
+
+@pytest.mark.parametrize("bounds", [128, (128, 4)])
+def test_blocks_are_within_the_launch_bounds(bounds: Any) -> None:
+    kernels = CoarseKernels(cuda.jit(launch_bounds=bounds)(add_rows), None, False)
+    assert kernels.threads == 128
+    assert kernels.block(LIMITS) == (1, 128, 1)
+
+
 # --- what a user sees ---
 
 
@@ -166,3 +187,10 @@ def test_alignment_is_part_of_what_a_plan_depends_on(device: na.Device) -> None:
     assert t[4:8].fingerprint == t[8:12].fingerprint != t[1:5].fingerprint
     add_one(t[1:5]).sync()
     assert t.to_host().sync().sum() == 4
+
+
+def test_alignment_of_a_moved_tensor_is_not_guessed() -> None:
+    view = na.zeros(64).sync()[1:5]
+    view.take()
+    with pytest.raises(na.errors.MovedError):
+        view.is_aligned  # noqa: B018
