@@ -254,7 +254,6 @@ class Planner:
 
     def _with_tiles(self, ranks: tuple[int, ...], mapped: bool) -> Any:
         dispatcher = self.kernel.dispatcher
-        drop_wrong_line_info(dispatcher)
         body, options = as_device_function(dispatcher), jit_options(dispatcher)
         return with_tiles(body, self._parameters, ranks, self.axes, mapped, options)
 
@@ -298,5 +297,6 @@ def as_device_function(dispatcher: Any) -> Any:
     """
     from numba import cuda
 
+    drop_wrong_line_info(dispatcher)
     options = {k: v for k, v in jit_options(dispatcher).items() if k != "max_registers"}
     return cuda.jit(device=True, **options)(dispatcher.py_func)

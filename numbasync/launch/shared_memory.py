@@ -86,20 +86,23 @@ def _functions(function: FunctionType, seen: set[FunctionType]) -> Iterator[Func
 
 
 def _named_values(function: FunctionType) -> Iterator[Any]:
-    """The values of global names and enclosing variables in a function, and the attributes of
-    modules among them.
+    """The values of global names and enclosing variables in a function, the attributes of modules
+    and classes among them, and the members of tuples.
     """
     loaded, attributes = _names(function.__code__)
     known = function.__globals__ | captured(function)
     waiting = [known[name] for name in loaded if name in known]
-    seen: list[ModuleType] = []
+    seen: list[ModuleType | type] = []
     while waiting:
         value = waiting.pop()
-        if not isinstance(value, ModuleType):
+        if isinstance(value, tuple):
+            waiting += value
+        elif not isinstance(value, ModuleType | type):
             yield value
         elif value not in seen:
             seen.append(value)
-            waiting += [vars(value)[name] for name in attributes if name in vars(value)]
+            scopes = [value] if isinstance(value, ModuleType) else value.__mro__
+            waiting += [vars(s)[name] for s in scopes for name in attributes if name in vars(s)]
 
 
 def _names(code: CodeType) -> tuple[set[str], set[str]]:

@@ -12,6 +12,7 @@ from numba import cuda
 
 import numbasync as na
 from numbasync.launch.line_info import drop_wrong_line_info
+from numbasync.launch.plan import as_device_function
 
 
 @na.launcher
@@ -94,6 +95,8 @@ def test_a_kernel_whose_file_is_edited_loses_them(tmp_path: Path) -> None:
     kernels = [names["edited"], names["as_before"]]
     assert [lines(k) for k in kernels] == [True, True]
     path.write_text(MODULE.replace("    z[0] = 1", "    if True:\n        z[0] = 1", 1))
+    inner = [as_device_function(kernel.kernel) for kernel in kernels]  # called by other kernels
+    assert [i.targetoptions["lineinfo"] for i in inner] == [True, False]
     for kernel in kernels:
         drop_wrong_line_info(kernel.kernel)
     assert [lines(k) for k in kernels] == [True, False]
