@@ -165,6 +165,7 @@ def test_keys_of_names_and_functions(device: na.Device, clock: Clock) -> None:
         (LauncherError, "@na.launcher", lambda: na.autotune(7, THREE)),  # type: ignore[call-overload]
         (LauncherError, "names y", lambda: na.autotune(add_one, THREE, key=("y",)).choice(1)),
         (LauncherError, "tuple of par", lambda: na.autotune(add_one, THREE, key="z")),
+        (LauncherError, "tuple of par", lambda: na.autotune(add_one, THREE, key=3)),  # type: ignore[call-overload]
         (LauncherError, "on disk", lambda: na.autotune(add_one, THREE, key=lambda z: {}).choice(1)),
         (LaunchError, "is empty", lambda: na.autotune(saxpy, [])),
         (
