@@ -86,12 +86,13 @@ class CoarseKernels:
         Raises:
             LauncherError: no such number, or the kernel is not plain.
         """
-        if self.requested is not None and self.requested not in ELEMENTS:
+        requested = self.requested
+        if requested is not None and (type(requested) is not int or requested not in ELEMENTS):
             raise LauncherError(
                 f"kernel {name}: elements= is 1, 2, 4, 8 or 16 positions a thread, or None for the "
                 f"launcher's choice; not {self.requested!r:.60}."
             )
-        if self.requested is None or self.requested == 1:
+        if requested is None or requested == 1:
             return
         if isinstance(self._plain, NotPlainError):
             raise LauncherError(

@@ -200,7 +200,8 @@ class Launcher(Public, Generic[P]):
         """An operation that compiles the variant for these arguments and launches nothing.
 
         Tensors of `na.meta` suffice. The variant serves every call with the same dtypes, ranks and
-        layouts on the same device.
+        layouts on the same device. On a GPU, calls whose threads compute several positions have a
+        variant of their own: it is compiled for arguments as large as theirs.
         """
         return Compile(self, self.arrange(args, kwargs))
 

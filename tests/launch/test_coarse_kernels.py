@@ -162,7 +162,7 @@ def test_blocks_are_within_the_launch_bounds(bounds: Any) -> None:
 # --- what a user sees ---
 
 
-@pytest.mark.parametrize("elements", [0, 3, 32, "4"])
+@pytest.mark.parametrize("elements", [0, 3, 32, "4", 4.0, True])
 def test_numbers_of_elements_that_no_thread_can_have(elements: Any) -> None:
     with pytest.raises(na.errors.LauncherError, match="1, 2, 4, 8 or 16 positions a thread"):
         na.launcher(elements=elements)(cuda.jit(add))
