@@ -94,7 +94,7 @@ class CoarseKernels:
             )
         if requested is None or requested == 1:
             return
-        if isinstance(self._plain, NotPlainError):
+        if isinstance(self._plain, str):
             raise LauncherError(
                 f"kernel {name}: elements={self.requested}, but {self._plain}, so that a thread "
                 "computes one position.\nLeave elements= out, or write a plain kernel: it asks for "
@@ -102,13 +102,16 @@ class CoarseKernels:
             )
 
     @cached_property
-    def _plain(self) -> PlainKernel | NotPlainError:
+    def _plain(self) -> PlainKernel | str:
+        """The kernel's properties, or why it is not plain: as text, since an error that is kept
+        and raised again keeps the arguments of each call that it was raised in.
+        """
         if self._may_alias:
-            return NotPlainError("its arguments may alias")
+            return "its arguments may alias"
         try:
             return plain_kernel(self._dispatcher)
         except NotPlainError as error:
-            return error
+            return str(error)
 
     def choose(
         self,
@@ -140,8 +143,8 @@ class CoarseKernels:
         if self.requested is None and threads < 2 * fewest:
             raise NotPlainError(f"{threads:,} threads are too few to share")
         plain = self._plain
-        if isinstance(plain, NotPlainError):
-            raise plain
+        if isinstance(plain, str):
+            raise NotPlainError(plain)
         if any(n > 1 for n in (*grid[plain.rank :], *block[plain.rank :])):
             raise NotPlainError("threads along another axis compute the same positions")
         axis = self._axis(plain)
@@ -180,7 +183,7 @@ class CoarseKernels:
         axis on which elements lie side by side. None if there is no such axis.
         """
         plain = self._plain
-        if isinstance(plain, NotPlainError) or plain.rank == 1 or len(plain.along) != 1:
+        if isinstance(plain, str) or plain.rank == 1 or len(plain.along) != 1:
             return None
         (axis,) = plain.along
         extents = [1, 1, 1]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import numpy as np
@@ -187,6 +189,20 @@ def test_alignment_is_part_of_what_a_plan_depends_on(device: na.Device) -> None:
     assert t[4:8].fingerprint == t[8:12].fingerprint != t[1:5].fingerprint
     add_one(t[1:5]).sync()
     assert t.to_host().sync().sum() == 4
+
+
+def test_a_kernel_that_is_not_plain_keeps_no_argument_alive(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with na.use_device("cpu"):
+        monkeypatch.setattr(type(na.default_device().backend), "coarsener", Compiled())
+        kernel = na.launcher(cuda.jit(looping))
+        z, x = na.zeros(1000).sync(), na.zeros(1000).sync()
+        kernel.forall(2**16)(z, x).sync()
+    tensor = weakref.ref(z)
+    del z
+    gc.collect()
+    assert tensor() is None
 
 
 def test_alignment_of_a_moved_tensor_is_not_guessed() -> None:
