@@ -12,6 +12,7 @@ import pytest
 from numba import cuda
 
 import numbasync as na
+from numbasync import vectors
 from numbasync.testing import counters
 from tests.gpu.test_disk_cache import run_twice
 
@@ -168,6 +169,51 @@ def test_options_pass_on(options: dict[str, Any]) -> None:
         assert ".loc" in ptx
 
 
+def test_automatic_blocks_are_within_the_launch_bounds() -> None:
+    kernel = na.launcher(cuda.jit(launch_bounds=128)(add))
+    explained = kernel.explain(*(na.meta(N) for _ in range(3)))
+    assert (explained.elements, explained.block) == (4, (128, 1, 1))
+
+
+def test_a_block_too_large_for_the_code_rules_out_no_other() -> None:
+    kernel = na.launcher(cuda.jit(launch_bounds=256)(add))
+    arrays = numbers("f4")
+    with pytest.raises(na.errors.LaunchError):
+        kernel[2048, 512](*arrays).sync()
+    assert kernel[4096, 256].explain(*arrays).elements == 4
+
+
+def test_a_call_of_wrong_types_rules_out_no_other() -> None:
+    kernel = na.launcher(cuda.jit(add))
+    z, x, y = numbers("f4")
+    with pytest.raises(na.errors.KernelCompileError):
+        kernel(z, numbers("c8")[0], y).sync()
+    assert kernel.explain(z, x, y).elements == 4
+
+
+def test_vector_accesses_and_captured_arrays_are_as_written() -> None:
+    captured = cuda.to_device(np.ones(N, np.float32))
+
+    def adds_captured(z: na.KernelOutput, x: na.KernelInput) -> None:
+        i = cuda.grid(1)
+        if i < z.shape[0]:
+            z[i] = x[i] + captured[i]
+
+    def copies(z: na.KernelOutput, x: na.KernelInput) -> None:
+        i = 4 * cuda.grid(1)
+        if i + 4 <= z.shape[0]:
+            vectors.store(z, i, vectors.load(x, i, 4))
+
+    for function, why in ((adds_captured, "may alias one"), (copies, "several elements at once")):
+        kernel = na.launcher(cuda.jit(function))
+        z, x, _ = numbers("f4")
+        assert why in kernel.explain(z, x).why_not_wider
+        kernel(z, x).sync()
+        expected = x.to_host().sync() + (function is adds_captured)
+        last = N if function is adds_captured else N // 4 * 4
+        assert (z.to_host().sync()[:last] == expected[:last]).all()
+
+
 def test_a_compilation_ahead_serves_large_and_small_calls() -> None:
     kernel = na.launcher(cuda.jit(add))
     kernel.compile(*(na.meta(N) for _ in range(3))).sync()
@@ -184,13 +230,13 @@ from numba import cuda
 import numbasync as na
 from numbasync.testing import counters
 
-def made(factor):
+def made(total):  # a name in the generated kernel, too
     @na.launcher
     @cuda.jit(cache=True)
     def scaled(z: na.KernelOutput, x: na.KernelInput):
         i = cuda.grid(1)
         if i < z.shape[0]:
-            z[i] = factor * x[i]
+            z[i] = total * x[i]
     return scaled
 
 x = na.ones(2**20).sync()
