@@ -8,6 +8,7 @@ positions are a block's width apart, since threads side by side must access elem
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,7 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from numbasync.backend.protocols import ArrayKey, Coarsener, Coarsening, Dim3, Limits
+from numbasync.backend.protocols import (
+    VECTOR_BYTES,
+    ArrayKey,
+    Coarsener,
+    Coarsening,
+    Dim3,
+    Limits,
+)
 from numbasync.errors import LauncherError
 from numbasync.launch.coarsening import NotPlainError, PlainKernel, plain_kernel
 from numbasync.launch.grid import Geometry
@@ -23,7 +31,6 @@ from numbasync.launch.line_info import drop_wrong_line_info
 from numbasync.launch.variants import Kernel
 
 ELEMENTS = (1, 2, 4, 8, 16)
-LOAD_BYTES = 16  # the widest load of one thread; the alignment that it requires
 COARSE_THREADS = 256  # a block, where neither the call nor the launcher says how many
 # Numba calls a function for each operation on float16, so that loads are not merged: 1, 2, 4, 8
 # elements a thread reached 0.46, 0.74, 0.80, 0.34 of PyTorch's rate (add, 256 threads, H200).
@@ -125,7 +132,7 @@ class CoarseKernels:
 
         Args:
             keys: each argument's part of a compiled kernel's key.
-            aligned: every array starts at a multiple of `LOAD_BYTES`.
+            aligned: every array starts at a multiple of `VECTOR_BYTES`.
             geometry: blocks and threads of the plain launch.
             coarsener: of the device.
 
@@ -139,7 +146,7 @@ class CoarseKernels:
         per_load = _elements_per_load(keys)  # before reading the kernel's code, which takes longer
         grid, block = geometry.grid, geometry.block
         threads = geometry.threads * grid[0] * grid[1] * grid[2]
-        fewest = limits.multiprocessors * COARSE_THREADS
+        fewest = _fewest(limits)
         if self.requested is None and threads < 2 * fewest:
             raise NotPlainError(f"{threads:,} threads are too few to share")
         plain = self._plain
@@ -155,7 +162,7 @@ class CoarseKernels:
         neighbours = aligned and plain.rank == 1
         elements = self.requested or (per_load if neighbours else 4)
         if elements == 1:
-            raise NotPlainError(f"one element has {LOAD_BYTES} bytes, as many as one load")
+            raise NotPlainError(f"one element has {VECTOR_BYTES} bytes, as many as one load")
         if self.requested is None and threads < elements * fewest:
             raise NotPlainError(
                 f"{threads:,} threads, {elements} positions each, leave multiprocessors idle"
@@ -178,10 +185,14 @@ class CoarseKernels:
         coarse = Geometry((blocks[0], blocks[1], blocks[2]), block)
         return CoarseLaunch(kernel, elements, coarse, grid[axis] * block[axis], tuple(keys))
 
-    def block(self, limits: Limits) -> Dim3 | None:
+    def block(self, limits: Limits, shape: tuple[int, ...]) -> Dim3 | None:
         """The best block of a kernel that asks for several coordinates: a row of threads along the
-        axis on which elements lie side by side. None if there is no such axis.
+        axis on which elements lie side by side. None if there is no such axis, or an output of
+        this shape is too small.
         """
+        is_small = self.requested is None and math.prod(shape) < 2 * _fewest(limits)
+        if is_small or len(shape) == 1:  # without reading the kernel's code, which takes long
+            return None
         plain = self._plain
         if isinstance(plain, str) or plain.rank == 1 or len(plain.along) != 1:
             return None
@@ -208,6 +219,11 @@ class CoarseKernels:
         self._failures[launch.kernel, launch.keys] = fewest_threads, why
 
 
+def _fewest(limits: Limits) -> int:
+    """The threads that fill a device."""
+    return limits.multiprocessors * COARSE_THREADS
+
+
 def _elements_per_load(keys: Sequence[Any]) -> int:
     """The number of neighbouring elements of every array that a thread loads at once."""
     numbers = []
@@ -217,7 +233,7 @@ def _elements_per_load(keys: Sequence[Any]) -> int:
                 raise NotPlainError("an argument is an array of structures")
             if key.order != "C":
                 raise NotPlainError("an argument is no array in C order")
-            numbers.append(MOST_OF.get(key.dtype, LOAD_BYTES // np.dtype(key.dtype).itemsize))
+            numbers.append(MOST_OF.get(key.dtype, VECTOR_BYTES // np.dtype(key.dtype).itemsize))
         elif isinstance(key, tuple):
             raise NotPlainError("an argument is a tuple")
     if not numbers:

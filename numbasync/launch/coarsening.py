@@ -86,7 +86,6 @@ class _Reader:
         except LauncherError as error:
             raise NotPlainError(str(error)) from None
         self._places = {id(getattr(cuda, name)): name for name in _PLACES}
-        self._atomics = {id(f) for f in vars(cuda.atomic).values()}
         for statement in self._names.statements:
             self._check(statement)
 
@@ -154,7 +153,7 @@ class _Reader:
             raise NotPlainError(f"it calls {name}, of which nothing is known")
         elif known_functions.is_vector_access(callee):
             raise NotPlainError("it accesses several elements at once itself")
-        elif id(callee) not in self._atomics and not _is_pure(callee, len(call.args)):
+        elif not known_functions.is_atomic(callee) and not _is_pure(callee, len(call.args)):
             raise NotPlainError(f"it calls {getattr(callee, '__name__', callee)}")
 
     def _check_name_of_grid(self, variable: Any) -> None:

@@ -93,11 +93,10 @@ def _named(callee: Any) -> tuple[str, str]:
 
 
 def _known_of_numba(callee: Any, name: str) -> tuple[Collection[int], bool] | None:
-    from numba import cuda
     from numba.core import types
     from numba.extending import is_jitted
 
-    if any(callee is f for f in vars(cuda.atomic).values()):
+    if is_atomic(callee):
         return (0,), True
     if name in _HINTED_STORES or "atomic" in name.lower():
         return (0,), True
@@ -107,6 +106,13 @@ def _known_of_numba(callee: Any, name: str) -> tuple[Collection[int], bool] | No
     if not of_numba or is_jitted(callee):
         return None  # for example an ExternFunction of cuda.declare_device
     return (), callee.__module__.startswith("numba.cuda.") and name != "literal_unroll"
+
+
+def is_atomic(callee: Any) -> bool:
+    """Whether a function is one of `cuda.atomic`."""
+    from numba import cuda
+
+    return any(callee is f for f in vars(cuda.atomic).values())
 
 
 def function_of(callee: Any) -> FunctionType | None:

@@ -136,8 +136,8 @@ class Planner:
         limits = device.limits
         request = self._request(bound, config)
         is_block_open = config.extents is None and self._threads is None and not bound.partitions
-        if is_block_open and device.backend.coarsener is not None:
-            request = replace(request, threads=self.coarse_kernels.block(limits))
+        if is_block_open and device.backend.coarsener is not None and request.shape:
+            request = replace(request, threads=self.coarse_kernels.block(limits, request.shape))
         try:
             geometry = grids.resolve(
                 request, limits, limits.max_threads_per_block, lambda: self.coarse_kernels.threads

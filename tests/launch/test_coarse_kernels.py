@@ -126,7 +126,8 @@ def test_the_coarsened_axis_is_that_of_neighbouring_elements(
     launch = kernels.choose(keys, True, geometry, LIMITS, device)
     assert launch.geometry == Geometry((3000, 3, 1), block)
     assert (device.asked[0].axis, device.asked[0].block) == (1, 256)
-    assert kernels.block(LIMITS) == (1, 256, 1)
+    assert kernels.block(LIMITS, (3000, 3000)) == (1, 256, 1)
+    assert kernels.block(LIMITS, (30, 30)) is None
 
 
 def test_a_variant_that_cannot_be_compiled_is_not_chosen_again() -> None:
@@ -158,7 +159,7 @@ def test_failures_of_other_types_and_larger_blocks_are_theirs_alone() -> None:
 def test_blocks_are_within_the_launch_bounds(bounds: Any) -> None:
     kernels = CoarseKernels(cuda.jit(launch_bounds=bounds)(add_rows), None, False)
     assert kernels.threads == 128
-    assert kernels.block(LIMITS) == (1, 128, 1)
+    assert kernels.block(LIMITS, (3000, 3000)) == (1, 128, 1)
 
 
 # --- what a user sees ---

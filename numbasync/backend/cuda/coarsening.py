@@ -31,9 +31,8 @@ from numba.cuda import cgutils, nvvmutils, types
 from numba.cuda.core.errors import RequireLiteralValue
 from numba.cuda.extending import intrinsic
 
-from numbasync.backend.executables import Coarsening
+from numbasync.backend.executables import VECTOR_BYTES, Coarsening
 
-ALIGNMENT = 16  # bytes: the widest load of one thread
 _DATA = ".4"  # suffix of the LLVM argument that is an array's data pointer
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 _EXACT = ("nuw", "nsw")
@@ -196,7 +195,7 @@ def _position(j: int, coarsening: Coarsening) -> Any:
 
 def _promise(aligned: bool) -> Any:
     """A function for the generated kernel that adds attributes to its pointer parameters: nothing
-    else is reached by them; `aligned`: data starts at multiples of 16 bytes. No code.
+    else is reached by them; `aligned`: data starts at multiples of `VECTOR_BYTES`. No code.
     """
 
     @intrinsic  # type: ignore[untyped-decorator]
@@ -206,7 +205,7 @@ def _promise(aligned: bool) -> Any:
                 if isinstance(argument.type, ir.PointerType):
                     argument.add_attribute("noalias")
                     if aligned and argument.name.endswith(_DATA):
-                        argument.attributes.align = ALIGNMENT
+                        argument.attributes.align = VECTOR_BYTES
             return context.get_dummy_value()
 
         return types.void(ignored), generate
