@@ -58,7 +58,7 @@ def plain_kernel(dispatcher: Any) -> PlainKernel:
         NotPlainError: the kernel is not plain, or is compiled with options that forbid it.
     """
     options = dispatcher.targetoptions
-    for option in ("debug", "cooperative", "link"):
+    for option in ("debug", "cooperative", "link", "extensions"):
         if options.get(option):
             raise NotPlainError(f"it is compiled with {option}=")
     if options.get("opt") in (False, 0):

@@ -76,3 +76,9 @@ def test_free_variables_that_are_not_assigned_yet() -> None:
 
     assert positions_of(kernel_of(scale), 0, 4) == [0, 1, 2, 3]
     factor = 2
+
+
+def test_options_of_the_kernel_pass_on() -> None:
+    options = {"lto": False, "max_registers": 32, "shared_memory_carveout": 0, "fastmath": True}
+    kernel = coarsening.coarsened(cuda.jit(**options)(made(3)), Coarsening(4, 1))
+    assert {name: kernel.targetoptions[name] for name in options} == options

@@ -306,7 +306,12 @@ def test_not_plain(function: Callable[..., None], why: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "why"), [({"debug": True, "opt": False}, "debug="), ({"opt": False}, "opt=False")]
+    ("options", "why"),
+    [
+        ({"debug": True, "opt": False}, "debug="),
+        ({"opt": False}, "opt=False"),
+        ({"extensions": [Elsewhere()]}, "extensions="),
+    ],  # fmt: skip
 )
 def test_options_that_forbid_it(options: dict[str, Any], why: str) -> None:
     with pytest.raises(NotPlainError, match=why):

@@ -38,7 +38,9 @@ _I32, _I64 = ir.IntType(32), ir.IntType(64)
 _EXACT = ("nuw", "nsw")
 # Passed on to the device functions, and to the kernel.
 _DEVICE_OPTIONS = ("fastmath", "lineinfo", "opt")
-_KERNEL_OPTIONS = (*_DEVICE_OPTIONS, "launch_bounds", "max_registers")
+_KERNEL_OPTIONS = (
+    *_DEVICE_OPTIONS, "launch_bounds", "max_registers", "lto", "shared_memory_carveout",
+)  # fmt: skip
 
 
 def coarsened(dispatcher: Any, coarsening: Coarsening) -> Any:
