@@ -311,7 +311,7 @@ def test_not_plain(function: Callable[..., None], why: str) -> None:
         ({"debug": True, "opt": False}, "debug="),
         ({"opt": False}, "opt=False"),
         ({"extensions": [Elsewhere()]}, "extensions="),
-    ],  # fmt: skip
+    ],
 )
 def test_options_that_forbid_it(options: dict[str, Any], why: str) -> None:
     with pytest.raises(NotPlainError, match=why):
