@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
 from numba import cuda
@@ -189,6 +190,36 @@ def test_a_call_of_wrong_types_rules_out_no_other() -> None:
     with pytest.raises(na.errors.KernelCompileError):
         kernel(z, numbers("c8")[0], y).sync()
     assert kernel.explain(z, x, y).elements == 4
+
+
+def test_functions_of_numba_cuda_are_those_of_the_kernel_as_written() -> None:
+    def counts(z: na.KernelOutput, x: na.KernelInput, y: na.KernelInput) -> None:
+        i = cuda.grid(1)
+        if i < x.shape[0]:
+            cuda.atomic.add(z, cuda.popc(x[i]), numba.int32(1) + y[i])
+
+    def fused(z: na.KernelOutput, x: na.KernelInput, y: na.KernelInput) -> None:
+        i = numba.cuda.grid(1)
+        if i < z.shape[0]:
+            z[i] = cuda.fma(x[i], y[i], cuda.libdevice.fabsf(x[i]))
+
+    kernel = na.launcher(elements=4)(cuda.jit(counts))
+    z, x, y = numbers("i4")
+    na.fill(z, 0).sync()
+    kernel.forall(N)(z, x, y).sync()
+    assert len(kernel.planner.coarse_kernels) == 1 and not kernel.planner.coarse_kernels._failures
+    bits, weights = (
+        np.array([n.bit_count() for n in range(50)])[x.to_host().sync()],
+        1 + y.to_host().sync(),
+    )
+    expected = np.bincount(bits, weights, minlength=N)
+    assert (z.to_host().sync() == expected).all()
+    kernel = na.launcher(cuda.jit(fused))
+    z, x, y = numbers("f4")
+    assert kernel.explain(z, x, y).elements == 4
+    kernel(z, x, y).sync()
+    left, right = x.to_host().sync(), y.to_host().sync()
+    assert (z.to_host().sync() == left * right + left).all()
 
 
 def test_vector_accesses_and_captured_arrays_are_as_written() -> None:

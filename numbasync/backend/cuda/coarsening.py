@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import importlib
 import linecache
 from functools import cache
 from types import CellType, FunctionType, ModuleType
@@ -27,12 +28,16 @@ from typing import Any
 import numba
 from llvmlite import ir
 from numba import cuda
-from numba.cuda import cgutils, nvvmutils, types
+from numba.cuda import cgutils, extending, nvvmutils, types
 from numba.cuda.core.errors import RequireLiteralValue
 from numba.cuda.extending import intrinsic
 
 from numbasync.backend.executables import VECTOR_BYTES, Coarsening
 
+# Of type Any: type checkers do not know all of their names.
+_extending: Any = extending
+_templates: Any = importlib.import_module("numba.cuda.typing.templates")
+_types: Any = types
 _DATA = ".4"  # suffix of the LLVM argument that is an array's data pointer
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 _EXACT = ("nuw", "nsw")
@@ -128,9 +133,9 @@ def _with_grid(function: FunctionType, position: Any) -> FunctionType:
     """The same function, in which `cuda.grid` is `position`: by its own name, by `cuda`, and by
     `numba.cuda`.
     """
-    like_cuda = _like(cuda, grid=position)
+    like_cuda = _Like(cuda, grid=position)
     replaced = {
-        id(cuda): like_cuda, id(cuda.grid): position, id(numba): _like(numba, cuda=like_cuda),
+        id(cuda): like_cuda, id(cuda.grid): position, id(numba): _Like(numba, cuda=like_cuda),
     }  # fmt: skip
     code = function.__code__
     scope = function.__globals__
@@ -142,12 +147,39 @@ def _with_grid(function: FunctionType, position: Any) -> FunctionType:
     return FunctionType(code, names, function.__name__, function.__defaults__, cells or None)
 
 
-def _like(module: ModuleType, **changes: Any) -> ModuleType:
-    """A module with the same names, but for `changes`."""
-    like = ModuleType(module.__name__)
-    like.__dict__.update({k: v for k, v in vars(module).items() if not k.startswith("__")})
-    like.__dict__.update(changes)
-    return like
+class _Like:
+    """Stands for a module in a kernel, with another value of one attribute."""
+
+    def __init__(self, module: ModuleType, **changed: Any) -> None:
+        self._numba_type_ = _LikeType(module, changed)
+
+
+class _LikeType(_types.Dummy):  # type: ignore[misc]
+    def __init__(self, module: ModuleType, changed: dict[str, Any]) -> None:
+        self.module, self.changed = module, changed
+        values = (f"{name}={id(value)}" for name, value in changed.items())
+        super().__init__(name=f"{module.__name__} with {', '.join(values)}")
+
+
+@_extending.infer_getattr
+class _Attributes(_templates.AttributeTemplate):  # type: ignore[misc]
+    key = _LikeType
+
+    def generic_resolve(self, like: Any, name: str) -> Any:
+        if name in like.changed:
+            return self.context.resolve_value_type(like.changed[name])
+        return self.context.resolve_getattr(_types.Module(like.module), name)
+
+
+_extending.register_model(_LikeType)(_extending.core_models.OpaqueModel)
+
+
+@_extending.lower_getattr_generic(_LikeType)  # type: ignore[untyped-decorator]
+def _attribute(context: Any, builder: Any, like: Any, value: Any, name: str) -> Any:
+    """Functions, types and modules have no code; the kernel as written has other attributes."""
+    if isinstance(getattr(like.module, name), int | float | complex | tuple):
+        raise NotImplementedError(f"{like.module.__name__}.{name} in a coarsened kernel")
+    return context.get_dummy_value()
 
 
 def _position(j: int, coarsening: Coarsening) -> Any:
