@@ -134,6 +134,9 @@ class Work:
     constants: tuple[int, ...] = ()
 
 
+VECTOR_BYTES = 16  # the widest load of one thread; the alignment that it requires
+
+
 @dataclass(frozen=True, slots=True)
 class Coarsening:
     """The positions that each thread of a coarsened kernel computes.
@@ -143,8 +146,8 @@ class Coarsening:
         rank: the number of coordinates for which the kernel asks `cuda.grid`.
         axis: the CUDA axis along which a thread has several positions.
         block: threads of a block along the axis, if the positions of a thread are so far apart; 0
-            if they are neighbours, which requires that every array starts at a multiple of 16
-            bytes.
+            if they are neighbours, which requires that every array starts at a multiple of
+            `VECTOR_BYTES`.
         guard: a function of the kernel's parameters that says whether a position has work; None:
             every position has. Only a hint: the kernel keeps its own test.
     """

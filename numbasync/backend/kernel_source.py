@@ -9,6 +9,7 @@ from __future__ import annotations
 import __future__
 
 import ast
+import contextlib
 import linecache
 import os
 import sys
@@ -75,6 +76,15 @@ def carry_source(function: types.FunctionType) -> None:
     """
     if not hasattr(function, _PICKLED_ATTR) and (source := find_source(function)) is not None:
         setattr(function, _PICKLED_ATTR, source[0])
+
+
+def captured(function: types.FunctionType) -> dict[str, Any]:
+    """The variables of enclosing functions that a function uses, but those not assigned yet."""
+    values = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with contextlib.suppress(ValueError):  # not assigned yet
+            values[name] = cell.cell_contents
+    return values
 
 
 def compiled_like(tree: ast.Module, like: types.CodeType) -> types.CodeType | None:

@@ -24,6 +24,7 @@ from numbasync.backend.device_facts import Dim3 as Dim3
 from numbasync.backend.device_facts import Limits as Limits
 from numbasync.backend.device_facts import MemoryStats as MemoryStats
 from numbasync.backend.device_facts import Peaks as Peaks
+from numbasync.backend.executables import VECTOR_BYTES as VECTOR_BYTES
 from numbasync.backend.executables import Array as Array
 from numbasync.backend.executables import ArrayKey as ArrayKey
 from numbasync.backend.executables import Coarsener as Coarsener

@@ -167,7 +167,8 @@ class BoundArguments:
         if not isinstance(value, int | np.integer) or isinstance(value, bool | np.timedelta64):
             raise LauncherError(
                 f"kernel {kernel}: {p.name} is a na.Literal, an integer that the kernel is "
-                f"compiled for, and cannot be {describe(value)}."
+                f"compiled for, and cannot be {describe(value)}.\n"
+                f"Pass an int; or declare {p.name}: float, of which one variant serves all values."
             )
         number = self.literals[i] = int(value)
         if not -(2**63) <= number < 2**63:

@@ -244,14 +244,16 @@ def _coarse_plan(
         coarse = planner.coarse(bound, config, device)
     except NotPlainError:
         return None
-    keys = *bound.keys(device.backend), device.backend.scalar_key(coarse.positions)
+    keys = *coarse.keys, device.backend.scalar_key(coarse.positions)
     try:
         executable = yield from _executable(coarse.kernel, keys, device)
     except KernelCompileError as error:  # if the kernel itself is wrong, the plain launch says so
         planner.coarse_kernels.refuse(coarse, f"it cannot be compiled coarsened: {error}")
         return None
     if coarse.geometry.threads > executable.max_threads_per_block:
-        planner.coarse_kernels.refuse(coarse, "its coarsened form needs too many registers")
+        most = executable.max_threads_per_block
+        why = f"its coarsened form allows blocks of {most} threads at most"
+        planner.coarse_kernels.refuse(coarse, why, most + 1)
         return None
     return planner.make(bound, config, device, executable, coarse)
 

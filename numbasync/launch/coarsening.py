@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import ast
 import builtins
-import inspect
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
-from numbasync.backend.kernel_source import compiled_like, find_source
+from numbasync.backend.kernel_source import captured, compiled_like, find_source
 from numbasync.backend.shared_layout import SharedLayout
 from numbasync.errors import LauncherError
 from numbasync.launch import known_functions
@@ -59,7 +58,7 @@ def plain_kernel(dispatcher: Any) -> PlainKernel:
         NotPlainError: the kernel is not plain, or is compiled with options that forbid it.
     """
     options = dispatcher.targetoptions
-    for option in ("debug", "cooperative", "link"):
+    for option in ("debug", "cooperative", "link", "extensions"):
         if options.get(option):
             raise NotPlainError(f"it is compiled with {option}=")
     if options.get("opt") in (False, 0):
@@ -87,7 +86,6 @@ class _Reader:
         except LauncherError as error:
             raise NotPlainError(str(error)) from None
         self._places = {id(getattr(cuda, name)): name for name in _PLACES}
-        self._atomics = {id(f) for f in vars(cuda.atomic).values()}
         for statement in self._names.statements:
             self._check(statement)
 
@@ -131,6 +129,8 @@ class _Reader:
                     raise NotPlainError(f"it looks at cuda.{self._places[id(used)]}")
                 if isinstance(used, SharedLayout):
                     raise NotPlainError("it uses shared memory")
+                if hasattr(type(used), "__cuda_array_interface__"):
+                    raise NotPlainError("it uses an array that is no argument, and may alias one")
         op = getattr(value, "op", "")
         if op in ("make_function", "getiter"):
             raise NotPlainError("it has a loop" if op == "getiter" else "it has a nested function")
@@ -151,7 +151,9 @@ class _Reader:
         elif isinstance(callee, Method) or callee is UNKNOWN:
             name = f".{callee.name}()" if isinstance(callee, Method) else "a function"
             raise NotPlainError(f"it calls {name}, of which nothing is known")
-        elif id(callee) not in self._atomics and not _is_pure(callee, len(call.args)):
+        elif known_functions.is_vector_access(callee):
+            raise NotPlainError("it accesses several elements at once itself")
+        elif not known_functions.is_atomic(callee) and not _is_pure(callee, len(call.args)):
             raise NotPlainError(f"it calls {getattr(callee, '__name__', callee)}")
 
     def _check_name_of_grid(self, variable: Any) -> None:
@@ -273,6 +275,9 @@ def _check_straight(statements: list[ast.stmt]) -> None:
 
 def _check_effects(statements: list[ast.stmt], function: FunctionType) -> None:
     """Refuse what must not be run twice: stores, and calls of device functions and atomics."""
+    from numba import cuda
+
+    repeatable = (cuda.grid, len, min, max, abs, int, float, bool)
     _check_straight(statements)
     for node in (n for statement in statements for n in ast.walk(statement)):
         is_store = isinstance(getattr(node, "ctx", None), ast.Store)
@@ -280,10 +285,7 @@ def _check_effects(statements: list[ast.stmt], function: FunctionType) -> None:
             raise NotPlainError("it stores in front of its condition")
         if isinstance(node, ast.Call):
             callee = _object(node.func, function)
-            is_repeatable = callee in (len, min, max, abs, int, float, bool) or (
-                getattr(callee, "__name__", "") == "grid"
-            )
-            if not is_repeatable:
+            if not any(callee is f for f in repeatable):
                 raise NotPlainError("it calls a function in front of its condition")
 
 
@@ -293,8 +295,7 @@ def _object(node: ast.expr, function: FunctionType) -> Any:
         return getattr(_object(node.value, function), node.attr, None)
     if not isinstance(node, ast.Name) or node.id in function.__code__.co_varnames:
         return None
-    names = inspect.getclosurevars(function)
-    for scope in (names.nonlocals, names.globals, vars(builtins)):
+    for scope in (captured(function), function.__globals__, vars(builtins)):
         if node.id in scope:
             return scope[node.id]
     return None

@@ -58,7 +58,7 @@ def known(callee: Any, count: int) -> tuple[Collection[int], bool] | None:
             neither an argument nor a view of one.
     """
     name, package = _named(callee)
-    if getattr(callee, "__module__", "") == _VECTORS:
+    if is_vector_access(callee):
         return (0,) if name == "store" else (), True
     if isinstance(callee, np.ufunc):
         return range(callee.nin, count), True
@@ -79,6 +79,11 @@ def known(callee: Any, count: int) -> tuple[Collection[int], bool] | None:
     return _known_of_numba(callee, name) if package == "numba" else None
 
 
+def is_vector_access(callee: Any) -> bool:
+    """Whether a function is one of `numbasync.vectors`."""
+    return getattr(callee, "__module__", "") == _VECTORS
+
+
 def _named(callee: Any) -> tuple[str, str]:
     """Name and top-level package, each empty if the callee has none."""
     module = getattr(callee, "__module__", None)
@@ -88,11 +93,10 @@ def _named(callee: Any) -> tuple[str, str]:
 
 
 def _known_of_numba(callee: Any, name: str) -> tuple[Collection[int], bool] | None:
-    from numba import cuda
     from numba.core import types
     from numba.extending import is_jitted
 
-    if any(callee is f for f in vars(cuda.atomic).values()):
+    if is_atomic(callee):
         return (0,), True
     if name in _HINTED_STORES or "atomic" in name.lower():
         return (0,), True
@@ -102,6 +106,13 @@ def _known_of_numba(callee: Any, name: str) -> tuple[Collection[int], bool] | No
     if not of_numba or is_jitted(callee):
         return None  # for example an ExternFunction of cuda.declare_device
     return (), callee.__module__.startswith("numba.cuda.") and name != "literal_unroll"
+
+
+def is_atomic(callee: Any) -> bool:
+    """Whether a function is one of `cuda.atomic`."""
+    from numba import cuda
+
+    return any(callee is f for f in vars(cuda.atomic).values())
 
 
 def function_of(callee: Any) -> FunctionType | None:

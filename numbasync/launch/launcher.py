@@ -97,6 +97,7 @@ class Launcher(Public, Generic[P]):
         self.name = self.py_func.__name__
         self.parameters = parameters(self.py_func)
         keyword_only = self.py_func.__code__.co_kwonlyargcount
+        given = dispatcher
         if keyword_only:
             dispatcher = in_order(dispatcher)
         self.kernel = dispatcher
@@ -125,7 +126,7 @@ class Launcher(Public, Generic[P]):
         self.planner = Planner(dispatcher, self.parameters, block, checked_axes, coarse_kernels)
         outputs = tuple(i for i, p in enumerate(self.parameters) if p.is_output)
         texts = tuple(p.text for p in self.preconditions)
-        recipe = (dispatcher, threads, axes, texts, may_alias, elements)
+        recipe = (given, threads, axes, texts, may_alias, elements)
         cls: Any = result or result_type(self.py_func, names, outputs, recipe)
         self.Result = cls
         _launchers[cls] = self
@@ -199,7 +200,8 @@ class Launcher(Public, Generic[P]):
         """An operation that compiles the variant for these arguments and launches nothing.
 
         Tensors of `na.meta` suffice. The variant serves every call with the same dtypes, ranks and
-        layouts on the same device.
+        layouts on the same device. On a GPU, calls whose threads compute several positions have a
+        variant of their own: it is compiled for arguments as large as theirs.
         """
         return Compile(self, self.arrange(args, kwargs))
 

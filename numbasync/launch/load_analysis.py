@@ -6,7 +6,7 @@ from types import FunctionType
 from typing import Any
 
 from numbasync.errors import LauncherError
-from numbasync.launch.known_functions import Names
+from numbasync.launch.known_functions import Names, is_atomic
 
 
 def elements_read(function: FunctionType) -> frozenset[int]:
@@ -31,12 +31,8 @@ def elements_read(function: FunctionType) -> frozenset[int]:
         sources = []
         if value.op in ("getitem", "static_getitem", "typed_getitem") and id(value) not in rows:
             sources = [value.value]
-        elif value.op == "call" and any(map(_is_atomic, names.callees(value.func))):
+        elif value.op == "call" and any(map(is_atomic, names.callees(value.func))):
             sources = value.args[:1]
         origins = (origin for source in sources for origin in names.origins(source))
         positions |= {origin.index for origin in origins if isinstance(origin, ir.Arg)}
     return frozenset(positions)
-
-
-def _is_atomic(callee: Any) -> bool:
-    return "atomic" in getattr(callee, "__qualname__", "").lower()

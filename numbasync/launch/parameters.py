@@ -16,6 +16,7 @@ from enum import Enum
 from types import FunctionType, NoneType, UnionType
 from typing import TYPE_CHECKING, Any, TypeAlias, Union, get_args, get_origin
 
+from numbasync.backend.kernel_source import captured
 from numbasync.errors import LauncherError
 from numbasync.launch.store_analysis import Store, summary
 from numbasync.ops.run import describe
@@ -272,13 +273,7 @@ def _role(annotation: Any, function: FunctionType) -> tuple[Role, bool]:
 
 def _evaluate(text: str, function: FunctionType) -> Any:
     """The value of an annotation, or its text if the text does not evaluate."""
-    names = {}
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        try:
-            names[name] = cell.cell_contents
-        except ValueError:  # not assigned yet
-            continue
     try:
-        return eval(text, function.__globals__, names)  # noqa: S307 - the kernel's own annotation
+        return eval(text, function.__globals__, captured(function))  # noqa: S307 - the kernel's own annotation
     except Exception:
         return text

@@ -23,7 +23,7 @@ from numbasync.errors import LaunchError
 from numbasync.launch import grid as grids
 from numbasync.launch.arguments import BoundArguments
 from numbasync.launch.axes import ALL, Usage, usage
-from numbasync.launch.coarse_kernels import COARSE_THREADS, CoarseKernels, CoarseLaunch
+from numbasync.launch.coarse_kernels import CoarseKernels, CoarseLaunch
 from numbasync.launch.coarsening import NotPlainError
 from numbasync.launch.guards import SIZE
 from numbasync.launch.parameters import Parameter, Role, positional
@@ -135,11 +135,11 @@ class Planner:
         limits = device.limits
         request = self._request(bound, config)
         is_block_open = config.extents is None and self._threads is None and not bound.partitions
-        if is_block_open and device.backend.coarsener is not None:
-            request = replace(request, threads=self.coarse_kernels.block(limits))
+        if is_block_open and device.backend.coarsener is not None and request.shape:
+            request = replace(request, threads=self.coarse_kernels.block(limits, request.shape))
         try:
             geometry = grids.resolve(
-                request, limits, limits.max_threads_per_block, lambda: COARSE_THREADS
+                request, limits, limits.max_threads_per_block, lambda: self.coarse_kernels.threads
             )
         except LaunchError as error:  # the plain launch raises the error
             raise NotPlainError(str(error)) from None
@@ -296,5 +296,6 @@ def as_device_function(dispatcher: Any) -> Any:
     """
     from numba import cuda
 
+    drop_wrong_line_info(dispatcher)
     options = {k: v for k, v in jit_options(dispatcher).items() if k != "max_registers"}
     return cuda.jit(device=True, **options)(dispatcher.py_func)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import dis
 from collections.abc import Iterator
-from types import CellType, CodeType, FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
+from numbasync.backend.kernel_source import captured
 from numbasync.backend.protocols import Executable, Limits
 from numbasync.backend.shared_layout import SharedLayout
 from numbasync.errors import LaunchError
 from numbasync.launch.known_functions import Names, function_of
-
-_EMPTY = CellType()  # of a variable that is not assigned yet
 
 
 def layout_of(kernel: FunctionType) -> SharedLayout | None:
@@ -86,30 +86,36 @@ def _functions(function: FunctionType, seen: set[FunctionType]) -> Iterator[Func
 
 
 def _named_values(function: FunctionType) -> Iterator[Any]:
-    """The values of global names and enclosing variables in a function, and the attributes of
-    modules among them.
+    """The values of global names and enclosing variables in a function, the attributes of modules
+    and classes among them, and the members of tuples.
     """
-    names = set(_names(function.__code__))
-    known = dict(function.__globals__)
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        if cell != _EMPTY:
-            known[name] = cell.cell_contents
-    waiting = [known[name] for name in names if name in known]
-    seen: list[ModuleType] = []
+    loaded, attributes = _names(function.__code__)
+    known = function.__globals__ | captured(function)
+    waiting = [known[name] for name in loaded if name in known]
+    seen: list[ModuleType | type] = []
     while waiting:
         value = waiting.pop()
-        if not isinstance(value, ModuleType):
+        if isinstance(value, tuple):
+            waiting += value
+        elif not isinstance(value, ModuleType | type):
             yield value
         elif value not in seen:
             seen.append(value)
-            waiting += [vars(value)[name] for name in names if name in vars(value)]
+            scopes = [value] if isinstance(value, ModuleType) else value.__mro__
+            waiting += [vars(s)[name] for s in scopes for name in attributes if name in vars(s)]
 
 
-def _names(code: CodeType) -> Iterator[str]:
-    yield from (*code.co_names, *code.co_freevars)
+def _names(code: CodeType) -> tuple[set[str], set[str]]:
+    """The global names and enclosing variables that code loads; all names in it, attributes too."""
+    loaded = {i.argval for i in dis.get_instructions(code) if i.opname == "LOAD_GLOBAL"}
+    loaded.update(code.co_freevars)
+    attributes = set(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _names(constant)
+            inner_loaded, inner_attributes = _names(constant)
+            loaded |= inner_loaded
+            attributes |= inner_attributes
+    return loaded, attributes
 
 
 def _line_of_dynamic_array(function: FunctionType) -> int:

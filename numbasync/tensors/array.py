@@ -21,8 +21,6 @@ from numbasync.ops import submission_queue
 from numbasync.ops.context import Context
 from numbasync.tensors.array_spec import ArraySpec, array_key
 
-ALIGNMENT = 16  # bytes: of the widest loads of one thread
-
 
 class DeviceArray:
     """A typed, shaped view of a storage.
@@ -170,12 +168,11 @@ class DeviceArray:
 
     @property
     def is_aligned(self) -> bool:
-        """Whether the elements start at a multiple of `ALIGNMENT` bytes. New arrays do."""
+        """Whether the elements start at a multiple of `VECTOR_BYTES`. New arrays do."""
         if self._kind is not None:
             return True
-        storage = self.own_storage
-        start = 0 if storage is None else storage.memory.address
-        return not (start + self._layout.offset) % ALIGNMENT
+        start = 0 if self.device is None else self.storage.memory.address
+        return not (start + self._layout.offset) % protocols.VECTOR_BYTES
 
     # --- views and ownership ---
 

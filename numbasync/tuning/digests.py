@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from numbasync.backend.kernel_source import captured
+
 _CONSTANTS = (bool, int, float, complex, str, bytes, np.generic)
 _LIBRARIES = frozenset(("numbasync", "numba", "numpy"))  # known by their versions
 
@@ -27,12 +29,12 @@ def of_function(function: FunctionType) -> str:
     while todo:
         used = getattr(value := todo.pop(), "py_func", value)
         if isinstance(used, FunctionType):
-            if used not in seen and used.__module__.partition(".")[0] not in _LIBRARIES:
+            if used not in seen and _package(used) not in _LIBRARIES:
                 seen.append(used)
                 names = _code(used.__code__, parts)
                 todo += [used.__globals__[name] for name in names if name in used.__globals__]
                 todo += [*(used.__defaults__ or ()), *(used.__kwdefaults__ or {}).values()]
-                todo += _captured(used)
+                todo += captured(used).values()
         elif isinstance(used, tuple):
             todo += used
         elif isinstance(used, _CONSTANTS):
@@ -54,15 +56,9 @@ def _code(code: CodeType, parts: list[str]) -> list[str]:
     return names
 
 
-def _captured(function: FunctionType) -> list[Any]:
-    """What a function has of the functions around it."""
-    values = []
-    for cell in function.__closure__ or ():
-        try:
-            values.append(cell.cell_contents)
-        except ValueError:  # not assigned yet
-            continue
-    return values
+def _package(function: FunctionType) -> str:
+    module: str | None = function.__module__  # None for functions that `exec` defines without one
+    return (module or "").partition(".")[0]
 
 
 def described(value: Any) -> str:

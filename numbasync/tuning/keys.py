@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -27,7 +27,8 @@ def check_key(key: Key, name: str) -> Key:
     """
     if key is None or callable(key):
         return key
-    if isinstance(key, str) or not all(isinstance(part, str) for part in key):
+    is_sequence = isinstance(key, Iterable) and not isinstance(key, str)
+    if not is_sequence or not all(isinstance(part, str) for part in key):
         raise LauncherError(
             f"autotune of {name}: key is a function of the arguments, or a tuple of parameters' "
             f"names, such as ('x', 'n'); not {describe(key)}."

@@ -7,11 +7,13 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
 from numba import cuda
 
 import numbasync as na
+from numbasync import vectors
 from numbasync.testing import counters
 from tests.gpu.test_disk_cache import run_twice
 
@@ -168,6 +170,81 @@ def test_options_pass_on(options: dict[str, Any]) -> None:
         assert ".loc" in ptx
 
 
+def test_automatic_blocks_are_within_the_launch_bounds() -> None:
+    kernel = na.launcher(cuda.jit(launch_bounds=128)(add))
+    explained = kernel.explain(*(na.meta(N) for _ in range(3)))
+    assert (explained.elements, explained.block) == (4, (128, 1, 1))
+
+
+def test_a_block_too_large_for_the_code_rules_out_no_other() -> None:
+    kernel = na.launcher(cuda.jit(launch_bounds=256)(add))
+    arrays = numbers("f4")
+    with pytest.raises(na.errors.LaunchError):
+        kernel[2048, 512](*arrays).sync()
+    assert kernel[4096, 256].explain(*arrays).elements == 4
+
+
+def test_a_call_of_wrong_types_rules_out_no_other() -> None:
+    kernel = na.launcher(cuda.jit(add))
+    z, x, y = numbers("f4")
+    with pytest.raises(na.errors.KernelCompileError):
+        kernel(z, numbers("c8")[0], y).sync()
+    assert kernel.explain(z, x, y).elements == 4
+
+
+def test_functions_of_numba_cuda_are_those_of_the_kernel_as_written() -> None:
+    def counts(z: na.KernelOutput, x: na.KernelInput, y: na.KernelInput) -> None:
+        i = cuda.grid(1)
+        if i < x.shape[0]:
+            cuda.atomic.add(z, cuda.popc(x[i]), numba.int32(1) + y[i])
+
+    def fused(z: na.KernelOutput, x: na.KernelInput, y: na.KernelInput) -> None:
+        i = numba.cuda.grid(1)
+        if i < z.shape[0]:
+            z[i] = cuda.fma(x[i], y[i], cuda.libdevice.fabsf(x[i]))
+
+    kernel = na.launcher(elements=4)(cuda.jit(counts))
+    z, x, y = numbers("i4")
+    na.fill(z, 0).sync()
+    kernel.forall(N)(z, x, y).sync()
+    assert len(kernel.planner.coarse_kernels) == 1 and not kernel.planner.coarse_kernels._failures
+    bits, weights = (
+        np.array([n.bit_count() for n in range(50)])[x.to_host().sync()],
+        1 + y.to_host().sync(),
+    )
+    expected = np.bincount(bits, weights, minlength=N)
+    assert (z.to_host().sync() == expected).all()
+    kernel = na.launcher(cuda.jit(fused))
+    z, x, y = numbers("f4")
+    assert kernel.explain(z, x, y).elements == 4
+    kernel(z, x, y).sync()
+    left, right = x.to_host().sync(), y.to_host().sync()
+    assert (z.to_host().sync() == left * right + left).all()
+
+
+def test_vector_accesses_and_captured_arrays_are_as_written() -> None:
+    captured = cuda.to_device(np.ones(N, np.float32))
+
+    def adds_captured(z: na.KernelOutput, x: na.KernelInput) -> None:
+        i = cuda.grid(1)
+        if i < z.shape[0]:
+            z[i] = x[i] + captured[i]
+
+    def copies(z: na.KernelOutput, x: na.KernelInput) -> None:
+        i = 4 * cuda.grid(1)
+        if i + 4 <= z.shape[0]:
+            vectors.store(z, i, vectors.load(x, i, 4))
+
+    for function, why in ((adds_captured, "may alias one"), (copies, "several elements at once")):
+        kernel = na.launcher(cuda.jit(function))
+        z, x, _ = numbers("f4")
+        assert why in kernel.explain(z, x).why_not_wider
+        kernel(z, x).sync()
+        expected = x.to_host().sync() + (function is adds_captured)
+        last = N if function is adds_captured else N // 4 * 4
+        assert (z.to_host().sync()[:last] == expected[:last]).all()
+
+
 def test_a_compilation_ahead_serves_large_and_small_calls() -> None:
     kernel = na.launcher(cuda.jit(add))
     kernel.compile(*(na.meta(N) for _ in range(3))).sync()
@@ -184,13 +261,13 @@ from numba import cuda
 import numbasync as na
 from numbasync.testing import counters
 
-def made(factor):
+def made(total):  # a name in the generated kernel, too
     @na.launcher
     @cuda.jit(cache=True)
     def scaled(z: na.KernelOutput, x: na.KernelInput):
         i = cuda.grid(1)
         if i < z.shape[0]:
-            z[i] = factor * x[i]
+            z[i] = total * x[i]
     return scaled
 
 x = na.ones(2**20).sync()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import numpy as np
@@ -124,7 +126,8 @@ def test_the_coarsened_axis_is_that_of_neighbouring_elements(
     launch = kernels.choose(keys, True, geometry, LIMITS, device)
     assert launch.geometry == Geometry((3000, 3, 1), block)
     assert (device.asked[0].axis, device.asked[0].block) == (1, 256)
-    assert kernels.block(LIMITS) == (1, 256, 1)
+    assert kernels.block(LIMITS, (3000, 3000)) == (1, 256, 1)
+    assert kernels.block(LIMITS, (30, 30)) is None
 
 
 def test_a_variant_that_cannot_be_compiled_is_not_chosen_again() -> None:
@@ -138,10 +141,31 @@ def test_a_variant_that_cannot_be_compiled_is_not_chosen_again() -> None:
         kernels.choose(keys, True, geometry, LIMITS, device)
 
 
+def test_failures_of_other_types_and_larger_blocks_are_theirs_alone() -> None:
+    kernels, device = CoarseKernels(cuda.jit(add), None, False), Compiled()
+    floats, numbers = [ArrayKey("<f4", 1, "C")] * 2, [ArrayKey("<i4", 1, "C")] * 2
+
+    def chosen(keys: list[ArrayKey], threads: int) -> CoarseLaunch:
+        geometry = Geometry((MANY // threads, 1, 1), (threads, 1, 1))
+        return kernels.choose(keys, True, geometry, LIMITS, device)
+
+    kernels.refuse(chosen(floats, 1024), "blocks of 512 threads at most", 513)
+    with pytest.raises(NotPlainError, match="512 threads"):
+        chosen(floats, 1024)
+    assert chosen(floats, 512).kernel is chosen(numbers, 1024).kernel
+
+
+@pytest.mark.parametrize("bounds", [128, (128, 4)])
+def test_blocks_are_within_the_launch_bounds(bounds: Any) -> None:
+    kernels = CoarseKernels(cuda.jit(launch_bounds=bounds)(add_rows), None, False)
+    assert kernels.threads == 128
+    assert kernels.block(LIMITS, (3000, 3000)) == (1, 128, 1)
+
+
 # --- what a user sees ---
 
 
-@pytest.mark.parametrize("elements", [0, 3, 32, "4"])
+@pytest.mark.parametrize("elements", [0, 3, 32, "4", 4.0, True])
 def test_numbers_of_elements_that_no_thread_can_have(elements: Any) -> None:
     with pytest.raises(na.errors.LauncherError, match="1, 2, 4, 8 or 16 positions a thread"):
         na.launcher(elements=elements)(cuda.jit(add))
@@ -166,3 +190,24 @@ def test_alignment_is_part_of_what_a_plan_depends_on(device: na.Device) -> None:
     assert t[4:8].fingerprint == t[8:12].fingerprint != t[1:5].fingerprint
     add_one(t[1:5]).sync()
     assert t.to_host().sync().sum() == 4
+
+
+def test_a_kernel_that_is_not_plain_keeps_no_argument_alive(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with na.use_device("cpu"):
+        monkeypatch.setattr(type(na.default_device().backend), "coarsener", Compiled())
+        kernel = na.launcher(cuda.jit(looping))
+        z, x = na.zeros(1000).sync(), na.zeros(1000).sync()
+        kernel.forall(2**16)(z, x).sync()
+    tensor = weakref.ref(z)
+    del z
+    gc.collect()
+    assert tensor() is None
+
+
+def test_alignment_of_a_moved_tensor_is_not_guessed() -> None:
+    view = na.zeros(64).sync()[1:5]
+    view.take()
+    with pytest.raises(na.errors.MovedError):
+        view.is_aligned  # noqa: B018

@@ -13,6 +13,7 @@ import pytest
 from numba import cuda, float32
 
 import numbasync as na
+from numbasync import vectors
 from numbasync.launch.coarsening import NotPlainError, plain_kernel
 
 _grid = cuda.grid
@@ -239,6 +240,44 @@ def printing(z: Any) -> None:
     print(cuda.grid(1))  # noqa: T201
 
 
+def storing_vectors(z: Any) -> None:
+    i = 4 * cuda.grid(1)
+    vectors.store(z, i, vectors.load(z, i, 4))
+
+
+class OnDevice:
+    """An array of the device, which Numba compiles in as a constant."""
+
+    __cuda_array_interface__: Any = {}
+
+    def __getitem__(self, index: Any) -> Any: ...
+
+
+CAPTURED = OnDevice()
+
+
+def capturing(z: Any) -> None:
+    i = cuda.grid(1)
+    z[i] = CAPTURED[i]
+
+
+def _counting() -> Any:
+    @cuda.jit(device=True)
+    def grid(z: Any) -> Any:
+        return cuda.atomic.add(z, 0, 1)
+
+    return grid
+
+
+grid = _counting()
+
+
+def calling_another_grid(z: Any) -> None:
+    i = cuda.grid(1)
+    if grid(z) < 3:
+        z[i] = 1
+
+
 def summing(z: Any) -> None:
     i = cuda.grid(1)
     z[i] = z.sum()
@@ -256,7 +295,8 @@ def summing(z: Any) -> None:
         (asking_below, "it calls place: it asks for cuda.grid"),
         (loops_below, "it calls powers: it has a loop"), (of_two_ranks, "several ranks"),
         (nowhere, "does not ask for its position"), (lane, "cuda.laneid"), (printing, "print"),
-        (summing, "calls .sum()"),
+        (summing, "calls .sum()"), (storing_vectors, "several elements at once itself"),
+        (capturing, "may alias one"), (calling_another_grid, "in front of its condition"),
     ],
 )  # fmt: skip
 def test_not_plain(function: Callable[..., None], why: str) -> None:
@@ -266,7 +306,12 @@ def test_not_plain(function: Callable[..., None], why: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "why"), [({"debug": True, "opt": False}, "debug="), ({"opt": False}, "opt=False")]
+    ("options", "why"),
+    [
+        ({"debug": True, "opt": False}, "debug="),
+        ({"opt": False}, "opt=False"),
+        ({"extensions": [Elsewhere()]}, "extensions="),
+    ],
 )
 def test_options_that_forbid_it(options: dict[str, Any], why: str) -> None:
     with pytest.raises(NotPlainError, match=why):
@@ -329,3 +374,16 @@ def test_a_guard_reads_free_variables() -> None:
     assert guard is not None
     cells = dict(zip(guard.__code__.co_freevars, guard.__closure__ or (), strict=True))
     assert {name: cell.cell_contents for name, cell in cells.items()} == {"low": 3, "factor": 2.0}
+
+
+def test_variables_that_are_assigned_after_the_kernel() -> None:
+    def scaled(z: Any) -> None:
+        i = cuda.grid(1)
+        if i < z.size:
+            z[i] *= factor
+
+    kernel = na.launcher(elements=4)(cuda.jit(scaled))
+    factor = 2.0
+    z = na.ones(5).sync()
+    kernel(z).sync()
+    assert (z.to_host().sync() == 2).all()

@@ -206,3 +206,43 @@ def test_memory_that_begins_where_a_layout_does_is_refused(device: na.Device) ->
     ):
         with pytest.raises(LaunchError, match=text):
             na.launcher(kernel)[1, 1](z).sync()
+
+
+tile = na.shared_layout(a=(np.float32, 1))
+ARRAYS = na.shared_layout(tile=(np.float32, 64))
+
+
+def test_a_layout_with_the_name_of_another_ones_array_is_not_used() -> None:
+    def takes_a_tile(z):
+        ARRAYS.tile[0] = z[0]
+
+    assert layout_of(takes_a_tile) is ARRAYS
+
+
+class Sizes:
+    ARRAYS = ARRAYS
+
+
+class MoreSizes(Sizes): ...
+
+
+PAIR = (1, (ARRAYS,))
+
+
+def test_layouts_in_classes_and_tuples_have_memory(device: na.Device) -> None:
+    @na.launcher
+    @cuda.jit
+    def reversed_in(z: na.KernelOutput):
+        t = cuda.threadIdx.x
+        MoreSizes.ARRAYS.tile[t] = t
+        cuda.syncthreads()
+        z[t] = MoreSizes.ARRAYS.tile[63 - t]
+
+    def of_a_pair(z):
+        PAIR[1][0].tile[0] = z[0]
+
+    if device.kind == "cpu":  # Numba takes no classes
+        z = na.zeros(64).sync()
+        reversed_in[1, 64](z).sync()
+        assert (host(z) == np.arange(64)[::-1]).all()
+    assert layout_of(reversed_in.py_func) is layout_of(of_a_pair) is ARRAYS

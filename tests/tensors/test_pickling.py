@@ -16,6 +16,7 @@ from numba.cuda import grid
 
 import numbasync as na
 from numbasync.errors import DriverError, MovedError, ReentrancyError
+from numbasync.launch.launcher import Launcher
 from tests.common import add_one, host, saxpy, visit_tile
 
 PROTOCOLS = range(2, pickle.HIGHEST_PROTOCOL + 1)
@@ -107,6 +108,22 @@ print("end")
         capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert (found.returncode, found.stdout, found.stderr) == (0, "end\n", "")
+
+
+def test_a_launcher_of_another_process_takes_arguments_by_name_as_here(device: na.Device) -> None:
+    @na.launcher
+    @cuda.jit
+    def scaled(z, x, *, n, factor=2.0):
+        i = cuda.grid(1)
+        if i < n:
+            z[i] = x[i] * factor
+
+    there = Launcher(*scaled.Result._made_of)  # as it is unpickled
+    z, x = na.zeros(4).sync(), na.ones(4).sync()
+    there(z, x, n=3).sync()
+    assert z.to_host().sync().tolist() == [2, 2, 2, 0]
+    with pytest.raises(na.errors.LauncherError, match="without a name"):
+        there(z, x, 3)
 
 
 def test_a_name_that_leads_elsewhere_is_no_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -165,6 +165,7 @@ def test_keys_of_names_and_functions(device: na.Device, clock: Clock) -> None:
         (LauncherError, "@na.launcher", lambda: na.autotune(7, THREE)),  # type: ignore[call-overload]
         (LauncherError, "names y", lambda: na.autotune(add_one, THREE, key=("y",)).choice(1)),
         (LauncherError, "tuple of par", lambda: na.autotune(add_one, THREE, key="z")),
+        (LauncherError, "tuple of par", lambda: na.autotune(add_one, THREE, key=3)),  # type: ignore[call-overload]
         (LauncherError, "on disk", lambda: na.autotune(add_one, THREE, key=lambda z: {}).choice(1)),
         (LaunchError, "is empty", lambda: na.autotune(saxpy, [])),
         (
@@ -278,6 +279,13 @@ def kernel(z):
     ]:  # fmt: skip
         changed = digests.of_function(version(text.replace(old, new), tmp_path))
         assert (changed == digest) is equal, new
+
+
+def test_functions_made_by_exec_have_a_digest() -> None:
+    namespace: dict[str, Any] = {}
+    exec("def one():\n    return 1\n", namespace)
+    namespace["one"].__module__ = None
+    assert digests.of_function(namespace["one"]) == digests.of_function(namespace["one"])
 
 
 def test_tiles_are_rebuilt_with_other_threads(device: na.Device, clock: Clock) -> None:

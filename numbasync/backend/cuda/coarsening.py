@@ -18,25 +18,34 @@ loads in the PTX.
 from __future__ import annotations
 
 import ast
+import hashlib
+import importlib
+import linecache
+from functools import cache
 from types import CellType, FunctionType, ModuleType
 from typing import Any
 
 import numba
 from llvmlite import ir
 from numba import cuda
-from numba.cuda import cgutils, nvvmutils, types
+from numba.cuda import cgutils, extending, nvvmutils, types
 from numba.cuda.core.errors import RequireLiteralValue
 from numba.cuda.extending import intrinsic
 
-from numbasync.backend.executables import Coarsening
+from numbasync.backend.executables import VECTOR_BYTES, Coarsening
 
-ALIGNMENT = 16  # bytes: the widest load of one thread
+# Of type Any: type checkers do not know all of their names.
+_extending: Any = extending
+_templates: Any = importlib.import_module("numba.cuda.typing.templates")
+_types: Any = types
 _DATA = ".4"  # suffix of the LLVM argument that is an array's data pointer
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 _EXACT = ("nuw", "nsw")
 # Passed on to the device functions, and to the kernel.
 _DEVICE_OPTIONS = ("fastmath", "lineinfo", "opt")
-_KERNEL_OPTIONS = (*_DEVICE_OPTIONS, "launch_bounds", "max_registers")
+_KERNEL_OPTIONS = (
+    *_DEVICE_OPTIONS, "launch_bounds", "max_registers", "lto", "shared_memory_carveout",
+)  # fmt: skip
 
 
 def coarsened(dispatcher: Any, coarsening: Coarsening) -> Any:
@@ -80,22 +89,26 @@ def _kernel(function: FunctionType, c: Coarsening, names: dict[str, Any]) -> Fun
     for j in range(c.elements):
         lines += [f"if x{j} < total:", f"    body{j}({parameters})"]
     # Numba's disk cache compares the file, the qualified name, the line and the values of free
-    # variables. Line information needs the name and the line of a function in the file.
-    free = code.co_freevars
+    # variables, and this module's code is none of them. Free variables have names of their own: the
+    # kernel's may be those of the names above. Line information needs the name and the line of a
+    # function in the file.
+    contents = (*map(_content, function.__closure__ or ()), _own_code())
+    free = ", ".join(f"free{i}" for i in range(len(contents)))
     name = function.__name__
     source = "\n".join([
-        f"def factory({', '.join(free)}):",
-        f"  def {name}({parameters}, total):",
-        *([f"    if 0: {', '.join(free)}"] if free else []),
+        f"def factory({free}):",
+        f"  def kernel({parameters}, total):",
+        f"    if 0: {free}",
         *(f"    {line}" for line in lines),
-        f"  return {name}",
+        "  return kernel",
     ])  # fmt: skip
     tree = ast.parse(source)
     for node in ast.walk(tree):
         if hasattr(node, "lineno"):
             node.lineno = node.end_lineno = code.co_firstlineno  # type: ignore[attr-defined]
-    exec(compile(tree, code.co_filename, "exec"), names)  # noqa: S102 - of positions and one name
-    kernel: FunctionType = names["factory"](*(_content(c) for c in function.__closure__ or ()))
+    exec(compile(tree, code.co_filename, "exec"), names)  # noqa: S102 - of positions alone
+    kernel: FunctionType = names["factory"](*contents)
+    kernel.__code__ = kernel.__code__.replace(co_name=name)
     placed = f"{c.block}apart" if c.block else "neighbours"
     suffix = f"_{'xyz'[c.axis]}{c.elements}_{placed}"  # profilers show the name
     kernel.__name__, kernel.__qualname__ = name + suffix, function.__qualname__ + suffix
@@ -103,17 +116,26 @@ def _kernel(function: FunctionType, c: Coarsening, names: dict[str, Any]) -> Fun
     return kernel
 
 
+@cache
+def _own_code() -> str:
+    """A digest of this module, whose changes change what is compiled."""
+    return hashlib.sha256("".join(linecache.getlines(__file__, globals())).encode()).hexdigest()
+
+
 def _content(cell: CellType) -> Any:
-    return cell.cell_contents
+    try:
+        return cell.cell_contents
+    except ValueError:  # not assigned yet: compiling the kernel as written says so
+        return None
 
 
 def _with_grid(function: FunctionType, position: Any) -> FunctionType:
     """The same function, in which `cuda.grid` is `position`: by its own name, by `cuda`, and by
     `numba.cuda`.
     """
-    like_cuda = _like(cuda, grid=position)
+    like_cuda = _Like(cuda, grid=position)
     replaced = {
-        id(cuda): like_cuda, id(cuda.grid): position, id(numba): _like(numba, cuda=like_cuda),
+        id(cuda): like_cuda, id(cuda.grid): position, id(numba): _Like(numba, cuda=like_cuda),
     }  # fmt: skip
     code = function.__code__
     scope = function.__globals__
@@ -125,12 +147,39 @@ def _with_grid(function: FunctionType, position: Any) -> FunctionType:
     return FunctionType(code, names, function.__name__, function.__defaults__, cells or None)
 
 
-def _like(module: ModuleType, **changes: Any) -> ModuleType:
-    """A module with the same names, but for `changes`."""
-    like = ModuleType(module.__name__)
-    like.__dict__.update({k: v for k, v in vars(module).items() if not k.startswith("__")})
-    like.__dict__.update(changes)
-    return like
+class _Like:
+    """Stands for a module in a kernel, with another value of one attribute."""
+
+    def __init__(self, module: ModuleType, **changed: Any) -> None:
+        self._numba_type_ = _LikeType(module, changed)
+
+
+class _LikeType(_types.Dummy):  # type: ignore[misc]
+    def __init__(self, module: ModuleType, changed: dict[str, Any]) -> None:
+        self.module, self.changed = module, changed
+        values = (f"{name}={id(value)}" for name, value in changed.items())
+        super().__init__(name=f"{module.__name__} with {', '.join(values)}")
+
+
+@_extending.infer_getattr
+class _Attributes(_templates.AttributeTemplate):  # type: ignore[misc]
+    key = _LikeType
+
+    def generic_resolve(self, like: Any, name: str) -> Any:
+        if name in like.changed:
+            return self.context.resolve_value_type(like.changed[name])
+        return self.context.resolve_getattr(_types.Module(like.module), name)
+
+
+_extending.register_model(_LikeType)(_extending.core_models.OpaqueModel)
+
+
+@_extending.lower_getattr_generic(_LikeType)  # type: ignore[untyped-decorator]
+def _attribute(context: Any, builder: Any, like: Any, value: Any, name: str) -> Any:
+    """Functions, types and modules have no code; the kernel as written has other attributes."""
+    if isinstance(getattr(like.module, name), int | float | complex | tuple):
+        raise NotImplementedError(f"{like.module.__name__}.{name} in a coarsened kernel")
+    return context.get_dummy_value()
 
 
 def _position(j: int, coarsening: Coarsening) -> Any:
@@ -180,7 +229,7 @@ def _position(j: int, coarsening: Coarsening) -> Any:
 
 def _promise(aligned: bool) -> Any:
     """A function for the generated kernel that adds attributes to its pointer parameters: nothing
-    else is reached by them; `aligned`: data starts at multiples of 16 bytes. No code.
+    else is reached by them; `aligned`: data starts at multiples of `VECTOR_BYTES`. No code.
     """
 
     @intrinsic  # type: ignore[untyped-decorator]
@@ -190,7 +239,7 @@ def _promise(aligned: bool) -> Any:
                 if isinstance(argument.type, ir.PointerType):
                     argument.add_attribute("noalias")
                     if aligned and argument.name.endswith(_DATA):
-                        argument.attributes.align = ALIGNMENT
+                        argument.attributes.align = VECTOR_BYTES
             return context.get_dummy_value()
 
         return types.void(ignored), generate
