@@ -296,6 +296,5 @@ def as_device_function(dispatcher: Any) -> Any:
     """
     from numba import cuda
 
-    drop_wrong_line_info(dispatcher)
     options = {k: v for k, v in jit_options(dispatcher).items() if k != "max_registers"}
     return cuda.jit(device=True, **options)(dispatcher.py_func)
