@@ -121,7 +121,8 @@ def test_too_much_shared_memory_is_skipped(device: na.Device) -> None:
     tuned = na.autotune(holding, [{"size": 2**20}, {"size": 64}, {"size": 4096}])
     z = na.zeros(10_000).sync()
     results = tuned.tune(z).sync()
-    assert results[0].status == "illegal" and results[1].status == "measured", results
+    assert results[0].status == "illegal" and results[0].reason, results
+    assert {r.status for r in results[1:]} <= {"measured", "slow"}, results
     tuned(z).sync()
     assert (z.to_host().sync() == np.arange(10_000)).all()
 

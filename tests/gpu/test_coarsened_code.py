@@ -80,5 +80,8 @@ def test_free_variables_that_are_not_assigned_yet() -> None:
 
 def test_options_of_the_kernel_pass_on() -> None:
     options = {"lto": False, "max_registers": 32, "shared_memory_carveout": 0, "fastmath": True}
-    kernel = coarsening.coarsened(cuda.jit(**options)(made(3)), Coarsening(4, 1))
-    assert {name: kernel.targetoptions[name] for name in options} == options
+    written = cuda.jit(**options)(made(3))
+    kernel = coarsening.coarsened(written, Coarsening(4, 1))
+    expected = {name: written.targetoptions[name] for name in options}
+    assert {name: kernel.targetoptions[name] for name in options} == expected
+    assert expected["max_registers"] == 32 and expected["fastmath"]
