@@ -143,7 +143,7 @@ class Launcher(Public, Generic[P]):
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Launch:
         """The operation that launches the kernel with these arguments; nothing is enqueued yet."""
         values: tuple[Any, ...] = args
-        if kwargs or len(args) != len(self._names):  # the common case saves this call
+        if kwargs or len(args) != self._plain_count:  # the common case saves this call
             values = self.arrange(args, kwargs)
         return Launch(self, values, DEFAULT)
 

@@ -30,12 +30,15 @@ Configuration = Mapping[str, Any]
 
 
 def with_options(launcher: Launcher, **options: Any) -> Launcher:
-    """The same kernel with other options of `Launcher`. The two share what is compiled."""
+    """The same kernel with other options of `Launcher`. The two share what is compiled, and the
+    type of their results, which are pickled as the kernel's own.
+    """
     carry_source(launcher.py_func)  # the file may have been edited since the kernel was defined
     names = list(inspect.signature(Launcher.__init__).parameters)[1:]
     recipe = dict(zip(names, launcher.Result._made_of, strict=False))
     other = Launcher(**{**recipe, **options})
     other.planner.share(launcher.planner)
+    other.Result, other.result = launcher.Result, launcher.result
     return other
 
 

@@ -73,6 +73,7 @@ def test_arguments_that_fit_no_parameter(device: na.Device) -> None:
     for args, named, said in (
         ((), {}, "z is missing"),
         ((z, 1.0, None, z), {}, "4 arguments came without a name"),
+        ((z, 1.0, None, z, 10), {}, "5 arguments came without a name"),
         ((z,), {"d": 1}, "d is unknown"),
         ((None,), {}, r"z cannot be NoneType.*\n.*if z is not None"),
         ((z, None), {}, r"a cannot be NoneType"),

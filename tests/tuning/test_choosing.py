@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,16 @@ def test_the_least_median_is_chosen(device: na.Device, clock: Clock) -> None:
     assert threads_of(launch) == 64
     assert (launch.output().to_host().sync() == 3).all()
     assert "threads=64 for (z: float32[1024], a: float, x: float32[1024])" in repr(tuned)
+
+
+def test_results_are_those_of_the_kernel(device: na.Device, clock: Clock) -> None:
+    clock.ms = {32: 2.0, 64: 1.0, 128: 2.0}
+    tuned = na.autotune(saxpy, THREE)
+    z, a, x = arguments()
+    tuned.tune(z, a, x).sync()
+    result = tuned(z, a, x).sync()
+    assert isinstance(result, saxpy.Result)
+    assert type(pickle.loads(pickle.dumps(result))) is saxpy.Result
 
 
 def test_a_hopeless_configuration_is_measured_twice(device: na.Device, clock: Clock) -> None:
