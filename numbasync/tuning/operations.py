@@ -26,7 +26,7 @@ class TunedCall(DeviceOp[T]):
         self._unused = False  # a refused call needs no warning
         self._site = call_site(2)
         self._choices = choices
-        self._launch = choices.prototype(*values)
+        self._launch = Launch(choices.prototype, values, DEFAULT)
         self._launch.consume()
         if self._launch.stream is not None:
             self.stream = self._launch.stream
