@@ -6,7 +6,8 @@ from typing import Any, TypeVar
 
 from numbasync.device.callsite import call_site
 from numbasync.errors import NotAGraphNodeError
-from numbasync.launch.call import LaunchResult
+from numbasync.launch.call import Launch, LaunchResult
+from numbasync.launch.plan import DEFAULT
 from numbasync.ops.context import Context
 from numbasync.ops.op import DeviceOp, Steps
 from numbasync.tuning import settings
