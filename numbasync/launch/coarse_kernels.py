@@ -60,7 +60,7 @@ class CoarseKernels:
     """The coarsened variants of one kernel.
 
     Attributes:
-        requested: positions a thread, as the launcher was told; None: chosen by call.
+        requested: positions a thread, as the launcher's `elements=` says; None: chosen by call.
     """
 
     def __init__(self, dispatcher: Any, requested: int | None, may_alias: bool) -> None:
@@ -125,7 +125,7 @@ class CoarseKernels:
         aligned: bool,
         geometry: Geometry,
         limits: Limits,
-        coarsener: Coarsener | None,
+        coarsener: Coarsener,
     ) -> CoarseLaunch:
         """The coarsened launch of a call.
 
@@ -138,8 +138,6 @@ class CoarseKernels:
         Raises:
             NotPlainError: the call must have, or is better off with, one position a thread.
         """
-        if coarsener is None:
-            raise NotPlainError("threads of this device gain nothing")
         if self.requested == 1:
             raise NotPlainError("the launcher says elements=1")
         per_load = _elements_per_load(keys)  # before reading the kernel's code, which takes longer

@@ -130,12 +130,15 @@ class Planner:
         Raises:
             NotPlainError: the call has one position a thread, for the reason that the error says.
         """
+        coarsener = device.backend.coarsener
+        if coarsener is None:
+            raise NotPlainError("threads of this device gain nothing")
         if self._has_tiles:
             raise NotPlainError("it takes tiles")
         limits = device.limits
         request = self._request(bound, config)
         is_block_open = config.extents is None and self._threads is None and not bound.partitions
-        if is_block_open and device.backend.coarsener is not None and request.shape:
+        if is_block_open and request.shape:
             request = replace(request, threads=self.coarse_kernels.block(limits, request.shape))
         try:
             geometry = grids.resolve(
@@ -145,7 +148,7 @@ class Planner:
             raise NotPlainError(str(error)) from None
         aligned = all(tensor.is_aligned for _, tensor in bound.tensors)
         return self.coarse_kernels.choose(
-            bound.keys(device.backend), aligned, geometry, limits, device.backend.coarsener
+            bound.keys(device.backend), aligned, geometry, limits, coarsener
         )
 
     def make(

@@ -15,7 +15,7 @@ from numba import cuda
 import numbasync as na
 from numbasync import vectors
 from numbasync.testing import counters
-from tests.gpu.test_disk_cache import run_twice
+from tests.gpu.test_disk_cache import program_twice
 
 pytestmark = pytest.mark.cuda
 ROOT = Path(__file__).parent.parent.parent
@@ -282,13 +282,7 @@ print(counters().compiles)
 def test_coarsened_variants_come_from_numbas_disk_cache(
     tmp_path: Path, python: str, python_env: dict[str, str]
 ) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(PROGRAM)
-    env = {
-        **python_env, "NUMBASYNC_DEVICE": "cuda", "NUMBA_CACHE_DIR": str(tmp_path / "cache"),
-        "PYTHONWARNINGS": "ignore",
-    }  # fmt: skip
-    first, second = run_twice([python, str(program)], env)
+    first, second = program_twice(PROGRAM, tmp_path, python, python_env)
     assert first == ["2.0 1", "3.0 1", "2"]
     assert second == ["2.0 1", "3.0 1", "0"]
 

@@ -48,16 +48,23 @@ def run_twice(command: list[str], env: dict[str, str]) -> list[list[str]]:
     return said
 
 
+def program_twice(
+    text: str, folder: Path, python: str, python_env: dict[str, str]
+) -> list[list[str]]:
+    """The lines that a program prints each time, with Numba's cache in a folder of its own."""
+    program = folder / "program.py"
+    program.write_text(text)
+    env = {
+        **python_env, "NUMBASYNC_DEVICE": "cuda", "NUMBA_CACHE_DIR": str(folder / "cache"),
+        "PYTHONWARNINGS": "ignore",
+    }  # fmt: skip
+    return run_twice([python, str(program)], env)
+
+
 def test_a_second_process_compiles_nothing(
     tmp_path: Path, python: str, python_env: dict[str, str]
 ) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(PROGRAM)
-    env = {
-        **python_env, "NUMBASYNC_DEVICE": "cuda", "NUMBA_CACHE_DIR": str(tmp_path / "cache"),
-        "PYTHONWARNINGS": "ignore",
-    }  # fmt: skip
-    first, second = run_twice([python, str(program)], env)
+    first, second = program_twice(PROGRAM, tmp_path, python, python_env)
     assert first[:2] == second[:2]
     assert first[0] == "3000.0"
     assert first[1].startswith("kernel careful, block (0, 0, 0), thread (0, 0, 0): ValueError: pos")

@@ -99,11 +99,12 @@ def test_why_a_call_is_not_coarsened(changed: dict[str, Any], why: str) -> None:
         choose(**changed)
 
 
-def test_a_device_whose_threads_gain_nothing() -> None:
-    with pytest.raises(NotPlainError, match="gain nothing"):
-        CoarseKernels(cuda.jit(add), 4, False).choose(
-            [], True, Geometry((1, 1, 1), (1, 1, 1)), LIMITS, None
-        )
+def test_a_device_whose_threads_gain_nothing(cpu: na.Device) -> None:
+    kernel = na.launcher(elements=4)(cuda.jit(add))
+    with na.use_device(cpu):
+        explained = kernel.explain(na.meta(MANY), na.meta(MANY))
+    assert (explained.elements, len(kernel.planner.coarse_kernels)) == (1, 0)
+    assert "gain nothing" in explained.why_not_wider
 
 
 def test_small_arrays_are_coarsened_on_request() -> None:
