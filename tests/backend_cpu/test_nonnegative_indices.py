@@ -82,6 +82,25 @@ def arrays(z: Any, x: Any, n: Any) -> None:
     z[i] = x[i] + (z, s)[i]
 
 
+def unknown(z: Any, x: Any, n: Any) -> None:
+    """Each operation on numbers of which one, or both, may be negative."""
+    i = cuda.grid(1)
+    low = x[0]
+    z[n & low] = z[i % n] + z[n >> 1] + z[i + n] + z[i * n] + z[i // n] + z[i | n] + z[i ^ n]
+    z[i - 1] = z[-i] + z[~i] + z[i << 1] + z[i**2] + z[max(n, -1)] + z[min(i, n)]
+    z[i if n else n] = z[abs(low)] + z[int(n)] + z[x.strides[0]] + z[i / 2]
+    grown = first = second = i
+    while i < 9:  # products that may overflow
+        grown = grown * 31 + 7
+        first = second + 1
+        second = first * 3
+        z[grown] = z[first] + z[second]
+    for k in range(n, 5):
+        z[k] = 1
+    for k2 in range(5, n, -1):
+        z[k2] = 1
+
+
 @pytest.mark.parametrize(
     ("function", "indices"),
     [
@@ -90,6 +109,7 @@ def arrays(z: Any, x: Any, n: Any) -> None:
                    "n & 15", "n % 8"]),
         (assigned, ["half", "j + half", "j", "k", "seed % 4"]),
         (arrays, ["i", "i + 1", "i", "i"]),
+        (unknown, []),
     ],
 )  # fmt: skip
 def test_the_indices_that_are_found(function: Callable[..., None], indices: list[str]) -> None:
