@@ -21,7 +21,8 @@ of 2, 4, 8 or 16 bytes.
 The caller must see to it that the first element's address is a multiple of these bytes. On a GPU
 another address is a fault, after which the process cannot use the GPU any more; the CPU device
 raises `MisalignedAccessError`. Tensors begin at such addresses, views of them need not: see
-`is_aligned`. Shared arrays do if their call says so: `cuda.shared.array(64, float32, alignment=16)`.
+`is_aligned`. Shared arrays do if their call says so:
+`cuda.shared.array(64, float32, alignment=16)`.
 
 Outside of kernels the functions do the same with NumPy arrays.
 """
