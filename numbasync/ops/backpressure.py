@@ -238,6 +238,11 @@ class Admission:
             bounds.admit(submission)
 
 
+def is_limited(admission: Admission | None) -> bool:
+    """Whether an operation with this admission waits for capacity: then it has no fast path."""
+    return admission is not None and bool(admission.limits())
+
+
 def _running_loop() -> weakref.ref[asyncio.AbstractEventLoop] | None:
     try:
         return weakref.ref(asyncio.get_running_loop())

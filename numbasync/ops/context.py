@@ -30,7 +30,7 @@ from numbasync.errors import (
     DriverError,
     OutOfDeviceMemoryError,
 )
-from numbasync.ops.backpressure import Admission, Capacity
+from numbasync.ops.backpressure import Admission, Capacity, is_limited
 from numbasync.ops.try_enqueue import Enqueueable
 from numbasync.public import Public
 
@@ -136,6 +136,8 @@ class Context(Public):
 
     def try_enqueue(self, op: Enqueueable[Any]) -> bool:
         """Enqueue a child operation on its fast path, if possible; whether it was enqueued."""
+        if is_limited(self.admission):  # its steps wait for the bytes that they allocate
+            return False
         submission = self.submission
         try:
             if not op.try_enqueue(submission, self.pool):

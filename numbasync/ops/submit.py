@@ -22,7 +22,7 @@ from numbasync.device.stream import Stream
 from numbasync.device.submission import Submission
 from numbasync.errors import ReentrancyError, StateError
 from numbasync.ops import submission_queue
-from numbasync.ops.backpressure import Admission
+from numbasync.ops.backpressure import Admission, is_limited
 from numbasync.ops.context import Context, HostCopyBack
 from numbasync.ops.enqueue import admitted, context_for, named, try_enqueue
 from numbasync.ops.protocols import Operation
@@ -150,7 +150,9 @@ class Submitting(Generic[T]):
 
     def _begin(self) -> None:
         op, self._op = self._op, None
-        if op is None or (op.has_fast_path and self._begins_at_once(op)):
+        if op is None:
+            return
+        if op.has_fast_path and not is_limited(self._admission) and self._begins_at_once(op):
             return
         try:
             self._ctx = context_for(op, self.stream, self._pool, self._site)

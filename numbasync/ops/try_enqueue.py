@@ -5,12 +5,13 @@ launch of a graph and the run of a batch. The contract of all of them:
 
 - `has_fast_path` says, before anything is enqueued, that the fast path may be tried.
 - `try_enqueue(submission, pool)` enqueues everything, or nothing. The result is False, with nothing
-  enqueued and nothing changed, if a prerequisite must be done first (a compilation, a staged copy,
-  capacity under a limit) or the fast path does not support this case; the caller then takes the
-  steps. An exception means the same as an exception of the steps.
+  enqueued and nothing changed, if a prerequisite must be done first (a compilation, a staged copy)
+  or the fast path does not support this case; the caller then takes the steps. An exception means
+  the same as an exception of the steps.
 - Before the call returns, the submission keeps alive every object that the device touches, and the
   access record of every storage used names the submission.
-- The caller has checked that the thread may enqueue, holds no lock, and commits the submission.
+- The caller has checked that the thread may enqueue and that the operation was not submitted under
+  a limit, since only the steps wait for capacity. It holds no lock, and commits the submission.
 - `result()` gives, once `try_enqueue` returned True, the value that the steps would have returned.
 """
 

@@ -54,7 +54,6 @@ class ToHost(DeviceOp[HostArray]):
             or tensor.source is not None
             or not 0 < nbytes <= LARGE
             or not tensor.is_contiguous
-            or device.is_limited
         ):
             return False
         block = backend.host_block(nbytes)

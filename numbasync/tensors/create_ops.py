@@ -77,8 +77,6 @@ class Full(Made):
 
     def try_enqueue(self, submission: Submission, pool: MemoryPool | None) -> bool:
         spec, stream = self._kind, submission.stream
-        if stream.device.is_limited:
-            return False
         storage = (pool or stream.device.pool).reuse(spec.nbytes)
         if storage is None:
             return False
@@ -138,8 +136,6 @@ class FromHost(Made):
     def try_enqueue(self, submission: Submission, pool: MemoryPool | None) -> bool:
         spec, stream = self._kind, submission.stream
         device = stream.device
-        if device.is_limited:
-            return False
         block = device.backend.host_block(spec.nbytes)
         if block is None:
             return False

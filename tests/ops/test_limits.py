@@ -60,6 +60,56 @@ async def test_blocks_in_blocks_all_hold(device: na.Device, stream: na.Stream, g
     assert (await z.to_host()).tolist() == [6] * 4
 
 
+@pytest.mark.parametrize("way", ["operations", "chains"])
+async def test_what_was_submitted_in_a_block_obeys_it_after_the_block(
+    device: na.Device, stream: na.Stream, gate: Gate, way: str
+) -> None:
+    other = device.new_stream()
+    z = [await na.zeros(4) for _ in range(8)]
+
+    def submitted(t: na.Tensor, on: na.Stream) -> Any:
+        return na.spawn(add_one(t) if way == "operations" else na.value(t).then(add_one), on)
+
+    gate.close()
+    with Gate(other):
+        with na.limit(ops=2):
+            futures = [submitted(z[0], stream), *(submitted(t, other) for t in z[1:])]
+            await settle(device)
+        await settle(device)
+        assert device.in_flight.ops == 2
+        gate.open()
+        await futures[0]  # the third is admitted, and the others wait
+        await settle(device)
+        assert device.in_flight.ops == 2
+    await na.gather(*futures)
+
+
+async def test_bytes_of_what_was_submitted_in_a_block_are_counted_after_the_block(
+    device: na.Device, stream: na.Stream, gate: Gate
+) -> None:
+    other, most = device.new_stream(), 3 << 17
+    tensors = [await na.zeros(4) for _ in range(3)]
+    unused = [await na.zeros(1 << 16) for _ in range(3)]
+    unused.clear()  # memory of 1 << 18 bytes each, which a fast path may use again
+
+    def chain(t: na.Tensor) -> Any:
+        return add_one(t).then(lambda _: na.zeros(1 << 16))
+
+    gate.close()
+    with Gate(other):
+        with na.limit(bytes=most):
+            futures = [na.spawn(chain(tensors[0]), stream)]
+            futures += [na.spawn(chain(t), other) for t in tensors[1:]]
+            await settle(device)
+        await settle(device)
+        assert device.in_flight.bytes == 1 << 18
+        gate.open()
+        await futures[0]  # the second gets its memory, and the third waits
+        await settle(device)
+        assert device.in_flight.bytes == 1 << 18
+    await na.gather(*futures)
+
+
 @pytest.mark.parametrize("loop", ["turns", "stalled"])
 async def test_higher_priority_goes_first_and_equals_in_their_order(
     device: na.Device, stream: na.Stream, gate: Gate, monkeypatch: pytest.MonkeyPatch, loop: str

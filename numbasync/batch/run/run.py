@@ -259,7 +259,7 @@ class Run(DeviceOp[T]):
     def try_enqueue(self, submission: Submission, pool: MemoryPool | None) -> bool:
         batch, device = self._batch, submission.stream.device
         ready: Ready | None = self._prepared.ready.get(device)
-        if ready is None or batch.device is not device or device.is_limited:
+        if ready is None or batch.device is not device:
             return False
         try:
             path, pool = ready.path(batch, self._reads), pool or device.pool
