@@ -93,9 +93,12 @@ from numbasync.tensors.pinned import HostBuffer as HostBuffer
 from numbasync.tensors.pinned import pinned as pinned
 from numbasync.tensors.tensor import SharedTensor as SharedTensor
 from numbasync.tensors.tensor import Tensor as Tensor
+from numbasync.tensors.tensor_map import TensorMap as TensorMap
+from numbasync.tensors.tensor_map import tensor_map as tensor_map
 
 if TYPE_CHECKING:
     from numbasync import random as random
+    from numbasync import tensor_cores as tensor_cores
     from numbasync import testing as testing
     from numbasync import vectors as vectors
     from numbasync.batch import BatchGraph as BatchGraph
@@ -121,7 +124,9 @@ _LATER = {
     "TuningResult": "numbasync.tuning.measurements",
     "random_states": "numbasync.random",
 }
-_MODULES = frozenset(("random", "testing", "vectors"))  # the public ones; others are how it is made
+_MODULES = frozenset(
+    ("random", "tensor_cores", "testing", "vectors")
+)  # the public ones; others are how it is made
 
 
 def __getattr__(name: str) -> object:

@@ -306,6 +306,15 @@ class Device(Protocol):
         """The handle of an array `offset` bytes into `memory`; strides in bytes."""
         ...
 
+    def tensor_map(self, array: Array, box: tuple[int, ...], swizzle: int) -> Array:
+        """The handle of a tensor map: kernels copy boxes of the array by it. Blocks shortly.
+
+        Args:
+            box: extents of a box, one for each axis.
+            swizzle: bytes of a row of the box that are permuted in shared memory, or 0.
+        """
+        ...
+
     def foreign(self, obj: object) -> Foreign | None:
         """The memory that another library's array exports; None if it is not this device's.
 

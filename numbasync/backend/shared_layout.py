@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -22,13 +22,35 @@ from numbasync.layout import check_dtype, check_shape
 MOST_ALIGNED = 1024  # bytes; what copies by tensor maps ask for, at most
 
 
+@runtime_checkable
+class Declared(Protocol):
+    """The declaration of something in shared memory that is no plain array: of tiles, or barriers.
+
+    Attributes:
+        alignment: in bytes.
+    """
+
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def alignment(self) -> int: ...
+    def numba_type(self) -> Any:
+        """The type of the attribute in kernels, whose values are addresses in shared memory."""
+        ...
+
+
 class SharedArray(NamedTuple):
-    """One array of a layout: its name, element type and shape, and its offset in bytes."""
+    """One array of a layout: its name, element type and shape, its offset in bytes, and its
+    declaration, if it is no plain array.
+    """
 
     name: str
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     offset: int
+    declared: Declared | None = None
 
     @property
     def nbytes(self) -> int:
@@ -48,7 +70,7 @@ class SharedLayout:
 
     Attributes:
         arrays: name, dtype, shape, and offset in bytes of each array, in the order of declaration.
-        align: alignment of each array that has no offset of its own, in bytes.
+        align: alignment of dynamic shared memory, in bytes.
     """
 
     arrays: tuple[SharedArray, ...]
@@ -109,7 +131,7 @@ def shared_layout(
     align: int = 16,
     offsets: Mapping[str, int] | None = None,
     union: bool = False,
-    **arrays: tuple[Any, Any],
+    **arrays: tuple[Any, Any] | Declared,
 ) -> SharedLayout:
     """Lay out several named arrays in the dynamic shared memory of a block.
 
@@ -123,7 +145,8 @@ def shared_layout(
         offsets: offsets in bytes of the arrays that are placed by hand. The others follow the array
             declared before them.
         union: permit arrays that overlap, for kernels that use them one after the other.
-        arrays: dtype and shape of each array.
+        arrays: dtype and shape of each array; or what `tensor_cores.tile` or
+            `tensor_cores.barriers` declares.
 
     Raises:
         LauncherError: arrays overlap, a name is taken, or an array is not declared as a pair.
@@ -139,17 +162,21 @@ def shared_layout(
     if unknown:
         raise LauncherError(f"offsets= names {', '.join(unknown)}, which the layout does not have.")
     laid: list[SharedArray] = []
+    most_aligned = align
     for name, declared in arrays.items():
         if hasattr(SharedLayout, name) or name.startswith("_") or name in ("arrays", "align"):
             raise LauncherError(f"a shared layout has an attribute {name}: rename the array.")
         dtype, shape = _dtype_and_shape(name, declared)
-        step = max(align, dtype.alignment)
+        special = declared if isinstance(declared, Declared) else None
+        aligned = special.alignment if special else dtype.alignment
+        step = max(align, aligned)
         behind = -(-(laid[-1].end if laid else 0) // step) * step
-        offset = _offset(name, by_hand[name], dtype) if name in by_hand else behind
-        laid.append(SharedArray(name, dtype, shape, offset))
+        offset = _offset(name, by_hand[name], dtype, aligned) if name in by_hand else behind
+        laid.append(SharedArray(name, dtype, shape, offset, special))
+        most_aligned = max(most_aligned, aligned)
     if not union:
         _check_apart(laid)
-    return SharedLayout(tuple(laid), align)
+    return SharedLayout(tuple(laid), most_aligned)
 
 
 def _check_power_of_two(align: Any) -> None:
@@ -158,6 +185,8 @@ def _check_power_of_two(align: Any) -> None:
 
 
 def _dtype_and_shape(name: str, declared: Any) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    if isinstance(declared, Declared):
+        return declared.dtype, declared.shape
     if not isinstance(declared, tuple) or len(declared) != 2:
         raise LauncherError(
             f"shared array {name} is declared by {declared!r:.60}; write {name}=(dtype, shape), "
@@ -176,11 +205,11 @@ def _dtype_and_shape(name: str, declared: Any) -> tuple[np.dtype[Any], tuple[int
     return check_dtype(dtype, records=True), shape
 
 
-def _offset(name: str, value: Any, dtype: np.dtype[Any]) -> int:
-    if not isinstance(value, int) or value < 0 or value % dtype.alignment:
+def _offset(name: str, value: Any, dtype: np.dtype[Any], alignment: int) -> int:
+    if not isinstance(value, int) or value < 0 or value % alignment:
         raise LauncherError(
             f"offset {value!r:.60} of shared array {name}: write 0 or a multiple of "
-            f"{dtype.alignment}, the alignment of {dtype}."
+            f"{alignment}, the alignment of {dtype}."
         )
     return value
 

@@ -30,6 +30,8 @@ class SharedLayoutType(_types.Dummy):  # type: ignore[misc]
 
 def array_type(array: Any) -> Any:
     """Numba's type of a `SharedArray`."""
+    if array.declared is not None:
+        return array.declared.numba_type()
     return _types.Array(from_dtype(array.dtype), len(array.shape), "C")
 
 
@@ -53,6 +55,8 @@ def _array(context: Any, builder: Any, layout_type: Any, value: Any, name: str) 
     start = builder.gep(
         _dynamic_memory(builder.module, layout_type.layout.align), [_INT32(0), _INT32(array.offset)]
     )
+    if array.declared is not None:  # whose values are addresses in shared memory
+        return builder.ptrtoint(start, _INT32)
     generic = builder.addrspacecast(start, ir.PointerType(_INT8), "generic")
     shape = [_INT64(extent) for extent in array.shape]
     strides = [

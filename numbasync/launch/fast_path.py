@@ -21,6 +21,7 @@ from numbasync.launch.parameters import Parameter, Role
 from numbasync.launch.plan import Plan
 from numbasync.tensors.partition import Partition
 from numbasync.tensors.tensor import SharedTensor, Tensor
+from numbasync.tensors.tensor_map import TensorMap
 
 Kinds = tuple[type, ...]
 # The tensors of a call, those of its partitions included; and the fingerprint that its plan depends
@@ -62,11 +63,11 @@ class FastCall:
         return None
 
 
-_ARRAYS = frozenset({Tensor, SharedTensor, Partition})
+_ARRAYS = frozenset({Tensor, TensorMap, SharedTensor, Partition})
 
 
 def _is_plain(p: Parameter, kind: type) -> bool:
-    if kind is Tensor or kind is Partition:
+    if kind is Tensor or kind is TensorMap or kind is Partition:
         return p.takes_tensor
     if kind is SharedTensor:
         return p.takes_tensor and not p.is_output
@@ -85,7 +86,7 @@ def _take(
     """
     lines = ["def take(values):", f"    {_all('v', range(len(kinds)))}= values"]
     for i in arrays:
-        tensor = f"v{i}" if kinds[i] is Tensor else f"v{i}.tensor"
+        tensor = f"v{i}" if issubclass(kinds[i], Tensor) else f"v{i}.tensor"
         fingerprinted = f"v{i}" if kinds[i] is Partition and i in outputs else f"t{i}"
         lines += [
             f"    t{i} = {tensor}", f"    s{i} = t{i}.own_storage",

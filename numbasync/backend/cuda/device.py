@@ -36,6 +36,7 @@ from numbasync.backend.cuda.pitched_copies import copies_rows
 from numbasync.backend.cuda.resources import peaks_of
 from numbasync.backend.cuda.stream import CudaEvent, CudaStream
 from numbasync.backend.cuda.stream_exchange import ForeignCudaEvent, ForeignCudaStream
+from numbasync.backend.cuda.tensor_maps import CudaTensorMap, TensorMaps
 from numbasync.backend.protocols import (
     Checks,
     Coarsening,
@@ -101,6 +102,7 @@ class CudaDevice:
         self.capture_streams = CaptureStreams(self)
         self.capturing = threading.RLock()  # held while a stream is being captured
         self._pinned = PinnedPool(self)
+        self._tensor_maps = TensorMaps(self)
         self._streams: weakref.WeakSet[CudaStream] = weakref.WeakSet()
         self.dropped: list[ForeignCudaStream] = []
         self._lock = threading.RLock()
@@ -235,6 +237,9 @@ class CudaDevice:
     ) -> CudaArray:
         cls = HostArray if type(memory) is HostMemory else CudaArray
         return cls(memory.address + offset, shape, strides, dtype)
+
+    def tensor_map(self, array: CudaArray, box: tuple[int, ...], swizzle: int) -> CudaTensorMap:
+        return self._tensor_maps.encode(array, box, swizzle)
 
     def foreign(self, obj: object) -> CudaForeign | None:
         return array_exchange.find(self, obj)

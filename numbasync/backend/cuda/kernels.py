@@ -124,6 +124,19 @@ def _plain(numba_type: Any) -> Any:
     return types.unliteral(numba_type)
 
 
+def _is_handle(numba_type: Any) -> bool:
+    """Whether arguments of the type are objects of this room, with `fields` and `packed`."""
+    return isinstance(numba_type, types.Array) or _is_device_address(numba_type)
+
+
+def _is_device_address(numba_type: Any) -> bool:
+    return getattr(numba_type, "is_device_address", False)
+
+
+def _handle_format(numba_type: Any) -> str:
+    return "Q" if _is_device_address(numba_type) else array_format(numba_type.ndim)
+
+
 def _overload(dispatcher: Any, actual: tuple[Any, ...]) -> Any:
     """Numba's compiled kernel; with declared signatures, the variant of the one that fits."""
     if dispatcher._can_compile:
@@ -206,8 +219,8 @@ class CudaExecutable:
         codes = ["@"]
         fields = []
         for i, numba_type in enumerate(self.numba.argument_types):
-            array = isinstance(numba_type, types.Array)
-            code = array_format(numba_type.ndim) if array else _PACK.get(_plain(numba_type))
+            array = _is_handle(numba_type)
+            code = _handle_format(numba_type) if array else _PACK.get(_plain(numba_type))
             if numba_type == types.none:  # passed by Numba as an unused pointer
                 codes.append("Q")
                 fields.append("0")
@@ -250,8 +263,8 @@ class CudaExecutable:
         for numba_type in self.numba.argument_types:
             if numba_type == types.none or isinstance(numba_type, types.Complex | types.Record):
                 return ""
-            array = isinstance(numba_type, types.Array)
-            code = array_format(numba_type.ndim) if array else _PACK[_plain(numba_type)]
+            array = _is_handle(numba_type)
+            code = _handle_format(numba_type) if array else _PACK[_plain(numba_type)]
             size = struct.calcsize(code)
             gap = -offset % (8 if array else size)
             codes.append(f"{gap}x{size}s" if array else f"{gap}x{code}")
@@ -265,8 +278,8 @@ class CudaExecutable:
 
     @property
     def takes_arrays(self) -> list[bool]:
-        """For each argument, whether it is an array."""
-        return [isinstance(numba_type, types.Array) for numba_type in self.numba.argument_types]
+        """For each argument, whether it is an array, or a tensor map of one."""
+        return [_is_handle(numba_type) for numba_type in self.numba.argument_types]
 
     def _buffer(self) -> tuple[bytearray, Any, int]:
         """A buffer for the arguments, the objects that describe it to the driver, and their

@@ -14,3 +14,14 @@ class CpuArray:
 
     def __init__(self, array: np.ndarray[Any, Any]) -> None:
         self.array = array
+
+
+class CpuTensorMap:
+    """A tensor map of the CPU device: the array, the extents of a box, and the swizzle."""
+
+    __slots__ = ("box", "source", "swizzle")
+
+    def __init__(self, source: np.ndarray[Any, Any], box: tuple[int, ...], swizzle: int) -> None:
+        self.source = source
+        self.box = box
+        self.swizzle = swizzle

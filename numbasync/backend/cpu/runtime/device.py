@@ -18,7 +18,7 @@ from numbasync.backend.cpu.compiler import block_scheduling
 from numbasync.backend.cpu.library.entry_points import types
 from numbasync.backend.cpu.limits import LIMITS
 from numbasync.backend.cpu.runtime import choose_engine, workers
-from numbasync.backend.cpu.runtime.array import CpuArray
+from numbasync.backend.cpu.runtime.array import CpuArray, CpuTensorMap
 from numbasync.backend.cpu.runtime.export_array import CpuExport
 from numbasync.backend.cpu.runtime.graph import CpuGraph
 from numbasync.backend.cpu.runtime.memory import CpuForeign, CpuHost, CpuMemory, CpuPool
@@ -117,6 +117,9 @@ class CpuDevice:
         dtype: np.dtype[Any],
     ) -> CpuArray:
         return CpuArray(np.ndarray(shape, dtype, memory.bytes, offset, strides))
+
+    def tensor_map(self, array: CpuArray, box: tuple[int, ...], swizzle: int) -> CpuTensorMap:
+        return CpuTensorMap(array.array, box, swizzle)
 
     def foreign(self, obj: object) -> CpuForeign | None:
         if isinstance(obj, np.ndarray):  # NumPy does not export all its dtypes by DLPack

@@ -1,0 +1,103 @@
+"""Tensor maps of a GPU: descriptors of 128 bytes, by which its copy engine moves boxes of a tensor.
+
+Kernels get a descriptor's address. It lies in device memory of its own and is written once: the
+copy engine caches descriptors, so that one written in place could be read as it was before.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from numbasync.backend.cuda.arrays import CudaArray
+from numbasync.backend.cuda.driver import cu, enter, fail
+
+if TYPE_CHECKING:
+    from numbasync.backend.cuda.gpu import Gpu
+
+NBYTES = 128  # of a descriptor, and its alignment is 64
+CHUNK = 128  # descriptors of one allocation
+_TYPES = {
+    "float16": "FLOAT16", "bfloat16": "BFLOAT16", "float32": "FLOAT32", "int8": "UINT8",
+    "uint8": "UINT8",
+}  # fmt: skip
+_SWIZZLES = {0: "NONE", 32: "32B", 64: "64B", 128: "128B"}
+
+
+class CudaTensorMap:
+    """A tensor map, as kernels take it: the descriptor's address."""
+
+    __slots__ = ("_chunk", "address", "fields", "packed")
+
+    def __init__(self, chunk: _Chunk, address: int) -> None:
+        self._chunk = chunk  # its memory is freed with the last of its descriptors
+        self.address = address
+        self.fields = (address,)
+        self.packed = struct.pack("Q", address)
+
+
+class _Chunk:
+    """Device memory for some descriptors."""
+
+    def __init__(self, device: Gpu) -> None:
+        enter(device)
+        result, self._pointer = cu.cuMemAlloc(CHUNK * NBYTES)
+        if result:
+            fail(result, "cuMemAlloc")
+        self.used = 0
+
+    def take(self) -> int:
+        self.used += 1
+        return int(self._pointer) + (self.used - 1) * NBYTES
+
+    def __del__(self) -> None:
+        if hasattr(self, "_pointer"):
+            cu.cuMemFree(self._pointer)
+
+
+class TensorMaps:
+    """The tensor maps of one GPU."""
+
+    def __init__(self, device: Gpu) -> None:
+        self._device = device
+        self._chunk: _Chunk | None = None
+        self._lock = threading.Lock()
+
+    def encode(self, array: CudaArray, box: tuple[int, ...], swizzle: int) -> CudaTensorMap:
+        """The map of boxes of `array`, whose descriptor is written before the call returns."""
+        words = _encoded(array, box, swizzle)
+        enter(self._device)
+        with self._lock:
+            if self._chunk is None or self._chunk.used == CHUNK:
+                self._chunk = _Chunk(self._device)
+            chunk, address = self._chunk, self._chunk.take()
+        (result,) = cu.cuMemcpyHtoD(cu.CUdeviceptr(address), words.ctypes.data, NBYTES)
+        if result:
+            fail(result, "cuMemcpyHtoD")
+        return CudaTensorMap(chunk, address)
+
+
+def _encoded(array: CudaArray, box: tuple[int, ...], swizzle: int) -> np.ndarray[Any, Any]:
+    """The descriptor, as 16 words. The driver counts axes from the last one."""
+    rank = len(array.shape)
+    extents = [cu.cuuint64_t(n) for n in reversed(array.shape)]
+    strides = [cu.cuuint64_t(n) for n in reversed(array.strides[:-1])]
+    result, descriptor = cu.cuTensorMapEncodeTiled(
+        getattr(cu.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_TYPES[array.dtype.name]}"),
+        rank,
+        array.address,
+        extents,
+        strides,
+        [cu.cuuint32_t(n) for n in reversed(box)],
+        [cu.cuuint32_t(1)] * rank,
+        cu.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+        getattr(cu.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{_SWIZZLES[swizzle]}"),
+        cu.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+        cu.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+    )
+    if result:
+        fail(result, "cuTensorMapEncodeTiled")
+    return np.array([int(word) for word in descriptor.opaque], np.uint64)

@@ -1,0 +1,139 @@
+"""Tensor maps: tensors as kernels copy them, box by box, between global and shared memory."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Any
+
+from numbasync import layout
+from numbasync.backend import protocols
+from numbasync.errors import CallerError, DTypeError, ShapeError
+from numbasync.tensors.tensor import SharedTensor, Tensor
+
+if TYPE_CHECKING:
+    from numbasync.device.storage import Storage
+
+DTYPES = ("float16", "bfloat16", "float32", "int8", "uint8")
+SWIZZLES = (0, 32, 64, 128)
+MOST_AXES = 5
+MOST_EXTENT = 256  # of a box
+UNIT = 16  # bytes; of addresses, strides and rows of a box
+
+# The maps of each storage, by the array and the box. A map lives as long as the storage, which
+# every launch that uses it keeps.
+_maps: weakref.WeakKeyDictionary[Storage, dict[Hashable, protocols.Array]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+class TensorMap(Tensor):
+    """A tensor as an argument of a kernel that copies boxes of it, by `tensor_cores.load_tile` and
+    `store_tile`; created by `tensor_map`.
+
+    Attributes:
+        box: the extents of a box, one for each axis.
+        swizzle: bytes of a row of the box that are permuted in shared memory, or 0.
+    """
+
+    __slots__ = ("box", "swizzle")
+
+    def __init__(self, tensor: Tensor, box: tuple[int, ...], swizzle: int) -> None:
+        super().__init__(tensor.device, tensor.storage, tensor._layout, tensor.dtype, tensor.source)
+        self.box = box
+        self.swizzle = swizzle
+
+    @property
+    def handle(self) -> protocols.Array:
+        """The backend's tensor map, made on first use."""
+        if self.own_handle is None or self.own_storage is None:
+            storage, device = self.storage, self.device
+            if device is None:
+                raise CallerError("a tensor of na.meta has no memory that kernels could copy.")
+            known = _maps.setdefault(storage, {})
+            key = self._layout, self.dtype, self.box, self.swizzle
+            if key not in known:
+                offset, shape, strides = self._layout
+                array = device.backend.array(storage.memory, offset, shape, strides, self.dtype)
+                known[key] = device.backend.tensor_map(array, self.box, self.swizzle)
+            self.own_handle = known[key]
+        return self.own_handle
+
+    @property
+    def key(self) -> Any:
+        """This argument's part of a compiled kernel's key: Numba's type of it."""
+        if self._key is None:
+            from numbasync.tensor_cores.copies import TensorMapType
+
+            numba_type: Any = TensorMapType(self.dtype, self.ndim, self.box, self.swizzle)
+            self._key = numba_type
+        return self._key
+
+    @property
+    def fingerprint(self) -> int:
+        if self._fingerprint < 0:
+            self._fingerprint = layout.fingerprint((self.key, self.shape))
+        return self._fingerprint
+
+    def __repr__(self) -> str:
+        return f"<TensorMap of {super().__repr__()}, box={self.box}, swizzle={self.swizzle}>"
+
+
+def tensor_map(t: Tensor | SharedTensor, box: Any, swizzle: int = 128) -> TensorMap:
+    """`t` as an argument of kernels that copy boxes of it by `numbasync.tensor_cores`.
+
+    Args:
+        t: of 1 to 5 axes, float16, bfloat16, float32, int8 or uint8. Elements along the last axis
+            are neighbours; the first element, and the steps along the other axes, are at multiples
+            of 16 bytes.
+        box: extents of the boxes, at most 256 each; a row has a multiple of 16 bytes.
+        swizzle: as that of the kernel's tile: 128, 64 or 32 bytes, the most that a row may have;
+            or 0.
+
+    Raises:
+        DTypeError, ShapeError: copies cannot move boxes of such a tensor.
+        CallerError: there is no such swizzle.
+    """
+    tensor = t.tensor if isinstance(t, SharedTensor) else t
+    if not isinstance(tensor, Tensor):
+        raise CallerError(f"tensor_map of {type(t).__name__} ({t!r:.60}): write a tensor.")
+    if tensor.dtype.name not in DTYPES:
+        raise DTypeError(f"tensor_map of {tensor!r}: write one of {', '.join(DTYPES)}.")
+    extents = layout.check_shape(box)
+    if type(swizzle) is not int or swizzle not in SWIZZLES:
+        raise CallerError(f"tensor_map(swizzle={swizzle!r:.60}): write 128, 64, 32 or 0.")
+    _check_tensor(tensor)
+    _check_box(tensor, extents, swizzle)
+    return TensorMap(tensor, extents, swizzle)
+
+
+def _check_tensor(tensor: Tensor) -> None:
+    size = tensor.dtype.itemsize
+    if not 1 <= tensor.ndim <= MOST_AXES or not tensor.size:
+        raise ShapeError(f"tensor_map of {tensor!r}: write 1 to {MOST_AXES} axes, none of them 0.")
+    *steps, last = tensor.strides
+    if last != size and tensor.shape[-1] > 1:
+        raise ShapeError(
+            f"tensor_map of {tensor!r}, whose elements along the last axis are {last} bytes apart, "
+            "not neighbours.\nPass a copy: await t.dup()"
+        )
+    if any(step % UNIT for step in steps) or not tensor.is_aligned:
+        raise ShapeError(
+            f"tensor_map of {tensor!r}, with steps of {tuple(steps)} bytes along its axes: they, "
+            f"and the address of the first element, must be multiples of {UNIT}.\n"
+            "Make it with na.empty_pitched, or with a number of columns that fits, and use a part."
+        )
+
+
+def _check_box(tensor: Tensor, box: tuple[int, ...], swizzle: int) -> None:
+    if len(box) != tensor.ndim or not all(1 <= n <= MOST_EXTENT for n in box):
+        raise ShapeError(
+            f"a box of {box} of {tensor!r}: write {tensor.ndim} extents from 1 to {MOST_EXTENT}."
+        )
+    nbytes = box[-1] * tensor.dtype.itemsize
+    if nbytes % UNIT or (swizzle and nbytes > swizzle):
+        most = f", at most {swizzle} with this swizzle" if swizzle else ""
+        raise ShapeError(
+            f"a box of {box} of {tensor!r} has rows of {nbytes} bytes: write a multiple of {UNIT}"
+            f"{most}."
+        )
