@@ -23,6 +23,7 @@ from numbasync.tensor_cores.ptx import (
     asm,
     elements,
     lane_id,
+    literal,
     operation,
     position,
     shuffle_xor,
@@ -157,19 +158,52 @@ def row_max(typing, accumulators, least):  # type: ignore[no-untyped-def]
 
 
 @operation
-def row_sum(typing, accumulators):  # type: ignore[no-untyped-def]
+def row_sum(typing, accumulators, whole=True):  # type: ignore[no-untyped-def]
     """The sum of each of the thread's rows: a tuple of two float32 for each block of 16 rows. All
     lanes of a warp call it.
+
+    Args:
+        whole: False: of the elements alone that the thread holds; four lanes hold a row.
     """
     kind = _check(accumulators, "row_sum")
     _check_rows(kind, _rows_of(kind), "the rows")
+    is_whole = bool(literal(whole, "whole"))
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        def add(x: Any, y: Any) -> Any:
+            return builder.fadd(x, y)
+
         rows = _by_rows(builder, kind, args[0])
-        results = [_over_row(builder, lambda x, y: builder.fadd(x, y), row) for row in rows]
+        results = [_over_row(builder, add, r) if is_whole else _folded(add, r) for r in rows]
         return context.make_tuple(builder, signature.return_type, results)
 
-    return _rows_of(kind)(accumulators), generate
+    return _rows_of(kind)(accumulators, whole), generate
+
+
+@operation
+def sum_over_row(typing, value):  # type: ignore[no-untyped-def]
+    """The sum of the float32 that the four lanes have which hold elements of the same rows. All
+    lanes of a warp call it.
+    """
+    if value != types.float32:
+        raise TypingError(f"sum_over_row of {value}; write a float32.")
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return _over_row(builder, lambda x, y: builder.fadd(x, y), [args[0]])
+
+    return types.float32(value), generate
+
+
+@operation
+def exp2(typing, value):  # type: ignore[no-untyped-def]
+    """``2 ** value`` of a float32, by the hardware's approximation: 2 units in the last place."""
+    if value != types.float32:
+        raise TypingError(f"exp2 of {value}; write a float32.")
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return asm(builder, _EX2, "f", "f", args, pure=True)[0]
+
+    return types.float32(value), generate
 
 
 @operation
