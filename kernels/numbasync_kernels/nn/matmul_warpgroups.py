@@ -130,7 +130,11 @@ def matmul_warpgroups(
     @na.launcher(threads=THREADS)
     @cuda.jit(launch_bounds=(THREADS, 1), cache=True)
     def matmul_by_warpgroups(
-        out: na.KernelOutput, a: na.KernelInput, b: na.KernelInput, k: int, extra: na.KernelInput = None
+        out: na.KernelOutput,
+        a: na.KernelInput,
+        b: na.KernelInput,
+        k: int,
+        extra: na.KernelInput = None,
     ) -> None:
         thread = cuda.threadIdx.x
         warpgroup = thread >> 7
