@@ -14,7 +14,7 @@ import math
 from functools import cache
 from typing import Any, NamedTuple
 
-from numba import cuda, float32
+from numba import cuda, float32, int32
 
 import numbasync as na
 from numbasync import tensor_cores as tc
@@ -23,7 +23,9 @@ from numbasync_kernels.nn.matmul_warpgroups import ROW_BYTES, _dtype
 KEYS = 128  # of a step
 STAGES = 2
 COLUMNS = ROW_BYTES // 2  # of a tile in shared memory
-LOWEST = -1e30  # below every score
+LOWEST = -1e30  # where a maximum begins: finite, so that differences are
+NEVER = float32(-math.inf)  # the score of a key that a query does not see
+BAND = 8  # heads whose keys are in the L2 cache at the same time
 TURNS = 2 * 128  # threads that meet when one warpgroup lets the next one multiply
 LOG2_E = math.log2(math.e)
 
@@ -90,23 +92,29 @@ def attention_warpgroups(dtype: str, width: int, causal: bool) -> AttentionKerne
 
     @cuda.jit(device=True)
     def visible(score, row, column, shift):  # type: ignore[no-untyped-def]
-        return score if column <= row + shift else float32(LOWEST)
+        # The difference in 32 bits: of its parts only constants differ between elements.
+        return score if int32(column - row) <= shift else NEVER
 
     @cuda.jit(device=True)
     def existing(score, row, column, keys):  # type: ignore[no-untyped-def]
-        return score if column < keys else float32(LOWEST)
+        return score if int32(column) < keys else NEVER
 
     @cuda.jit(device=True)
     def masked(scores, row, start, queries, keys):  # type: ignore[no-untyped-def]
         if causal:
-            return tc.apply(visible, scores, (row, start), keys - queries)
-        return tc.apply(existing, scores, (row, start), keys)
+            return tc.apply(visible, scores, (row, start), int32(keys - queries))
+        return tc.apply(existing, scores, (row, start), int32(keys))
 
     @cuda.jit(device=True)
     def tile_of(number, heads, blocks):  # type: ignore[no-untyped-def]
-        """The head of a tile, and its place along the queries; those with many keys first."""
+        """The head of a tile, and its place along the queries. Of a band of heads, those with
+        many keys come first, and tiles with as many keys are neighbours.
+        """
         if causal:
-            return number % heads, blocks - 1 - number // heads
+            band = number // (BAND * blocks)
+            rest = number % (BAND * blocks)
+            height = min(heads - band * BAND, BAND)
+            return band * BAND + rest % height, blocks - 1 - rest // height
         return number // blocks, number % blocks
 
     @cuda.jit(device=True)
