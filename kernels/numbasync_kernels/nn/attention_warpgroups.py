@@ -18,16 +18,44 @@ from numba import cuda, float32, int32
 
 import numbasync as na
 from numbasync import tensor_cores as tc
-from numbasync_kernels.nn.matmul_warpgroups import ROW_BYTES, _dtype
+from numbasync_kernels.nn.matmul_warpgroups import ROW_BYTES, dtype_of
 
 KEYS = 128  # of a step
 STAGES = 2
 COLUMNS = ROW_BYTES // 2  # of a tile in shared memory
 LOWEST = -1e30  # where a maximum begins: finite, so that differences are
 NEVER = float32(-math.inf)  # the score of a key that a query does not see
+MANY_KEYS = 1024
 BAND = 8  # heads whose keys are in the L2 cache at the same time
 TURNS = 2 * 128  # threads that meet when one warpgroup lets the next one multiply
 LOG2_E = math.log2(math.e)
+
+
+@cuda.jit(device=True)
+def visible(score: Any, row: Any, column: Any, shift: Any) -> Any:
+    """The score, if the query sees the key. The difference is of 32 bits: of its parts only
+    constants differ between elements.
+    """
+    return score if int32(column - row) <= shift else NEVER
+
+
+@cuda.jit(device=True)
+def existing(score: Any, row: Any, column: Any, keys: Any) -> Any:
+    """The score, if there is such a key."""
+    return score if int32(column) < keys else NEVER
+
+
+@cuda.jit(device=True)
+def head_and_block(number: Any, heads: Any, blocks: Any, causal: Any) -> Any:
+    """The head of a tile, and its place along the queries. If causal: of a band of heads, those
+    with many keys come first, and tiles with as many keys are neighbours.
+    """
+    if causal:
+        band = number // (BAND * blocks)
+        rest = number % (BAND * blocks)
+        height = min(heads - band * BAND, BAND)
+        return band * BAND + rest % height, blocks - 1 - rest // height
+    return number // blocks, number % blocks
 
 
 class AttentionKernel(NamedTuple):
@@ -46,9 +74,13 @@ class AttentionKernel(NamedTuple):
     box_q: tuple[int, int, int]
     box_k: tuple[int, int, int]
 
-    def tiles(self, out: na.Tensor) -> int:
+    def blocks(self, out: na.Tensor, keys: int, causal: bool, multiprocessors: int) -> int:
+        """The blocks of a launch: as many as run at once, each of which goes through several tiles;
+        or a block a tile, where tiles take long and not the same time.
+        """
         heads, queries, _ = out.shape
-        return heads * -(-queries // self.queries)
+        tiles = heads * -(-queries // self.queries)
+        return tiles if causal and keys >= MANY_KEYS else min(tiles, multiprocessors)
 
 
 @cache
@@ -63,8 +95,8 @@ def attention_warpgroups(dtype: str, width: int, causal: bool) -> AttentionKerne
 
     The launcher's arguments: ``out``, shape (heads, queries, width); tensor maps of q, k and v of
     shapes (heads, queries, width), (key heads, keys, width) and the same; the number of keys; the
-    number of query heads that share a key head; and ``scale``. A grid of as many blocks as the
-    device has multiprocessors goes through all tiles.
+    number of query heads that share a key head; and ``scale``. Any number of blocks goes through
+    all tiles.
 
     Error bound: scores are exact to ``width * 2**-23`` of the largest sum of products, weights are
     rounded to the dtype: with u its unit about ``2 u max(abs(v))``, beside the rounding of out.
@@ -74,7 +106,7 @@ def attention_warpgroups(dtype: str, width: int, causal: bool) -> AttentionKerne
     queries_of_tile = 64 * groups
     threads = 128 * (groups + 1)
     given_up, taken = (24, 240) if groups == 2 else (32, 160)
-    element = _dtype(dtype)
+    element = dtype_of(dtype)
     chunks = width // COLUMNS
     layout = na.shared_layout(
         q=tc.tile(element, (chunks, queries_of_tile, COLUMNS)),
@@ -89,48 +121,6 @@ def attention_warpgroups(dtype: str, width: int, causal: bool) -> AttentionKerne
     )
     q_bytes = queries_of_tile * width * 2
     k_bytes = KEYS * width * 2
-
-    @cuda.jit(device=True)
-    def visible(score, row, column, shift):  # type: ignore[no-untyped-def]
-        # The difference in 32 bits: of its parts only constants differ between elements.
-        return score if int32(column - row) <= shift else NEVER
-
-    @cuda.jit(device=True)
-    def existing(score, row, column, keys):  # type: ignore[no-untyped-def]
-        return score if int32(column) < keys else NEVER
-
-    @cuda.jit(device=True)
-    def masked(scores, row, start, queries, keys):  # type: ignore[no-untyped-def]
-        if causal:
-            return tc.apply(visible, scores, (row, start), int32(keys - queries))
-        return tc.apply(existing, scores, (row, start), int32(keys))
-
-    @cuda.jit(device=True)
-    def tile_of(number, heads, blocks):  # type: ignore[no-untyped-def]
-        """The head of a tile, and its place along the queries. Of a band of heads, those with
-        many keys come first, and tiles with as many keys are neighbours.
-        """
-        if causal:
-            band = number // (BAND * blocks)
-            rest = number % (BAND * blocks)
-            height = min(heads - band * BAND, BAND)
-            return band * BAND + rest % height, blocks - 1 - rest // height
-        return number // blocks, number % blocks
-
-    @cuda.jit(device=True)
-    def steps_of(first_row, queries, keys):  # type: ignore[no-untyped-def]
-        """The blocks of keys that the queries of a tile see."""
-        last_key = keys
-        if causal:
-            last_key = min(keys, first_row + queries_of_tile + keys - queries)
-        return (last_key + KEYS - 1) // KEYS
-
-    @cuda.jit(device=True)
-    def load(to, full, stage, source, key_head, start):  # type: ignore[no-untyped-def]
-        tc.barrier_expect(full, stage, k_bytes)
-        for chunk in range(chunks):
-            corner = key_head, start, chunk * COLUMNS
-            tc.load_tile(to, (stage, chunk, 0, 0), source, corner, full, stage)
 
     @na.launcher(threads=threads)
     @cuda.jit(launch_bounds=(threads, 1), cache=True)
@@ -160,10 +150,13 @@ def attention_warpgroups(dtype: str, width: int, causal: bool) -> AttentionKerne
             tc.give_up_registers(given_up)
             if thread == 0:
                 for number in range(cuda.blockIdx.x, heads * blocks, cuda.gridDim.x):
-                    head, block = tile_of(number, heads, blocks)
+                    head, block = head_and_block(number, heads, blocks, causal)
                     key_head = head // shared_by
                     first_row = block * queries_of_tile
-                    steps = steps_of(first_row, queries, keys)
+                    last_key = keys
+                    if causal:
+                        last_key = min(keys, first_row + queries_of_tile + keys - queries)
+                    steps = (last_key + KEYS - 1) // KEYS
                     tc.barrier_wait(layout.q_empty, 0, q_parity ^ 1)
                     tc.barrier_expect(layout.q_full, 0, q_bytes)
                     for chunk in range(chunks):
@@ -173,9 +166,17 @@ def attention_warpgroups(dtype: str, width: int, causal: bool) -> AttentionKerne
                     for step in range(steps):
                         start = (steps - 1 - step) * KEYS  # masked keys come first
                         tc.barrier_wait(layout.k_empty, stage, parity ^ 1)
-                        load(layout.k, layout.k_full, stage, k, key_head, start)
+                        tc.barrier_expect(layout.k_full, stage, k_bytes)
+                        for chunk in range(chunks):
+                            place = stage, chunk, 0, 0
+                            corner = key_head, start, chunk * COLUMNS
+                            tc.load_tile(layout.k, place, k, corner, layout.k_full, stage)
                         tc.barrier_wait(layout.v_empty, stage, parity ^ 1)
-                        load(layout.v, layout.v_full, stage, v, key_head, start)
+                        tc.barrier_expect(layout.v_full, stage, k_bytes)
+                        for chunk in range(chunks):
+                            place = stage, chunk, 0, 0
+                            corner = key_head, start, chunk * COLUMNS
+                            tc.load_tile(layout.v, place, v, corner, layout.v_full, stage)
                         stage += 1
                         if stage == STAGES:
                             stage = 0
@@ -189,9 +190,12 @@ def attention_warpgroups(dtype: str, width: int, causal: bool) -> AttentionKerne
             if warpgroup == 1:
                 tc.part_arrive(1, TURNS)  # the first turn
             for number in range(cuda.blockIdx.x, heads * blocks, cuda.gridDim.x):
-                head, block = tile_of(number, heads, blocks)
+                head, block = head_and_block(number, heads, blocks, causal)
                 first_row = block * queries_of_tile
-                steps = steps_of(first_row, queries, keys)
+                last_key = keys
+                if causal:
+                    last_key = min(keys, first_row + queries_of_tile + keys - queries)
+                steps = (last_key + KEYS - 1) // KEYS
                 row = first_row + own_row + ((thread >> 5) & 3) * 16
                 tc.barrier_wait(layout.q_full, 0, q_parity)
                 tc.barrier_wait(layout.k_full, stage, parity)
@@ -202,7 +206,11 @@ def attention_warpgroups(dtype: str, width: int, causal: bool) -> AttentionKerne
                 scores = tc.wgmma_wait(scores, 0)
                 if speaks:
                     tc.barrier_arrive(layout.k_empty, stage)
-                scores = masked(scores, row, (steps - 1) * KEYS, queries, keys)
+                first_score = row, (steps - 1) * KEYS
+                if causal:
+                    scores = tc.apply(visible, scores, first_score, int32(keys - queries))
+                else:
+                    scores = tc.apply(existing, scores, first_score, int32(keys))
                 most = tc.row_max(scores, (float32(LOWEST), float32(LOWEST)))
                 weights = tc.exp2_rows(scores, power, most)
                 total = tc.row_sum(weights, False)
@@ -228,7 +236,7 @@ def attention_warpgroups(dtype: str, width: int, causal: bool) -> AttentionKerne
                         tc.barrier_arrive(layout.k_empty, following)
                     start = (steps - 1 - step) * KEYS
                     if causal and start + KEYS - 1 > first_row + keys - queries:
-                        scores = masked(scores, row, start, queries, keys)
+                        scores = tc.apply(visible, scores, (row, start), int32(keys - queries))
                     higher = tc.row_max(scores, most)
                     factor = (
                         tc.exp2((most[0] - higher[0]) * power),

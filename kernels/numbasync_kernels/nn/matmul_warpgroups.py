@@ -8,7 +8,6 @@ While a tile is stored, the next one's operands are on their way.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -17,6 +16,7 @@ from numba import cuda
 
 import numbasync as na
 from numbasync import tensor_cores as tc
+from numbasync_kernels.nn.finish import finished
 
 ROWS = 128  # of a tile: 64 for each of two warpgroups
 THREADS = 384
@@ -26,10 +26,10 @@ SHARED_BYTES = 196608  # for stages
 
 
 class WarpgroupKernel(NamedTuple):
-    """A kernel of `matmul_warpgroups`, and how its operands are to be mapped.
+    """A kernel of `matmul_warpgroups`, and how its operands are mapped.
 
     Attributes:
-        launcher: called with (out, a, b, k, *extra), with `threads` a block.
+        launcher: called with (out, a, b, k, bias, residual, activation), with `THREADS` a block.
         columns: of a tile of the result; tiles have `ROWS` rows.
         box_a, box_b: the boxes of the operands' tensor maps.
     """
@@ -39,10 +39,10 @@ class WarpgroupKernel(NamedTuple):
     box_a: tuple[int, int]
     box_b: tuple[int, int]
 
-    def tiles(self, out: na.Tensor) -> int:
-        """The tiles of a result."""
+    def blocks(self, out: na.Tensor, multiprocessors: int) -> int:
+        """The blocks of a launch: each goes through several tiles."""
         m, n = out.shape
-        return -(-m // ROWS) * -(-n // self.columns)
+        return min(-(-m // ROWS) * -(-n // self.columns), multiprocessors)
 
 
 @cuda.jit(device=True)
@@ -58,24 +58,21 @@ def corner_of(tile: Any, tiles_m: Any, tiles_n: Any) -> Any:
 
 @cache
 def matmul_warpgroups(
-    dtype: str,
-    columns: int = 256,
-    rows_of_k: bool = False,
-    finish: Callable[..., Any] | None = None,
+    dtype: str, columns: int = 256, rows_of_k: bool = False, finishes: bool = False
 ) -> WarpgroupKernel:
-    """The kernel of ``out = finish(a @ b)``.
+    """The kernel of ``out = a @ b``.
 
     Args:
         dtype: of the operands: "float16", "bfloat16" or "float32" (cut to TF32). Sums are float32.
         columns: of a tile: 64, 128, 192 or 256.
         rows_of_k: b is stored as ``(k, n)``, row-major; else as ``(n, k)``, each column's elements
             side by side. Rows of k need elements of 16 bits.
-        finish: device function of (sum, row, column, *extra), applied before the result is rounded
-            to the type of `out`. The launcher takes one `extra` tensor.
+        finishes: each sum is finished by `finished` before it is rounded.
 
     The launcher's arguments: ``out``, shape (m, n), of float32 or the operands' type; tensor maps
-    of ``a``, shape (m, k), and of ``b``; ``k``; and ``extra``. Any sizes: what lies outside counts
-    as 0. Reads ``mk n / columns + kn m / 128`` elements, mostly from the L2 cache, and writes mn.
+    of ``a``, shape (m, k), and of ``b``; ``k``; and those of `finished`. Any sizes: what lies
+    outside counts as 0. Reads ``mk n / columns + kn m / 128`` elements, most of them from the L2
+    cache, and writes mn.
 
     Error bound: products are exact (of float32: of operands cut to 11 bits); a sum of k of them in
     float32, in an order that is the hardware's: ``k u abs(a) @ abs(b)`` with u = 2**-23, and half a
@@ -88,54 +85,22 @@ def matmul_warpgroups(
     chunks = -(-columns // depth)
     stages = min(SHARED_BYTES // ((ROWS + columns) * ROW_BYTES), 8)
     nbytes = (ROWS + (chunks * depth if rows_of_k else columns)) * ROW_BYTES
-    element = _dtype(dtype)
+    element = dtype_of(dtype)
     tile_b = (stages, chunks, depth, depth) if rows_of_k else (stages, columns, depth)
+    # Nothing else is captured: functions would have other keys in the disk cache in each process.
     layout = na.shared_layout(
         a=tc.tile(element, (stages, ROWS, depth)),
         b=tc.tile(element, tile_b),
         full=tc.barriers(stages),
         empty=tc.barriers(stages),
     )
-    has_finish = finish is not None
-    function = finish or _nothing
-
-    @cuda.jit(device=True)
-    def load(a, b, row, column, start, stage):  # type: ignore[no-untyped-def]
-        tc.barrier_expect(layout.full, stage, nbytes)
-        tc.load_tile(layout.a, (stage, 0, 0), a, (row, start), layout.full, stage)
-        if rows_of_k:
-            for chunk in range(chunks):
-                place = stage, chunk, 0, 0
-                corner = start, column + chunk * depth
-                tc.load_tile(layout.b, place, b, corner, layout.full, stage)
-        else:
-            tc.load_tile(layout.b, (stage, 0, 0), b, (column, start), layout.full, stage)
-
-    @cuda.jit(device=True)
-    def multiply(sums, stage, row, keep):  # type: ignore[no-untyped-def]
-        if rows_of_k:
-            return tc.wgmma(
-                sums,
-                layout.a,
-                (stage, row, 0),
-                layout.b,
-                (stage, 0, 0, 0),
-                keep,
-                depth,
-                False,
-                True,
-            )
-        return tc.wgmma(sums, layout.a, (stage, row, 0), layout.b, (stage, 0, 0), keep, depth)
 
     @na.launcher(threads=THREADS)
     @cuda.jit(launch_bounds=(THREADS, 1), cache=True)
     def matmul_by_warpgroups(
-        out: na.KernelOutput,
-        a: na.KernelInput,
-        b: na.KernelInput,
-        k: int,
-        extra: na.KernelInput = None,
-    ) -> None:
+        out: na.KernelOutput, a: na.KernelInput, b: na.KernelInput, k: int,
+        bias: na.KernelInput = None, residual: na.KernelInput = None, activation: int = 0,
+    ) -> None:  # fmt: skip
         thread = cuda.threadIdx.x
         warpgroup = thread >> 7
         if thread == 0:
@@ -154,9 +119,20 @@ def matmul_warpgroups(
             if thread == 0:
                 for tile in range(cuda.blockIdx.x, tiles_m * tiles_n, cuda.gridDim.x):
                     i, j = corner_of(tile, tiles_m, tiles_n)
+                    row, column = i * ROWS, j * columns
                     for step in range(steps):
+                        start = step * depth
                         tc.barrier_wait(layout.empty, stage, parity ^ 1)
-                        load(a, b, i * ROWS, j * columns, step * depth, stage)
+                        tc.barrier_expect(layout.full, stage, nbytes)
+                        tc.load_tile(layout.a, (stage, 0, 0), a, (row, start), layout.full, stage)
+                        if rows_of_k:
+                            for chunk in range(chunks):
+                                chunk_of = stage, chunk, 0, 0
+                                corner = start, column + chunk * depth
+                                tc.load_tile(layout.b, chunk_of, b, corner, layout.full, stage)
+                        else:
+                            place = stage, 0, 0
+                            tc.load_tile(layout.b, place, b, (column, start), layout.full, stage)
                         stage += 1
                         if stage == stages:
                             stage = 0
@@ -172,7 +148,14 @@ def matmul_warpgroups(
                 sums = tc.accumulator(16, columns)
                 for step in range(steps):
                     tc.barrier_wait(layout.full, stage, parity)
-                    sums = multiply(sums, stage, own_row, step)
+                    left = stage, own_row, 0
+                    if rows_of_k:
+                        sums = tc.wgmma(
+                            sums, layout.a, left, layout.b, (stage, 0, 0, 0), step, depth, False,
+                            True,
+                        )  # fmt: skip
+                    else:
+                        sums = tc.wgmma(sums, layout.a, left, layout.b, (stage, 0, 0), step, depth)
                     sums = tc.wgmma_wait(sums, 1)
                     if step > 0 and speaks:  # the product before this one is done
                         tc.barrier_arrive(layout.empty, before)
@@ -185,20 +168,16 @@ def matmul_warpgroups(
                 if speaks:
                     tc.barrier_arrive(layout.empty, before)
                 corner = i * ROWS + warp_row, j * columns
-                if has_finish:
-                    sums = tc.apply(function, sums, corner, extra)
+                if finishes:
+                    sums = tc.apply(finished, sums, corner, bias, residual, activation)
                 tc.store(out, corner, sums)
 
     box_b = (depth, depth) if rows_of_k else (columns, depth)
     return WarpgroupKernel(matmul_by_warpgroups, columns, (ROWS, depth), box_b)
 
 
-@cuda.jit(device=True)
-def _nothing(value: Any, row: Any, column: Any, extra: Any) -> Any:
-    return value
-
-
-def _dtype(name: str) -> Any:
+def dtype_of(name: str) -> Any:
+    """The dtype of a name, "bfloat16" included."""
     if name == "bfloat16":
         import ml_dtypes
 
