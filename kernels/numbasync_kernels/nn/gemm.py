@@ -8,7 +8,7 @@ import numpy as np
 
 import numbasync as na
 from numbasync_kernels.nn.finish import ACTIVATIONS
-from numbasync_kernels.nn.matmul import MATMUL_TILE, matmul
+from numbasync_kernels.nn.matmul import MATMUL_TILE, matmul_finished
 from numbasync_kernels.nn.matmul_warpgroups import (
     ROWS,
     THREADS,
@@ -46,7 +46,7 @@ def gemm(
             is many times faster on tensor cores.
 
     float16 and bfloat16, and float32 with "tf32", are multiplied by tensor cores on GPUs of
-    capability 9.0 (`matmul_warpgroups`); everything else by `matmul`.
+    capability 9.0 (`matmul_warpgroups`); everything else by `matmul_finished`.
 
     Raises:
         CallerError, ShapeError, DTypeError: the operands do not fit.
@@ -60,12 +60,9 @@ def gemm(
     if a.dtype == np.float32 and precision == "float32":
         on_tensor_cores = False
     if not on_tensor_cores:
-        if bias is not None or activation is not None or residual is not None:
-            raise na.errors.CallerError(
-                "gemm with bias, activation or residual needs tensor cores of capability 9.0.\n"
-                "Write nn.linear or nn.linear_gelu."
-            )
-        return _unpartitioned(matmul(out.partition(MATMUL_TILE), a, b))
+        tiles = out.partition(MATMUL_TILE)
+        plain = matmul_finished(tiles, a, b, bias, residual, ACTIVATIONS[activation])
+        return _unpartitioned(plain)
     rows_of_k = not _is_transposed(b)
     if a.dtype == np.float32 and rows_of_k:  # rows of k are of 16-bit elements only
         return na.dup(b.T).then(lambda bt: gemm(

@@ -9,6 +9,7 @@ from numba import cuda, float32
 
 import numbasync as na
 from numbasync_kernels.fits import FLOATS, fits
+from numbasync_kernels.nn.finish import finished
 from numbasync_kernels.nn.gelu import gelu_of, gelu_reference
 
 SIDE = 8  # threads along each side of a block
@@ -158,6 +159,25 @@ def linear_gelu(
             x = first + cuda.threadIdx.x + j * SIDE
             if y < out.shape[0] and x < out.shape[1]:
                 out[y, x] = gelu_of(totals[i, j] + bias[x])
+
+
+@na.launcher(axes=(1, 0), threads=(SIDE, SIDE), preconditions=FITS)
+@cuda.jit(cache=True)
+def matmul_finished(
+    out: na.KernelOutput, a: na.KernelInput, b: na.KernelInput, bias: na.KernelInput = None,
+    residual: na.KernelInput = None, activation: int = 0,
+) -> None:  # fmt: skip
+    """``out = finished(a @ b)``: as `matmul`, and each sum is finished by `finished`."""
+    totals = cuda.local.array((EACH, EACH), float32)
+    top = cuda.blockIdx.y * WIDE
+    first = cuda.blockIdx.x * WIDE
+    _accumulate(totals, a, b, top, first)
+    for i in range(EACH):
+        for j in range(EACH):
+            y = top + cuda.threadIdx.y + i * SIDE
+            x = first + cuda.threadIdx.x + j * SIDE
+            if y < out.shape[0] and x < out.shape[1]:
+                out[y, x] = finished(totals[i, j], y, x, bias, residual, activation)
 
 
 def matmul_reference(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
