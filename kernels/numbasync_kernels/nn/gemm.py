@@ -16,7 +16,6 @@ from numbasync_kernels.nn.matmul_warpgroups import (
 )
 
 DTYPES = ("float16", "bfloat16", "float32")
-WARPGROUPS = (9, 0)  # the compute capability that has `wgmma`
 UNIT = 16  # bytes; of addresses and pitches that tensor maps take
 PRECISIONS = ("float32", "tf32")
 PER_TILE = 32  # columns whose products take as long as what a tile costs beside its products
@@ -56,7 +55,7 @@ def gemm(
         if extra is not None and extra.shape != shape:
             raise na.errors.ShapeError(f"gemm: {name} has shape {extra.shape}, not {shape}.")
     device = out.device
-    on_tensor_cores = device is not None and device.compute_capability == WARPGROUPS
+    on_tensor_cores = device is not None and device.limits.tensor_cores == "warpgroups"
     if a.dtype == np.float32 and precision == "float32":
         on_tensor_cores = False
     if not on_tensor_cores:
