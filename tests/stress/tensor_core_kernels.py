@@ -38,7 +38,7 @@ def main(kind: str) -> None:
     count = 0
     with na.use_device(device):
         for module in (test_fragments, test_products, test_gemm, test_dot_product_attention):
-            for name, test in vars(module).items():
+            for name, test in list(vars(module).items()):
                 if name.startswith("test_") and inspect.iscoroutinefunction(test):
                     for arguments in parameters(test):
                         na.run(test(device, **arguments))

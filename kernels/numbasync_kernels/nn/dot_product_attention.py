@@ -89,7 +89,8 @@ def _check(out: na.Tensor, q: na.Tensor, k: na.Tensor, v: na.Tensor, causal: boo
         )
     if q.shape[-3] % k.shape[-3]:
         raise errors.ShapeError(
-            f"dot_product_attention: {q.shape[-3]} heads are no multiple of {k.shape[-3]} key heads."
+            f"dot_product_attention: {q.shape[-3]} heads are no multiple of {k.shape[-3]} key "
+            "heads."
         )
     if causal and k.shape[-2] < q.shape[-2]:
         raise errors.ShapeError(
