@@ -11,8 +11,9 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
-from numba.np.numpy_support import as_dtype, from_dtype
+from numba.np.numpy_support import as_dtype
 
+from numbasync.backend.bfloat16_type import from_dtype
 from numbasync.backend.cpu.library.entry_points import types
 from numbasync.backend.declared_signatures import declared, resolved
 from numbasync.backend.protocols import ArrayKey
