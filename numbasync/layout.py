@@ -121,6 +121,20 @@ def is_float(dtype: np.dtype[Any]) -> bool:
     return dtype.kind == "f" or is_bfloat16(dtype)
 
 
+def has_nan(dtype: np.dtype[Any]) -> bool:
+    """Whether elements are floats or complex numbers."""
+    return dtype.kind == "c" or is_float(dtype)
+
+
+def limits_of(dtype: np.dtype[Any]) -> Any:
+    """`np.finfo` of a float or complex type, bfloat16 among them."""
+    if is_bfloat16(dtype):
+        import ml_dtypes
+
+        return ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
+    return np.finfo(dtype)
+
+
 def _is_element(dtype: np.dtype[Any]) -> bool:
     return _is_plain(dtype) or (is_bfloat16(dtype) and dtype.isnative)
 

@@ -17,9 +17,14 @@ from numba.cuda import bf16
 from numba.cuda.descriptor import cuda_target
 
 import numbasync as na
+from numbasync import vectors
+from numbasync.backend.cpu.interpreter.kernel import Interpreted
 from numbasync.backend.cpu.library.entry_points import types
 from numbasync.backend.cpu.library.small_floats import known
+from numbasync.backend.cpu.runtime.array import CpuArray
+from numbasync.backend.cpu.runtime.workers import Engine
 from numbasync.errors import KernelCompileError
+from numbasync.testing import checked
 from tests.common import host
 
 # ml_dtypes warns of NaN.
@@ -420,3 +425,55 @@ def test_stored_and_loaded_as_any_type(device: na.Device, other: Any) -> None:
     back = na.zeros(6, BF16).sync()
     copy[1, 8](back, host(z)).sync()
     same(host(back), x)
+
+
+def test_vector_accesses(device: na.Device) -> None:
+    @na.launcher
+    @cuda.jit
+    def doubled(z: na.KernelOutput, x: na.KernelInput):
+        i = 8 * cuda.grid(1)
+        if i + 8 <= z.shape[0]:
+            a = vectors.load(x, i, 8)
+            b = vectors.load(x, i + 4, 2)
+            vectors.store(z, i, (a[0] + a[0], a[1], a[2], a[3], b[0], b[1] + b[1], a[6], a[7]))
+
+    x = every()
+    z = na.zeros(4096, BF16).sync()
+    doubled[4, 128](z, x).sync()
+    want = x.copy().reshape(-1, 8)
+    with np.errstate(all="ignore"):
+        want[:, 0] += want[:, 0]
+        want[:, 5] += want[:, 5]
+    same(host(z), want.reshape(-1))
+
+
+def test_checked_and_run_as_python() -> None:
+    """The code for the race finder, and kernels as Python, know the type, too."""
+
+    def sums(z: Any, x: Any) -> None:
+        own = cuda.shared.array(32, bfloat16)
+        t = cuda.threadIdx.x
+        own[t] = x[t] + number(1)
+        cuda.syncthreads()
+        z[t] = own[31 - t] * bfloat16(2.0)
+
+    @na.launcher
+    @cuda.jit
+    def launched(z: na.KernelOutput, x: na.KernelInput):
+        own = cuda.shared.array(32, bfloat16)
+        t = cuda.threadIdx.x
+        own[t] = x[t] + number(1)
+        cuda.syncthreads()
+        z[t] = own[31 - t] * bfloat16(2.0)
+
+    x, z = np.arange(32).astype(BF16), np.zeros(32, BF16)
+    Interpreted(cuda.jit(sums), 1024).run(
+        (1, 1, 1), (32, 1, 1), 0, [CpuArray(z), CpuArray(x)], Engine("test", 1), None
+    )
+    want = (x[::-1] + number(1)) * number(2)
+    same(z, want)
+    (device, *_) = na.devices("cpu")
+    with na.use_device(device), checked(device):
+        result = na.zeros(32, BF16).sync()
+        launched[1, 32](result, x).sync()
+        same(host(result), want)

@@ -64,6 +64,8 @@ class BFloat(SmallFloat):
     dtype of NumPy's own.
     """
 
+    bitwidth = 16
+
 
 class SmallRecord(types.Record):  # type: ignore[misc]
     """The type of a structure with fields of float16: Numba's own, which has the same name, would
