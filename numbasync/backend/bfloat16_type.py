@@ -7,6 +7,7 @@ creates, a constant of it, its truth, and casts from integers of 8 bits and to f
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,21 @@ def from_dtype(dtype: np.dtype[Any]) -> Any:
             "kernels of bfloat16 are compiled by numba-cuda 0.30 or later, which is not installed."
         )
     return bfloat16
+
+
+def refuse_in_tuples(argument_types: Iterable[Any]) -> None:
+    """
+    Raises:
+        DTypeError: an argument is a tuple with a number of bfloat16, which Numba does not pass.
+    """
+    for numba_type in argument_types:
+        if isinstance(numba_type, types.BaseTuple):
+            refuse_in_tuples(numba_type)
+            if bfloat16 in list(numba_type):
+                raise DTypeError(
+                    f"a kernel cannot take {numba_type}, a tuple with a number of bfloat16.\n"
+                    "Pass the number by itself, or as np.float32(x)."
+                )
 
 
 def _register() -> None:

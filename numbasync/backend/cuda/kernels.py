@@ -19,7 +19,7 @@ import numpy as np
 from numba.cuda import types
 
 from numbasync import layout
-from numbasync.backend.bfloat16_type import bfloat16, from_dtype
+from numbasync.backend.bfloat16_type import bfloat16, from_dtype, refuse_in_tuples
 from numbasync.backend.compile_errors import compile_error
 from numbasync.backend.cuda.arrays import CudaArray, array_format
 from numbasync.backend.cuda.debug_exceptions import ExceptionReport, Found
@@ -80,6 +80,7 @@ def compile_kernel(device: Gpu, dispatcher: Any, keys: tuple[Hashable, ...]) -> 
     """The kernel compiled for arguments with these keys, and loaded on the device."""
     enter(device)
     actual = tuple(_type_of(k) for k in keys)
+    refuse_in_tuples(actual)
     converted = with_unsigned_indices(dispatcher)
     executable = None
     if converted is not None:
@@ -130,13 +131,6 @@ def _plain(numba_type: Any) -> Any:
     return types.unliteral(numba_type)
 
 
-def _has_bfloat16(numba_type: Any) -> bool:
-    """Whether an argument is a number of bfloat16, or a tuple that has one."""
-    if isinstance(numba_type, types.BaseTuple):
-        return any(map(_has_bfloat16, numba_type))
-    return bool(numba_type == bfloat16)
-
-
 def _overload(dispatcher: Any, actual: tuple[Any, ...]) -> Any:
     """Numba's compiled kernel; with declared signatures, the variant of the one that fits."""
     if dispatcher._can_compile:
@@ -167,7 +161,7 @@ class CudaExecutable:
             fail(result, "cuKernelGetFunction")
         self.why_not = self._plan()
         self.packed = not self.why_not
-        if self.why_not and any(map(_has_bfloat16, compiled.argument_types)):
+        if self.why_not and bfloat16 in compiled.argument_types:
             raise DTypeError(
                 f"kernel {name}: {self.why_not}, which cannot pass a number of bfloat16.\n"
                 "Pass np.float32(x), or an array of one element."
