@@ -31,7 +31,7 @@ def from_dtype(dtype: np.dtype[Any]) -> Any:
         return numpy_support.from_dtype(dtype)
     if bfloat16 is None:
         raise DTypeError(
-            "kernels of bfloat16 are compiled by numba-cuda 0.30 or later, which is not installed."
+            f"a kernel of {dtype} is compiled by numba-cuda 0.30 or later, which is not installed."
         )
     return bfloat16
 

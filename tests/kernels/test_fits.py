@@ -90,4 +90,5 @@ def test_bfloat16_is_one_of_the_dtypes(device: na.Device) -> None:
     out = [na.zeros((15, 20)).sync() for _ in range(2)]
     for z, x in zip(out, (levels, levels.astype(np.float32)), strict=True):
         image.gaussian_blur(z, x, image.gaussian_weights(1.2)).sync()
-    np.testing.assert_array_equal(*(z.to_host().sync() for z in out))
+    blurred, want = (z.to_host().sync() for z in out)
+    np.testing.assert_array_equal(blurred, want)
