@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+from fractions import Fraction
 from typing import Any
 
 import ml_dtypes
@@ -38,6 +39,7 @@ def test_made_on_the_device(device: na.Device, dtype: Any) -> None:
         for op, value in ((na.zeros, 0), (na.ones, 1)):
             same(host(op(shape, dtype)), np.full(shape, value, BF16))
     same(host(na.full((3, 3), 0.1, dtype)), np.full((3, 3), 0.1, BF16))
+    same(host(na.full(3, Fraction(1, 3), dtype)), np.full(3, 1 / 3, BF16))
     same(host(na.full(3, ml_dtypes.bfloat16(-3.25), dtype)), np.full(3, -3.25, BF16))
     same(host(na.arange(1, 3, 0.25, dtype)), np.arange(1, 3, 0.25).astype(BF16))
     same(host(na.linspace(0, 1, 5, dtype)), np.linspace(0, 1, 5).astype(BF16))

@@ -25,8 +25,7 @@ from numba.cuda import compiler
 from numba.cuda.cudadrv import nvvm
 from numba.cuda.descriptor import cuda_target
 
-from numbasync import layout
-from numbasync.backend.bfloat16_type import bfloat16, from_dtype
+from numbasync.backend.bfloat16_type import from_dtype
 from numbasync.backend.compile_errors import compile_error
 from numbasync.backend.cpu.compiler.array_rules import advice_on_arrays
 from numbasync.backend.cpu.compiler.names import MISSING, device_function, is_array_function
@@ -44,7 +43,6 @@ _WIDER = (
     cuda.atomic, *vars(cuda.atomic).values(), cuda.selp, cuda.ffs, math.gcd,
     cuda.all_sync, cuda.any_sync, cuda.eq_sync, cuda.ballot_sync,
     cuda.syncthreads_count, cuda.syncthreads_and, cuda.syncthreads_or,
-    bfloat16, layout.bfloat16().type,
 )  # fmt: skip
 _CAPABILITY = (9, 0)
 _LAYOUT = (
@@ -110,13 +108,11 @@ def check(dispatcher: Any, keys: Sequence[Hashable]) -> None:
 
 def may_be_refused(function: types.FunctionType, argument_types: Sequence[Any]) -> bool:
     """Whether a kernel uses something that is compiled for the processor with more types than for
-    a GPU: bfloat16, an operation in place on a whole array, a function of NumPy, or of `_WIDER`.
+    a GPU: an operation in place on a whole array, a function of NumPy, or of `_WIDER`.
 
     Args:
         argument_types: Numba's types of its arguments.
     """
-    if any("bfloat16" in str(numba_type) for numba_type in argument_types):
-        return True
     arrays = {
         name
         for name, numba_type in zip(function.__code__.co_varnames, argument_types, strict=False)
