@@ -1,6 +1,7 @@
-"""Prepares kernels of the CPU device: compiled for the processor; or, where NUMBASYNC_CPU_ENGINE
-asks for it, run as Python for debugging. No kernel falls back from one to the other, and neither
-engine runs kernels that Numba's compiler for GPUs refuses.
+"""Prepares kernels of the CPU device: compiled for the processor; or run as Python, those that use
+operations of `numbasync.tensor_cores` always, others where NUMBASYNC_CPU_ENGINE asks for it, for
+debugging. No kernel falls back from one to the other, and neither engine runs kernels that Numba's
+compiler for GPUs refuses.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from numbasync.backend.cpu.compiler import numba_cuda
 from numbasync.backend.cpu.compiler.generate import type_of
 from numbasync.backend.cpu.compiler.kernel import Compiled
 from numbasync.backend.cpu.compiler.names import UntranslatableError
+from numbasync.backend.cpu.interpreter.bind import uses_tensor_cores
 from numbasync.backend.cpu.interpreter.kernel import Interpreted
 from numbasync.backend.cpu.library.declared_arguments import formal
 from numbasync.backend.cpu.library.entry_points import types
@@ -53,7 +55,9 @@ def prepare_kernel(
     formal_arguments = formal(dispatcher, keys)
     argument_keys = keys if formal_arguments is None else formal_arguments.keys
     kernel: Engine
-    if engine == "interpreted":
+    if uses_tensor_cores(dispatcher.py_func):
+        kernel = _of_tensor_cores(dispatcher, argument_keys, max_threads)
+    elif engine == "interpreted":
         kernel = _interpreted(dispatcher, argument_keys, max_threads)
     else:
         kernel = _compiled(dispatcher, argument_keys, max_threads, watched)
@@ -98,6 +102,16 @@ def _interpreted(dispatcher: Any, keys: tuple[Hashable, ...], max_threads: int) 
             code.co_filename,
             code.co_firstlineno,
         )
+    return kernel
+
+
+def _of_tensor_cores(dispatcher: Any, keys: tuple[Hashable, ...], max_threads: int) -> Interpreted:
+    """A kernel that runs as Python whatever engine is asked for: its threads wait for one another
+    in ways that barrier regions do not express, and the work of its tiles is NumPy's.
+    """
+    numba_cuda.check(dispatcher, keys)
+    kernel = Interpreted(dispatcher, max_threads)
+    kernel.why = "it uses operations of numbasync.tensor_cores"
     return kernel
 
 
