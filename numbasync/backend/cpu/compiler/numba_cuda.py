@@ -267,7 +267,11 @@ def _for_any_gpu() -> Iterator[dict[Any, dict[tuple[Any, ...], Any]]]:
         return template, signature, folded, {}
 
     def get_overload(self: Any, signature: Any) -> Any:
-        result = compiled.get(self, {}).get(tuple(signature)) or self.overloads[tuple(signature)]
+        types_of_call = tuple(signature)
+        if types_of_call not in compiled.get(self, {}) and types_of_call not in self.overloads:
+            # An intrinsic has resolved the call before, and its answer is kept: that of `apply`.
+            get_call_template(self, types_of_call, {})
+        result = compiled.get(self, {}).get(types_of_call) or self.overloads[types_of_call]
         return result.entry_point
 
     held = _nvvm.NVVM, _dispatchers.get_call_template, _dispatchers.get_overload
