@@ -10,6 +10,7 @@ from numba import cuda, float32, int32
 
 import numbasync as na
 from numbasync import tensor_cores as tc
+from tests.backend_cpu.tensor_core_kernels import attention
 
 pytestmark = pytest.mark.usefixtures("cpu")
 RNG = np.random.default_rng(2)
@@ -228,48 +229,15 @@ def test_tiles_of_float32() -> None:
     np.testing.assert_array_equal(got, a @ b.T)
 
 
-ATTENTION = na.shared_layout(
-    q=tc.tile(float16, (64, 64)), k=tc.tile(float16, (32, 64)), v=tc.tile(float16, (32, 64)),
-    full=tc.barriers(1),
-)  # fmt: skip
-
-
-def attention(
-    out: na.KernelOutput, tq: na.KernelInput, tk: na.KernelInput, tv: na.KernelInput, factor
-):
-    """One block of queries, and one of keys and values, behind one another's products."""
-    tid = cuda.threadIdx.x
-    if tid == 0:
-        tc.barrier_init(ATTENTION.full, 0, 1)
-        tc.fence_barrier_init()
-    cuda.syncthreads()
-    if tid == 0:
-        tc.barrier_expect(ATTENTION.full, 0, 128 * 64 * 2)
-        tc.load_tile(ATTENTION.q, (0, 0), tq, (0, 0), ATTENTION.full, 0)
-        tc.load_tile(ATTENTION.k, (0, 0), tk, (0, 0), ATTENTION.full, 0)
-        tc.load_tile(ATTENTION.v, (0, 0), tv, (0, 0), ATTENTION.full, 0)
-    tc.barrier_wait(ATTENTION.full, 0, 0)
-    acc = tc.accumulator(16, 32)
-    acc = tc.wgmma(acc, ATTENTION.q, (0, 0), ATTENTION.k, (0, 0), False, 64)
-    acc = tc.wgmma_wait(acc, 0)
-    most = tc.row_max(acc, (float32(-1e30), float32(-1e30)))
-    acc = tc.exp2_rows(acc, float32(factor), most)
-    total = tc.row_sum(acc)
-    result = tc.wgmma_fragment(
-        tc.accumulator(16, 64), tc.to_fragment(acc, np.float16), ATTENTION.v, (0, 0), True
-    )
-    result = tc.wgmma_wait(result, 0)
-    result = tc.scale_rows(result, (float32(1) / total[0], float32(1) / total[1]))
-    tc.store(out, ((tid >> 5) * 16, 0), result)
-
-
 def test_a_product_of_an_accumulator_and_a_tile() -> None:
     q, k, v = (RNG.standard_normal((n, 64)).astype(float16) for n in (64, 32, 32))
     maps = [boxed(x, len(x), 64, 128) for x in (q, k, v)]
-    got = run(attention, 128, (64, 64), *maps, 0.125)
+    out = na.zeros((64, 64)).sync()
+    attention[1, 128](out, *maps).sync()
     scores = 0.125 * (q.astype(float) @ k.astype(float).T)
     powers = 2 ** (scores - scores.max(1, keepdims=True))
-    np.testing.assert_allclose(got, powers / powers.sum(1, keepdims=True) @ v, atol=2e-3)
+    want = powers / powers.sum(1, keepdims=True) @ v
+    np.testing.assert_allclose(out.to_host().sync(), want, atol=2e-3)
 
 
 # --- copies by tensor maps ---

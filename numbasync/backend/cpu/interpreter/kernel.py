@@ -3,6 +3,12 @@ that `breakpoint()`, `print` and coverage tools work. Numbers are Python's and N
 
 In a kernel without barriers a block is a loop over its threads. In one with barriers each thread
 of a block is a greenlet, which a barrier suspends until all threads of the block have arrived.
+
+Kernels that use operations of `numbasync.tensor_cores` always run so: their threads wait for one
+another in ways that the barrier regions of `compiler` do not express, and the work of their tiles
+is NumPy's. What their tiles lack (a wait, a barrier, a fence) is found in every run. Races of plain
+arrays, global ones and shared ones, are not found here, nor reads of elements that are not written,
+nor writes to inputs; the race finder runs such a kernel in the order that it asks for.
 """
 
 from __future__ import annotations
@@ -58,6 +64,8 @@ class Interpreted(ProcessorCode):
             raise
         self.uses_tensor_cores = uses_tensor_cores(self.function)
         self.has_barriers = binding.has_barriers or self.uses_tensor_cores
+        if self.uses_tensor_cores:
+            self.why = "it uses operations of numbasync.tensor_cores"
         self.has_breakpoints = binding.has_breakpoints
         self._files = binding.files - {GENERATED}
 

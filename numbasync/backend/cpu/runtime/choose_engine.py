@@ -55,10 +55,8 @@ def prepare_kernel(
     formal_arguments = formal(dispatcher, keys)
     argument_keys = keys if formal_arguments is None else formal_arguments.keys
     kernel: Engine
-    if uses_tensor_cores(dispatcher.py_func):
-        kernel = _of_tensor_cores(dispatcher, argument_keys, max_threads)
-    elif engine == "interpreted":
-        kernel = _interpreted(dispatcher, argument_keys, max_threads)
+    if engine == "interpreted" or uses_tensor_cores(dispatcher.py_func):
+        kernel = _interpreted(dispatcher, argument_keys, max_threads, engine)
     else:
         kernel = _compiled(dispatcher, argument_keys, max_threads, watched)
     kernel.formal = formal_arguments
@@ -82,14 +80,18 @@ def _compiled(
         ) from error
 
 
-def _interpreted(dispatcher: Any, keys: tuple[Hashable, ...], max_threads: int) -> Interpreted:
+def _interpreted(
+    dispatcher: Any, keys: tuple[Hashable, ...], max_threads: int, engine: str
+) -> Interpreted:
     try:
         kernel = Interpreted(dispatcher, max_threads)
     except UnsupportedKernelError:
         numba_cuda.check(dispatcher, keys)
         raise
-    if not kernel.has_breakpoints:
+    if not (kernel.has_breakpoints and engine == "interpreted"):
         numba_cuda.check(dispatcher, keys)
+    if kernel.uses_tensor_cores:  # it runs so whatever is asked for
+        return kernel
     global _has_warned
     if not _has_warned:
         _has_warned = True
@@ -102,16 +104,6 @@ def _interpreted(dispatcher: Any, keys: tuple[Hashable, ...], max_threads: int) 
             code.co_filename,
             code.co_firstlineno,
         )
-    return kernel
-
-
-def _of_tensor_cores(dispatcher: Any, keys: tuple[Hashable, ...], max_threads: int) -> Interpreted:
-    """A kernel that runs as Python whatever engine is asked for: its threads wait for one another
-    in ways that barrier regions do not express, and the work of its tiles is NumPy's.
-    """
-    numba_cuda.check(dispatcher, keys)
-    kernel = Interpreted(dispatcher, max_threads)
-    kernel.why = "it uses operations of numbasync.tensor_cores"
     return kernel
 
 

@@ -106,7 +106,7 @@ class Accesses:
         """
         for writer in np.unique(self._writer[units]).tolist():
             other = self._copies.get(writer)
-            if other is None or writer == number:
+            if other is None:
                 continue
             if other.pending or not self._order.is_known([call.number], other.event):
                 raise DataRaceError(

@@ -107,6 +107,18 @@ class Barrier:
         order.learn(call.number, self._ended_row)
         order.note([call.number], Event(self.ended, self.phase))
 
+    def check_end(self) -> None:
+        """
+        Raises:
+            DataRaceError: the block ends while copies of the barrier go on.
+        """
+        if self._coming:
+            phase = self._coming[0][0]
+            raise DataRaceError(
+                f"the block ends while copies go on that end phase {phase} of barrier {self.name}, "
+                f"parity {phase & 1}: no thread has waited for it."
+            )
+
     def _lacking(self, parity: int) -> str:
         text = f"barrier {self.name}, parity {parity}: {self._arrived} of {self._need} arrivals"
         if self._expected or self._copied:
@@ -160,6 +172,12 @@ def barrier_init(barriers: SharedBarriers, index: Any, arrivals: Any) -> None:
     name, address = _place(call, barriers, index)
     if int(arrivals) < 1:
         raise KernelError(f"{call}: barrier {name} of {int(arrivals)} arrivals; write at least 1.")
+    before = call.block.barriers.get(address)
+    if before is not None:
+        raise KernelError(
+            f"{call}: the bytes of barrier {name} are barrier {before.name}, since {before.text}. "
+            "A barrier is initialised once."
+        )
     barrier = Barrier(call.block, call, name, address, int(arrivals))
     call.block.barriers[address] = barrier
     call.block.accesses.bytes[address : address + 8] = barrier.bytes

@@ -62,6 +62,12 @@ class TensorCoreBlock:
         return self._declared[key]
 
     def end(self) -> None:
-        """The block's threads have returned: its stores read their tiles."""
+        """The block's threads have returned: its stores read their tiles.
+
+        Raises:
+            DataRaceError: copies go on that write to the block's memory.
+        """
         for storing in self.storing.values():
             storing.finish()
+        for barrier in self.barriers.values():
+            barrier.check_end()
