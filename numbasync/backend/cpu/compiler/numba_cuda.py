@@ -120,7 +120,7 @@ def may_be_refused(function: types.FunctionType, argument_types: Sequence[Any]) 
     }
     stores = (i.argval for i in dis.get_instructions(function) if i.opname.startswith("STORE_FAST"))
     names = {n for stored in stores for n in (stored if type(stored) is tuple else (stored,))}
-    return bool(arrays & names) or any(map(_is_wider, _used(function, set())))
+    return bool(arrays & names) or any(map(_is_wider, used_values(function)))
 
 
 def _is_wider(value: Any) -> bool:
@@ -129,6 +129,11 @@ def _is_wider(value: Any) -> bool:
     is_of_numpy = str(getattr(value, "__module__", None)).split(".")[0] == "numpy"
     is_function = is_of_numpy and callable(value) and not isinstance(value, type | np.generic)
     return is_function or any(value is each for each in _WIDER)
+
+
+def used_values(function: types.FunctionType) -> Iterator[Any]:
+    """The values of names in a function, and in the device functions that it calls."""
+    return _used(function, set())
 
 
 def _used(function: types.FunctionType, seen: set[types.FunctionType]) -> Iterator[Any]:
@@ -262,7 +267,11 @@ def _for_any_gpu() -> Iterator[dict[Any, dict[tuple[Any, ...], Any]]]:
         return template, signature, folded, {}
 
     def get_overload(self: Any, signature: Any) -> Any:
-        result = compiled.get(self, {}).get(tuple(signature)) or self.overloads[tuple(signature)]
+        types_of_call = tuple(signature)
+        if types_of_call not in compiled.get(self, {}) and types_of_call not in self.overloads:
+            # An intrinsic has resolved the call before, and its answer is kept: that of `apply`.
+            get_call_template(self, types_of_call, {})
+        result = compiled.get(self, {}).get(types_of_call) or self.overloads[types_of_call]
         return result.entry_point
 
     held = _nvvm.NVVM, _dispatchers.get_call_template, _dispatchers.get_overload

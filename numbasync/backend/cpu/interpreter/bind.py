@@ -5,6 +5,7 @@ object is the function's own, and the user's function and module are not changed
 from __future__ import annotations
 
 import dis
+import sys
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -17,11 +18,14 @@ from numbasync import layout
 from numbasync.backend.bfloat16_type import bfloat16
 from numbasync.backend.cpu.compiler.extensions import Intrinsic
 from numbasync.backend.cpu.compiler.names import device_function
-from numbasync.backend.cpu.interpreter.cuda_module import BARRIERS, CUDA, LayoutArrays, unavailable
+from numbasync.backend.cpu.compiler.numba_cuda import used_values
+from numbasync.backend.cpu.interpreter import waiting
+from numbasync.backend.cpu.interpreter.cuda_module import CUDA, LayoutArrays, unavailable
 from numbasync.backend.shared_layout import SharedLayout
 from numbasync.errors import UnsupportedKernelError
 
 _BREAKPOINTS = frozenset({"breakpoint", "print", "set_trace"})
+_OPERATIONS = "numbasync.tensor_cores.ptx"
 _PLAIN_MODULES = frozenset({"math", "numpy"})  # they have nothing of `numba.cuda` in them
 
 
@@ -30,7 +34,8 @@ class Binding:
 
     Attributes:
         files: the functions' source files.
-        has_barriers: whether one of the functions contains a barrier.
+        has_barriers: whether one of the functions contains a barrier, or another call at which
+            threads wait for one another.
         has_breakpoints: whether one of them stops in a debugger, or prints: what Numba compiles of
             this is less than what a programmer writes while debugging.
     """
@@ -59,7 +64,7 @@ class Binding:
         self._functions[original] = copy  # before its names: a function may call itself
         self.files.add(code.co_filename)
         for inner in _codes(code):
-            self.has_barriers |= not BARRIERS.isdisjoint(inner.co_names)
+            self.has_barriers |= not waiting.FUNCTIONS.isdisjoint(inner.co_names)
             self.has_breakpoints |= not _BREAKPOINTS.isdisjoint(inner.co_names)
             for instruction in dis.get_instructions(inner):
                 name = instruction.argval
@@ -80,12 +85,16 @@ class Binding:
             return LayoutArrays(value)
         if isinstance(value, types.ModuleType):
             return value if value.__name__ in _PLAIN_MODULES else _Module(value, self)
+        if type(value).__module__ == _OPERATIONS:
+            from numbasync.backend.cpu.interpreter.tensor_cores.meanings import MEANINGS
+
+            return MEANINGS[value._name]
         inner = device_function(value)
         if inner is not None:
             return self.function(inner)
         cuda_name, stand_in = self._stand_ins.get(id(value), ("", None))
         if stand_in is not None:
-            self.has_barriers |= cuda_name in BARRIERS
+            self.has_barriers |= cuda_name in waiting.FUNCTIONS
             return stand_in
         home = str(getattr(value, "__module__", None) or "")
         is_value = isinstance(value, Type | np.generic | np.ndarray)
@@ -96,6 +105,16 @@ class Binding:
                 f"{name} is an @intrinsic, which is made of instructions for a compiler."
             )
         return value
+
+
+def uses_tensor_cores(function: types.FunctionType) -> bool:
+    """Whether a kernel, or a device function of it, uses operations of `numbasync.tensor_cores`.
+    Where none has been imported, there are none.
+    """
+    module = sys.modules.get(_OPERATIONS)
+    return module is not None and any(
+        isinstance(value, module.Operation) for value in used_values(function)
+    )
 
 
 class _Module:

@@ -1,74 +1,32 @@
 """The stand-in for `numba.cuda` in kernels that run as Python.
 
 `CUDA` is one object for all threads of the process; the block and the thread that run at the moment
-are those that the calling thread has entered with `enter`.
+are those of `block_state.current`.
 """
 
 from __future__ import annotations
 
 import math
 import operator
-import sys
-import threading
 from collections.abc import Callable
-from types import CodeType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 
-import greenlet
 import numpy as np
 from numba import cuda
 from numba.core import types
 from numba.np.numpy_support import as_dtype
 
+from numbasync.backend.cpu.interpreter import waiting
+from numbasync.backend.cpu.interpreter.block_state import (
+    BlockState,
+    current,
+    unwritten,
+    with_fields,
+)
+from numbasync.backend.cpu.interpreter.places import Index3, place_of_call
 from numbasync.backend.cpu.limits import LIMITS
 from numbasync.backend.shared_layout import SharedLayout
 from numbasync.errors import KernelError, UnsupportedKernelError
-
-# Calls at which the threads of a block wait for each other.
-BARRIERS = frozenset({"syncthreads", "syncthreads_count", "syncthreads_and", "syncthreads_or"})
-
-# A call in a kernel: the code object, and the offset of the instruction. Two calls on one line have
-# two places.
-Place: TypeAlias = tuple[CodeType, int]
-
-
-class Index3(NamedTuple):
-    """An index or an extent of three axes."""
-
-    x: int
-    y: int
-    z: int
-
-
-class BlockState:
-    """A launch that runs on one worker thread: its extents, the block and the thread that run at
-    the moment, and the block's shared memory.
-    """
-
-    def __init__(self, grid: Index3, block_extent: Index3, shared_bytes: int) -> None:
-        self.grid_extent, self.block_extent = grid, block_extent
-        self.block = self.thread = Index3(0, 0, 0)
-        self.arrays: dict[tuple[Place, Any, np.dtype[Any]], Any] = {}
-        self.dynamic = _unwritten(shared_bytes)
-        self.static_bytes = 0
-
-
-_current = threading.local()
-
-
-def enter(state: BlockState) -> None:
-    """Make `state` the calling thread's, until `leave`."""
-    _current.state = state
-
-
-def leave() -> None:
-    del _current.state
-
-
-def with_fields(array: Any) -> Any:
-    """An array whose structured elements have their fields as attributes, as in Numba."""
-    is_structured = isinstance(array, np.ndarray) and array.dtype.names is not None
-    return array.view(np.recarray) if is_structured else array
 
 
 class _Axes:
@@ -79,44 +37,27 @@ class _Axes:
 
     @property
     def x(self) -> int:
-        return self._index(_current.state).x
+        return self._index(current()).x
 
     @property
     def y(self) -> int:
-        return self._index(_current.state).y
+        return self._index(current()).y
 
     @property
     def z(self) -> int:
-        return self._index(_current.state).z
+        return self._index(current()).z
 
     def __repr__(self) -> str:
-        return repr(self._index(_current.state))
-
-
-def _place() -> Place:
-    frame = sys._getframe(2)
-    return frame.f_code, frame.f_lasti
-
-
-def _barrier(name: str) -> Callable[..., Any]:
-    def wait(predicate: Any = None) -> Any:
-        parent: Any = greenlet.getcurrent().parent
-        if parent is None:
-            raise UnsupportedKernelError(
-                f"cuda.{name} has another name in this kernel. Write cuda.{name}(...)."
-            )
-        return parent.switch((_place(), name, predicate))
-
-    return wait
+        return repr(self._index(current()))
 
 
 class _Shared:
     """`cuda.shared`: one array of a block for each place in the code that creates one."""
 
     def array(self, shape: Any, dtype: Any, alignment: int | None = None) -> Any:
-        state: BlockState = _current.state
+        state: BlockState = current()
         element = _dtype(dtype)
-        key = _place(), shape, element
+        key = place_of_call(), shape, element
         array = state.arrays.get(key)
         if array is None:
             if shape in (0, (0,)):
@@ -149,7 +90,9 @@ class LayoutArrays:
         array = self._layout.find(name)
         if array is None:
             raise AttributeError(f"the shared layout has no array {name!r}:\n{self._layout!r}")
-        memory = _current.state.dynamic[array.offset : array.end]
+        if array.declared is not None:
+            return current().declared(array)
+        memory = current().dynamic[array.offset : array.end]
         return with_fields(memory.view(array.dtype).reshape(array.shape))
 
 
@@ -169,12 +112,7 @@ class _Const:
 
 def _new_array(shape: Any, dtype: np.dtype[Any]) -> Any:
     count = math.prod(shape) if isinstance(shape, tuple) else shape
-    return with_fields(_unwritten(count * dtype.itemsize).view(dtype).reshape(shape))
-
-
-def _unwritten(nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Memory that nobody has written: NaN, or -1."""
-    return np.full(nbytes, 0xFF, np.uint8)
+    return with_fields(unwritten(count * dtype.itemsize).view(dtype).reshape(shape))
 
 
 def _dtype(dtype: Any) -> np.dtype[Any]:
@@ -232,10 +170,19 @@ class CudaModule:
 
     warpsize = 32
     shared, local, const, atomic = _Shared(), _Local(), _Const(), _Atomic()
-    syncthreads = staticmethod(_barrier("syncthreads"))
-    syncthreads_count = staticmethod(_barrier("syncthreads_count"))
-    syncthreads_and = staticmethod(_barrier("syncthreads_and"))
-    syncthreads_or = staticmethod(_barrier("syncthreads_or"))
+    syncthreads = staticmethod(waiting.barrier("syncthreads"))
+    syncthreads_count = staticmethod(waiting.barrier("syncthreads_count"))
+    syncthreads_and = staticmethod(waiting.barrier("syncthreads_and"))
+    syncthreads_or = staticmethod(waiting.barrier("syncthreads_or"))
+
+    syncwarp = staticmethod(waiting.syncwarp)
+    activemask = staticmethod(waiting.activemask)
+    shfl_sync, shfl_up_sync = staticmethod(waiting.shfl), staticmethod(waiting.shfl_up)
+    shfl_down_sync, shfl_xor_sync = staticmethod(waiting.shfl_down), staticmethod(waiting.shfl_xor)
+    all_sync, any_sync = staticmethod(waiting.all_), staticmethod(waiting.any_)
+    eq_sync, ballot_sync = staticmethod(waiting.eq), staticmethod(waiting.ballot)
+    match_any_sync = staticmethod(waiting.match_any)
+    match_all_sync = staticmethod(waiting.match_all)
 
     def __init__(self) -> None:
         self.threadIdx, self.blockIdx = _Axes("thread"), _Axes("block")
@@ -253,7 +200,7 @@ class CudaModule:
     # --- indices ---
 
     def grid(self, ndim: int) -> Any:
-        state: BlockState = _current.state
+        state: BlockState = current()
         block, extent, thread = state.block, state.block_extent, state.thread
         x = block.x * extent.x + thread.x
         if ndim == 1:
@@ -262,13 +209,13 @@ class CudaModule:
         return index[:ndim]
 
     def gridsize(self, ndim: int) -> Any:
-        state: BlockState = _current.state
+        state: BlockState = current()
         sizes = tuple(map(operator.mul, state.grid_extent, state.block_extent))
         return sizes[0] if ndim == 1 else sizes[:ndim]
 
     @property
     def laneid(self) -> int:
-        x, y, z = _current.state.thread
+        x, y, z = current().thread
         extent = self.blockDim
         return int(x + extent.x * (y + extent.y * z)) % self.warpsize
 

@@ -3,40 +3,41 @@ that `breakpoint()`, `print` and coverage tools work. Numbers are Python's and N
 
 In a kernel without barriers a block is a loop over its threads. In one with barriers each thread
 of a block is a greenlet, which a barrier suspends until all threads of the block have arrived.
+
+Kernels that use operations of `numbasync.tensor_cores` always run so: their threads wait for one
+another in ways that the barrier regions of `compiler` do not express, and the work of their tiles
+is NumPy's. What their tiles lack (a wait, a barrier, a fence) is found in every run. Races of plain
+arrays, global ones and shared ones, are not found here, nor reads of elements that are not written,
+nor writes to inputs; the race finder runs such a kernel in the order that it asks for.
 """
 
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-import greenlet
 import numpy as np
 
-from numbasync.backend.cpu.interpreter.bind import Binding
-from numbasync.backend.cpu.interpreter.cuda_module import (
+from numbasync.backend.cpu.interpreter.bind import Binding, uses_tensor_cores
+from numbasync.backend.cpu.interpreter.block_state import (
     BlockState,
-    Index3,
-    Place,
     enter,
     leave,
     with_fields,
 )
+from numbasync.backend.cpu.interpreter.places import Index3
+from numbasync.backend.cpu.interpreter.scheduler import Threads
+from numbasync.backend.cpu.interpreter.tensor_cores.block import TensorCoreBlock
 from numbasync.backend.cpu.library.declared_arguments import Formal
 from numbasync.backend.cpu.library.processor_code import ProcessorCode
 from numbasync.backend.cpu.races.shadow_memory import turns
 from numbasync.backend.protocols import GENERATED, ArgumentAccess, Checks, Dim3
-from numbasync.errors import BarrierDivergenceError, KernelError, NumbasyncError, OutOfBoundsError
+from numbasync.errors import KernelError, NumbasyncError, OutOfBoundsError
 
 if TYPE_CHECKING:
     from numbasync.backend.cpu.protocols import Workers
-
-GUARD = (
-    "Guard the work between barriers, not the barriers: if i < n: ...; then cuda.syncthreads() "
-    "outside the if."
-)
 
 
 class Interpreted(ProcessorCode):
@@ -61,7 +62,10 @@ class Interpreted(ProcessorCode):
         except NumbasyncError as error:
             error.args = (f"kernel {self.name}: {error}",)
             raise
-        self.has_barriers = binding.has_barriers
+        self.uses_tensor_cores = uses_tensor_cores(self.function)
+        self.has_barriers = binding.has_barriers or self.uses_tensor_cores
+        if self.uses_tensor_cores:
+            self.why = "it uses operations of numbasync.tensor_cores"
         self.has_breakpoints = binding.has_breakpoints
         self._files = binding.files - {GENERATED}
 
@@ -94,15 +98,16 @@ class Interpreted(ProcessorCode):
         state = BlockState(Index3(*grid), Index3(*block), shared_bytes)
         values = [_value(argument) for argument in args]
         threads = list(_ordered(_indices(block), checks))
-        lanes = _Lanes() if self.has_barriers else None
+        if self.has_barriers:
+            state.threads = Threads(state, threads)
         enter(state)
         try:
             with np.errstate(all="ignore"):
                 for state.block in _ordered(_indices(grid), checks):
                     if engine.stopping:
                         return
-                    if lanes is not None:
-                        lanes.run_block(self._body, values, threads, state)
+                    if state.threads is not None:
+                        self._run_block(state, state.threads, values)
                         continue
                     for state.thread in threads:
                         self._body(*values)
@@ -115,8 +120,16 @@ class Interpreted(ProcessorCode):
             raise cls(f"{self._place(state)}{text}") from error
         finally:
             leave()
-            if lanes is not None:
-                lanes.end()
+            if state.threads is not None:
+                state.threads.end()
+
+    def _run_block(self, state: BlockState, threads: Threads, values: list[Any]) -> None:
+        if not self.uses_tensor_cores:
+            threads.run_block(self._body, values)
+            return
+        state.tensor_cores = TensorCoreBlock(state.dynamic, threads)
+        threads.run_block(self._body, values)
+        state.tensor_cores.end()
 
     def _place(self, state: BlockState) -> str:
         return f"kernel {self.name}, block {tuple(state.block)}, thread {tuple(state.thread)}: "
@@ -131,85 +144,6 @@ class Interpreted(ProcessorCode):
                 text = f" ({file}:{trace.tb_lineno})"
             trace = trace.tb_next
         return text
-
-
-class _Lanes:
-    """The greenlets of one launch: one for each thread of a block, used again for each block."""
-
-    def __init__(self) -> None:
-        self._greenlets: list[greenlet.greenlet] = []
-
-    def run_block(
-        self, body: Callable[..., None], args: list[Any], threads: list[Index3], state: BlockState
-    ) -> None:
-        """Run each thread to its next barrier, then all threads to the one after that."""
-        while len(self._greenlets) < len(threads):
-            self._greenlets.append(greenlet.greenlet(_lane))
-        messages: Any = (body, args)
-        while True:
-            arrived: list[tuple[Index3, Place, str, Any]] = []
-            for lane, state.thread in zip(self._greenlets, threads, strict=True):
-                stop = lane.switch(messages)
-                if stop is not None:
-                    arrived.append((state.thread, *stop))
-            if not arrived:
-                return
-            _check_all_arrived(arrived, threads)
-            messages = _combined(arrived[0][2], [value for *_, value in arrived])
-
-    def end(self) -> None:
-        for lane in self._greenlets:
-            if lane:  # started, and not at its end
-                lane.throw(greenlet.GreenletExit)
-
-
-def _lane(job: tuple[Callable[..., None], list[Any]]) -> None:
-    """Run one thread of each block: the body, then a report to the parent that it has returned."""
-    parent: Any = greenlet.getcurrent().parent
-    with np.errstate(all="ignore"):  # a greenlet has a context of its own, and so NumPy's settings
-        while True:
-            body, args = job
-            body(*args)
-            job = parent.switch(None)
-
-
-def _check_all_arrived(
-    arrived: list[tuple[Index3, Place, str, Any]], threads: list[Index3]
-) -> None:
-    first, place, name, _ = arrived[0]
-    for thread, other, other_name, _ in arrived:
-        if other != place:
-            in_tile = GENERATED in (place[0].co_filename, other[0].co_filename)
-            raise BarrierDivergenceError(
-                f"thread {tuple(first)} {_stopped(place, name)}, while thread {tuple(thread)} "
-                f"{_stopped(other, other_name)}.\n"
-                + (GUARD if in_tile else "Every thread of a block must come to the same barrier.")
-            )
-    if len(arrived) < len(threads):
-        waiting = {thread for thread, *_ in arrived}
-        absent = next(thread for thread in threads if thread not in waiting)
-        raise BarrierDivergenceError(
-            f"{len(arrived)} of {len(threads)} threads wait at cuda.{name}, line {_line(place)}, "
-            f"but thread {tuple(absent)} has returned.\n{GUARD}"
-        )
-
-
-def _stopped(place: Place, name: str) -> str:
-    if place[0].co_filename == GENERATED:
-        return "is done with its tile"
-    return f"waits at cuda.{name}, line {_line(place)}"
-
-
-def _line(place: Place) -> int | None:
-    code, offset = place
-    return list(code.co_positions())[offset // 2][0]
-
-
-def _combined(name: str, values: list[Any]) -> Any:
-    """What a barrier gives to every thread, from what each thread has passed to it."""
-    if name == "syncthreads_count":
-        return sum(1 for value in values if value)
-    return int(all(values) if name == "syncthreads_and" else any(values))
 
 
 def _value(argument: Any) -> Any:

@@ -1,6 +1,7 @@
-"""Prepares kernels of the CPU device: compiled for the processor; or, where NUMBASYNC_CPU_ENGINE
-asks for it, run as Python for debugging. No kernel falls back from one to the other, and neither
-engine runs kernels that Numba's compiler for GPUs refuses.
+"""Prepares kernels of the CPU device: compiled for the processor; or run as Python, those that use
+operations of `numbasync.tensor_cores` always, others where NUMBASYNC_CPU_ENGINE asks for it, for
+debugging. No kernel falls back from one to the other, and neither engine runs kernels that Numba's
+compiler for GPUs refuses.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from numbasync.backend.cpu.compiler import numba_cuda
 from numbasync.backend.cpu.compiler.generate import type_of
 from numbasync.backend.cpu.compiler.kernel import Compiled
 from numbasync.backend.cpu.compiler.names import UntranslatableError
+from numbasync.backend.cpu.interpreter.bind import uses_tensor_cores
 from numbasync.backend.cpu.interpreter.kernel import Interpreted
 from numbasync.backend.cpu.library.declared_arguments import formal
 from numbasync.backend.cpu.library.entry_points import types
@@ -53,8 +55,8 @@ def prepare_kernel(
     formal_arguments = formal(dispatcher, keys)
     argument_keys = keys if formal_arguments is None else formal_arguments.keys
     kernel: Engine
-    if engine == "interpreted":
-        kernel = _interpreted(dispatcher, argument_keys, max_threads)
+    if engine == "interpreted" or uses_tensor_cores(dispatcher.py_func):
+        kernel = _interpreted(dispatcher, argument_keys, max_threads, engine)
     else:
         kernel = _compiled(dispatcher, argument_keys, max_threads, watched)
     kernel.formal = formal_arguments
@@ -78,14 +80,18 @@ def _compiled(
         ) from error
 
 
-def _interpreted(dispatcher: Any, keys: tuple[Hashable, ...], max_threads: int) -> Interpreted:
+def _interpreted(
+    dispatcher: Any, keys: tuple[Hashable, ...], max_threads: int, engine: str
+) -> Interpreted:
     try:
         kernel = Interpreted(dispatcher, max_threads)
     except UnsupportedKernelError:
         numba_cuda.check(dispatcher, keys)
         raise
-    if not kernel.has_breakpoints:
+    if not (kernel.has_breakpoints and engine == "interpreted"):
         numba_cuda.check(dispatcher, keys)
+    if kernel.uses_tensor_cores:  # it runs so whatever is asked for
+        return kernel
     global _has_warned
     if not _has_warned:
         _has_warned = True

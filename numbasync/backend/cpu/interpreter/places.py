@@ -1,0 +1,30 @@
+"""Indices of blocks and threads, and places in a kernel's code."""
+
+from __future__ import annotations
+
+import sys
+from types import CodeType
+from typing import NamedTuple, TypeAlias
+
+# A call in a kernel: the code object, and the offset of the instruction. Two calls on one line have
+# two places.
+Place: TypeAlias = tuple[CodeType, int]
+
+
+class Index3(NamedTuple):
+    """An index or an extent of three axes."""
+
+    x: int
+    y: int
+    z: int
+
+
+def place_of_call(depth: int = 2) -> Place:
+    """The place of the call `depth` frames up."""
+    frame = sys._getframe(depth)
+    return frame.f_code, frame.f_lasti
+
+
+def line_of(place: Place) -> int | None:
+    code, offset = place
+    return list(code.co_positions())[offset // 2][0]

@@ -1,0 +1,73 @@
+"""What the tiles and barriers of one block are, while a kernel runs as Python."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from numbasync.backend.cpu.interpreter.scheduler import Threads
+from numbasync.backend.cpu.interpreter.tensor_cores.accesses import Accesses
+from numbasync.backend.cpu.interpreter.tensor_cores.order import Order
+from numbasync.backend.cpu.interpreter.tensor_cores.shared_tiles import SharedTile
+from numbasync.tensor_cores.tiles import Tile
+
+
+class SharedBarriers:
+    """Barriers of a shared layout, as a kernel names them."""
+
+    __slots__ = ("count", "name", "offset")
+
+    def __init__(self, name: str, offset: int, count: int) -> None:
+        self.name, self.offset, self.count = name, offset, count
+
+
+class TensorCoreBlock:
+    """The state of one block.
+
+    Attributes:
+        threads: of the block.
+        order: what they know of one another.
+        accesses: its dynamic shared memory, and who reads and writes it.
+        barriers: those that are initialised, by their addresses.
+        parts: barriers of `part_sync`, by their numbers.
+        copying, storing: each thread's copies that are not waited for, by its number.
+        groups: each warpgroup's groups of `wgmma` that are not done, by its number.
+    """
+
+    def __init__(self, dynamic: np.ndarray[Any, np.dtype[np.uint8]], threads: Threads) -> None:
+        self.threads = threads
+        count = threads.count
+        self.order = Order(count)
+        dynamic[:] = 0xFF  # the block before has left it
+        self.accesses = Accesses(dynamic, self.order, count)
+        # Of the classes that the modules of the operations have for them.
+        self.barriers: dict[int, Any] = {}
+        self.parts: dict[int, Any] = {}
+        self.copying: dict[int, Any] = {}
+        self.storing: dict[int, Any] = {}
+        self.groups: dict[int, list[Any]] = {}
+        self._declared: dict[tuple[str, int], SharedTile | SharedBarriers] = {}
+
+    def declared(self, array: Any) -> SharedTile | SharedBarriers:
+        """The tile or the barriers that an array of the shared layout is."""
+        key = array.name, array.offset
+        if key not in self._declared:
+            declared = array.declared
+            self._declared[key] = (
+                SharedTile(*key, declared)
+                if isinstance(declared, Tile)
+                else SharedBarriers(*key, declared.count)
+            )
+        return self._declared[key]
+
+    def end(self) -> None:
+        """The block's threads have returned: its stores read their tiles.
+
+        Raises:
+            DataRaceError: copies go on that write to the block's memory.
+        """
+        for storing in self.storing.values():
+            storing.finish()
+        for barrier in self.barriers.values():
+            barrier.check_end()

@@ -1,0 +1,27 @@
+"""The operations of `numbasync.tensor_cores`, as kernels that run as Python call them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from numbasync.backend.cpu.interpreter.tensor_cores import (
+    accumulators,
+    barriers,
+    copies,
+    fragments,
+    products,
+)
+
+_FUNCTIONS: tuple[Callable[..., Any], ...] = (
+    accumulators.apply, accumulators.exp2_rows, accumulators.row_max, accumulators.row_sum,
+    accumulators.scale_rows, accumulators.store,
+    barriers.barrier_arrive, barriers.barrier_expect, barriers.barrier_init, barriers.barrier_wait,
+    barriers.fence_async, barriers.fence_barrier_init, barriers.give_up_registers,
+    barriers.part_arrive, barriers.part_sync, barriers.take_registers,
+    copies.commit_copies, copies.commit_stores, copies.copy_async, copies.load_tile,
+    copies.store_tile, copies.wait_copies, copies.wait_stores,
+    fragments.accumulator, fragments.load_a, fragments.load_b, fragments.to_fragment,
+    products.mma, products.wgmma, products.wgmma_fragment, products.wgmma_wait,
+)  # fmt: skip
+MEANINGS: dict[str, Callable[..., Any]] = {f.__name__: f for f in _FUNCTIONS}
