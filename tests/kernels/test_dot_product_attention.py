@@ -13,8 +13,8 @@ from numbasync_kernels import nn
 
 # Batch, heads, key heads, queries, keys, features of a head.
 SHAPES = [
-    (1, 1, 1, 128, 128, 128), (2, 3, 3, 200, 200, 64), (1, 4, 2, 77, 300, 128), (1, 2, 1, 1, 5, 64),
-    (1, 2, 2, 130, 257, 64), (1, 1, 1, 384, 1100, 128),
+    (1, 1, 1, 128, 128, 128), (2, 3, 3, 20, 30, 64), (1, 4, 2, 17, 200, 128), (1, 2, 1, 1, 5, 64),
+    (1, 2, 2, 130, 257, 64),
 ]  # fmt: skip
 
 
@@ -28,8 +28,6 @@ def _has_tensor_cores(device: na.Device) -> None:
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 async def test_attention(device: na.Device, shape: tuple[int, ...], causal: bool) -> None:
     batch, heads, key_heads, queries, keys, width = shape
-    if device.limits.tensor_cores == "emulated" and heads * queries * keys > 70_000:
-        pytest.skip("takes long where tensor cores are emulated")
     rng = np.random.default_rng(0)
     q = rng.standard_normal((batch, heads, queries, width)).astype(np.float16)
     k, v = (

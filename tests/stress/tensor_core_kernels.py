@@ -11,8 +11,12 @@ import sys
 from typing import Any
 
 import numbasync as na
-from tests.kernels import test_dot_product_attention, test_gemm
+from tests.kernels import test_dot_product_attention, test_gemm, test_matmul_warpgroups
 from tests.tensor_cores import test_fragments, test_products
+
+MODULES = (
+    test_fragments, test_products, test_gemm, test_matmul_warpgroups, test_dot_product_attention,
+)  # fmt: skip
 
 
 def parameters(test: Any) -> list[dict[str, Any]]:
@@ -37,7 +41,7 @@ def main(kind: str) -> None:
     device = na.devices(kind)[0]
     count = 0
     with na.use_device(device):
-        for module in (test_fragments, test_products, test_gemm, test_dot_product_attention):
+        for module in MODULES:
             for name, test in list(vars(module).items()):
                 if name.startswith("test_") and inspect.iscoroutinefunction(test):
                     for arguments in parameters(test):

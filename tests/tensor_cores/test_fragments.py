@@ -209,3 +209,28 @@ async def test_storing_leaves_out_what_is_outside(
     part = want[corner[0] : corner[0] + ROWS, corner[1] : corner[1] + COLUMNS]
     part[...] = (a.astype(float) @ b.astype(float).T)[: part.shape[0], : part.shape[1]]
     np.testing.assert_array_equal(await out.to_host(), want)
+
+
+@na.launcher
+@cuda.jit
+def parts_of_rows(
+    sums: na.KernelOutput, powers: na.KernelOutput, a: na.KernelInput, b: na.KernelInput
+):
+    acc = loaded(a, b)
+    own = tc.row_sum(acc, False)
+    lane = cuda.threadIdx.x
+    for i in range(4):
+        total = tc.sum_over_row(own[i])
+        if lane % 4 == 3:
+            sums[8 * i + lane // 4] = total
+    powers[lane] = tc.exp2(float32(lane - 16) / float32(3.0))
+
+
+async def test_sums_of_parts_of_rows_and_powers(device: na.Device) -> None:
+    a, b = operands(np.float16, 64)
+    sums, powers = await na.zeros(ROWS, np.float32), await na.zeros(32, np.float32)
+    await parts_of_rows[1, 32](sums, powers, a, b)
+    want = (a.astype(float) @ b.astype(float).T).sum(1)
+    np.testing.assert_array_equal(await sums.to_host(), want)
+    exact = np.exp2((np.arange(32) - 16) / 3)
+    np.testing.assert_allclose(await powers.to_host(), exact, rtol=1e-6)
