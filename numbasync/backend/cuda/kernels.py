@@ -147,7 +147,14 @@ def _handle_format(numba_type: Any) -> str:
 def _overload(dispatcher: Any, actual: tuple[Any, ...]) -> Any:
     """Numba's compiled kernel; with declared signatures, the variant of the one that fits."""
     if dispatcher._can_compile:
-        return dispatcher.compile(actual)
+        try:
+            return dispatcher.compile(actual)
+        except RuntimeError as error:
+            if "linking files" not in str(error):
+                raise
+            # Numba does not keep a kernel on disk that is linked with functions of other sources,
+            # as those of bfloat16 are. The next process compiles it again.
+            return type(dispatcher)(dispatcher.py_func, dispatcher.targetoptions).compile(actual)
     return dispatcher.overloads[resolved(dispatcher, actual)]
 
 
