@@ -1,7 +1,8 @@
 """bfloat16 as a type of Numba's compiler for GPUs: what numba-cuda lacks of it, and its dtype.
 
 numba-cuda has the type, its arithmetic and most of its casts. It lacks an array of it that a kernel
-creates, a constant of it, its truth, and casts from integers of 8 bits and to float16.
+creates, a constant of it, its truth, and casts from integers of 8 bits and to float16. Its casts from
+and to float32 call C++, which these replace.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from numba.np import numpy_support
 from numbasync.errors import DTypeError
 from numbasync.layout import is_bfloat16
 
+_BITS, _WORD = ir.IntType(16), ir.IntType(32)
 bfloat16: Any = getattr(types, "bfloat16", None)  # None in the numba.cuda that is a part of Numba
 
 
@@ -51,6 +53,22 @@ def refuse_in_tuples(argument_types: Iterable[Any]) -> None:
                 )
 
 
+def widened(builder: Any, bits: Any) -> Any:
+    """The float32 of the bits of a bfloat16."""
+    return builder.bitcast(builder.shl(builder.zext(bits, _WORD), _WORD(16)), ir.FloatType())
+
+
+def rounded(builder: Any, value: Any) -> Any:
+    """The bits of the bfloat16 nearest to a float32; halfway, of the even one. NaN is 0x7FFF, as
+    CUDA has it.
+    """
+    bits = builder.bitcast(value, _WORD)
+    odd = builder.and_(builder.lshr(bits, _WORD(16)), _WORD(1))
+    near = builder.add(builder.add(bits, _WORD(0x7FFF)), odd)
+    short = builder.trunc(builder.lshr(near, _WORD(16)), _BITS)
+    return builder.select(builder.fcmp_unordered("uno", value, value), _BITS(0x7FFF), short)
+
+
 def _register() -> None:
     """Add to numba-cuda what it lacks of bfloat16. Each part is used in its stead, should a later
     version have it.
@@ -76,16 +94,27 @@ def _register() -> None:
         wide = context.cast(builder, value, fromty, types.float32)
         return context.cast(builder, wide, types.float32, toty)
 
+    # Found before numba-cuda's own, which stand before them in the same registry. Those call C++,
+    # and what calls C++ is in no disk cache (`cache=True`).
+    @_cuda_bf16.lower_cast(bfloat16, types.float32)
+    def to_float32(context: Any, builder: Any, fromty: Any, toty: Any, value: Any) -> Any:
+        return widened(builder, value)
+
+    @_cuda_bf16.lower_cast(types.float32, bfloat16)
+    def of_float32(context: Any, builder: Any, fromty: Any, toty: Any, value: Any) -> Any:
+        return rounded(builder, value)
+
     @_cudaimpl.lower_constant(bfloat16)
     def constant(context: Any, builder: Any, ty: Any, value: Any) -> Any:
-        return ir.IntType(16)(int(value.view(np.uint16)))
+        return _BITS(int(value.view(np.uint16)))
 
     @_cudaimpl.lower(bool, bfloat16)
     def truth(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        size = builder.and_(args[0], ir.IntType(16)(0x7FFF))
-        return builder.icmp_unsigned("!=", size, ir.IntType(16)(0))
+        size = builder.and_(args[0], _BITS(0x7FFF))
+        return builder.icmp_unsigned("!=", size, _BITS(0))
 
 
 if bfloat16 is not None:
     _cudaimpl: Any = importlib.import_module("numba.cuda.cudaimpl")
+    _cuda_bf16: Any = importlib.import_module("numba.cuda._internal.cuda_bf16")
     _register()
