@@ -1,8 +1,8 @@
 """bfloat16 as a type of Numba's compiler for GPUs: what numba-cuda lacks of it, and its dtype.
 
 numba-cuda has the type, its arithmetic and most of its casts. It lacks an array of it that a kernel
-creates, a constant of it, its truth, and casts from integers of 8 bits and to float16. Its casts from
-and to float32 call C++, which these replace.
+creates, a constant of it, its truth, and casts from integers of 8 bits and to float16. Its casts
+from and to float32 call C++; they are replaced.
 """
 
 from __future__ import annotations
