@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -69,11 +70,16 @@ def rounded(builder: Any, value: Any) -> Any:
     return builder.select(builder.fcmp_unordered("uno", value, value), _BITS(0x7FFF), short)
 
 
-def _register() -> None:
-    """Add to numba-cuda what it lacks of bfloat16. Each part is used in its stead, should a later
-    version have it.
+@cache
+def register() -> None:
+    """Add to numba-cuda what it lacks of bfloat16; to be called before a kernel is compiled. Each
+    part is used in its stead, should a later version have it.
     """
-    made = _cudaimpl._generic_array
+    if bfloat16 is None:
+        return
+    cudaimpl: Any = importlib.import_module("numba.cuda.cudaimpl")
+    cuda_bf16: Any = importlib.import_module("numba.cuda._internal.cuda_bf16")
+    made = cudaimpl._generic_array
 
     def array_of(*args: Any, **kwargs: Any) -> Any:
         """A shared or local array: of bfloat16 the same as of its bits, for LLVM."""
@@ -81,40 +87,34 @@ def _register() -> None:
             kwargs["dtype"] = types.uint16
         return made(*args, **kwargs)
 
-    _cudaimpl._generic_array = array_of
+    cudaimpl._generic_array = array_of
 
-    @_cudaimpl.lower_cast(types.int8, bfloat16)
-    @_cudaimpl.lower_cast(types.uint8, bfloat16)
+    @cudaimpl.lower_cast(types.int8, bfloat16)
+    @cudaimpl.lower_cast(types.uint8, bfloat16)
     def of_int8(context: Any, builder: Any, fromty: Any, toty: Any, value: Any) -> Any:
         wide = context.cast(builder, value, fromty, types.int16)
         return context.cast(builder, wide, types.int16, toty)
 
-    @_cudaimpl.lower_cast(bfloat16, types.float16)
+    @cudaimpl.lower_cast(bfloat16, types.float16)
     def to_float16(context: Any, builder: Any, fromty: Any, toty: Any, value: Any) -> Any:
         wide = context.cast(builder, value, fromty, types.float32)
         return context.cast(builder, wide, types.float32, toty)
 
     # Found before numba-cuda's own, which stand before them in the same registry. Those call C++,
     # and what calls C++ is in no disk cache (`cache=True`).
-    @_cuda_bf16.lower_cast(bfloat16, types.float32)
+    @cuda_bf16.lower_cast(bfloat16, types.float32)
     def to_float32(context: Any, builder: Any, fromty: Any, toty: Any, value: Any) -> Any:
         return widened(builder, value)
 
-    @_cuda_bf16.lower_cast(types.float32, bfloat16)
+    @cuda_bf16.lower_cast(types.float32, bfloat16)
     def of_float32(context: Any, builder: Any, fromty: Any, toty: Any, value: Any) -> Any:
         return rounded(builder, value)
 
-    @_cudaimpl.lower_constant(bfloat16)
+    @cudaimpl.lower_constant(bfloat16)
     def constant(context: Any, builder: Any, ty: Any, value: Any) -> Any:
         return _BITS(int(value.view(np.uint16)))
 
-    @_cudaimpl.lower(bool, bfloat16)
+    @cudaimpl.lower(bool, bfloat16)
     def truth(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         size = builder.and_(args[0], _BITS(0x7FFF))
         return builder.icmp_unsigned("!=", size, _BITS(0))
-
-
-if bfloat16 is not None:
-    _cudaimpl: Any = importlib.import_module("numba.cuda.cudaimpl")
-    _cuda_bf16: Any = importlib.import_module("numba.cuda._internal.cuda_bf16")
-    _register()
