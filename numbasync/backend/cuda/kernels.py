@@ -19,7 +19,7 @@ import numpy as np
 from numba.cuda import types
 
 from numbasync import layout
-from numbasync.backend.bfloat16_type import bfloat16, from_dtype, refuse_in_tuples
+from numbasync.backend.bfloat16_type import bfloat16, from_dtype, refuse_in_tuples, register
 from numbasync.backend.compile_errors import compile_error
 from numbasync.backend.cuda.arrays import CudaArray, array_format
 from numbasync.backend.cuda.debug_exceptions import ExceptionReport, Found
@@ -79,6 +79,7 @@ def scalar_type(value: object) -> Any:
 def compile_kernel(device: Gpu, dispatcher: Any, keys: tuple[Hashable, ...]) -> CudaExecutable:
     """The kernel compiled for arguments with these keys, and loaded on the device."""
     enter(device)
+    register()
     actual = tuple(_type_of(k) for k in keys)
     refuse_in_tuples(actual)
     converted = with_unsigned_indices(dispatcher)
