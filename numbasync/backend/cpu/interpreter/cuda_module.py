@@ -268,8 +268,8 @@ def _unsigned(x: Any, name: str) -> tuple[int, int]:
 
 def unavailable(name: str) -> UnsupportedKernelError:
     return UnsupportedKernelError(
-        f"{name} is not available in kernels that run as Python on the CPU device. "
-        "Run this kernel compiled: without NUMBASYNC_CPU_ENGINE=interpreted."
+        f"{name} is not available in kernels that run as Python on the CPU device: those that use "
+        "numbasync.tensor_cores, and all of them with NUMBASYNC_CPU_ENGINE=interpreted."
     )
 
 
