@@ -10,6 +10,7 @@ import itertools
 import math
 import operator
 from collections.abc import Hashable
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +20,8 @@ from numbasync.memo import Memo
 
 Shape = tuple[int, ...]
 
-# bool, integers, floats, complex: the types that both NumPy and CUDA have.
+# bool, integers, floats, complex: the types that both NumPy and CUDA have. `bfloat16` is one more,
+# which NumPy has from the package ml_dtypes, as a type of its kind "V", like structures.
 CHARS = frozenset("?bBhHiIlLqQefdFD")
 
 
@@ -71,10 +73,11 @@ def check_shape(shape: Any) -> Shape:
 
 
 def check_dtype(dtype: Any, records: bool = False) -> np.dtype[Any]:
-    """A dtype that device memory can hold: booleans, integers, floats, complex numbers.
+    """A dtype that device memory can hold: booleans, integers, floats, also bfloat16, complex
+    numbers.
 
     Args:
-        records: also accept structures of these.
+        records: also accept structures of these, without bfloat16.
 
     Raises:
         DTypeError: `dtype` is another type, no dtype, or not in this machine's byte order.
@@ -83,13 +86,62 @@ def check_dtype(dtype: Any, records: bool = False) -> np.dtype[Any]:
         # NumPy takes None for float64, which is no caller's intention here.
         checked: np.dtype[Any] = np.dtype("None" if dtype is None else dtype)
     except TypeError:
+        if isinstance(dtype, str) and dtype == "bfloat16":  # which NumPy may not know yet
+            return bfloat16()
         raise DTypeError(f"{dtype!r} is not a NumPy dtype; write np.float32, 'int32' ...") from None
-    if not (_is_record(checked) if records and checked.names else _is_plain(checked)):
+    if not (_is_record(checked) if records and checked.names else _is_element(checked)):
         raise DTypeError(
             f"device memory cannot hold {checked}; use bool, an integer, a float of at most "
             "64 bits or a complex number of two such, in native byte order."
+            + _ADVICE_ON_RECORDS
+            * bool(checked.names and _has_bfloat16(checked))
         )
     return checked
+
+
+_ADVICE_ON_RECORDS = "\nOf a structure, write a field of bfloat16 as np.uint16, its bits."
+
+
+@cache
+def bfloat16() -> np.dtype[Any]:
+    """NumPy's dtype of bfloat16. Imports ml_dtypes, which programs without bfloat16 do not need."""
+    import ml_dtypes
+
+    dtype: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+    return dtype
+
+
+def is_bfloat16(dtype: np.dtype[Any]) -> bool:
+    """Whether `dtype` is bfloat16, in any byte order. Imports nothing."""
+    return dtype.type.__name__ == "bfloat16"
+
+
+def is_float(dtype: np.dtype[Any]) -> bool:
+    """Whether elements are real floats, bfloat16 among them, which NumPy counts as no kind "f"."""
+    return dtype.kind == "f" or is_bfloat16(dtype)
+
+
+def has_nan(dtype: np.dtype[Any]) -> bool:
+    """Whether elements are floats or complex numbers."""
+    return dtype.kind == "c" or is_float(dtype)
+
+
+def limits_of(dtype: np.dtype[Any]) -> Any:
+    """`np.finfo` of a float or complex type, bfloat16 among them."""
+    if is_bfloat16(dtype):
+        import ml_dtypes
+
+        return ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
+    return np.finfo(dtype)
+
+
+def _is_element(dtype: np.dtype[Any]) -> bool:
+    return _is_plain(dtype) or (is_bfloat16(dtype) and dtype.isnative)
+
+
+def _has_bfloat16(dtype: np.dtype[Any]) -> bool:
+    fields = (field[0].base for field in (dtype.fields or {}).values())
+    return any(_has_bfloat16(f) if f.names else is_bfloat16(f) for f in fields)
 
 
 def _is_plain(dtype: np.dtype[Any]) -> bool:
@@ -104,7 +156,7 @@ def _is_record(dtype: np.dtype[Any]) -> bool:
 
 def dtype_key(dtype: np.dtype[Any]) -> str | np.dtype[Any]:
     """A key from which `np.dtype` makes the dtype again, and which is fast to compare."""
-    return dtype.str if dtype.names is None else dtype
+    return dtype.str if dtype.kind != "V" else dtype  # of bfloat16, `str` is that of two bytes
 
 
 def contiguous_strides(shape: Shape, itemsize: int) -> Shape:

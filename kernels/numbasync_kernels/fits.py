@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 FLOAT32 = ("float32",)
+FLOATS = ("float16", "bfloat16", "float32")
 UINT8 = ("uint8",)
 INT32 = ("int32",)
 INTEGERS = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
-REAL = (*INTEGERS, "float16", "float32", "float64")
+REAL = (*INTEGERS, "float16", "bfloat16", "float32", "float64")
 
 
 def fits(names: str, ndim: int, dtypes: tuple[str, ...]) -> tuple[str, ...]:

@@ -42,7 +42,7 @@ def of_plain_neighbours(ordinal: int, size: int) -> list[Case]:
             if not torch.equal(target, source):
                 raise AssertionError("a wrong copy")
 
-    run = _timed(torch, stream, inside, lambda: target.copy_(source))
+    run = timed_by_events(torch, stream, inside, lambda: target.copy_(source))
     return [Case("PyTorch: copy_", run, check), _add(ordinal, size, "float32", 0)]
 
 
@@ -60,7 +60,7 @@ def _add(ordinal: int, size: int, dtype: str, first: int, name: str = ADD) -> Ca
             for start in (0, len(out) // 51 // 2 * 51):
                 np.testing.assert_array_equal(out[start : start + 51].cpu().numpy(), sums)
 
-    run = _timed(torch, stream, inside, lambda: torch.add(a, b, out=out))
+    run = timed_by_events(torch, stream, inside, lambda: torch.add(a, b, out=out))
     return Case(name, run, check)
 
 
@@ -69,7 +69,10 @@ def _repeated(torch: Any, size: int, dtype: str, seed: int) -> Any:
     return period.repeat(-(-size // len(period)))[:size].clone()
 
 
-def _timed(torch: Any, stream: Any, inside: Any, call: Callable[[], object]) -> Run:
+def timed_by_events(
+    torch: Any, stream: Any, inside: Any, call: Callable[[], object], per: int = 1
+) -> Run:
+    """Repetitions of `call`, which is `per` operations, in seconds of the device."""
     start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
 
     async def run(calls: int) -> float:
@@ -81,7 +84,7 @@ def _timed(torch: Any, stream: Any, inside: Any, call: Callable[[], object]) -> 
                 call()
                 stop.record()
                 stream.synchronize()
-                seconds += start.elapsed_time(stop) / 1e3
+                seconds += start.elapsed_time(stop) / 1e3 / per
         return seconds
 
     return run

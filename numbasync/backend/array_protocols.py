@@ -34,6 +34,8 @@ READ_ONLY, IS_COPIED = 1, 2
 _TENSOR = struct.Struct("@PiiiBBHPPQ")
 _VERSIONED = struct.Struct("@IIPPQ")  # the header before the tensor in a versioned capsule
 _KINDS = {0: "i", 1: "u", 2: "f", 5: "c", 6: "b"}
+_BFLOAT = 4  # the kind of bfloat16, which has 16 bits
+_KIND_AT = struct.calcsize("@Piii")  # where a tensor says the kind of its elements
 
 # Separate prototypes, since those of `ctypes.pythonapi` are shared by the whole process.
 _is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(
@@ -208,20 +210,7 @@ def read_dlpack(obj: object, **how: Any) -> Exported:
         DTypeError, ShapeError: no tensor can have such elements, or such a layout.
     """
     dlpack_capsule = capsule(obj, **how)
-    flags = 0
-    if _is_valid(dlpack_capsule, b"dltensor_versioned"):
-        address = _pointer(dlpack_capsule, b"dltensor_versioned")
-        major, minor, _, _, flags = _VERSIONED.unpack(ctypes.string_at(address, _VERSIONED.size))
-        if major != VERSION[0]:
-            raise OperationError(
-                f"{name_of(obj)} speaks DLPack {major}.{minor}, of which nothing but the number "
-                f"can be read; {VERSION[0]}.x is known here."
-            )
-        address += _VERSIONED.size
-    elif _is_valid(dlpack_capsule, b"dltensor"):
-        address = _pointer(dlpack_capsule, b"dltensor")
-    else:
-        raise OperationError(f"__dlpack__ of {name_of(obj)} gave no unused DLPack capsule.")
+    address, flags = _tensor_in(obj, dlpack_capsule)
     if flags & IS_COPIED:
         raise OperationError(
             f"{name_of(obj)} lends a copy of its elements, not its memory; make the copy yourself."
@@ -239,20 +228,47 @@ def read_dlpack(obj: object, **how: Any) -> Exported:
     )
 
 
+def _tensor_in(obj: object, dlpack_capsule: object) -> tuple[int, int]:
+    """The address of a capsule's tensor, and the capsule's flags."""
+    if _is_valid(dlpack_capsule, b"dltensor_versioned"):
+        address = _pointer(dlpack_capsule, b"dltensor_versioned")
+        major, minor, _, _, flags = _VERSIONED.unpack(ctypes.string_at(address, _VERSIONED.size))
+        if major != VERSION[0]:
+            raise OperationError(
+                f"{name_of(obj)} speaks DLPack {major}.{minor}, of which nothing but the number "
+                f"can be read; {VERSION[0]}.x is known here."
+            )
+        return address + _VERSIONED.size, flags
+    if _is_valid(dlpack_capsule, b"dltensor"):
+        return _pointer(dlpack_capsule, b"dltensor"), 0
+    raise OperationError(f"__dlpack__ of {name_of(obj)} gave no unused DLPack capsule.")
+
+
+def of_bfloat16(capsule_of_bits: object) -> object:
+    """A new capsule of 16-bit integers, changed to say that they are the bits of bfloat16, which
+    the libraries that make capsules for numbasync do not export.
+    """
+    address, _ = _tensor_in(capsule_of_bits, capsule_of_bits)
+    ctypes.c_uint8.from_address(address + _KIND_AT).value = _BFLOAT
+    return capsule_of_bits
+
+
 def _integers(address: int, count: int) -> tuple[int, ...]:
     return tuple((ctypes.c_int64 * count).from_address(address)) if count else ()
 
 
 def _dtype(obj: object, code: int, bits: int, lanes: int) -> np.dtype[Any]:
+    if (code, bits, lanes) == (_BFLOAT, 16, 1):
+        return layout.bfloat16()
     try:
         if lanes == 1 and not bits % 8:
             return np.dtype(f"{_KINDS[code]}{bits // 8}")
     except (KeyError, TypeError):
         pass
-    elements = "bfloat16" if (code, bits) == (4, 16) else f"{bits} bits of DLPack's kind {code}"
     lanes_text = f", {lanes} together" if lanes != 1 else ""
     raise DTypeError(
-        f"{name_of(obj)} has elements of {elements}{lanes_text}, which NumPy has no type for.\n"
+        f"{name_of(obj)} has elements of {bits} bits of DLPack's kind {code}{lanes_text}, which "
+        "numbasync has no type for.\n"
         "Convert it in its own library, to float32 for example, or lend its bits as integers."
     )
 
@@ -273,7 +289,7 @@ def read_interface(obj: object, interface: Mapping[str, Any]) -> Exported:
     dtype = np.dtype(interface["typestr"])
     own = getattr(obj, "dtype", None)
     if dtype.kind == "V" and isinstance(own, np.dtype) and own.itemsize == dtype.itemsize:
-        dtype = own  # a structure: the interface gives only its size
+        dtype = own  # a structure, or bfloat16: the interface gives only its size
     return _checked(
         obj, int(address or 0), tuple(interface["shape"]), interface.get("strides"), dtype,
         bool(readonly), obj,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 Dim3: TypeAlias = tuple[int, int, int]
+
+TensorCores: TypeAlias = Literal["none", "warps", "warpgroups", "emulated"]
 
 SMALL_BLOCK = 2**19  # bytes; page-locked blocks up to this size stay until the process ends
 
@@ -21,6 +23,8 @@ class Limits:
             A launcher opts in to what exceeds `max_shared_bytes`.
         loads_in_flight: how many loads of one thread the device usefully overlaps; 1 where
             threads run one after the other, and a load has no latency worth hiding.
+        tensor_cores: which operations of `numbasync.tensor_cores` kernels may use: "none", "warps"
+            (`mma`, `copy_async`), "warpgroups" (all); or "emulated": all, for tests, slowly.
     """
 
     max_threads_per_block: int
@@ -31,6 +35,7 @@ class Limits:
     warp_size: int
     multiprocessors: int
     loads_in_flight: int = 1
+    tensor_cores: TensorCores = "none"
 
 
 @dataclass(frozen=True, slots=True)

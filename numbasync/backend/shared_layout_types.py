@@ -8,7 +8,8 @@ from typing import Any
 
 from llvmlite import ir
 from numba.cuda import extending, types
-from numba.cuda.np.numpy_support import from_dtype
+
+from numbasync.backend.bfloat16_type import from_dtype
 
 # Of type Any: type checkers do not know all of their names.
 _extending: Any = extending

@@ -194,7 +194,7 @@ class Vocabulary:
         recorder = self.recorder
         _, dtype = element_ops.resolve("mul", (a.dtype, b.dtype))
         factors = (Of(left), Of(right))
-        if dtype == element_ops.F16:  # float16 products exceed the precision of float16
+        if element_ops.is_small(dtype):  # whose products have more digits
             factors = (
                 Of(recorder.cast(left, element_ops.F32)),
                 Of(recorder.cast(right, element_ops.F32)),
@@ -244,7 +244,7 @@ class Vocabulary:
                 f"layer_norm of shape {x.shape} with weights of shape {r.nodes[y].shape}: weight "
                 "and bias broadcast to x, which keeps its shape."
             )
-        return r.give(r.cast(y, dtype) if dtype == element_ops.F16 else y)
+        return r.give(r.cast(y, dtype) if element_ops.is_small(dtype) else y)
 
     # --- how ---
 
@@ -261,8 +261,8 @@ class Vocabulary:
         number = self._id(x, what)
         if not x.shape:
             raise ShapeError(f"{what} of a single value: it needs an axis.")
-        if x.dtype == element_ops.F16:
-            return self.recorder.cast(number, element_ops.F32), element_ops.F16
-        if x.dtype.kind == "f":
+        if element_ops.is_small(x.dtype):
+            return self.recorder.cast(number, element_ops.F32), x.dtype
+        if element_ops.is_float(x.dtype):
             return number, x.dtype
         return self.recorder.cast(number, element_ops.F64), element_ops.F64

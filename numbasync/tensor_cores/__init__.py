@@ -14,11 +14,13 @@ and store (`accumulators`).
 from __future__ import annotations
 
 from numbasync.tensor_cores.accumulators import apply as apply
+from numbasync.tensor_cores.accumulators import exp2 as exp2
 from numbasync.tensor_cores.accumulators import exp2_rows as exp2_rows
 from numbasync.tensor_cores.accumulators import row_max as row_max
 from numbasync.tensor_cores.accumulators import row_sum as row_sum
 from numbasync.tensor_cores.accumulators import scale_rows as scale_rows
 from numbasync.tensor_cores.accumulators import store as store
+from numbasync.tensor_cores.accumulators import sum_over_row as sum_over_row
 from numbasync.tensor_cores.copies import commit_copies as commit_copies
 from numbasync.tensor_cores.copies import commit_stores as commit_stores
 from numbasync.tensor_cores.copies import copy_async as copy_async

@@ -8,9 +8,8 @@ its own. Elements are those of `fragments`: lane ``4 g + t`` holds rows g and g 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
-from llvmlite import ir
 from numba.cuda import cgutils
 from numba.cuda import types as numba_types
 from numba.cuda.core.errors import TypingError
@@ -24,6 +23,7 @@ from numbasync.tensor_cores.ptx import (
     asm,
     elements,
     lane_id,
+    literal,
     operation,
     position,
     shuffle_xor,
@@ -158,19 +158,52 @@ def row_max(typing, accumulators, least):  # type: ignore[no-untyped-def]
 
 
 @operation
-def row_sum(typing, accumulators):  # type: ignore[no-untyped-def]
+def row_sum(typing, accumulators, whole=True):  # type: ignore[no-untyped-def]
     """The sum of each of the thread's rows: a tuple of two float32 for each block of 16 rows. All
     lanes of a warp call it.
+
+    Args:
+        whole: False: of the elements alone that the thread holds; four lanes hold a row.
     """
     kind = _check(accumulators, "row_sum")
     _check_rows(kind, _rows_of(kind), "the rows")
+    is_whole = bool(literal(whole, "whole"))
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        def add(x: Any, y: Any) -> Any:
+            return builder.fadd(x, y)
+
         rows = _by_rows(builder, kind, args[0])
-        results = [_over_row(builder, lambda x, y: builder.fadd(x, y), row) for row in rows]
+        results = [_over_row(builder, add, r) if is_whole else _folded(add, r) for r in rows]
         return context.make_tuple(builder, signature.return_type, results)
 
-    return _rows_of(kind)(accumulators), generate
+    return _rows_of(kind)(accumulators, whole), generate
+
+
+@operation
+def sum_over_row(typing, value):  # type: ignore[no-untyped-def]
+    """The sum of the float32 that the four lanes have which hold elements of the same rows. All
+    lanes of a warp call it.
+    """
+    if value != types.float32:
+        raise TypingError(f"sum_over_row of {value}; write a float32.")
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return _over_row(builder, lambda x, y: builder.fadd(x, y), [args[0]])
+
+    return types.float32(value), generate
+
+
+@operation
+def exp2(typing, value):  # type: ignore[no-untyped-def]
+    """``2 ** value`` of a float32, by the hardware's approximation: 2 units in the last place."""
+    if value != types.float32:
+        raise TypingError(f"exp2 of {value}; write a float32.")
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return asm(builder, _EX2, "f", "f", args, pure=True)[0]
+
+    return types.float32(value), generate
 
 
 @operation
@@ -239,82 +272,92 @@ def store(typing, array, corner, accumulators):  # type: ignore[no-untyped-def]
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         view = context.make_array(array)(context, builder, args[0])
         height, width = cgutils.unpack_tuple(builder, view.shape, 2)
-        row, column = _corner(context, builder, corner, args[1])
-        base = builder.ptrtoint(view.data, I64)
+        matrix = _Matrix(builder.ptrtoint(view.data, I64), height, width, nbytes, element)
+        parts = zip(cgutils.unpack_tuple(builder, args[1]), corner, strict=True)
+        first_row, first_column = (context.cast(builder, v, t, types.int64) for v, t in parts)
+        bottom = builder.add(first_row, I64(16 * kind.row_blocks))
+        right = builder.add(first_column, I64(8 * kind.column_blocks))
+        unit = 16 if together else 2 * nbytes
+        bytes_along = builder.mul(builder.or_(width, first_column), I64(nbytes))
+        misaligned = builder.and_(builder.or_(bytes_along, matrix.start), I64(unit - 1))
+        inside = builder.and_(
+            builder.and_(
+                builder.icmp_signed("<=", bottom, height), builder.icmp_signed("<=", right, width)
+            ),
+            builder.icmp_unsigned("==", misaligned, I64(0)),
+        )
+        place = _corner(context, builder, corner, args[1])
         values = elements(builder, args[2])
-        lane = lane_id(builder)
-        t = builder.and_(lane, I32(3))
-        first_row = builder.sub(row, builder.zext(builder.lshr(lane, I32(2)), I64))
-        first_column = builder.sub(column, builder.zext(builder.shl(t, I32(1)), I64))
-        whole_rows = builder.icmp_signed(
-            "<=", builder.add(first_row, I64(16 * kind.row_blocks)), height
-        )
-        whole_columns = builder.icmp_signed(
-            "<=", builder.add(first_column, I64(8 * kind.column_blocks)), width
-        )
-        unit = 16 // nbytes if together else 2
-        steps = builder.or_(builder.or_(width, first_column), I64(0))
-        places = builder.or_(builder.mul(steps, I64(nbytes)), base)
-        aligned = builder.icmp_unsigned("==", builder.and_(places, I64(unit * nbytes - 1)), I64(0))
-        inside = builder.and_(builder.and_(whole_rows, whole_columns), aligned)
-        with builder.if_else(inside) as (whole, parts):
+        with builder.if_else(_is_true_for_all(builder, inside)) as (whole, parts_of_it):
             with whole:
-                start = builder.add(
-                    base, builder.mul(_element(builder, row, width, first_column), I64(nbytes))
-                )
-                _store_whole(
-                    builder, kind, values, start, builder.mul(width, I64(nbytes)), element, t
-                )
-            with parts:
-                _store_parts(
-                    context, builder, kind, array, values, view, (row, column), (height, width)
-                )
+                _store_whole(builder, kind, values, matrix, place[0], first_column)
+            with parts_of_it:
+                _store_parts(builder, kind, values, matrix, place)
         return context.get_dummy_value()
 
     return types.void(array, corner, accumulators), generate
 
 
-def _element(builder: Any, row: Any, width: Any, column: Any) -> Any:
-    return builder.add(builder.mul(row, width), column)
+class _Matrix(NamedTuple):
+    """A matrix in global memory: the address, the extents, the bytes of an element, and PTX's name
+    of 16-bit elements.
+    """
+
+    start: Any
+    height: Any
+    width: Any
+    nbytes: int
+    element: str | None
+
+    def address(self, builder: Any, row: Any, column: Any) -> Any:
+        number = builder.add(builder.mul(row, self.width), column)
+        return builder.add(self.start, builder.mul(number, I64(self.nbytes)))
+
+
+def _is_true_for_all(builder: Any, condition: Any) -> Any:
+    """The condition, if it is true for all lanes. The compiler then knows that a branch on it does
+    not divide the warp; after one that might, it would keep addresses in registers of each lane,
+    not of the warp: `wgmma` after such a branch took 4 % longer.
+    """
+    text = (
+        "{ .reg .pred p; setp.ne.b32 p, $1, 0; vote.sync.all.pred p, p, -1; selp.b32 $0, 1, 0, p; }"
+    )
+    votes = asm(builder, text, "r", "r", [builder.zext(condition, I32)])
+    return builder.icmp_unsigned("!=", votes[0], I32(0))
 
 
 def _store_whole(
-    builder: Any,
-    kind: AccumulatorType,
-    values: list[Any],
-    start: Any,
-    pitch: Any,
-    element: str | None,
-    t: Any,
+    builder: Any, kind: AccumulatorType, values: list[Any], matrix: _Matrix, row: Any, column: Any
 ) -> None:
-    """Store all elements; `start` is the address of the lane's row and the first column."""
+    """Store all elements; `row` is the lane's, `column` the first one."""
+    t = builder.and_(lane_id(builder), I32(3))
     wide_t = builder.zext(t, I64)
-    letter = kind.letter
+    start = matrix.address(builder, row, column)
+    pitch = builder.mul(matrix.width, I64(matrix.nbytes))
+    pairs = [values[i : i + 2] for i in range(0, len(values), 2)]
     for i in range(kind.row_blocks):
         for half in range(2):
             line = builder.add(start, builder.mul(pitch, I64(16 * i + 8 * half)))
-
-            def pair(j: int, i: int = i, half: int = half) -> list[Any]:
-                at = 4 * (i * kind.column_blocks + j) + 2 * half
-                return values[at : at + 2]
-
-            if element is None:
+            own = pairs[2 * i * kind.column_blocks + half :: 2][: kind.column_blocks]
+            if matrix.element is None:
+                letter = kind.letter
                 text = f"st.global.v2.{'f32' if letter == 'f' else 'b32'} [$0], {{$1, $2}};"
-                for j in range(kind.column_blocks):
-                    place = builder.add(line, builder.add(builder.shl(wide_t, I64(3)), I64(32 * j)))
-                    asm(builder, text, "", "l" + letter * 2, [place, *pair(j)])
-            elif kind.column_blocks % 4:
-                for j in range(kind.column_blocks):
-                    place = builder.add(line, builder.add(builder.shl(wide_t, I64(2)), I64(16 * j)))
-                    word = packed(builder, element, *pair(j))
+                for j, pair in enumerate(own):
+                    moved = builder.add(builder.shl(wide_t, I64(3)), I64(32 * j))
+                    asm(builder, text, "", "l" + letter * 2, [builder.add(line, moved), *pair])
+                continue
+            words = [packed(builder, matrix.element, *pair) for pair in own]
+            if kind.column_blocks % 4:
+                for j, word in enumerate(words):
+                    moved = builder.add(builder.shl(wide_t, I64(2)), I64(16 * j))
+                    place = builder.add(line, moved)
                     asm(builder, "st.global.b32 [$0], $1;", "", "lr", [place, word])
-            else:
-                for j in range(0, kind.column_blocks, 4):
-                    words = [packed(builder, element, *pair(j + k)) for k in range(4)]
-                    words = _exchanged(builder, words, t)
-                    place = builder.add(line, builder.add(builder.shl(wide_t, I64(4)), I64(16 * j)))
-                    text = "st.global.v4.b32 [$0], {$1, $2, $3, $4};"
-                    asm(builder, text, "", "lrrrr", [place, *words])
+                continue
+            for j in range(0, len(words), 4):
+                exchanged = _exchanged(builder, words[j : j + 4], t)
+                moved = builder.add(builder.shl(wide_t, I64(4)), I64(16 * j))
+                text = "st.global.v4.b32 [$0], {$1, $2, $3, $4};"
+                asm(builder, text, "", "lrrrr", [builder.add(line, moved), *exchanged])
 
 
 def _exchanged(builder: Any, words: list[Any], t: Any) -> list[Any]:
@@ -335,31 +378,27 @@ def _exchanged(builder: Any, words: list[Any], t: Any) -> list[Any]:
 
 
 def _store_parts(
-    context: Any,
     builder: Any,
     kind: AccumulatorType,
-    array: Any,
     values: list[Any],
-    view: Any,
+    matrix: _Matrix,
     place: tuple[Any, Any],
-    shape: tuple[Any, Any],
 ) -> None:
     """Store the elements that lie in the matrix, one by one."""
-    bits = ir.IntType(16)
-    nbytes = 2 if str(array.dtype) in ("float16", "bfloat16") else 4
+    if matrix.element is None:
+        letter = kind.letter
+        stored = f"@p st.global.{'f32' if letter == 'f' else 'b32'} [$0], $1;"
+    else:
+        letter = "r"
+        stored = "cvt.u16.u32 half, $1; @p st.global.b16 [$0], half;"
+    text = f"{{ .reg .pred p; .reg .b16 half; setp.ne.b32 p, $2, 0; {stored} }}"
     for value, (_, below, beside) in zip(values, _places(kind), strict=True):
         row, column = builder.add(place[0], I64(below)), builder.add(place[1], I64(beside))
         inside = builder.and_(
-            builder.icmp_signed("<", row, shape[0]), builder.icmp_signed("<", column, shape[1])
+            builder.icmp_signed("<", row, matrix.height),
+            builder.icmp_signed("<", column, matrix.width),
         )
-        with builder.if_then(inside):
-            at = builder.mul(_element(builder, row, shape[1], column), I64(nbytes))
-            address = builder.add(builder.ptrtoint(view.data, I64), at)
-            if nbytes == 4:
-                builder.store(value, builder.inttoptr(address, value.type.as_pointer()))
-            else:
-                name = {"float16": "f16", "bfloat16": "bf16"}[str(array.dtype)]
-                word = packed(builder, name, value, F32(0.0))
-                builder.store(
-                    builder.trunc(word, bits), builder.inttoptr(address, bits.as_pointer())
-                )
+        if matrix.element is not None:
+            value = packed(builder, matrix.element, value, F32(0.0))
+        operands = [matrix.address(builder, row, column), value, builder.zext(inside, I32)]
+        asm(builder, text, "", f"l{letter}r", operands)

@@ -160,7 +160,7 @@ def arange(
 
 
 def _evenly(first: float, step: float, count: int, dtype: np.dtype[Any]) -> HostArray:
-    steps = np.arange(count, dtype=np.float64 if dtype.kind == "f" else None)
+    steps = np.arange(count, dtype=np.float64 if layout.is_float(dtype) else None)
     values: HostArray = (first + step * steps).astype(dtype)
     return values
 

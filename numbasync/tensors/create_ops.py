@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from numbasync import layout
 from numbasync.device import access
 from numbasync.device.callsite import call_site
 from numbasync.device.storage import MemoryPool
@@ -194,7 +195,7 @@ def _element(value: Any, dtype: np.dtype[Any]) -> np.generic:
     try:
         if dtype.kind in "iu":
             element: np.generic = dtype.type(int(value))
-        elif dtype.kind == "f":
+        elif layout.is_float(dtype):
             with np.errstate(all="ignore"):
                 element = dtype.type(float(value))  # of a complex number, a TypeError
         else:

@@ -7,6 +7,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from numbasync.layout import has_nan, is_bfloat16, limits_of
+
 Array: TypeAlias = np.ndarray[Any, Any]
 
 
@@ -41,9 +43,9 @@ def difference(
 
 def _wrong(array: Array, want: Array, tolerance: float | None) -> Array:
     """Which elements differ."""
-    if array.dtype.kind not in "fc" or want.dtype.kind not in "biufc":
+    if not has_nan(array.dtype) or not (want.dtype.kind in "biufc" or is_bfloat16(want.dtype)):
         return np.asarray(array != want)
-    relative = float(np.finfo(array.dtype).eps) ** 0.5 if tolerance is None else tolerance
+    relative = float(limits_of(array.dtype).eps) ** 0.5 if tolerance is None else tolerance
     finite = np.isfinite(want)
     scale = float(np.abs(want[finite]).max(initial=0))
     with np.errstate(all="ignore"):  # infinities and NaNs are compared first

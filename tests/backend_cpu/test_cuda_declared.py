@@ -6,6 +6,7 @@ import importlib
 from types import SimpleNamespace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from numba import cuda
@@ -192,3 +193,18 @@ def test_device_functions_in_which_threads_meet_convert_too(device: na.Device) -
     put[1, 32](z, x).sync()
     single = x.astype(np.float32).astype(np.float64)
     np.testing.assert_array_equal(host(z), single[::-1] + 0.5 * single)
+
+
+def test_numbers_become_a_declared_bfloat16(device: na.Device) -> None:
+    bfloat16: Any = cuda.types.bfloat16
+
+    @na.launcher
+    @jit(types.void(ARRAY, bfloat16))
+    def put(z: na.KernelOutput, a):
+        z[0] = a
+
+    z = na.zeros(1, np.float64).sync()
+    double = 1 + 2**-8 + 2**-40  # a float32, which is rounded then, would be halfway
+    for value in (0.1, np.float32(-0.1), 3, double, ml_dtypes.bfloat16(0.1)):
+        put[1, 1](z, value).sync()
+        assert host(z)[0] == float(ml_dtypes.bfloat16(value))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -82,3 +83,12 @@ def test_wrong_ranks_and_dtypes_are_refused(device: na.Device, kernel: na.Launch
         for wrong in wrongs:
             with pytest.raises(LaunchError, match=rf"precondition .*{name}(.|\n)*{name}\.shape = "):
                 called(kernel, [*args[:i], wrong, *args[i + 1 :]])
+
+
+def test_bfloat16_is_one_of_the_dtypes(device: na.Device) -> None:
+    levels = np.arange(300).reshape(15, 20).astype(ml_dtypes.bfloat16)
+    out = [na.zeros((15, 20)).sync() for _ in range(2)]
+    for z, x in zip(out, (levels, levels.astype(np.float32)), strict=True):
+        image.gaussian_blur(z, x, image.gaussian_weights(1.2)).sync()
+    blurred, want = (z.to_host().sync() for z in out)
+    np.testing.assert_array_equal(blurred, want)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from numba import cuda
 
 import numbasync as na
+from numbasync.errors import DTypeError
 from tests.common import host
 
 
 @pytest.mark.parametrize(
     "value", [3, -3, 2.5, True, 2**40, np.int8(-5), np.uint16(9), np.float32(0.5), np.float16(2),
-              np.bool_(True)],
+              np.bool_(True), ml_dtypes.bfloat16(-0.1)],
     ids=lambda v: f"{type(v).__name__}",
 )  # fmt: skip
 def test_scalars_of_every_kind(device: na.Device, value: Any) -> None:
@@ -53,6 +55,18 @@ def test_tuples_of_numbers_of_every_kind(device: na.Device) -> None:
     z = na.zeros(1, np.float64).sync()
     put[1, 1](z, (np.float32(0.5), (np.int8(2), True))).sync()
     assert host(z).tolist() == [3.5]
+
+
+def test_a_bfloat16_in_a_tuple_is_refused(device: na.Device) -> None:
+    @na.launcher
+    @cuda.jit
+    def put(z: na.KernelOutput, t):
+        z[0] = t[0] + t[1][0]
+
+    z, number = na.zeros(1, np.float64).sync(), ml_dtypes.bfloat16(2)
+    for values in ((1, (number, 2)), (number, (2.0, 3))):
+        with pytest.raises(DTypeError, match=r"tuple with a number of bfloat16.*\n.*np\.float32"):
+            put[1, 1](z, values).sync()
 
 
 def test_a_number_that_is_counted_down_is_no_output(device: na.Device) -> None:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 import numbasync as na
@@ -31,10 +31,15 @@ PROGRAMS = int(os.environ.get("NUMBASYNC_PROGRAMS", "200"))  # other ones each r
 CHECKS = (HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large)
 
 
-def run(device: na.Device, examples: int, *phases: Phase, numbers_only: bool = False) -> None:
+def run(
+    device: na.Device, examples: int, *phases: Phase, numbers_only: bool = False,
+    begin: int | None = None,
+) -> None:  # fmt: skip
+    """Run random programs: other ones each time, unless `begin` is given."""
     compiled()
+    programs = machine(device, numbers_only)
     run_state_machine_as_test(
-        machine(device, numbers_only),
+        programs if begin is None else seed(begin)(programs),
         settings=settings(
             max_examples=examples, stateful_step_count=25, deadline=None, database=None,
             suppress_health_check=CHECKS, phases=phases or tuple(Phase), report_multiple_bugs=False,
@@ -162,6 +167,16 @@ PLANTED: dict[str, tuple[Any, str, Callable[[Any], Any]]] = {
         copies, "stage", lambda _: lambda ctx, array: array,
     ),
 }  # fmt: skip
+# Of the random programs that are to catch a bug; 0 where nothing is said. They only save time: with
+# any other seed a bug is caught, too, by some within few programs, by others within hundreds.
+SEEDS = {
+    "only the latest reader is remembered": 3,
+    "a graph is not told who uses its buffers": 2,
+    "a buffer of a graph is an ordinary one": 2,
+    "a graph does not keep its buffers": 2,
+    "branches are in no order": 4,
+    "operands are not kept": 8,
+}
 
 
 @pytest.mark.may_leave("ordering is broken on purpose, and what was in flight is lost with it")
@@ -176,7 +191,7 @@ def test_a_planted_bug_is_caught(bug: str, monkeypatch: pytest.MonkeyPatch) -> N
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of what a program that fails leaves behind
             with pytest.raises((AssertionError, BaseExceptionGroup)) as caught:
-                run(device, 3000, Phase.generate, numbers_only=True)
+                run(device, 3000, Phase.generate, numbers_only=True, begin=SEEDS.get(bug, 0))
             # In a group if Hypothesis, which runs a failure twice, did not see it twice.
             said = "".join(traceback.format_exception(caught.value))
             del caught

@@ -10,12 +10,19 @@ from numbasync_kernels.nn.attention import MAX_WIDTH as MAX_WIDTH
 from numbasync_kernels.nn.attention import attention as attention
 from numbasync_kernels.nn.attention import attention_reference as attention_reference
 from numbasync_kernels.nn.attention import attention_tile as attention_tile
+from numbasync_kernels.nn.dot_product_attention import (
+    dot_product_attention as dot_product_attention,
+)
+from numbasync_kernels.nn.dot_product_attention import (
+    dot_product_attention_reference as dot_product_attention_reference,
+)
 from numbasync_kernels.nn.embedding import EMBEDDING_TILE as EMBEDDING_TILE
 from numbasync_kernels.nn.embedding import embedding as embedding
 from numbasync_kernels.nn.embedding import embedding_reference as embedding_reference
 from numbasync_kernels.nn.gelu import GELU_THREADS as GELU_THREADS
 from numbasync_kernels.nn.gelu import gelu as gelu
 from numbasync_kernels.nn.gelu import gelu_reference as gelu_reference
+from numbasync_kernels.nn.gemm import gemm as gemm
 from numbasync_kernels.nn.layer_norm import NORM_ROWS as NORM_ROWS
 from numbasync_kernels.nn.layer_norm import add_layer_norm as add_layer_norm
 from numbasync_kernels.nn.layer_norm import add_layer_norm_reference as add_layer_norm_reference

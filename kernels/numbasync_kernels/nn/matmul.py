@@ -8,7 +8,8 @@ import numpy as np
 from numba import cuda, float32
 
 import numbasync as na
-from numbasync_kernels.fits import FLOAT32, fits
+from numbasync_kernels.fits import FLOATS, fits
+from numbasync_kernels.nn.finish import finished
 from numbasync_kernels.nn.gelu import gelu_of, gelu_reference
 
 SIDE = 8  # threads along each side of a block
@@ -20,10 +21,10 @@ ROWS_APART = SIDE * SIDE // WIDE
 MATMUL_TILE = (WIDE, WIDE)
 
 FITS = (
-    *fits("out a b", 2, FLOAT32), "a.shape[1] == b.shape[0]", "out.shape[0] == a.shape[0]",
-    "out.shape[1] == b.shape[1]",
+    *fits("out a b", 2, FLOATS), "a.dtype == b.dtype", "a.shape[1] == b.shape[0]",
+    "out.shape[0] == a.shape[0]", "out.shape[1] == b.shape[1]",
 )  # fmt: skip
-FITS_BIAS = (*FITS, *fits("bias", 1, FLOAT32), "bias.shape[0] == b.shape[1]")
+FITS_BIAS = (*FITS, *fits("bias", 1, FLOATS), "bias.shape[0] == b.shape[1]")
 
 
 @cuda.jit(device=True)
@@ -36,7 +37,8 @@ def _fetch(held: Any, matrix: Any, top: Any, first: Any) -> None:
     x = first + thread % WIDE
     for i in range(HELD):
         y = top + thread // WIDE + i * ROWS_APART
-        held[i] = matrix[y, x] if y < matrix.shape[0] and x < matrix.shape[1] else float32(0.0)
+        is_inside = y < matrix.shape[0] and x < matrix.shape[1]
+        held[i] = float32(matrix[y, x]) if is_inside else float32(0.0)
 
 
 @cuda.jit(device=True)
@@ -87,9 +89,8 @@ def matmul(out: na.KernelOutput, a: na.KernelInput, b: na.KernelInput) -> None:
     """``out = a @ b``, of any sizes.
 
     Args:
-        out: shape ``(m, n)``, float32; cut it by `MATMUL_TILE`.
-        a: shape ``(m, k)``, float32.
-        b: shape ``(k, n)``, float32.
+        out: shape ``(m, n)``, float16, bfloat16 or float32; cut it by `MATMUL_TILE`.
+        a, b: shapes ``(m, k)`` and ``(k, n)``, both float16, bfloat16 or float32. Sums are float32.
 
     Blocks of 8 by 8 threads make 32 by 32 elements, each thread 4 by 4 of them, 32 products of
     each at a time, between two barriers. Small blocks, so that products of some dozens of rows
@@ -122,7 +123,7 @@ def linear(
     """``out = a @ b + bias``: a layer's product. As `matmul`, and:
 
     Args:
-        bias: shape ``(n,)``, float32, added to every row.
+        bias: shape ``(n,)``, added to every row.
 
     Error bound: ``(k + 1) u (abs(a) @ abs(b) + abs(bias))``, to first order.
     """
@@ -158,6 +159,25 @@ def linear_gelu(
             x = first + cuda.threadIdx.x + j * SIDE
             if y < out.shape[0] and x < out.shape[1]:
                 out[y, x] = gelu_of(totals[i, j] + bias[x])
+
+
+@na.launcher(axes=(1, 0), threads=(SIDE, SIDE), preconditions=FITS)
+@cuda.jit(cache=True)
+def matmul_finished(
+    out: na.KernelOutput, a: na.KernelInput, b: na.KernelInput, bias: na.KernelInput = None,
+    residual: na.KernelInput = None, activation: int = 0,
+) -> None:  # fmt: skip
+    """``out = finished(a @ b)``: as `matmul`, and each sum is finished by `finished`."""
+    totals = cuda.local.array((EACH, EACH), float32)
+    top = cuda.blockIdx.y * WIDE
+    first = cuda.blockIdx.x * WIDE
+    _accumulate(totals, a, b, top, first)
+    for i in range(EACH):
+        for j in range(EACH):
+            y = top + cuda.threadIdx.y + i * SIDE
+            x = first + cuda.threadIdx.x + j * SIDE
+            if y < out.shape[0] and x < out.shape[1]:
+                out[y, x] = finished(totals[i, j], y, x, bias, residual, activation)
 
 
 def matmul_reference(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

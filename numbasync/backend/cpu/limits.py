@@ -13,4 +13,5 @@ LIMITS = Limits(
     max_dynamic_shared_bytes=227 * 1024,  # of an H100
     warp_size=32,
     multiprocessors=1,
+    tensor_cores="emulated",
 )

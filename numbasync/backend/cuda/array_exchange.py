@@ -20,6 +20,7 @@ from numbasync.backend.array_protocols import Exported
 from numbasync.backend.cuda.driver import cu, enter, fail
 from numbasync.backend.cuda.memory import CudaMemory
 from numbasync.errors import OperationError
+from numbasync.layout import is_bfloat16
 
 if TYPE_CHECKING:
     from numbasync.backend.cuda.arrays import CudaArray
@@ -228,6 +229,11 @@ class CudaExport:
         self._keep = keep
 
     def interface(self, after: Sequence[CudaStream], source: CudaForeign | None) -> dict[str, Any]:
+        if is_bfloat16(self._array.dtype):  # a library that also reads DLPack then does that
+            raise AttributeError(
+                "a tensor of bfloat16 has no __cuda_array_interface__, which has no name for it.\n"
+                "Lend it by DLPack, torch.from_dlpack(t); or its bits, t.reinterpret(np.uint16)."
+            )
         self._memory.lent = True
         handle = None
         if source is None and len(after) == 1:
@@ -283,7 +289,8 @@ class CudaExport:
         self._memory.lent = True
         if stream != -1:
             self._put_behind(LEGACY if stream is None else int(stream), after, source)
-        return self._view(source).__dlpack__(max_version=max_version)
+        made = self._view(source).__dlpack__(max_version=max_version)
+        return array_protocols.of_bfloat16(made) if is_bfloat16(self._array.dtype) else made
 
 
 def _readonly(source: CudaForeign | None) -> bool:

@@ -6,9 +6,10 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numba import cuda
+from numba import cuda, float32
 
 from numbasync.backend.protocols import ArrayKey
+from numbasync.layout import is_bfloat16
 
 if TYPE_CHECKING:
     from numbasync.backend.cuda.gpu import Gpu
@@ -70,12 +71,14 @@ def _source(dst: ArrayKey, src: ArrayKey) -> Any:
         lines.append(f"        i = i // dst.shape[{axis}]")
     subscript = ", ".join(indices) if indices else "()"
     value = f"src[{subscript}]"
-    dst_kind, src_kind = np.dtype(dst.dtype).kind, np.dtype(src.dtype).kind
-    if dst_kind == "b":
-        value = f"{value} != 0"
-    elif src_kind == "c" and dst_kind != "c":
+    dst_dtype, src_dtype = np.dtype(dst.dtype), np.dtype(src.dtype)
+    if src_dtype.kind == "c" and dst_dtype.kind not in "cb":
         value = f"{value}.real"
+    if is_bfloat16(dst_dtype) != is_bfloat16(src_dtype):  # between the two, as ml_dtypes converts
+        value = f"float32({value})"
+    if dst_dtype.kind == "b":
+        value = f"{value} != 0"
     lines.append(f"        dst[{subscript}] = {value}")
-    names: dict[str, Any] = {"cuda": cuda}
+    names: dict[str, Any] = {"cuda": cuda, "float32": float32}
     exec("\n".join(lines), names)  # noqa: S102 - built from ranks and kinds alone
     return names["copy"]

@@ -37,6 +37,7 @@ from numbasync.backend.cuda.resources import peaks_of
 from numbasync.backend.cuda.stream import CudaEvent, CudaStream
 from numbasync.backend.cuda.stream_exchange import ForeignCudaEvent, ForeignCudaStream
 from numbasync.backend.cuda.tensor_maps import CudaTensorMap, TensorMaps
+from numbasync.backend.device_facts import TensorCores
 from numbasync.backend.protocols import (
     Checks,
     Coarsening,
@@ -62,7 +63,10 @@ def _total_memory(ordinal: int) -> int:
     return int(total)
 
 
-def _limits(p: Any) -> Limits:
+def _limits(p: Any, capability: tuple[int, int]) -> Limits:
+    tensor_cores: TensorCores = "warps" if capability >= (8, 0) else "none"
+    if capability == (9, 0):  # no other capability has `wgmma`
+        tensor_cores = "warpgroups"
     return Limits(
         p.max_threads_per_block,
         (p.max_block_dim_x, p.max_block_dim_y, p.max_block_dim_z),
@@ -72,6 +76,7 @@ def _limits(p: Any) -> Limits:
         p.warp_size,
         p.multiprocessor_count,
         loads_in_flight=16,
+        tensor_cores=tensor_cores,
     )
 
 
@@ -94,7 +99,7 @@ class CudaDevice:
         major, minor = self.core.compute_capability
         self.compute_capability = (int(major), int(minor))
         self.total_memory = _total_memory(ordinal)
-        self.limits = _limits(self.core.properties)
+        self.limits = _limits(self.core.properties, self.compute_capability)
         self.has_memory_pools = bool(self.core.properties.memory_pools_supported)
         self.words = CompletionCounters()
         self.copiers = Copiers(self)

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numba.cuda import types
-from numba.cuda.np.numpy_support import from_dtype
 
+from numbasync import layout
+from numbasync.backend.bfloat16_type import bfloat16, from_dtype, refuse_in_tuples
 from numbasync.backend.compile_errors import compile_error
 from numbasync.backend.cuda.arrays import CudaArray, array_format
 from numbasync.backend.cuda.debug_exceptions import ExceptionReport, Found
@@ -37,7 +38,7 @@ _PACK = {
     types.boolean: "?", types.int8: "b", types.uint8: "B", types.int16: "h", types.uint16: "H",
     types.int32: "i", types.uint32: "I", types.int64: "q", types.uint64: "Q",
     types.float16: "e", types.float32: "f", types.float64: "d",
-    types.complex64: "ff", types.complex128: "dd",
+    types.complex64: "ff", types.complex128: "dd", bfloat16: "H",
 }  # fmt: skip
 _SCALARS: dict[type, Any] = {
     float: types.float64, bool: types.boolean, complex: types.complex128, type(None): types.none,
@@ -79,6 +80,7 @@ def compile_kernel(device: Gpu, dispatcher: Any, keys: tuple[Hashable, ...]) -> 
     """The kernel compiled for arguments with these keys, and loaded on the device."""
     enter(device)
     actual = tuple(_type_of(k) for k in keys)
+    refuse_in_tuples(actual)
     converted = with_unsigned_indices(dispatcher)
     executable = None
     if converted is not None:
@@ -117,6 +119,11 @@ def _type_of(key: Hashable) -> Any:
     if isinstance(key, tuple):  # the key of a tuple that holds arrays
         return types.BaseTuple.from_types([_type_of(k) for k in key])
     return key
+
+
+def _bits(value: Any) -> int:
+    """The bits of a number as a bfloat16, which `struct` cannot pack."""
+    return int(np.asarray(value, layout.bfloat16()).view(np.uint16))
 
 
 def _plain(numba_type: Any) -> Any:
@@ -167,6 +174,11 @@ class CudaExecutable:
             fail(result, "cuKernelGetFunction")
         self.why_not = self._plan()
         self.packed = not self.why_not
+        if self.why_not and bfloat16 in compiled.argument_types:
+            raise DTypeError(
+                f"kernel {name}: {self.why_not}, which cannot pass a number of bfloat16.\n"
+                "Pass np.float32(x), or an array of one element."
+            )
         self._buffers: list[tuple[bytearray, Any, int]] = []
         # Numba's own launch also checks a debug kernel's exceptions, but it does not wait for a
         # non-blocking stream, and therefore sees them only by chance.
@@ -234,22 +246,24 @@ class CudaExecutable:
             codes.append(code)
             if array:
                 fields.append(f"*a[{i}].fields")
+            elif numba_type == bfloat16:
+                fields.append(f"bits(a[{i}])")
             elif isinstance(numba_type, types.Complex):
                 fields.append(f"a[{i}].real, a[{i}].imag")
             else:
                 fields.append(f"a[{i}]")
-        layout = "".join(codes)
+        packed_as = "".join(codes)
         expected = []
-        for i in range(2, len(layout) + 1):
-            size = struct.calcsize("@" + layout[i - 1])
-            expected.append((struct.calcsize(layout[:i]) - size, size))
+        for i in range(2, len(packed_as) + 1):
+            size = struct.calcsize("@" + packed_as[i - 1])
+            expected.append((struct.calcsize(packed_as[:i]) - size, size))
         actual = [(int(p.offset), int(p.size)) for p in self._core.arguments_info]
         if actual != expected:
             return f"Numba's parameters are at {actual}, not at {expected}"
-        self._struct = struct.Struct(layout)
+        self._struct = struct.Struct(packed_as)
         # One expression for this kernel's arguments: a loop over them costs four times more.
         flatten = f"lambda a: ({', '.join(fields)}{',' if fields else ''})"
-        self._flatten: Callable[[Sequence[Any]], tuple[Any, ...]] = eval(flatten)  # noqa: S307
+        self._flatten: Callable[[Sequence[Any]], tuple[Any, ...]] = eval(flatten, {"bits": _bits})  # noqa: S307
         return ""
 
     @cached_property
@@ -261,7 +275,9 @@ class CudaExecutable:
             return ""
         codes, offset = ["="], 0
         for numba_type in self.numba.argument_types:
-            if numba_type == types.none or isinstance(numba_type, types.Complex | types.Record):
+            if numba_type in (types.none, bfloat16) or isinstance(
+                numba_type, types.Complex | types.Record
+            ):
                 return ""
             array = _is_handle(numba_type)
             code = _handle_format(numba_type) if array else _PACK[_plain(numba_type)]

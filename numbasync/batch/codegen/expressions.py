@@ -1,9 +1,9 @@
 """The expressions of a kernel's values: operations as Python expressions that Numba compiles.
 
-Values are held in *registers* of the value's type, except for float16, which is held as a float32
-whose value float16 can represent: every operation computes in float32 and is rounded, as in NumPy.
-Products are computed by functions that no compiler contracts with a following sum, so a value is
-the same in whichever kernel computes it.
+Values are held in *registers* of the value's type, except for float16 and bfloat16, each of which
+is held as a float32 whose value it can represent: every operation computes in float32 and is
+rounded, as in NumPy. Products are computed by functions that no compiler contracts with a following
+sum, so a value is the same in whichever kernel computes it.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from numbasync.batch.record.element_ops import (
     DType,
     is_float,
     is_integer,
+    is_small,
 )
 
 # Functions that a kernel's module defines if it uses them, in this order.
@@ -33,6 +34,10 @@ HELPERS = {
     "half": '''
 def half(x):  # rounded to what float16 has
     return np.float32(np.float16(x))
+''',
+    "bfloat": '''
+def bfloat(x):  # rounded to what bfloat16 has, as by ml_dtypes
+    return np.float32(bfloat16(np.float32(x)))
 ''',
     "larger": '''
 def larger(a, b):  # NaN, if one of them is
@@ -80,7 +85,14 @@ def identifier(name: str) -> str:
 
 def register(dtype: DType) -> DType:
     """The type in which a value of this type is held."""
-    return F32 if dtype == F16 else dtype
+    return F32 if is_small(dtype) else dtype
+
+
+def stored(dtype: DType, value: str) -> str:
+    """A value in its register as an element."""
+    if not is_small(dtype):
+        return value
+    return f"{'np.float16' if dtype == F16 else 'bfloat16'}({value})"
 
 
 def typed(dtype: DType, value: str) -> str:
@@ -116,14 +128,14 @@ class Formulas:
 
     def cast(self, x: str, old: DType, new: DType) -> str:
         """A value of type `old` as one of type `new`."""
-        if old == new or (old == F16 and new == F32):
+        if old == new or (is_small(old) and new == F32):
             return x
         if new == BOOL:
             return f"({x} != 0)"
-        if new == F16:
+        if is_small(new):
             if old == BOOL:
                 return typed(F32, x)
-            return f"{self.use('half')}({typed(F32, x) if is_integer(old) else x})"
+            return self._narrowed(new, typed(F32, x) if is_integer(old) else x)
         return typed(new, x)
 
     def product(self, ty: DType, a: str, b: str) -> str:
@@ -134,9 +146,12 @@ class Formulas:
 
     def rounded(self, ty: DType, x: str) -> str:
         """The result of an operation on registers, rounded to the type."""
-        if ty == F16:
-            return f"{self.use('half')}({x})"
+        if is_small(ty):
+            return self._narrowed(ty, x)
         return typed(ty, x) if ty == I32 else x
+
+    def _narrowed(self, ty: DType, x: str) -> str:
+        return f"{self.use('half' if ty == F16 else 'bfloat')}({x})"
 
     def of(self, op: str, loops: Sequence[DType], dtype: DType, args: Sequence[str]) -> str:
         """The expression of an operation.
@@ -174,9 +189,9 @@ class Formulas:
         return f"({a} {_INFIX[op]} {b})"
 
     def _mul(self, ty: DType, a: str, b: str) -> str:
-        if is_float(ty) and ty != F16:
+        if is_float(ty) and not is_small(ty):
             return self.product(ty, a, b)
-        # the product of two float16 is exact in float32
+        # the product of two float16 or bfloat16 is exact in float32
         return self.rounded(ty, arithmetic(ty, "*", a, b))
 
     def _square(self, ty: DType, a: str) -> str:
@@ -243,7 +258,7 @@ class Formulas:
         text = f"{alias}({', '.join(args)})"
         if dtype == BOOL:
             return f"({text} != 0)"
-        return f"{self.use('half')}({text})" if dtype == F16 else typed(dtype, text)
+        return self._narrowed(dtype, text) if is_small(dtype) else typed(dtype, text)
 
 
 # --- reductions ---

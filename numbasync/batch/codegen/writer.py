@@ -14,11 +14,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from numbasync.batch.codegen import vector_loads
-from numbasync.batch.codegen.expressions import HELPERS, Formulas, identifier, register, typed
+from numbasync.batch.codegen.expressions import (
+    HELPERS,
+    Formulas,
+    identifier,
+    register,
+    stored,
+    typed,
+)
 from numbasync.batch.fusion.groups import Group
 from numbasync.batch.fusion.indexing import Space, Step, steps
 from numbasync.batch.fusion.tuning import WORD, Tuning
-from numbasync.batch.record.element_ops import BOOL, F16, DType
+from numbasync.batch.record.element_ops import BOOL, DType, is_small
 from numbasync.batch.record.nodes import CONSTANT, Nodes, broadcast
 from numbasync.layout import Shape
 
@@ -135,11 +142,11 @@ class Emitter:
 
     def load(self, n: int, index: str) -> str:
         text = f"{self._arrays[n]}[{index}]"
-        return typed(F16, text) if self.nodes[n].dtype == F16 else text
+        dtype = self.nodes[n].dtype
+        return typed(dtype, text) if is_small(dtype) else text
 
     def store(self, n: int, index: str, value: str) -> str:
-        stored = f"np.float16({value})" if self.nodes[n].dtype == F16 else value
-        return f"{self.outputs[n]}[{index}] = {stored}"
+        return f"{self.outputs[n]}[{index}] = {stored(self.nodes[n].dtype, value)}"
 
     def neighbours(self, n: int, index: str, names: Sequence[str]) -> list[str]:
         """Load neighbouring elements: four by one instruction, or one."""
@@ -147,10 +154,11 @@ class Emitter:
             return [f"{names[0]} = {self.load(n, index)}"]
         self._moves.add("load4")
         text = f"load4({self._arrays[n]}, {index})"
-        if self.nodes[n].dtype != F16:
+        dtype = self.nodes[n].dtype
+        if not is_small(dtype):
             return [f"{', '.join(names)} = {text}"]
         raw = [f"{name}_half" for name in names]
-        converted = [f"{name} = {typed(F16, half)}" for name, half in zip(names, raw, strict=True)]
+        converted = [f"{new} = {typed(dtype, old)}" for new, old in zip(names, raw, strict=True)]
         return [f"{', '.join(raw)} = {text}", *converted]
 
     def store_neighbours(self, n: int, index: str, values: Sequence[str]) -> str:
@@ -158,7 +166,7 @@ class Emitter:
         if len(values) == 1:
             return self.store(n, index, values[0])
         self._moves.add("store4")
-        converted = [f"np.float16({v})" if self.nodes[n].dtype == F16 else v for v in values]
+        converted = [stored(self.nodes[n].dtype, v) for v in values]
         return f"store4({self.outputs[n]}, {index}, ({', '.join(converted)}))"
 
     def aligned(self, whole: Shape) -> str:
@@ -321,6 +329,9 @@ class Emitter:
             imports += (
                 f"\nfrom {vector_loads.__name__} import {moves}  # form {vector_loads.FORM}\n"
             )
+        texts = (*body, *device)
+        if "bfloat" in self.formulas.helpers or any("bfloat16(" in text for text in texts):
+            imports += "from ml_dtypes import bfloat16\n"
         parts = [f'"""{self._said()}"""', imports]
         cached = not self.formulas.functions
         placeholder = "{}: Any = None  # a function of the program\n"

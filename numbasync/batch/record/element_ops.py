@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 
 from numbasync.errors import DTypeError
+from numbasync.layout import bfloat16, is_bfloat16
+from numbasync.layout import is_float as is_float
 
 DType = np.dtype[Any]
 # A type, or `int` or `float` for Python's own numbers, which are weak.
@@ -26,8 +28,13 @@ DTYPES = (F16, F32, F64, I32, I64, BOOL)
 _KNOWN = {dtype: dtype for dtype in DTYPES}
 
 
-def is_float(dtype: DType) -> bool:
-    return dtype.kind == "f"
+def is_small(dtype: DType) -> bool:
+    """Whether a type is float16 or bfloat16, which are computed in float32."""
+    return dtype == F16 or is_bfloat16(dtype)
+
+
+def is_supported(dtype: DType) -> bool:
+    return dtype in _KNOWN or (is_bfloat16(dtype) and dtype.isnative)
 
 
 def is_integer(dtype: DType) -> bool:
@@ -92,11 +99,11 @@ def _relu(kinds: tuple[Kind, ...]) -> Resolved:
 
 
 def _wide(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A function that computes float16 in float32 and rounds once."""
+    """A function that computes float16 and bfloat16 in float32 and rounds once."""
 
     def call(x: Any) -> Any:
         x = np.asarray(x)
-        return function(x.astype(F32)).astype(F16) if x.dtype == F16 else function(x)
+        return function(x.astype(F32)).astype(x.dtype) if is_small(x.dtype) else function(x)
 
     return call
 
@@ -178,7 +185,7 @@ def _resolve(name: str, kinds: tuple[Kind, ...]) -> Resolved:
             f"{name} of {shown}: NumPy has no such operation ({str(error).splitlines()[0]}).\n"
             "Convert an operand first: b.cast(x, np.float32)"
         ) from None
-    foreign = [t for t in (*loops, out) if t not in DTYPES]
+    foreign = [t for t in (*loops, out) if not is_supported(t)]
     if foreign:
         raise DTypeError(
             f"{name} of {shown} is computed in {foreign[0]} by NumPy, which batches do not have.\n"
@@ -196,13 +203,15 @@ def check_dtype(dtype: Any, what: str) -> DType:
     if isinstance(dtype, np.dtype) and dtype in _KNOWN:
         return _KNOWN[dtype]  # one object per type, quick to compare
     try:
-        parsed: DType = np.dtype("None" if dtype is None else dtype)
+        is_named = isinstance(dtype, str) and dtype == "bfloat16"  # which NumPy may not know yet
+        parsed: DType = bfloat16() if is_named else np.dtype("None" if dtype is None else dtype)
     except TypeError:
         raise DTypeError(f"{what}: {dtype!r:.60} is not a NumPy dtype; write np.float32.") from None
-    if parsed in _KNOWN:
-        return _KNOWN[parsed]
+    if is_supported(parsed):
+        return _KNOWN.get(parsed, parsed)
     raise DTypeError(
-        f"{what}: a batch has float16, float32, float64, int32, int64 and bool, not {parsed}.\n"
+        f"{what}: a batch has float16, bfloat16, float32, float64, int32, int64 and bool, not "
+        f"{parsed}.\n"
         "Convert it: array.astype(np.float32)"
     )
 
@@ -223,11 +232,11 @@ def reduced(name: str, dtype: DType) -> DType:
 
 def accumulator(name: str, dtype: DType) -> DType:
     """The type that a reduction accumulates in: float64 for sums of float32 and float64, float32
-    for those of float16, int64 for those of integers and bools; the type itself for `max` and
-    `min`.
+    for those of float16 and bfloat16, int64 for those of integers and bools; the type itself for
+    `max` and `min`.
     """
     if name in ("max", "min", "argmax"):
         return dtype
-    if dtype == F16:
+    if is_small(dtype):
         return F32
     return F64 if dtype.kind == "f" or name == "mean" else I64

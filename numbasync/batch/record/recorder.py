@@ -327,7 +327,7 @@ class Recorder:
             return element_ops.BOOL
         if type(x) in (int, float):
             return type(x)
-        if isinstance(x, np.bool_ | np.number):
+        if isinstance(x, np.bool_ | np.number) or type(x).__name__ == "bfloat16":
             return element_ops.check_dtype(x.dtype, name)
         if isinstance(x, int | float):
             return int if isinstance(x, int) else float
@@ -371,7 +371,7 @@ class Recorder:
                 cast = [values[n].astype(t) for n, t in zip(inputs, loops, strict=True)]
                 return self.constant(dtype.type(element_ops.OPS[name].numpy(*cast)), dtype)
         unchanged = None
-        if name == "mul" and dtype.kind in "if" and 1 in (constants[0], constants[1]):
+        if name == "mul" and dtype != element_ops.BOOL and 1 in (constants[0], constants[1]):
             unchanged = inputs[0] if constants[1] is not None else inputs[1]
         elif (name == "div" and constants[1] == 1) or (name == "sub" and _is_plain_zero(constants)):
             unchanged = inputs[0]

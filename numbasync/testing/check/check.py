@@ -18,6 +18,7 @@ import numpy as np
 from numbasync.backend.protocols import Checks, Writers
 from numbasync.device.device import Device, default_device, devices
 from numbasync.errors import CallerError, KernelError, UnsupportedKernelError
+from numbasync.layout import is_bfloat16
 from numbasync.testing.check import settings
 from numbasync.testing.check.closeness import Array, Tolerance, wider
 from numbasync.testing.check.failures import KernelFailure, kind_of
@@ -65,8 +66,8 @@ def check_kernel(
         shared_bytes: of dynamic shared memory.
         grids: further launches to try, `(grid, block)` each, of whole outputs.
         rtol, atol, ulp: an element may differ by `atol + rtol * |expected|`, or by `ulp` spacings
-            of its type. If all are None: 1e-5 for float32 (float16 5e-3, float64 1e-12) of the
-            value, plus a tenth of that of the largest value; integers are exact.
+            of its type. If all are None: 1e-5 for float32 (float16 5e-3, bfloat16 4e-2, float64
+            1e-12) of the value, plus a tenth of that of the largest value; integers are exact.
         poison: whether to fill outputs before the launch; or the names of the outputs to fill.
         races: the number of shuffled orders; 0 or False: no other orders and no checked accesses.
         seed: of the orders and of the values that outputs are filled with.
@@ -188,9 +189,9 @@ def _fitting(name: str, part: Any, array: Array) -> Array:
         raise CallerError(
             f"check_kernel: the reference gave {part!r:.60} for {name}, which is no array."
         ) from None
-    kind = array.dtype.kind
-    fits = want.dtype.kind in ("biufc" if kind == "c" else "biuf")
-    if not (want.dtype.names == array.dtype.names if kind == "V" else fits):
+    kinds = "biufc" if array.dtype.kind == "c" else "biuf"
+    fits = want.dtype.kind in kinds or is_bfloat16(want.dtype)
+    if not (fits if array.dtype.names is None else want.dtype.names == array.dtype.names):
         advice = "; return its .real" if want.dtype.kind == "c" else ""
         raise CallerError(
             f"check_kernel: the reference gave {want.dtype} for {name}, which is {array.dtype}"

@@ -10,12 +10,14 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from numbasync.errors import CallerError
+from numbasync.layout import has_nan, is_bfloat16, limits_of
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
 # Default relative tolerances by item size: some ten roundings. A tenth of that, relative to the
 # largest value, is allowed in addition, for terms that have cancelled each other.
 RTOL = {2: 5e-3, 4: 1e-5, 8: 1e-12}
+RTOL_BFLOAT16 = 4e-2
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,7 @@ class Tolerance:
         """The largest allowed difference of each element."""
         size = np.abs(np.where(np.isfinite(want), want, 0))
         if self.is_default:
-            rtol = RTOL[_part(dtype).itemsize]
+            rtol = RTOL_BFLOAT16 if is_bfloat16(dtype) else RTOL[_part(dtype).itemsize]
             return np.asarray(rtol * size + rtol / 10 * size.max(initial=0))
         bound = (self.atol or 0) + (self.rtol or 0) * size
         return np.asarray(np.maximum(bound, (self.ulp or 0) * _spacing(dtype, want)))
@@ -160,7 +162,7 @@ def _mismatch(bad: Array, got: Array, want: Array, off: tuple[Array, Array] | No
 def _number(value: Any) -> Any:
     """The value with a `repr` that omits the type, and that gives a float32 in its own digits."""
     text = str(value)
-    return value.item() if value.dtype.kind not in "fc" else _Shown(text)
+    return _Shown(text) if has_nan(value.dtype) else value.item()
 
 
 class _Shown(str):
@@ -178,7 +180,7 @@ def _part(dtype: np.dtype[Any]) -> np.dtype[Any]:
 def _spacing(dtype: np.dtype[Any], want: Array) -> Array:
     part = _part(dtype)
     with np.errstate(all="ignore"):
-        size = np.minimum(np.abs(want), np.finfo(part).max).astype(part)
+        size = np.minimum(np.abs(want), float(limits_of(part).max)).astype(part)
         return np.asarray(np.spacing(size), np.float64)
 
 
@@ -188,6 +190,8 @@ def wider(value: Any) -> Any:
     if dtype is None:
         return value
     wider_type = {"e": np.float64, "f": np.float64, "F": np.complex128}.get(dtype.char)
+    if is_bfloat16(dtype):
+        wider_type = np.float64
     if isinstance(value, np.ndarray):
         return value.copy() if wider_type is None else value.astype(wider_type)
     return value if wider_type is None else wider_type(value)

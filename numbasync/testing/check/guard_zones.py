@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from numbasync.errors import ShapeError
-from numbasync.layout import Layout, check_dtype
+from numbasync.layout import Layout, check_dtype, has_nan
 from numbasync.tensors import create
 from numbasync.tensors.tensor import Tensor
 from numbasync.testing.check.closeness import Array
@@ -78,4 +78,4 @@ class Guarded:
 def _zone(dtype: np.dtype[Any]) -> Array:
     # All bits set is a NaN for every float type, and -1 for every signed integer. An integer
     # kernel may use -1 as an index or a count, so zones of integers have another byte.
-    return np.full(ZONE, 0xFF if dtype.kind in "fc" else 0xA7, np.uint8)
+    return np.full(ZONE, 0xFF if has_nan(dtype) else 0xA7, np.uint8)

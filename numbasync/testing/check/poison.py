@@ -16,6 +16,7 @@ import numpy as np
 
 from numbasync.errors import LauncherError
 from numbasync.launch.known_functions import Names
+from numbasync.layout import has_nan, limits_of
 from numbasync.testing.check.closeness import Array
 
 # Attributes of an array that do not read its elements.
@@ -127,7 +128,7 @@ class _Uses:
 
 def poisoned(array: Array, generator: np.random.Generator) -> Array:
     """An array like `array`, filled: floats with NaN, others with bytes drawn by `generator`."""
-    if array.dtype.kind in "fc":
+    if has_nan(array.dtype):
         return np.full_like(array, np.nan)
     if array.dtype.kind == "b":
         return ~array  # the opposite of the content
@@ -139,9 +140,9 @@ def told_apart(filled: Array, want: Array) -> Array | None:
     """A copy of `filled` in which the elements that equal the expected values by chance, such as
     a NaN or one of two bools, are replaced. None if there are no such elements.
     """
-    if filled.dtype.kind in "fc":
+    if has_nan(filled.dtype):
         same = np.isnan(want) & np.isnan(filled)
-        replacement = np.full_like(filled, np.finfo(filled.dtype).max / 3)
+        replacement = np.full_like(filled, limits_of(filled.dtype).max / 3)
     elif filled.dtype.names is None:
         same = np.asarray(filled == want)
         replacement = ~filled

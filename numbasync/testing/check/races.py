@@ -11,12 +11,14 @@ import numpy as np
 from numbasync.backend.protocols import Checks
 from numbasync.device.device import Device, devices, use_device
 from numbasync.errors import CallerError, DataRaceError
+from numbasync.layout import has_nan, is_bfloat16
 from numbasync.ops.op import DeviceOp
 from numbasync.tensors import create
 from numbasync.tensors.tensor import Tensor
 
 # Sums of floats in another order differ in their last digits, which is no race.
 _RTOL = {2: 1e-2, 4: 1e-4, 8: 1e-10}
+_RTOL_BFLOAT16 = 8e-2
 
 
 @dataclass(frozen=True)
@@ -79,8 +81,8 @@ def find_race(
             holds its initial content), and other values.
         orders: the number of shuffled orders, besides forward and reverse.
         seed: of the first shuffled order.
-        rtol: relative difference at which floats count as equal; None: 1e-2 for float16, 1e-4
-            for float32 and 1e-10 for float64, of the largest value.
+        rtol: relative difference at which floats count as equal; None: 1e-2 for float16,
+            8e-2 for bfloat16, 1e-4 for float32 and 1e-10 for float64, of the largest value.
 
     Returns:
         The race; None if none was found. None means only that the results are equal in the orders
@@ -145,9 +147,11 @@ def _differ(
 
 
 def _same(a: Any, b: Any, rtol: float | None) -> Any:
-    if a.dtype.kind not in "fc":
+    if not has_nan(a.dtype):
         return np.asarray(a == b)
     if rtol is None:
-        rtol = _RTOL[a.real.dtype.itemsize]
+        rtol = _RTOL_BFLOAT16 if is_bfloat16(a.dtype) else _RTOL[a.real.dtype.itemsize]
+    if is_bfloat16(a.dtype):
+        a, b = a.astype(np.float32), b.astype(np.float32)
     finite = np.abs(a[np.isfinite(a)])
     return np.isclose(b, a, rtol=rtol, atol=rtol * float(finite.max(initial=0)), equal_nan=True)

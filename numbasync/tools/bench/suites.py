@@ -16,10 +16,17 @@ from numbasync.tools.bench import (
     graphs,
     launch,
     plain_kernels,
+    ready_kernels,
     report,
 )
 
 Suite = Callable[[Device, int], Awaitable[list[report.Record]]]
+
+
+async def _kernels(device: Device, rounds: int) -> list[report.Record]:
+    plain = await plain_kernels.tables(device, rounds)
+    return plain + await ready_kernels.tables(device, rounds)
+
 
 # Each gives the tables of a device, measured in so many rounds.
 SUITES: dict[str, Suite] = {
@@ -30,7 +37,7 @@ SUITES: dict[str, Suite] = {
     "copy": copying.tables,
     "graph": graphs.tables,
     "batch": batches.tables,
-    "kernels": plain_kernels.tables,
+    "kernels": _kernels,
 }
 METHOD = (
     "One process and one run; each table has its own method. Ratios, and targets, are of medians "

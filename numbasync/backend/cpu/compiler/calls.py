@@ -25,8 +25,8 @@ from numbasync.backend.cpu.compiler.names import (
     is_reassigned,
 )
 from numbasync.backend.cpu.compiler.program import ALL, parsed
-from numbasync.backend.cpu.library import float16
 from numbasync.backend.cpu.library.entry_points import types as numba_types
+from numbasync.backend.cpu.library.small_floats import known
 
 
 class Calls(Instrumented):
@@ -165,7 +165,8 @@ class Calls(Instrumented):
         """`value` as a declared type of number."""
         if not isinstance(numba_type, numba_types.Number | numba_types.Boolean):
             return value
-        return self._call(float16.of if numba_type == numba_types.float16 else numba_type, [value])
+        own = known(numba_type)
+        return self._call(getattr(own, "of", own), [value])
 
     # --- as values ---
 

@@ -8,8 +8,11 @@ from typing import Any
 import numpy as np
 from numba import cuda
 
-from numbasync.backend.cpu.library import arithmetic, atomics, float16, fp16_functions, libdevice
+from numbasync.backend.cpu.library import arithmetic, atomics, libdevice
 from numbasync.backend.cpu.library.entry_points import types
+from numbasync.backend.cpu.library.small_float_functions import OF_BFLOAT, OF_HALF
+from numbasync.backend.cpu.library.small_floats import bfloat, half
+from numbasync.layout import bfloat16
 
 AXES = {cuda.threadIdx: "_t", cuda.blockIdx: "_b", cuda.blockDim: "_w", cuda.gridDim: "_g"}
 
@@ -43,10 +46,13 @@ FUNCTIONS: dict[Any, Any] = {
     math.floor: arithmetic.floor, math.ceil: arithmetic.ceil, math.trunc: arithmetic.trunc,
     min: arithmetic.smaller, max: arithmetic.larger, math.remainder: arithmetic.remainder,
     math.fmod: np.fmod, math.modf: arithmetic.modf,
-    np.float16: float16.of, types.float16: float16.of,
+    np.float16: half.of, types.float16: half.of,
+    bfloat16().type: bfloat.of, bfloat.on_gpu: bfloat.of,
     **libdevice.FUNCTIONS,
 }  # fmt: skip
-_FP16 = "numba.cuda._internal.cuda_fp16"
+_OF_SMALL_FLOATS = {
+    "numba.cuda._internal.cuda_fp16": OF_HALF, "numba.cuda._internal.cuda_bf16": OF_BFLOAT,
+}  # fmt: skip
 ATOMICS = {getattr(cuda.atomic, name): function for name, function in atomics.ATOMICS.items()}
 
 
@@ -59,6 +65,7 @@ def is_barrier(value: Any) -> bool:
 
 def function(value: Any) -> Any:
     """The function that a call of `value` calls here; None if it is `value` itself."""
-    if getattr(value, "__module__", None) == _FP16:
-        return fp16_functions.FUNCTIONS.get(value.__name__)
+    of_small_floats = _OF_SMALL_FLOATS.get(getattr(value, "__module__", ""))
+    if of_small_floats is not None:
+        return of_small_floats.get(value.__name__)
     return FUNCTIONS.get(value)

@@ -33,12 +33,14 @@ from numbasync.backend.cpu.compiler.names import (
     UntranslatableError,
     declared_types,
     device_function,
+    element_type,
 )
 from numbasync.backend.cpu.compiler.overloads import is_inlined, is_overloaded
 from numbasync.backend.cpu.compiler.program import PLACE, Program, parsed
 from numbasync.backend.cpu.compiler.vector_calls import VECTORS
-from numbasync.backend.cpu.library import arithmetic, atomics, float16, vector_types
+from numbasync.backend.cpu.library import arithmetic, atomics, vector_types
 from numbasync.backend.cpu.library.entry_points import types as numba_types
+from numbasync.backend.cpu.library.small_floats import SmallFloat
 from numbasync.backend.shared_layout import SharedLayout
 from numbasync.errors import KernelCompileError
 
@@ -129,21 +131,19 @@ class Expressions(Parts):
             self._program.has_inlined |= is_inlined(value)
         if isinstance(value, np.ndarray):
             value = self._program.frozen(value)
-        if isinstance(value, np.ndarray | np.generic) and value.dtype == np.float16:
-            return self._half(value)
+        small = element_type(value.dtype) if isinstance(value, np.ndarray | np.generic) else None
+        if isinstance(small, SmallFloat):
+            return self._small_float(value, small)
         return ast.copy_location(ast.Name(self._program.bind(value, name), ast.Load()), node)
 
-    def _half(self, value: Any) -> Any:
-        """A constant of float16, which Numba does not have."""
-        if isinstance(value, np.generic):
-            call = self._call(float16.of, [self._bound(np.float32(value))])
-        else:
-            call = self._call(float16.of_bits, [self._bound(self._program.as_bits(value))])
+    def _small_float(self, value: Any, small: SmallFloat) -> Any:
+        """A constant of float16 or bfloat16, which Numba does not have."""
+        is_number = isinstance(value, np.generic)
+        same = np.float32(value) if is_number else self._program.as_bits(value)
+        name = ast.Name(self._program.bind(same, "half"), ast.Load())
+        call = self._call(small.of if is_number else small.of_bits, [name])
         self._program.pure.add(call.func.id)
         return call
-
-    def _bound(self, value: Any) -> ast.expr:
-        return ast.Name(self._program.bind(value, "half"), ast.Load())
 
     # --- elements ---
 

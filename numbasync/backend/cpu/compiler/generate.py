@@ -13,8 +13,8 @@ from numba.core import compiler
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.errors import NumbaError
 from numba.core.registry import cpu_target
-from numba.np.numpy_support import from_dtype
 
+from numbasync.backend.bfloat16_type import from_dtype
 from numbasync.backend.cpu.compiler import checked_elements
 from numbasync.backend.cpu.compiler.barrier_regions import BarrierRegions
 from numbasync.backend.cpu.compiler.bounds_hoisting import BoundsHoisting
@@ -26,7 +26,7 @@ from numbasync.backend.cpu.compiler.uniformity import Uniform
 from numbasync.backend.cpu.library import barriers_and_warps
 from numbasync.backend.cpu.library.disk_cache import Entry
 from numbasync.backend.cpu.library.entry_points import types
-from numbasync.backend.cpu.library.float16 import known
+from numbasync.backend.cpu.library.small_floats import known
 from numbasync.backend.protocols import ArrayKey
 
 INNER = {

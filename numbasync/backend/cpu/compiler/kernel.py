@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from numba.core.errors import NumbaError
 
+from numbasync.backend.bfloat16_type import refuse_in_tuples
 from numbasync.backend.cpu.compiler.block_memory import memory_of_blocks, memory_of_thread
 from numbasync.backend.cpu.compiler.block_scheduling import PARTS, Costs, helpers, workers
 from numbasync.backend.cpu.compiler.cache_key import key_of
@@ -57,7 +58,9 @@ class Compiled(ProcessorCode):
         self.max_threads_per_block = max_threads
         argument_types = tuple(type_of(k) for k in keys)
         register_extensions()
-        front_end = FrontEnd(self.function, [type_on_gpu(k) for k in keys])
+        types_on_gpu = [type_on_gpu(k) for k in keys]
+        refuse_in_tuples(types_on_gpu)
+        front_end = FrontEnd(self.function, types_on_gpu)
         self.program = translate(self.function, argument_types, array_shapes=front_end)
         target_options = dispatcher.targetoptions
         options = {**entry_points.OPTIONS, "fastmath": bool(target_options.get("fastmath"))}

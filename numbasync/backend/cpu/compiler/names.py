@@ -14,9 +14,9 @@ import numpy as np
 from numba import cuda
 from numba.core import types as numba_types
 from numba.core.dispatcher import Dispatcher
-from numba.np.numpy_support import from_dtype
 
-from numbasync.backend.cpu.library.float16 import known
+from numbasync.backend.bfloat16_type import from_dtype
+from numbasync.backend.cpu.library.small_floats import known
 from numbasync.backend.declared_signatures import results
 from numbasync.backend.shared_layout import SharedLayout
 

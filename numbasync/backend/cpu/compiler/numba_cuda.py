@@ -24,8 +24,8 @@ from numba.core.target_extension import target_override
 from numba.cuda import compiler
 from numba.cuda.cudadrv import nvvm
 from numba.cuda.descriptor import cuda_target
-from numba.np.numpy_support import from_dtype
 
+from numbasync.backend.bfloat16_type import from_dtype
 from numbasync.backend.compile_errors import compile_error
 from numbasync.backend.cpu.compiler.array_rules import advice_on_arrays
 from numbasync.backend.cpu.compiler.names import MISSING, device_function, is_array_function

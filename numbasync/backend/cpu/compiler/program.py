@@ -181,7 +181,7 @@ class Program:
         return self._frozen.setdefault(id(array), (array, array.copy()))[1]
 
     def as_bits(self, array: Any) -> Any:
-        """A frozen array of float16 as uint16; the same however often it is named."""
+        """A frozen array of float16 or bfloat16 as uint16; the same however often it is named."""
         return self._frozen.setdefault(id(array), (array, array.view(np.uint16)))[1]
 
     def bind(self, value: Any, hint: str) -> str:

@@ -14,6 +14,8 @@ import numpy as np
 from numba import cuda
 from numba.core.types import Type
 
+from numbasync import layout
+from numbasync.backend.bfloat16_type import bfloat16
 from numbasync.backend.cpu.compiler.extensions import Intrinsic
 from numbasync.backend.cpu.compiler.names import device_function
 from numbasync.backend.cpu.compiler.numba_cuda import used_values
@@ -135,7 +137,10 @@ def _stand_ins() -> dict[int, tuple[str, Any]]:
     programs also import the functions one by one, and under other names.
     """
     names = [n for n in dir(CUDA) if n != "laneid" and not n.startswith("_") and hasattr(cuda, n)]
-    return {id(getattr(cuda, name)): (name, getattr(CUDA, name)) for name in names}
+    stand_ins = {id(getattr(cuda, name)): (name, getattr(CUDA, name)) for name in names}
+    if bfloat16 is not None:  # which as a type of Numba converts nothing outside of kernels
+        stand_ins[id(bfloat16)] = "bfloat16", layout.bfloat16().type
+    return stand_ins
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:

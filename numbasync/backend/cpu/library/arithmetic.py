@@ -15,9 +15,9 @@ from llvmlite import binding, ir
 from numba import njit
 from numba.extending import intrinsic, overload
 
-from numbasync.backend.cpu.library import fp16_functions
 from numbasync.backend.cpu.library.entry_points import INLINED, types
-from numbasync.backend.cpu.library.float16 import half
+from numbasync.backend.cpu.library.small_float_functions import OF_BFLOAT, OF_HALF
+from numbasync.backend.cpu.library.small_floats import SmallFloat, bfloat, half
 
 # --- bits ---
 
@@ -104,9 +104,10 @@ def _number(x: Any) -> bool:
 
 def _are_floats(a: Any, b: Any) -> bool:
     """Whether a GPU computes `max(a, b)` by its instruction for floats, in which a NaN loses; two
-    float16 are compared instead.
+    float16 or bfloat16 are compared instead.
     """
-    return isinstance(a, types.Float) and isinstance(b, types.Float) and not a == b == half
+    both = isinstance(a, types.Float) and isinstance(b, types.Float)
+    return both and not (a == b and isinstance(a, SmallFloat))
 
 
 def larger(a, b): ...  # type: ignore[no-untyped-def]
@@ -130,7 +131,7 @@ def _smaller(a, b):  # type: ignore[no-untyped-def]
 
 
 def _rounding(of: Any) -> Any:
-    of_half = fp16_functions.FUNCTIONS[f"h{of.__name__}"]
+    of_half, of_bfloat = (functions[f"h{of.__name__}"] for functions in (OF_HALF, OF_BFLOAT))
 
     def function(x): ...  # type: ignore[no-untyped-def]
 
@@ -138,6 +139,8 @@ def _rounding(of: Any) -> Any:
     def _function(x):  # type: ignore[no-untyped-def]
         if x == half:
             return lambda x: of_half(x)
+        if x == bfloat:
+            return lambda x: of_bfloat(x)
         if isinstance(x, types.Float):
             return lambda x: of(x)
         return lambda x: np.float64(x)

@@ -11,8 +11,10 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
-from numba.np.numpy_support import as_dtype, from_dtype
+from numba.np.numpy_support import as_dtype
 
+from numbasync import layout
+from numbasync.backend.bfloat16_type import bfloat16, from_dtype
 from numbasync.backend.cpu.library.entry_points import types
 from numbasync.backend.declared_signatures import declared, resolved
 from numbasync.backend.protocols import ArrayKey
@@ -55,6 +57,8 @@ class Formal:
             return dtype.type(number)
         if isinstance(declared_type, types.Boolean):
             return bool(value)
+        if declared_type == bfloat16:
+            return layout.bfloat16().type(value)
         if isinstance(declared_type, types.Float | types.Complex):
             with np.errstate(over="ignore"):
                 return as_dtype(declared_type).type(value)

@@ -215,7 +215,7 @@ def note(tyctx: Any, record: Any, site: Any, place: Any):  # type: ignore[no-unt
     return sig, codegen
 
 
-@intrinsic
+@any_intrinsic
 def natural(tyctx: Any, x: Any):  # type: ignore[no-untyped-def]
     """`x`, which is not negative: LLVM may assume so."""
     sig = types.int64(types.int64)

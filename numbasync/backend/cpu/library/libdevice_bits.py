@@ -14,9 +14,10 @@ import numpy as np
 from llvmlite import ir
 from numba import njit
 
-from numbasync.backend.cpu.library import arithmetic, fp16_functions
+from numbasync.backend.cpu.library import arithmetic
 from numbasync.backend.cpu.library.entry_points import INLINED, types
-from numbasync.backend.cpu.library.float16 import emitted
+from numbasync.backend.cpu.library.small_float_functions import OF_HALF
+from numbasync.backend.cpu.library.small_floats import emitted
 
 _F = njit(**INLINED)
 
@@ -75,9 +76,9 @@ _int_of_double = _F(lambda x: np.float64(x).view(np.int64))
 _double_of_int = _F(lambda x: np.int64(x).view(np.float64))
 _signbit = _F(lambda x: types.int32(math.copysign(1.0, x) < 0))
 
-_to_half = fp16_functions.FUNCTIONS["__float2half"]
-_bits_of_half = fp16_functions.FUNCTIONS["__half_as_short"]
-_half_of_bits = fp16_functions.FUNCTIONS["__short_as_half"]
+_to_half = OF_HALF["__float2half"]
+_bits_of_half = OF_HALF["__half_as_short"]
+_half_of_bits = OF_HALF["__short_as_half"]
 
 FUNCTIONS: dict[str, Any] = {
     "popc": arithmetic.popc, "popcll": arithmetic.popc, "clz": arithmetic.clz,

@@ -20,6 +20,7 @@ from numbasync.backend.cpu.library.entry_points import (
     any_intrinsic,
     check,
     literal_intrinsic,
+    natural,
     stop,
     types,
 )
@@ -74,6 +75,8 @@ def _along(tyctx: Any, index: Any):  # type: ignore[no-untyped-def]
     return types.int64(index), codegen
 
 
+# Called with numbers that are `natural`: a literal is a type of its own, and each access would have
+# this compiled anew.
 @njit(**INLINED)
 def place_of(array, index, count, nbytes, record, site, place):  # type: ignore[no-untyped-def]
     """The address of the first of `count` elements. Stops the kernel if one is outside of the
@@ -123,7 +126,9 @@ def _load(array, index, count, record, site, place):  # type: ignore[no-untyped-
     nbytes = nbytes_of(array, index, count)
 
     def load_elements(array, index, count, record, site, place):  # type: ignore[no-untyped-def]
-        address = place_of(array, index, count, nbytes, record, site, place)
+        address = place_of(
+            array, index, natural(count), natural(nbytes), record, natural(site), place
+        )
         return elements_at(array, address, count)
 
     return load_elements
@@ -134,7 +139,9 @@ def _store(array, index, values, record, site, place):  # type: ignore[no-untype
     nbytes = nbytes_of(array, index, values)
 
     def store_elements(array, index, values, record, site, place):  # type: ignore[no-untyped-def]
-        address = place_of(array, index, len(values), nbytes, record, site, place)
+        address = place_of(
+            array, index, natural(len(values)), natural(nbytes), record, natural(site), place
+        )
         put_at(array, address, values)
 
     return store_elements

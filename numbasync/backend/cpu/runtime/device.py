@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numba import typeof
 
-from numbasync.backend import array_protocols
+from numbasync.backend import array_protocols, bfloat16_type
 from numbasync.backend.cpu.compiler import block_scheduling
 from numbasync.backend.cpu.library.entry_points import types
 from numbasync.backend.cpu.limits import LIMITS
@@ -28,6 +28,7 @@ from numbasync.backend.cpu.runtime.workers import Engine
 from numbasync.backend.protocols import Checks, Command, CompletionPath, Peaks, counters
 from numbasync.errors import DeviceMismatchError, DTypeError
 from numbasync.fork import in_child
+from numbasync.layout import is_bfloat16
 
 
 class CpuDevice:
@@ -137,6 +138,8 @@ class CpuDevice:
             int_type: Hashable = types.int64 if -(2**63) <= value < 2**63 else types.uint64
             return int_type
         if value is None or isinstance(value, (np.generic, bool, int, float, complex)):
+            if isinstance(value, np.generic) and is_bfloat16(value.dtype):
+                return bfloat16_type.from_dtype(value.dtype)  # type: ignore[no-any-return]
             numba_type: Hashable = typeof(value)
             return numba_type
         if isinstance(value, tuple):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from numbasync import layout
 from numbasync.backend import array_protocols
 
 if TYPE_CHECKING:
@@ -48,11 +49,14 @@ class CpuExport:
         for other_stream in after:
             other_stream.synchronize()
         readonly = source is not None and source.export.readonly
-        array = array_protocols.kept(self._array, self._keep, readonly)
+        is_bfloat16 = layout.is_bfloat16(self._array.dtype)
+        bits = self._array.view(np.uint16) if is_bfloat16 else self._array
+        array = array_protocols.kept(bits, self._keep, readonly)
         # Arguments that NumPy 2.0 does not know are passed only where the consumer gives them.
         arguments: dict[str, Any] = {
             "max_version": max_version,
             "dl_device": dl_device,
             "copy": copy,
         }
-        return array.__dlpack__(**{k: v for k, v in arguments.items() if v is not None})
+        made = array.__dlpack__(**{k: v for k, v in arguments.items() if v is not None})
+        return array_protocols.of_bfloat16(made) if is_bfloat16 else made

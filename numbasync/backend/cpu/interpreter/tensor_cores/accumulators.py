@@ -48,15 +48,18 @@ def _by_rows(held: Sequence[Accumulator], values: Sequence[Registers]) -> Regist
     return parts.transpose(0, 1, 3, 2, 4).reshape(WARP, 2 * kind.row_blocks, -1)
 
 
-def _over_rows(combine: Callable[..., Any], elements: Registers) -> Registers:
-    """Combine the elements of a row in the order in which a GPU does: those of a lane two by two,
-    then those of four lanes.
-    """
+def _of_lanes(combine: Callable[..., Any], elements: Registers) -> Registers:
+    """Combine the elements of a row that a lane has, two by two, as a GPU does."""
     values = [elements[:, :, i] for i in range(elements.shape[2])]
     while len(values) > 1:
         pairs = [combine(*values[i : i + 2]) for i in range(0, len(values) - 1, 2)]
         values = pairs + values[len(values) - len(values) % 2 :]
-    total = values[0]
+    return values[0]
+
+
+def _over_rows(combine: Callable[..., Any], elements: Registers) -> Registers:
+    """Combine the elements of a row: those of a lane, then those of four lanes, as a GPU does."""
+    total = _of_lanes(combine, elements)
     for distance in (1, 2):
         total = combine(total, total[np.arange(WARP) ^ distance])
     return total
@@ -76,16 +79,33 @@ def row_max(accumulators: Accumulator, least: Any) -> tuple[Any, ...]:
     return result
 
 
-def row_sum(accumulators: Accumulator) -> tuple[Any, ...]:
+def row_sum(accumulators: Accumulator, whole: bool = True) -> tuple[Any, ...]:
     call = Call("row_sum")
 
     def combine(numbers: list[int], held: list[Any]) -> Sequence[Any]:
-        total = _over_rows(np.add, _by_rows(held, [acc.values for acc in held]))
+        rows = _by_rows(held, [acc.values for acc in held])
+        total = _over_rows(np.add, rows) if whole else _of_lanes(np.add, rows)
         return [tuple(row) for row in total]
 
     accumulators.settled(call)
     result: tuple[Any, ...] = call.with_warp(accumulators, combine)
     return result
+
+
+def sum_over_row(value: Any) -> Any:
+    call = Call("sum_over_row")
+
+    def combine(numbers: list[int], values: list[Any]) -> Sequence[Any]:
+        total = np.array(values, np.float32)
+        for distance in (1, 2):
+            total = total + total[np.arange(WARP) ^ distance]
+        return list(total)
+
+    return call.with_warp(np.float32(value), combine)
+
+
+def exp2(value: Any) -> Any:
+    return np.exp2(np.float32(value))
 
 
 def _of_elements(accumulators: Accumulator, by_row: Any) -> Registers:

@@ -14,8 +14,8 @@ from numbasync.backend.cpu.interpreter.tensor_cores import (
 )
 
 _FUNCTIONS: tuple[Callable[..., Any], ...] = (
-    accumulators.apply, accumulators.exp2_rows, accumulators.row_max, accumulators.row_sum,
-    accumulators.scale_rows, accumulators.store,
+    accumulators.apply, accumulators.exp2, accumulators.exp2_rows, accumulators.row_max,
+    accumulators.row_sum, accumulators.scale_rows, accumulators.store, accumulators.sum_over_row,
     barriers.barrier_arrive, barriers.barrier_expect, barriers.barrier_init, barriers.barrier_wait,
     barriers.fence_async, barriers.fence_barrier_init, barriers.give_up_registers,
     barriers.part_arrive, barriers.part_sync, barriers.take_registers,

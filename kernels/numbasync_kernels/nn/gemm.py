@@ -1,0 +1,150 @@
+"""Matrix products of any layout, by the fastest kernel that the device and the dtype permit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import numbasync as na
+from numbasync_kernels.nn.finish import ACTIVATIONS
+from numbasync_kernels.nn.matmul import MATMUL_TILE, matmul_finished
+from numbasync_kernels.nn.matmul_warpgroups import (
+    ROWS,
+    THREADS,
+    matmul_warpgroups,
+)
+
+DTYPES = ("float16", "bfloat16", "float32")
+UNIT = 16  # bytes; of addresses and pitches that tensor maps take
+PRECISIONS = ("float32", "tf32")
+PER_TILE = 32  # columns whose products take as long as what a tile costs beside its products
+
+
+def gemm(
+    out: na.Tensor,
+    a: na.Tensor,
+    b: na.Tensor,
+    *,
+    bias: na.Tensor | None = None,
+    activation: str | None = None,
+    residual: na.Tensor | None = None,
+    precision: str = "float32",
+) -> na.DeviceOp[na.Tensor]:
+    """``out = activation(a @ b + bias) + residual``, as an operation that gives `out`.
+
+    Args:
+        out: shape ``(m, n)``, C-contiguous, of the dtype of `a`, or float32.
+        a, b: shapes ``(m, k)`` and ``(k, n)``, of one dtype: float16, bfloat16 or float32. Views
+            will do; ``w.T`` of a row-major ``w`` is as fast as a row-major b. Rows of other pitches
+            than multiples of 16 bytes are copied first.
+        bias: shape ``(n,)``.
+        activation: "relu" or "gelu".
+        residual: shape of `out`.
+        precision: of products of float32: "float32", or "tf32", which cuts operands to 11 bits and
+            is many times faster on tensor cores.
+
+    float16 and bfloat16, and float32 with "tf32", are multiplied by tensor cores on GPUs of
+    capability 9.0 (`matmul_warpgroups`); everything else by `matmul_finished`.
+
+    Raises:
+        CallerError, ShapeError, DTypeError: the operands do not fit.
+    """
+    _check(out, a, b, activation, precision)
+    for name, extra, shape in (("bias", bias, out.shape[1:]), ("residual", residual, out.shape)):
+        if extra is not None and extra.shape != shape:
+            raise na.errors.ShapeError(f"gemm: {name} has shape {extra.shape}, not {shape}.")
+    device = out.device
+    on_tensor_cores = device is not None and device.limits.tensor_cores == "warpgroups"
+    if a.dtype == np.float32 and precision == "float32":
+        on_tensor_cores = False
+    if not on_tensor_cores:
+        tiles = out.partition(MATMUL_TILE)
+        plain = matmul_finished(tiles, a, b, bias, residual, ACTIVATIONS[activation])
+        return _unpartitioned(plain)
+    rows_of_k = not _is_transposed(b)
+    if a.dtype == np.float32 and rows_of_k:  # rows of k are of 16-bit elements only
+        return na.dup(b.T).then(lambda bt: gemm(
+            out, a, bt.T, bias=bias, activation=activation, residual=residual, precision=precision
+        ))  # fmt: skip
+    multiprocessors = device.limits.multiprocessors if device is not None else 1
+    columns = tile_columns(out.shape, multiprocessors)
+    finishes = bias is not None or activation is not None or residual is not None
+    kernel = matmul_warpgroups(a.dtype.name, columns, rows_of_k, finishes)
+    blocks = kernel.blocks(out, multiprocessors)
+
+    def launch(left: na.Tensor, right: na.Tensor) -> na.DeviceOp[na.Tensor]:
+        maps = na.tensor_map(left, kernel.box_a), na.tensor_map(right, kernel.box_b)
+        call = kernel.launcher[blocks, THREADS]
+        launched: na.DeviceOp[Any] = call(
+            out, *maps, a.shape[1], bias, residual, ACTIVATIONS[activation]
+        )
+        return launched.first()
+
+    sources = a, (b if rows_of_k else b.T)
+    if all(map(_fits, sources)):
+        return launch(*sources)
+    copies = (na.value(t) if _fits(t) else _fitting(t) for t in sources)
+    return na.zip(*copies).then(lambda both: launch(*both))
+
+
+def _unpartitioned(launched: na.DeviceOp[Any]) -> na.DeviceOp[na.Tensor]:
+    """The output of a launch, as the tensor."""
+    return launched.first().unpartition()
+
+
+def tile_columns(shape: tuple[int, ...], multiprocessors: int) -> int:
+    """The columns of the tiles by which a result of this shape is done first."""
+    m, n = shape
+
+    def rounds(columns: int) -> int:
+        tiles = -(-m // ROWS) * -(-n // columns)
+        return -(-tiles // multiprocessors) * (columns + PER_TILE)
+
+    return min((256, 128, 64), key=rounds)
+
+
+def _check(
+    out: na.Tensor, a: na.Tensor, b: na.Tensor, activation: str | None, precision: str
+) -> None:
+    errors = na.errors
+    if any(t.ndim != 2 for t in (out, a, b)):
+        raise errors.ShapeError(f"gemm of {a!r} and {b!r} into {out!r}: write matrices.")
+    if a.shape[1] != b.shape[0] or out.shape != (a.shape[0], b.shape[1]):
+        raise errors.ShapeError(
+            f"gemm of shapes {a.shape} and {b.shape} into {out.shape}: write (m, k), (k, n) and "
+            "(m, n)."
+        )
+    if a.dtype != b.dtype or a.dtype.name not in DTYPES:
+        raise errors.DTypeError(
+            f"gemm of {a.dtype} and {b.dtype}: write two of {', '.join(DTYPES)}, equal."
+        )
+    if out.dtype not in (a.dtype, np.float32) or not out.is_contiguous:
+        raise errors.DTypeError(
+            f"gemm into {out!r}: write a C-contiguous tensor of {a.dtype} or float32."
+        )
+    if activation not in ACTIVATIONS:
+        known = ", ".join(repr(name) for name in ACTIVATIONS)
+        raise errors.CallerError(f"gemm(activation={activation!r:.60}): write one of {known}.")
+    if precision not in PRECISIONS:
+        raise errors.CallerError(f"gemm(precision={precision!r:.60}): write float32 or tf32.")
+
+
+def _is_transposed(t: na.Tensor) -> bool:
+    """Whether the elements of a column, not those of a row, are neighbours."""
+    size = t.dtype.itemsize
+    return t.strides[1] != size and t.strides[0] == size
+
+
+def _fits(t: na.Tensor) -> bool:
+    """Whether a tensor map can be made of the matrix."""
+    size = t.dtype.itemsize
+    return t.strides[1] == size and not t.strides[0] % UNIT and t.is_aligned
+
+
+def _fitting(t: na.Tensor) -> na.DeviceOp[na.Tensor]:
+    """A copy of the matrix with a pitch of a multiple of 16 bytes."""
+    rows, columns = t.shape
+    unit = UNIT // t.dtype.itemsize
+    wide = na.empty((rows, -(-columns // unit) * unit), t.dtype)
+    return wide.then(lambda w: w[:, :columns].copy_from(t))

@@ -1,0 +1,77 @@
+"""PyTorch's matrix products (cuBLAS) and attention (cuDNN), beside the ready kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from numbasync.tools.bench.measure import Case
+from numbasync.tools.bench.ready_kernels import ATTENTION, PRODUCTS, Attention, Product
+from numbasync_peers.torch_peer import on
+from numbasync_peers.torch_plain import timed_by_events
+
+
+def of_products(ordinal: int) -> list[Case]:
+    """`matmul` into an array."""
+    return [_product(ordinal, product) for product in PRODUCTS]
+
+
+def of_attention(ordinal: int) -> list[Case]:
+    """`scaled_dot_product_attention`, as PyTorch chooses."""
+    return [_attention(ordinal, attention) for attention in ATTENTION]
+
+
+def _product(ordinal: int, product: Product) -> Case:
+    torch, stream, inside = on(ordinal)
+    a, b = product.operands()
+    with inside:
+        left, right = (
+            torch.from_numpy(x).to("cuda").to(getattr(torch, product.dtype)) for x in (a, b)
+        )
+        if product.transposed:
+            right = right.T.contiguous().T
+        out = torch.zeros(product.m, product.n, dtype=left.dtype, device="cuda")
+    stream.synchronize()
+
+    def multiply() -> None:
+        torch.backends.cuda.matmul.allow_tf32 = product.precision == "tf32"
+        torch.matmul(left, right, out=out)
+
+    call: Callable[[], object] = multiply
+    if product.launches > 1:
+        with inside:
+            multiply()  # what it allocates once is not of the graph
+        stream.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            for _ in range(product.launches):
+                multiply()
+        call = graph.replay
+
+    async def check() -> None:
+        with inside:
+            multiply()
+            exact = [x.float().cpu().numpy() for x in (out, left, right)]
+        product.check(*exact)
+
+    run = timed_by_events(torch, stream, inside, call, product.launches)
+    return Case(f"PyTorch: {product.name}", run, check)
+
+
+def _attention(ordinal: int, attention: Attention) -> Case:
+    torch, stream, inside = on(ordinal)
+    arrays = attention.operands()
+    with inside:
+        q, k, v = (torch.from_numpy(x).to("cuda").unsqueeze(0) for x in arrays)
+    stream.synchronize()
+
+    def attend() -> Any:
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=attention.causal)
+
+    async def check() -> None:
+        with inside:
+            got = attend()[0].cpu().numpy()
+        attention.check(got, *arrays)
+
+    run = timed_by_events(torch, stream, inside, attend, 1)
+    return Case(f"PyTorch: {attention.name}", run, check)

@@ -1,0 +1,127 @@
+"""The 16 bits of a float16 or bfloat16, as instructions: read, written, and rounded to.
+
+A value is a float32 that is always equal to a number of the format. The conversions compute with
+integers: not every processor has instructions for them, LLVM's functions are not in every process,
+and `fastmath` does not affect integers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+
+FLOAT, DOUBLE = ir.FloatType(), ir.DoubleType()
+_WORD = ir.IntType(32)
+_DIGITS = 23  # of a float32
+_BIAS = 127
+_SIZE = (1 << 31) - 1  # all bits but the sign
+_INFINITE = 0x7F800000
+
+
+class Format:
+    """A format of 16 bits.
+
+    Attributes:
+        digits: bits of the mantissa.
+        bias: what is added to an exponent; also the largest exponent.
+        infinite: the bits of infinity.
+    """
+
+    bits = ir.IntType(16)
+
+    def __init__(self, digits: int) -> None:
+        self.digits = digits
+        self.bias = (1 << (14 - digits)) - 1
+        self.infinite = (1 << 15) - (1 << digits)
+        self._shift = _DIGITS - digits
+        self._least = 1 - self.bias - digits  # the exponent of the least number
+        self._is_wide = self.bias == _BIAS  # the exponents are those of a float32
+
+    def read(self, builder: Any, bits: Any) -> Any:
+        """The float32 of 16 bits."""
+        wide = builder.zext(bits, _WORD)
+        if self._is_wide:
+            return builder.bitcast(builder.shl(wide, _WORD(self._shift)), FLOAT)
+        sign = builder.shl(builder.and_(wide, _WORD(0x8000)), _WORD(16))
+        size = builder.and_(wide, _WORD(0x7FFF))
+        rest = builder.shl(size, _WORD(self._shift))
+        step = (_BIAS - self.bias) << _DIGITS
+        normal = builder.add(rest, _WORD(step))
+        special = builder.add(rest, _WORD(2 * step))  # infinities and NaN have the last exponent
+        steps = builder.fmul(builder.uitofp(size, FLOAT), FLOAT(2.0**self._least))
+        small = builder.bitcast(steps, _WORD)
+        is_special = builder.icmp_unsigned(">=", size, _WORD(self.infinite))
+        result = builder.select(is_special, special, normal)
+        is_small = builder.icmp_unsigned("<", size, _WORD(1 << self.digits))
+        result = builder.select(is_small, small, result)
+        return builder.bitcast(builder.or_(result, sign), FLOAT)
+
+    def write(self, builder: Any, value: Any) -> Any:
+        """The 16 bits of a float32 that is equal to a number of the format."""
+        bits = builder.bitcast(value, _WORD)
+        sign = builder.lshr(builder.and_(bits, _WORD(1 << 31)), _WORD(16))
+        size = builder.and_(bits, _WORD(_SIZE))
+        short = builder.lshr(size, _WORD(self._shift))
+        normal = builder.sub(short, _WORD((_BIAS - self.bias) << self.digits))
+        payload = builder.and_(short, _WORD((1 << self.digits) - 1))
+        nan = builder.or_(payload, _WORD(self.infinite | 1 << (self.digits - 1)))
+        is_nan = builder.icmp_unsigned(">", size, _WORD(_INFINITE))
+        special = builder.select(is_nan, nan, _WORD(self.infinite))
+        is_special = builder.icmp_unsigned(">=", size, _WORD(_INFINITE))
+        result = builder.select(is_special, special, normal)
+        if not self._is_wide:
+            is_small = builder.icmp_unsigned("<", size, _WORD((_BIAS - self.bias + 1) << _DIGITS))
+            result = builder.select(is_small, self._in_steps(builder, size, FLOAT), result)
+        return builder.trunc(builder.or_(result, sign), self.bits)
+
+    def rounded(self, builder: Any, value: Any) -> Any:
+        """The number of the format that is nearest to a float32 or float64, as a float32; halfway,
+        the even one.
+        """
+        source = value.type
+        width, digits, bias = (64, 52, 1023) if source == DOUBLE else (32, _DIGITS, _BIAS)
+        word = ir.IntType(width)
+        bits = builder.bitcast(value, word)
+        sign = builder.and_(bits, word(1 << (width - 1)))
+        size = builder.and_(bits, word((1 << (width - 1)) - 1))
+        dropped = digits - self.digits
+        odd = builder.and_(builder.lshr(size, word(dropped)), word(1))
+        near = builder.add(builder.add(size, word((1 << (dropped - 1)) - 1)), odd)
+        near = builder.and_(near, word(-1 << dropped))
+        infinite = word((2 * bias + 1) << digits)
+        too_large = builder.icmp_unsigned(">=", near, word((bias + self.bias + 1) << digits))
+        near = builder.select(too_large, infinite, near)
+        near = builder.select(builder.icmp_unsigned(">", size, infinite), size, near)
+        if self.bias < bias:
+            steps = builder.uitofp(self._in_steps(builder, size, source), source)
+            small = builder.bitcast(builder.fmul(steps, source(2.0**self._least)), word)
+            least = word((bias - self.bias + 1) << digits)
+            near = builder.select(builder.icmp_unsigned("<", size, least), small, near)
+        result = builder.bitcast(builder.or_(near, sign), source)
+        return result if source == FLOAT else builder.fptrunc(result, FLOAT)
+
+    def _in_steps(self, builder: Any, size: Any, source: Any) -> Any:
+        """A number below the least normal one, given by its bits, as a rounded multiple of the
+        least number: the last digits of a sum that the processor rounds.
+        """
+        word, digits = size.type, 52 if source == DOUBLE else _DIGITS
+        steps = builder.fmul(builder.bitcast(size, source), source(2.0**-self._least))
+        whole = builder.bitcast(builder.fadd(steps, source(2.0**digits)), word)
+        return builder.and_(whole, word((1 << digits) - 1))
+
+
+def as_double(builder: Any, integer: Any, signed: bool) -> Any:
+    """A float64 that is rounded to either format as the integer itself: of one with more bits than
+    a float64, the last bit that is kept says whether any that is dropped was set.
+    """
+    word = integer.type
+    if word.width > 53:
+        rest = builder.and_(integer, word(0xFFF))
+        some = builder.select(builder.icmp_unsigned("!=", rest, word(0)), word(0x800), word(0))
+        kept = builder.or_(builder.and_(integer, word(~0xFFF)), some)
+        limit = word(1 << 53)
+        start = builder.add(integer, limit) if signed else integer
+        fits = builder.icmp_unsigned("<", start, word(2 << 53) if signed else limit)
+        integer = builder.select(fits, integer, kept)
+    return (builder.sitofp if signed else builder.uitofp)(integer, DOUBLE)
