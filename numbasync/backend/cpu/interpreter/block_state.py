@@ -12,6 +12,7 @@ import numpy as np
 from numbasync.backend.cpu.interpreter.places import Index3, Place
 from numbasync.backend.cpu.interpreter.scheduler import Threads
 from numbasync.backend.cpu.interpreter.tensor_cores.block import TensorCoreBlock
+from numbasync.backend.cpu.interpreter.tensor_cores.plain_arrays import PlainArray
 
 
 class BlockState:
@@ -33,6 +34,13 @@ class BlockState:
         self.static_bytes = 0
         self.threads: Threads | None = None
         self.tensor_cores: TensorCoreBlock | None = None
+
+    def plain(self, name: str, array: Any, offset: int) -> Any:
+        """An array of a shared layout."""
+        if self.tensor_cores is None or array.dtype.names is not None:
+            return with_fields(array)
+
+        return PlainArray.of(array, self.tensor_cores, name, offset)
 
     def declared(self, array: Any) -> Any:
         """The tile or the barriers of a shared layout's array."""

@@ -24,6 +24,7 @@ from numbasync.backend.cpu.interpreter.block_state import (
     with_fields,
 )
 from numbasync.backend.cpu.interpreter.places import Index3, place_of_call
+from numbasync.backend.cpu.interpreter.tensor_cores.plain_arrays import untracked
 from numbasync.backend.cpu.limits import LIMITS
 from numbasync.backend.shared_layout import SharedLayout
 from numbasync.errors import KernelError, UnsupportedKernelError
@@ -93,7 +94,8 @@ class LayoutArrays:
         if array.declared is not None:
             return current().declared(array)
         memory = current().dynamic[array.offset : array.end]
-        return with_fields(memory.view(array.dtype).reshape(array.shape))
+        view = memory.view(array.dtype).reshape(array.shape)
+        return current().plain(name, view, array.offset)
 
 
 class _Local:
@@ -126,6 +128,7 @@ def _atomic(combine: Callable[[Any, Any], Any]) -> Any:
     """
 
     def update(array: Any, index: Any, value: Any) -> Any:
+        array = untracked(array)
         old = array[index]
         array[index] = combine(old, _element(array, value))
         return old
@@ -156,6 +159,7 @@ class _Atomic:
     nanmin = _atomic(np.fmin)
 
     def cas(self, array: Any, index: Any, old: Any, value: Any) -> Any:
+        array = untracked(array)
         current = array[index]
         if current == _element(array, old):
             array[index] = _element(array, value)
@@ -268,8 +272,8 @@ def _unsigned(x: Any, name: str) -> tuple[int, int]:
 
 def unavailable(name: str) -> UnsupportedKernelError:
     return UnsupportedKernelError(
-        f"{name} is not available in kernels that run as Python on the CPU device. "
-        "Run this kernel compiled: without NUMBASYNC_CPU_ENGINE=interpreted."
+        f"{name} is not available in kernels that run as Python on the CPU device: those that use "
+        "numbasync.tensor_cores, and all of them with NUMBASYNC_CPU_ENGINE=interpreted."
     )
 
 

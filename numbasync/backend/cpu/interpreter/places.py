@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from types import CodeType
 from typing import NamedTuple, TypeAlias
@@ -28,3 +29,9 @@ def place_of_call(depth: int = 2) -> Place:
 def line_of(place: Place) -> int | None:
     code, offset = place
     return list(code.co_positions())[offset // 2][0]
+
+
+@functools.lru_cache(maxsize=1024)
+def text_of(name: str, place: Place) -> str:
+    """A call, for messages."""
+    return f"{name}, line {line_of(place)}"

@@ -30,14 +30,21 @@ class Copy:
         event: known to a thread that may read the bytes.
         fenced: known to a thread whose `wgmma` and `store_tile` may read them; None if `event` will
             do.
+        is_plain: whether it is a write to a plain array.
     """
 
-    __slots__ = ("event", "fenced", "missing", "pending", "text")
+    __slots__ = ("event", "fenced", "is_plain", "missing", "pending", "text")
 
     def __init__(
-        self, text: str, missing: Callable[[], str], event: Event, fenced: Event | None = None
+        self,
+        text: str,
+        missing: Callable[[], str],
+        event: Event,
+        fenced: Event | None = None,
+        is_plain: bool = False,
     ) -> None:
         self.text, self.missing, self.event, self.fenced = text, missing, event, fenced
+        self.is_plain = is_plain
         self.pending = True
 
 
@@ -77,6 +84,7 @@ class Accesses:
         self._copies: dict[int, Copy] = {}
         self._last = 0
         self._readings: list[Reading] = []
+        self._pending = np.zeros(count, np.int64)  # readings that are not done
 
     def writer_of(self, units: Ints) -> str:
         """The copy that has written into bytes, in words."""
@@ -99,28 +107,28 @@ class Accesses:
 
         Args:
             number: of the copy.
-            name: of the tile.
+            name: of the tile or array, for messages.
 
         Raises:
             DataRaceError: another copy or read of them may not be done.
         """
         for writer in np.unique(self._writer[units]).tolist():
             other = self._copies.get(writer)
-            if other is None:
+            if other is None or (other.is_plain and self._copies[number].is_plain):
                 continue
             if other.pending or not self._order.is_known([call.number], other.event):
                 raise DataRaceError(
-                    f"{call} writes bytes of tile {name} that {other.text} writes, too, and may "
+                    f"{call} writes bytes of {name} that {other.text} writes, too, and may "
                     f"not have written yet: {other.missing()}."
                 )
         self._check_read(call, name, units)
         self._writer[units] = number
 
     def _check_read(self, call: Any, name: str, units: Ints) -> None:
-        for reading in self._readings:
+        for reading in self._readings if self._pending[units].any() else ():
             if np.isin(units, reading.units).any():
                 raise DataRaceError(
-                    f"{call} writes bytes of tile {name} that {reading.text} may still read: "
+                    f"{call} writes bytes of {name} that {reading.text} may still read: "
                     f"{reading.missing} is missing before it."
                 )
         reads = self._reads[units].max(axis=0)
@@ -130,18 +138,26 @@ class Accesses:
         if behind.size:
             warp = int(behind[0])
             raise DataRaceError(
-                f"{call} writes bytes of tile {name} that {self._read_texts[warp][reads[warp]]}, "
+                f"{call} writes bytes of {name} that {self._read_texts[warp][reads[warp]]}, "
                 f"of warp {warp} may still read: no barrier lies between the two."
             )
 
     # --- reads ---
 
     def check_read(
-        self, call: Any, name: str, numbers: Sequence[int], units: Ints, is_async: bool
+        self,
+        call: Any,
+        name: str,
+        numbers: Sequence[int],
+        units: Ints,
+        is_async: bool,
+        plain: bool = False,
     ) -> None:
         """
         Args:
-            name: of the tile.
+            plain: whether an element of a plain array is read: other threads' plain writes do not
+                count then.
+            name: of the tile or array, for messages.
             numbers: of the threads that read.
             units: of the bytes.
             is_async: whether `wgmma` or `store_tile` reads.
@@ -151,18 +167,18 @@ class Accesses:
         """
         for writer in np.unique(self._writer[units]).tolist():
             copy = self._copies.get(writer)
-            if copy is None:
+            if copy is None or (plain and copy.is_plain):
                 continue
             if copy.pending or not self._order.is_known(numbers, copy.event):
                 raise DataRaceError(
-                    f"{call} reads bytes of tile {name} that {copy.text} may not have written "
+                    f"{call} reads bytes of {name} that {copy.text} may not have written "
                     f"yet: {copy.missing()}."
                 )
             if is_async and copy.fenced and not self._order.is_known(numbers, copy.fenced):
                 raise DataRaceError(
-                    f"{call} reads bytes of tile {name} that {copy.text} has written: "
-                    "asynchronous reads see them only if fence_async follows wait_copies, before "
-                    "the barrier."
+                    f"{call} reads bytes of {name} that {copy.text} has written: "
+                    "asynchronous reads see them only if fence_async follows "
+                    f"{'it' if copy.is_plain else 'wait_copies'}, before the barrier."
                 )
 
     def check_written(self, call: Any, name: str, units: Ints) -> None:
@@ -174,7 +190,7 @@ class Accesses:
         unwritten = self.chunks.view(np.uint32).reshape(-1)[empty] == 0xFFFFFFFF
         if unwritten.any():
             raise UninitialisedReadError(
-                f"{call} reads {UNIT * int(unwritten.sum()):,} bytes of tile {name} that nothing "
+                f"{call} reads {UNIT * int(unwritten.sum()):,} bytes of {name} that nothing "
                 "has written."
             )
 
@@ -189,9 +205,11 @@ class Accesses:
 
     def begin_reading(self, reading: Reading) -> None:
         self._readings.append(reading)
+        self._pending[reading.units] += 1
 
     def end_reading(self, reading: Reading) -> None:
         self._readings.remove(reading)
+        self._pending[reading.units] -= 1
 
 
 def units_of(addresses: Ints, nbytes: int) -> Ints:

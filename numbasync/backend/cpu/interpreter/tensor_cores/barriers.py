@@ -214,11 +214,7 @@ def barrier_wait(barriers: SharedBarriers, index: Any, parity: Any) -> None:
 def fence_async() -> None:
     call = Call("fence_async")
     _fence_own(call)
-    known = call.block.order.known[call.number]
-    waited = [copying.waited for copying in call.block.copying.values()]
-    if waited:
-        columns = np.array(waited)
-        known[columns + 1] = np.maximum(known[columns + 1], known[columns])
+    call.block.fence(call.number)
 
 
 # --- a part of the block ---

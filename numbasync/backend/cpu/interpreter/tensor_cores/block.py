@@ -33,6 +33,8 @@ class TensorCoreBlock:
         parts: barriers of `part_sync`, by their numbers.
         copying, storing: each thread's copies that are not waited for, by its number.
         groups: each warpgroup's groups of `wgmma` that are not done, by its number.
+        written: numbers of what threads write to plain arrays, by their thread, place and step.
+        write_columns: of what is known of that, by the thread.
     """
 
     def __init__(self, dynamic: np.ndarray[Any, np.dtype[np.uint8]], threads: Threads) -> None:
@@ -47,6 +49,9 @@ class TensorCoreBlock:
         self.copying: dict[int, Any] = {}
         self.storing: dict[int, Any] = {}
         self.groups: dict[int, list[Any]] = {}
+        self.written: dict[Any, int] = {}
+        self.write_columns: dict[int, int] = {}
+        self._fenced: list[int] = []
         self._declared: dict[tuple[str, int], SharedTile | SharedBarriers] = {}
 
     def declared(self, array: Any) -> SharedTile | SharedBarriers:
@@ -60,6 +65,19 @@ class TensorCoreBlock:
                 else SharedBarriers(*key, declared.count)
             )
         return self._declared[key]
+
+    def new_fenced_columns(self) -> int:
+        """The first of two new columns: events, and those that asynchronous reads know of."""
+        column = self.order.columns(2)
+        self._fenced.append(column)
+        return column
+
+    def fence(self, number: int) -> None:
+        """Asynchronous reads are to know what the thread knows."""
+        self.order.steps[number] += 1
+        if self._fenced:
+            known, columns = self.order.known[number], np.array(self._fenced)
+            known[columns + 1] = np.maximum(known[columns + 1], known[columns])
 
     def end(self) -> None:
         """The block's threads have returned: its stores read their tiles.

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from numbasync.backend.cpu.interpreter.block_state import current
-from numbasync.backend.cpu.interpreter.places import Place, line_of, place_of_call
+from numbasync.backend.cpu.interpreter.places import place_of_call, text_of
 from numbasync.backend.cpu.interpreter.scheduler import Wait
 from numbasync.backend.cpu.interpreter.tensor_cores.block import TensorCoreBlock
 from numbasync.errors import KernelError
 
 WARP, WARPGROUP = 32, 128
 Combine = Callable[[list[int], list[Any]], Sequence[Any]]
-
-
-@functools.lru_cache(maxsize=1024)
-def _text(name: str, place: Place) -> str:
-    return f"{name}, line {line_of(place)}"
 
 
 class Call:
@@ -40,7 +34,7 @@ class Call:
         self.place = place_of_call(3)
 
     def __str__(self) -> str:
-        return _text(self.name, self.place)
+        return text_of(self.name, self.place)
 
     @property
     def warp(self) -> int:

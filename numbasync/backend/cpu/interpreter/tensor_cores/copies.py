@@ -49,7 +49,7 @@ class Copying:
     """
 
     def __init__(self, block: TensorCoreBlock) -> None:
-        self.waited = block.order.columns(2)
+        self.waited = block.new_fenced_columns()
         self._block = block
         self._count = 0
         self._open: _Group | None = None
@@ -120,7 +120,7 @@ def copy_async(
         block.copying[call.number] = Copying(block)
     group = block.copying[call.number].open_group(call)
     units = units_of(np.array([address]), nbytes)
-    block.accesses.begin_copy(group.number, call, tile.name, units)
+    block.accesses.begin_copy(group.number, call, tile.label, units)
     block.accesses.bytes[address : address + nbytes] = _poison(tile)
     group.pieces.append((address, nbytes, data))
 
@@ -227,7 +227,7 @@ def load_tile(
 
     copy = Copy(str(call), missing, Event(until.ended, until.phase + 1))
     number = accesses.new_copy(copy)
-    accesses.begin_copy(number, call, tile.name, box.units)
+    accesses.begin_copy(number, call, tile.label, box.units)
     accesses.chunks[box.addresses // CHUNK] = _poison(tile)
 
     def deliver() -> None:
@@ -267,9 +267,9 @@ def store_tile(tensor_map: TensorMap, corner: Any, tile: SharedTile, index: Any)
     call = Call("store_tile")
     accesses = call.block.accesses
     box = _Box(call, tensor_map, corner, tile, index)
-    accesses.check_read(call, tile.name, [call.number], box.units, is_async=True)
+    accesses.check_read(call, tile.label, [call.number], box.units, is_async=True)
     if tile.element not in ("s8", "u8"):
-        accesses.check_written(call, tile.name, box.units)
+        accesses.check_written(call, tile.label, box.units)
     reading = Reading(str(call), box.units, "wait_stores, after commit_stores,")
     accesses.begin_reading(reading)
 

@@ -158,9 +158,9 @@ def _load(
         addresses = tile.addresses(offsets)
         accesses = call.block.accesses
         units = units_of(addresses, CHUNK)
-        accesses.check_read(call, tile.name, numbers, units, is_async=False)
+        accesses.check_read(call, tile.label, numbers, units, is_async=False)
         if tile.element not in ("s8", "u8"):
-            accesses.check_written(call, tile.name, units)
+            accesses.check_written(call, tile.label, units)
         accesses.note_read(call, numbers, units)
         matrices = accesses.chunks[addresses // CHUNK]  # (loads, 4, 8 rows, 16 bytes)
         if along_rows:

@@ -29,10 +29,12 @@ class Order:
 
     Attributes:
         known: a row for each thread.
+        steps: for each thread, how often it has passed on what it knows.
     """
 
     def __init__(self, threads: int) -> None:
         self.known: np.ndarray[Any, np.dtype[np.int64]] = np.zeros((threads, _MORE), np.int64)
+        self.steps: np.ndarray[Any, np.dtype[np.int64]] = np.zeros(threads, np.int64)
         self._columns = 0
 
     def columns(self, count: int = 1) -> int:
@@ -54,6 +56,7 @@ class Order:
     def join(self, numbers: Sequence[int]) -> None:
         """These threads have met: each knows what one of them knows."""
         self.known[numbers] = self.known[numbers].max(axis=0)
+        self.steps[numbers] += 1
 
     def learn(self, number: int, row: np.ndarray[Any, Any]) -> None:
         """A thread knows what a row says, too."""
@@ -61,7 +64,8 @@ class Order:
         np.maximum(own, row, out=own)
 
     def row(self, number: int) -> np.ndarray[Any, Any]:
-        """What a thread knows now."""
+        """What a thread knows now, to be passed on."""
+        self.steps[number] += 1
         row: np.ndarray[Any, Any] = self.known[number].copy()
         return row
 

@@ -117,8 +117,8 @@ class Group:
         accesses = call.block.accesses
         for operand in (a, b):
             if isinstance(operand, Operand):
-                accesses.check_read(call, operand.tile.name, numbers, operand.units, is_async=True)
-                accesses.check_written(call, operand.tile.name, operand.units)
+                accesses.check_read(call, operand.tile.label, numbers, operand.units, is_async=True)
+                accesses.check_written(call, operand.tile.label, operand.units)
                 reading = Reading(str(call), operand.units, "wgmma_wait, and a barrier behind it,")
                 accesses.begin_reading(reading)
                 self._readings.append(reading)

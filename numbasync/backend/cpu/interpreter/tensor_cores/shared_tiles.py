@@ -22,11 +22,14 @@ class SharedTile:
         offset: bytes from the start of dynamic shared memory.
     """
 
-    __slots__ = ("columns", "dtype", "element", "name", "nbytes", "offset", "row_bytes", "rows",
-                 "shape", "size", "swizzle")  # fmt: skip
+    __slots__ = (
+        "columns", "dtype", "element", "label", "name", "nbytes", "offset", "row_bytes", "rows",
+        "shape", "size", "swizzle",
+    )  # fmt: skip
 
     def __init__(self, name: str, offset: int, declared: Tile) -> None:
         self.name, self.offset = name, offset
+        self.label = f"tile {name}"  # for messages
         self.dtype, self.shape, self.swizzle = declared.dtype, declared.shape, declared.swizzle
         self.size = self.dtype.itemsize
         self.element = ELEMENTS[self.dtype.name]
