@@ -37,16 +37,7 @@ def _product(ordinal: int, product: Product) -> Case:
         torch.backends.cuda.matmul.allow_tf32 = product.precision == "tf32"
         torch.matmul(left, right, out=out)
 
-    call: Callable[[], object] = multiply
-    if product.launches > 1:
-        with inside:
-            multiply()  # what it allocates once is not of the graph
-        stream.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream):
-            for _ in range(product.launches):
-                multiply()
-        call = graph.replay
+    call = _repeated(torch, stream, inside, multiply, product.launches)
 
     async def check() -> None:
         with inside:
@@ -56,6 +47,23 @@ def _product(ordinal: int, product: Product) -> Case:
 
     run = timed_by_events(torch, stream, inside, call, product.launches)
     return Case(f"PyTorch: {product.name}", run, check)
+
+
+def _repeated(
+    torch: Any, stream: Any, inside: Any, call: Callable[[], object], launches: int
+) -> Callable[[], object]:
+    """`call`, or a graph of so many calls."""
+    if launches == 1:
+        return call
+    with inside:
+        call()  # what it allocates once is not of the graph
+    stream.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        for _ in range(launches):
+            call()
+    replay: Callable[[], object] = graph.replay
+    return replay
 
 
 def _attention(ordinal: int, attention: Attention) -> Case:
@@ -73,5 +81,6 @@ def _attention(ordinal: int, attention: Attention) -> Case:
             got = attend()[0].cpu().numpy()
         attention.check(got, *arrays)
 
-    run = timed_by_events(torch, stream, inside, attend, 1)
+    call = _repeated(torch, stream, inside, attend, attention.launches)
+    run = timed_by_events(torch, stream, inside, call, attention.launches)
     return Case(f"PyTorch: {attention.name}", run, check)

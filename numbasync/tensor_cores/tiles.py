@@ -113,7 +113,7 @@ def barriers(count: int) -> Barriers:
     """
     (number,) = check_shape(count)
     if not number:
-        raise ShapeError("barriers(0): write at least 1.")
+        raise ShapeError(f"barriers({count!r:.60}): write at least 1.")
     return Barriers(number)
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Hashable
+from functools import cache
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from numbasync import layout
 from numbasync.backend import protocols
@@ -49,7 +52,7 @@ class TensorMap(Tensor):
         if self.own_handle is None or self.own_storage is None:
             storage, device = self.storage, self.device
             if device is None:
-                raise CallerError("a tensor of na.meta has no memory that kernels could copy.")
+                raise CallerError(f"{self!r} has no memory that kernels could copy.")
             known = _maps.setdefault(storage, {})
             key = self._layout, self.dtype, self.box, self.swizzle
             if key not in known:
@@ -63,10 +66,7 @@ class TensorMap(Tensor):
     def key(self) -> Any:
         """This argument's part of a compiled kernel's key: Numba's type of it."""
         if self._key is None:
-            from numbasync.tensor_cores.copies import TensorMapType
-
-            numba_type: Any = TensorMapType(self.dtype, self.ndim, self.box, self.swizzle)
-            self._key = numba_type
+            self._key = _numba_type(self.dtype, self.box, self.swizzle)
         return self._key
 
     @property
@@ -77,6 +77,18 @@ class TensorMap(Tensor):
 
     def __repr__(self) -> str:
         return f"<TensorMap of {super().__repr__()}, box={self.box}, swizzle={self.swizzle}>"
+
+
+@cache
+def _numba_type(dtype: np.dtype[Any], box: tuple[int, ...], swizzle: int) -> Any:
+    from numbasync.tensor_cores.copies import TensorMapType
+
+    return TensorMapType(dtype, len(box), box, swizzle)
+
+
+@cache
+def _is_supported(dtype: np.dtype[Any]) -> bool:
+    return dtype.name in DTYPES  # NumPy computes the name each time
 
 
 def tensor_map(t: Tensor | SharedTensor, box: Any, swizzle: int = 128) -> TensorMap:
@@ -97,7 +109,7 @@ def tensor_map(t: Tensor | SharedTensor, box: Any, swizzle: int = 128) -> Tensor
     tensor = t.tensor if isinstance(t, SharedTensor) else t
     if not isinstance(tensor, Tensor):
         raise CallerError(f"tensor_map of {type(t).__name__} ({t!r:.60}): write a tensor.")
-    if tensor.dtype.name not in DTYPES:
+    if not _is_supported(tensor.dtype):
         raise DTypeError(f"tensor_map of {tensor!r}: write one of {', '.join(DTYPES)}.")
     extents = layout.check_shape(box)
     if type(swizzle) is not int or swizzle not in SWIZZLES:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -48,28 +49,38 @@ def dot_product_attention(
             f"dot_product_attention on {out!r}: only GPUs of capability 9.0 have `wgmma`.\n"
             "Write nn.attention, of float32 and at most 512 keys."
         )
-    *outer, heads, queries, width = q.shape
-    *_, key_heads, keys, _ = k.shape
-    count = math.prod(outer)
-    flat = out.reshape(count * heads, queries, width)
+    heads, _, width = q.shape[-3:]
+    key_heads, keys, _ = k.shape[-3:]
+
+    def of_heads(t: na.Tensor) -> na.Tensor:
+        return t if t.ndim == 3 else t.reshape(-1, *t.shape[-2:])
+
+    flat = of_heads(out)
     kernel = attention_warpgroups(q.dtype.name, width, causal)
     maps = [
-        na.tensor_map(q.reshape(count * heads, queries, width), kernel.box_q),
-        *(na.tensor_map(t.reshape(count * key_heads, keys, width), kernel.box_k) for t in (k, v)),
+        na.tensor_map(of_heads(q), kernel.box_q),
+        na.tensor_map(of_heads(k), kernel.box_k),
+        na.tensor_map(of_heads(v), kernel.box_k),
     ]
     blocks = kernel.blocks(flat, keys, causal, device.limits.multiprocessors)
     factor = 1 / math.sqrt(width) if scale is None else scale
     launched: na.DeviceOp[Any] = kernel.launcher[blocks, kernel.threads](
         flat, *maps, keys, heads // key_heads, factor
     )
-    return launched.then(lambda _: na.value(out))
+    result: na.DeviceOp[na.Tensor] = launched.first()
+    return result if flat is out else result.reshape(out.shape)
+
+
+@cache
+def _is_supported(dtype: np.dtype[Any]) -> bool:
+    return dtype.name in DTYPES  # NumPy computes the name each time
 
 
 def _check(out: na.Tensor, q: na.Tensor, k: na.Tensor, v: na.Tensor, causal: bool) -> None:
     errors = na.errors
     tensors = {"out": out, "q": q, "k": k, "v": v}
     for name, t in tensors.items():
-        if t.dtype.name not in DTYPES or t.dtype != q.dtype:
+        if t.dtype != q.dtype or not _is_supported(t.dtype):
             raise errors.DTypeError(
                 f"dot_product_attention: {name} is {t!r}; write {DTYPES}, all equal."
             )

@@ -6,6 +6,7 @@ copy engine caches descriptors, so that one written in place could be read as it
 
 from __future__ import annotations
 
+import contextlib
 import struct
 import threading
 from typing import TYPE_CHECKING, Any
@@ -43,10 +44,14 @@ class _Chunk:
     """Device memory for some descriptors."""
 
     def __init__(self, device: Gpu) -> None:
-        enter(device)
-        result, self._pointer = cu.cuMemAlloc(CHUNK * NBYTES)
+        self._device = device
+        stream = device.idle_stream
+        result, self._pointer = cu.cuMemAllocAsync(CHUNK * NBYTES, stream)
         if result:
-            fail(result, "cuMemAlloc")
+            fail(result, "cuMemAllocAsync")
+        (result,) = cu.cuStreamSynchronize(stream)  # descriptors are copied on no stream
+        if result:
+            fail(result, "cuStreamSynchronize")
         self.used = 0
 
     def take(self) -> int:
@@ -54,8 +59,9 @@ class _Chunk:
         return int(self._pointer) + (self.used - 1) * NBYTES
 
     def __del__(self) -> None:
-        if hasattr(self, "_pointer"):
-            cu.cuMemFree(self._pointer)
+        with contextlib.suppress(Exception):  # a broken device has no memory left to release
+            enter(self._device)
+            cu.cuMemFreeAsync(self._pointer, self._device.idle_stream)
 
 
 class TensorMaps:
@@ -70,11 +76,12 @@ class TensorMaps:
         """The map of boxes of `array`, whose descriptor is written before the call returns."""
         words = _encoded(array, box, swizzle)
         enter(self._device)
-        with self._lock:
+        # The driver refuses these calls while a stream is being captured.
+        with self._lock, self._device.capturing:
             if self._chunk is None or self._chunk.used == CHUNK:
                 self._chunk = _Chunk(self._device)
             chunk, address = self._chunk, self._chunk.take()
-        (result,) = cu.cuMemcpyHtoD(cu.CUdeviceptr(address), words.ctypes.data, NBYTES)
+            (result,) = cu.cuMemcpyHtoD(cu.CUdeviceptr(address), words.ctypes.data, NBYTES)
         if result:
             fail(result, "cuMemcpyHtoD")
         return CudaTensorMap(chunk, address)

@@ -22,14 +22,15 @@ from numbasync.tools.bench.plain_kernels import device_time
 from numbasync.tools.bench.tables import table
 from numbasync.tools.bench.targets import Target
 
-GRAPHED = 2048  # products of at most this size are launched by a graph
-LAUNCHES = 20  # of a graph
+LONG = 5e11  # operations that take longer than the host takes to launch them
+LAUNCHES = 100  # of a graph
 CALLS = 3  # of a round
 EVERY = 37  # each so manieth row of a result is checked
 UNIT = "device microseconds a call"
 METHOD = (
-    "{what}: device time between two events of a call that follows another one on the stream; "
-    "products of up to 2,048 in a graph of 20 launches. Elements are normal random numbers."
+    "{what}: device time between two events of a call that follows another one on the stream; what "
+    "takes less than a millisecond or two, in a graph of 100 launches. Elements are normal random "
+    "numbers."
 )
 
 
@@ -56,7 +57,7 @@ class Product(NamedTuple):
 
     @property
     def launches(self) -> int:
-        return LAUNCHES if self.m <= GRAPHED else 1
+        return LAUNCHES if 2 * self.m * self.n * self.k < LONG else 1
 
     def operands(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         """A and b, in float32."""
@@ -111,6 +112,10 @@ class Attention(NamedTuple):
     def name(self) -> str:
         seen = "causal" if self.causal else "all keys"
         return f"{self.heads} heads of {self.length:,} x {self.width}, {seen}"
+
+    @property
+    def launches(self) -> int:
+        return LAUNCHES if 4 * self.heads * self.length**2 * self.width < LONG else 1
 
     def operands(self) -> list[np.ndarray[Any, Any]]:
         """q, k and v."""
@@ -209,7 +214,8 @@ async def _attention(device: Device, rounds: int) -> report.Record:
         tensors = [await na.from_host(x).schedule(stream) for x in (q, k, v)]
         out = await na.zeros(q.shape, np.float16).schedule(stream)
         call = partial(dot_product_attention, out, *tensors, causal=attention.causal)
-        cases.append(_case(stream, attention.name, call, partial(attention.check, q=q, k=k, v=v)))
+        judge = partial(attention.check, q=q, k=k, v=v)
+        cases.append(_case(stream, attention.name, call, judge, attention.launches))
     return await table(
         device, rounds, "attention", "attention of float16", cases, calls=CALLS, method=METHOD,
         base=f"PyTorch: {own[0].name}", targets=[_target(a.name, a.rate) for a in own], unit=UNIT,

@@ -48,7 +48,7 @@ class Copy:
         self.pending = True
 
 
-class Reading:
+class AsyncRead:
     """An asynchronous read that is not done.
 
     Args:
@@ -83,7 +83,7 @@ class Accesses:
         self._read_texts: list[list[str]] = [[""] for _ in range(warps)]
         self._copies: dict[int, Copy] = {}
         self._last = 0
-        self._readings: list[Reading] = []
+        self._readings: list[AsyncRead] = []
         self._pending = np.zeros(count, np.int64)  # readings that are not done
 
     def writer_of(self, units: Ints) -> str:
@@ -203,11 +203,11 @@ class Accesses:
             self._order.note(numbers, Event(self._columns + warp, count))
             self._reads[units, warp] = count
 
-    def begin_reading(self, reading: Reading) -> None:
+    def begin_reading(self, reading: AsyncRead) -> None:
         self._readings.append(reading)
         self._pending[reading.units] += 1
 
-    def end_reading(self, reading: Reading) -> None:
+    def end_reading(self, reading: AsyncRead) -> None:
         self._readings.remove(reading)
         self._pending[reading.units] -= 1
 

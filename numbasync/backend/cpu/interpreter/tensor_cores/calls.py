@@ -27,7 +27,7 @@ class Call:
 
     def __init__(self, name: str) -> None:
         block = current().tensor_cores
-        assert block is not None
+        assert block is not None  # the engine makes one for a kernel with such operations
         self.block: TensorCoreBlock = block
         self.name = name
         self.number = block.threads.current.number

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from numbasync.backend.cpu.interpreter.tensor_cores.accesses import Copy, Reading, units_of
+from numbasync.backend.cpu.interpreter.tensor_cores.accesses import AsyncRead, Copy, units_of
 from numbasync.backend.cpu.interpreter.tensor_cores.barriers import of_call
 from numbasync.backend.cpu.interpreter.tensor_cores.block import SharedBarriers, TensorCoreBlock
 from numbasync.backend.cpu.interpreter.tensor_cores.calls import Call
@@ -270,7 +270,7 @@ def store_tile(tensor_map: TensorMap, corner: Any, tile: SharedTile, index: Any)
     accesses.check_read(call, tile.label, [call.number], box.units, is_async=True)
     if tile.element not in ("s8", "u8"):
         accesses.check_written(call, tile.label, box.units)
-    reading = Reading(str(call), box.units, "wait_stores, after commit_stores,")
+    reading = AsyncRead(str(call), box.units, "wait_stores, after commit_stores,")
     accesses.begin_reading(reading)
 
     def store() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from numbasync.backend.cpu.interpreter.tensor_cores.accesses import Reading, units_of
+from numbasync.backend.cpu.interpreter.tensor_cores.accesses import AsyncRead, units_of
 from numbasync.backend.cpu.interpreter.tensor_cores.calls import WARPGROUP, Call
 from numbasync.backend.cpu.interpreter.tensor_cores.fragments import (
     STEP,
@@ -119,7 +119,9 @@ class Group:
             if isinstance(operand, Operand):
                 accesses.check_read(call, operand.tile.label, numbers, operand.units, is_async=True)
                 accesses.check_written(call, operand.tile.label, operand.units)
-                reading = Reading(str(call), operand.units, "wgmma_wait, and a barrier behind it,")
+                reading = AsyncRead(
+                    str(call), operand.units, "wgmma_wait, and a barrier behind it,"
+                )
                 accesses.begin_reading(reading)
                 self._readings.append(reading)
 
