@@ -13,6 +13,7 @@ from numbasync.errors import CallerError, DTypeError, ShapeError
 from numbasync_kernels import nn
 from numbasync_kernels.nn.gelu import gelu_reference
 from numbasync_kernels.nn.gemm import tile_columns
+from numbasync_kernels.nn.split_tf32 import RIGHT, split_tf32
 
 # Beside the unit of the result: sums of k products, rounded in float32 in an unknown order.
 UNITS = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2.0**-24}
@@ -57,6 +58,26 @@ async def test_products_of_float32_on_tensor_cores(device: na.Device) -> None:
     out = await na.full((70, 90), np.nan, np.float32)
     await nn.gemm(out, left, right, precision="tf32")
     checked(await out.to_host(), a, b, operand_unit=2.0**-10)
+
+
+async def test_products_of_float32_as_three_of_tf32(device: na.Device) -> None:
+    for m, n, k in [(70, 90, 101), (33, 64, 7)]:
+        a, b = normal(m, k, seed=1).astype(np.float32), normal(k, n, seed=2).astype(np.float32)
+        left, right = await na.from_host(a), await na.from_host(b)
+        out = await na.full((m, n), np.nan, np.float32)
+        await nn.gemm(out, left, right, precision="tf32x3")
+        checked(await out.to_host(), a, b, operand_unit=2.0**-20)
+
+
+async def test_an_operand_as_parts_that_tf32_holds(device: na.Device) -> None:
+    x = normal(5, 9, seed=3).astype(np.float32)
+    out = await na.full((5, 28), np.nan, np.float32)
+    await split_tf32(out, x, RIGHT)
+    parts = (await out.to_host())[:, :27].reshape(5, 3, 9)
+    np.testing.assert_array_equal(parts[:, 0] + parts[:, 1], x)
+    np.testing.assert_array_equal(parts[:, 0], parts[:, 2])
+    assert not (parts[:, 0].copy().view(np.uint32) & 0x1FFF).any()
+    assert not (await out.to_host())[:, 27].any()
 
 
 async def test_products_of_bfloat16(device: na.Device) -> None:

@@ -14,10 +14,11 @@ from numbasync_kernels.nn.matmul_warpgroups import (
     THREADS,
     matmul_warpgroups,
 )
+from numbasync_kernels.nn.split_tf32 import LEFT, PARTS, RIGHT, split_tf32
 
 DTYPES = ("float16", "bfloat16", "float32")
 UNIT = 16  # bytes; of addresses and pitches that tensor maps take
-PRECISIONS = ("float32", "tf32")
+PRECISIONS = ("float32", "tf32x3", "tf32")
 PER_TILE = 32  # columns whose products take as long as what a tile costs beside its products
 
 
@@ -41,11 +42,12 @@ def gemm(
         bias: shape ``(n,)``.
         activation: "relu" or "gelu".
         residual: shape of `out`.
-        precision: of products of float32: "float32", or "tf32", which cuts operands to 11 bits and
-            is many times faster on tensor cores.
+        precision: of products of float32: "float32"; "tf32", which cuts operands to 11 bits and is
+            many times faster on tensor cores; or "tf32x3", which cuts them to 22 bits, and takes
+            three times as long as that, and memory for three copies of both operands.
 
-    float16 and bfloat16, and float32 with "tf32", are multiplied by tensor cores on GPUs of
-    capability 9.0 (`matmul_warpgroups`); everything else by `matmul_finished`.
+    float16 and bfloat16, and float32 with "tf32" or "tf32x3", are multiplied by tensor cores on
+    GPUs of capability 9.0 (`matmul_warpgroups`); everything else by `matmul_finished`.
 
     Raises:
         CallerError, ShapeError, DTypeError: the operands do not fit.
@@ -62,6 +64,11 @@ def gemm(
         tiles = out.partition(MATMUL_TILE)
         plain = matmul_finished(tiles, a, b, bias, residual, ACTIVATIONS[activation])
         return _unpartitioned(plain)
+    if precision == "tf32x3" and a.dtype == np.float32:
+        return na.zip(_split(a, LEFT), _split(b.T, RIGHT)).then(lambda both: gemm(
+            out, both[0], both[1].T, bias=bias, activation=activation, residual=residual,
+            precision="tf32",
+        ))  # fmt: skip
     rows_of_k = not _is_transposed(b)
     if a.dtype == np.float32 and rows_of_k:  # rows of k are of 16-bit elements only
         return na.dup(b.T).then(lambda bt: gemm(
@@ -127,7 +134,17 @@ def _check(
         known = ", ".join(repr(name) for name in ACTIVATIONS)
         raise errors.CallerError(f"gemm(activation={activation!r:.60}): write one of {known}.")
     if precision not in PRECISIONS:
-        raise errors.CallerError(f"gemm(precision={precision!r:.60}): write float32 or tf32.")
+        raise errors.CallerError(
+            f"gemm(precision={precision!r:.60}): write float32, tf32x3 or tf32."
+        )
+
+
+def _split(t: na.Tensor, low: int) -> na.DeviceOp[na.Tensor]:
+    """An operand of float32 as parts that TF32 holds, three times as long along k."""
+    rows, columns = t.shape
+    unit = UNIT // t.dtype.itemsize
+    wide = na.empty((rows, -(-PARTS * columns // unit) * unit), t.dtype)
+    return wide.then(lambda w: split_tf32(w, t, low)).map(lambda r: r.out[:, : PARTS * columns])
 
 
 def _is_transposed(t: na.Tensor) -> bool:

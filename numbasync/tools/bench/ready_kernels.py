@@ -49,7 +49,7 @@ class Product(NamedTuple):
 
     @property
     def name(self) -> str:
-        dtype = "tf32" if self.precision == "tf32" else self.dtype
+        dtype = self.dtype if self.precision == "float32" else self.precision
         size = (
             f"{self.m:,}" if self.m == self.n == self.k else f"{self.m:,} x {self.n:,} x {self.k:,}"
         )
@@ -92,6 +92,7 @@ PRODUCTS = (
     _square("float16", 8192, 0.97), _square("bfloat16", 4096, 0.97),
     _square("bfloat16", 8192, 0.97), _square("float32", 4096, 0.95, True, "tf32"),
     _square("float32", 8192, 0.95, True, "tf32"), _square("float32", 4096, 0.95),
+    _square("float32", 4096, 0.95, False, "tf32x3"),
     Product("float16", 4000, 3999, 4001, False, "float32", 0.8),
 )  # fmt: skip
 FEW_PRODUCTS = (_square("float16", 64, 0.9), _square("float32", 64, 0.95))
