@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import linecache
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +19,7 @@ from numba import cuda
 import numbasync as na
 from numbasync.backend.kernel_source import find_source
 from numbasync.errors import UnsupportedKernelError
+from tests import sessions
 
 SOURCE = dedent("""
     @na.launcher
@@ -141,10 +141,8 @@ import numbasync as na
 kernel = pickle.loads(pathlib.Path(sys.argv[1]).read_bytes())
 print(kernel(na.zeros(3), na.arange(3)).output().to_host().sync().tolist())
 """
-    result = subprocess.run(
-        [python, "-c", program, str(tmp_path / "data")],
-        env={**python_env, "NUMBASYNC_DEVICE": "cpu"}, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+    env = {**python_env, "NUMBASYNC_DEVICE": "cpu"}
+    result = sessions.run_program(python, ["-c", program, str(tmp_path / "data")], env, seconds=60)
     assert (result.returncode, result.stdout, result.stderr) == (0, "[0.0, 3.0, 6.0]\n", "")
 
 

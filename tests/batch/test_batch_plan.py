@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 import sys
 import threading
 import time
@@ -24,6 +23,7 @@ from numbasync.batch.fusion.groups import fuse
 from numbasync.batch.fusion.tuning import Tuning
 from numbasync.batch.record.recorder import Recorder
 from numbasync.errors import CallerError, DTypeError
+from tests import sessions
 
 ROOT = Path(__file__).parent.parent.parent
 CPU = na.devices("cpu")[0]
@@ -245,13 +245,10 @@ with na.use_device(na.devices("cpu")[0]):
 
 
 def test_the_next_process_compiles_nothing(tmp_path: Path, python_env: dict[str, str]) -> None:
-    env = {**python_env, cache_folder.SWITCH: str(tmp_path)}
+    env = {**python_env, cache_folder.SWITCH: str(tmp_path), "NUMBASYNC_DEVICE": "cpu"}
     counts = []
     for _ in range(2):
-        result = subprocess.run(
-            [sys.executable, "-W", "error", "-c", PROGRAM],
-            env=env, capture_output=True, text=True, timeout=120,
-        )  # fmt: skip
+        result = sessions.run_program(sys.executable, ["-c", PROGRAM], env, seconds=120)
         assert result.returncode == 0, result.stderr
         counts.append(int(result.stdout))
     assert counts == [1, 0]
@@ -263,11 +260,8 @@ def test_a_folder_that_cannot_be_written_to_is_no_error(
 ) -> None:
     blocked = tmp_path / "a file"
     blocked.write_text("")
-    env = {**python_env, cache_folder.SWITCH: str(blocked)}
-    result = subprocess.run(
-        [sys.executable, "-W", "error", "-c", SHORT],
-        env=env, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
+    env = {**python_env, cache_folder.SWITCH: str(blocked), "NUMBASYNC_DEVICE": "cpu"}
+    result = sessions.run_program(sys.executable, ["-c", SHORT], env, seconds=120)
     assert (result.returncode, result.stderr) == (0, "")
 
 

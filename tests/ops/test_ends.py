@@ -7,7 +7,6 @@ import gc
 import importlib
 import inspect
 import pkgutil
-import subprocess
 import sys
 import threading
 import warnings
@@ -18,6 +17,7 @@ import pytest
 
 import numbasync as na
 from numbasync.testing import Gate, settle
+from tests import sessions
 from tests.common import add_one, used, waited
 from tests.waiting import LOOPS, begin, in_time, loops
 
@@ -169,8 +169,6 @@ def test_the_interpreter_exits_cleanly_over(
     end: str, device: na.Device, python: str, python_env: dict[str, str]
 ) -> None:
     program = f"{BEGIN}\n{ENDS[end]}\nprint('end', flush=True)"
-    result = subprocess.run(
-        [python, "-c", program], env={**python_env, "NUMBASYNC_DEVICE": device.kind},
-        capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
+    env = {**python_env, "NUMBASYNC_DEVICE": device.kind}
+    result = sessions.run_program(python, ["-c", program], env, seconds=120)
     assert (result.returncode, result.stdout, result.stderr) == (0, "end\n", "")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests import sessions
 
 PROGRAM = """
 import multiprocessing, sys, warnings
@@ -77,8 +78,7 @@ WAYS = [["pools", "spawn"], ["by_value"]] + [["pools", "fork"]] * (sys.platform 
 def test_processes(python: str, python_env: dict[str, str], tmp_path: Path, way: list[str]) -> None:
     path = tmp_path / "program.py"
     path.write_text(PROGRAM)
-    found = subprocess.run(
-        [python, "-W", "error", str(path), *way], env={**python_env, "NUMBASYNC_DEVICE": "cpu"},
-        capture_output=True, text=True, timeout=100,
-    )  # fmt: skip
+    env = {**python_env, "NUMBASYNC_DEVICE": "cpu"}
+    assert env["PYTHONWARNINGS"] == "error"
+    found = sessions.run_program(python, [str(path), *way], env, seconds=100)
     assert (found.returncode, found.stdout, found.stderr) == (0, "end\n", "")

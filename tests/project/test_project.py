@@ -120,10 +120,9 @@ def test_the_programs_in_the_documents_run(name: str, tmp_path: Path) -> None:
     # each other.
     program = tmp_path / "program.py"
     program.write_text("\n\n".join(blocks))
-    result = subprocess.run(
-        [sys.executable, "-W", "error", str(program)], capture_output=True, text=True, timeout=120,
-        env=environment(),
-    )  # fmt: skip
+    chosen = {"PYTHONWARNINGS": "error", "NUMBASYNC_DEVICE": na.default_device().kind}
+    env = {**environment(), **chosen}
+    result = sessions.run_program(sys.executable, [str(program)], env, seconds=120)
     assert (result.returncode, result.stderr) == (0, "")
 
 

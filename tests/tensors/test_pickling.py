@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-import subprocess
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +16,7 @@ from numba.cuda import grid
 import numbasync as na
 from numbasync.errors import DriverError, MovedError, ReentrancyError
 from numbasync.launch.launcher import Launcher
+from tests import sessions
 from tests.common import add_one, host, saxpy, visit_tile
 
 PROTOCOLS = range(2, pickle.HIGHEST_PROTOCOL + 1)
@@ -102,11 +102,8 @@ before = na.compile_count()
 assert once() == first and na.compile_count() == before
 print("end")
 """
-    found = subprocess.run(
-        [python, "-c", program, str(tmp_path / "data")],
-        env={**python_env, "NUMBASYNC_DEVICE": device.kind},
-        capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+    env = {**python_env, "NUMBASYNC_DEVICE": device.kind}
+    found = sessions.run_program(python, ["-c", program, str(tmp_path / "data")], env, seconds=60)
     assert (found.returncode, found.stdout, found.stderr) == (0, "end\n", "")
 
 
@@ -249,11 +246,8 @@ x = tripled(b.upload([1, 2]))
 b.execute_sync()
 print(b.read_sync(x), b.read_sync(x).dtype)
 """
-    found = subprocess.run(
-        [python, "-c", program, str(tmp_path / "data")],
-        env={**python_env, "NUMBASYNC_DEVICE": device.kind},
-        capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+    env = {**python_env, "NUMBASYNC_DEVICE": device.kind}
+    found = sessions.run_program(python, ["-c", program, str(tmp_path / "data")], env, seconds=60)
     assert (found.returncode, found.stdout, found.stderr) == (0, "[3. 6.] float32\n", "")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-import subprocess
 import warnings
 from collections.abc import Callable
 from typing import Any, cast
@@ -16,6 +15,7 @@ import numbasync as na
 from numbasync.errors import AlreadySubmittedError
 from numbasync.ops.op import Shared
 from numbasync.testing import counters
+from tests import sessions
 from tests.common import host, saxpy
 
 
@@ -95,9 +95,7 @@ def test_a_launch_is_unpickled_without_callers(
     op = saxpy(na.ones(2), 2.0, np.arange(2, dtype="f4")).output().to_host()
     script = f"import pickle\nprint(pickle.loads({pickle.dumps(op)!r}).sync())"
     env = {**python_env, "NUMBASYNC_DEVICE": device.kind}
-    done = subprocess.run(
-        [python, "-c", script], capture_output=True, text=True, env=env, timeout=60
-    )
+    done = sessions.run_program(python, ["-c", script], env, seconds=60)
     assert (done.stdout, done.stderr) == ("[1. 3.]\n", "")
     op.suppress_warning()
 

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
 
 import numbasync as na
+from tests import sessions
 
 EXAMPLES = sorted((Path(__file__).parent.parent.parent / "examples").glob("*.py"))
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda p: p.stem)
 def test_example(example: Path, device: na.Device, python: str, python_env: dict[str, str]) -> None:
-    result = subprocess.run(
-        [python, str(example)], env={**python_env, "NUMBASYNC_DEVICE": device.kind},
-        capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
+    env = {**python_env, "NUMBASYNC_DEVICE": device.kind}
+    result = sessions.run_program(python, [str(example)], env, seconds=120)
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout
 
