@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 from numba import cuda, float32
+from numba.core.compiler import CompilerBase
 
 import numbasync as na
+from numbasync import vectors
 from numbasync.backend.cpu.compiler import kernel, pipeline
 from numbasync.backend.cpu.library.entry_points import types
 
@@ -41,6 +43,16 @@ def reversed_in_blocks(z: na.KernelOutput, x: na.KernelInput):
 @cuda.jit
 def with_columns(z: na.KernelOutput):
     z[cuda.threadIdx.x, cuda.threadIdx.y] = cuda.blockDim.x
+
+
+@na.launcher
+@cuda.jit
+def written_twice(z: na.KernelOutput, x: na.KernelInput):
+    i = 4 * cuda.grid(1)
+    first = vectors.load(x, i, 4)
+    vectors.store(z, i, first)
+    second = vectors.load(x, i, 4)
+    vectors.store(z, i, second)
 
 
 def compiled_from_now_on(monkeypatch: pytest.MonkeyPatch) -> list[kernel.Compiled]:
@@ -103,3 +115,21 @@ def test_numba_is_asked_for_a_call_of_the_same_types_once() -> None:
     assert [typing.resolve_function_type(f, a, {}) for f, a in calls] == [1, 1, 2]
     assert [typing.resolve_function_type(other, (), {}) for _ in range(2)] == [3, 4]
     assert typing.name == "numba's"
+
+
+def test_vector_accesses_of_several_places_are_compiled_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compiler: Any = CompilerBase
+    own, names = compiler._compile_bytecode, []
+
+    def noted(self: Any) -> Any:
+        names.append(self.state.func_id.func_name)
+        return own(self)
+
+    monkeypatch.setattr(compiler, "_compile_bytecode", noted)
+    x = np.arange(8, dtype=np.float32)
+    z = na.zeros(8).sync()
+    written_twice[1, 2](z, x).sync()
+    np.testing.assert_array_equal(z.to_host().sync(), x)
+    assert sorted(names) == ["_blocks", "load_elements", "place_of", "store_elements"]

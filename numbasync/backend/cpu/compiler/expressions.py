@@ -273,7 +273,7 @@ class Expressions(Parts):
         array, *rest = vector_calls.arguments(self._program, self._scope, node, parameters)
         site = self._program.site(self._function, node, ast.unparse(array))
         array, index, last = self._in_order([array, *rest])
-        return called(name, array, index, last, site)
+        return vector_calls.of_any_site(called(name, array, index, last, site))
 
     def _round(self, node: ast.Call) -> Any:
         arguments = self._in_order([*node.args, *(k.value for k in node.keywords)])

@@ -23,6 +23,14 @@ def is_vector_access(value: Any) -> bool:
     return any(value is each for each in VECTORS)
 
 
+def of_any_site(call: ast.Call) -> ast.Call:
+    """The call with a site that is no literal: a literal is a type of its own, and each access
+    would have the library's function compiled anew.
+    """
+    call.args[-2] = ast.Call(ast.Name("_natural", ast.Load()), [call.args[-2]], [])
+    return call
+
+
 def arguments(
     program: Program, scope: Scope, node: ast.Call, parameters: tuple[str, str, str]
 ) -> list[ast.expr]:

@@ -126,9 +126,7 @@ def _load(array, index, count, record, site, place):  # type: ignore[no-untyped-
     nbytes = nbytes_of(array, index, count)
 
     def load_elements(array, index, count, record, site, place):  # type: ignore[no-untyped-def]
-        address = place_of(
-            array, index, natural(count), natural(nbytes), record, natural(site), place
-        )
+        address = place_of(array, index, natural(count), natural(nbytes), record, site, place)
         return elements_at(array, address, count)
 
     return load_elements
@@ -139,9 +137,7 @@ def _store(array, index, values, record, site, place):  # type: ignore[no-untype
     nbytes = nbytes_of(array, index, values)
 
     def store_elements(array, index, values, record, site, place):  # type: ignore[no-untyped-def]
-        address = place_of(
-            array, index, natural(len(values)), natural(nbytes), record, natural(site), place
-        )
+        address = place_of(array, index, natural(len(values)), natural(nbytes), record, site, place)
         put_at(array, address, values)
 
     return store_elements
