@@ -52,7 +52,7 @@ BOUND = 2e-6
 # of float16 move it by 1.9e-4 (measured).
 COSINE_BOUND = 6e-5
 COSINE_BOUND_HALVED = 5e-4
-SECONDS = 1.0  # of measuring, for each way
+SECONDS = 0.3  # of measuring, for each way
 FEWEST = 3
 
 

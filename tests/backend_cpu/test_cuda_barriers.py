@@ -13,23 +13,24 @@ from tests.common import host, put
 # --- where barriers may stand ---
 
 
+@na.launcher
+@cuda.jit
+def rotate(z: na.KernelOutput, rounds):
+    own = cuda.shared.array(96, int64)
+    t, n = cuda.threadIdx.x, cuda.blockDim.x
+    own[t] = z[cuda.grid(1)]
+    for i in range(rounds):
+        for j in range(i + 1):
+            cuda.syncthreads()
+            v = own[(t + 1) % n]
+            cuda.syncthreads()
+            own[t] = v + j
+    cuda.syncthreads()
+    z[cuda.grid(1)] = own[n - 1 - t]
+
+
 @pytest.mark.parametrize("threads", [1, 20, 32, 33, 96], ids="threads={}".format)
 def test_a_barrier_in_nested_loops(device: na.Device, threads: int) -> None:
-    @na.launcher
-    @cuda.jit
-    def rotate(z: na.KernelOutput, rounds):
-        own = cuda.shared.array(96, int64)
-        t, n = cuda.threadIdx.x, cuda.blockDim.x
-        own[t] = z[cuda.grid(1)]
-        for i in range(rounds):
-            for j in range(i + 1):
-                cuda.syncthreads()
-                v = own[(t + 1) % n]
-                cuda.syncthreads()
-                own[t] = v + j
-        cuda.syncthreads()
-        z[cuda.grid(1)] = own[n - 1 - t]
-
     start = np.random.default_rng(threads).integers(0, 1000, 3 * threads)
     z = put(start)
     rotate[3, threads](z, 4).sync()
@@ -160,21 +161,22 @@ def test_barriers_in_device_functions_called_twice(device: na.Device) -> None:
     np.testing.assert_array_equal(host(z).reshape(3, 50), want)
 
 
+@na.launcher
+@cuda.jit
+def shift(z: na.KernelOutput, x: na.KernelInput):
+    own = cuda.shared.array(32, float32)
+    i, t = cuda.grid(1), cuda.threadIdx.x
+    if i < x.shape[0]:
+        own[t] = x[i]
+    else:
+        own[t] = -1
+    cuda.syncthreads()
+    if i < x.shape[0]:
+        z[i] = own[(t + 1) % 32]
+
+
 @pytest.mark.parametrize("n", [1, 63, 64, 100], ids="n={}".format)
 def test_work_is_guarded_and_the_barrier_is_not(device: na.Device, n: int) -> None:
-    @na.launcher
-    @cuda.jit
-    def shift(z: na.KernelOutput, x: na.KernelInput):
-        own = cuda.shared.array(32, float32)
-        i, t = cuda.grid(1), cuda.threadIdx.x
-        if i < x.shape[0]:
-            own[t] = x[i]
-        else:
-            own[t] = -1
-        cuda.syncthreads()
-        if i < x.shape[0]:
-            z[i] = own[(t + 1) % 32]
-
     x = np.arange(n, dtype=np.float32)
     z = na.zeros(n).sync()
     shift[(n + 31) // 32, 32](z, x).sync()
@@ -221,25 +223,26 @@ def test_barriers_in_blocks_of_three_axes(device: na.Device) -> None:
 # --- votes ---
 
 
+@na.launcher
+@cuda.jit
+def votes(z: na.KernelOutput, x: na.KernelInput):
+    b, t = cuda.blockIdx.x, cuda.threadIdx.x
+    z[b, t, 0] = cuda.syncthreads_count(x[b, t])
+    z[b, t, 1] = cuda.syncthreads_and(x[b, t])
+    z[b, t, 2] = cuda.syncthreads_or(x[b, t])
+    rounds = 0
+    while cuda.syncthreads_or(int32(x[b, t] > rounds)):
+        rounds += 1
+    z[b, t, 3] = rounds
+
+
 @pytest.mark.parametrize("threads", [8, 32, 50], ids="threads={}".format)
 def test_votes_of_a_block(device: na.Device, threads: int) -> None:
-    @na.launcher
-    @cuda.jit
-    def vote(z: na.KernelOutput, x: na.KernelInput):
-        b, t = cuda.blockIdx.x, cuda.threadIdx.x
-        z[b, t, 0] = cuda.syncthreads_count(x[b, t])
-        z[b, t, 1] = cuda.syncthreads_and(x[b, t])
-        z[b, t, 2] = cuda.syncthreads_or(x[b, t])
-        rounds = 0
-        while cuda.syncthreads_or(int32(x[b, t] > rounds)):
-            rounds += 1
-        z[b, t, 3] = rounds
-
     rng = np.random.default_rng(5)
     x = rng.integers(-1, 3, (4, threads)).astype(np.int32)
     x[1], x[2] = 0, 2
     z = na.zeros((4, threads, 4), np.int32).sync()
-    vote[4, threads](z, x).sync()
+    votes[4, threads](z, x).sync()
     per_block = [np.count_nonzero(x, axis=1), x.all(1), x.any(1), np.maximum(x.max(1), 0)]
     want = np.stack(per_block, axis=1)[:, None, :]
     np.testing.assert_array_equal(host(z), np.broadcast_to(want, (4, threads, 4)))

@@ -26,23 +26,24 @@ def threads_of(grid: Any, block: Any) -> tuple[np.ndarray, np.ndarray]:
     return at % extent, at // extent
 
 
+@na.launcher
+@cuda.jit
+def where(z: na.KernelOutput):
+    i, j, k = cuda.grid(3)
+    z[i, j, k, 0] = cuda.threadIdx.x
+    z[i, j, k, 1] = cuda.threadIdx.y
+    z[i, j, k, 2] = cuda.threadIdx.z
+    z[i, j, k, 3] = cuda.blockIdx.x
+    z[i, j, k, 4] = cuda.blockIdx.y
+    z[i, j, k, 5] = cuda.blockIdx.z
+    z[i, j, k, 6] = cuda.blockDim.x + 100 * cuda.blockDim.y + 10000 * cuda.blockDim.z
+    z[i, j, k, 7] = cuda.gridDim.x + 100 * cuda.gridDim.y + 10000 * cuda.gridDim.z
+    z[i, j, k, 8] = cuda.laneid
+    z[i, j, k, 9] = cuda.warpsize
+
+
 @pytest.mark.parametrize(("grid", "block"), LAUNCHES, ids=str)
 def test_indices_and_extents(device: na.Device, grid: Any, block: Any) -> None:
-    @na.launcher
-    @cuda.jit
-    def where(z: na.KernelOutput):
-        i, j, k = cuda.grid(3)
-        z[i, j, k, 0] = cuda.threadIdx.x
-        z[i, j, k, 1] = cuda.threadIdx.y
-        z[i, j, k, 2] = cuda.threadIdx.z
-        z[i, j, k, 3] = cuda.blockIdx.x
-        z[i, j, k, 4] = cuda.blockIdx.y
-        z[i, j, k, 5] = cuda.blockIdx.z
-        z[i, j, k, 6] = cuda.blockDim.x + 100 * cuda.blockDim.y + 10000 * cuda.blockDim.z
-        z[i, j, k, 7] = cuda.gridDim.x + 100 * cuda.gridDim.y + 10000 * cuda.gridDim.z
-        z[i, j, k, 8] = cuda.laneid
-        z[i, j, k, 9] = cuda.warpsize
-
     thread, blocks = threads_of(grid, block)
     z = na.full((*thread.shape[1:], 10), -1, np.int64).sync()
     where[grid, block](z).sync()
@@ -56,18 +57,19 @@ def test_indices_and_extents(device: na.Device, grid: Any, block: Any) -> None:
     assert (got[9] == 32).all()
 
 
+@na.launcher
+@cuda.jit
+def sizes(z: na.KernelOutput, seen: na.KernelOutput):
+    x, y = cuda.grid(2)
+    cuda.atomic.add(seen, (x, y), 1)
+    if cuda.grid(1) == 0 and y == 0 and cuda.threadIdx.z == 0 and cuda.blockIdx.z == 0:
+        z[0] = cuda.gridsize(1)
+        z[1], z[2] = cuda.gridsize(2)
+        z[3], z[4], z[5] = cuda.gridsize(3)
+
+
 @pytest.mark.parametrize(("grid", "block"), LAUNCHES, ids=str)
 def test_gridsize_and_grid_in_fewer_axes(device: na.Device, grid: Any, block: Any) -> None:
-    @na.launcher
-    @cuda.jit
-    def sizes(z: na.KernelOutput, seen: na.KernelOutput):
-        x, y = cuda.grid(2)
-        cuda.atomic.add(seen, (x, y), 1)
-        if cuda.grid(1) == 0 and y == 0 and cuda.threadIdx.z == 0 and cuda.blockIdx.z == 0:
-            z[0] = cuda.gridsize(1)
-            z[1], z[2] = cuda.gridsize(2)
-            z[3], z[4], z[5] = cuda.gridsize(3)
-
     n = [g * b for g, b in zip(grid, block, strict=True)]
     z, seen = na.zeros(6, np.int64).sync(), na.zeros(n[:2], np.int32).sync()
     sizes[grid, block](z, seen).sync()
