@@ -1,13 +1,15 @@
 """bfloat16 as a type of Numba's compiler for GPUs: what numba-cuda lacks of it, and its dtype.
 
 numba-cuda has the type, its arithmetic and most of its casts. It lacks an array of it that a kernel
-creates, a constant of it, its truth, and casts from integers of 8 bits and to float16.
+creates, a constant of it, its truth, and casts from integers of 8 bits and to float16. Its casts
+from and to float32 call C++; they are replaced.
 """
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ from numba.np import numpy_support
 from numbasync.errors import DTypeError
 from numbasync.layout import is_bfloat16
 
+_BITS, _WORD = ir.IntType(16), ir.IntType(32)
 bfloat16: Any = getattr(types, "bfloat16", None)  # None in the numba.cuda that is a part of Numba
 
 
@@ -51,11 +54,32 @@ def refuse_in_tuples(argument_types: Iterable[Any]) -> None:
                 )
 
 
-def _register() -> None:
-    """Add to numba-cuda what it lacks of bfloat16. Each part is used in its stead, should a later
-    version have it.
+def widened(builder: Any, bits: Any) -> Any:
+    """The float32 of the bits of a bfloat16."""
+    return builder.bitcast(builder.shl(builder.zext(bits, _WORD), _WORD(16)), ir.FloatType())
+
+
+def rounded(builder: Any, value: Any) -> Any:
+    """The bits of the bfloat16 nearest to a float32; halfway, of the even one. NaN is 0x7FFF, as
+    CUDA has it.
     """
-    made = _cudaimpl._generic_array
+    bits = builder.bitcast(value, _WORD)
+    odd = builder.and_(builder.lshr(bits, _WORD(16)), _WORD(1))
+    near = builder.add(builder.add(bits, _WORD(0x7FFF)), odd)
+    short = builder.trunc(builder.lshr(near, _WORD(16)), _BITS)
+    return builder.select(builder.fcmp_unordered("uno", value, value), _BITS(0x7FFF), short)
+
+
+@cache
+def register() -> None:
+    """Add to numba-cuda what it lacks of bfloat16; to be called before a kernel is compiled. Each
+    part is used in its stead, should a later version have it.
+    """
+    if bfloat16 is None:
+        return
+    cudaimpl: Any = importlib.import_module("numba.cuda.cudaimpl")
+    cuda_bf16: Any = importlib.import_module("numba.cuda._internal.cuda_bf16")
+    made = cudaimpl._generic_array
 
     def array_of(*args: Any, **kwargs: Any) -> Any:
         """A shared or local array: of bfloat16 the same as of its bits, for LLVM."""
@@ -63,29 +87,34 @@ def _register() -> None:
             kwargs["dtype"] = types.uint16
         return made(*args, **kwargs)
 
-    _cudaimpl._generic_array = array_of
+    cudaimpl._generic_array = array_of
 
-    @_cudaimpl.lower_cast(types.int8, bfloat16)
-    @_cudaimpl.lower_cast(types.uint8, bfloat16)
+    @cudaimpl.lower_cast(types.int8, bfloat16)
+    @cudaimpl.lower_cast(types.uint8, bfloat16)
     def of_int8(context: Any, builder: Any, fromty: Any, toty: Any, value: Any) -> Any:
         wide = context.cast(builder, value, fromty, types.int16)
         return context.cast(builder, wide, types.int16, toty)
 
-    @_cudaimpl.lower_cast(bfloat16, types.float16)
+    @cudaimpl.lower_cast(bfloat16, types.float16)
     def to_float16(context: Any, builder: Any, fromty: Any, toty: Any, value: Any) -> Any:
         wide = context.cast(builder, value, fromty, types.float32)
         return context.cast(builder, wide, types.float32, toty)
 
-    @_cudaimpl.lower_constant(bfloat16)
+    # Found before numba-cuda's own, which stand before them in the same registry. Those call C++,
+    # and what calls C++ is in no disk cache (`cache=True`).
+    @cuda_bf16.lower_cast(bfloat16, types.float32)
+    def to_float32(context: Any, builder: Any, fromty: Any, toty: Any, value: Any) -> Any:
+        return widened(builder, value)
+
+    @cuda_bf16.lower_cast(types.float32, bfloat16)
+    def of_float32(context: Any, builder: Any, fromty: Any, toty: Any, value: Any) -> Any:
+        return rounded(builder, value)
+
+    @cudaimpl.lower_constant(bfloat16)
     def constant(context: Any, builder: Any, ty: Any, value: Any) -> Any:
-        return ir.IntType(16)(int(value.view(np.uint16)))
+        return _BITS(int(value.view(np.uint16)))
 
-    @_cudaimpl.lower(bool, bfloat16)
+    @cudaimpl.lower(bool, bfloat16)
     def truth(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        size = builder.and_(args[0], ir.IntType(16)(0x7FFF))
-        return builder.icmp_unsigned("!=", size, ir.IntType(16)(0))
-
-
-if bfloat16 is not None:
-    _cudaimpl: Any = importlib.import_module("numba.cuda.cudaimpl")
-    _register()
+        size = builder.and_(args[0], _BITS(0x7FFF))
+        return builder.icmp_unsigned("!=", size, _BITS(0))

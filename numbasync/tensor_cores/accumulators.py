@@ -14,7 +14,7 @@ from numba.cuda import cgutils
 from numba.cuda import types as numba_types
 from numba.cuda.core.errors import TypingError
 
-from numbasync.tensor_cores.fragments import AccumulatorType, packed
+from numbasync.tensor_cores.fragments import SHORT, AccumulatorType, packed
 from numbasync.tensor_cores.ptx import (
     F32,
     I32,
@@ -260,7 +260,7 @@ def store(typing, array, corner, accumulators):  # type: ignore[no-untyped-def]
     position(corner, 2, "the corner")
     if not isinstance(array, types.Array) or array.layout != "C" or array.ndim != 2:
         raise TypingError(f"store into {array}; pass a C-contiguous matrix.")
-    element = {"float16": "f16", "bfloat16": "bf16"}.get(str(array.dtype))
+    element = SHORT.get(array.dtype)
     if element is None and array.dtype != kind.dtype:
         raise TypingError(f"store {kind} into {array}: write float16, bfloat16 or {kind.dtype}.")
     if element is not None and kind.dtype != types.float32:

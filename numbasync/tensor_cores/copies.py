@@ -18,7 +18,6 @@ from typing import Any
 from numba.cuda import cgutils, extending
 from numba.cuda import types as numba_types
 from numba.cuda.core.errors import TypingError
-from numba.cuda.np.numpy_support import as_dtype
 
 from numbasync.tensor_cores.ptx import I32, I64, asm, literal, numbers, operation, position
 from numbasync.tensor_cores.tiles import (
@@ -65,7 +64,7 @@ def copy_async(typing, tile, index, array, source, count, inside=True):  # type:
     check_tile(tile, index, "the tile")
     if not isinstance(array, types.Array) or array.layout != "C":
         raise TypingError(f"copy_async from {array}; pass a C-contiguous array.")
-    if as_dtype(array.dtype).itemsize != tile.dtype.itemsize:
+    if getattr(array.dtype, "bitwidth", 0) != 8 * tile.dtype.itemsize:
         raise TypingError(f"copy_async from {array} into {tile}: their elements differ.")
     position(source, array.ndim, "the index of the array")
     size = tile.dtype.itemsize

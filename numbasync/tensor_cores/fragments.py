@@ -29,6 +29,8 @@ from numbasync.tensor_cores.tiles import check_tile, offset, swizzled
 
 types: Any = numba_types
 _extending: Any = extending
+# PTX's names of the float types of 16 bits.
+SHORT = {types.float16: "f16", types.bfloat16: "bf16"}
 STEP = 32  # bytes of k that one instruction multiplies
 
 
@@ -185,7 +187,7 @@ def to_fragment(typing, accumulators, dtype):  # type: ignore[no-untyped-def]
         or source.column_blocks % 2
     ):
         raise TypingError(f"to_fragment of {source}: an accumulator of 16 rows, 16 n columns.")
-    element = {"float16": "f16", "bfloat16": "bf16"}.get(str(getattr(dtype, "dtype", dtype)))
+    element = SHORT.get(getattr(dtype, "dtype", dtype))
     if element is None:
         raise TypingError(f"to_fragment to {dtype}: write float16 or bfloat16.")
     result = FragmentType("a", element, 1, source.column_blocks // 2)

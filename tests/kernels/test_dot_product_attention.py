@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ml_dtypes import bfloat16
 
 import numbasync as na
 from numbasync.errors import DTypeError, ShapeError
@@ -40,6 +41,16 @@ async def test_attention(device: na.Device, shape: tuple[int, ...], causal: bool
     bound = 2**-11 * (np.abs(want) + 2 * np.abs(v).max()) + width * 2**-23
     away = np.abs(await out.to_host() - want)
     assert (away <= bound).all(), (away / bound).max()
+
+
+async def test_attention_of_bfloat16(device: na.Device) -> None:
+    rng = np.random.default_rng(2)
+    q, k, v = (rng.standard_normal((2, 40, 64)).astype(bfloat16) for _ in range(3))
+    out = await na.full(q.shape, 7, bfloat16)
+    await nn.dot_product_attention(out, *[await na.from_host(x) for x in (q, k, v)])
+    want = nn.dot_product_attention_reference(q, k, v)
+    away = np.abs((await out.to_host()).astype(float) - want)
+    assert away.max() <= 2**-8 * (np.abs(want).max() + 2 * np.abs(v.astype(float)).max())
 
 
 async def test_the_scale(device: na.Device) -> None:

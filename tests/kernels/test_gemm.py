@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ml_dtypes import bfloat16
 
 import numbasync as na
 from numbasync.errors import CallerError, DTypeError, ShapeError
@@ -14,7 +15,7 @@ from numbasync_kernels.nn.gelu import gelu_reference
 from numbasync_kernels.nn.gemm import tile_columns
 
 # Beside the unit of the result: sums of k products, rounded in float32 in an unknown order.
-UNITS = {"float16": 2.0**-11, "float32": 2.0**-24}
+UNITS = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2.0**-24}
 SIZES = [(1, 1, 1), (64, 64, 64), (130, 70, 40), (33, 257, 72), (200, 129, 300), (5, 8, 1000)]
 
 
@@ -56,6 +57,15 @@ async def test_products_of_float32_on_tensor_cores(device: na.Device) -> None:
     out = await na.full((70, 90), np.nan, np.float32)
     await nn.gemm(out, left, right, precision="tf32")
     checked(await out.to_host(), a, b, operand_unit=2.0**-10)
+
+
+async def test_products_of_bfloat16(device: na.Device) -> None:
+    a = normal(70, 100, seed=1).astype(bfloat16)
+    b = normal(100, 90, seed=2).astype(bfloat16)
+    left, right = await na.from_host(a), await na.from_host(b)
+    out = await na.full((70, 90), 7, bfloat16)
+    await nn.gemm(out, left, right)
+    checked((await out.to_host()), a, b)
 
 
 async def test_views_at_any_place(device: na.Device) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ml_dtypes import bfloat16
 from numba import cuda, float32, int32
 
 import numbasync as na
@@ -68,7 +69,7 @@ def warp_product(dtype: Any, swizzle: int, transposed: bool, total: Any = float3
 
 
 @pytest.mark.parametrize("swizzle", [128, 64, 32, 0])
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.int8])
+@pytest.mark.parametrize("dtype", [np.float16, bfloat16, np.float32, np.int8])
 async def test_products_of_a_warp(device: na.Device, dtype: Any, swizzle: int) -> None:
     integers = dtype is np.int8
     kernel, k = warp_product(dtype, swizzle, False, int32 if integers else float32)
@@ -194,7 +195,7 @@ def stored(
     tc.store(out, (row, column), loaded(a, b))
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize("dtype", [np.float16, bfloat16, np.float32])
 @pytest.mark.parametrize(
     ("shape", "corner"),
     [((32, 48), (0, 0)), ((64, 96), (16, 24)), ((29, 41), (0, 0)), ((40, 50), (20, 8))],

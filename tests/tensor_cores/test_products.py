@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ml_dtypes import bfloat16
 from numba import cuda
 
 import numbasync as na
@@ -66,7 +67,8 @@ ORDERS = [(False, False), (False, True), (True, False), (True, True)]
 
 @pytest.mark.parametrize("swizzle", [128, 64, 32])
 @pytest.mark.parametrize(
-    ("dtype", "rows_of_k"), [(np.float32, (False, False)), *((np.float16, o) for o in ORDERS)]
+    ("dtype", "rows_of_k"),
+    [(np.float32, (False, False)), *((t, o) for t in (np.float16, bfloat16) for o in ORDERS)],
 )
 async def test_products_of_a_warpgroup(
     device: na.Device, dtype: Any, rows_of_k: tuple[bool, bool], swizzle: int

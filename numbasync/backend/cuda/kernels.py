@@ -19,7 +19,7 @@ import numpy as np
 from numba.cuda import types
 
 from numbasync import layout
-from numbasync.backend.bfloat16_type import bfloat16, from_dtype, refuse_in_tuples
+from numbasync.backend.bfloat16_type import bfloat16, from_dtype, refuse_in_tuples, register
 from numbasync.backend.compile_errors import compile_error
 from numbasync.backend.cuda.arrays import CudaArray, array_format
 from numbasync.backend.cuda.debug_exceptions import ExceptionReport, Found
@@ -79,6 +79,7 @@ def scalar_type(value: object) -> Any:
 def compile_kernel(device: Gpu, dispatcher: Any, keys: tuple[Hashable, ...]) -> CudaExecutable:
     """The kernel compiled for arguments with these keys, and loaded on the device."""
     enter(device)
+    register()
     actual = tuple(_type_of(k) for k in keys)
     refuse_in_tuples(actual)
     converted = with_unsigned_indices(dispatcher)
@@ -147,7 +148,14 @@ def _handle_format(numba_type: Any) -> str:
 def _overload(dispatcher: Any, actual: tuple[Any, ...]) -> Any:
     """Numba's compiled kernel; with declared signatures, the variant of the one that fits."""
     if dispatcher._can_compile:
-        return dispatcher.compile(actual)
+        try:
+            return dispatcher.compile(actual)
+        except RuntimeError as error:
+            if "linking files" not in str(error):
+                raise
+            # Numba does not keep a kernel on disk that is linked with functions of other sources,
+            # as those of bfloat16 are. The next process compiles it again.
+            return type(dispatcher)(dispatcher.py_func, dispatcher.targetoptions).compile(actual)
     return dispatcher.overloads[resolved(dispatcher, actual)]
 
 

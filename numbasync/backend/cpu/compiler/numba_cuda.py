@@ -25,7 +25,7 @@ from numba.cuda import compiler
 from numba.cuda.cudadrv import nvvm
 from numba.cuda.descriptor import cuda_target
 
-from numbasync.backend.bfloat16_type import from_dtype
+from numbasync.backend.bfloat16_type import from_dtype, register
 from numbasync.backend.compile_errors import compile_error
 from numbasync.backend.cpu.compiler.array_rules import advice_on_arrays
 from numbasync.backend.cpu.compiler.names import MISSING, device_function, is_array_function
@@ -274,6 +274,7 @@ def _for_any_gpu() -> Iterator[dict[Any, dict[tuple[Any, ...], Any]]]:
         result = compiled.get(self, {}).get(types_of_call) or self.overloads[types_of_call]
         return result.entry_point
 
+    register()
     held = _nvvm.NVVM, _dispatchers.get_call_template, _dispatchers.get_overload
     context: Any = cuda_target.target_context
     _nvvm.NVVM = _Layout
