@@ -274,3 +274,26 @@ def starts_in_the_middle(acc, out):
 def test_accumulators_that_are_not_computed_yet(use: Any, cls: Any, told: str) -> None:
     with pytest.raises(cls, match=told):
         run(accumulators_of(cuda.jit(device=True)(use)), 128, box())
+
+
+def writes_over_what_is_read(out: na.KernelOutput, x: na.KernelInput, barrier):
+    """One warp loads a fragment, the other writes new elements in its place."""
+    tid = cuda.threadIdx.x
+    for i in range(tid, 128, 64):
+        tc.copy_async(LAYOUT.b, (i >> 3, (i & 7) * 8), x, (i >> 3, 0), 8)
+    tc.commit_copies()
+    tc.wait_copies(0)
+    cuda.syncthreads()
+    if tid < 32:
+        tc.load_a(LAYOUT.b, (0, 0), 16)
+    if barrier:
+        cuda.syncthreads()
+    if tid == 32:
+        tc.copy_async(LAYOUT.b, (0, 0), x, (0, 0), 8)
+
+
+def test_a_copy_over_what_another_warp_reads() -> None:
+    x = np.zeros((16, 8), np.float16)
+    run(writes_over_what_is_read, 64, x, True)
+    with pytest.raises(DataRaceError, match=r"copy_async.*tile b that load_a, .*of warp 0 may"):
+        run(writes_over_what_is_read, 64, x, False)

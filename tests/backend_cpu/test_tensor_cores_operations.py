@@ -62,6 +62,14 @@ def test_products_of_float16_with_each_swizzle(swizzle: int) -> None:
     np.testing.assert_array_equal(got, a.astype(float) @ b.astype(float).T)
 
 
+def test_products_and_results_of_bfloat16() -> None:
+    bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
+    a, b = (RNG.integers(-3, 4, (n, 64)).astype(bfloat16) for n in (32, 16))
+    got = run(copied_product(bfloat16, 128, 64, float32), 32, (32, 16), a, b, dtype=bfloat16)
+    want = (a.astype(np.float32) @ b.astype(np.float32).T).astype(bfloat16)
+    np.testing.assert_array_equal(got.astype(float), want.astype(float))
+
+
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8])
 def test_products_of_integers(dtype: Any) -> None:
     bounds = np.iinfo(dtype)

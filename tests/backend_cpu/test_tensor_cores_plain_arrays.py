@@ -102,3 +102,9 @@ def test_what_copies_bring_is_read() -> None:
     assert (loaded() == 32).all()
     with pytest.raises(DataRaceError, match=r"a read of held.*load_tile.*barrier_wait of barrier"):
         loaded("tc.barrier_wait(LAYOUT.full, 0, 0)")
+
+
+def test_writes_that_are_forgotten_are_known_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("numbasync.backend.cpu.interpreter.tensor_cores.accesses.MANY", 4)
+    want = np.arange(512).reshape(16, 32)
+    np.testing.assert_array_equal(stored(), np.concatenate([want, want + 1]))

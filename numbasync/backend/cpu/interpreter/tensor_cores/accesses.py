@@ -102,6 +102,10 @@ class Accesses:
         self._copies[self._last] = copy
         return self._last
 
+    def is_known(self, number: int) -> bool:
+        """Whether a copy of this number has not been forgotten."""
+        return number in self._copies
+
     def begin_copy(self, number: int, call: Any, name: str, units: Ints) -> None:
         """A thread begins to copy into bytes.
 

@@ -33,7 +33,7 @@ class TensorCoreBlock:
         parts: barriers of `part_sync`, by their numbers.
         copying, storing: each thread's copies that are not waited for, by its number.
         groups: each warpgroup's groups of `wgmma` that are not done, by its number.
-        written: numbers of what threads write to plain arrays, by their thread, place and step.
+        written: by a thread and a place, the step and the number of its last write to plain arrays.
         write_columns: of what is known of that, by the thread.
     """
 
@@ -49,7 +49,7 @@ class TensorCoreBlock:
         self.copying: dict[int, Any] = {}
         self.storing: dict[int, Any] = {}
         self.groups: dict[int, list[Any]] = {}
-        self.written: dict[Any, int] = {}
+        self.written: dict[Any, tuple[int, int]] = {}
         self.write_columns: dict[int, int] = {}
         self._fenced: list[int] = []
         self._declared: dict[tuple[str, int], SharedTile | SharedBarriers] = {}

@@ -86,17 +86,20 @@ def _units(offsets: Any, itemsize: int) -> Ints:
 def _record(access: _Access) -> int:
     """The number of what the thread writes at a place between two of its barriers or fences."""
     block = access.block
-    key = access.number, access.place, int(block.order.steps[access.number])
-    if key not in block.written:
-        if access.number not in block.write_columns:
-            block.write_columns[access.number] = block.new_fenced_columns()
-        column = block.write_columns[access.number]
-        count = int(block.order.known[access.number, column]) + 1
-        copy = Copy(
-            str(access), lambda: "a barrier must lie between",
-            Event(column, count), Event(column + 1, count), is_plain=True,
-        )  # fmt: skip
-        copy.pending = False
-        block.order.note([access.number], copy.event)
-        block.written[key] = block.accesses.new_copy(copy)
-    return block.written[key]
+    key, step = (access.number, access.place), int(block.order.steps[access.number])
+    known_step, number = block.written.get(key, (-1, 0))
+    if known_step == step and block.accesses.is_known(number):
+        return number
+    if access.number not in block.write_columns:
+        block.write_columns[access.number] = block.new_fenced_columns()
+    column = block.write_columns[access.number]
+    count = int(block.order.known[access.number, column]) + 1
+    copy = Copy(
+        str(access), lambda: "a barrier must lie between",
+        Event(column, count), Event(column + 1, count), is_plain=True,
+    )  # fmt: skip
+    copy.pending = False
+    block.order.note([access.number], copy.event)
+    number = block.accesses.new_copy(copy)
+    block.written[key] = step, number
+    return number
