@@ -146,8 +146,9 @@ def checked(device: Device, order: ThreadOrder = "forward", seed: int = 0) -> It
     - `IndexOverflowError`: a conversion to 32 bits of an index that does not fit.
 
     Accesses to whole rows, and to fields of records, are not checked. A kernel that runs as
-    Python (NUMBASYNC_CPU_ENGINE=interpreted) runs in the given order, without other checks. On a
-    GPU the block has no effect; `compute-sanitizer` finds some of these errors there.
+    Python (one that uses `numbasync.tensor_cores`, and any with NUMBASYNC_CPU_ENGINE=interpreted)
+    runs in the given order, without other checks. On a GPU the block has no effect;
+    `compute-sanitizer` finds some of these errors there.
 
     Args:
         order: of the blocks, and of the threads of a block within a barrier region.

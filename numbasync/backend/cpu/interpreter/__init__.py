@@ -1,1 +1,1 @@
-"""Kernels that run as Python code, for debuggers and coverage tools."""
+"""Kernels that run as Python code: for debuggers and coverage tools, and those for tensor cores."""
