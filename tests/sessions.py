@@ -36,12 +36,12 @@ class Server:
         atexit.register(self._end)
 
     def run(
-        self, args: list[str], env: dict[str, str], folder: Path, seconds: float
+        self, args: list[str], env: dict[str, str], folder: Path, seconds: float, **more: bool
     ) -> subprocess.CompletedProcess[str]:
         """As `subprocess.run` of a session or program with `args` in `folder`."""
         with tempfile.TemporaryDirectory() as kept:
             files = [Path(kept, name) for name in ("stdout", "stderr")]
-            told = {"args": args, "env": env, "folder": str(folder), "seconds": seconds}
+            told = {"args": args, "env": env, "folder": str(folder), "seconds": seconds, **more}
             told["files"] = [str(file) for file in files]
             tell, hear = self._process.stdin, self._process.stdout
             assert tell is not None and hear is not None
@@ -69,18 +69,24 @@ def run(
 
 
 def run_program(
-    python: str, args: list[str], env: dict[str, str], seconds: float
+    python: str, args: list[str], env: dict[str, str], seconds: float, is_of_ends: bool = False
 ) -> subprocess.CompletedProcess[str]:
     """As `subprocess.run` of ``python ARGS``, which begin with a file, or with ``-c`` and a text.
 
     Numba and the CPU device's modules are imported there; a program for another device, or where
     there is no fork, has a process that is started for it.
+
+    Args:
+        is_of_ends: what was imported is collected at the end of the process, too, as it is at the
+            end of one that has imported it itself.
     """
     if not hasattr(signal, "sigtimedwait") or env.get("NUMBASYNC_DEVICE") != "cpu":
         return subprocess.run(
             [python, *args], capture_output=True, text=True, timeout=seconds, env=env
         )
-    return _server(python, _early(env), "programs").run(args, env, Path.cwd(), seconds)
+    return _server(python, _early(env), "programs").run(
+        args, env, Path.cwd(), seconds, is_of_ends=is_of_ends
+    )
 
 
 def _early(env: dict[str, str]) -> frozenset[tuple[str, str]]:
@@ -131,10 +137,9 @@ def _be_session(told: dict[str, Any]) -> None:
 
 
 def _be_program(told: dict[str, Any]) -> None:
-    """Run it as the module `__main__`, which lives until the interpreter ends, as everything that
-    was imported does.
-    """
-    gc.unfreeze()
+    """Run it as the module `__main__`, which lives until the interpreter ends."""
+    if told["is_of_ends"]:
+        gc.unfreeze()
     args = told["args"]
     is_text = args[0] == "-c"
     sys.path[0] = "" if is_text else str(Path(args[0]).parent)

@@ -13,6 +13,7 @@ import pytest
 import numbasync as na
 from numbasync.errors import CallerError, DeviceMismatchError, StateError
 from numbasync.testing import Gate, settle
+from tests import sessions
 from tests.common import add_one, used, waited
 
 
@@ -53,10 +54,7 @@ def test_the_environment_chooses(
         "except na.errors.DeviceUnavailableError as error:\n"
         "    print(error)\n"
     )
-    result = subprocess.run(
-        [python, "-c", program], env={**python_env, **variables}, capture_output=True, text=True,
-        timeout=60,
-    )  # fmt: skip
+    result = sessions.run_program(python, ["-c", program], {**python_env, **variables}, seconds=60)
     assert says in result.stdout, result.stderr
 
 
@@ -278,8 +276,6 @@ for i in range(12):
     failed += os.waitpid(child, 0)[1] != 0
 print(failed)
 """
-    result = subprocess.run(
-        [python, "-c", program], env={**python_env, "NUMBASYNC_DEVICE": device.kind},
-        capture_output=True, text=True, timeout=200,
-    )  # fmt: skip
+    env = {**python_env, "NUMBASYNC_DEVICE": device.kind}
+    result = sessions.run_program(python, ["-c", program], env, seconds=200)
     assert (result.stdout, result.stderr) == ("0\n", "")

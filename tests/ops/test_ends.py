@@ -170,5 +170,5 @@ def test_the_interpreter_exits_cleanly_over(
 ) -> None:
     program = f"{BEGIN}\n{ENDS[end]}\nprint('end', flush=True)"
     env = {**python_env, "NUMBASYNC_DEVICE": device.kind}
-    result = sessions.run_program(python, ["-c", program], env, seconds=120)
+    result = sessions.run_program(python, ["-c", program], env, seconds=120, is_of_ends=True)
     assert (result.returncode, result.stdout, result.stderr) == (0, "end\n", "")
