@@ -1,5 +1,6 @@
-"""For the reference: operations of `numbasync.tensor_cores` are shown as kernels call them. They are
-declared with `typing`, Numba's context, as the first parameter.
+"""For the reference: operations of `numbasync.tensor_cores` are shown as kernels call them.
+
+They are declared with `typing`, Numba's context, as the first parameter.
 """
 
 from typing import Any

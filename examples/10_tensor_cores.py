@@ -378,7 +378,7 @@ class Rates:
         timing = self.timings[name] = do_bench(product.op)
         rate = f"{self.tflops(timing.ms):.1f} TFLOP/s"
         if self.peak is not None:
-            rate += f", {self.tflops(timing.ms) / self.peak:.3f} of the device's"
+            rate += f", {self.tflops(timing.ms) / self.peak:.3f} of the device's rate"
         print(f"{name}: {timing.ms:.4f} ms, {rate}")
         words = ("registers", "local", "static", "dynamic", "occupancy", "  bounded by")
         lines = repr(product.kernel.explain(*product.args)).split("\n")
