@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numba.cuda import extending, types
@@ -93,8 +93,14 @@ class Barriers:
     """The declaration of asynchronous barriers in a shared layout; created by `barriers`."""
 
     count: int
-    dtype: ClassVar[np.dtype[Any]] = np.dtype(np.uint64)
-    alignment: ClassVar[int] = 8
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.dtype(np.uint64)
+
+    @property
+    def alignment(self) -> int:
+        return 8
 
     @property
     def shape(self) -> tuple[int, ...]:

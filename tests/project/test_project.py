@@ -173,7 +173,7 @@ def test_ci_runs_the_commands_of_the_readme() -> None:
 def test_the_tables_of_the_pages_are_the_measured_ones() -> None:
     folder = ROOT / "docs/performance"
     shown: set[str] = set()
-    for name in ("docs/performance.md", "docs/kernels-guide.md"):
+    for name in ("docs/performance.md", "docs/kernels-guide.md", "docs/tensor-cores.md"):
         text = (ROOT / name).read_text()
         shown.update(page.names(text))
         assert page.filled(text, folder) == text, (
@@ -183,9 +183,15 @@ def test_the_tables_of_the_pages_are_the_measured_ones() -> None:
     assert shown == files, "a table for each file, and a file for each table"
 
 
-def test_the_kernels_of_the_kernels_guide_are_those_of_the_example_that_measures_them() -> None:
-    example = (ROOT / "examples/09_fast_kernels.py").read_text()
-    blocks = code_blocks(ROOT / "docs/kernels-guide.md")
+@pytest.mark.parametrize(
+    ("name", "program"),
+    [("kernels-guide", "09_fast_kernels"), ("tensor-cores", "10_tensor_cores")],
+)
+def test_the_kernels_of_a_page_are_those_of_the_example_that_measures_them(
+    name: str, program: str
+) -> None:
+    example = (ROOT / f"examples/{program}.py").read_text()
+    blocks = code_blocks(ROOT / f"docs/{name}.md")
     assert len(blocks) > 5
     for block in blocks:
         assert block in example, block
