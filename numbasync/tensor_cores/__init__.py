@@ -8,7 +8,7 @@ Operands lie in tiles of shared memory (`tiles`), where asynchronous copies have
 (`copies`); barriers say when they have arrived (`mbarriers`). A warp loads fragments of them into
 registers (`fragments`) and multiplies these with `mma`; on GPUs of capability 9.0, warpgroups
 multiply tiles with `wgmma` (`products`). Sums are in accumulators, whose elements kernels change
-and store (`accumulators`).
+(`accumulators`) and store (`storing`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from numbasync.tensor_cores.accumulators import exp2_rows as exp2_rows
 from numbasync.tensor_cores.accumulators import row_max as row_max
 from numbasync.tensor_cores.accumulators import row_sum as row_sum
 from numbasync.tensor_cores.accumulators import scale_rows as scale_rows
-from numbasync.tensor_cores.accumulators import store as store
 from numbasync.tensor_cores.accumulators import sum_over_row as sum_over_row
 from numbasync.tensor_cores.copies import commit_copies as commit_copies
 from numbasync.tensor_cores.copies import commit_stores as commit_stores
@@ -46,5 +45,6 @@ from numbasync.tensor_cores.products import mma as mma
 from numbasync.tensor_cores.products import wgmma as wgmma
 from numbasync.tensor_cores.products import wgmma_fragment as wgmma_fragment
 from numbasync.tensor_cores.products import wgmma_wait as wgmma_wait
+from numbasync.tensor_cores.storing import store as store
 from numbasync.tensor_cores.tiles import barriers as barriers
 from numbasync.tensor_cores.tiles import tile as tile

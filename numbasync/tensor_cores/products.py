@@ -52,13 +52,13 @@ def mma(typing, accumulators, a, b):  # type: ignore[no-untyped-def]
             f"mma into {accumulators}; write tensor_cores.accumulator(rows, columns)."
         )
     _check_sides(accumulators, a, b)
-    kind = a.element
-    is_integer = kind in ("s8", "u8")
+    element = a.element
+    is_integer = element in ("s8", "u8")
     if is_integer != (accumulators.dtype == types.int32):
         raise TypingError(f"mma of {a} into {accumulators}; integers are added in int32.")
     total, letter = ("s32", "r") if is_integer else ("f32", "f")
     text = (
-        f"mma.sync.aligned.{_SHAPE[kind]}.row.col.{total}.{kind}.{b.element}.{total} "
+        f"mma.sync.aligned.{_SHAPE[element]}.row.col.{total}.{element}.{b.element}.{total} "
         "{$0, $1, $2, $3}, {$4, $5, $6, $7}, {$8, $9}, {$10, $11, $12, $13};"
     )
     rows, columns = accumulators.row_blocks, accumulators.column_blocks
@@ -113,7 +113,8 @@ def wgmma(  # type: ignore[no-untyped-def]
 
     Args:
         accumulators: of 16 rows (a warp's of the 64) and 8 to 256 columns.
-        a: tile whose rows are the operand's rows; `a_index` is that of the first element.
+        a: tile whose rows are the operand's rows; `a_index` is that of the first element: a row of
+            a multiple of 8, and column 0 where the operand goes on in the next tile.
         b: tile whose rows are the operand's columns, so that elements along k are neighbours.
         keep: if False (or 0), what the accumulators hold does not count.
         depth: elements along k. Where a row of the tile has fewer, the operand goes on in the next
@@ -246,14 +247,15 @@ def _places(tile: TileType, steps: int, by_rows: bool, extent: int) -> list[int]
     """
     rows = tile.shape[-2]
     nbytes = rows * tile.row_bytes
-    tiles = tile.shape[-3] if len(tile.shape) > 2 else 1
+    *outer, _, columns = tile.shape
+    tiles = outer[-1] if outer else 1
     if not tile.swizzle:
         raise TypingError(f"wgmma of {tile}: declare it with a swizzle.")
     if by_rows:
         if tile.dtype.itemsize != 2:
             raise TypingError(f"wgmma of {tile}, transposed: its elements must have 16 bits.")
         each = STEP // tile.dtype.itemsize  # rows of a step
-        wide = -(-extent // tile.shape[-1])
+        wide = -(-extent // columns)
         if each * steps > rows or wide > tiles:
             raise TypingError(
                 f"wgmma: {tile} has no operand of {each * steps} rows, {extent} columns."

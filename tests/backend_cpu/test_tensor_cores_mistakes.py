@@ -87,7 +87,7 @@ def attention() -> Job:
 
 def overlapping(layout: na.SharedLayout, **offsets: int) -> na.SharedLayout:
     """A layout with some of its arrays elsewhere."""
-    arrays = {
+    arrays: dict[str, Any] = {
         a.name: a.declared if a.declared is not None else (a.dtype, a.shape) for a in layout.arrays
     }
     return na.shared_layout(offsets={**layout.offsets, **offsets}, union=True, **arrays)

@@ -35,8 +35,8 @@ def group_product(dtype: Any, swizzle: int, rows_of_k: tuple[bool, bool], depth:
 
     by_a, by_b = rows_of_k
     layout = na.shared_layout(a=declared(by_a, 64), b=declared(by_b, WIDE), full=tc.barriers(1))
-    tiles_a, tiles_b = layout.find("a").shape[0], layout.find("b").shape[0]
-    nbytes = layout.find("a").nbytes + layout.find("b").nbytes
+    tiles_a, tiles_b = (array.shape[0] for array in layout.arrays[:2])
+    nbytes = sum(array.nbytes for array in layout.arrays[:2])
 
     @na.launcher
     @cuda.jit
