@@ -25,7 +25,10 @@ class SharedLayoutType(_types.Dummy):  # type: ignore[misc]
 
     def __init__(self, layout: Any) -> None:
         self.layout = layout
-        members = (f"{a.name}: {a.dtype}{list(a.shape)} at {a.offset}" for a in layout.arrays)
+        # A type is known by its name: it has all that the types of the arrays depend on.
+        members = (
+            f"{a.name}: {a.declared or a.dtype}{list(a.shape)} at {a.offset}" for a in layout.arrays
+        )
         super().__init__(name=f"SharedLayout({', '.join(members)}; align={layout.align})")
 
 

@@ -164,6 +164,16 @@ async def test_boxes_partly_outside(device: na.Device, corner: tuple[int, int]) 
     np.testing.assert_array_equal(await target.to_host(), want)
 
 
+def test_layouts_that_differ_in_a_declaration_have_types_that_differ() -> None:
+    def type_of(a: Any) -> Any:
+        return na.shared_layout(a=a, align=1024)._numba_type_
+
+    declared = tc.tile(np.float16, (64, 64)), tc.tile(np.float16, (64, 64), 0)
+    types = [type_of(a) for a in (*declared, (np.float16, (64, 64)))]
+    assert len(set(types)) == 3
+    assert type_of(tc.tile(np.float16, (64, 64))) == types[0]
+
+
 def test_what_tensor_maps_refuse(device: na.Device) -> None:
     from numbasync.errors import CallerError, DTypeError, ShapeError
 
