@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from numbasync.tools.bench import ready_kernels
 from numbasync.tools.bench.measure import Case
-from numbasync.tools.bench.ready_kernels import ATTENTION, PRODUCTS, Attention, Product
+from numbasync.tools.bench.ready_kernels import Attention, Product
 from numbasync_peers.torch_peer import on
 from numbasync_peers.torch_plain import timed_by_events
 
 
 def of_products(ordinal: int) -> list[Case]:
     """`matmul` into an array."""
-    return [_product(ordinal, product) for product in PRODUCTS]
+    return [_product(ordinal, product) for product in ready_kernels.PRODUCTS]
 
 
 def of_attention(ordinal: int) -> list[Case]:
     """`scaled_dot_product_attention`, as PyTorch chooses."""
-    return [_attention(ordinal, attention) for attention in ATTENTION]
+    return [_attention(ordinal, attention) for attention in ready_kernels.ATTENTION]
 
 
 def _product(ordinal: int, product: Product) -> Case:

@@ -23,6 +23,7 @@ from numbasync.tools.bench import (
     long_wait,
     peer_registry,
     plain_kernels,
+    ready_kernels,
     replayed,
     report,
 )
@@ -57,6 +58,8 @@ TABLES = {
     "add of 4,096 elements of other types": ("plain_types", 1),
     "odd lengths and views of 4,096 float32": ("plain_views", 2),
     "small arrays, in graphs of 200 launches": ("plain_small", 4),
+    "matrix products": ("products", 2),
+    "attention of float16": ("attention", 1),
 }
 
 
@@ -75,6 +78,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(batches, f"{name}_CPU", value)
     monkeypatch.setattr(batches, "COLUMNS", 256)
     monkeypatch.setattr(plain_kernels, "LARGE", 4096)
+    monkeypatch.setattr(ready_kernels, "PRODUCTS", ready_kernels.FEW_PRODUCTS)
+    monkeypatch.setattr(ready_kernels, "ATTENTION", ready_kernels.FEW_ATTENTION)
 
 
 def bench(device: na.Device, what: str, path: Path) -> dict[str, Any]:

@@ -171,6 +171,7 @@ def _case(
         judge(await out.to_host().schedule(stream))
 
     op: Callable[[], na.DeviceOp[Any]] = call
+    launches = launches if has_own_processor(stream.device) else 1
     if launches > 1:
         op = na.zip(*[call() for _ in range(launches)]).graph_on(stream).launch
     return Case(f"numbasync: {name}", device_time(stream, op, call, launches), check)
