@@ -124,9 +124,8 @@ _LATER = {
     "TuningResult": "numbasync.tuning.measurements",
     "random_states": "numbasync.random",
 }
-_MODULES = frozenset(
-    ("random", "tensor_cores", "testing", "vectors")
-)  # the public ones; others are how it is made
+# The public ones; others are how it is made.
+_MODULES = frozenset(("random", "tensor_cores", "testing", "vectors"))
 
 
 def __getattr__(name: str) -> object:

@@ -40,6 +40,7 @@ NAMES = {
         "SharedTensor": "device dtype dup partition shape tensor to_host",
         "Stream": "create device done next_stream numba number of query synchronize wait_for",
         "Tensor": _ARRAY,
+        "TensorMap": "box device dtype shape swizzle tensor",
     }.items()
 }
 

@@ -79,13 +79,13 @@ def register() -> None:
         return
     cudaimpl: Any = importlib.import_module("numba.cuda.cudaimpl")
     cuda_bf16: Any = importlib.import_module("numba.cuda._internal.cuda_bf16")
-    made = cudaimpl._generic_array
+    numbas_own = cudaimpl._generic_array
 
     def array_of(*args: Any, **kwargs: Any) -> Any:
         """A shared or local array: of bfloat16 the same as of its bits, for LLVM."""
         if kwargs["dtype"] == bfloat16:
             kwargs["dtype"] = types.uint16
-        return made(*args, **kwargs)
+        return numbas_own(*args, **kwargs)
 
     cudaimpl._generic_array = array_of
 

@@ -18,6 +18,7 @@ from numbasync.tensors.copies import HostArray
 from numbasync.tensors.host_arrays import column, number, plain
 from numbasync.tensors.partition import Partition
 from numbasync.tensors.tensor import SharedTensor, Tensor
+from numbasync.tensors.tensor_map import TensorMap
 
 ArrayArgument: TypeAlias = Tensor | HostArray
 
@@ -38,6 +39,8 @@ def array_of(kernel: str, p: Parameter, value: Any) -> ArrayArgument | None:
         )
     elif isinstance(value, Tensor):
         array = value
+    elif isinstance(value, TensorMap):
+        array = value.mapped
     elif isinstance(value, SharedTensor):
         if p.is_output:
             raise LauncherError(

@@ -63,7 +63,14 @@ class FastCall:
         return None
 
 
-_ARRAYS = frozenset({Tensor, TensorMap, SharedTensor, Partition})
+# How the tensor of an argument is named.
+_TENSOR_OF: dict[type, str] = {
+    Tensor: "",
+    TensorMap: ".mapped",
+    SharedTensor: ".tensor",
+    Partition: ".tensor",
+}
+_ARRAYS = frozenset(_TENSOR_OF)
 
 
 def _is_plain(p: Parameter, kind: type) -> bool:
@@ -86,7 +93,7 @@ def _take(
     """
     lines = ["def take(values):", f"    {_all('v', range(len(kinds)))}= values"]
     for i in arrays:
-        tensor = f"v{i}" if issubclass(kinds[i], Tensor) else f"v{i}.tensor"
+        tensor = f"v{i}{_TENSOR_OF[kinds[i]]}"
         fingerprinted = f"v{i}" if kinds[i] is Partition and i in outputs else f"t{i}"
         lines += [
             f"    t{i} = {tensor}", f"    s{i} = t{i}.own_storage",

@@ -12,9 +12,12 @@ import numpy as np
 from numbasync import layout
 from numbasync.backend import protocols
 from numbasync.errors import CallerError, DTypeError, ShapeError
+from numbasync.public import Public
+from numbasync.tensors.array_methods import NoOperators
 from numbasync.tensors.tensor import SharedTensor, Tensor
 
 if TYPE_CHECKING:
+    from numbasync.device.device import Device
     from numbasync.device.storage import Storage
 
 DTYPES = ("float16", "bfloat16", "float32", "int8", "uint8")
@@ -30,14 +33,43 @@ _maps: weakref.WeakKeyDictionary[Storage, dict[Hashable, protocols.Array]] = (
 )
 
 
-class TensorMap(Tensor):
+class TensorMap(NoOperators, Public):
     """A tensor as an argument of a kernel that copies boxes of it, by `tensor_cores.load_tile` and
-    `store_tile`; created by `tensor_map`.
+    `store_tile`; created by `tensor_map`. Nothing else takes it: views and copies are of `tensor`.
 
     Attributes:
+        tensor: the tensor.
         box: the extents of a box, one for each axis.
         swizzle: bytes of a row of the box that are permuted in shared memory, or 0.
+        mapped: what launches take.
     """
+
+    __slots__ = ("box", "mapped", "swizzle", "tensor")
+
+    def __init__(self, tensor: Tensor, box: tuple[int, ...], swizzle: int) -> None:
+        self.tensor = tensor
+        self.box = box
+        self.swizzle = swizzle
+        self.mapped = MappedTensor(tensor, box, swizzle)
+
+    @property
+    def shape(self) -> layout.Shape:
+        return self.tensor.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.tensor.dtype
+
+    @property
+    def device(self) -> Device | None:
+        return self.tensor.device
+
+    def __repr__(self) -> str:
+        return f"<TensorMap of {self.tensor!r}, box={self.box}, swizzle={self.swizzle}>"
+
+
+class MappedTensor(Tensor):
+    """The tensor of a `TensorMap`, as launches take it: its handle is the backend's tensor map."""
 
     __slots__ = ("box", "swizzle")
 
@@ -74,9 +106,6 @@ class TensorMap(Tensor):
         if self._fingerprint < 0:
             self._fingerprint = layout.fingerprint((self.key, self.shape))
         return self._fingerprint
-
-    def __repr__(self) -> str:
-        return f"<TensorMap of {super().__repr__()}, box={self.box}, swizzle={self.swizzle}>"
 
 
 @cache

@@ -65,6 +65,7 @@ def instances(device: na.Device) -> dict[str, Any]:
         "Event": device.new_event(), "Launcher": add_one, "MemoryPool": device.new_pool(),
         "Partition": z.partition(4), "Scope": scope, "ScopeBranch": fork,
         "SharedTensor": na.ones(8).sync().shared(), "Stream": stream, "Tensor": z,
+        "TensorMap": na.tensor_map(z, 8),
     }  # fmt: skip
     own = na.CommandBatch(device)
     kept = own.scale(own.upload([1.0]), 2.0)

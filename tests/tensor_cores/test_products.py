@@ -190,3 +190,19 @@ def test_what_tensor_maps_refuse(device: na.Device) -> None:
         na.tensor_map(t, (8,))
     with pytest.raises(CallerError, match="128, 64, 32 or 0"):
         na.tensor_map(t, (8, 8), 100)
+
+
+def test_a_tensor_map_is_an_argument_of_kernels_and_nothing_else(device: na.Device) -> None:
+    from numbasync.errors import CallerError
+
+    t = na.ones((8, 64), np.float16).sync()
+    mapped: Any = na.tensor_map(t, (8, 64))
+    assert (mapped.tensor, mapped.shape, mapped.dtype) == (t, (8, 64), np.float16)
+    assert repr(mapped) == f"<TensorMap of {t!r}, box=(8, 64), swizzle=128>"
+    for use in (lambda: mapped[1:], lambda: mapped.reshape(-1), lambda: mapped.to_host()):
+        with pytest.raises((TypeError, AttributeError), match="TensorMap"):
+            use()
+    for use in (lambda: na.memcpy(mapped, t), lambda: mapped + 1, lambda: na.fill(mapped, 0)):
+        with pytest.raises(CallerError, match="TensorMap"):
+            use()
+    assert mapped.tensor[1:].to_host().sync().all()
