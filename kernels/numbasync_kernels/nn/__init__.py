@@ -41,3 +41,5 @@ from numbasync_kernels.nn.pooling import mean_pool as mean_pool
 from numbasync_kernels.nn.pooling import mean_pool_reference as mean_pool_reference
 from numbasync_kernels.nn.pooling import unit_rows as unit_rows
 from numbasync_kernels.nn.pooling import unit_rows_reference as unit_rows_reference
+from numbasync_kernels.nn.several_products import batched_gemm as batched_gemm
+from numbasync_kernels.nn.several_products import grouped_gemm as grouped_gemm
