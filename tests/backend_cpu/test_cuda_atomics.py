@@ -120,8 +120,8 @@ def test_results_and_old_values(
     np.testing.assert_array_equal(host(old), start)
 
 
-# `test_results_and_old_values` has each operation with each type; arrays that are shared are of each
-# type in one of two tests.
+# Each operation with each type is in `test_results_and_old_values`. Arrays that are shared are of
+# each type in one of two tests.
 @pytest.mark.parametrize("dtype", [np.int32, np.uint64, np.float64])
 def test_all_threads_add_to_one_element(device: na.Device, dtype: Any) -> None:
     @na.launcher

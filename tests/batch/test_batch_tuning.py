@@ -123,8 +123,8 @@ def texts(b: na.CommandBatch) -> list[KernelText]:
 
 
 # Shape, axis, what the kernel's text and its grid show, the tuning with which there is a second
-# reduction, if any. Blocks share results where there are few; threads of a block do, with as many side by
-# side as there are results, at most a warp; what is cut off is loaded only if something is.
+# reduction, if any. Blocks share results where there are few; threads of a block do, with as many
+# side by side as there are results, at most a warp; what is cut off is loaded only if something is.
 COLUMNS = {
     "few, shared": (
         (16_400, 3), 0, ("lane = cuda.threadIdx.x % 4", "if t < extent"), (4, 16), None,
