@@ -81,8 +81,8 @@ def decode_by_tensor_cores(
             tc.copy_async(layout.q, (warp, slot, place, column), q, source, PIECE, inside)
 
     @cuda.jit(device=True)
-    def copy_tile(keys: Any, values: Any, warp: Any, stage: Any, key_row: Any, there: Any) -> None:
-        """Begin to copy a tile; of `there` keys. The others are zeros."""
+    def copy_tile(keys: Any, values: Any, warp: Any, stage: Any, key_row: Any) -> None:
+        """Begin to copy a tile, of whose rows each lane has one."""
         lane = cuda.threadIdx.x
         column = lane % lanes * PIECE
         for i in range(TILE // at_once):
@@ -90,8 +90,8 @@ def decode_by_tensor_cores(
             row = uint32(cuda.shfl_sync(EVERYONE, key_row, place))
             source = uint64(row) * uint64(width) + uint64(column)
             target = warp, stage, place, column
-            tc.copy_async(layout.k, target, keys, source, PIECE, place < there)
-            tc.copy_async(layout.v, target, values, source, PIECE, place < there)
+            tc.copy_async(layout.k, target, keys, source, PIECE)
+            tc.copy_async(layout.v, target, values, source, PIECE)
 
     @na.launcher(threads=(WARP, warps))
     @cuda.jit(cache=True)
@@ -138,8 +138,7 @@ def decode_by_tensor_cores(
                 if coming == 0 or new_tile == 0:
                     copy_queries(q, warp, new_slot, new_sequence, new_head, first_row, group)
                     new_slot = new_slot + 1 if new_slot < ahead else 0
-                there = lengths[new_sequence] - new_tile * TILE
-                copy_tile(keys, values, warp, new_stage, key_row, there)
+                copy_tile(keys, values, warp, new_stage, key_row)
                 new_sequence, new_head, new_tile, new_tiles = following(
                     lengths, key_heads, new_sequence, new_head, new_tile, new_tiles
                 )
