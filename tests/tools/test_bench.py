@@ -60,6 +60,7 @@ TABLES = {
     "small arrays, in graphs of 5 launches": ("plain_small", 4),
     "matrix products": ("products", 2),
     "attention of float16": ("attention", 1),
+    "attention for decoding": ("decode", 2),
 }
 
 

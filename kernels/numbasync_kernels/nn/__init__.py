@@ -1,7 +1,7 @@
 """Parts of a transformer: embedding, products, GELU, attention, normalisation, pooling.
 
 All compute in float32. Features are the last axis and lie on CUDA's x axis, so that
-neighbouring threads touch neighbouring elements. None allocates: outputs are the caller's, so
+neighbouring threads touch neighbouring elements. No kernel allocates: outputs are the caller's, so
 a launch of whole tensors can be recorded and replayed.
 """
 
@@ -10,6 +10,10 @@ from numbasync_kernels.nn.attention import MAX_WIDTH as MAX_WIDTH
 from numbasync_kernels.nn.attention import attention as attention
 from numbasync_kernels.nn.attention import attention_reference as attention_reference
 from numbasync_kernels.nn.attention import attention_tile as attention_tile
+from numbasync_kernels.nn.attention_decode import paged_attention as paged_attention
+from numbasync_kernels.nn.attention_decode import (
+    paged_attention_reference as paged_attention_reference,
+)
 from numbasync_kernels.nn.dot_product_attention import (
     dot_product_attention as dot_product_attention,
 )
