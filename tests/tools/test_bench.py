@@ -18,6 +18,7 @@ from numbasync.tools.bench import (
     batches,
     chains,
     copying,
+    embeddings,
     graphs,
     host_work,
     long_wait,
@@ -60,6 +61,7 @@ TABLES = {
     "small arrays, in graphs of 200 launches": ("plain_small", 4),
     "matrix products": ("products", 2),
     "attention of float16": ("attention", 1),
+    "sentence embeddings": ("embeddings", 4),
 }
 
 
@@ -78,6 +80,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(batches, f"{name}_CPU", value)
     monkeypatch.setattr(batches, "COLUMNS", 256)
     monkeypatch.setattr(plain_kernels, "LARGE", 4096)
+    monkeypatch.setattr(embeddings, "PASSES", 1)
     monkeypatch.setattr(ready_kernels, "PRODUCTS", ready_kernels.FEW_PRODUCTS)
     monkeypatch.setattr(ready_kernels, "ATTENTION", ready_kernels.FEW_ATTENTION)
 

@@ -114,7 +114,8 @@ class Encoder:
         config = weights.config
         parts = [weights[f"embeddings.{part}_embeddings.weight"].astype(dtype) for part in TABLES]
         norm = await _norm(weights, "embeddings.LayerNorm", dtype)
-        tables = Tables(*await na.gather(*map(na.from_host, parts)), norm=norm)
+        words, positions, types = await na.gather(*map(na.from_host, parts))
+        tables = Tables(words, positions, types, norm)
         names = [f"encoder.layer.{i}" for i in range(config.layers)]
         layers = [await _layer(weights, name, dtype) for name in names]
         return cls(config, tables, layers, await Memory.take(config, sentences, tokens, dtype))

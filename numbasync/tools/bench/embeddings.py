@@ -103,7 +103,8 @@ async def _cases(device: Device, dtype: str) -> list[Case]:
 
     todo = work(not has_own_processor(device))
     stream = device.new_stream()
-    encoder = await Encoder.create(todo.weights, *todo.batch.ids.shape, np.dtype(dtype))
+    sentences, tokens = todo.batch.ids.shape
+    encoder = await Encoder.create(todo.weights, sentences, tokens, np.dtype(dtype))
     for copy in encoder.inputs(todo.batch):
         await copy
     graph = encoder.recorded(stream)
