@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import cuda
+from numba import cuda, int64, uint32
 
 import numbasync as na
 from numbasync import tensor_cores as tc
@@ -48,12 +48,14 @@ class WarpgroupKernel(NamedTuple):
 @cuda.jit(device=True)
 def corner_of(tile: Any, tiles_m: Any, tiles_n: Any) -> Any:
     """The tile's place among those of the result, in bands of `BAND` rows of tiles: blocks that run
-    at the same time read the same operands.
+    at the same time read the same operands. Quotients are of 32 bits: those of 64 are calls.
     """
-    band = tile // (BAND * tiles_n)
-    rest = tile % (BAND * tiles_n)
-    height = min(tiles_m - band * BAND, BAND)
-    return band * BAND + rest % height, rest // height
+    wide = uint32(BAND * tiles_n)
+    band = uint32(uint32(tile) // wide)
+    rest = uint32(tile - band * wide)
+    height = uint32(min(tiles_m - band * BAND, BAND))
+    j = uint32(rest // height)
+    return int64(band * BAND + rest - j * height), int64(j)
 
 
 @cache
@@ -104,6 +106,8 @@ def matmul_warpgroups(
         thread = cuda.threadIdx.x
         warpgroup = thread >> 7
         if thread == 0:
+            tc.prefetch_map(a)
+            tc.prefetch_map(b)
             for i in range(stages):
                 tc.barrier_init(layout.full, i, 1)
                 tc.barrier_init(layout.empty, i, 2)
@@ -117,7 +121,8 @@ def matmul_warpgroups(
         if warpgroup == 0:
             tc.give_up_registers(40)
             if thread == 0:
-                for tile in range(cuda.blockIdx.x, tiles_m * tiles_n, cuda.gridDim.x):
+                tile = cuda.blockIdx.x
+                while tile < tiles_m * tiles_n:
                     i, j = corner_of(tile, tiles_m, tiles_n)
                     row, column = i * ROWS, j * columns
                     for step in range(steps):
@@ -137,13 +142,15 @@ def matmul_warpgroups(
                         if stage == stages:
                             stage = 0
                             parity ^= 1
+                    tile += cuda.gridDim.x
         else:
             tc.take_registers(232)
             own_row = (warpgroup - 1) * 64
             speaks = thread % 128 == 0
             warp_row = own_row + ((thread >> 5) & 3) * 16
             before = 0
-            for tile in range(cuda.blockIdx.x, tiles_m * tiles_n, cuda.gridDim.x):
+            tile = cuda.blockIdx.x
+            while tile < tiles_m * tiles_n:
                 i, j = corner_of(tile, tiles_m, tiles_n)
                 sums = tc.accumulator(16, columns)
                 for step in range(steps):
@@ -171,6 +178,7 @@ def matmul_warpgroups(
                 if finishes:
                     sums = tc.apply(finished, sums, corner, bias, residual, activation)
                 tc.store(out, corner, sums)
+                tile += cuda.gridDim.x
 
     box_b = (depth, depth) if rows_of_k else (columns, depth)
     return WarpgroupKernel(matmul_by_warpgroups, columns, (ROWS, depth), box_b)
