@@ -18,6 +18,7 @@ from numbasync.tools.bench import (
     batches,
     chains,
     copying,
+    embeddings,
     graphs,
     host_work,
     long_wait,
@@ -61,6 +62,7 @@ TABLES = {
     "matrix products": ("products", 2),
     "attention of float16": ("attention", 1),
     "attention for decoding": ("decode", 2),
+    "sentence embeddings": ("embeddings", 4),
 }
 
 
@@ -82,6 +84,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plain_kernels, "LAUNCHES", 5)
     for module in (plain_kernels, ready_kernels):
         monkeypatch.setattr(module, "CALLS", 1)
+    monkeypatch.setattr(embeddings, "PASSES", 1)
     monkeypatch.setattr(ready_kernels, "PRODUCTS", ready_kernels.FEW_PRODUCTS)
     monkeypatch.setattr(ready_kernels, "ATTENTION", ready_kernels.FEW_ATTENTION)
 

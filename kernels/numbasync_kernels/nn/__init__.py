@@ -1,8 +1,9 @@
 """Parts of a transformer: embedding, products, GELU, attention, normalisation, pooling.
 
-All compute in float32. Features are the last axis and lie on CUDA's x axis, so that
-neighbouring threads touch neighbouring elements. No kernel allocates: outputs are the caller's, so
-a launch of whole tensors can be recorded and replayed.
+All take float16, bfloat16 and float32 (`gelu` float32) and compute in float32. Features are the
+last axis and lie on CUDA's x axis, so that neighbouring threads touch neighbouring elements. No
+kernel allocates: outputs are the caller's, so a launch of whole tensors can be recorded and
+replayed.
 """
 
 from numbasync_kernels.nn.attention import MAX_KEYS as MAX_KEYS

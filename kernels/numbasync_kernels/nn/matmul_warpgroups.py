@@ -112,6 +112,8 @@ def matmul_warpgroups(
         thread = cuda.threadIdx.x
         warpgroup = thread >> 7
         if thread == 0:
+            tc.prefetch_map(a)
+            tc.prefetch_map(b)
             for i in range(stages):
                 tc.barrier_init(layout.full, i, 1)
                 tc.barrier_init(layout.empty, i, 2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import cuda
+from numba import cuda, int64, uint32
 
 BAND = 8  # tiles of the rows that share columns of b in the L2 cache
 
@@ -12,12 +12,14 @@ BAND = 8  # tiles of the rows that share columns of b in the L2 cache
 @cuda.jit(device=True)
 def corner_of(tile: Any, tiles_m: Any, tiles_n: Any) -> Any:
     """The tile's place among those of the result, in bands of `BAND` rows of tiles: blocks that run
-    at the same time read the same operands.
+    at the same time read the same operands. Quotients are of 32 bits: those of 64 are calls.
     """
-    band = tile // (BAND * tiles_n)
-    rest = tile % (BAND * tiles_n)
-    height = min(tiles_m - band * BAND, BAND)
-    return band * BAND + rest % height, rest // height
+    wide = uint32(BAND * tiles_n)
+    band = uint32(uint32(tile) // wide)
+    rest = uint32(tile - band * wide)
+    height = uint32(min(tiles_m - band * BAND, BAND))
+    j = uint32(rest // height)
+    return int64(band * BAND + rest - j * height), int64(j)
 
 
 @cuda.jit(device=True)
@@ -46,7 +48,8 @@ def group_of(
     """
     if offsets is None:
         tiles = (rows + height - 1) // height * tiles_n
-        return tile // tiles, tile // tiles * tiles
+        group = int64(uint32(uint32(tile) // uint32(tiles)))
+        return group, group * tiles
     while group < offsets.shape[0] - 1:
         tiles = (offsets[group + 1] - offsets[group] + height - 1) // height * tiles_n
         if tile < before + tiles:
