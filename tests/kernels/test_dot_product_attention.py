@@ -72,8 +72,8 @@ async def test_lengths(device: na.Device, causal: bool) -> None:
 
 
 MASKS = [
-    ((150,), np.bool_), ((40, 150), np.bool_), ((2, 1, 40, 150), np.float16),
-    ((1, 2, 1, 150), np.float32), ((2, 2, 40, 150), np.bool_),
+    ((150,), np.bool_), ((2, 1, 40, 150), np.float16), ((1, 2, 1, 150), np.float32),
+    ((2, 2, 40, 150), np.bool_),
 ]  # fmt: skip
 
 
