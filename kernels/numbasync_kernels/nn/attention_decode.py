@@ -10,13 +10,14 @@ import numpy as np
 
 import numbasync as na
 from numbasync_kernels.nn.attention_decode_mma import decode_by_tensor_cores
-from numbasync_kernels.nn.attention_decode_shares import TILE, PartsKernel, merge
+from numbasync_kernels.nn.attention_decode_shares import MERGERS, TILE, PartsKernel, merge
 from numbasync_kernels.nn.attention_decode_warps import WARPS, decode_by_warps
 
 DTYPES = ("float16", "bfloat16", "float32")
 WIDTHS = (32, 64, 128, 256)
 DEVICES = ("warps", "warpgroups")  # kinds of tensor cores
 WARPS_AT_ONCE = 12  # of a multiprocessor, without tensor cores
+FEW = 8  # results for each multiprocessor, of which each is merged by several warps
 LOG2_E = math.log2(math.e)
 
 
@@ -89,7 +90,7 @@ def kernel_for(q: na.Tensor, key_pages: na.Tensor, on_tensor_cores: bool) -> Par
     """
     width = q.shape[-1]
     if on_tensor_cores and q.dtype.itemsize == 2:
-        return decode_by_tensor_cores(q.dtype.name, width)
+        return decode_by_tensor_cores(q.dtype.name, width, 1, 2, 8, 1)
     rows = _rows_a_key(q, key_pages)
     of_a_warp = min(rows, 2)
     warps = min(-(-rows // of_a_warp), WARPS)
@@ -121,29 +122,30 @@ def launch(
         t if t.ndim == 4 else t.reshape(sequences, 1, heads, width) for t in (q, out)
     )
     keys, values = key_pages.reshape(-1), value_pages.reshape(-1)
-    pairs = sequences * key_heads
-    beside = -(-rows // kernel.rows)
-    most_tiles = pairs * -(-page_table.shape[1] * page_size // TILE)
-    workers = min(max(multiprocessors * kernel.workers_at_once // beside, 1), most_tiles)
+    units = key_heads // kernel.together
+    row_blocks = -(-rows // kernel.rows)
+    most_tiles = sequences * units * -(-page_table.shape[1] * page_size // TILE)
+    workers = min(max(multiprocessors * kernel.workers_at_once // row_blocks, 1), most_tiles)
     blocks = -(-workers // kernel.workers)
-    slots = blocks * kernel.workers + pairs
+    slots = (blocks * kernel.workers + sequences * units) * kernel.together
+    results = out.size // width
+    beside = MERGERS if results < FEW * multiprocessors else 1
     power = scale * LOG2_E
     held = na.zip(
-        na.empty((slots, rows, width), np.float32),
-        na.empty((slots, rows, 2), np.float32),
-        na.empty((sequences, key_heads, 2), np.int32),
+        na.empty((slots, rows, width + 2), np.float32),
+        na.empty((sequences, units, 2), np.int32),
     )
 
-    def compute(parts: tuple[na.Tensor, na.Tensor, na.Tensor]) -> na.DeviceOp[Any]:
-        launched: na.DeviceOp[Any] = kernel.launcher[(blocks, beside), (32, kernel.warps)](
+    def compute(parts: tuple[na.Tensor, na.Tensor]) -> na.DeviceOp[Any]:
+        launched: na.DeviceOp[Any] = kernel.launcher[(blocks, row_blocks), (32, kernel.warps)](
             *parts, asked, keys, values, page_table, lengths, page_size, power
         )
         return launched
 
     def finish(computed: Any) -> na.DeviceOp[na.Tensor]:
-        merged: na.DeviceOp[Any] = merge(width)[pairs, (32, 8)](
-            answered, computed[0], computed[1], computed[2], lengths, power
-        )
+        merged: na.DeviceOp[Any] = merge(width, beside)[
+            -(-results * beside // MERGERS), (32, MERGERS)
+        ](answered, computed[0], computed[1], lengths, key_heads, power)
         result: na.DeviceOp[na.Tensor] = merged.first()
         return result if answered is out else result.reshape(out.shape)
 
