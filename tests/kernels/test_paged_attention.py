@@ -76,12 +76,12 @@ async def test_any_number_of_warps_shares_the_keys(device: na.Device) -> None:
     given = cached()
     tensors = given.tensors()
     kernel = attention_decode.kernel_for(tensors[0], tensors[1], False)
-    for workers in (1, 2, 7, 200):
+    for workers, multiprocessors in ((1, 1), (7, 1), (200, 1), (1, 20)):
         out = await na.full(given.q.shape, np.nan)
         few = kernel._replace(workers_at_once=workers)
-        await attention_decode.launch(few, 1, out, *tensors, 0.25)
+        await attention_decode.launch(few, multiprocessors, out, *tensors, 0.25)
         away = np.abs(await out.to_host() - given.reference(0.25))
-        assert (away <= given.bound(0.0)).all(), (workers, away.max())
+        assert (away <= given.bound(0.0)).all(), (workers, multiprocessors, away.max())
 
 
 async def test_tensor_cores(device: na.Device) -> None:
