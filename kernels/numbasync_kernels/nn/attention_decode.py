@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import numbasync as na
-from numbasync_kernels.nn.attention_decode_mma import decode_by_tensor_cores
+from numbasync_kernels.nn.attention_decode_mma import decode_by_tensor_cores, warps_of_block
 from numbasync_kernels.nn.attention_decode_shares import MERGERS, TILE, PartsKernel, merge
 from numbasync_kernels.nn.attention_decode_warps import WARPS, decode_by_warps
 
@@ -73,29 +73,36 @@ def paged_attention(
     """
     _check(out, q, key_pages, value_pages, page_table, lengths, scale)
     device = out.device
-    kind = device.limits.tensor_cores if device is not None else "none"
-    kernel = kernel_for(q, key_pages, kind in DEVICES)
-    multiprocessors = device.limits.multiprocessors if device is not None else 1
+    if device is None:
+        raise na.errors.CallerError(f"paged_attention into {out!r}: it is on no device.")
+    limits = device.limits
+    on_tensor_cores = limits.tensor_cores in DEVICES
+    kernel = kernel_for(q, key_pages, on_tensor_cores, limits.max_dynamic_shared_bytes)
+    multiprocessors = limits.multiprocessors
     factor = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     return launch(
         kernel, multiprocessors, out, q, key_pages, value_pages, page_table, lengths, factor
     )
 
 
-def kernel_for(q: na.Tensor, key_pages: na.Tensor, on_tensor_cores: bool) -> PartsKernel:
+def kernel_for(
+    q: na.Tensor, key_pages: na.Tensor, on_tensor_cores: bool, shared_bytes: int
+) -> PartsKernel:
     """The kernel of these queries and keys.
 
     Args:
         on_tensor_cores: whether tensor cores are to multiply, where they can.
+        shared_bytes: shared memory that a block may have.
     """
     width = q.shape[-1]
     if on_tensor_cores and q.dtype.itemsize == 2:
-        return decode_by_tensor_cores(q.dtype.name, width, 1, 2, 8, 1)
+        warps = warps_of_block(width, key_pages.shape[2], shared_bytes)
+        return decode_by_tensor_cores(q.dtype.name, width, warps)
     rows = _rows_a_key(q, key_pages)
     of_a_warp = min(rows, 2)
     warps = min(-(-rows // of_a_warp), WARPS)
     launcher = decode_by_warps(width, q.dtype.itemsize, of_a_warp)
-    return PartsKernel(launcher, of_a_warp * warps, warps, 1, max(WARPS_AT_ONCE // warps, 1))
+    return PartsKernel(launcher, of_a_warp * warps, warps, max(WARPS_AT_ONCE // warps, 1))
 
 
 def _rows_a_key(q: na.Tensor, key_pages: na.Tensor) -> int:
@@ -114,7 +121,7 @@ def launch(
     lengths: na.Tensor,
     scale: float,
 ) -> na.DeviceOp[na.Tensor]:
-    """`paged_attention` by one of its kernels, with warps for so many multiprocessors."""
+    """`paged_attention` by one of its kernels, with blocks for so many multiprocessors."""
     sequences, heads, width = q.shape[0], *q.shape[-2:]
     _, page_size, key_heads, _ = key_pages.shape
     rows = _rows_a_key(q, key_pages)
@@ -125,9 +132,8 @@ def launch(
     units = key_heads // kernel.together
     row_blocks = -(-rows // kernel.rows)
     most_tiles = sequences * units * -(-page_table.shape[1] * page_size // TILE)
-    workers = min(max(multiprocessors * kernel.workers_at_once // row_blocks, 1), most_tiles)
-    blocks = -(-workers // kernel.workers)
-    slots = (blocks * kernel.workers + sequences * units) * kernel.together
+    blocks = min(max(multiprocessors * kernel.blocks_at_once // row_blocks, 1), most_tiles)
+    slots = (blocks + sequences * units) * kernel.together
     results = out.size // width
     beside = MERGERS if results < FEW * multiprocessors else 1
     power = scale * LOG2_E

@@ -32,9 +32,25 @@ from numbasync_kernels.nn.matmul_warpgroups import dtype_of
 from numbasync_kernels.nn.warp import EVERYONE, WARP
 
 ROWS = 16  # of a matrix of queries
+MOST_WARPS = 8  # of a block
+STAGES = 2  # tiles of a warp in shared memory
 PIECE = 8  # elements of a copy: 16 bytes
 NEVER = float32(-math.inf)
 uint32, uint64 = np.uint32, np.uint64
+
+
+def warps_at_once(width: int) -> int:
+    """The warps of a multiprocessor that has room for them in its shared memory, as an H100's."""
+    return min(1024 // width, 16)
+
+
+def warps_of_block(width: int, key_heads: int, shared_bytes: int) -> int:
+    """The warps of a block, with neighbouring key heads, on a device with so much shared memory a
+    block.
+    """
+    tiles = STAGES * (ROWS + 2 * TILE) * (width + PIECE) * 2
+    most = min(warps_at_once(width), MOST_WARPS, shared_bytes // (tiles + 4 * WARP))
+    return max(n for n in range(1, max(most, 1) + 1) if key_heads % n == 0)
 
 
 @cuda.jit(device=True)
@@ -44,32 +60,24 @@ def seen(score: Any, row: Any, key: Any, length: Any, queries: Any, group: Any) 
 
 
 @cache
-def decode_by_tensor_cores(
-    dtype: str,
-    width: int,
-    warps: int,
-    stages: int,
-    blocks_at_once: int,
-    together: int,
-    lockstep: bool = False,
-) -> PartsKernel:
+def decode_by_tensor_cores(dtype: str, width: int, warps: int) -> PartsKernel:
     """The kernel of keys and values of "float16" or "bfloat16", with `width` features.
 
     Args:
-        warps: of a block.
-        stages: tiles of keys and values in shared memory, for each warp.
-        blocks_at_once: of a multiprocessor.
-        together: neighbouring key heads whose keys, of the same tokens, warps of a block have.
+        warps: of a block, which have neighbouring key heads of the same tokens; by
+            `warps_of_block`.
     """
     element = dtype_of(dtype)
-    ahead = stages - 1  # tiles on their way
+    ahead = STAGES - 1  # tiles on their way
+    # All warps that run at once have no more than a multiprocessor's 65,536.
+    registers = min(65536 // (WARP * warps_at_once(width)), 255) // 8 * 8
     lanes = width // PIECE  # that copy a row
     at_once = WARP // lanes  # rows
     padded = width + PIECE  # so that 8 rows begin in different banks
     layout = na.shared_layout(
-        q=tc.tile(element, (warps, stages, ROWS, padded), 0),
-        k=tc.tile(element, (warps, stages, TILE, padded), 0),
-        v=tc.tile(element, (warps, stages, TILE, padded), 0),
+        q=tc.tile(element, (warps, STAGES, ROWS, padded), 0),
+        k=tc.tile(element, (warps, STAGES, TILE, padded), 0),
+        v=tc.tile(element, (warps, STAGES, TILE, padded), 0),
     )
 
     @cuda.jit(device=True)
@@ -101,7 +109,7 @@ def decode_by_tensor_cores(
             tc.copy_async(layout.v, target, values, source, PIECE)
 
     @na.launcher(threads=(WARP, warps))
-    @cuda.jit(cache=True)
+    @cuda.jit(cache=True, max_registers=registers)
     def attend_by_tensor_cores(
         parts: na.KernelOutput, spans: na.KernelOutput, q: na.KernelInput,
         keys: na.KernelInput, values: na.KernelInput, page_table: na.KernelInput,
@@ -109,19 +117,18 @@ def decode_by_tensor_cores(
     ) -> None:  # fmt: skip
         lane = cuda.threadIdx.x
         warp = cuda.threadIdx.y
-        worker = (cuda.blockIdx.x * warps + warp) // together
-        own = warp % together
+        worker = cuda.blockIdx.x
         first_row = cuda.blockIdx.y * ROWS
         queries = q.shape[1]
         units = spans.shape[1]
-        group = q.shape[2] // (units * together)
+        group = q.shape[2] // (units * warps)
         rows = queries * group
         factor = float32(power)
         tiles_before = cuda.shared.array((warps, WARP), int32)
         add_up(tiles_before[warp], lengths)
         cuda.syncwarp()
         share, first, count, sequence, unit, tile = share_of(
-            tiles_before[warp], lengths, units, worker, cuda.gridDim.x * (warps // together)
+            tiles_before[warp], lengths, units, worker, cuda.gridDim.x
         )
         tiles = tiles_of(lengths, sequence)
         new_sequence = sequence
@@ -138,8 +145,8 @@ def decode_by_tensor_cores(
                 lengths,
                 sequence,
                 tile,
-                units * together,
-                unit * together + own,
+                units * warps,
+                unit * warps + warp,
             )
         stage = 0
         slot = -1
@@ -148,14 +155,11 @@ def decode_by_tensor_cores(
         sums = tc.accumulator(ROWS, width)
         for i in range(-ahead, count):
             # The lanes have read the stage of the step before.
-            if lockstep:
-                cuda.syncthreads()
-            else:
-                cuda.syncwarp()
+            cuda.syncwarp()
             coming = i + ahead
             if coming < count:
                 if coming == 0 or new_tile == 0:
-                    head = new_unit * together + own
+                    head = new_unit * warps + warp
                     copy_queries(q, warp, new_slot, new_sequence, head, first_row, group)
                     new_slot = new_slot + 1 if new_slot < ahead else 0
                 copy_tile(keys, values, warp, new_stage, key_row)
@@ -169,8 +173,8 @@ def decode_by_tensor_cores(
                         lengths,
                         new_sequence,
                         new_tile,
-                        units * together,
-                        new_unit * together + own,
+                        units * warps,
+                        new_unit * warps + warp,
                     )
             tc.commit_copies()
             new_stage = new_stage + 1 if new_stage < ahead else 0
@@ -182,7 +186,7 @@ def decode_by_tensor_cores(
                     most = (float32(LOWEST), float32(LOWEST))
                     total = (float32(0.0), float32(0.0))
                     sums = tc.accumulator(ROWS, width)
-                    if tile == 0 and cuda.blockIdx.y == 0 and own == 0 and lane == 0:
+                    if tile == 0 and cuda.blockIdx.y == 0 and warp == 0 and lane == 0:
                         spans[sequence, unit, 0] = worker
                         spans[sequence, unit, 1] = (first + i + tiles - 1) // share
                 scores = tc.accumulator(ROWS, TILE)
@@ -207,7 +211,7 @@ def decode_by_tensor_cores(
                 right = tc.load_b(layout.v, (warp, stage, 0, 0), width, True)
                 sums = tc.mma(sums, tc.to_fragment(weights, element), right)
                 if tile == tiles - 1 or i == count - 1:
-                    number = (worker + sequence * units + unit) * together + own
+                    number = (worker + sequence * units + unit) * warps + warp
                     tc.store(parts[number], (first_row, 0), sums)
                     upper, lower = tc.sum_over_row(total[0]), tc.sum_over_row(total[1])
                     row = first_row + lane // 4
@@ -221,6 +225,5 @@ def decode_by_tensor_cores(
                 sequence, unit, tile, tiles = following(lengths, units, sequence, unit, tile, tiles)
 
     return PartsKernel(
-        attend_by_tensor_cores, ROWS, warps, warps // together, warps // together * blocks_at_once,
-        together,
-    )  # fmt: skip
+        attend_by_tensor_cores, ROWS, warps, max(warps_at_once(width) // warps, 1), warps
+    )

@@ -1,9 +1,9 @@
 """How the cached keys of all sequences are shared among warps, and how their results are merged.
 
 The keys of a sequence and a key head are cut into tiles of 16. Tiles are numbered, sequence by
-sequence and in it head by head, and each worker (a warp) gets as many neighbouring ones as any
-other, so that lengths do not decide how long a launch takes. Where a worker is several warps, with
-the same tokens of neighbouring key heads, these heads are a *unit*, and count as one.
+sequence and in it head by head, and each worker (a block) gets as many neighbouring ones as any
+other, so that lengths do not decide how long a launch takes. Where the warps of a block have the
+same tokens of neighbouring key heads, these heads are a *unit*, and count as one.
 
 What a worker computes of a unit is a *part*: for each query the weighted sum of values, the largest
 score, and the sum of weights. The part of worker w and unit n is number ``w + n``, as from one part
@@ -38,16 +38,14 @@ class PartsKernel(NamedTuple):
             keys and values of one axis.
         rows: queries that a block has for each key; blocks along y have the others.
         warps: of a block, along its y axis.
-        workers: of a block, each of which has other tokens.
-        workers_at_once: of a multiprocessor.
-        together: neighbouring key heads that a worker has, a *unit*; each is a warp's.
+        blocks_at_once: of a multiprocessor; each block is a worker.
+        together: neighbouring key heads that a block has, a *unit*; if several, each is a warp's.
     """
 
     launcher: Any
     rows: int
     warps: int
-    workers: int
-    workers_at_once: int
+    blocks_at_once: int
     together: int = 1
 
 
