@@ -54,10 +54,11 @@ def paged_attention(
     token's keys lie side by side, as a layer writes them.
 
     Reads each key and value once for up to 16 rows (queries of a sequence times heads that share
-    the key) on GPUs with tensor cores for float16 and bfloat16, and for up to 8 otherwise, and
-    nothing behind a sequence's length. Tiles of 16 keys are shared evenly among the warps that run
-    at once, whatever the lengths; results of warps that share keys of a sequence are merged by a
-    second kernel. It may be captured in a graph, and replayed with other lengths and pages.
+    the key), and nothing behind a sequence's length. float16 and bfloat16 are multiplied by tensor
+    cores, on GPUs that have them; elsewhere every second row reads a key again, from the L1 cache.
+    Tiles of 16 keys are shared evenly among the blocks that run at once, whatever the lengths;
+    what they compute of the same queries is merged by a second kernel. The operation may be
+    captured in a graph, and replayed with other lengths and pages.
 
     Error bound, to first order, of an element, with v the largest ``abs(value)`` of its head and
     sequence, s the largest ``sum(abs(q) abs(k)) * scale``, and u = 2**-24:
