@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 
 import numbasync as na
-from numbasync_kernels.nn.attention_decode_mma import decode_by_tensor_cores
-from numbasync_kernels.nn.attention_decode_shares import TILE, PartsKernel, merge
+from numbasync_kernels.nn.attention_decode_mma import decode_by_tensor_cores, warps_of_block
+from numbasync_kernels.nn.attention_decode_shares import MERGERS, TILE, PartsKernel, merge
 from numbasync_kernels.nn.attention_decode_warps import WARPS, decode_by_warps
 
 DTYPES = ("float16", "bfloat16", "float32")
 WIDTHS = (32, 64, 128, 256)
 DEVICES = ("warps", "warpgroups")  # kinds of tensor cores
 WARPS_AT_ONCE = 12  # of a multiprocessor, without tensor cores
+FEW = 8  # results for each multiprocessor, of which each is merged by several warps
 LOG2_E = math.log2(math.e)
 
 
@@ -53,10 +54,11 @@ def paged_attention(
     token's keys lie side by side, as a layer writes them.
 
     Reads each key and value once for up to 16 rows (queries of a sequence times heads that share
-    the key) on GPUs with tensor cores for float16 and bfloat16, and for up to 8 otherwise, and
-    nothing behind a sequence's length. Tiles of 16 keys are shared evenly among the warps that run
-    at once, whatever the lengths; results of warps that share keys of a sequence are merged by a
-    second kernel. It may be captured in a graph, and replayed with other lengths and pages.
+    the key), and nothing behind a sequence's length. float16 and bfloat16 are multiplied by tensor
+    cores, on GPUs that have them; elsewhere every second row reads a key again, from the L1 cache.
+    Tiles of 16 keys are shared evenly among the blocks that run at once, whatever the lengths;
+    what they compute of the same queries is merged by a second kernel. The operation may be
+    captured in a graph, and replayed with other lengths and pages.
 
     Error bound, to first order, of an element, with v the largest ``abs(value)`` of its head and
     sequence, s the largest ``sum(abs(q) abs(k)) * scale``, and u = 2**-24:
@@ -72,29 +74,36 @@ def paged_attention(
     """
     _check(out, q, key_pages, value_pages, page_table, lengths, scale)
     device = out.device
-    kind = device.limits.tensor_cores if device is not None else "none"
-    kernel = kernel_for(q, key_pages, kind in DEVICES)
-    multiprocessors = device.limits.multiprocessors if device is not None else 1
+    if device is None:
+        raise na.errors.CallerError(f"paged_attention into {out!r}: it is on no device.")
+    limits = device.limits
+    on_tensor_cores = limits.tensor_cores in DEVICES
+    kernel = kernel_for(q, key_pages, on_tensor_cores, limits.max_dynamic_shared_bytes)
+    multiprocessors = limits.multiprocessors
     factor = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     return launch(
         kernel, multiprocessors, out, q, key_pages, value_pages, page_table, lengths, factor
     )
 
 
-def kernel_for(q: na.Tensor, key_pages: na.Tensor, on_tensor_cores: bool) -> PartsKernel:
+def kernel_for(
+    q: na.Tensor, key_pages: na.Tensor, on_tensor_cores: bool, shared_bytes: int
+) -> PartsKernel:
     """The kernel of these queries and keys.
 
     Args:
         on_tensor_cores: whether tensor cores are to multiply, where they can.
+        shared_bytes: shared memory that a block may have.
     """
     width = q.shape[-1]
     if on_tensor_cores and q.dtype.itemsize == 2:
-        return decode_by_tensor_cores(q.dtype.name, width)
+        warps = warps_of_block(width, key_pages.shape[2], shared_bytes)
+        return decode_by_tensor_cores(q.dtype.name, width, warps)
     rows = _rows_a_key(q, key_pages)
     of_a_warp = min(rows, 2)
     warps = min(-(-rows // of_a_warp), WARPS)
     launcher = decode_by_warps(width, q.dtype.itemsize, of_a_warp)
-    return PartsKernel(launcher, of_a_warp * warps, warps, 1, max(WARPS_AT_ONCE // warps, 1))
+    return PartsKernel(launcher, of_a_warp * warps, warps, max(WARPS_AT_ONCE // warps, 1))
 
 
 def _rows_a_key(q: na.Tensor, key_pages: na.Tensor) -> int:
@@ -113,7 +122,7 @@ def launch(
     lengths: na.Tensor,
     scale: float,
 ) -> na.DeviceOp[na.Tensor]:
-    """`paged_attention` by one of its kernels, with warps for so many multiprocessors."""
+    """`paged_attention` by one of its kernels, with blocks for so many multiprocessors."""
     sequences, heads, width = q.shape[0], *q.shape[-2:]
     _, page_size, key_heads, _ = key_pages.shape
     rows = _rows_a_key(q, key_pages)
@@ -121,29 +130,29 @@ def launch(
         t if t.ndim == 4 else t.reshape(sequences, 1, heads, width) for t in (q, out)
     )
     keys, values = key_pages.reshape(-1), value_pages.reshape(-1)
-    pairs = sequences * key_heads
-    beside = -(-rows // kernel.rows)
-    most_tiles = pairs * -(-page_table.shape[1] * page_size // TILE)
-    workers = min(max(multiprocessors * kernel.workers_at_once // beside, 1), most_tiles)
-    blocks = -(-workers // kernel.workers)
-    slots = blocks * kernel.workers + pairs
+    units = key_heads // kernel.together
+    row_blocks = -(-rows // kernel.rows)
+    most_tiles = sequences * units * -(-page_table.shape[1] * page_size // TILE)
+    blocks = min(max(multiprocessors * kernel.blocks_at_once // row_blocks, 1), most_tiles)
+    slots = (blocks + sequences * units) * kernel.together
+    results = out.size // width
+    beside = MERGERS if results < FEW * multiprocessors else 1
     power = scale * LOG2_E
     held = na.zip(
-        na.empty((slots, rows, width), np.float32),
-        na.empty((slots, rows, 2), np.float32),
-        na.empty((sequences, key_heads, 2), np.int32),
+        na.empty((slots, rows, width + 2), np.float32),
+        na.empty((sequences, units, 2), np.int32),
     )
 
-    def compute(parts: tuple[na.Tensor, na.Tensor, na.Tensor]) -> na.DeviceOp[Any]:
-        launched: na.DeviceOp[Any] = kernel.launcher[(blocks, beside), (32, kernel.warps)](
+    def compute(parts: tuple[na.Tensor, na.Tensor]) -> na.DeviceOp[Any]:
+        launched: na.DeviceOp[Any] = kernel.launcher[(blocks, row_blocks), (32, kernel.warps)](
             *parts, asked, keys, values, page_table, lengths, page_size, power
         )
         return launched
 
     def finish(computed: Any) -> na.DeviceOp[na.Tensor]:
-        merged: na.DeviceOp[Any] = merge(width)[pairs, (32, 8)](
-            answered, computed[0], computed[1], computed[2], lengths, power
-        )
+        merged: na.DeviceOp[Any] = merge(width, beside)[
+            -(-results * beside // MERGERS), (32, MERGERS)
+        ](answered, computed[0], computed[1], lengths, key_heads, power)
         result: na.DeviceOp[na.Tensor] = merged.first()
         return result if answered is out else result.reshape(out.shape)
 

@@ -32,9 +32,25 @@ from numbasync_kernels.nn.matmul_warpgroups import dtype_of
 from numbasync_kernels.nn.warp import EVERYONE, WARP
 
 ROWS = 16  # of a matrix of queries
+MOST_WARPS = 8  # of a block
+STAGES = 2  # tiles of a warp in shared memory
 PIECE = 8  # elements of a copy: 16 bytes
 NEVER = float32(-math.inf)
 uint32, uint64 = np.uint32, np.uint64
+
+
+def warps_at_once(width: int) -> int:
+    """The warps of a multiprocessor that has room for them in its shared memory, as an H100's."""
+    return min(1024 // width, 16)
+
+
+def warps_of_block(width: int, key_heads: int, shared_bytes: int) -> int:
+    """The warps of a block, with neighbouring key heads, on a device with so much shared memory a
+    block.
+    """
+    tiles = STAGES * (ROWS + 2 * TILE) * (width + PIECE) * 2
+    most = min(warps_at_once(width), MOST_WARPS, shared_bytes // (tiles + 4 * WARP))
+    return max(n for n in range(1, max(most, 1) + 1) if key_heads % n == 0)
 
 
 @cuda.jit(device=True)
@@ -44,25 +60,24 @@ def seen(score: Any, row: Any, key: Any, length: Any, queries: Any, group: Any) 
 
 
 @cache
-def decode_by_tensor_cores(
-    dtype: str, width: int, warps: int = 2, stages: int = 3, blocks_at_once: int = 3
-) -> PartsKernel:
+def decode_by_tensor_cores(dtype: str, width: int, warps: int) -> PartsKernel:
     """The kernel of keys and values of "float16" or "bfloat16", with `width` features.
 
     Args:
-        warps: of a block.
-        stages: tiles of keys and values in shared memory, for each warp.
-        blocks_at_once: of a multiprocessor.
+        warps: of a block, which have neighbouring key heads of the same tokens; by
+            `warps_of_block`.
     """
     element = dtype_of(dtype)
-    ahead = stages - 1  # tiles on their way
+    ahead = STAGES - 1  # tiles on their way
+    # All warps that run at once have no more than a multiprocessor's 65,536.
+    registers = min(65536 // (WARP * warps_at_once(width)), 255) // 8 * 8
     lanes = width // PIECE  # that copy a row
     at_once = WARP // lanes  # rows
     padded = width + PIECE  # so that 8 rows begin in different banks
     layout = na.shared_layout(
-        q=tc.tile(element, (warps, stages, ROWS, padded), 0),
-        k=tc.tile(element, (warps, stages, TILE, padded), 0),
-        v=tc.tile(element, (warps, stages, TILE, padded), 0),
+        q=tc.tile(element, (warps, STAGES, ROWS, padded), 0),
+        k=tc.tile(element, (warps, STAGES, TILE, padded), 0),
+        v=tc.tile(element, (warps, STAGES, TILE, padded), 0),
     )
 
     @cuda.jit(device=True)
@@ -94,37 +109,45 @@ def decode_by_tensor_cores(
             tc.copy_async(layout.v, target, values, source, PIECE)
 
     @na.launcher(threads=(WARP, warps))
-    @cuda.jit(cache=True)
+    @cuda.jit(cache=True, max_registers=registers)
     def attend_by_tensor_cores(
-        parts: na.KernelOutput, bounds: na.KernelOutput, spans: na.KernelOutput, q: na.KernelInput,
+        parts: na.KernelOutput, spans: na.KernelOutput, q: na.KernelInput,
         keys: na.KernelInput, values: na.KernelInput, page_table: na.KernelInput,
         lengths: na.KernelInput, page_size: int, power: float,
     ) -> None:  # fmt: skip
         lane = cuda.threadIdx.x
         warp = cuda.threadIdx.y
-        worker = cuda.blockIdx.x * warps + warp
+        worker = cuda.blockIdx.x
         first_row = cuda.blockIdx.y * ROWS
         queries = q.shape[1]
-        key_heads = spans.shape[1]
-        group = q.shape[2] // key_heads
+        units = spans.shape[1]
+        group = q.shape[2] // (units * warps)
         rows = queries * group
         factor = float32(power)
         tiles_before = cuda.shared.array((warps, WARP), int32)
         add_up(tiles_before[warp], lengths)
         cuda.syncwarp()
-        share, first, count, sequence, head, tile = share_of(
-            tiles_before[warp], lengths, key_heads, worker, cuda.gridDim.x * warps
+        share, first, count, sequence, unit, tile = share_of(
+            tiles_before[warp], lengths, units, worker, cuda.gridDim.x
         )
         tiles = tiles_of(lengths, sequence)
         new_sequence = sequence
-        new_head = head
+        new_unit = unit
         new_tile = tile
         new_tiles = tiles
         new_stage = 0
         new_slot = 0  # of queries
         key_row = np.int32(0)
         if count > 0:
-            key_row = row_of(page_table, page_size, lengths, sequence, tile, key_heads, head)
+            key_row = row_of(
+                page_table,
+                page_size,
+                lengths,
+                sequence,
+                tile,
+                units * warps,
+                unit * warps + warp,
+            )
         stage = 0
         slot = -1
         most = (float32(LOWEST), float32(LOWEST))
@@ -136,15 +159,22 @@ def decode_by_tensor_cores(
             coming = i + ahead
             if coming < count:
                 if coming == 0 or new_tile == 0:
-                    copy_queries(q, warp, new_slot, new_sequence, new_head, first_row, group)
+                    head = new_unit * warps + warp
+                    copy_queries(q, warp, new_slot, new_sequence, head, first_row, group)
                     new_slot = new_slot + 1 if new_slot < ahead else 0
                 copy_tile(keys, values, warp, new_stage, key_row)
-                new_sequence, new_head, new_tile, new_tiles = following(
-                    lengths, key_heads, new_sequence, new_head, new_tile, new_tiles
+                new_sequence, new_unit, new_tile, new_tiles = following(
+                    lengths, units, new_sequence, new_unit, new_tile, new_tiles
                 )
                 if coming + 1 < count:
                     key_row = row_of(
-                        page_table, page_size, lengths, new_sequence, new_tile, key_heads, new_head
+                        page_table,
+                        page_size,
+                        lengths,
+                        new_sequence,
+                        new_tile,
+                        units * warps,
+                        new_unit * warps + warp,
                     )
             tc.commit_copies()
             new_stage = new_stage + 1 if new_stage < ahead else 0
@@ -156,9 +186,9 @@ def decode_by_tensor_cores(
                     most = (float32(LOWEST), float32(LOWEST))
                     total = (float32(0.0), float32(0.0))
                     sums = tc.accumulator(ROWS, width)
-                    if tile == 0 and cuda.blockIdx.y == 0 and lane == 0:
-                        spans[sequence, head, 0] = worker
-                        spans[sequence, head, 1] = (first + i + tiles - 1) // share
+                    if tile == 0 and cuda.blockIdx.y == 0 and warp == 0 and lane == 0:
+                        spans[sequence, unit, 0] = worker
+                        spans[sequence, unit, 1] = (first + i + tiles - 1) // share
                 scores = tc.accumulator(ROWS, TILE)
                 for k in range(0, width, 16):
                     left = tc.load_a(layout.q, (warp, slot, 0, k), ROWS)
@@ -181,19 +211,19 @@ def decode_by_tensor_cores(
                 right = tc.load_b(layout.v, (warp, stage, 0, 0), width, True)
                 sums = tc.mma(sums, tc.to_fragment(weights, element), right)
                 if tile == tiles - 1 or i == count - 1:
-                    number = worker + sequence * key_heads + head
+                    number = (worker + sequence * units + unit) * warps + warp
                     tc.store(parts[number], (first_row, 0), sums)
                     upper, lower = tc.sum_over_row(total[0]), tc.sum_over_row(total[1])
                     row = first_row + lane // 4
                     if lane % 4 == 0 and row < rows:
-                        bounds[number, row, 0] = most[0]
-                        bounds[number, row, 1] = upper
+                        parts[number, row, width] = most[0]
+                        parts[number, row, width + 1] = upper
                     if lane % 4 == 0 and row + 8 < rows:
-                        bounds[number, row + 8, 0] = most[1]
-                        bounds[number, row + 8, 1] = lower
+                        parts[number, row + 8, width] = most[1]
+                        parts[number, row + 8, width + 1] = lower
                 stage = stage + 1 if stage < ahead else 0
-                sequence, head, tile, tiles = following(
-                    lengths, key_heads, sequence, head, tile, tiles
-                )
+                sequence, unit, tile, tiles = following(lengths, units, sequence, unit, tile, tiles)
 
-    return PartsKernel(attend_by_tensor_cores, ROWS, warps, warps, warps * blocks_at_once)
+    return PartsKernel(
+        attend_by_tensor_cores, ROWS, warps, max(warps_at_once(width) // warps, 1), warps
+    )

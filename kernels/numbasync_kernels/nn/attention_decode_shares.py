@@ -1,10 +1,13 @@
 """How the cached keys of all sequences are shared among warps, and how their results are merged.
 
-The keys of a sequence and a key head (a *pair*) are cut into tiles of 16. All tiles of all pairs
-are numbered, sequence by sequence, and each warp gets as many neighbouring ones as any other, so
-that lengths do not decide how long a launch takes. What a warp computes of one pair is a *part*:
-for each query the largest score, the sum of weights, and the weighted sum of values. The part of
-warp w and pair p is number ``w + p``: from one part to the next one, at least one of the two grows.
+The keys of a sequence and a key head are cut into tiles of 16. Tiles are numbered, sequence by
+sequence and in it head by head, and each worker (a block) gets as many neighbouring ones as any
+other, so that lengths do not decide how long a launch takes. Where the warps of a block have the
+same tokens of neighbouring key heads, these heads are a *unit*, and count as one.
+
+What a worker computes of a unit is a *part*: for each query the weighted sum of values, the largest
+score, and the sum of weights. The part of worker w and unit n is number ``w + n``, as from one part
+to the next at least one of the two grows.
 """
 
 from __future__ import annotations
@@ -16,33 +19,34 @@ import numpy as np
 from numba import cuda, float32
 
 import numbasync as na
-from numbasync_kernels.nn.warp import WARP, warp_max, warp_sum
+from numbasync_kernels.nn.warp import EVERYONE, WARP, warp_max, warp_sum
 
 TILE = 16  # keys
-LEAST = 4  # tiles of a warp, if there are so many
+LEAST = 4  # tiles of a worker, if there are so many
 MERGERS = 8  # warps of a block that merges
 LOWEST = -1e30  # where a maximum begins: finite, so that differences are
 int32, uint32 = np.int32, np.uint32
+exp2 = cuda.libdevice.exp2f
 
 
 class PartsKernel(NamedTuple):
     """A kernel that computes parts, and how it is launched.
 
     Attributes:
-        launcher: called with (parts, bounds, spans, q, keys, values, page_table, lengths,
-            page_size, power); parts, bounds and spans as in `merge`; q of shape (sequences,
-            queries, heads, width); keys and values of one axis.
+        launcher: called with (parts, spans, q, keys, values, page_table, lengths, page_size,
+            power); parts and spans as in `merge`; q of shape (sequences, queries, heads, width);
+            keys and values of one axis.
         rows: queries that a block has for each key; blocks along y have the others.
         warps: of a block, along its y axis.
-        workers: warps of a block that have other keys.
-        workers_at_once: of a multiprocessor.
+        blocks_at_once: of a multiprocessor; each block is a worker.
+        together: neighbouring key heads that a block has, a *unit*; if several, each is a warp's.
     """
 
     launcher: Any
     rows: int
     warps: int
-    workers: int
-    workers_at_once: int
+    blocks_at_once: int
+    together: int = 1
 
 
 @cuda.jit(device=True)
@@ -64,9 +68,9 @@ def add_up(tiles: Any, lengths: Any) -> None:
 
 
 @cuda.jit(device=True)
-def share_of(tiles: Any, lengths: Any, key_heads: Any, worker: Any, workers: Any) -> Any:
-    """The most tiles of any warp; of this one its first tile's number, its own tiles, and its first
-    tile's sequence, key head and place.
+def share_of(tiles: Any, lengths: Any, units: Any, worker: Any, workers: Any) -> Any:
+    """The most tiles of any worker; of this one its first tile's number, its own tiles, and its
+    first tile's sequence, unit and place.
 
     Args:
         tiles: what all lanes have made by `add_up`.
@@ -74,37 +78,37 @@ def share_of(tiles: Any, lengths: Any, key_heads: Any, worker: Any, workers: Any
     total = 0
     for lane in range(WARP):
         total += tiles[lane]
-    total *= key_heads
+    total *= units
     share = max((total + workers - 1) // workers, LEAST)
     first = share * worker
     count = max(min(share, total - first), 0)
     place = first
     lane = 0
-    while lane < WARP - 1 and place >= tiles[lane] * key_heads:
-        place -= tiles[lane] * key_heads
+    while lane < WARP - 1 and place >= tiles[lane] * units:
+        place -= tiles[lane] * units
         lane += 1
     sequence = lane * ((lengths.shape[0] + WARP - 1) // WARP)
-    while sequence < lengths.shape[0] and place >= tiles_of(lengths, sequence) * key_heads:
-        place -= tiles_of(lengths, sequence) * key_heads
+    while sequence < lengths.shape[0] and place >= tiles_of(lengths, sequence) * units:
+        place -= tiles_of(lengths, sequence) * units
         sequence += 1
     of_sequence = max(tiles_of(lengths, sequence), 1)
     return share, first, count, sequence, place // of_sequence, place % of_sequence
 
 
 @cuda.jit(device=True)
-def following(lengths: Any, key_heads: Any, sequence: Any, head: Any, tile: Any, tiles: Any) -> Any:
-    """Sequence, key head and place of the next tile, and the tiles of its sequence."""
+def following(lengths: Any, units: Any, sequence: Any, unit: Any, tile: Any, tiles: Any) -> Any:
+    """Sequence, unit and place of the next tile, and the tiles of its sequence."""
     tile += 1
     if tile == tiles:
         tile = 0
-        head += 1
-        if head == key_heads:
-            head = 0
+        unit += 1
+        if unit == units:
+            unit = 0
             sequence += 1
             while sequence < lengths.shape[0] and lengths[sequence] <= 0:
                 sequence += 1
             tiles = tiles_of(lengths, sequence)
-    return sequence, head, tile, tiles
+    return sequence, unit, tile, tiles
 
 
 @cuda.jit(device=True)
@@ -137,71 +141,77 @@ def is_seen(key: Any, row: Any, length: Any, queries: Any, group: Any) -> Any:
 
 
 @cache
-def merge(width: int) -> Any:
-    """The launcher that merges the parts of each pair: a block a pair.
+def merge(width: int, beside: int) -> Any:
+    """The launcher that merges parts.
 
-    Arguments: ``out``, shape (sequences, queries, heads, width); ``parts``, (parts, rows, width)
-    and ``bounds``, (parts, rows, 2), float32: weighted sums, and the largest score and the sum of
-    weights; ``spans``, (sequences, key heads, 2), int32: the first and the last warp of a pair;
-    ``lengths``; and the factor of scores in powers of 2.
+    Args:
+        beside: warps that share a row; blocks of `MERGERS` warps go through all rows.
+
+    Arguments: ``out``, shape (sequences, queries, heads, width); ``parts``, (parts, rows, width +
+    2), float32: weighted sums, then the largest score and the sum of weights; ``spans``,
+    (sequences, units, 2), int32: the first and the last worker of a unit of neighbouring key heads;
+    ``lengths``; the number of key heads; and the factor of scores in powers of 2.
     """
     columns = width // WARP
+    rows_at_once = MERGERS // beside
 
     @na.launcher(threads=(WARP, MERGERS))
-    @cuda.jit(cache=True)
+    @cuda.jit(cache=True, max_registers=80)
     def merge_parts(
-        out: na.KernelOutput, parts: na.KernelInput, bounds: na.KernelInput, spans: na.KernelInput,
-        lengths: na.KernelInput, power: float,
+        out: na.KernelOutput, parts: na.KernelInput, spans: na.KernelInput,
+        lengths: na.KernelInput, key_heads: int, power: float,
     ) -> None:  # fmt: skip
         sums = cuda.shared.array((MERGERS, width), float32)
+        own = cuda.local.array(columns, float32)
         lane = cuda.threadIdx.x
         warp = cuda.threadIdx.y
-        key_heads = spans.shape[1]
-        head = cuda.blockIdx.x % key_heads
-        sequence = cuda.blockIdx.x // key_heads
-        group = out.shape[2] // key_heads
-        rows = out.shape[1] * group
-        beside = max(MERGERS // rows, 1)  # warps that share a row
-        at_once = MERGERS // beside
+        number = uint32(cuda.blockIdx.x * rows_at_once + warp // beside)
+        place = number // uint32(out.shape[2])  # of a sequence's query
+        head = number % uint32(out.shape[2])
+        sequence = place // uint32(out.shape[1])
+        query = place % uint32(out.shape[1])
+        group = uint32(out.shape[2]) // uint32(key_heads)
+        together = uint32(key_heads) // uint32(spans.shape[1])
+        key_head = head // group
+        unit = key_head // together
+        row = query * group + head % group
         first = 0
         count = 0
-        if lengths[sequence] > 0:
-            first = spans[sequence, head, 0] + cuda.blockIdx.x
-            count = spans[sequence, head, 1] + cuda.blockIdx.x + 1 - first
+        if sequence < out.shape[0] and lengths[sequence] > 0:
+            first = spans[sequence, unit, 0]
+            count = spans[sequence, unit, 1] + 1 - first
+            first += sequence * spans.shape[1] + unit
         factor = float32(power)
-        for start in range(0, rows, at_once):
-            row = start + warp // beside
-            counts = row < rows and warp // beside < at_once
-            highest = float32(LOWEST)
-            if counts:
-                for i in range(lane, count, WARP):
-                    highest = max(highest, bounds[first + i, row, 0])
-            highest = warp_max(highest)
-            total = float32(0.0)
-            if counts:
-                for i in range(lane, count, WARP):
-                    weight = cuda.libdevice.exp2f((bounds[first + i, row, 0] - highest) * factor)
-                    total += weight * bounds[first + i, row, 1]
-            total = warp_sum(total)
-            for j in range(columns):
-                sums[warp, lane + j * WARP] = float32(0.0)
-            if counts:
-                for i in range(warp % beside, count, beside):
-                    weight = cuda.libdevice.exp2f((bounds[first + i, row, 0] - highest) * factor)
-                    for j in range(columns):
-                        column = lane + j * WARP
-                        sums[warp, column] += weight * parts[first + i, row, column]
-            cuda.syncthreads()
-            if counts and warp % beside == 0:
-                shrink = float32(1.0) / total if total > float32(0.0) else float32(0.0)
-                query = query_of(row, group)
-                own = head * group + row - query * group
+        highest = float32(LOWEST)
+        for i in range(lane, count, WARP):
+            highest = max(highest, parts[(first + i) * together + key_head % together, row, width])
+        highest = warp_max(highest)
+        total = float32(0.0)
+        for j in range(columns):
+            own[j] = float32(0.0)
+        for start in range(0, count, WARP):
+            weight = float32(0.0)
+            if start + lane < count:
+                part = (first + start + lane) * together + key_head % together
+                weight = exp2((parts[part, row, width] - highest) * factor)
+                total += weight * parts[part, row, width + 1]
+            for i in range(warp % beside, min(WARP, count - start), beside):
+                part = (first + start + i) * together + key_head % together
+                other = cuda.shfl_sync(EVERYONE, weight, i)
                 for j in range(columns):
-                    column = lane + j * WARP
-                    value = float32(0.0)
-                    for k in range(beside):
-                        value += sums[warp + k, column]
-                    out[sequence, query, own, column] = value * shrink
+                    own[j] += other * parts[part, row, lane + j * WARP]
+        total = warp_sum(total)
+        if beside > 1:
+            for j in range(columns):
+                sums[warp, lane + j * WARP] = own[j]
             cuda.syncthreads()
+            for k in range(1, beside):
+                if warp % beside == 0:
+                    for j in range(columns):
+                        own[j] += sums[warp + k, lane + j * WARP]
+        if warp % beside == 0 and sequence < out.shape[0]:
+            shrink = float32(1.0) / total if total > float32(0.0) else float32(0.0)
+            for j in range(columns):
+                out[sequence, query, head, lane + j * WARP] = own[j] * shrink
 
     return merge_parts

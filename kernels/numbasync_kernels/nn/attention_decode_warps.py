@@ -54,7 +54,7 @@ def decode_by_warps(width: int, itemsize: int, rows: int) -> Any:
     @na.launcher
     @cuda.jit(cache=True, max_registers=168)
     def attend_by_warps(
-        parts: na.KernelOutput, bounds: na.KernelOutput, spans: na.KernelOutput, q: na.KernelInput,
+        parts: na.KernelOutput, spans: na.KernelOutput, q: na.KernelInput,
         keys: na.KernelInput, values: na.KernelInput, page_table: na.KernelInput,
         lengths: na.KernelInput, page_size: int, power: float,
     ) -> None:  # fmt: skip
@@ -150,8 +150,8 @@ def decode_by_warps(width: int, itemsize: int, rows: int) -> Any:
                             column = (e // unit * lanes + part) * unit + e % unit
                             parts[slot, first_row + r, column] = value
                         elif stored and part == 0:
-                            bounds[slot, first_row + r, 0] = higher
-                            bounds[slot, first_row + r, 1] = value
+                            parts[slot, first_row + r, width] = higher
+                            parts[slot, first_row + r, width + 1] = value
             sequence, head, tile, tiles = following(lengths, key_heads, sequence, head, tile, tiles)
 
     return attend_by_warps
