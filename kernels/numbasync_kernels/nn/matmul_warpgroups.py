@@ -175,8 +175,13 @@ def matmul_warpgroups(
                 if speaks:
                     tc.barrier_arrive(layout.empty, before)
                 corner = i * ROWS + warp_row, j * columns
-                if finishes:
-                    sums = tc.apply(finished, sums, corner, bias, residual, activation)
+                if finishes:  # a branch here, not one for each element
+                    if activation == 2:
+                        sums = tc.apply(finished, sums, corner, bias, residual, 2)
+                    elif activation == 1:
+                        sums = tc.apply(finished, sums, corner, bias, residual, 1)
+                    else:
+                        sums = tc.apply(finished, sums, corner, bias, residual, 0)
                 tc.store(out, corner, sums)
                 tile += cuda.gridDim.x
 
