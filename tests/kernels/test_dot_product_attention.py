@@ -124,6 +124,14 @@ async def test_sequences_one_behind_the_other(
     assert np.abs(got[:199] - want).max() <= 4e-3
     np.testing.assert_array_equal(got[199:], 7)  # of no sequence
 
+    lengths = np.array([2, 0, 130, 0], np.int32)
+    want = nn.dot_product_attention_reference(q, k, v, causal, lengths=lengths, offsets=offsets)
+    await nn.dot_product_attention(
+        out, whole[:, :2], whole[:, 2:first_v], whole[:, first_v:], causal=causal,
+        lengths=await na.from_host(lengths), offsets=await na.from_host(offsets), longest=longest,
+    )  # fmt: skip
+    assert np.abs((await out.to_host())[:199] - want).max() <= 4e-3
+
 
 async def test_tiles_of_three_warpgroups(device: na.Device) -> None:
     rng = np.random.default_rng(7)
@@ -194,7 +202,8 @@ def test_what_is_refused(device: na.Device) -> None:
         ({"offsets": zeros(3)}, DTypeError, "int32"),
         ({"offsets": zeros(1, dtype=np.int32)}, ShapeError, "where each\\s+sequence begins"),
         ({"offsets": offsets, "longest": 0}, CallerError, "at least 1"),
-        ({"offsets": offsets, "lengths": offsets}, CallerError, "no mask or lengths"),
+        ({"offsets": offsets, "mask": zeros(5, 8)}, CallerError, "write no mask"),
+        ({"offsets": offsets, "lengths": offsets}, ShapeError, "a length for each sequence"),
     ]:
         with pytest.raises(error, match=text):
             nn.dot_product_attention(zeros(4, 8, 64), q, q, q, **arguments)

@@ -19,6 +19,8 @@ from numbasync_kernels.minilm.weights import Config, Weights
 
 Array = np.ndarray[Any, Any]
 TABLES = ("word", "position", "token_type")
+TENSOR_CORES = ("warpgroups",)  # those by which attention of 16-bit elements is computed
+WIDTHS = (32, 64, 128)  # of heads that it takes
 
 
 @dataclass(frozen=True)
@@ -63,12 +65,15 @@ class Layer:
 class Memory:
     """What launches read and write; a row a token, but for the last two, which have one a sentence.
 
-    `tokens_of` is the same memory with sentences and tokens apart.
+    `tokens_of` is the same memory with sentences and tokens apart. `lengths` is what `mask` says;
+    sentences begin at the rows `offsets`.
     """
 
     ids: na.Tensor
     mask: na.Tensor
     kinds: na.Tensor
+    lengths: na.Tensor
+    offsets: na.Tensor
     hidden: na.Tensor
     between: na.Tensor
     attended: na.Tensor
@@ -83,6 +88,7 @@ class Memory:
         """Allocate it, for batches of one shape. The vectors of sentences are float32."""
         rows, width = sentences * tokens, config.width
         numbers = [na.zeros((sentences, tokens), np.int32) for _ in range(3)]
+        numbers += [na.zeros(sentences, np.int32), na.arange(0, rows + 1, tokens, np.int32)]
         widths = (width, width, 3 * width, width, width, config.inner)
         features = [na.empty((rows, w), dtype) for w in widths]
         vectors = [na.empty((sentences, width)) for _ in range(2)]
@@ -129,10 +135,6 @@ class Encoder:
         """The launches of a forward pass, in order: 2, 7 a layer, and 2. None allocates."""
         config, m, tables = self.config, self._memory, self._tables
         rows = (nn.NORM_ROWS, config.width)
-        heads = nn.attention_tile(config.width, config.heads)
-        attended = m.tokens_of(m.attended)
-        parts = [attended[:, :, i * config.width : (i + 1) * config.width] for i in range(3)]
-
         yield nn.embedding(
             m.tokens_of(m.narrow).partition(nn.EMBEDDING_TILE),
             m.ids, m.kinds, tables.words, tables.positions, tables.types,
@@ -141,7 +143,7 @@ class Encoder:
         yield nn.layer_norm(m.hidden.partition(rows), m.narrow, norm.scale, norm.shift, config.eps)
         for layer in self._layers:
             yield _dense(m.attended, m.hidden, layer.attend)
-            yield nn.attention(m.tokens_of(m.mixed).partition(heads), *parts, m.mask, config.heads)
+            yield self._attention()
             yield _dense(m.narrow, m.mixed, layer.mix)
             yield nn.add_layer_norm(
                 m.between.partition(rows), m.narrow, m.hidden,
@@ -156,9 +158,34 @@ class Encoder:
         yield nn.mean_pool(m.pooled.partition(nn.POOL_TILE), m.tokens_of(m.hidden), m.mask)
         yield nn.unit_rows(m.embeddings.partition((nn.UNIT_ROWS, config.width)), m.pooled)
 
+    def _attention(self) -> na.DeviceOp[Any]:
+        """Of parts of one product, which are views: nothing is copied."""
+        config, m = self.config, self._memory
+        rows, width = m.mixed.shape
+        if not self._is_on_tensor_cores():
+            out = m.tokens_of(m.mixed).partition(nn.attention_tile(width, config.heads))
+            parts = m.attended.reshape(*m.ids.shape, 3, width)
+            return nn.attention(out, *(parts[:, :, i] for i in range(3)), m.mask, config.heads)
+        heads = m.attended.reshape(rows, 3, config.heads, -1)
+        return nn.dot_product_attention(
+            m.mixed.reshape(rows, config.heads, -1), *(heads[:, i] for i in range(3)),
+            lengths=m.lengths, offsets=m.offsets, longest=m.ids.shape[1],
+        )  # fmt: skip
+
+    def _is_on_tensor_cores(self) -> bool:
+        mixed, config = self._memory.mixed, self.config
+        return (
+            mixed.device is not None
+            and mixed.device.limits.tensor_cores in TENSOR_CORES
+            and mixed.dtype.itemsize == 2
+            and config.width // config.heads in WIDTHS
+        )
+
     def inputs(self, batch: Batch) -> list[na.DeviceOp[Any]]:
         """The copies that put a batch of this shape where `launches` reads it."""
-        return [na.memcpy(self._memory.ids, batch.ids), na.memcpy(self._memory.mask, batch.mask)]
+        m, lengths = self._memory, batch.mask.sum(axis=1, dtype=np.int32)
+        arrays = (m.ids, batch.ids), (m.mask, batch.mask), (m.lengths, lengths)
+        return [na.memcpy(tensor, array) for tensor, array in arrays]
 
     async def eager(self, batch: Batch) -> Array:
         """Every step awaited before the next is built."""

@@ -65,21 +65,20 @@ def check_tensors(
         )
 
 
-def flat_lengths(lengths: na.Tensor | None, q: na.Tensor) -> na.Tensor | None:
-    """The lengths of all sequences, along one axis.
+def flat_lengths(lengths: na.Tensor | None, batch: tuple[int, ...]) -> na.Tensor | None:
+    """The lengths of all sequences of a batch of this shape, along one axis.
 
     Raises:
         ShapeError, DTypeError: they are no int32 for each sequence.
     """
     if lengths is None:
         return None
-    batch = q.shape[:-3]
     if lengths.dtype != np.int32 or not lengths.is_contiguous:
         raise na.errors.DTypeError(f"{NAME}: lengths are {lengths!r}; write C-contiguous int32.")
     if lengths.shape not in (batch, (math.prod(batch),)):
         raise na.errors.ShapeError(
-            f"{NAME} of shape {q.shape}: lengths are {lengths!r}; write the shape {batch or (1,)}, "
-            "a length for each sequence."
+            f"{NAME}: lengths are {lengths!r}; write the shape {batch or (1,)}, a length for each "
+            "sequence."
         )
     return lengths if lengths.ndim == 1 else lengths.reshape(-1)
 

@@ -62,6 +62,8 @@ def sequence_of(head: Any, heads: Any, queries: Any, keys: Any, lengths: Any, of
         sequence = quotient(head, heads)
         first = int64(offsets[sequence])
         count = int64(offsets[sequence + 1]) - first
+        if lengths is not None:
+            return first, count, min(int64(lengths[sequence]), count)
         return first, count, count
     if lengths is not None:
         return int64(0), queries, min(int64(lengths[quotient(head, heads)]), keys)

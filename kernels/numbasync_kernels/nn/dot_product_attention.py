@@ -52,9 +52,9 @@ def dot_product_attention(
             from there on are padding, and not seen; what lies there must be finite. Padded queries
             are computed like others.
         offsets: int32, shape ``(sequences + 1,)``: sequences lie one behind the other, without
-            padding; sequence i has the tokens from ``offsets[i]`` to ``offsets[i + 1]``, and sees
-            no other. Then out and q have the shape ``(tokens, heads, d)``, k and v ``(tokens, key
-            heads, d)``, and there is no `mask` and no `lengths`.
+            padding, or padded if there are `lengths`; sequence i has the tokens from ``offsets[i]``
+            to ``offsets[i + 1]``, and sees no other. Then out and q have the shape ``(tokens,
+            heads, d)``, k and v ``(tokens, key heads, d)``, and there is no `mask`.
         longest: with offsets: at least the tokens of the longest sequence; more takes longer.
             Default: all tokens.
 
@@ -79,12 +79,13 @@ def dot_product_attention(
     factor = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     multiprocessors = device.limits.multiprocessors
     if offsets is not None:
-        if mask is not None or lengths is not None:
+        if mask is not None:
             raise na.errors.CallerError(
-                "dot_product_attention(offsets=...): write no mask or lengths; offsets say which "
+                "dot_product_attention(offsets=...): write no mask; offsets and lengths say which "
                 "keys there are."
             )
         check_offsets(offsets, longest)
+        seen = flat_lengths(lengths, (offsets.shape[0] - 1,))
         tokens, heads, width = q.shape
         kernel = attention_warpgroups(q.dtype.name, width, causal)
         queries = tokens if longest is None else min(longest, tokens)
@@ -94,7 +95,7 @@ def dot_product_attention(
             out.reshape(tokens, heads * width),
             na.tensor_map(q, (kernel.queries, 1, kernel.columns), kernel.swizzle),
             *(na.tensor_map(t, (KEYS, 1, kernel.columns), kernel.swizzle) for t in (k, v)),
-            all_heads, heads, heads // k.shape[1], queries, queries, factor, None, offsets,
+            all_heads, heads, heads // k.shape[1], queries, queries, factor, seen, offsets,
         )  # fmt: skip
     else:
         heads, queries, width = q.shape[-3:]
@@ -110,8 +111,8 @@ def dot_product_attention(
             na.tensor_map(_of_heads(q), (1, kernel.queries, kernel.columns), kernel.swizzle),
             *(na.tensor_map(_of_heads(t), (1, KEYS, kernel.columns), kernel.swizzle)
               for t in (k, v)),
-            all_heads, heads, heads // key_heads, queries, keys, factor, flat_lengths(lengths, q),
-            None, pages, shared_by, int(is_added),
+            all_heads, heads, heads // key_heads, queries, keys, factor,
+            flat_lengths(lengths, q.shape[:-3]), None, pages, shared_by, int(is_added),
         )  # fmt: skip
     result: na.DeviceOp[na.Tensor] = launched.first()
     return result.reshape(out.shape)
@@ -153,9 +154,12 @@ def dot_product_attention_reference(
     """What `dot_product_attention` approximates, in float64."""
     if offsets is not None:
         hq, hk, hv = (x.swapaxes(0, 1) for x in (q, k, v))
+        ends = [None] * (len(offsets) - 1) if lengths is None else lengths
         parts = [
-            dot_product_attention_reference(hq[:, a:b], hk[:, a:b], hv[:, a:b], causal, scale)
-            for a, b in itertools.pairwise(offsets)
+            dot_product_attention_reference(
+                hq[:, a:b], hk[:, a:b], hv[:, a:b], causal, scale, lengths=n
+            )
+            for (a, b), n in zip(itertools.pairwise(offsets), ends, strict=True)
         ]
         return np.concatenate(parts, axis=1).swapaxes(0, 1)
     q, k, v = (x.astype(np.float64) for x in (q, k, v))

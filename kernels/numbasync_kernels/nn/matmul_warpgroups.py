@@ -192,8 +192,13 @@ def matmul_warpgroups(
                 if speaks:
                     tc.barrier_arrive(layout.empty, used)
                 corner = first + i * ROWS + warp_row, j * columns
-                if finishes:
-                    sums = tc.apply(finished, sums, corner, bias, residual, activation)
+                if finishes:  # a branch here, not one for each element
+                    if activation == 2:
+                        sums = tc.apply(finished, sums, corner, bias, residual, 2)
+                    elif activation == 1:
+                        sums = tc.apply(finished, sums, corner, bias, residual, 1)
+                    else:
+                        sums = tc.apply(finished, sums, corner, bias, residual, 0)
                 tc.store(out[:last], corner, sums)
                 tile += cuda.gridDim.x
                 group, before = group_of(tile, group, before, rows, offsets, ROWS, tiles_n)
