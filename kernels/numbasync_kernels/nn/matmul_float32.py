@@ -100,45 +100,55 @@ def _put(tile: Any, stage: Any, held: Any, side: Any, along_k: Any) -> None:
 
 
 @cuda.jit(device=True)
-def _read(held: Any, at: Any, tile: Any, stage: Any, k: Any, x: Any) -> None:
-    """Four elements of one k, from `x` on, into registers from `at` on."""
-    four = vectors.load(tile, (stage, k, x), WIDE)
-    held[at], held[at + 1], held[at + 2], held[at + 3] = four
+def _read(held: Any, left: Any, right: Any, stage: Any, k: Any, y: Any, x: Any) -> None:
+    """What the thread multiplies of one k: 8 elements of a, and behind them 8 or 16 of b."""
+    for i in range(2):
+        _read_four(held, i * WIDE, left, stage, k, y + i * APART_Y)
+    for i in range(2):
+        _read_four(held, 8 + i * WIDE, right, stage, k, x + i * APART_X)
+    if held.shape[0] > 16:
+        for i in range(2, 4):
+            _read_four(held, 8 + i * WIDE, right, stage, k, x + i * APART_X)
 
 
 @cuda.jit(device=True)
-def _add_products(sums: Any, left: Any, right: Any, stage: Any, k: Any, y: Any, x: Any) -> None:
-    """Add the products of one k to the thread's sums."""
-    of_a = cuda.local.array(8, float32)
-    of_b = cuda.local.array(16, float32)
-    is_large = sums.shape[1] > 8
-    for i in range(2):
-        _read(of_a, i * WIDE, left, stage, k, y + i * APART_Y)
-        _read(of_b, i * WIDE, right, stage, k, x + i * APART_X)
-    if is_large:
-        for i in range(2, 4):
-            _read(of_b, i * WIDE, right, stage, k, x + i * APART_X)
+def _read_four(held: Any, at: Any, tile: Any, stage: Any, k: Any, x: Any) -> None:
+    held[at], held[at + 1], held[at + 2], held[at + 3] = vectors.load(tile, (stage, k, x), WIDE)
+
+
+@cuda.jit(device=True)
+def _add_products(sums: Any, held: Any) -> None:
+    """Add the products of what `_read` has read."""
     for i in range(8):
         for j in range(8):
-            sums[i, j] += of_a[i] * of_b[j]
-        if is_large:
+            sums[i, j] += held[i] * held[8 + j]
+        if held.shape[0] > 16:
             for j in range(8, 16):
-                sums[i, j] += of_a[i] * of_b[j]
+                sums[i, j] += held[i] * held[8 + j]
 
 
 @cuda.jit(device=True)
-def _multiply(sums: Any, left: Any, right: Any, stage: Any, y: Any, x: Any) -> None:
-    """Add the products of the two tiles. No loop: one of this length is not unrolled, and what a
-    turn reads would wait for the turn. No literals: a function would be compiled for each.
+def _multiply(
+    sums: Any, even: Any, odd: Any, left: Any, right: Any, stage: Any, y: Any, x: Any
+) -> None:
+    """Add the products of the two tiles; what the first k needs is in `even`, and what the last one
+    needs is left in `odd`. No loop: one of this length is not unrolled. No literals: a function
+    would be compiled for each.
     """
-    _add_products(sums, left, right, stage, uint32(0), y, x)
-    _add_products(sums, left, right, stage, uint32(1), y, x)
-    _add_products(sums, left, right, stage, uint32(2), y, x)
-    _add_products(sums, left, right, stage, uint32(3), y, x)
-    _add_products(sums, left, right, stage, uint32(4), y, x)
-    _add_products(sums, left, right, stage, uint32(5), y, x)
-    _add_products(sums, left, right, stage, uint32(6), y, x)
-    _add_products(sums, left, right, stage, uint32(7), y, x)
+    _read(odd, left, right, stage, uint32(1), y, x)
+    _add_products(sums, even)
+    _read(even, left, right, stage, uint32(2), y, x)
+    _add_products(sums, odd)
+    _read(odd, left, right, stage, uint32(3), y, x)
+    _add_products(sums, even)
+    _read(even, left, right, stage, uint32(4), y, x)
+    _add_products(sums, odd)
+    _read(odd, left, right, stage, uint32(5), y, x)
+    _add_products(sums, even)
+    _read(even, left, right, stage, uint32(6), y, x)
+    _add_products(sums, odd)
+    _read(odd, left, right, stage, uint32(7), y, x)
+    _add_products(sums, even)
 
 
 @cuda.jit(device=True)
@@ -183,7 +193,7 @@ def matmul_float32(
     warp_y, warp_x = LANES_Y * EACH_Y, LANES_X * each_x
     load = WIDE if wide else 1
     held_shape = side * DEPTH // (threads * load), load
-    sums_shape = EACH_Y, each_x
+    sums_shape, read = (EACH_Y, each_x), EACH_Y + each_x
     # Nothing else is captured: functions would have other keys in the disk cache in each process.
     layout = na.shared_layout(
         a=(np.float32, (2, DEPTH, side + (PAD if a_along_k else 0))),
@@ -200,6 +210,8 @@ def matmul_float32(
         for_left = cuda.local.array(held_shape, float32)
         for_right = cuda.local.array(held_shape, float32)
         sums = cuda.local.array(sums_shape, float32)
+        even = cuda.local.array(read, float32)
+        odd = cuda.local.array(read, float32)
         thread = uint32(cuda.threadIdx.x) % threads
         warp, lane = thread // 32, thread % 32
         y = warp // warps_x * warp_y + lane // LANES_X * WIDE
@@ -233,8 +245,12 @@ def matmul_float32(
                     _fetch_each(for_right, b, first, k, DEPTH, side, b_along_k)
                 k = uint32(k + DEPTH)
             cuda.syncthreads()
-            _multiply(sums, left, right, stage, y, x)
+            _read(even, left, right, stage, uint32(0), y, x)
+            if step > 0:
+                _add_products(sums, odd)
+            _multiply(sums, even, odd, left, right, stage, y, x)
             stage = uint32(1 - stage)
+        _add_products(sums, odd)
 
         # A copy, so that a loop that is not unrolled leaves the sums in registers.
         results = cuda.local.array(sums_shape, float32)
