@@ -9,7 +9,7 @@ what it reads of one k, four elements by an instruction, serves as many products
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numba import cuda, float32, uint32
@@ -19,7 +19,7 @@ from numbasync import vectors
 from numbasync_kernels.nn.finish import finished
 from numbasync_kernels.nn.matmul_warpgroups import corner_of
 
-DEPTH = 8  # of the tiles of a and b; `_multiply` has a line for each
+DEPTH = 8  # of the tiles of a and b; the kernel has a line for two of them
 WIDE = 4  # elements of 16 bytes
 LANES_Y, LANES_X = 8, 4  # threads of a warp along the rows and columns of the result
 APART_Y, APART_X = WIDE * LANES_Y, WIDE * LANES_X  # from four elements of a thread to the next four
@@ -28,24 +28,10 @@ PAD = 4  # elements; so that those of other k are in other banks
 RATES = {128: 1.0, 64: 0.8}  # by the side of a tile: at which its elements are computed
 
 
-class Float32Kernel(NamedTuple):
-    """A kernel of `matmul_float32`.
-
-    Attributes:
-        launcher: called with (out, a, b, bias, residual, activation), with a block of `threads` for
-            each tile of the result.
-        threads: of a block.
-    """
-
-    launcher: Any
-    threads: int
-
-
 @cuda.jit(device=True)
 def _place(i: Any, held: Any, side: Any, along_k: Any) -> Any:
     """The k, and the row of a or column of b, at which load `i` of the thread begins."""
-    threads = side * DEPTH // (held.shape[0] * held.shape[1])
-    number = (uint32(cuda.threadIdx.x) % threads + i * threads) * held.shape[1]
+    number = (uint32(cuda.threadIdx.x) % side + i * side) * held.shape[1]
     if along_k:
         return number % DEPTH, number // DEPTH
     return number // side, number % side
@@ -128,27 +114,14 @@ def _add_products(sums: Any, held: Any) -> None:
 
 
 @cuda.jit(device=True)
-def _multiply(
-    sums: Any, even: Any, odd: Any, left: Any, right: Any, stage: Any, y: Any, x: Any
+def _add_two(
+    sums: Any, even: Any, odd: Any, left: Any, right: Any, stage: Any, k: Any, y: Any, x: Any
 ) -> None:
-    """Add the products of the two tiles; what the first k needs is in `even`, and what the last one
-    needs is left in `odd`. No loop: one of this length is not unrolled. No literals: a function
-    would be compiled for each.
-    """
-    _read(odd, left, right, stage, uint32(1), y, x)
+    """Add the products of `k - 1`, whose elements are in `even`, and of k; read for `k + 1`."""
+    _read(odd, left, right, stage, k, y, x)
     _add_products(sums, even)
-    _read(even, left, right, stage, uint32(2), y, x)
+    _read(even, left, right, stage, uint32(k + 1), y, x)
     _add_products(sums, odd)
-    _read(odd, left, right, stage, uint32(3), y, x)
-    _add_products(sums, even)
-    _read(even, left, right, stage, uint32(4), y, x)
-    _add_products(sums, odd)
-    _read(odd, left, right, stage, uint32(5), y, x)
-    _add_products(sums, even)
-    _read(even, left, right, stage, uint32(6), y, x)
-    _add_products(sums, odd)
-    _read(odd, left, right, stage, uint32(7), y, x)
-    _add_products(sums, even)
 
 
 @cuda.jit(device=True)
@@ -168,18 +141,18 @@ def _store(out: Any, row: Any, column: Any, values: Any, i: Any, j: Any) -> None
 def matmul_float32(
     side: int = 128, a_along_k: bool = True, b_along_k: bool = False, wide: bool = True,
     finishes: bool = False,
-) -> Float32Kernel:  # fmt: skip
-    """The kernel of ``out = finished(a @ b)``.
+) -> Any:  # fmt: skip
+    """The launcher of ``out = finished(a @ b)``, with a block for each tile of the result.
 
     Args:
-        side: of the tiles of the result: 128 or 64.
+        side: of a tile: 128 or 64. A block has as many threads.
         a_along_k: a is passed as it is, shape ``(m, k)``, neighbours along k; else transposed.
         b_along_k: b is passed transposed, shape ``(n, k)``, neighbours along k; else as it is.
         wide: what is passed is C-contiguous, its rows are multiples of 16 bytes, and it begins at
             one. Else it may have any strides.
         finishes: sums are finished by `finished`; else they are stored.
 
-    The launcher's arguments: ``out``, shape (m, n), C-contiguous, a and b, of float32, and those of
+    Its arguments: ``out``, shape (m, n), C-contiguous, a and b, of float32, and those of
     `finished`. Any sizes. Reads ``mk ceil(n / side) + kn ceil(m / side)`` elements, most of them
     from the L2 cache, and writes mn.
 
@@ -188,11 +161,9 @@ def matmul_float32(
     Source: N. J. Higham, Accuracy and Stability of Numerical Algorithms, SIAM, 2002, section 3.1.
     """
     each_x = 16 if side == 128 else 8
-    threads = side * side // (EACH_Y * each_x)
     warps_x = side // (LANES_X * each_x)
     warp_y, warp_x = LANES_Y * EACH_Y, LANES_X * each_x
-    load = WIDE if wide else 1
-    held_shape = side * DEPTH // (threads * load), load
+    held_shape = (DEPTH // WIDE, WIDE) if wide else (DEPTH, 1)
     sums_shape, read = (EACH_Y, each_x), EACH_Y + each_x
     # Nothing else is captured: functions would have other keys in the disk cache in each process.
     layout = na.shared_layout(
@@ -200,8 +171,8 @@ def matmul_float32(
         b=(np.float32, (2, DEPTH, side + (PAD if b_along_k else 0))),
     )
 
-    @na.launcher(threads=threads)
-    @cuda.jit(launch_bounds=(threads, 256 // threads), cache=True)
+    @na.launcher(threads=side)
+    @cuda.jit(launch_bounds=(side, 256 // side), cache=True)
     def product(
         out: na.KernelOutput, a: na.KernelInput, b: na.KernelInput,
         bias: na.KernelInput = None, residual: na.KernelInput = None, activation: int = 0,
@@ -212,7 +183,7 @@ def matmul_float32(
         sums = cuda.local.array(sums_shape, float32)
         even = cuda.local.array(read, float32)
         odd = cuda.local.array(read, float32)
-        thread = uint32(cuda.threadIdx.x) % threads
+        thread = uint32(cuda.threadIdx.x) % side
         warp, lane = thread // 32, thread % 32
         y = warp // warps_x * warp_y + lane // LANES_X * WIDE
         x = warp % warps_x * warp_x + lane % LANES_X * WIDE
@@ -248,7 +219,12 @@ def matmul_float32(
             _read(even, left, right, stage, uint32(0), y, x)
             if step > 0:
                 _add_products(sums, odd)
-            _multiply(sums, even, odd, left, right, stage, y, x)
+            # No loop: it would not be unrolled. No literals: a function would be compiled for each.
+            _add_two(sums, even, odd, left, right, stage, uint32(1), y, x)
+            _add_two(sums, even, odd, left, right, stage, uint32(3), y, x)
+            _add_two(sums, even, odd, left, right, stage, uint32(5), y, x)
+            _read(odd, left, right, stage, uint32(DEPTH - 1), y, x)
+            _add_products(sums, even)
             stage = uint32(1 - stage)
         _add_products(sums, odd)
 
@@ -267,7 +243,7 @@ def matmul_float32(
                 for j in range(0, each_x, WIDE):
                     _store(out, row, first + x + j // WIDE * APART_X, results, i, j)
 
-    return Float32Kernel(product, threads)
+    return product
 
 
 def multiply_float32(
@@ -288,8 +264,8 @@ def multiply_float32(
     finishes = bias is not None or residual is not None or activation != 0
     multiprocessors = out.device.limits.multiprocessors if out.device is not None else 1
     side = tile_side(out.shape, multiprocessors)
-    kernel = matmul_float32(side, a_along_k, b_along_k, all(map(_is_wide, operands)), finishes)
-    call = kernel.launcher[_tiles(out.shape, side), kernel.threads]
+    launcher = matmul_float32(side, a_along_k, b_along_k, all(map(_is_wide, operands)), finishes)
+    call = launcher[_tiles(out.shape, side), side]
     launched: na.DeviceOp[Any] = call(out, *operands, bias, residual, activation)
     return launched.first()
 
