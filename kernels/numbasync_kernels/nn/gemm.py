@@ -9,6 +9,7 @@ import numpy as np
 import numbasync as na
 from numbasync_kernels.nn.finish import ACTIVATIONS
 from numbasync_kernels.nn.matmul import MATMUL_TILE, matmul_finished
+from numbasync_kernels.nn.matmul_float32 import is_transposed, multiply_float32
 from numbasync_kernels.nn.matmul_warpgroups import ROW_BYTES, THREADS, matmul_warpgroups
 from numbasync_kernels.nn.split_k import multiply_in_parts
 from numbasync_kernels.nn.split_tf32 import LEFT, PARTS, RIGHT, split_tf32
@@ -44,7 +45,8 @@ def gemm(
             three times as long as that, and memory for three copies of both operands.
 
     float16 and bfloat16, and float32 with "tf32" or "tf32x3", are multiplied by tensor cores on
-    GPUs of capability 9.0 (`matmul_warpgroups`); everything else by `matmul_finished`.
+    GPUs of capability 9.0 (`matmul_warpgroups`); other float32 by `matmul_float32` on GPUs, and
+    everything else by `matmul_finished`.
 
     Raises:
         CallerError, ShapeError, DTypeError: the operands do not fit.
@@ -55,6 +57,8 @@ def gemm(
     if a.dtype == np.float32 and precision == "float32":
         on_tensor_cores = False
     if not on_tensor_cores:
+        if a.dtype == np.float32 and device is not None and device.limits.loads_in_flight > 1:
+            return multiply_float32(out, a, b, bias, residual, ACTIVATIONS[activation])
         tiles = out.partition(MATMUL_TILE)
         plain = matmul_finished(tiles, a, b, bias, residual, ACTIVATIONS[activation])
         return _unpartitioned(plain)
@@ -63,7 +67,7 @@ def gemm(
             out, both[0], both[1].T, bias=bias, activation=activation, residual=residual,
             precision="tf32",
         ))  # fmt: skip
-    rows_of_k = not _is_transposed(b)
+    rows_of_k = not is_transposed(b)
     if a.dtype == np.float32 and rows_of_k:  # rows of k are of 16-bit elements only
         return na.dup(b.T).then(lambda bt: gemm(
             out, a, bt.T, bias=bias, activation=activation, residual=residual, precision=precision
@@ -143,12 +147,6 @@ def _split(t: na.Tensor, low: int) -> na.DeviceOp[na.Tensor]:
     unit = UNIT // t.dtype.itemsize
     wide = na.empty((rows, -(-PARTS * columns // unit) * unit), t.dtype)
     return wide.then(lambda w: split_tf32(w, t, low)).map(lambda r: r.out[:, : PARTS * columns])
-
-
-def _is_transposed(t: na.Tensor) -> bool:
-    """Whether the elements of a column, not those of a row, are neighbours."""
-    size = t.dtype.itemsize
-    return t.strides[1] != size and t.strides[0] == size
 
 
 def fits_a_map(t: na.Tensor) -> bool:
