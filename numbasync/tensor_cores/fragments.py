@@ -24,6 +24,7 @@ from numbasync.tensor_cores.ptx import (
     lane_id,
     literal,
     operation,
+    operation_of_warps,
 )
 from numbasync.tensor_cores.tiles import check_tile, offset, swizzled
 
@@ -105,7 +106,7 @@ def accumulator(typing, rows, columns, dtype=None):  # type: ignore[no-untyped-d
     return result(rows, columns, dtype), generate
 
 
-@operation
+@operation_of_warps
 def load_a(typing, tile, index, rows, transposed=False):  # type: ignore[no-untyped-def]
     """The fragment of `rows` rows (a multiple of 16) of a left operand, and 32 bytes along k. All
     lanes of a warp call it, after a barrier, with the index of the first element.
@@ -120,7 +121,7 @@ def load_a(typing, tile, index, rows, transposed=False):  # type: ignore[no-unty
     return _load("a", tile, index, rows, blocks, transposed)
 
 
-@operation
+@operation_of_warps
 def load_b(typing, tile, index, columns, transposed=False):  # type: ignore[no-untyped-def]
     """The fragment of `columns` columns (a multiple of 16) of a right operand, and 32 bytes along
     k. Rows of the tile are the operand's columns: elements along k are neighbours.

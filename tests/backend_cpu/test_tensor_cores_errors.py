@@ -221,6 +221,23 @@ def test_copies_of_one_thread() -> None:
         run(source_index, 1, x, 1, 0, True)
 
 
+def rows_of(out: na.KernelOutput, x: na.KernelInput, row, column, thread):
+    tc.copy_rows(LAYOUT.a, (0, 0, 0), x, (row, column), thread, 128)
+
+
+def test_copies_of_a_box() -> None:
+    whole = na.zeros((8, 32), np.float16).sync()
+    run(rows_of, 1, whole, 9, 64, 127)
+    with pytest.raises(MisalignedAccessError, match=r"rows of 24 bytes, 64 apart"):
+        run(rows_of, 1, whole[:, :12], 0, 0, 0)
+    with pytest.raises(MisalignedAccessError, match="copy_rows, line .* column 4 of"):
+        run(rows_of, 1, whole, 0, 4, 0)
+    with pytest.raises(OutOfBoundsError, match="thread 128 of 128"):
+        run(rows_of, 1, whole, 0, 0, 128)
+    with pytest.raises(OutOfBoundsError, match="corner .-1, 0. has negative"):
+        run(rows_of, 1, whole, -1, 0, 0)
+
+
 # --- accumulators of wgmma ---
 
 
