@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from numba.cuda.core import targetconfig
-from numba.cuda.core.errors import NumbaError
+from numba.cuda.core import errors, targetconfig
+
+_errors: Any = errors
 
 
 class Need(NamedTuple):
@@ -49,7 +50,7 @@ OF_WARPGROUPS = Need(
 )
 
 
-class MissingOperationError(NumbaError):  # type: ignore[misc]
+class MissingOperationError(_errors.NumbaError):  # type: ignore[misc]
     """An operation that the device has not; ends the compilation of a kernel.
 
     Attributes:

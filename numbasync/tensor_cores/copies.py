@@ -112,9 +112,9 @@ def copy_async(typing, tile, index, array, source, count, inside=True):  # type:
 @operation_of_warps
 def copy_rows(typing, tile, index, array, corner, thread, threads, parts=1):  # type: ignore[no-untyped-def]
     """Begin to copy a box of a matrix, from the element `corner` on, into the rows of a tile from
-    `index` on, whose last number is 0: all rows, or one of so many equal `parts`. Each of `threads`
-    threads calls it, with its number among them, `thread`, and copies its share, 16 bytes at a
-    time. What lies outside of the matrix is 0.
+    `index` on, a row of a multiple of 8 and column 0: all rows, or one of so many equal `parts`.
+    Each of `threads` threads calls it, with its number among them, `thread`, and copies its share,
+    16 bytes at a time. What lies outside of the matrix is 0.
 
     Args:
         array: two axes. The elements of a row are neighbours; rows begin at multiples of 16 bytes
@@ -137,9 +137,9 @@ def copy_rows(typing, tile, index, array, corner, thread, threads, parts=1):  # 
         number = word(context, builder, args[4], thread)
         line = builder.udiv(number, I32(chunks))
         beside = builder.mul(builder.urem(number, I32(chunks)), I32(CHUNK))
-        place = offset(context, builder, tile, index, args[1])
-        place = builder.add(place, builder.mul(line, I32(tile.row_bytes)))
-        place = builder.add(place, beside)
+        own = builder.add(builder.mul(line, I32(tile.row_bytes)), beside)
+        start = builder.add(args[0], offset(context, builder, tile, index, args[1]))
+        target = builder.add(start, swizzled(builder, own, tile.swizzle))
         view = context.make_array(array)(context, builder, args[2])
         extents = cgutils.unpack_tuple(builder, view.shape, 2)
         pitch, _ = cgutils.unpack_tuple(builder, view.strides, 2)
@@ -154,15 +154,13 @@ def copy_rows(typing, tile, index, array, corner, thread, threads, parts=1):  # 
         address = builder.add(builder.ptrtoint(view.data, I64), builder.mul(row, pitch))
         address = builder.add(address, first)
         step = builder.mul(pitch, I64(apart))
-        target = builder.add(args[0], swizzled(builder, place, tile.swizzle))
         text = f"cp.async.cg.shared.global [$0], [$1], {CHUNK}, $2;"
         for moved in range(0, height, apart):
             read = builder.select(builder.icmp_signed(">", left, I32(moved)), I32(CHUNK), I32(0))
-            if apart % 8 and tile.swizzle:  # the swizzle repeats every 8 rows
-                there = builder.add(place, I32(moved * tile.row_bytes))
-                to = builder.add(args[0], swizzled(builder, there, tile.swizzle))
-            else:
-                to = builder.add(target, I32(moved * tile.row_bytes))
+            to = builder.add(target, I32(moved * tile.row_bytes))
+            if apart % 8:  # the swizzle repeats every 8 rows
+                there = builder.add(own, I32(moved * tile.row_bytes))
+                to = builder.add(start, swizzled(builder, there, tile.swizzle))
             asm(builder, text, "", "rlr", [to, address, read])
             address = builder.add(address, step)
         return context.get_dummy_value()

@@ -58,9 +58,10 @@ def operation(define: Callable[..., Any], need: Need | None = None) -> Any:
         if need is None or described is None:
             return described
         signature, generate = described
+        needed = need
 
         def generate_checked(*compiling: Any) -> Any:
-            check(define.__name__, need)
+            check(define.__name__, needed)
             return generate(*compiling)
 
         return signature, generate_checked

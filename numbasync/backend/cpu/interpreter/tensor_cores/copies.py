@@ -143,7 +143,8 @@ def copy_rows(
     size = tile.size
     pitch, width = array.strides[0], array.shape[1] * size
     at = array.ctypes.data
-    if (column * size | pitch | width | at) % CHUNK or array.strides[1] != size:
+    misaligned = (column * size | pitch | width | at) % CHUNK or array.strides[1] != size
+    if misaligned and array.size:
         raise MisalignedAccessError(
             f"{call}: column {column} of a matrix at {at:#x} with rows of {width:,} bytes, "
             f"{pitch:,} apart; all of them must be multiples of {CHUNK}, and elements neighbours."
