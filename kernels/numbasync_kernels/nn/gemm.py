@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 
 import numbasync as na
 from numbasync_kernels.nn.finish import ACTIVATIONS
-from numbasync_kernels.nn.matmul import MATMUL_TILE, matmul_finished
-from numbasync_kernels.nn.matmul_warpgroups import (
-    ROWS,
-    THREADS,
-    matmul_warpgroups,
-)
+from numbasync_kernels.nn.matmul import INT8_TILE, MATMUL_TILE, matmul_finished, matmul_int8
+from numbasync_kernels.nn.matmul_warpgroups import ROWS, THREADS, matmul_warpgroups
+from numbasync_kernels.nn.matmul_warps import matmul_warps, tile_of
 from numbasync_kernels.nn.split_tf32 import LEFT, PARTS, RIGHT, split_tf32
 
-DTYPES = ("float16", "bfloat16", "float32")
-UNIT = 16  # bytes; of addresses and pitches that tensor maps take
+DTYPES = ("float16", "bfloat16", "float32", "int8")
+UNIT = 16  # bytes; of addresses and pitches that copies to shared memory take
 PRECISIONS = ("float32", "tf32x3", "tf32")
 PER_TILE = 32  # columns whose products take as long as what a tile costs beside its products
+Result: TypeAlias = na.DeviceOp[na.Tensor]
 
 
 def gemm(
@@ -31,14 +31,14 @@ def gemm(
     activation: str | None = None,
     residual: na.Tensor | None = None,
     precision: str = "float32",
-) -> na.DeviceOp[na.Tensor]:
+) -> Result:
     """``out = activation(a @ b + bias) + residual``, as an operation that gives `out`.
 
     Args:
-        out: shape ``(m, n)``, C-contiguous, of the dtype of `a`, or float32.
-        a, b: shapes ``(m, k)`` and ``(k, n)``, of one dtype: float16, bfloat16 or float32. Views
-            will do; ``w.T`` of a row-major ``w`` is as fast as a row-major b. Rows of other pitches
-            than multiples of 16 bytes are copied first.
+        out: shape ``(m, n)``, C-contiguous, of the dtype of `a`, or float32; of int8, int32.
+        a, b: shapes ``(m, k)`` and ``(k, n)``, of one dtype: float16, bfloat16, float32 or int8.
+            Views will do; ``w.T`` of a row-major ``w`` is as fast as a row-major b, and of int8
+            faster. Rows of other pitches than multiples of 16 bytes are copied first.
         bias: shape ``(n,)``.
         activation: "relu" or "gelu".
         residual: shape of `out`.
@@ -46,53 +46,109 @@ def gemm(
             many times faster on tensor cores; or "tf32x3", which cuts them to 22 bits, and takes
             three times as long as that, and memory for three copies of both operands.
 
-    float16 and bfloat16, and float32 with "tf32" or "tf32x3", are multiplied by tensor cores on
-    GPUs of capability 9.0 (`matmul_warpgroups`); everything else by `matmul_finished`.
+    Argumentss of int8 are exact, and nothing is done to them: bias, activation and residual are for
+    floats. Which kernel computes what is the table `ROUTES`.
 
     Raises:
         CallerError, ShapeError, DTypeError: the operands do not fit.
     """
-    _check(out, a, b, activation, precision)
-    for name, extra, shape in (("bias", bias, out.shape[1:]), ("residual", residual, out.shape)):
-        if extra is not None and extra.shape != shape:
-            raise na.errors.ShapeError(f"gemm: {name} has shape {extra.shape}, not {shape}.")
+    check_product(out, a, b, bias, activation, residual, precision)
+    product = Arguments(out, a, b, bias, activation, residual)
     device = out.device
-    on_tensor_cores = device is not None and device.limits.tensor_cores == "warpgroups"
-    if a.dtype == np.float32 and precision == "float32":
-        on_tensor_cores = False
-    if not on_tensor_cores:
-        tiles = out.partition(MATMUL_TILE)
-        plain = matmul_finished(tiles, a, b, bias, residual, ACTIVATIONS[activation])
-        return _unpartitioned(plain)
-    if precision == "tf32x3" and a.dtype == np.float32:
-        return na.zip(_split(a, LEFT), _split(b.T, RIGHT)).then(lambda both: gemm(
-            out, both[0], both[1].T, bias=bias, activation=activation, residual=residual,
-            precision="tf32",
-        ))  # fmt: skip
-    rows_of_k = not _is_transposed(b)
-    if a.dtype == np.float32 and rows_of_k:  # rows of k are of 16-bit elements only
-        return na.dup(b.T).then(lambda bt: gemm(
-            out, a, bt.T, bias=bias, activation=activation, residual=residual, precision=precision
-        ))  # fmt: skip
-    multiprocessors = device.limits.multiprocessors if device is not None else 1
-    columns = tile_columns(out.shape, multiprocessors)
-    finishes = bias is not None or activation is not None or residual is not None
-    kernel = matmul_warpgroups(a.dtype.name, columns, rows_of_k, finishes)
-    blocks = kernel.blocks(out, multiprocessors)
+    cores = "none" if device is None else device.limits.tensor_cores
+    route = ROUTES[cores].get(precision if a.dtype == np.float32 else a.dtype.name, plain)
+    return route(product)
 
-    def launch(left: na.Tensor, right: na.Tensor) -> na.DeviceOp[na.Tensor]:
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """The arguments of a `gemm`."""
+
+    out: na.Tensor
+    a: na.Tensor
+    b: na.Tensor
+    bias: na.Tensor | None = None
+    activation: str | None = None
+    residual: na.Tensor | None = None
+
+    @property
+    def finishes(self) -> bool:
+        return self.bias is not None or self.activation is not None or self.residual is not None
+
+    @property
+    def finish(self) -> tuple[Any, ...]:
+        """The last arguments of the kernels."""
+        return self.bias, self.residual, ACTIVATIONS[self.activation]
+
+
+# --- routes ---
+
+
+def plain(p: Arguments) -> Result:
+    """Without tensor cores: `matmul_finished`, or `matmul_int8`."""
+    if p.a.dtype == np.int8:
+        return _unpartitioned(matmul_int8(p.out.partition(INT8_TILE), p.a, p.b))
+    tiles = p.out.partition(MATMUL_TILE)
+    return _unpartitioned(matmul_finished(tiles, p.a, p.b, *p.finish))
+
+
+def by_warpgroups(p: Arguments) -> Result:
+    """`wgmma`: `matmul_warpgroups`."""
+    rows_of_k = p.a.dtype.itemsize == 2 and not _is_transposed(p.b)
+    multiprocessors = _limits(p).multiprocessors
+    columns = tile_columns(p.out.shape, multiprocessors)
+    kernel = matmul_warpgroups(p.a.dtype.name, columns, rows_of_k, p.finishes)
+    launcher = kernel.launcher[kernel.blocks(p.out, multiprocessors), THREADS]
+
+    def launch(left: na.Tensor, right: na.Tensor) -> Result:
         maps = na.tensor_map(left, kernel.box_a), na.tensor_map(right, kernel.box_b)
-        call = kernel.launcher[blocks, THREADS]
-        launched: na.DeviceOp[Any] = call(
-            out, *maps, a.shape[1], bias, residual, ACTIVATIONS[activation]
-        )
+        launched: na.DeviceOp[Any] = launcher(p.out, *maps, p.a.shape[1], *p.finish)
         return launched.first()
 
-    sources = a, (b if rows_of_k else b.T)
-    if all(map(_fits, sources)):
-        return launch(*sources)
-    copies = (na.value(t) if _fits(t) else _fitting(t) for t in sources)
-    return na.zip(*copies).then(lambda both: launch(*both))
+    operands = p.a, p.b if rows_of_k else p.b.T
+    return _with_copies(launch, operands, fits_a_map, with_fitting_pitch)
+
+
+def by_warps(p: Arguments) -> Result:
+    """`mma`: `matmul_warps`."""
+    halves = p.a.dtype.itemsize == 2
+    rows_of_k = halves and _is_transposed(p.a), halves and not _is_transposed(p.b)
+    limits = _limits(p)
+    tile = tile_of(p.out.shape, limits.multiprocessors, limits.max_dynamic_shared_bytes)
+    kernel = matmul_warps(p.a.dtype.name, tile, rows_of_k, p.finishes)
+    launcher = kernel.launcher[kernel.blocks(p.out), tile.threads]
+
+    def launch(left: na.Tensor, right: na.Tensor) -> Result:
+        launched: na.DeviceOp[Any] = launcher(p.out, left, right, p.a.shape[1], *p.finish)
+        return launched.first()
+
+    operands = p.a.T if rows_of_k[0] else p.a, p.b if rows_of_k[1] else p.b.T
+    return _with_copies(launch, operands, _fits_copies, _with_zeros)
+
+
+def as_three_of_tf32(p: Arguments) -> Result:
+    """Argumentss of parts that TF32 holds, as one product."""
+    both = na.zip(_split(p.a, LEFT), _split(p.b.T, RIGHT))
+    return both.then(lambda parts: gemm(
+        p.out, parts[0], parts[1].T, bias=p.bias, activation=p.activation, residual=p.residual,
+        precision="tf32",
+    ))  # fmt: skip
+
+
+# By `device.limits.tensor_cores`, and by the dtype, of float32 the precision: what is not here is
+# `plain`. The operations that are "emulated" by the CPU device are for tests.
+ROUTES: dict[str, dict[str, Callable[[Arguments], Result]]] = {
+    "warpgroups": {
+        "float16": by_warpgroups, "bfloat16": by_warpgroups, "tf32": by_warpgroups,
+        "tf32x3": as_three_of_tf32, "int8": by_warps,
+    },
+    "warps": {
+        "float16": by_warps, "bfloat16": by_warps, "tf32": by_warps,
+        "tf32x3": as_three_of_tf32, "int8": by_warps,
+    },
+    "emulated": {},
+    "none": {},
+}  # fmt: skip
 
 
 def _unpartitioned(launched: na.DeviceOp[Any]) -> na.DeviceOp[na.Tensor]:
@@ -111,9 +167,20 @@ def tile_columns(shape: tuple[int, ...], multiprocessors: int) -> int:
     return min((256, 128, 64), key=rounds)
 
 
-def _check(
-    out: na.Tensor, a: na.Tensor, b: na.Tensor, activation: str | None, precision: str
+def check_product(
+    out: na.Tensor,
+    a: na.Tensor,
+    b: na.Tensor,
+    bias: na.Tensor | None,
+    activation: str | None,
+    residual: na.Tensor | None,
+    precision: str,
 ) -> None:
+    """Refuse arguments of `gemm` that do not fit.
+
+    Raises:
+        CallerError, ShapeError, DTypeError: they do not.
+    """
     errors = na.errors
     if any(t.ndim != 2 for t in (out, a, b)):
         raise errors.ShapeError(f"gemm of {a!r} and {b!r} into {out!r}: write matrices.")
@@ -126,9 +193,10 @@ def _check(
         raise errors.DTypeError(
             f"gemm of {a.dtype} and {b.dtype}: write two of {', '.join(DTYPES)}, equal."
         )
-    if out.dtype not in (a.dtype, np.float32) or not out.is_contiguous:
+    allowed = ("int32",) if a.dtype == np.int8 else (a.dtype.name, "float32")
+    if out.dtype.name not in allowed or not out.is_contiguous:
         raise errors.DTypeError(
-            f"gemm into {out!r}: write a C-contiguous tensor of {a.dtype} or float32."
+            f"gemm into {out!r}: write a C-contiguous tensor of {' or '.join(allowed)}."
         )
     if activation not in ACTIVATIONS:
         known = ", ".join(repr(name) for name in ACTIVATIONS)
@@ -136,6 +204,15 @@ def _check(
     if precision not in PRECISIONS:
         raise errors.CallerError(
             f"gemm(precision={precision!r:.60}): write float32, tf32x3 or tf32."
+        )
+    for name, extra, shape in (("bias", bias, out.shape[1:]), ("residual", residual, out.shape)):
+        if extra is not None and extra.shape != shape:
+            raise errors.ShapeError(f"gemm: {name} has shape {extra.shape}, not {shape}.")
+    finishes = bias is not None or activation is not None or residual is not None
+    if finishes and a.dtype == np.int8:
+        raise errors.CallerError(
+            "gemm of int8 with bias, activation or residual: its sums are int32.\n"
+            "Leave them out, and write a kernel that scales and finishes the result."
         )
 
 
@@ -153,15 +230,50 @@ def _is_transposed(t: na.Tensor) -> bool:
     return t.strides[1] != size and t.strides[0] == size
 
 
-def _fits(t: na.Tensor) -> bool:
+def _limits(p: Arguments) -> Any:
+    """Those of the device, which the tensors of routes with tensor cores have."""
+    assert p.out.device is not None
+    return p.out.device.limits
+
+
+def _with_copies(
+    launch: Callable[[na.Tensor, na.Tensor], Result],
+    operands: tuple[na.Tensor, na.Tensor],
+    fits: Callable[[na.Tensor], bool],
+    fitting: Callable[[na.Tensor], na.DeviceOp[na.Tensor]],
+) -> Result:
+    """`launch` of the operands, with copies in place of those that do not fit."""
+    if all(map(fits, operands)):
+        return launch(*operands)
+    copies = (na.value(t) if fits(t) else fitting(t) for t in operands)
+    return na.zip(*copies).then(lambda both: launch(*both))
+
+
+def fits_a_map(t: na.Tensor) -> bool:
     """Whether a tensor map can be made of the matrix."""
     size = t.dtype.itemsize
     return t.strides[1] == size and not t.strides[0] % UNIT and t.is_aligned
 
 
-def _fitting(t: na.Tensor) -> na.DeviceOp[na.Tensor]:
-    """A copy of the matrix with a pitch of a multiple of 16 bytes."""
+def with_fitting_pitch(t: na.Tensor) -> na.DeviceOp[na.Tensor]:
+    """A copy with rows at multiples of 16 bytes."""
+    return _with_pitch(na.empty, t).then(lambda w: w[:, : t.shape[1]].copy_from(t))
+
+
+def _fits_copies(t: na.Tensor) -> bool:
+    """Whether `copy_rows` can copy from the matrix."""
+    return fits_a_map(t) and not t.shape[1] * t.dtype.itemsize % UNIT
+
+
+def _with_zeros(t: na.Tensor) -> na.DeviceOp[na.Tensor]:
+    """A copy whose rows go on, with zeros, to multiples of 16 bytes."""
+    wide = _with_pitch(na.zeros, t)
+    return wide.then(lambda w: w[:, : t.shape[1]].copy_from(t).map(lambda _: w))
+
+
+def _with_pitch(
+    made: Callable[..., na.DeviceOp[na.Tensor]], t: na.Tensor
+) -> na.DeviceOp[na.Tensor]:
     rows, columns = t.shape
     unit = UNIT // t.dtype.itemsize
-    wide = na.empty((rows, -(-columns // unit) * unit), t.dtype)
-    return wide.then(lambda w: w[:, :columns].copy_from(t))
+    return made((rows, -(-columns // unit) * unit), t.dtype)
