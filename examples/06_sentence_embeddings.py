@@ -25,10 +25,17 @@ from typing import Any
 import numpy as np
 
 import numbasync as na
-from minilm import reference
-from minilm.encoder import Encoder
-from minilm.text import Batch, batch
-from minilm.weights import NoWeightsError, Weights, from_file, from_wheel, made_up, save_float16
+from numbasync_kernels.minilm import reference
+from numbasync_kernels.minilm.encoder import Encoder
+from numbasync_kernels.minilm.text import Batch, batch
+from numbasync_kernels.minilm.weights import (
+    NoWeightsError,
+    Weights,
+    from_file,
+    from_wheel,
+    made_up,
+    save_float16,
+)
 
 SENTENCES = [
     "The weather is lovely today.", "It's so sunny outside!", "He drove to the stadium.",

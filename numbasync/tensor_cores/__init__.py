@@ -25,6 +25,7 @@ from numbasync.tensor_cores.copies import commit_stores as commit_stores
 from numbasync.tensor_cores.copies import copy_async as copy_async
 from numbasync.tensor_cores.copies import copy_rows as copy_rows
 from numbasync.tensor_cores.copies import load_tile as load_tile
+from numbasync.tensor_cores.copies import prefetch_map as prefetch_map
 from numbasync.tensor_cores.copies import store_tile as store_tile
 from numbasync.tensor_cores.copies import wait_copies as wait_copies
 from numbasync.tensor_cores.copies import wait_stores as wait_stores

@@ -239,6 +239,20 @@ def load_tile(typing, tile, index, tensor_map, corner, barriers, barrier):  # ty
 
 
 @operation_of_maps
+def prefetch_map(typing, tensor_map):  # type: ignore[no-untyped-def]
+    """Begin to fetch a tensor map, so that the first copy by it need not wait; one thread calls it
+    where the kernel begins.
+    """
+    _checked_map(tensor_map)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        asm(builder, "prefetch.tensormap [$0];", "", "l", args)
+        return context.get_dummy_value()
+
+    return types.void(tensor_map), generate
+
+
+@operation_of_maps
 def store_tile(typing, tensor_map, corner, tile, index):  # type: ignore[no-untyped-def]
     """Begin to store a tile, from `index` on, into a box of a tensor, from the element `corner` on.
     Writes to the tile must be ordered before by `fence_async` and a barrier.
@@ -260,19 +274,24 @@ def store_tile(typing, tensor_map, corner, tile, index):  # type: ignore[no-unty
     return types.void(tensor_map, corner, tile, index), generate
 
 
-def _check_map(tensor_map: Any, tile: TileType, corner: Any) -> None:
+def _checked_map(tensor_map: Any) -> TensorMapType:
     if not isinstance(tensor_map, TensorMapType):
         raise TypingError(
             f"the tensor map is {tensor_map}; pass na.tensor_map(tensor, box, swizzle) to the "
             "kernel."
         )
-    position(corner, tensor_map.ndim, "the corner of the box")
+    return tensor_map
+
+
+def _check_map(tensor_map: Any, tile: TileType, corner: Any) -> None:
+    mapped = _checked_map(tensor_map)
+    position(corner, mapped.ndim, "the corner of the box")
     rows, columns = tile.shape[-2:]
-    *_, box_rows, box_columns = (1, *tensor_map.box)
-    if tensor_map.dtype != tile.dtype or tensor_map.swizzle != tile.swizzle:
-        raise TypingError(f"{tensor_map} and {tile}: dtype and swizzle must agree.")
+    *_, box_rows, box_columns = (1, *mapped.box)
+    if mapped.dtype != tile.dtype or mapped.swizzle != tile.swizzle:
+        raise TypingError(f"{mapped} and {tile}: dtype and swizzle must agree.")
     if box_columns != columns or box_rows > rows:
-        raise TypingError(f"{tensor_map} and {tile}: the box must be rows of the tile.")
+        raise TypingError(f"{mapped} and {tile}: the box must be rows of the tile.")
 
 
 @operation_of_maps

@@ -129,6 +129,14 @@ def has_wrong_types(out: na.KernelOutput):
     tc.store(out, (0, 0), tc.accumulator(15, 8))
 
 
+@na.launcher
+@cuda.jit
+def prefetches_an_array(out: na.KernelOutput):
+    tc.prefetch_map(out)
+
+
 def test_a_definition_of_an_operation_refuses_as_on_a_gpu() -> None:
     with pytest.raises(KernelCompileError, match=r"accumulator\(15, 8\).*multiple of 16"):
         has_wrong_types[1, 32](na.zeros((16, 8))).sync()
+    with pytest.raises(KernelCompileError, match="pass na.tensor_map"):
+        prefetches_an_array[1, 32](na.zeros((16, 8))).sync()

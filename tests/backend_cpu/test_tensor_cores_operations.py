@@ -255,6 +255,7 @@ MOVED = na.shared_layout(tile=tc.tile(float16, (2, 16, 32), 64), full=tc.barrier
 
 def moved(target: na.KernelOutput, source: na.KernelInput, corner, to):
     if cuda.threadIdx.x == 0:
+        tc.prefetch_map(source)
         tc.barrier_init(MOVED.full, 0, 1)
         tc.fence_barrier_init()
         tc.barrier_expect(MOVED.full, 0, 16 * 32 * 2)

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import numbasync as na
-from minilm import reference, weights
-from minilm.encoder import Encoder
-from minilm.text import Batch, batch
 from numbasync.testing import counters
+from numbasync_kernels.minilm import reference, weights
+from numbasync_kernels.minilm.encoder import Encoder
+from numbasync_kernels.minilm.text import Batch, batch
 
 BOUND = 2e-6  # the example's
 TEXTS = ["one", "two words", "a rather longer sentence of seven words", "four words make this"]
@@ -93,7 +93,6 @@ def test_a_forward_pass_is_launches_that_allocate_nothing(device: na.Device) -> 
         launches = list(encoder.launches())
         assert len(launches) == 4 + 7 * SMALL.config.layers
         for launch in launches:
-            assert isinstance(launch, na.Launch)
             await launch
         after = counters()
         assert after.allocations == before.allocations

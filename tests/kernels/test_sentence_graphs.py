@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 import numbasync as na
-from minilm import reference, weights
-from minilm.encoder import Encoder
-from minilm.text import batch
 from numbasync.testing import counters
+from numbasync_kernels.minilm import reference, weights
+from numbasync_kernels.minilm.encoder import Encoder
+from numbasync_kernels.minilm.text import batch
 
 BOUND = 2e-6  # the example's
 TEXTS = ["one", "two words", "a rather longer sentence of seven words", "four words make this"]

@@ -140,6 +140,7 @@ def shifted(out: na.KernelOutput, x: na.KernelInput, row: int, column: int):
     """A box of `x` from the corner (row, column) on, stored at the corner (5, 8) of `out`."""
     thread = cuda.threadIdx.x
     if thread == 0:
+        tc.prefetch_map(x)
         tc.barrier_init(STORED.full, 0, 1)
         tc.fence_barrier_init()
         tc.barrier_expect(STORED.full, 0, 16 * 128)

@@ -9,7 +9,7 @@ import numpy as np
 from numba import cuda, float32
 
 import numbasync as na
-from numbasync_kernels.fits import FLOAT32, INTEGERS, fits
+from numbasync_kernels.fits import FLOATS, INTEGERS, fits
 from numbasync_kernels.nn.warp import WARP, warp_max, warp_sum
 
 QUERIES = 8  # of a block, a warp each
@@ -24,7 +24,7 @@ NEVER = float32(-math.inf)
     axes=(2, 1, 0),
     threads=(WARP, QUERIES),
     preconditions=[
-        *fits("out q k v", 3, FLOAT32),
+        *fits("out q k v", 3, FLOATS),
         *fits("mask", 2, INTEGERS),
         "heads >= 1",
         "q.shape == out.shape",
@@ -49,18 +49,18 @@ def attention(
     """``softmax(q k^T / sqrt(d)) v`` of every head; keys whose mask is 0 have no weight.
 
     Args:
-        out: shape ``(sentences, queries, heads * d)``, float32; cut it by
-            `attention_tile`: a block makes 8 queries of one head.
-        q: shape of `out`, float32; head i is features ``i d`` to ``(i + 1) d``.
-        k, v: shape ``(sentences, keys, heads * d)``, float32. Views will do, so all three may be
-            parts of one product.
+        out: shape ``(sentences, queries, heads * d)``; cut it by `attention_tile`: a block makes 8
+            queries of one head. It and the others are of float16, bfloat16 or float32.
+        q: shape of `out`; head i is features ``i d`` to ``(i + 1) d``.
+        k, v: shape ``(sentences, keys, heads * d)``. Views will do, so all three may be parts of
+            one product.
         mask: shape ``(sentences, keys)``, integers.
         heads: how many; d is at most 128.
 
-    A warp takes a query. Keys, and then values, come through shared memory, 32 at a time, and
-    serve all 8 queries; the scores of up to 512 keys stay there until they are weights. Values
-    that are masked are not read. A query whose keys are all masked gives zeros. For each 8 queries
-    of a head, reads their d features, and d of each key and value.
+    Computes in float32. A warp takes a query. Keys, and then values, come through shared memory,
+    32 at a time, and serve all 8 queries; the scores of up to 512 keys stay there until they are
+    weights. Values that are masked are not read. A query whose keys are all masked gives zeros.
+    For each 8 queries of a head, reads their d features, and d of each key and value.
 
     Raises:
         LaunchError: the shapes do not fit, there are more than 512 keys, or d is above 128;
@@ -69,7 +69,8 @@ def attention(
     Error bound, to first order, in the weighted sum of ``abs(v)``: with u = 2**-24, s the largest
     ``sum(abs(q) abs(k)) / sqrt(d)`` of the query and r the range of its scores,
     ``2 ((d + 5) s + r + 4) u`` for weights (a score's own error, that of the difference, and 2
-    ulps of exp, in one weight and in their total), and ``(2 keys + 3) u`` for the two sums.
+    ulps of exp, in one weight and in their total), and ``(2 keys + 3) u`` for the two sums; and
+    half a unit of `out`.
     Source: A. Vaswani et al., Attention Is All You Need, arXiv:1706.03762, 2017. The greatest
     score is taken off before exp, so nothing overflows.
     """
@@ -88,14 +89,16 @@ def attention(
 
     shrink = float32(1.0) / math.sqrt(float32(width))
     for i in range(lane, width, WARP):
-        asked[warp, i] = q[sentence, query, first + i] * shrink if query < q.shape[1] else zero
+        asked[warp, i] = (
+            float32(q[sentence, query, first + i]) * shrink if query < q.shape[1] else zero
+        )
 
     highest = NEVER
     for start in range(0, count, WARP):
         for row in range(warp, WARP, QUERIES):
             key = start + row
             for i in range(lane, width, WARP):
-                tile[row, i] = k[sentence, key, first + i] if key < count else zero
+                tile[row, i] = float32(k[sentence, key, first + i]) if key < count else zero
         cuda.syncthreads()
         key = start + lane
         score = NEVER
@@ -123,7 +126,7 @@ def attention(
             key = start + row
             counts = key < count and mask[sentence, key] != 0
             for i in range(lane, width, WARP):
-                tile[row, i] = v[sentence, key, first + i] if counts else zero
+                tile[row, i] = float32(v[sentence, key, first + i]) if counts else zero
         cuda.syncthreads()  # the weights, too, are everyone's from here on
         for row in range(WARP):
             weight = weights[warp, start + row]

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 import numbasync as na
+from numbasync_kernels.nn.attention_arguments import (
+    check_offsets,
+    check_tensors,
+    flat_lengths,
+    mask_pages,
+)
+from numbasync_kernels.nn.attention_tiles import KEYS
 from numbasync_kernels.nn.attention_warpgroups import attention_warpgroups
 
-DTYPES = ("float16", "bfloat16")
-WIDTHS = (64, 128)
 DEVICES = ("warpgroups", "emulated")
+TIME_OF_TWO = 1.17  # of a query in tiles of two warpgroups, beside one in tiles of three
 
 
 def dot_product_attention(
@@ -24,90 +31,112 @@ def dot_product_attention(
     *,
     causal: bool = False,
     scale: float | None = None,
+    mask: na.Tensor | None = None,
+    lengths: na.Tensor | None = None,
+    offsets: na.Tensor | None = None,
+    longest: int | None = None,
 ) -> na.DeviceOp[na.Tensor]:
-    """``softmax(q @ k.T * scale) @ v`` of every head, as an operation that gives `out`.
+    """``softmax(q @ k.T * scale + mask) @ v`` of every head, as an operation that gives `out`.
 
     Args:
-        out, q: shape ``(..., heads, queries, d)``, float16 or bfloat16; d is 64 or 128.
+        out, q: shape ``(..., heads, queries, d)``, float16 or bfloat16; d is 32, 64 or 128.
         k, v: shape ``(..., key heads, keys, d)``, of the same dtype; the number of heads is a
             multiple of that of key heads, and neighbouring heads share one.
         causal: query i sees keys up to ``i + keys - queries`` only; there are at least as many keys
             as queries.
         scale: default ``1 / sqrt(d)``.
+        mask: shape ``(keys,)``, ``(queries, keys)`` or ``(batch, heads, queries, keys)``, of which
+            all but the keys may be 1. Of bool: True where a query sees a key; of float16, bfloat16
+            or float32: added to scores, where less than -1e30 is as good as not seen.
+        lengths: int32, one of each sequence, shape ``q.shape[:-3]`` (or ``(sequences,)``): keys
+            from there on are padding, and not seen; what lies there must be finite. Padded queries
+            are computed like others.
+        offsets: int32, shape ``(sequences + 1,)``: sequences lie one behind the other, without
+            padding; sequence i has the tokens from ``offsets[i]`` to ``offsets[i + 1]``, and sees
+            no other. Then out and q have the shape ``(tokens, heads, d)``, k and v ``(tokens, key
+            heads, d)``, and there is no `mask` and no `lengths`.
+        longest: with offsets: at least the tokens of the longest sequence; more takes longer.
+            Default: all tokens.
 
-    All tensors are C-contiguous. Any length. Reads each operand about once, and writes out; scores
-    stay in registers. See `attention_warpgroups` for the bound of the error, and its source.
+    A query that sees no key gives 0. All tensors are C-contiguous, but q, k and v of three axes may
+    be views, with steps of multiples of 16 bytes, such as parts of one projection. Any length.
+    Reads each operand about once, and writes out; scores stay in registers. A mask is read element
+    by element: its kernel is slower than that of `causal` or `lengths`. See `attention_warpgroups`
+    for the bound of the error, and its source.
 
     Raises:
-        ShapeError, DTypeError: the tensors do not fit.
+        ShapeError, DTypeError, CallerError: the arguments do not fit.
         UnsupportedKernelError: the device has no tensor cores of capability 9.0.
     """
-    _check(out, q, k, v, causal)
+    is_packed = offsets is not None
+    check_tensors(out, q, k, v, is_packed, causal)
     device = out.device
     if device is None or device.limits.tensor_cores not in DEVICES:
         raise na.errors.UnsupportedKernelError(
             f"dot_product_attention on {out!r}: only GPUs of capability 9.0 have `wgmma`.\n"
             "Write nn.attention, of float32 and at most 512 keys."
         )
-    heads, _, width = q.shape[-3:]
-    key_heads, keys, _ = k.shape[-3:]
-
-    def of_heads(t: na.Tensor) -> na.Tensor:
-        return t if t.ndim == 3 else t.reshape(-1, *t.shape[-2:])
-
-    flat = of_heads(out)
-    kernel = attention_warpgroups(q.dtype.name, width, causal)
-    maps = [
-        na.tensor_map(of_heads(q), kernel.box_q),
-        na.tensor_map(of_heads(k), kernel.box_k),
-        na.tensor_map(of_heads(v), kernel.box_k),
-    ]
-    blocks = kernel.blocks(flat, keys, causal, device.limits.multiprocessors)
-    factor = 1 / math.sqrt(width) if scale is None else scale
-    launched: na.DeviceOp[Any] = kernel.launcher[blocks, kernel.threads](
-        flat, *maps, keys, heads // key_heads, factor
-    )
+    factor = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    multiprocessors = device.limits.multiprocessors
+    if offsets is not None:
+        if mask is not None or lengths is not None:
+            raise na.errors.CallerError(
+                "dot_product_attention(offsets=...): write no mask or lengths; offsets say which "
+                "keys there are."
+            )
+        check_offsets(offsets, longest)
+        tokens, heads, width = q.shape
+        kernel = attention_warpgroups(q.dtype.name, width, causal)
+        queries = tokens if longest is None else min(longest, tokens)
+        all_heads = (offsets.shape[0] - 1) * heads
+        tiles = all_heads * -(-queries // kernel.queries)
+        launched: na.DeviceOp[Any] = kernel.launcher[min(tiles, multiprocessors), kernel.threads](
+            out.reshape(tokens, heads * width),
+            na.tensor_map(q, (kernel.queries, 1, kernel.columns), kernel.swizzle),
+            *(na.tensor_map(t, (KEYS, 1, kernel.columns), kernel.swizzle) for t in (k, v)),
+            all_heads, heads, heads // k.shape[1], queries, queries, factor, None, offsets,
+        )  # fmt: skip
+    else:
+        heads, queries, width = q.shape[-3:]
+        key_heads, keys, _ = k.shape[-3:]
+        all_heads = math.prod(q.shape[:-2])
+        groups = groups_of_tile(width, all_heads, queries, keys, causal, multiprocessors)
+        kernel = attention_warpgroups(q.dtype.name, width, causal, groups)
+        tiles = all_heads * -(-queries // kernel.queries)
+        blocks = kernel.blocks(tiles, keys, causal, multiprocessors)
+        pages, shared_by, is_added = mask_pages(mask, q, keys)
+        launched = kernel.launcher[blocks, kernel.threads](
+            out.reshape(-1, width),
+            na.tensor_map(_of_heads(q), (1, kernel.queries, kernel.columns), kernel.swizzle),
+            *(na.tensor_map(_of_heads(t), (1, KEYS, kernel.columns), kernel.swizzle)
+              for t in (k, v)),
+            all_heads, heads, heads // key_heads, queries, keys, factor, flat_lengths(lengths, q),
+            None, pages, shared_by, int(is_added),
+        )  # fmt: skip
     result: na.DeviceOp[na.Tensor] = launched.first()
-    return result if flat is out else result.reshape(out.shape)
+    return result.reshape(out.shape)
 
 
-@cache
-def _is_supported(dtype: np.dtype[Any]) -> bool:
-    return dtype.name in DTYPES  # NumPy computes the name each time
+def _of_heads(t: na.Tensor) -> na.Tensor:
+    """The tensor with one axis of heads."""
+    return t if t.ndim == 3 else t.reshape(-1, *t.shape[-2:])
 
 
-def _check(out: na.Tensor, q: na.Tensor, k: na.Tensor, v: na.Tensor, causal: bool) -> None:
-    errors = na.errors
-    tensors = {"out": out, "q": q, "k": k, "v": v}
-    for name, t in tensors.items():
-        if t.dtype != q.dtype or not _is_supported(t.dtype):
-            raise errors.DTypeError(
-                f"dot_product_attention: {name} is {t!r}; write {DTYPES}, all equal."
-            )
-        if t.ndim < 3 or not t.is_contiguous or not t.size:
-            raise errors.ShapeError(
-                f"dot_product_attention: {name} is {t!r}; write a C-contiguous tensor of shape "
-                "(..., heads, length, d)."
-            )
-    if q.shape[-1] not in WIDTHS or k.shape[-1] != q.shape[-1]:
-        raise errors.ShapeError(
-            f"dot_product_attention: d is {q.shape[-1]} and {k.shape[-1]}; write 64 or 128, equal."
-        )
-    if out.shape != q.shape or k.shape != v.shape or k.shape[:-3] != q.shape[:-3]:
-        raise errors.ShapeError(
-            f"dot_product_attention of shapes {q.shape}, {k.shape} and {v.shape} into {out.shape}: "
-            "write (..., heads, queries, d) and (..., key heads, keys, d)."
-        )
-    if q.shape[-3] % k.shape[-3]:
-        raise errors.ShapeError(
-            f"dot_product_attention: {q.shape[-3]} heads are no multiple of {k.shape[-3]} key "
-            "heads."
-        )
-    if causal and k.shape[-2] < q.shape[-2]:
-        raise errors.ShapeError(
-            f"dot_product_attention(causal=True) of {q.shape[-2]} queries and {k.shape[-2]} keys: "
-            "some queries would see no key."
-        )
+@lru_cache(maxsize=1024)
+def groups_of_tile(
+    width: int, heads: int, queries: int, keys: int, causal: bool, multiprocessors: int
+) -> int:
+    """The warpgroups, of 64 queries each, by whose tiles attention is done first."""
+
+    def time(groups: int) -> float:
+        rows = 64 * groups
+        blocks = -(-queries // rows)
+        seen = [min(keys, (i + 1) * rows + keys - queries) if causal else keys
+                for i in range(blocks)]  # fmt: skip
+        steps = sum(-(-n // KEYS) for n in seen) / blocks
+        return max(heads * blocks, multiprocessors) * steps * rows * (TIME_OF_TWO, 1)[groups - 2]
+
+    return 2 if width == 128 else min((2, 3), key=time)
 
 
 def dot_product_attention_reference(
@@ -116,16 +145,36 @@ def dot_product_attention_reference(
     v: np.ndarray[Any, Any],
     causal: bool = False,
     scale: float | None = None,
+    mask: np.ndarray[Any, Any] | None = None,
+    lengths: np.ndarray[Any, Any] | None = None,
+    offsets: np.ndarray[Any, Any] | None = None,
+    longest: int | None = None,
 ) -> np.ndarray[Any, Any]:
     """What `dot_product_attention` approximates, in float64."""
+    if offsets is not None:
+        hq, hk, hv = (x.swapaxes(0, 1) for x in (q, k, v))
+        parts = [
+            dot_product_attention_reference(hq[:, a:b], hk[:, a:b], hv[:, a:b], causal, scale)
+            for a, b in itertools.pairwise(offsets)
+        ]
+        return np.concatenate(parts, axis=1).swapaxes(0, 1)
     q, k, v = (x.astype(np.float64) for x in (q, k, v))
     shared_by = q.shape[-3] // k.shape[-3]
     k, v = (np.repeat(x, shared_by, axis=-3) for x in (k, v))
     scores = q @ k.swapaxes(-1, -2) * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
+    queries, keys = scores.shape[-2:]
+    seen = np.ones(scores.shape, bool)
     if causal:
-        queries, keys = scores.shape[-2:]
-        hidden = np.arange(keys) > np.arange(queries)[:, None] + keys - queries
-        scores = np.where(hidden, -np.inf, scores)
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    result: np.ndarray[Any, Any] = weights @ v / weights.sum(-1, keepdims=True)
+        seen &= np.arange(keys) <= np.arange(queries)[:, None] + keys - queries
+    if lengths is not None:
+        seen &= np.arange(keys) < lengths.reshape((*q.shape[:-3], 1, 1, 1))
+    if mask is not None and mask.dtype == np.bool_:
+        seen &= mask
+    elif mask is not None:
+        scores = scores + mask.astype(np.float64)
+    scores = np.where(seen, scores, -np.inf)
+    most = np.maximum(scores.max(-1, keepdims=True, initial=-np.inf), -1e30)
+    weights = np.exp(scores - most)
+    total = weights.sum(-1, keepdims=True)
+    result: np.ndarray[Any, Any] = weights @ v / np.where(total == 0, 1, total)
     return result

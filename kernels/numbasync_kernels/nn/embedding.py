@@ -9,17 +9,21 @@ import numpy as np
 from numba import cuda, float32
 
 import numbasync as na
-from numbasync_kernels.fits import FLOAT32, INTEGERS, fits
+from numbasync_kernels.fits import FLOATS, INTEGERS, fits
+from numbasync_kernels.nn.warp import WARP
 
-EMBEDDING_TILE = (1, 1, 128)
+TOKENS = 4  # of a block, a warp each
+EACH = 4  # features of a thread
+EMBEDDING_TILE = (1, TOKENS, EACH * WARP)
 NOTHING = float32(math.nan)
 
 
 @na.launcher(
     axes=(2, 1, 0),
+    threads=(WARP, TOKENS, 1),
     preconditions=[
-        *fits("out", 3, FLOAT32),
-        *fits("words positions types", 2, FLOAT32),
+        *fits("out", 3, FLOATS),
+        *fits("words positions types", 2, FLOATS),
         *fits("ids kinds", 2, INTEGERS),
         "out.shape[0] == ids.shape[0]",
         "out.shape[1] == ids.shape[1]",
@@ -42,28 +46,36 @@ def embedding(
     """``out[s, t] = words[ids[s, t]] + positions[t] + types[kinds[s, t]]``.
 
     Args:
-        out: shape ``(sentences, tokens, h)``, float32; cut it by `EMBEDDING_TILE`.
+        out: shape ``(sentences, tokens, h)``; cut it by `EMBEDDING_TILE`. It and the tables are of
+            float16, bfloat16 or float32.
         ids: shape ``(sentences, tokens)``, integers; which row of `words`.
         kinds: shape ``(sentences, tokens)``, integers; which row of `types` (BERT: 0 in a first
             sentence, 1 in a second).
-        words: shape ``(vocabulary, h)``, float32.
-        positions: shape ``(at least tokens, h)``, float32.
-        types: shape ``(kinds, h)``, float32.
+        words: shape ``(vocabulary, h)``.
+        positions: shape ``(at least tokens, h)``.
+        types: shape ``(kinds, h)``.
 
     A number that is no row of its table makes the token NaN, on every device; memory outside of
     a table is not read. Reads 3n and writes n elements, n = sentences * tokens * h.
 
-    Error bound: two additions, so 2 u of the sum of the three sizes, u = 2**-24.
+    Error bound: two additions, so 2 u of the sum of the three sizes, u = 2**-24, and half a unit
+    of `out`.
     """
-    feature, token, sentence = cuda.grid(3)
-    if sentence < out.shape[0] and token < out.shape[1] and feature < out.shape[2]:
+    sentence = cuda.blockIdx.z
+    token = cuda.blockIdx.y * TOKENS + cuda.threadIdx.y
+    first = cuda.blockIdx.x * EACH * WARP + cuda.threadIdx.x
+    if sentence < out.shape[0] and token < out.shape[1]:
         word = ids[sentence, token]
         kind = kinds[sentence, token]
-        if 0 <= word < words.shape[0] and 0 <= kind < types.shape[0]:
-            value = words[word, feature] + types[kind, feature] + positions[token, feature]
-        else:
-            value = NOTHING
-        out[sentence, token, feature] = value
+        is_known = 0 <= word < words.shape[0] and 0 <= kind < types.shape[0]
+        for i in range(EACH):
+            feature = first + i * WARP
+            if feature < out.shape[2]:
+                value = NOTHING
+                if is_known:
+                    value = float32(words[word, feature]) + float32(types[kind, feature])
+                    value += float32(positions[token, feature])
+                out[sentence, token, feature] = value
 
 
 def embedding_reference(

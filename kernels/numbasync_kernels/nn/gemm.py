@@ -9,16 +9,18 @@ from typing import Any, TypeAlias
 import numpy as np
 
 import numbasync as na
+from numbasync_kernels.fits import FLOATS
 from numbasync_kernels.nn.finish import ACTIVATIONS
 from numbasync_kernels.nn.matmul import INT8_TILE, MATMUL_TILE, matmul_finished, matmul_int8
-from numbasync_kernels.nn.matmul_warpgroups import ROWS, THREADS, matmul_warpgroups
+from numbasync_kernels.nn.matmul_warpgroups import ROW_BYTES, THREADS, matmul_warpgroups
 from numbasync_kernels.nn.matmul_warps import matmul_warps, tile_of
+from numbasync_kernels.nn.split_k import multiply_in_parts
 from numbasync_kernels.nn.split_tf32 import LEFT, PARTS, RIGHT, split_tf32
+from numbasync_kernels.nn.tiling import tiling
 
-DTYPES = ("float16", "bfloat16", "float32", "int8")
+DTYPES = (*FLOATS, "int8")
 UNIT = 16  # bytes; of addresses and pitches that copies to shared memory take
 PRECISIONS = ("float32", "tf32x3", "tf32")
-PER_TILE = 32  # columns whose products take as long as what a tile costs beside its products
 Result: TypeAlias = na.DeviceOp[na.Tensor]
 
 
@@ -52,7 +54,7 @@ def gemm(
     Raises:
         CallerError, ShapeError, DTypeError: the operands do not fit.
     """
-    check_product(out, a, b, bias, activation, residual, precision)
+    check_product(out, a, b, bias, activation, residual, precision, DTYPES)
     product = Arguments(out, a, b, bias, activation, residual)
     device = out.device
     cores = "none" if device is None else device.limits.tensor_cores
@@ -95,14 +97,17 @@ def plain(p: Arguments) -> Result:
 def by_warpgroups(p: Arguments) -> Result:
     """`wgmma`: `matmul_warpgroups`."""
     rows_of_k = p.a.dtype.itemsize == 2 and not _is_transposed(p.b)
+    out, k = p.out, p.a.shape[1]
     multiprocessors = _limits(p).multiprocessors
-    columns = tile_columns(p.out.shape, multiprocessors)
-    kernel = matmul_warpgroups(p.a.dtype.name, columns, rows_of_k, p.finishes)
-    launcher = kernel.launcher[kernel.blocks(p.out, multiprocessors), THREADS]
+    way = tiling(*out.shape, -(-k * p.a.dtype.itemsize // ROW_BYTES), multiprocessors)
 
     def launch(left: na.Tensor, right: na.Tensor) -> Result:
+        if way.parts > 1:
+            return multiply_in_parts(out, left, right, way, rows_of_k, multiprocessors, p.finish)
+        kernel = matmul_warpgroups(p.a.dtype.name, way.columns, rows_of_k, p.finishes)
         maps = na.tensor_map(left, kernel.box_a), na.tensor_map(right, kernel.box_b)
-        launched: na.DeviceOp[Any] = launcher(p.out, *maps, p.a.shape[1], *p.finish)
+        call = kernel.launcher[kernel.blocks(out, multiprocessors), THREADS]
+        launched: na.DeviceOp[Any] = call(out, *maps, k, len(out), None, *p.finish)
         return launched.first()
 
     operands = p.a, p.b if rows_of_k else p.b.T
@@ -156,17 +161,6 @@ def _unpartitioned(launched: na.DeviceOp[Any]) -> na.DeviceOp[na.Tensor]:
     return launched.first().unpartition()
 
 
-def tile_columns(shape: tuple[int, ...], multiprocessors: int) -> int:
-    """The columns of the tiles by which a result of this shape is done first."""
-    m, n = shape
-
-    def rounds(columns: int) -> int:
-        tiles = -(-m // ROWS) * -(-n // columns)
-        return -(-tiles // multiprocessors) * (columns + PER_TILE)
-
-    return min((256, 128, 64), key=rounds)
-
-
 def check_product(
     out: na.Tensor,
     a: na.Tensor,
@@ -175,8 +169,9 @@ def check_product(
     activation: str | None,
     residual: na.Tensor | None,
     precision: str,
+    dtypes: tuple[str, ...] = FLOATS,
 ) -> None:
-    """Refuse arguments of `gemm` that do not fit.
+    """Refuse arguments of a product that do not fit; `dtypes` are those of operands.
 
     Raises:
         CallerError, ShapeError, DTypeError: they do not.
@@ -189,9 +184,9 @@ def check_product(
             f"gemm of shapes {a.shape} and {b.shape} into {out.shape}: write (m, k), (k, n) and "
             "(m, n)."
         )
-    if a.dtype != b.dtype or a.dtype.name not in DTYPES:
+    if a.dtype != b.dtype or a.dtype.name not in dtypes:
         raise errors.DTypeError(
-            f"gemm of {a.dtype} and {b.dtype}: write two of {', '.join(DTYPES)}, equal."
+            f"gemm of {a.dtype} and {b.dtype}: write two of {', '.join(dtypes)}, equal."
         )
     allowed = ("int32",) if a.dtype == np.int8 else (a.dtype.name, "float32")
     if out.dtype.name not in allowed or not out.is_contiguous:
@@ -250,14 +245,17 @@ def _with_copies(
 
 
 def fits_a_map(t: na.Tensor) -> bool:
-    """Whether a tensor map can be made of the matrix."""
+    """Whether a tensor map can be made of the matrix, or matrices."""
     size = t.dtype.itemsize
-    return t.strides[1] == size and not t.strides[0] % UNIT and t.is_aligned
+    return t.strides[-1] == size and t.is_aligned and not any(s % UNIT for s in t.strides[:-1])
 
 
 def with_fitting_pitch(t: na.Tensor) -> na.DeviceOp[na.Tensor]:
     """A copy with rows at multiples of 16 bytes."""
-    return _with_pitch(na.empty, t).then(lambda w: w[:, : t.shape[1]].copy_from(t))
+    *outer, columns = t.shape
+    unit = UNIT // t.dtype.itemsize
+    wide = na.empty((*outer, -(-columns // unit) * unit), t.dtype)
+    return wide.then(lambda w: w[..., :columns].copy_from(t))
 
 
 def _fits_copies(t: na.Tensor) -> bool:
@@ -267,13 +265,7 @@ def _fits_copies(t: na.Tensor) -> bool:
 
 def _with_zeros(t: na.Tensor) -> na.DeviceOp[na.Tensor]:
     """A copy whose rows go on, with zeros, to multiples of 16 bytes."""
-    wide = _with_pitch(na.zeros, t)
-    return wide.then(lambda w: w[:, : t.shape[1]].copy_from(t).map(lambda _: w))
-
-
-def _with_pitch(
-    made: Callable[..., na.DeviceOp[na.Tensor]], t: na.Tensor
-) -> na.DeviceOp[na.Tensor]:
     rows, columns = t.shape
     unit = UNIT // t.dtype.itemsize
-    return made((rows, -(-columns // unit) * unit), t.dtype)
+    wide = na.zeros((rows, -(-columns // unit) * unit), t.dtype)
+    return wide.then(lambda w: w[:, :columns].copy_from(t).map(lambda _: w))

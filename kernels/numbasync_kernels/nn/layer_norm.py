@@ -9,36 +9,86 @@ import numpy as np
 from numba import cuda, float32
 
 import numbasync as na
-from numbasync_kernels.fits import FLOAT32, fits
+from numbasync import vectors
+from numbasync_kernels.fits import FLOATS, fits
 from numbasync_kernels.nn.warp import WARP, warp_sum
 
 NORM_ROWS = 4  # rows, and warps, of a block
+EACH = 4  # neighbours that a thread loads at once
 
 FITS = (
-    *fits("out x", 2, FLOAT32), *fits("scale shift", 1, FLOAT32), "x.shape == out.shape",
+    *fits("out x", 2, FLOATS), *fits("scale shift", 1, FLOATS), "x.shape == out.shape",
     "scale.shape == (out.shape[1],)", "shift.shape == scale.shape",
 )  # fmt: skip
 
 
-# What threads do by themselves; they meet in the kernels. Each touches its own elements only.
+@cuda.jit(device=True)
+def _loaded(array: Any, index: Any, at_once: Any, other: Any) -> Any:
+    """The `EACH` elements from `index` on; or, if not `at_once`, the first one, and `other`."""
+    if at_once:
+        a, b, c, d = vectors.load(array, index, 4)
+        return float32(a), float32(b), float32(c), float32(d)
+    return float32(array[index]), other, other, other
 
 
 @cuda.jit(device=True)
-def _squares(out: Any, row: Any, mean: Any) -> Any:
-    """The thread's share of the squared distances from the mean."""
-    own = float32(0.0)
-    for i in range(cuda.threadIdx.x, out.shape[1], WARP):
-        away = out[row, i] - mean
-        own += away * away
-    return own
+def _summands(x: Any, residual: Any, index: Any, at_once: Any, other: Any) -> Any:
+    """As `_loaded`, of ``x + residual``."""
+    a, b, c, d = _loaded(x, index, at_once, other)
+    if residual is not None:
+        e, f, g, h = _loaded(residual, index, at_once, float32(0.0))
+        return a + e, b + f, c + g, d + h
+    return a, b, c, d
 
 
 @cuda.jit(device=True)
-def _finish(out: Any, row: Any, mean: Any, variance: Any, scale: Any, shift: Any) -> None:
-    """Normalise the thread's share of a row that `out` holds as it came."""
-    shrink = float32(1.0) / math.sqrt(variance)
-    for i in range(cuda.threadIdx.x, out.shape[1], WARP):
-        out[row, i] = (out[row, i] - mean) * shrink * scale[i] + shift[i]
+def _normalise(
+    out: Any, x: Any, residual: Any, scale: Any, shift: Any, eps: Any, at_once: Any
+) -> None:
+    """Write the warp's rows. Each pass reads them anew, from the first level of the cache."""
+    width = out.shape[1]
+    each = EACH if at_once else 1
+    first = cuda.threadIdx.x * each
+    apart = WARP * each
+    zero = float32(0.0)
+    step = cuda.gridDim.x * cuda.gridDim.y * NORM_ROWS
+    block = cuda.blockIdx.y * cuda.gridDim.x + cuda.blockIdx.x
+    for row in range(block * NORM_ROWS + cuda.threadIdx.y, out.shape[0], step):
+        own = zero
+        for i in range(first, width, apart):
+            a, b, c, d = _summands(x, residual, (row, i), at_once, zero)
+            own += (a + b) + (c + d)
+        mean = warp_sum(own) / float32(width)
+        own = zero
+        for i in range(first, width, apart):
+            a, b, c, d = _summands(x, residual, (row, i), at_once, mean)
+            a, b, c, d = a - mean, b - mean, c - mean, d - mean
+            own += (a * a + b * b) + (c * c + d * d)
+        shrink = float32(1.0) / math.sqrt(warp_sum(own) / float32(width) + float32(eps))
+        for i in range(first, width, apart):
+            a, b, c, d = _summands(x, residual, (row, i), at_once, mean)
+            e, f, g, h = _loaded(scale, i, at_once, zero)
+            p, q, r, s = _loaded(shift, i, at_once, zero)
+            a = (a - mean) * shrink * e + p
+            if at_once:
+                b, c = (b - mean) * shrink * f + q, (c - mean) * shrink * g + r
+                vectors.store(out, (row, i), (a, b, c, (d - mean) * shrink * h + s))
+            else:
+                out[row, i] = a
+
+
+@cuda.jit(device=True)
+def _whole(out: Any, x: Any, scale: Any, shift: Any) -> Any:
+    """Whether all rows can be loaded `EACH` elements at a time."""
+    return (
+        out.shape[0] > 0
+        and out.shape[1] > 0
+        and out.shape[1] % EACH == 0
+        and vectors.is_aligned(out, (0, 0), 4)
+        and vectors.is_aligned(x, (0, 0), 4)
+        and vectors.is_aligned(scale, 0, 4)
+        and vectors.is_aligned(shift, 0, 4)
+    )
 
 
 @na.launcher(axes=(1, 0), threads=(WARP, NORM_ROWS), preconditions=FITS)
@@ -53,44 +103,35 @@ def layer_norm(
     """``out = (x - mean) / sqrt(variance + eps) * scale + shift``, row by row.
 
     Args:
-        out: shape ``(n, h)``, float32; cut it by ``(NORM_ROWS, h)``.
-        x: shape ``(n, h)``, float32.
-        scale, shift: shape ``(h,)``, float32.
+        out: shape ``(n, h)``; cut it by ``(NORM_ROWS, h)``. It and the other tensors are
+            C-contiguous, of float16, bfloat16 or float32, not all of the same.
+        x: shape ``(n, h)``.
+        scale, shift: shape ``(h,)``.
         eps: added to the variance, which is the mean of squares (not the sample's), rounded to
             float32.
 
-    A warp takes a row, each thread every 32nd element, and reads what it wrote itself: no
-    barrier. Two passes, so a mean far from zero costs no more than it must. Reads nh elements
-    (and what it has just written, from the cache) and writes nh.
+    A warp takes a row. Computes in float32, in two passes, so a mean far from zero costs no more
+    than it must. Threads load 4 elements at a time where the width is a multiple of 4. Reads nh
+    elements (three times, all but the first from the cache) and writes nh.
 
     Raises:
         LaunchError: the shapes do not fit, before anything is enqueued.
+        KernelCompileError: a tensor is not C-contiguous.
 
     Error bound, to first order: with u = 2**-24, m the largest size in the row, s the root of its
     variance and `eps`, and z the normalised element,
-    ``(ceil(h / 32) + 12) u abs(scale) (1 + abs(z)) (1 + m / s) + 2 u abs(shift)``. The mean is a
-    sum of h / 32 elements a thread and 5 additions of threads; its error, and that of every
-    difference from it, is divided by s; that of the variance counts half.
+    ``(ceil(h / 32) + 12) u abs(scale) (1 + abs(z)) (1 + m / s) + 2 u abs(shift)``, and half a unit
+    of `out`. The mean is a sum of h / 32 elements a thread and 5 additions of threads; its error,
+    and that of every difference from it, is divided by s; that of the variance counts half.
     Source: J. L. Ba, J. R. Kiros and G. E. Hinton, Layer Normalization, arXiv:1607.06450, 2016.
     """
-    width = out.shape[1]
-    step = cuda.gridDim.x * cuda.gridDim.y * NORM_ROWS
-    block = cuda.blockIdx.y * cuda.gridDim.x + cuda.blockIdx.x
-    for row in range(block * NORM_ROWS + cuda.threadIdx.y, out.shape[0], step):
-        own = float32(0.0)
-        for i in range(cuda.threadIdx.x, width, WARP):
-            value = x[row, i]
-            out[row, i] = value
-            own += value
-        mean = warp_sum(own) / float32(width)
-        variance = warp_sum(_squares(out, row, mean)) / float32(width)
-        _finish(out, row, mean, variance + float32(eps), scale, shift)
+    _normalise(out, x, None, scale, shift, eps, _whole(out, x, scale, shift))
 
 
 @na.launcher(
     axes=(1, 0),
     threads=(WARP, NORM_ROWS),
-    preconditions=(*FITS, *fits("residual", 2, FLOAT32), "residual.shape == out.shape"),
+    preconditions=(*FITS, *fits("residual", 2, FLOATS), "residual.shape == out.shape"),
 )
 @cuda.jit(cache=True)
 def add_layer_norm(
@@ -101,26 +142,17 @@ def add_layer_norm(
     shift: na.KernelInput,
     eps: float,
 ) -> None:
-    """`layer_norm` of ``x + residual``, which is written nowhere else.
+    """`layer_norm` of ``x + residual``, which is written nowhere and not rounded.
 
     Args:
-        residual: shape ``(n, h)``, float32. The rest as in `layer_norm`.
+        residual: shape ``(n, h)``. The rest as in `layer_norm`.
 
     Reads 2nh elements and writes nh. Error bound: that of `layer_norm` with the sum for `x`; the
     sum's own rounding is among the 12.
     """
-    width = out.shape[1]
-    step = cuda.gridDim.x * cuda.gridDim.y * NORM_ROWS
-    block = cuda.blockIdx.y * cuda.gridDim.x + cuda.blockIdx.x
-    for row in range(block * NORM_ROWS + cuda.threadIdx.y, out.shape[0], step):
-        own = float32(0.0)
-        for i in range(cuda.threadIdx.x, width, WARP):
-            value = x[row, i] + residual[row, i]
-            out[row, i] = value
-            own += value
-        mean = warp_sum(own) / float32(width)
-        variance = warp_sum(_squares(out, row, mean)) / float32(width)
-        _finish(out, row, mean, variance + float32(eps), scale, shift)
+    at_once = _whole(out, x, scale, shift)
+    at_once = at_once and vectors.is_aligned(residual, (0, 0), 4)
+    _normalise(out, x, residual, scale, shift, eps, at_once)
 
 
 def layer_norm_reference(

@@ -17,7 +17,8 @@ from numba import cuda, float32, int32
 import numbasync as na
 from numbasync import tensor_cores as tc
 from numbasync_kernels.nn.finish import finished
-from numbasync_kernels.nn.matmul_warpgroups import ROW_BYTES, corner_of, dtype_of
+from numbasync_kernels.nn.matmul_warpgroups import ROW_BYTES, dtype_of
+from numbasync_kernels.nn.tile_order import corner_of
 
 WIDE = 64  # columns of the result of a warp, and of a tile in shared memory whose rows are of k
 DOWN = 2  # warps that have the same columns

@@ -6,21 +6,23 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import cuda, float32
+from numba import cuda, float32, int32
 
 import numbasync as na
-from numbasync_kernels.fits import FLOAT32, INTEGERS, fits
+from numbasync_kernels.fits import FLOATS, INTEGERS, fits
 from numbasync_kernels.nn.warp import WARP, warp_sum
 
-POOL_TILE = (1, 128)
+POOL_TILE = (1, WARP)
+POOL_WARPS = 16  # of a block, which share the tokens of a sentence
 UNIT_ROWS = 4  # rows, and warps, of a block
 
 
 @na.launcher(
     axes=(1, 0),
+    threads=(WARP, POOL_WARPS),
     preconditions=[
-        *fits("out", 2, FLOAT32),
-        *fits("x", 3, FLOAT32),
+        *fits("out", 2, FLOATS),
+        *fits("x", 3, FLOATS),
         *fits("mask", 2, INTEGERS),
         "out.shape == (x.shape[0], x.shape[2])",
         "mask.shape == (x.shape[0], x.shape[1])",
@@ -31,25 +33,39 @@ def mean_pool(out: na.KernelOutput, x: na.KernelInput, mask: na.KernelInput) -> 
     """The mean of each sentence's tokens whose mask is not 0; zeros where there is none.
 
     Args:
-        out: shape ``(sentences, h)``, float32; cut it by `POOL_TILE`.
-        x: shape ``(sentences, tokens, h)``, float32.
+        out: shape ``(sentences, h)``; cut it by `POOL_TILE`. It and `x` are of float16, bfloat16
+            or float32.
+        x: shape ``(sentences, tokens, h)``.
         mask: shape ``(sentences, tokens)``, integers.
 
-    A thread adds up one feature, so neighbouring threads read neighbouring elements. What is
-    masked is not read. Reads at most ``sentences * tokens * h`` elements.
+    A thread adds up one feature of every 16th token, so neighbouring threads read neighbouring
+    elements; the warps' sums are added in order. What is masked is not read. Computes in float32.
+    Reads at most ``sentences * tokens * h`` elements.
 
-    Error bound: ``tokens u`` of the mean of sizes, u = 2**-24, to first order: tokens - 1
-    additions and a division.
+    Error bound: ``(tokens / 16 + 16) u`` of the mean of sizes, u = 2**-24, to first order: that
+    many additions and a division; and half a unit of `out`.
     """
-    feature, sentence = cuda.grid(2)
-    if sentence < out.shape[0] and feature < out.shape[1]:
-        total = float32(0.0)
-        count = 0
-        for token in range(x.shape[1]):
+    totals = cuda.shared.array((POOL_WARPS, WARP), float32)
+    counts = cuda.shared.array((POOL_WARPS, WARP), int32)
+    lane = cuda.threadIdx.x
+    warp = cuda.threadIdx.y
+    sentence = cuda.blockIdx.y
+    feature = cuda.blockIdx.x * WARP + lane
+    total = float32(0.0)
+    count = int32(0)
+    if feature < out.shape[1]:
+        for token in range(warp, x.shape[1], POOL_WARPS):
             if mask[sentence, token] != 0:
-                total += x[sentence, token, feature]
-                count += 1
-        out[sentence, feature] = total / float32(max(count, 1))
+                total += float32(x[sentence, token, feature])
+                count += int32(1)
+    totals[warp, lane] = total
+    counts[warp, lane] = count
+    cuda.syncthreads()
+    if warp == 0 and feature < out.shape[1]:
+        for other in range(1, POOL_WARPS):
+            total += totals[other, lane]
+            count += counts[other, lane]
+        out[sentence, feature] = total / float32(max(count, int32(1)))
 
 
 def mean_pool_reference(
@@ -65,21 +81,22 @@ def mean_pool_reference(
 @na.launcher(
     axes=(1, 0),
     threads=(WARP, UNIT_ROWS),
-    preconditions=(*fits("out x", 2, FLOAT32), "x.shape == out.shape"),
+    preconditions=(*fits("out x", 2, FLOATS), "x.shape == out.shape"),
 )
 @cuda.jit(cache=True)
 def unit_rows(out: na.KernelOutput, x: na.KernelInput) -> None:
     """Every row divided by its length; a row of zeros stays one.
 
     Args:
-        out: shape ``(n, h)``, float32; cut it by ``(UNIT_ROWS, h)``.
-        x: shape ``(n, h)``, float32, whose squares float32 holds: sizes from 1e-18 to 1e18.
+        out: shape ``(n, h)``; cut it by ``(UNIT_ROWS, h)``. It and `x` are of float16, bfloat16 or
+            float32.
+        x: shape ``(n, h)``, whose squares float32 holds: sizes from 1e-18 to 1e18.
 
     A warp takes a row. Reads 2nh elements, half of them from the cache, and writes nh.
 
     Error bound: ``(ceil(h / 32) / 2 + 6) u`` of the result, u = 2**-24, to first order: the root
     leaves half of the error of a sum of h / 32 squares a thread and 5 additions of threads; it
-    rounds once itself, and so does the quotient.
+    rounds once itself, and so does the quotient; and half a unit of `out`.
     """
     width = out.shape[1]
     step = cuda.gridDim.x * cuda.gridDim.y * UNIT_ROWS
@@ -87,12 +104,13 @@ def unit_rows(out: na.KernelOutput, x: na.KernelInput) -> None:
     for row in range(block * UNIT_ROWS + cuda.threadIdx.y, out.shape[0], step):
         own = float32(0.0)
         for i in range(cuda.threadIdx.x, width, WARP):
-            own += x[row, i] * x[row, i]
+            value = float32(x[row, i])
+            own += value * value
         length = math.sqrt(warp_sum(own))
         if length == float32(0.0):
             length = float32(1.0)
         for i in range(cuda.threadIdx.x, width, WARP):
-            out[row, i] = x[row, i] / length
+            out[row, i] = float32(x[row, i]) / length
 
 
 def unit_rows_reference(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -34,6 +34,7 @@ PEERS = (
     ("PyTorch", "torch_batches", ("batch_chain", "batch_reduce", "batch_tall")),
     ("PyTorch", "torch_plain", ("plain_add", "plain_neighbours", "plain_types", "plain_views")),
     ("PyTorch", "torch_products", ("products", "attention")),
+    ("PyTorch", "torch_embeddings", ("embeddings",)),
     ("Triton", "triton_peer", ("launch",)),
 )
 CPU_PEERS = ("by_hand", "warp_cpu")  # of `bench cpu`, beside the simulator

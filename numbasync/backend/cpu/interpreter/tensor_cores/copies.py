@@ -278,6 +278,10 @@ def load_tile(
     until.copies(box.nbytes, deliver)
 
 
+def prefetch_map(tensor_map: TensorMap) -> None:
+    """Nothing: there is no descriptor to be fetched."""
+
+
 class Storing:
     """The groups of `store_tile` of one thread."""
 

@@ -20,7 +20,8 @@ _FUNCTIONS: tuple[Callable[..., Any], ...] = (
     barriers.fence_async, barriers.fence_barrier_init, barriers.give_up_registers,
     barriers.part_arrive, barriers.part_sync, barriers.take_registers,
     copies.commit_copies, copies.commit_stores, copies.copy_async, copies.copy_rows,
-    copies.load_tile, copies.store_tile, copies.wait_copies, copies.wait_stores,
+    copies.load_tile, copies.prefetch_map, copies.store_tile, copies.wait_copies,
+    copies.wait_stores,
     fragments.accumulator, fragments.load_a, fragments.load_b, fragments.to_fragment,
     products.mma, products.wgmma, products.wgmma_fragment, products.wgmma_wait,
 )  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .weights import INSTALL, NoWeightsError, Weights
+from numbasync_kernels.minilm.weights import INSTALL, NoWeightsError, Weights
 
 MOST_TOKENS = 256  # what the model was trained for; the rest of a sentence is cut off
 ROUNDED_TO = 4  # tokens; a graph is of one shape, and serves all batches that round to it

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from .text import Batch
-from .weights import Weights
+from numbasync_kernels.minilm.text import Batch
+from numbasync_kernels.minilm.weights import Weights
 
 Array = np.ndarray[Any, Any]
 _erf = np.vectorize(math.erf, otypes=[np.float64])

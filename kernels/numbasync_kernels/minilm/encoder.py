@@ -14,9 +14,8 @@ import numpy as np
 
 import numbasync as na
 from numbasync_kernels import nn
-
-from .text import Batch
-from .weights import Config, Weights
+from numbasync_kernels.minilm.text import Batch
+from numbasync_kernels.minilm.weights import Config, Weights
 
 Array = np.ndarray[Any, Any]
 TABLES = ("word", "position", "token_type")
@@ -80,13 +79,14 @@ class Memory:
     embeddings: na.Tensor
 
     @classmethod
-    async def take(cls, config: Config, sentences: int, tokens: int) -> Memory:
-        """Allocate it, for batches of one shape."""
+    async def take(cls, config: Config, sentences: int, tokens: int, dtype: Any) -> Memory:
+        """Allocate it, for batches of one shape. The vectors of sentences are float32."""
         rows, width = sentences * tokens, config.width
         numbers = [na.zeros((sentences, tokens), np.int32) for _ in range(3)]
         widths = (width, width, 3 * width, width, width, config.inner)
+        features = [na.empty((rows, w), dtype) for w in widths]
         vectors = [na.empty((sentences, width)) for _ in range(2)]
-        return cls(*await na.gather(*numbers, *(na.empty((rows, w)) for w in widths), *vectors))
+        return cls(*await na.gather(*numbers, *features, *vectors))
 
     def tokens_of(self, rows: na.Tensor) -> na.Tensor:
         """A view of shape ``(sentences, tokens, features)``."""
@@ -103,14 +103,22 @@ class Encoder:
         self._memory = memory
 
     @classmethod
-    async def create(cls, weights: Weights, sentences: int, tokens: int) -> Encoder:
-        """Upload the weights, and take all memory that a forward pass needs."""
+    async def create(
+        cls, weights: Weights, sentences: int, tokens: int, dtype: Any = np.float32
+    ) -> Encoder:
+        """Upload the weights, and take all memory that a forward pass needs.
+
+        Args:
+            dtype: of weights, and of what lies between two launches: float16, bfloat16 or float32.
+        """
         config = weights.config
-        parts = [weights[f"embeddings.{part}_embeddings.weight"] for part in TABLES]
-        norm = await _norm(weights, "embeddings.LayerNorm")
-        tables = Tables(*await na.gather(*map(na.from_host, parts)), norm=norm)
-        layers = [await _layer(weights, f"encoder.layer.{i}") for i in range(config.layers)]
-        return cls(config, tables, layers, await Memory.take(config, sentences, tokens))
+        parts = [weights[f"embeddings.{part}_embeddings.weight"].astype(dtype) for part in TABLES]
+        norm = await _norm(weights, "embeddings.LayerNorm", dtype)
+        words, positions, types = await na.gather(*map(na.from_host, parts))
+        tables = Tables(words, positions, types, norm)
+        names = [f"encoder.layer.{i}" for i in range(config.layers)]
+        layers = [await _layer(weights, name, dtype) for name in names]
+        return cls(config, tables, layers, await Memory.take(config, sentences, tokens, dtype))
 
     @property
     def embeddings(self) -> na.Tensor:
@@ -132,15 +140,15 @@ class Encoder:
         norm = tables.norm
         yield nn.layer_norm(m.hidden.partition(rows), m.narrow, norm.scale, norm.shift, config.eps)
         for layer in self._layers:
-            yield _dense(nn.linear, m.attended, m.hidden, layer.attend)
+            yield _dense(m.attended, m.hidden, layer.attend)
             yield nn.attention(m.tokens_of(m.mixed).partition(heads), *parts, m.mask, config.heads)
-            yield _dense(nn.linear, m.narrow, m.mixed, layer.mix)
+            yield _dense(m.narrow, m.mixed, layer.mix)
             yield nn.add_layer_norm(
                 m.between.partition(rows), m.narrow, m.hidden,
                 layer.mixed.scale, layer.mixed.shift, config.eps,
             )  # fmt: skip
-            yield _dense(nn.linear_gelu, m.wide, m.between, layer.widen)
-            yield _dense(nn.linear, m.narrow, m.wide, layer.narrow)
+            yield _dense(m.wide, m.between, layer.widen, "gelu")
+            yield _dense(m.narrow, m.wide, layer.narrow)
             yield nn.add_layer_norm(
                 m.hidden.partition(rows), m.narrow, m.between,
                 layer.narrowed.scale, layer.narrowed.shift, config.eps,
@@ -179,28 +187,31 @@ class Encoder:
         return graph.launch().then(lambda _: self.embeddings.to_host())
 
 
-def _dense(kernel: na.Launcher, out: na.Tensor, x: na.Tensor, dense: Dense) -> na.Launch:
-    return kernel(out.partition(nn.MATMUL_TILE), x, dense.matrix, dense.bias)
+def _dense(
+    out: na.Tensor, x: na.Tensor, dense: Dense, activation: str | None = None
+) -> na.DeviceOp[na.Tensor]:
+    return nn.gemm(out, x, dense.matrix, bias=dense.bias, activation=activation)
 
 
-async def _norm(weights: Weights, name: str) -> Norm:
-    return Norm(*[await na.from_host(weights[f"{name}.{part}"]) for part in ("weight", "bias")])
+async def _norm(weights: Weights, name: str, dtype: Any) -> Norm:
+    parts = [weights[f"{name}.{part}"].astype(dtype) for part in ("weight", "bias")]
+    return Norm(*[await na.from_host(part) for part in parts])
 
 
-async def _upload(weights: Weights, *names: str) -> Dense:
+async def _upload(weights: Weights, dtype: Any, *names: str) -> Dense:
     # Side by side, products of one input are one product.
-    matrix = np.concatenate([weights[f"{name}.weight"] for name in names]).T
-    bias = np.concatenate([weights[f"{name}.bias"] for name in names])
+    matrix = np.concatenate([weights[f"{name}.weight"] for name in names]).T.astype(dtype)
+    bias = np.concatenate([weights[f"{name}.bias"] for name in names]).astype(dtype)
     return Dense(await na.from_host(np.ascontiguousarray(matrix)), await na.from_host(bias))
 
 
-async def _layer(weights: Weights, name: str) -> Layer:
+async def _layer(weights: Weights, name: str, dtype: Any) -> Layer:
     parts = [f"{name}.attention.self.{part}" for part in ("query", "key", "value")]
     return Layer(
-        attend=await _upload(weights, *parts),
-        mix=await _upload(weights, f"{name}.attention.output.dense"),
-        mixed=await _norm(weights, f"{name}.attention.output.LayerNorm"),
-        widen=await _upload(weights, f"{name}.intermediate.dense"),
-        narrow=await _upload(weights, f"{name}.output.dense"),
-        narrowed=await _norm(weights, f"{name}.output.LayerNorm"),
+        attend=await _upload(weights, dtype, *parts),
+        mix=await _upload(weights, dtype, f"{name}.attention.output.dense"),
+        mixed=await _norm(weights, f"{name}.attention.output.LayerNorm", dtype),
+        widen=await _upload(weights, dtype, f"{name}.intermediate.dense"),
+        narrow=await _upload(weights, dtype, f"{name}.output.dense"),
+        narrowed=await _norm(weights, f"{name}.output.LayerNorm", dtype),
     )
