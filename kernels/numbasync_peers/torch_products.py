@@ -31,12 +31,14 @@ def _product(ordinal: int, product: Product) -> Case:
         )
         if product.transposed:
             right = right.T.contiguous().T
-        out = torch.zeros(product.m, product.n, dtype=left.dtype, device="cuda")
+        integers = product.dtype == "int8"
+        dtype = torch.int32 if integers else left.dtype
+        out = torch.zeros(product.m, product.n, dtype=dtype, device="cuda")
     stream.synchronize()
 
     def multiply() -> None:
         torch.backends.cuda.matmul.allow_tf32 = product.precision == "tf32"
-        torch.matmul(left, right, out=out)
+        (torch._int_mm if integers else torch.matmul)(left, right, out=out)
 
     call = _repeated(torch, stream, inside, multiply, product.launches)
 

@@ -15,7 +15,8 @@ import numpy as np
 from numba.core import compiler, ir
 from numba.core.errors import NumbaError
 
-from numbasync.errors import KernelCompileError
+from numbasync.errors import KernelCompileError, UnsupportedKernelError
+from numbasync.tensor_cores.capabilities import missing
 
 _PLACE = re.compile(r'(?:File "([^"]+)", line (\d+))|(?: at (\S+) \((\d+)\))')
 _HOST_FUNCTION = re.compile(r"Untyped global name '.*': .*<class 'function'>")
@@ -25,8 +26,9 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 
 def compile_error(
     function: types.FunctionType, kinds: Sequence[object], error: BaseException
-) -> KernelCompileError:
-    """A `KernelCompileError` for an error of Numba's compiler. The caller raises it from `error`.
+) -> KernelCompileError | UnsupportedKernelError:
+    """A `KernelCompileError` for an error of Numba's compiler, or an `UnsupportedKernelError` if
+    the device lacks an operation that the kernel calls. The caller raises it from `error`.
 
     The message names the line, the parameters whose values the line uses, and the types of all
     arguments.
@@ -34,6 +36,11 @@ def compile_error(
     Args:
         kinds: Numba's types of the arguments.
     """
+    lacking = missing(error)
+    if lacking is not None:
+        line = line_of(function, error)
+        where = "" if line is None else f", line {line}"
+        return UnsupportedKernelError(f"kernel {function.__name__}{where}: {lacking}")
     names = function.__code__.co_varnames[: function.__code__.co_argcount]
     types_by_name = dict(zip(names, map(str, kinds), strict=False))
     signature = ", ".join(f"{name}: {kind}" for name, kind in types_by_name.items())

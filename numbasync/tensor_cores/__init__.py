@@ -23,6 +23,7 @@ from numbasync.tensor_cores.accumulators import sum_over_row as sum_over_row
 from numbasync.tensor_cores.copies import commit_copies as commit_copies
 from numbasync.tensor_cores.copies import commit_stores as commit_stores
 from numbasync.tensor_cores.copies import copy_async as copy_async
+from numbasync.tensor_cores.copies import copy_rows as copy_rows
 from numbasync.tensor_cores.copies import load_tile as load_tile
 from numbasync.tensor_cores.copies import prefetch_map as prefetch_map
 from numbasync.tensor_cores.copies import store_tile as store_tile

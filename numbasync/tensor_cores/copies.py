@@ -1,7 +1,8 @@
 """Asynchronous copies between global and shared memory.
 
-`copy_async` copies 4, 8 or 16 bytes of the calling thread; `wait_copies` waits for the thread's
-own copies, and a barrier of the block must follow before other threads read them.
+`copy_async` copies 4, 8 or 16 bytes of the calling thread, `copy_rows` a box of a matrix, of which
+each thread copies a share; `wait_copies` waits for the thread's own copies, and a barrier of the
+block must follow before other threads read them.
 
 `load_tile` and `store_tile` copy a whole box of a tensor, by a tensor map that the kernel gets as
 an argument (`na.tensor_map`); one thread calls them. A load ends a phase of a barrier
@@ -19,7 +20,18 @@ from numba.cuda import cgutils, extending
 from numba.cuda import types as numba_types
 from numba.cuda.core.errors import TypingError
 
-from numbasync.tensor_cores.ptx import I32, I64, asm, literal, numbers, operation, position
+from numbasync.tensor_cores.ptx import (
+    I32,
+    I64,
+    asm,
+    check_integers,
+    literal,
+    numbers,
+    operation_of_maps,
+    operation_of_warps,
+    position,
+    word,
+)
 from numbasync.tensor_cores.tiles import (
     TileType,
     check_barrier,
@@ -30,6 +42,7 @@ from numbasync.tensor_cores.tiles import (
 
 types: Any = numba_types
 _extending: Any = extending
+CHUNK = 16  # bytes that a thread of `copy_rows` copies at a time
 
 
 class TensorMapType(types.Type):  # type: ignore[misc]
@@ -53,7 +66,7 @@ class _MapModel(_extending.core_models.PrimitiveModel):  # type: ignore[misc]
 # --- by one thread ---
 
 
-@operation
+@operation_of_warps
 def copy_async(typing, tile, index, array, source, count, inside=True):  # type: ignore[no-untyped-def]
     """Begin to copy `count` neighbouring elements of `array`, from the index `source` on, into a
     row of a tile, from `index` on. Both begin at a multiple of the copied bytes: 4, 8 or 16.
@@ -96,6 +109,83 @@ def copy_async(typing, tile, index, array, source, count, inside=True):  # type:
     return types.void(tile, index, array, source, count, inside), generate
 
 
+@operation_of_warps
+def copy_rows(typing, tile, index, array, corner, thread, threads, parts=1):  # type: ignore[no-untyped-def]
+    """Begin to copy a box of a matrix, from the element `corner` on, into the rows of a tile from
+    `index` on, a row of a multiple of 8 and column 0: all rows, or one of so many equal `parts`.
+    Each of `threads` threads calls it, with its number among them, `thread`, and copies its share,
+    16 bytes at a time. What lies outside of the matrix is 0.
+
+    Args:
+        array: two axes. The elements of a row are neighbours; rows begin at multiples of 16 bytes
+            and have a multiple of 16 bytes.
+        corner: no negative numbers; the column is a multiple of 16 bytes.
+        threads, parts: a part is one or more rows for every 16 bytes of a row's threads.
+    """
+    check_tile(tile, index, "the tile")
+    if not isinstance(array, types.Array) or array.ndim != 2:
+        raise TypingError(f"copy_rows from {array}; pass a matrix.")
+    size = tile.dtype.itemsize
+    if getattr(array.dtype, "bitwidth", 0) != 8 * size:
+        raise TypingError(f"copy_rows from {array} into {tile}: their elements differ.")
+    position(corner, 2, "the corner of the box")
+    check_integers(thread=thread)
+    height, apart = rows_of_part(tile, literal(threads, "threads"), literal(parts, "parts"))
+    chunks = tile.row_bytes // CHUNK
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        number = word(context, builder, args[4], thread)
+        line = builder.udiv(number, I32(chunks))
+        beside = builder.mul(builder.urem(number, I32(chunks)), I32(CHUNK))
+        own = builder.add(builder.mul(line, I32(tile.row_bytes)), beside)
+        start = builder.add(args[0], offset(context, builder, tile, index, args[1]))
+        target = builder.add(start, swizzled(builder, own, tile.swizzle))
+        view = context.make_array(array)(context, builder, args[2])
+        extents = cgutils.unpack_tuple(builder, view.shape, 2)
+        pitch, _ = cgutils.unpack_tuple(builder, view.strides, 2)
+        parts = zip(cgutils.unpack_tuple(builder, args[3]), corner, strict=True)
+        row, column = (context.cast(builder, v, t, types.int64) for v, t in parts)
+        row = builder.add(row, builder.zext(line, I64))
+        first = builder.add(builder.mul(column, I64(size)), builder.zext(beside, I64))
+        is_inside = builder.icmp_signed("<", first, builder.mul(extents[1], I64(size)))
+        left = builder.select(is_inside, builder.sub(extents[0], row), I64(0))
+        many = builder.icmp_signed(">", left, I64(height))
+        left = builder.trunc(builder.select(many, I64(height), left), I32)
+        address = builder.add(builder.ptrtoint(view.data, I64), builder.mul(row, pitch))
+        address = builder.add(address, first)
+        step = builder.mul(pitch, I64(apart))
+        text = f"cp.async.cg.shared.global [$0], [$1], {CHUNK}, $2;"
+        for moved in range(0, height, apart):
+            read = builder.select(builder.icmp_signed(">", left, I32(moved)), I32(CHUNK), I32(0))
+            to = builder.add(target, I32(moved * tile.row_bytes))
+            if apart % 8:  # the swizzle repeats every 8 rows
+                there = builder.add(own, I32(moved * tile.row_bytes))
+                to = builder.add(start, swizzled(builder, there, tile.swizzle))
+            asm(builder, text, "", "rlr", [to, address, read])
+            address = builder.add(address, step)
+        return context.get_dummy_value()
+
+    return types.void(tile, index, array, corner, thread, threads, parts), generate
+
+
+def rows_of_part(tile: Any, threads: int, parts: int) -> tuple[int, int]:
+    """The rows that one `copy_rows` copies, and those that all of its threads copy at a time.
+
+    Raises:
+        TypingError: the threads do not divide them.
+    """
+    rows, nbytes = tile.shape[-2], tile.shape[-1] * tile.dtype.itemsize
+    chunks = nbytes // CHUNK
+    if nbytes % CHUNK or threads < 1 or threads % chunks:
+        raise TypingError(f"copy_rows by {threads} threads: {nbytes} bytes are a row of the tile.")
+    apart = threads // chunks
+    if parts < 1 or rows % (parts * apart):
+        raise TypingError(
+            f"copy_rows of {rows} rows in {parts} parts: {threads} threads copy {apart} at a time."
+        )
+    return rows // parts, apart
+
+
 def _parts(index: Any) -> list[Any]:
     return list(index) if isinstance(index, types.BaseTuple) else [index]
 
@@ -105,13 +195,13 @@ def _unpacked(builder: Any, index: Any, value: Any) -> list[Any]:
     return list(cgutils.unpack_tuple(builder, value)) if is_tuple else [value]
 
 
-@operation
+@operation_of_warps
 def commit_copies(typing):  # type: ignore[no-untyped-def]
     """End a group of the thread's `copy_async`."""
     return types.void(), _fixed("cp.async.commit_group;")
 
 
-@operation
+@operation_of_warps
 def wait_copies(typing, pending):  # type: ignore[no-untyped-def]
     """Wait until at most `pending` of the thread's groups of `copy_async` are still copied."""
     number = literal(pending, "pending", range(16))
@@ -121,7 +211,7 @@ def wait_copies(typing, pending):  # type: ignore[no-untyped-def]
 # --- by a tensor map ---
 
 
-@operation
+@operation_of_maps
 def load_tile(typing, tile, index, tensor_map, corner, barriers, barrier):  # type: ignore[no-untyped-def]
     """Begin to load a box of a tensor, from the element `corner` on, into a tile from `index` on.
     `barrier_expect` must have announced the bytes of the box to the barrier.
@@ -148,7 +238,7 @@ def load_tile(typing, tile, index, tensor_map, corner, barriers, barrier):  # ty
     return types.void(tile, index, tensor_map, corner, barriers, barrier), generate
 
 
-@operation
+@operation_of_maps
 def prefetch_map(typing, tensor_map):  # type: ignore[no-untyped-def]
     """Begin to fetch a tensor map, so that the first copy by it need not wait; one thread calls it
     where the kernel begins.
@@ -162,7 +252,7 @@ def prefetch_map(typing, tensor_map):  # type: ignore[no-untyped-def]
     return types.void(tensor_map), generate
 
 
-@operation
+@operation_of_maps
 def store_tile(typing, tensor_map, corner, tile, index):  # type: ignore[no-untyped-def]
     """Begin to store a tile, from `index` on, into a box of a tensor, from the element `corner` on.
     Writes to the tile must be ordered before by `fence_async` and a barrier.
@@ -204,13 +294,13 @@ def _check_map(tensor_map: Any, tile: TileType, corner: Any) -> None:
         raise TypingError(f"{mapped} and {tile}: the box must be rows of the tile.")
 
 
-@operation
+@operation_of_maps
 def commit_stores(typing):  # type: ignore[no-untyped-def]
     """End a group of the thread's `store_tile`."""
     return types.void(), _fixed("cp.async.bulk.commit_group;")
 
 
-@operation
+@operation_of_maps
 def wait_stores(typing, pending):  # type: ignore[no-untyped-def]
     """Wait until the tiles of all but `pending` of the thread's groups of stores may be written
     again. The end of the kernel waits for the stores themselves.

@@ -23,7 +23,9 @@ from numbasync.tensor_cores.ptx import (
     elements,
     lane_id,
     literal,
+    numbers,
     operation,
+    operation_of_warps,
 )
 from numbasync.tensor_cores.tiles import check_tile, offset, swizzled
 
@@ -105,10 +107,11 @@ def accumulator(typing, rows, columns, dtype=None):  # type: ignore[no-untyped-d
     return result(rows, columns, dtype), generate
 
 
-@operation
+@operation_of_warps
 def load_a(typing, tile, index, rows, transposed=False):  # type: ignore[no-untyped-def]
     """The fragment of `rows` rows (a multiple of 16) of a left operand, and 32 bytes along k. All
-    lanes of a warp call it, after a barrier, with the index of the first element.
+    lanes of a warp call it, after a barrier, with the index of the first element: a row of a
+    multiple of 8, a column of a multiple of 32 bytes.
 
     Args:
         transposed: rows of the tile are along k (its columns are the operand's rows). For elements
@@ -120,10 +123,11 @@ def load_a(typing, tile, index, rows, transposed=False):  # type: ignore[no-unty
     return _load("a", tile, index, rows, blocks, transposed)
 
 
-@operation
+@operation_of_warps
 def load_b(typing, tile, index, columns, transposed=False):  # type: ignore[no-untyped-def]
     """The fragment of `columns` columns (a multiple of 16) of a right operand, and 32 bytes along
-    k. Rows of the tile are the operand's columns: elements along k are neighbours.
+    k, from an index as that of `load_a` on. Rows of the tile are the operand's columns: elements
+    along k are neighbours.
 
     Args:
         transposed: rows of the tile are along k, as those of a row-major operand. For elements of
@@ -144,7 +148,7 @@ def _load(side: str, tile: Any, index: Any, extent: Any, blocks: int, transposed
         raise TypingError(f"a transposed load from {tile}: its elements must have 16 bits.")
     if tile.row_bytes < STEP:
         raise TypingError(f"a load from {tile}: rows have at least {STEP} bytes.")
-    result = FragmentType(side, tile.element, blocks)
+    result, size = FragmentType(side, tile.element, blocks), tile.dtype.itemsize
     suffix = ".trans" if along_rows else ""
     text = f"ldmatrix.sync.aligned.m8n8.x4{suffix}.shared.b16 {{$0, $1, $2, $3}}, [$4];"
     # Four matrices of 8 rows of 16 bytes are loaded at once. Lane l gives the address of row l % 8
@@ -158,17 +162,19 @@ def _load(side: str, tile: Any, index: Any, extent: Any, blocks: int, transposed
         second_bit = builder.lshr(lane, I32(4))
         lower, chunk = (first_bit, second_bit) if row_first else (second_bit, first_bit)
         row = builder.add(builder.and_(lane, I32(7)), builder.shl(lower, I32(3)))
-        first = offset(context, builder, tile, index, args[1])
-        first = builder.add(first, builder.mul(row, I32(tile.row_bytes)))
-        first = builder.add(first, builder.shl(chunk, I32(4)))
+        own = builder.add(builder.mul(row, I32(tile.row_bytes)), builder.shl(chunk, I32(4)))
+        beside = builder.mul(numbers(context, builder, index, args[1])[-1], I32(size))
+        first = builder.sub(offset(context, builder, tile, index, args[1]), beside)
+        # The swizzle repeats every 8 rows, and changes bits of which a multiple of 32 bytes has
+        # other ones than the lane's chunk: what it does to the lane's own row is the same anywhere.
+        start = builder.add(builder.add(args[0], first), swizzled(builder, own, tile.swizzle))
+        moved = builder.xor if tile.swizzle else builder.add
         registers: list[Any] = []
-        start = builder.add(args[0], swizzled(builder, first, tile.swizzle))
         for k in range(blocks // (1 if side == "a" else 2)):
             if along_rows:  # 16 columns further: other chunks of the same rows
-                moved = builder.add(first, I32(32 * k))
-                address = builder.add(args[0], swizzled(builder, moved, tile.swizzle))
-            else:  # 16 rows further: the swizzle repeats every 8 rows
-                address = builder.add(start, I32(16 * k * tile.row_bytes))
+                address = moved(start, builder.add(beside, I32(32 * k)))
+            else:  # 16 rows further
+                address = builder.add(moved(start, beside), I32(16 * k * tile.row_bytes))
             registers += asm(builder, text, "rrrr", "r", [address])
         return aggregate(builder, registers)
 

@@ -20,6 +20,7 @@ from numbasync.tensor_cores.ptx import (
     check_integers,
     literal,
     operation,
+    operation_of_maps,
     statement,
     word,
 )
@@ -47,7 +48,7 @@ def _on_barrier(text: str, extra: int) -> Generate:
     return generate
 
 
-@operation
+@operation_of_maps
 def barrier_init(typing, barriers, index, arrivals):  # type: ignore[no-untyped-def]
     """Begin the first phase of a barrier, which needs so many arrivals. One thread calls it; then
     `fence_barrier_init` and `cuda.syncthreads()` make it known to all.
@@ -58,13 +59,13 @@ def barrier_init(typing, barriers, index, arrivals):  # type: ignore[no-untyped-
     return types.void(barriers, index, arrivals), _on_barrier(text, 1)
 
 
-@operation
+@operation_of_maps
 def fence_barrier_init(typing):  # type: ignore[no-untyped-def]
     """Order initialised barriers before asynchronous copies that use them."""
     return types.void(), statement("fence.mbarrier_init.release.cluster;")
 
 
-@operation
+@operation_of_maps
 def barrier_arrive(typing, barriers, index):  # type: ignore[no-untyped-def]
     """Arrive at a barrier: one of the arrivals that end its phase. What the thread has read and
     written before is done for threads that wait for the phase.
@@ -74,7 +75,7 @@ def barrier_arrive(typing, barriers, index):  # type: ignore[no-untyped-def]
     return types.void(barriers, index), _on_barrier(text, 0)
 
 
-@operation
+@operation_of_maps
 def barrier_expect(typing, barriers, index, nbytes):  # type: ignore[no-untyped-def]
     """Arrive at a barrier, whose phase then ends only when `nbytes` more bytes have been copied by
     `load_tile`. Call it before these copies.
@@ -85,7 +86,7 @@ def barrier_expect(typing, barriers, index, nbytes):  # type: ignore[no-untyped-
     return types.void(barriers, index, nbytes), _on_barrier(text, 1)
 
 
-@operation
+@operation_of_maps
 def barrier_wait(typing, barriers, index, parity):  # type: ignore[no-untyped-def]
     """Wait until the phase of this parity (0 or 1) has ended: until the barrier's current phase has
     the other parity.
@@ -95,7 +96,7 @@ def barrier_wait(typing, barriers, index, parity):  # type: ignore[no-untyped-de
     return types.void(barriers, index, parity), _on_barrier(WAIT, 1)
 
 
-@operation
+@operation_of_maps
 def fence_async(typing):  # type: ignore[no-untyped-def]
     """Order the thread's writes to shared memory before asynchronous operations that read it:
     `wgmma` and `store_tile`. Call it before the barrier behind which they are called.
@@ -129,7 +130,7 @@ def _with_number(text: str) -> Generate:
     return generate
 
 
-@operation
+@operation_of_maps
 def give_up_registers(typing, count):  # type: ignore[no-untyped-def]
     """Let each thread of the warpgroup have `count` registers at most (24 to 256, a multiple of 8),
     so that other warpgroups may take more. All threads of the warpgroup call it.
@@ -137,7 +138,7 @@ def give_up_registers(typing, count):  # type: ignore[no-untyped-def]
     return _registers("dec", count)
 
 
-@operation
+@operation_of_maps
 def take_registers(typing, count):  # type: ignore[no-untyped-def]
     """Let each thread of the warpgroup have `count` registers, once others have given them up."""
     return _registers("inc", count)

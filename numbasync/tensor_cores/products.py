@@ -27,7 +27,8 @@ from numbasync.tensor_cores.ptx import (
     asm,
     elements,
     literal,
-    operation,
+    operation_of_warpgroups,
+    operation_of_warps,
     word,
 )
 from numbasync.tensor_cores.tiles import TileType, check_tile, offset
@@ -44,7 +45,7 @@ _K = {"f16": 16, "bf16": 16, "tf32": 8, "s8": 32, "u8": 32}  # elements of STEP 
 _PATTERN = {128: 1, 64: 2, 32: 3, 0: 0}  # of a descriptor, by the swizzle
 
 
-@operation
+@operation_of_warps
 def mma(typing, accumulators, a, b):  # type: ignore[no-untyped-def]
     """``accumulators + a @ b``, of fragments. All lanes of a warp call it."""
     if not isinstance(accumulators, AccumulatorType):
@@ -95,7 +96,7 @@ def _check_sides(accumulators: AccumulatorType, a: Any, b: Any) -> None:
 # --- of a warpgroup ---
 
 
-@operation
+@operation_of_warpgroups
 def wgmma(  # type: ignore[no-untyped-def]
     typing,
     accumulators,
@@ -165,7 +166,7 @@ def wgmma(  # type: ignore[no-untyped-def]
     return accumulators(accumulators, *parameters), generate
 
 
-@operation
+@operation_of_warpgroups
 def wgmma_fragment(typing, accumulators, a, b, b_index, transposed_b=False):  # type: ignore[no-untyped-def]
     """`wgmma` with a left operand in registers, from `to_fragment`; the accumulators are kept."""
     _check_accumulators(accumulators)
@@ -198,7 +199,7 @@ def wgmma_fragment(typing, accumulators, a, b, b_index, transposed_b=False):  # 
     return accumulators(accumulators, a, b, b_index, transposed_b), generate
 
 
-@operation
+@operation_of_warpgroups
 def wgmma_wait(typing, accumulators, pending):  # type: ignore[no-untyped-def]
     """Wait until at most `pending` of the warpgroup's groups of `wgmma` are not done. Gives the
     accumulators of a group that is done; accumulators of pending groups may only be passed on.

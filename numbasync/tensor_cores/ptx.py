@@ -18,6 +18,7 @@ from numba.cuda import cgutils, extending, types
 from numba.cuda.core.errors import TypingError
 
 from numbasync.errors import CallerError
+from numbasync.tensor_cores.capabilities import OF_MAPS, OF_WARPGROUPS, OF_WARPS, Need, check
 
 _types: Any = types
 _Intrinsic: Any = extending._Intrinsic
@@ -38,9 +39,12 @@ class Operation(_Intrinsic):  # type: ignore[misc]
         return f"<operation {self._name}>"
 
 
-def operation(define: Callable[..., Any]) -> Any:
+def operation(define: Callable[..., Any], need: Need | None = None) -> Any:
     """Declare the operation that `define(typing, *argument types)` describes. Integers that are
     written in the kernel, and defaults, come as literal types.
+
+    Args:
+        need: the capability that it needs; None: all GPUs have it.
     """
     parameters = list(inspect.signature(define).parameters.values())[1:]
 
@@ -50,11 +54,26 @@ def operation(define: Callable[..., Any]) -> Any:
             if parameter.name not in given and parameter.default is not parameter.empty:
                 default = parameter.default
                 given[parameter.name] = _types.none if default is None else _types.literal(default)
-        return define(typing, *args, **given)
+        described = define(typing, *args, **given)
+        if need is None or described is None:
+            return described
+        signature, generate = described
+        needed = need
+
+        def generate_checked(*compiling: Any) -> Any:
+            check(define.__name__, needed)
+            return generate(*compiling)
+
+        return signature, generate_checked
 
     declared = Operation(define.__name__, with_defaults, prefer_literal=True)
     declared._register()
     return declared
+
+
+operation_of_warps = functools.partial(operation, need=OF_WARPS)
+operation_of_maps = functools.partial(operation, need=OF_MAPS)
+operation_of_warpgroups = functools.partial(operation, need=OF_WARPGROUPS)
 
 
 def asm(

@@ -23,6 +23,7 @@ pytestmark = pytest.mark.usefixtures("cpu")
 LAYOUT = na.shared_layout(
     a=tc.tile(np.float16, (2, 64, 64)), b=tc.tile(np.float16, (16, 64), 0), full=tc.barriers(2)
 )
+UNEVEN = na.shared_layout(a=tc.tile(np.float16, (16, 40), 0))
 
 
 def run(kernel: Any, threads: int = 128, *args: Any) -> None:
@@ -177,11 +178,19 @@ def of_nothing(out: na.KernelOutput):
 
 
 def beyond_the_row(out: na.KernelOutput):
-    tc.load_a(LAYOUT.a, (0, 0, 56), 16)
+    tc.load_a(UNEVEN.a, (0, 32), 16)
 
 
 def beyond_the_rows(out: na.KernelOutput):
     tc.load_b(LAYOUT.a, (0, 56, 0), 16)
+
+
+def in_the_middle(out: na.KernelOutput):
+    tc.load_a(LAYOUT.a, (0, 4, 0), 16)
+
+
+def in_half_a_step(out: na.KernelOutput):
+    tc.load_b(LAYOUT.a, (0, 0, 8), 16)
 
 
 def not_aligned(out: na.KernelOutput):
@@ -199,6 +208,8 @@ def not_aligned(out: na.KernelOutput):
         (beyond_the_row, OutOfBoundsError, "has not 16 rows of 16 elements"),
         (beyond_the_rows, OutOfBoundsError, "has not 16 rows of 16 elements"),
         (not_aligned, MisalignedAccessError, "a multiple of 8 elements"),
+        (in_the_middle, MisalignedAccessError, "row 4, byte 0; write a row of a multiple of 8"),
+        (in_half_a_step, MisalignedAccessError, "row 0, byte 16; .* and a column of 16"),
     ],
 )
 def test_barriers_and_tiles(kernel: Any, cls: Any, told: str) -> None:
@@ -219,6 +230,23 @@ def test_copies_of_one_thread() -> None:
         run(source_index, 1, x, 1, 8, True)
     with pytest.raises(MisalignedAccessError, match="multiple of 16 bytes"):
         run(source_index, 1, x, 1, 0, True)
+
+
+def rows_of(out: na.KernelOutput, x: na.KernelInput, row, column, thread):
+    tc.copy_rows(LAYOUT.a, (0, 0, 0), x, (row, column), thread, 128)
+
+
+def test_copies_of_a_box() -> None:
+    whole = na.zeros((8, 32), np.float16).sync()
+    run(rows_of, 1, whole, 9, 64, 127)
+    with pytest.raises(MisalignedAccessError, match=r"rows of 24 bytes, 64 apart"):
+        run(rows_of, 1, whole[:, :12], 0, 0, 0)
+    with pytest.raises(MisalignedAccessError, match="copy_rows, line .* column 4 of"):
+        run(rows_of, 1, whole, 0, 4, 0)
+    with pytest.raises(OutOfBoundsError, match="thread 128 of 128"):
+        run(rows_of, 1, whole, 0, 0, 128)
+    with pytest.raises(OutOfBoundsError, match="corner .-1, 0. has negative"):
+        run(rows_of, 1, whole, -1, 0, 0)
 
 
 # --- accumulators of wgmma ---

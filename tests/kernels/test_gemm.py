@@ -50,6 +50,15 @@ async def test_products(device: na.Device, size: tuple[int, int, int], transpose
         checked(await out.to_host(), a, b)
 
 
+async def test_products_without_elements_or_terms(device: na.Device) -> None:
+    for dtype in (np.float16, np.float32):
+        for m, n, k in [(0, 5, 3), (4, 0, 3), (4, 5, 0)]:
+            left, right = await na.zeros((m, k), dtype), await na.zeros((k, n), dtype)
+            out = await na.full((m, n), 7, dtype)
+            await nn.gemm(out, left, right)
+            np.testing.assert_array_equal(await out.to_host(), np.zeros((m, n)))
+
+
 async def test_products_of_float32_on_tensor_cores(device: na.Device) -> None:
     a = normal(70, 100, seed=1).astype(np.float32)
     b = normal(100, 90, seed=2).astype(np.float32)
@@ -88,6 +97,18 @@ async def test_products_of_bfloat16(device: na.Device) -> None:
     checked((await out.to_host()), a, b)
 
 
+@pytest.mark.parametrize("size", [(1, 1, 1), (33, 70, 40), (64, 32, 130)], ids=str)
+async def test_products_of_int8_are_exact(device: na.Device, size: tuple[int, int, int]) -> None:
+    m, n, k = size
+    rng = np.random.default_rng(1)
+    a, b = (rng.integers(-128, 128, s).astype(np.int8) for s in ((m, k), (k, n)))
+    left, right = await na.from_host(a), await na.from_host(b.T.copy())
+    out = await na.full((m, n), 7, np.int32)
+    for given in (right.T, await na.dup(right.T)):
+        await nn.gemm(out, left, given)
+        np.testing.assert_array_equal(await out.to_host(), a.astype(int) @ b.astype(int))
+
+
 async def test_views_at_any_place(device: na.Device) -> None:
     a = normal(50, 99, seed=1).astype(np.float16)
     b = normal(99, 77, seed=2).astype(np.float16)
@@ -120,10 +141,13 @@ def test_what_is_refused(device: na.Device) -> None:
         return na.zeros(shape, dtype).sync()
 
     out, a, b = zeros(4, 6), zeros(4, 5), zeros(5, 6)
+    integers = zeros(4, 6, dtype=np.int32), zeros(4, 5, dtype=np.int8), zeros(5, 6, dtype=np.int8)
     for call, error, text in [
         (lambda: nn.gemm(out, b, a), ShapeError, "write"),
         (lambda: nn.gemm(out, a, zeros(5, 6, dtype=np.float32)), DTypeError, "equal"),
         (lambda: nn.gemm(zeros(4, 6, dtype=np.int32), a, b), DTypeError, "C-contiguous"),
+        (lambda: nn.gemm(out, *integers[1:]), DTypeError, "C-contiguous tensor of int32"),
+        (lambda: nn.gemm(*integers, activation="relu"), CallerError, "its sums are int32"),
         (lambda: nn.gemm(out, a, b, bias=zeros(5)), ShapeError, "bias"),
         (lambda: nn.gemm(out, a, b, residual=zeros(4, 5)), ShapeError, "residual"),
         (lambda: nn.gemm(out, a, b, activation="tanh"), CallerError, "'relu'"),

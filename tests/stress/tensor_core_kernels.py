@@ -11,11 +11,17 @@ import sys
 from typing import Any
 
 import numbasync as na
-from tests.kernels import test_dot_product_attention, test_gemm, test_matmul_warpgroups
-from tests.tensor_cores import test_fragments, test_products
+from tests.kernels import (
+    test_dot_product_attention,
+    test_gemm,
+    test_matmul_warpgroups,
+    test_matmul_warps,
+)
+from tests.tensor_cores import test_copies, test_fragments, test_products
 
 MODULES = (
-    test_fragments, test_products, test_gemm, test_matmul_warpgroups, test_dot_product_attention,
+    test_fragments, test_copies, test_products, test_gemm, test_matmul_warpgroups,
+    test_matmul_warps, test_dot_product_attention,
 )  # fmt: skip
 
 

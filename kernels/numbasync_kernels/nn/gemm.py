@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 
 import numbasync as na
+from numbasync_kernels.fits import FLOATS
 from numbasync_kernels.nn.finish import ACTIVATIONS
-from numbasync_kernels.nn.matmul import MATMUL_TILE, matmul_finished
+from numbasync_kernels.nn.matmul import INT8_TILE, MATMUL_TILE, matmul_finished, matmul_int8
 from numbasync_kernels.nn.matmul_float32 import is_transposed, multiply_float32
 from numbasync_kernels.nn.matmul_warpgroups import ROW_BYTES, THREADS, matmul_warpgroups
+from numbasync_kernels.nn.matmul_warps import matmul_warps, tile_of
 from numbasync_kernels.nn.split_k import multiply_in_parts
 from numbasync_kernels.nn.split_tf32 import LEFT, PARTS, RIGHT, split_tf32
 from numbasync_kernels.nn.tiling import tiling
 
-DTYPES = ("float16", "bfloat16", "float32")
-UNIT = 16  # bytes; of addresses and pitches that tensor maps take
+DTYPES = (*FLOATS, "int8")
+UNIT = 16  # bytes; of addresses and pitches that copies to shared memory take
 PRECISIONS = ("float32", "tf32x3", "tf32")
+Result: TypeAlias = na.DeviceOp[na.Tensor]
 
 
 def gemm(
@@ -29,14 +34,14 @@ def gemm(
     activation: str | None = None,
     residual: na.Tensor | None = None,
     precision: str = "float32",
-) -> na.DeviceOp[na.Tensor]:
+) -> Result:
     """``out = activation(a @ b + bias) + residual``, as an operation that gives `out`.
 
     Args:
-        out: shape ``(m, n)``, C-contiguous, of the dtype of `a`, or float32.
-        a, b: shapes ``(m, k)`` and ``(k, n)``, of one dtype: float16, bfloat16 or float32. Views
-            will do; ``w.T`` of a row-major ``w`` is as fast as a row-major b. Rows of other pitches
-            than multiples of 16 bytes are copied first.
+        out: shape ``(m, n)``, C-contiguous, of the dtype of `a`, or float32; of int8, int32.
+        a, b: shapes ``(m, k)`` and ``(k, n)``, of one dtype: float16, bfloat16, float32 or int8.
+            Views will do; ``w.T`` of a row-major ``w`` is as fast as a row-major b, and of int8
+            faster. Rows of other pitches than multiples of 16 bytes are copied first.
         bias: shape ``(n,)``.
         activation: "relu" or "gelu".
         residual: shape of `out`.
@@ -44,54 +49,117 @@ def gemm(
             many times faster on tensor cores; or "tf32x3", which cuts them to 22 bits, and takes
             three times as long as that, and memory for three copies of both operands.
 
-    float16 and bfloat16, and float32 with "tf32" or "tf32x3", are multiplied by tensor cores on
-    GPUs of capability 9.0 (`matmul_warpgroups`); other float32 by `matmul_float32` on GPUs, and
-    everything else by `matmul_finished`.
+    Products of int8 are exact, and nothing is done to them: bias, activation and residual are for
+    floats. Which kernel computes what is the table `ROUTES`.
 
     Raises:
         CallerError, ShapeError, DTypeError: the operands do not fit.
     """
-    check_product(out, a, b, bias, activation, residual, precision)
+    check_product(out, a, b, bias, activation, residual, precision, DTYPES)
+    product = Arguments(out, a, b, bias, activation, residual)
     device = out.device
-    on_tensor_cores = device is not None and device.limits.tensor_cores == "warpgroups"
-    if a.dtype == np.float32 and precision == "float32":
-        on_tensor_cores = False
-    if not on_tensor_cores:
-        if a.dtype == np.float32 and device is not None and device.limits.loads_in_flight > 1:
-            return multiply_float32(out, a, b, bias, residual, ACTIVATIONS[activation])
-        tiles = out.partition(MATMUL_TILE)
-        plain = matmul_finished(tiles, a, b, bias, residual, ACTIVATIONS[activation])
-        return _unpartitioned(plain)
-    if precision == "tf32x3" and a.dtype == np.float32:
-        return na.zip(_split(a, LEFT), _split(b.T, RIGHT)).then(lambda both: gemm(
-            out, both[0], both[1].T, bias=bias, activation=activation, residual=residual,
-            precision="tf32",
-        ))  # fmt: skip
-    rows_of_k = not is_transposed(b)
-    if a.dtype == np.float32 and rows_of_k:  # rows of k are of 16-bit elements only
-        return na.dup(b.T).then(lambda bt: gemm(
-            out, a, bt.T, bias=bias, activation=activation, residual=residual, precision=precision
-        ))  # fmt: skip
-    multiprocessors = device.limits.multiprocessors if device is not None else 1
-    k = a.shape[1]
-    way = tiling(*out.shape, -(-k * a.dtype.itemsize // ROW_BYTES), multiprocessors)
-    finish = bias, residual, ACTIVATIONS[activation]
-    finishes = bias is not None or activation is not None or residual is not None
+    if not out.size:
+        return na.value(out)
+    cores = "none" if device is None or not a.size else device.limits.tensor_cores
+    route = ROUTES[cores].get(precision if a.dtype == np.float32 else a.dtype.name, plain)
+    return route(product)
 
-    def launch(left: na.Tensor, right: na.Tensor) -> na.DeviceOp[na.Tensor]:
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """The arguments of a `gemm`."""
+
+    out: na.Tensor
+    a: na.Tensor
+    b: na.Tensor
+    bias: na.Tensor | None = None
+    activation: str | None = None
+    residual: na.Tensor | None = None
+
+    @property
+    def finishes(self) -> bool:
+        return self.bias is not None or self.activation is not None or self.residual is not None
+
+    @property
+    def finish(self) -> tuple[Any, ...]:
+        """The last arguments of the kernels."""
+        return self.bias, self.residual, ACTIVATIONS[self.activation]
+
+
+# --- routes ---
+
+
+def plain(p: Arguments) -> Result:
+    """Without tensor cores: `matmul_int8`, `matmul_float32` on GPUs, or `matmul_finished`."""
+    if p.a.dtype == np.int8:
+        return _unpartitioned(matmul_int8(p.out.partition(INT8_TILE), p.a, p.b))
+    device = p.out.device
+    if p.a.dtype == np.float32 and p.a.size and device and device.limits.loads_in_flight > 1:
+        return multiply_float32(p.out, p.a, p.b, *p.finish)
+    tiles = p.out.partition(MATMUL_TILE)
+    return _unpartitioned(matmul_finished(tiles, p.a, p.b, *p.finish))
+
+
+def by_warpgroups(p: Arguments) -> Result:
+    """`wgmma`: `matmul_warpgroups`."""
+    rows_of_k = p.a.dtype.itemsize == 2 and not is_transposed(p.b)
+    out, k = p.out, p.a.shape[1]
+    multiprocessors = _limits(p).multiprocessors
+    way = tiling(*out.shape, -(-k * p.a.dtype.itemsize // ROW_BYTES), multiprocessors)
+
+    def launch(left: na.Tensor, right: na.Tensor) -> Result:
         if way.parts > 1:
-            return multiply_in_parts(out, left, right, way, rows_of_k, multiprocessors, finish)
-        kernel = matmul_warpgroups(a.dtype.name, way.columns, rows_of_k, finishes)
+            return multiply_in_parts(out, left, right, way, rows_of_k, multiprocessors, p.finish)
+        kernel = matmul_warpgroups(p.a.dtype.name, way.columns, rows_of_k, p.finishes)
         maps = na.tensor_map(left, kernel.box_a), na.tensor_map(right, kernel.box_b)
         call = kernel.launcher[kernel.blocks(out, multiprocessors), THREADS]
-        launched: na.DeviceOp[Any] = call(out, *maps, k, len(out), None, *finish)
+        launched: na.DeviceOp[Any] = call(out, *maps, k, len(out), None, *p.finish)
         return launched.first()
 
-    sources = a, (b if rows_of_k else b.T)
-    if all(map(fits_a_map, sources)):
-        return launch(*sources)
-    copies = (na.value(t) if fits_a_map(t) else with_fitting_pitch(t) for t in sources)
-    return na.zip(*copies).then(lambda both: launch(*both))
+    operands = p.a, p.b if rows_of_k else p.b.T
+    return _with_copies(launch, operands, fits_a_map, with_fitting_pitch)
+
+
+def by_warps(p: Arguments) -> Result:
+    """`mma`: `matmul_warps`."""
+    halves = p.a.dtype.itemsize == 2
+    rows_of_k = halves and is_transposed(p.a), halves and not is_transposed(p.b)
+    limits = _limits(p)
+    tile = tile_of(p.out.shape, limits.multiprocessors, limits.max_dynamic_shared_bytes)
+    kernel = matmul_warps(p.a.dtype.name, tile, rows_of_k, p.finishes)
+    launcher = kernel.launcher[kernel.blocks(p.out), tile.threads]
+
+    def launch(left: na.Tensor, right: na.Tensor) -> Result:
+        launched: na.DeviceOp[Any] = launcher(p.out, left, right, p.a.shape[1], *p.finish)
+        return launched.first()
+
+    operands = p.a.T if rows_of_k[0] else p.a, p.b if rows_of_k[1] else p.b.T
+    return _with_copies(launch, operands, _fits_copies, _with_zeros)
+
+
+def as_three_of_tf32(p: Arguments) -> Result:
+    """Products of parts that TF32 holds, as one product."""
+    both = na.zip(_split(p.a, LEFT), _split(p.b.T, RIGHT))
+    return both.then(lambda parts: gemm(
+        p.out, parts[0], parts[1].T, bias=p.bias, activation=p.activation, residual=p.residual,
+        precision="tf32",
+    ))  # fmt: skip
+
+
+# By `device.limits.tensor_cores`, and by the dtype, of float32 the precision: what is not here is
+# `plain`. The operations that are "emulated" by the CPU device are for tests.
+ROUTES: dict[str, dict[str, Callable[[Arguments], Result]]] = {
+    "warpgroups": {
+        "float16": by_warpgroups, "bfloat16": by_warpgroups, "tf32": by_warpgroups,
+        "tf32x3": as_three_of_tf32, "int8": by_warps,
+    },
+    "warps": {
+        "float16": by_warps, "bfloat16": by_warps, "tf32": by_warps,
+        "tf32x3": as_three_of_tf32, "int8": by_warps,
+    },
+    "emulated": {},
+    "none": {},
+}  # fmt: skip
 
 
 def _unpartitioned(launched: na.DeviceOp[Any]) -> na.DeviceOp[na.Tensor]:
@@ -107,8 +175,9 @@ def check_product(
     activation: str | None,
     residual: na.Tensor | None,
     precision: str,
+    dtypes: tuple[str, ...] = FLOATS,
 ) -> None:
-    """Refuse arguments of `gemm` that do not fit.
+    """Refuse arguments of a product that do not fit; `dtypes` are those of operands.
 
     Raises:
         CallerError, ShapeError, DTypeError: they do not.
@@ -121,13 +190,14 @@ def check_product(
             f"gemm of shapes {a.shape} and {b.shape} into {out.shape}: write (m, k), (k, n) and "
             "(m, n)."
         )
-    if a.dtype != b.dtype or a.dtype.name not in DTYPES:
+    if a.dtype != b.dtype or a.dtype.name not in dtypes:
         raise errors.DTypeError(
-            f"gemm of {a.dtype} and {b.dtype}: write two of {', '.join(DTYPES)}, equal."
+            f"gemm of {a.dtype} and {b.dtype}: write two of {', '.join(dtypes)}, equal."
         )
-    if out.dtype not in (a.dtype, np.float32) or not out.is_contiguous:
+    allowed = ("int32",) if a.dtype == np.int8 else (a.dtype.name, "float32")
+    if out.dtype.name not in allowed or not out.is_contiguous:
         raise errors.DTypeError(
-            f"gemm into {out!r}: write a C-contiguous tensor of {a.dtype} or float32."
+            f"gemm into {out!r}: write a C-contiguous tensor of {' or '.join(allowed)}."
         )
     if activation not in ACTIVATIONS:
         known = ", ".join(repr(name) for name in ACTIVATIONS)
@@ -139,6 +209,12 @@ def check_product(
     for name, extra, shape in (("bias", bias, out.shape[1:]), ("residual", residual, out.shape)):
         if extra is not None and extra.shape != shape:
             raise errors.ShapeError(f"gemm: {name} has shape {extra.shape}, not {shape}.")
+    finishes = bias is not None or activation is not None or residual is not None
+    if finishes and a.dtype == np.int8:
+        raise errors.CallerError(
+            "gemm of int8 with bias, activation or residual: its sums are int32.\n"
+            "Leave them out, and write a kernel that scales and finishes the result."
+        )
 
 
 def _split(t: na.Tensor, low: int) -> na.DeviceOp[na.Tensor]:
@@ -147,6 +223,25 @@ def _split(t: na.Tensor, low: int) -> na.DeviceOp[na.Tensor]:
     unit = UNIT // t.dtype.itemsize
     wide = na.empty((rows, -(-PARTS * columns // unit) * unit), t.dtype)
     return wide.then(lambda w: split_tf32(w, t, low)).map(lambda r: r.out[:, : PARTS * columns])
+
+
+def _limits(p: Arguments) -> Any:
+    """Those of the device, which the tensors of routes with tensor cores have."""
+    assert p.out.device is not None
+    return p.out.device.limits
+
+
+def _with_copies(
+    launch: Callable[[na.Tensor, na.Tensor], Result],
+    operands: tuple[na.Tensor, na.Tensor],
+    fits: Callable[[na.Tensor], bool],
+    fitting: Callable[[na.Tensor], na.DeviceOp[na.Tensor]],
+) -> Result:
+    """`launch` of the operands, with copies in place of those that do not fit."""
+    if all(map(fits, operands)):
+        return launch(*operands)
+    copies = (na.value(t) if fits(t) else fitting(t) for t in operands)
+    return na.zip(*copies).then(lambda both: launch(*both))
 
 
 def fits_a_map(t: na.Tensor) -> bool:
@@ -161,3 +256,16 @@ def with_fitting_pitch(t: na.Tensor) -> na.DeviceOp[na.Tensor]:
     unit = UNIT // t.dtype.itemsize
     wide = na.empty((*outer, -(-columns // unit) * unit), t.dtype)
     return wide.then(lambda w: w[..., :columns].copy_from(t))
+
+
+def _fits_copies(t: na.Tensor) -> bool:
+    """Whether `copy_rows` can copy from the matrix."""
+    return fits_a_map(t) and not t.shape[1] * t.dtype.itemsize % UNIT
+
+
+def _with_zeros(t: na.Tensor) -> na.DeviceOp[na.Tensor]:
+    """A copy whose rows go on, with zeros, to multiples of 16 bytes."""
+    rows, columns = t.shape
+    unit = UNIT // t.dtype.itemsize
+    wide = na.zeros((rows, -(-columns // unit) * unit), t.dtype)
+    return wide.then(lambda w: w[:, :columns].copy_from(t).map(lambda _: w))

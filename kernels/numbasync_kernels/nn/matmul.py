@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import cuda, float32
+from numba import cuda, float32, int32
 
 import numbasync as na
-from numbasync_kernels.fits import FLOATS, fits
+from numbasync_kernels.fits import FLOATS, INT32, fits
 from numbasync_kernels.nn.finish import finished
 from numbasync_kernels.nn.gelu import gelu_of, gelu_reference
 from numbasync_kernels.nn.tile_order import first_row_of, group_of
@@ -20,12 +20,14 @@ PADDED = WIDE + 1
 HELD = WIDE * WIDE // (SIDE * SIDE)  # elements of a tile that a thread brings
 ROWS_APART = SIDE * SIDE // WIDE
 MATMUL_TILE = (WIDE, WIDE)
+INT8_TILE = (8, 32)
 GROUP_THREADS = (SIDE, SIDE)
 
 FITS = (
     *fits("out a b", 2, FLOATS), "a.dtype == b.dtype", "a.shape[1] == b.shape[0]",
     "out.shape[0] == a.shape[0]", "out.shape[1] == b.shape[1]",
 )  # fmt: skip
+FITS_INT8 = (*fits("out", 2, INT32), *fits("a b", 2, ("int8",)), *FITS[-3:])
 FITS_BIAS = (*FITS, *fits("bias", 1, FLOATS), "bias.shape[0] == b.shape[1]")
 
 
@@ -180,6 +182,26 @@ def matmul_finished(
             x = first + cuda.threadIdx.x + j * SIDE
             if y < out.shape[0] and x < out.shape[1]:
                 out[y, x] = finished(totals[i, j], y, x, bias, residual, activation)
+
+
+@na.launcher(axes=(1, 0), threads=(32, 8), preconditions=FITS_INT8)
+@cuda.jit(cache=True)
+def matmul_int8(out: na.KernelOutput, a: na.KernelInput, b: na.KernelInput) -> None:
+    """``out = a @ b`` of integers, exact; a thread makes an element.
+
+    Args:
+        out: shape ``(m, n)``, int32; cut it by `INT8_TILE`.
+        a, b: shapes ``(m, k)`` and ``(k, n)``, int8.
+
+    Reads each row of `a` n times and each column of `b` m times, most of it from caches, and writes
+    mn.
+    """
+    x, y = cuda.grid(2)
+    if y < out.shape[0] and x < out.shape[1]:
+        total = int32(0)
+        for k in range(a.shape[1]):
+            total += int32(a[y, k]) * int32(b[k, x])
+        out[y, x] = total
 
 
 @na.launcher(threads=(SIDE, SIDE))

@@ -36,7 +36,8 @@ METHOD = (
 
 class Product(NamedTuple):
     """A matrix product: the dtype of operands and result, its extents, whether b is a transposed
-    view, and the least share of PyTorch's rate that is expected.
+    view, and the least share of PyTorch's rate that is expected. If `by_mma`, of the kernel for
+    devices without `wgmma`, on whichever the device is.
     """
 
     dtype: str
@@ -46,10 +47,12 @@ class Product(NamedTuple):
     transposed: bool
     precision: str
     rate: float
+    by_mma: bool = False
 
     @property
     def name(self) -> str:
         dtype = self.dtype if self.precision == "float32" else self.precision
+        dtype += " by mma" if self.by_mma else ""
         size = (
             f"{self.m:,}" if self.m == self.n == self.k else f"{self.m:,} x {self.n:,} x {self.k:,}"
         )
@@ -60,8 +63,12 @@ class Product(NamedTuple):
         return LAUNCHES if 2 * self.m * self.n * self.k < LONG else 1
 
     def operands(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        """A and b, in float32."""
+        """A and b, in float32; for int8, small integers."""
         rng = np.random.default_rng(0)
+        if self.dtype == "int8":
+            shapes = (self.m, self.k), (self.k, self.n)
+            left, right = (rng.integers(-8, 9, s).astype(np.float32) for s in shapes)
+            return left, right
         a = rng.standard_normal((self.m, self.k), np.float32)
         return a, rng.standard_normal((self.k, self.n), np.float32)
 
@@ -74,16 +81,22 @@ class Product(NamedTuple):
             AssertionError: an element is further away than rounding explains.
         """
         want = a[::EVERY].astype(np.float64) @ b.astype(np.float64)
-        unit = {"float16": 2.0**-10, "bfloat16": 2.0**-7}.get(self.dtype, 2.0**-9)
+        units = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "int8": 0.0}
+        unit = units.get(self.dtype, 2.0**-9)
         away = np.abs(got[::EVERY].astype(np.float64) - want).max() / np.abs(want).max()
         if not away <= unit:
             raise AssertionError(f"{self.name}: an error of {away:.1e} of the largest element")
 
 
 def _square(
-    dtype: str, n: int, rate: float, transposed: bool = False, how: str = "float32"
+    dtype: str,
+    n: int,
+    rate: float,
+    transposed: bool = False,
+    how: str = "float32",
+    by_mma: bool = False,
 ) -> Product:
-    return Product(dtype, n, n, n, transposed, how, rate)
+    return Product(dtype, n, n, n, transposed, how, rate, by_mma)
 
 
 PRODUCTS = (
@@ -94,8 +107,17 @@ PRODUCTS = (
     _square("float32", 8192, 0.95, True, "tf32"), _square("float32", 4096, 0.95),
     _square("float32", 4096, 0.95, False, "tf32x3"),
     Product("float16", 4000, 3999, 4001, False, "float32", 0.8),
+    _square("int8", 4096, 0.9, True), _square("int8", 8192, 0.9, True),
+    _square("float16", 2048, 0.6, True, by_mma=True), _square("float16", 4096, 0.6, by_mma=True),
+    _square("float16", 4096, 0.6, True, by_mma=True),
+    _square("float16", 8192, 0.6, True, by_mma=True),
+    _square("bfloat16", 4096, 0.6, True, by_mma=True),
+    _square("float32", 4096, 0.6, True, "tf32", by_mma=True),
 )  # fmt: skip
-FEW_PRODUCTS = (_square("float16", 64, 0.9), _square("float32", 64, 0.95))
+FEW_PRODUCTS = (
+    _square("float16", 64, 0.9), _square("float32", 64, 0.95), _square("int8", 64, 0.9, True),
+    _square("float16", 64, 0.6, by_mma=True),
+)  # fmt: skip
 
 
 class Attention(NamedTuple):
@@ -184,6 +206,7 @@ def _target(name: str, rate: float) -> Target:
 
 async def _products(device: Device, rounds: int) -> report.Record:
     from numbasync_kernels.nn import gemm
+    from numbasync_kernels.nn.gemm import Arguments, by_warps
     from numbasync_kernels.nn.matmul_warpgroups import dtype_of
 
     own = PRODUCTS if has_own_processor(device) else FEW_PRODUCTS
@@ -195,8 +218,11 @@ async def _products(device: Device, rounds: int) -> report.Record:
         right = await na.from_host(b.T.copy() if product.transposed else b).schedule(stream)
         if product.transposed:
             right = right.T
-        out = await na.zeros((product.m, product.n), a.dtype).schedule(stream)
+        result = np.int32 if product.dtype == "int8" else a.dtype
+        out = await na.zeros((product.m, product.n), result).schedule(stream)
         call = partial(gemm, out, left, right, precision=product.precision)
+        if product.by_mma:
+            call = partial(by_warps, Arguments(out, left, right))
         judge = partial(product.check, a=a, b=b)
         cases.append(_case(stream, product.name, call, judge, product.launches))
     return await table(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,6 +20,7 @@ from numbasync.backend.cpu.interpreter.tensor_cores.shared_tiles import (
     swizzled,
 )
 from numbasync.errors import DataRaceError, MisalignedAccessError, OutOfBoundsError
+from numbasync.tensor_cores.copies import rows_of_part
 
 _ALIGNED = 128  # bytes, of the target of a copy by a tensor map
 
@@ -103,7 +104,6 @@ def copy_async(
     tile: SharedTile, index: Any, array: Any, source: Any, count: Any, inside: Any = True
 ) -> None:
     call = Call("copy_async")
-    block = call.block
     nbytes = int(count) * tile.size
     at = tile.byte(call, index)
     place = np.array([at])
@@ -116,13 +116,54 @@ def copy_async(
         )
     if at % tile.row_bytes + nbytes > tile.row_bytes:
         raise OutOfBoundsError(f"{call}: {count} elements do not fit from {index} on.")
+    _begin(call, tile, np.array([address]), nbytes, [data])
+
+
+def _begin(
+    call: Call, tile: SharedTile, addresses: Ints, nbytes: int, sources: Sequence[Any]
+) -> None:
+    """Begin copies of the calling thread, of so many bytes each, from `sources` to `addresses`."""
+    block = call.block
     if call.number not in block.copying:
         block.copying[call.number] = Copying(block)
     group = block.copying[call.number].open_group(call)
-    units = units_of(np.array([address]), nbytes)
-    block.accesses.begin_copy(group.number, call, tile.label, units)
-    block.accesses.bytes[address : address + nbytes] = _poison(tile)
-    group.pieces.append((address, nbytes, data))
+    block.accesses.begin_copy(group.number, call, tile.label, units_of(addresses, nbytes))
+    for address, source in zip(addresses.tolist(), sources, strict=True):
+        block.accesses.bytes[address : address + nbytes] = _poison(tile)
+        group.pieces.append((address, nbytes, source))
+
+
+def copy_rows(
+    tile: SharedTile, index: Any, array: Any, corner: Any, thread: Any, threads: Any, parts: Any = 1
+) -> None:
+    call = Call("copy_rows")
+    rows, apart = rows_of_part(tile, int(threads), int(parts))
+    start = tile.check_inside(call, index, rows, tile.row_bytes)
+    row, column = map(int, corner)
+    size = tile.size
+    pitch, width = array.strides[0], array.shape[1] * size
+    at = array.ctypes.data
+    misaligned = (column * size | pitch | width | at) % CHUNK or array.strides[1] != size
+    if misaligned and array.size:
+        raise MisalignedAccessError(
+            f"{call}: column {column} of a matrix at {at:#x} with rows of {width:,} bytes, "
+            f"{pitch:,} apart; all of them must be multiples of {CHUNK}, and elements neighbours."
+        )
+    if row < 0 or column < 0:
+        raise OutOfBoundsError(f"{call}: the corner {row, column} has negative numbers")
+    line, chunk = divmod(int(thread), tile.row_bytes // CHUNK)
+    if not 0 <= line < apart:
+        raise OutOfBoundsError(f"{call}: thread {int(thread)} of {int(threads)}")
+    lines = np.arange(line, rows, apart)
+    first = column + chunk * CHUNK // size
+    sources = [
+        array[y, first : first + CHUNK // size].view(np.uint8)
+        if y < array.shape[0] and first < array.shape[1]
+        else None
+        for y in (row + lines).tolist()
+    ]
+    places = start + lines * tile.row_bytes + chunk * CHUNK
+    _begin(call, tile, tile.addresses(places), CHUNK, sources)
 
 
 def _neighbours(call: Call, array: Any, source: Any, count: int) -> np.ndarray[Any, Any]:

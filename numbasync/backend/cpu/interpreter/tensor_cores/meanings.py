@@ -19,8 +19,9 @@ _FUNCTIONS: tuple[Callable[..., Any], ...] = (
     barriers.barrier_arrive, barriers.barrier_expect, barriers.barrier_init, barriers.barrier_wait,
     barriers.fence_async, barriers.fence_barrier_init, barriers.give_up_registers,
     barriers.part_arrive, barriers.part_sync, barriers.take_registers,
-    copies.commit_copies, copies.commit_stores, copies.copy_async, copies.load_tile,
-    copies.prefetch_map, copies.store_tile, copies.wait_copies, copies.wait_stores,
+    copies.commit_copies, copies.commit_stores, copies.copy_async, copies.copy_rows,
+    copies.load_tile, copies.prefetch_map, copies.store_tile, copies.wait_copies,
+    copies.wait_stores,
     fragments.accumulator, fragments.load_a, fragments.load_b, fragments.to_fragment,
     products.mma, products.wgmma, products.wgmma_fragment, products.wgmma_wait,
 )  # fmt: skip

@@ -12,6 +12,8 @@ from numbasync.tensor_cores.tiles import ELEMENTS, Tile
 
 Ints: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 CHUNK = 16  # bytes that lie together under every swizzle
+GROUP = 8  # rows after which every swizzle begins again
+HALF = 32  # bytes of which every swizzle changes only the place
 
 
 class SharedTile:
@@ -76,8 +78,14 @@ class SharedTile:
 
         Raises:
             OutOfBoundsError: they do not.
+            MisalignedAccessError: the swizzle of other rows or columns is not as that of the first.
         """
         at, row, column = self.place(call, index)
+        if row % GROUP or column % HALF:
+            raise MisalignedAccessError(
+                f"{call}: the index {index} of tile {self.name} is row {row}, byte {column}; write "
+                f"a row of a multiple of {GROUP}, and a column of {HALF // self.size}."
+            )
         if row + rows > self.rows or column + nbytes > self.row_bytes:
             raise OutOfBoundsError(
                 f"{call}: from the index {index} on, tile {self.name} of shape {self.shape} has "
