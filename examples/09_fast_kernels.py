@@ -302,7 +302,8 @@ def shared_memory(steps: Steps) -> None:
     explained = {f"tiles of {tile}": k.explain(z, x) for tile, k in kernels.items()}
     steps.text("occupancy of the transpose", occupancy(explained))
 
-    configs = [by_tiles(*n) for n in ((128, 2), (128, 8), (64, 4), (64, 8), (32, 4), (32, 8))]
+    sizes = ((128, 2), (128, 8), (64, 4), (64, 8), (32, 4), (32, 8))
+    configs = [by_tiles(*n) for n in (sizes if steps.large else sizes[-2:])]
     tuned = na.autotune(transpose, configs, reference=lambda z, x: x.T)
     lines = []
     for result in tuned.tune(z, x).sync():

@@ -67,13 +67,23 @@ def is_slow(path: Path) -> bool:
     return path.name in SLOW or path.parent.name in SLOW_FOLDERS
 
 
+def is_of_tier(path: Path, config: pytest.Config) -> bool:
+    """Whether the tests of the file are to run."""
+    return config.option.tier == "all" or is_slow(path) == (config.option.tier == "slow")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """A file of the other tier is not even imported, unless it is named."""
+    is_of_tests = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
+    return True if is_of_tests and not is_of_tier(collection_path, config) else None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     place = {name: i for i, name in enumerate(SLOW)}
     items.sort(key=lambda item: place.get(item.path.name, len(SLOW)))
-    if config.option.tier != "all":
-        wanted = config.option.tier == "slow"
-        others = [item for item in items if is_slow(item.path) != wanted]
-        items[:] = [item for item in items if is_slow(item.path) == wanted]
+    others = [item for item in items if not is_of_tier(item.path, config)]
+    if others:
+        items[:] = [item for item in items if is_of_tier(item.path, config)]
         config.hook.pytest_deselected(items=others)
 
 

@@ -115,6 +115,22 @@ class ArrayMethods(DeviceArray, NoOperators):
         offset, shape, strides = self._layout
         return self._view(Layout(offset, shape[::-1], strides[::-1]))
 
+    @property
+    def mT(self) -> Self:
+        """A view of the matrices along the last two axes, each transposed; no copy.
+
+        Raises:
+            ShapeError: there is one axis, or none.
+        """
+        offset, shape, strides = self._layout
+        if len(shape) < 2:
+            raise ShapeError(f"mT is of matrices, not of {self!r}: write two axes or more.")
+        *outer, rows, columns = range(len(shape))
+        order = *outer, columns, rows
+        return self._view(
+            Layout(offset, tuple(shape[i] for i in order), tuple(strides[i] for i in order))
+        )
+
     def astype(self, dtype: Any) -> DeviceOp[Self]:
         """An operation that returns a contiguous copy in another dtype; see `convert`."""
         layout.check_dtype(self.dtype)  # a structure is not converted

@@ -41,6 +41,28 @@ def test_a_barrier_in_nested_loops(device: na.Device, threads: int) -> None:
     np.testing.assert_array_equal(host(z).reshape(3, threads), want[:, ::-1])
 
 
+def test_a_barrier_in_a_loop_from_a_constant_to_what_a_thread_has_read(device: na.Device) -> None:
+    """The loop's variable begins as a constant, and is of the type of all integers."""
+    first = 32
+
+    @na.launcher
+    @cuda.jit
+    def add_neighbours(z: na.KernelOutput, stops: na.KernelInput):
+        own = cuda.shared.array(32, int64)
+        i, total = cuda.threadIdx.x, 0
+        for start in range(first, stops[0] * first, first):
+            own[i] = start + i
+            cuda.syncthreads()
+            total += own[(i + 1) % 32]
+            cuda.syncthreads()
+        z[i] = total
+
+    z = put(np.zeros(32, np.int64))
+    add_neighbours[1, 32](z, np.array([4])).sync()
+    want = 32 + 64 + 96 + 3 * ((np.arange(32) + 1) % 32)
+    np.testing.assert_array_equal(host(z), want)
+
+
 def test_a_barrier_in_a_uniform_branch(device: na.Device) -> None:
     @na.launcher
     @cuda.jit

@@ -57,7 +57,7 @@ def kernel_of(kind: Any) -> na.Launcher:
 
 
 @pytest.mark.parametrize(
-    "dtype", [np.float32, np.float64, np.float16, np.int8, np.complex64, np.bool_, PAIR],
+    "dtype", [np.float32, np.float16, np.complex64, np.bool_, PAIR],
     ids=lambda d: str(np.dtype(d).name),
 )  # fmt: skip
 def test_arrays_of_the_type_of_an_argument(device: na.Device, dtype: Any) -> None:

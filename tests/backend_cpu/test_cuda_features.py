@@ -267,3 +267,28 @@ def test_vector_types(device: na.Device) -> None:
     np.testing.assert_array_equal(z.to_host().sync().T, np.array(want).astype(np.float32))
     i = np.arange(32)
     np.testing.assert_array_equal(n.to_host().sync(), 100 + i + 100 * i + 2 + 252)
+
+
+# --- branches on constants ---
+
+
+def first_of(by_name: bool) -> Any:
+    """A kernel that takes the first element, of an array or of a tuple."""
+
+    @na.launcher
+    @cuda.jit
+    def taken(z: na.KernelOutput, x: Any):
+        if by_name:
+            z[0] = x.flat[0]
+        else:
+            z[0] = x[0]
+
+    return taken
+
+
+def test_what_a_constant_leaves_out_need_not_fit_the_types(device: na.Device) -> None:
+    z = na.zeros(1, np.float32).sync()
+    first_of(False)[1, 1](z, (np.float32(5.0), np.float32(6.0))).sync()  # has no `flat`
+    assert host(z) == 5
+    first_of(True)[1, 1](z, put(np.full((2, 2), 7, np.float32))).sync()
+    assert host(z) == 7

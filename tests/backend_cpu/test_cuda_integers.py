@@ -14,9 +14,8 @@ import numbasync as na
 from tests.backend_cpu.values import wrapped
 from tests.common import host
 
-INTEGERS = [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64]
-
-
+# Every type is that of an operand; pairs are of equal and of different sizes, signed and not.
+INTEGERS = [np.int16, np.uint16, np.uint32, np.int64]
 OTHERS = [np.int8, np.uint8, np.int32, np.uint64]
 
 

@@ -7,11 +7,12 @@ import pytest
 from numba import cuda
 
 import numbasync as na
-from tests.backend_cpu.values import FULL, SHUFFLED, bits, signed, values
+from tests.backend_cpu.values import FULL, bits, signed, values
 from tests.common import host
 
 
-@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint8, np.bool_])
+# Others vote in tests of some lanes: int32, and what is compared.
+@pytest.mark.parametrize("dtype", [np.int64, np.uint8])
 def test_votes(device: na.Device, dtype: type) -> None:
     @na.launcher
     @cuda.jit
@@ -87,7 +88,7 @@ def test_a_warp_that_is_not_full(device: na.Device, threads: int) -> None:
     assert host(z).tolist() == want
 
 
-@pytest.mark.parametrize("dtype", SHUFFLED)
+@pytest.mark.parametrize("dtype", [np.int64, np.float32, np.float64])
 def test_matches(device: na.Device, dtype: type) -> None:
     @na.launcher
     @cuda.jit

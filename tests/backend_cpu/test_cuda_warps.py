@@ -7,12 +7,13 @@ import pytest
 from numba import cuda, float32, int32
 
 import numbasync as na
-from tests.backend_cpu.values import FULL, SHUFFLED, bits, signed, values
+from tests.backend_cpu.values import FULL, bits, signed, values
 from tests.common import host
 
 
-@pytest.mark.parametrize("dtype", SHUFFLED)
-def test_shuffles_of_every_type(device: na.Device, dtype: type) -> None:
+# The others are summed, in `test_sum_of_a_warp`, and scanned.
+@pytest.mark.parametrize("dtype", [np.int32, np.float64])
+def test_shuffles_of_every_kind(device: na.Device, dtype: type) -> None:
     @na.launcher
     @cuda.jit
     def shuffle(z: na.KernelOutput, x: na.KernelInput, k):
@@ -70,7 +71,7 @@ def test_shuffles_of_scalars_and_sums(device: na.Device) -> None:
     np.testing.assert_array_equal(host(z).T, want)
 
 
-@pytest.mark.parametrize("dtype", SHUFFLED)
+@pytest.mark.parametrize("dtype", [np.int64, np.float32])
 def test_sum_of_a_warp(device: na.Device, dtype: type) -> None:
     @na.launcher
     @cuda.jit
@@ -81,19 +82,18 @@ def test_sum_of_a_warp(device: na.Device, dtype: type) -> None:
         while offset > 0:
             v += cuda.shfl_down_sync(FULL, v, offset)
             offset //= 2
-        if cuda.laneid == 0:
-            down[i // 32] = v
+        down[i] = cuda.shfl_sync(FULL, v, 0)
         v = x[i]
         for k in range(5):
             v += cuda.shfl_xor_sync(FULL, v, 1 << k)
         xor[i] = v
 
     x = np.random.default_rng(2).integers(-1000, 1000, 192).astype(dtype)
-    down, xor = na.zeros(6, dtype).sync(), na.zeros(192, dtype).sync()
+    down, xor = na.zeros(192, dtype).sync(), na.zeros(192, dtype).sync()
     sums[2, 96](down, xor, x).sync()
-    want = x.reshape(6, 32).sum(1)
+    want = np.repeat(x.reshape(6, 32).sum(1), 32)
     np.testing.assert_array_equal(host(down), want)
-    np.testing.assert_array_equal(host(xor), np.repeat(want, 32))
+    np.testing.assert_array_equal(host(xor), want)
 
 
 def test_inclusive_scan_of_a_warp(device: na.Device) -> None:
@@ -110,8 +110,8 @@ def test_inclusive_scan_of_a_warp(device: na.Device) -> None:
             offset *= 2
         z[i] = v
 
-    x = np.random.default_rng(3).integers(-99, 99, 128)
-    z = na.zeros(128, np.int64).sync()
+    x = np.random.default_rng(3).integers(-99, 99, 128).astype(np.float32)
+    z = na.zeros(128).sync()
     scan[1, 128](z, x).sync()
     np.testing.assert_array_equal(host(z), x.reshape(4, 32).cumsum(1).ravel())
 

@@ -5,6 +5,7 @@ Each is an error, or a wrong result, on a machine without a GPU, and in whatever
 
 from __future__ import annotations
 
+import functools
 import inspect
 import linecache
 from collections.abc import Callable
@@ -162,6 +163,7 @@ MISTAKES: dict[str, list[tuple[Callable[[], Job], str, Any, str]]] = {
 ALL = [(kind, i, *mistake) for kind, list_ in MISTAKES.items() for i, mistake in enumerate(list_)]
 
 
+@functools.cache  # for each order of threads
 def planted(kernel: Any, old: str, new: Any) -> Any:
     """A kernel with another text in the place of `old`; or with another value of that name."""
     function = kernel.kernel.py_func

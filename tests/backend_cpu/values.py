@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 FULL = 0xFFFFFFFF
-SHUFFLED = [np.int32, np.int64, np.float32, np.float64]
 
 
 def values(dtype: Any, shape: Any, seed: int = 0) -> np.ndarray:

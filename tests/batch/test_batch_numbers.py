@@ -110,10 +110,10 @@ def test_numbers_of_python_take_the_other_operands_type(device: na.Device) -> No
         np.testing.assert_array_equal(have, want)
 
 
-# Each example compiles some kernels, which takes the CPU device a second each. Many programs,
+# An example compiles some kernels, which takes the CPU device two seconds. Many programs,
 # and every broadcast, are run by test_batch_broadcasts.py, which compiles none, and by a soak.
 @settings(
-    max_examples=int(os.environ.get("NUMBASYNC_TREES", "2")), deadline=None, derandomize=True,
+    max_examples=int(os.environ.get("NUMBASYNC_TREES", "1")), deadline=None, derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )  # fmt: skip
 @given(record=expressions(most=5))

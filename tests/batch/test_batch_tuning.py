@@ -123,11 +123,11 @@ def texts(b: na.CommandBatch) -> list[KernelText]:
 
 
 # Shape, axis, what the kernel's text and its grid show, the tuning with which there is a second
-# reduction. Blocks share results where there are few; threads of a block do, with as many side by
-# side as there are results, at most a warp; what is cut off is loaded only if something is.
+# reduction, if any. Blocks share results where there are few; threads of a block do, with as many
+# side by side as there are results, at most a warp; what is cut off is loaded only if something is.
 COLUMNS = {
     "few, shared": (
-        (16_400, 3), 0, ("lane = cuda.threadIdx.x % 4", "if t < extent"), (4, 16), LOOPS,
+        (16_400, 3), 0, ("lane = cuda.threadIdx.x % 4", "if t < extent"), (4, 16), None,
     ),
     "shared": ((2048, 40), 0, ("lane = cuda.threadIdx.x % 32", "arrived"), (4, 16), TUNED),
     "of a block": ((100, 33), 0, ("lane = cuda.threadIdx.x % 32", "if t < extent"), (2, 2), LOOPS),
@@ -173,13 +173,12 @@ def test_what_belongs_to_a_result_is_read_once(
     np.testing.assert_allclose(b.read_sync(variance), a.var(axis), rtol=1e-9)
 
 
-@pytest.mark.parametrize("threads", [96, 160])
-def test_columns_are_reduced_by_any_number_of_threads(device: na.Device, threads: int) -> None:
+def test_columns_are_reduced_by_threads_that_are_no_power_of_two(device: na.Device) -> None:
     a = np.random.default_rng(10).integers(-99, 99, (3001, 3)).astype(F32)
-    b = na.CommandBatch(tuning=Tuning(threads=threads, at_once=7))
+    b = na.CommandBatch(tuning=Tuning(threads=160, at_once=7))
     y = b.sum(b.upload(a), 0)
     (text,) = texts(b)
-    assert text.block == threads and text.counters == 1
+    assert text.block == 160 and text.counters == 1
     b.execute_sync()
     np.testing.assert_array_equal(b.read_sync(y), a.sum(0))
 

@@ -42,6 +42,15 @@ class FakeStream:
                 bell.notify()
 
 
+class Clock:
+    """Stands for the module `time` of the reactor: time passes when the test says so."""
+
+    now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
 async def turns(n: int = 6) -> None:
     for _ in range(n):
         await asyncio.sleep(0)

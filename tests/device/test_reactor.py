@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from numbasync.device import reactor
-from tests.device.fake_streams import FakeStream, run, turns
+from tests.device.fake_streams import Clock, FakeStream, run, turns
 from tests.waiting import LOOPS, eventually
 
 
@@ -153,13 +153,6 @@ def test_a_question_that_fails_leaves_nobody_waiting(
         await asyncio.wait_for(second, 5)
 
     run(loop_factory, main())
-
-
-class Clock:
-    now = 0.0
-
-    def perf_counter(self) -> float:
-        return self.now
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ Host = np.ndarray[Any, Any]
 # Batch, heads, key heads, queries, keys, features of a head.
 SHAPES = [
     (1, 1, 1, 128, 128, 128), (2, 3, 3, 20, 30, 64), (1, 4, 2, 17, 200, 128), (1, 2, 1, 1, 5, 64),
-    (1, 2, 2, 130, 257, 64), (1, 2, 1, 70, 140, 32),
+    (1, 1, 1, 130, 257, 64), (1, 2, 1, 70, 140, 32),
 ]  # fmt: skip
 
 
@@ -72,8 +72,8 @@ async def test_lengths(device: na.Device, causal: bool) -> None:
 
 
 MASKS = [
-    ((150,), np.bool_), ((40, 150), np.bool_), ((2, 1, 40, 150), np.float16),
-    ((1, 2, 1, 150), np.float32), ((2, 2, 40, 150), np.bool_),
+    ((150,), np.bool_), ((2, 1, 40, 150), np.float16), ((1, 2, 1, 150), np.float32),
+    ((2, 2, 40, 150), np.bool_),
 ]  # fmt: skip
 
 

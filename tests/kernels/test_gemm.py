@@ -12,7 +12,6 @@ import numbasync as na
 from numbasync.errors import CallerError, DTypeError, ShapeError
 from numbasync_kernels import nn
 from numbasync_kernels.nn.gelu import gelu_reference
-from numbasync_kernels.nn.gemm import tile_columns
 from numbasync_kernels.nn.split_tf32 import RIGHT, split_tf32
 
 # Beside the unit of the result: sums of k products, rounded in float32 in an unknown order.
@@ -114,12 +113,6 @@ async def test_what_is_done_at_the_end(device: na.Device, activation: str | None
     want = want + residual
     got = await out.to_host()
     np.testing.assert_allclose(got, want, rtol=2e-6, atol=1e-5)
-
-
-def test_tiles_become_smaller_where_they_would_be_few() -> None:
-    assert [tile_columns((n, n), 132) for n in (8192, 4096, 2048, 1024, 100)] == [
-        256, 256, 256, 64, 64,
-    ]  # fmt: skip
 
 
 def test_what_is_refused(device: na.Device) -> None:

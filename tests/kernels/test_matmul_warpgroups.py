@@ -37,7 +37,7 @@ async def test_products(device: na.Device, dtype: str, columns: int, rows_of_k: 
     right = await na.from_host((b if rows_of_k else b.T.copy()).astype(element))
     out = await na.full((m, n), np.nan, np.float32)
     maps = na.tensor_map(left, kernel.box_a), na.tensor_map(right, kernel.box_b)
-    await kernel.launcher[kernel.blocks(out, 2), THREADS](out, *maps, k)
+    await kernel.launcher[kernel.blocks(out, 2), THREADS](out, *maps, k, m)
     np.testing.assert_array_equal(await out.to_host(), a @ b)
 
 
@@ -50,7 +50,7 @@ async def test_finished_products(device: na.Device) -> None:
     out = await na.full((m, n), np.nan, np.float16)
     maps = na.tensor_map(left, kernel.box_a), na.tensor_map(right, kernel.box_b)
     await kernel.launcher[1, THREADS](
-        out, *maps, k, bias.astype(np.float32), more, ACTIVATIONS["relu"]
+        out, *maps, k, m, None, bias.astype(np.float32), more, ACTIVATIONS["relu"]
     )
     want = np.maximum(a @ b + bias, 0) + residual
     np.testing.assert_array_equal(await out.to_host(), want)

@@ -278,20 +278,16 @@ def marks(*shape: int) -> np.ndarray:
 
 # --- on the CPU device, whichever is tested ---
 
+# Two are left out, whose threads touch what those of another one do: `linear` of `linear_gelu`, and
+# `layer_norm` of `add_layer_norm`, which reads one array more.
 SMALL: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "matmul": (
         lambda o, a, b: nn.matmul(o.partition(nn.MATMUL_TILE), a, b),
         (zeros(34, 18), normal(34, 40), normal(40, 18))),
-    "linear": (
-        lambda o, a, b, bias: nn.linear(o.partition(nn.MATMUL_TILE), a, b, bias),
-        (zeros(3, 34), normal(3, 40), normal(40, 34), normal(34))),
     "linear_gelu": (
         lambda o, a, b, bias: nn.linear_gelu(o.partition(nn.MATMUL_TILE), a, b, bias),
         (zeros(3, 34), normal(3, 40), normal(40, 34), normal(34))),
     "gelu": (lambda o, x: nn.gelu(o.partition(nn.GELU_THREADS), x), (zeros(300), normal(300))),
-    "layer_norm": (
-        lambda o, *rest: nn.layer_norm(o.partition((nn.NORM_ROWS, 40)), *rest),
-        (zeros(6, 40), normal(6, 40), normal(40), normal(40), 1e-12)),
     "add_layer_norm": (
         lambda o, *rest: nn.add_layer_norm(o.partition((nn.NORM_ROWS, 40)), *rest),
         (zeros(6, 40), normal(6, 40), normal(6, 40), normal(40), normal(40), 1e-12)),

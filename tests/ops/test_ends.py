@@ -101,8 +101,11 @@ def test_memory_whose_last_holder_ends_with_its_thread_comes_back(device: na.Dev
 
 # --- the interpreter ---
 
+# asyncio's own finaliser fails where the collector, which takes a cycle in any order, has ended the
+# sockets of a loop before the loop.
 BEGIN = """
 import asyncio, logging, threading, warnings
+del asyncio.BaseEventLoop.__del__
 import numbasync as na
 from numbasync.testing import gate
 from tests.common import add_one, waited

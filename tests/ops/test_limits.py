@@ -12,6 +12,7 @@ from numbasync.errors import CallerError
 from numbasync.ops import backpressure
 from numbasync.testing import Gate, settle
 from tests.common import add_one, copy_to, waited
+from tests.waiting import eventually
 
 
 async def test_a_block_is_its_tasks_own_and_holds_up_nobody_else(
@@ -78,9 +79,10 @@ async def test_what_was_submitted_in_a_block_obeys_it_after_the_block(
         await settle(device)
         assert device.in_flight.ops == 2
         gate.open()
-        await futures[0]  # the third is admitted, and the others wait
+        await futures[0]
+        await eventually(lambda: device.in_flight.ops == 2)  # the third is admitted
         await settle(device)
-        assert device.in_flight.ops == 2
+        assert device.in_flight.ops == 2, "the others wait"
     await na.gather(*futures)
 
 
@@ -104,9 +106,10 @@ async def test_bytes_of_what_was_submitted_in_a_block_are_counted_after_the_bloc
         await settle(device)
         assert device.in_flight.bytes == 1 << 18
         gate.open()
-        await futures[0]  # the second gets its memory, and the third waits
+        await futures[0]
+        await eventually(lambda: device.in_flight.bytes == 1 << 18)  # the second's memory
         await settle(device)
-        assert device.in_flight.bytes == 1 << 18
+        assert device.in_flight.bytes == 1 << 18, "the third waits"
     await na.gather(*futures)
 
 

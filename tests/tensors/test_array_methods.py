@@ -61,6 +61,16 @@ def test_transposed_views_are_numpys(device: na.Device, dtype: np.dtype) -> None
         assert view.T.same_elements(t)
 
 
+def test_transposed_matrices_are_numpys(device: na.Device) -> None:
+    array = np.arange(24).reshape(2, 3, 4)
+    t = na.from_host(array).sync()
+    assert t.mT.shape == (2, 4, 3) and t.mT.storage is t.storage
+    np.testing.assert_array_equal(host(t.mT), array.swapaxes(1, 2))
+    assert t[0].mT.same_elements(t[0].T)
+    with pytest.raises(ShapeError, match="two axes"):
+        t[0, 0].mT  # noqa: B018
+
+
 def test_a_kernel_writes_through_a_transposed_view(device: na.Device) -> None:
     @na.launcher
     @cuda.jit

@@ -53,7 +53,7 @@ LAYOUTS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("dtype", [np.bool_, np.int16, np.float32, np.complex128])
+@pytest.mark.parametrize("dtype", [np.bool_, np.float32])
 @pytest.mark.parametrize("layout", LAYOUTS)
 async def test_layouts_and_types(device: na.Device, layout: str, dtype: Any) -> None:
     whole = np.random.default_rng(2).integers(0, 2**14, (1200, 2501)).astype(dtype)

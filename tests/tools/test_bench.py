@@ -58,9 +58,10 @@ TABLES = {
     "stencil and 2-D add of 4,096 float32": ("plain_neighbours", 2),
     "add of 4,096 elements of other types": ("plain_types", 1),
     "odd lengths and views of 4,096 float32": ("plain_views", 2),
-    "small arrays, in graphs of 200 launches": ("plain_small", 4),
+    "small arrays, in graphs of 5 launches": ("plain_small", 4),
     "matrix products": ("products", 2),
     "attention of float16": ("attention", 1),
+    "attention for decoding": ("decode", 2),
     "sentence embeddings": ("embeddings", 4),
 }
 
@@ -80,6 +81,9 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(batches, f"{name}_CPU", value)
     monkeypatch.setattr(batches, "COLUMNS", 256)
     monkeypatch.setattr(plain_kernels, "LARGE", 4096)
+    monkeypatch.setattr(plain_kernels, "LAUNCHES", 5)
+    for module in (plain_kernels, ready_kernels):
+        monkeypatch.setattr(module, "CALLS", 1)
     monkeypatch.setattr(embeddings, "PASSES", 1)
     monkeypatch.setattr(ready_kernels, "PRODUCTS", ready_kernels.FEW_PRODUCTS)
     monkeypatch.setattr(ready_kernels, "ATTENTION", ready_kernels.FEW_ATTENTION)

@@ -315,3 +315,32 @@ def test_times_are_of_the_device(device: na.Device, monkeypatch: pytest.MonkeyPa
     for result in tuned.tune(na.zeros(1000).sync()).sync():
         assert result.ms is not None and result.low is not None and result.high is not None
         assert 0 < result.low <= result.ms <= result.high
+
+
+def test_the_host_is_not_measured(device: na.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device is given work first, then the launch between two events, and is waited for last:
+    while it works, the host enqueues.
+    """
+    z, stream = na.zeros(1000).sync(), device.new_stream()
+    flush = na.empty(2**20, np.uint8).sync()
+    add_one(z).sync_on(stream)
+    told: list[str] = []
+
+    def note(kind: type, name: str) -> None:
+        call = getattr(kind, name)
+
+        def noted(self: Any, *args: Any) -> Any:
+            if told[-1:] != [name]:  # a stream may hand it to its queue
+                told.append(name)
+            return call(self, *args)
+
+        monkeypatch.setattr(kind, name, noted)
+
+    for kind, names in (
+        (type(stream.backend), ("fill", "record", "launch", "synchronize")),
+        (type(stream.backend.open()), ("fill", "launch")),
+    ):
+        for name in names:
+            note(kind, name)
+    assert session.milliseconds(add_one(z), stream, flush) > 0
+    assert told[:4] == ["fill", "record", "launch", "record"]

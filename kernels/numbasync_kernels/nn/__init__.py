@@ -1,8 +1,9 @@
 """Parts of a transformer: embedding, products, GELU, attention, normalisation, pooling.
 
 All take float16, bfloat16 and float32 (`gelu` float32) and compute in float32. Features are the
-last axis and lie on CUDA's x axis, so that neighbouring threads touch neighbouring elements. None
-allocates: outputs are the caller's, so a launch of whole tensors can be recorded and replayed.
+last axis and lie on CUDA's x axis, so that neighbouring threads touch neighbouring elements. No
+kernel allocates: outputs are the caller's, so a launch of whole tensors can be recorded and
+replayed.
 """
 
 from numbasync_kernels.nn.attention import MAX_KEYS as MAX_KEYS
@@ -10,6 +11,10 @@ from numbasync_kernels.nn.attention import MAX_WIDTH as MAX_WIDTH
 from numbasync_kernels.nn.attention import attention as attention
 from numbasync_kernels.nn.attention import attention_reference as attention_reference
 from numbasync_kernels.nn.attention import attention_tile as attention_tile
+from numbasync_kernels.nn.attention_decode import paged_attention as paged_attention
+from numbasync_kernels.nn.attention_decode import (
+    paged_attention_reference as paged_attention_reference,
+)
 from numbasync_kernels.nn.dot_product_attention import (
     dot_product_attention as dot_product_attention,
 )
@@ -41,3 +46,5 @@ from numbasync_kernels.nn.pooling import mean_pool as mean_pool
 from numbasync_kernels.nn.pooling import mean_pool_reference as mean_pool_reference
 from numbasync_kernels.nn.pooling import unit_rows as unit_rows
 from numbasync_kernels.nn.pooling import unit_rows_reference as unit_rows_reference
+from numbasync_kernels.nn.several_products import batched_gemm as batched_gemm
+from numbasync_kernels.nn.several_products import grouped_gemm as grouped_gemm

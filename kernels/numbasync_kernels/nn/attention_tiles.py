@@ -17,16 +17,26 @@ NEVER = float32(-math.inf)  # the score of a key that a query does not see
 
 
 @cuda.jit(device=True)
-def tile_at(number: Any, heads: Any, blocks: Any, causal: Any) -> Any:
-    """The head of a tile, among those of all sequences, and its place along the queries. If causal:
-    of a band of heads, those with many keys come first, and tiles with as many keys are neighbours.
+def tile_at(number: Any, all_heads: Any, heads: Any, blocks: Any, causal: Any, offsets: Any) -> Any:
+    """The head of a tile, among those of all sequences, and its place along the queries.
+
+    If causal: of a band of heads, those with many keys come first, and tiles with as many keys are
+    neighbours. With offsets, where tiles of later places may be empty: heads of a sequence are
+    neighbours, and the first place moves on from sequence to sequence, so that no block gets the
+    same places only.
     """
     n = uint32(number)
+    if offsets is not None:
+        row = uint32(n // uint32(heads))
+        sequence = uint32(row // uint32(blocks))
+        turned = uint32(row - sequence * blocks + sequence)
+        block = turned - uint32(turned // uint32(blocks)) * blocks
+        return int64(sequence * heads + n - row * heads), int64(block)
     if causal:
         wide = uint32(BAND * blocks)
         band = uint32(n // wide)
         rest = uint32(n - band * wide)
-        height = uint32(min(heads - band * BAND, BAND))
+        height = uint32(min(all_heads - band * BAND, BAND))
         down = uint32(rest // height)
         return int64(band * BAND + rest - down * height), int64(blocks - 1 - down)
     head = uint32(n // uint32(blocks))
@@ -62,13 +72,13 @@ def sequence_of(head: Any, heads: Any, queries: Any, keys: Any, lengths: Any, of
 
 @cuda.jit(device=True)
 def with_queries(
-    number: Any, tiles: Any, all_heads: Any, blocks: Any, causal: Any, rows: Any, heads: Any,
+    number: Any, tiles: Any, all_heads: Any, heads: Any, blocks: Any, causal: Any, rows: Any,
     offsets: Any,
 ) -> Any:  # fmt: skip
     """The block's next tile from `number` on that has queries."""
     if offsets is not None:
         while number < tiles:
-            head, block = tile_at(number, all_heads, blocks, causal)
+            head, block = tile_at(number, all_heads, heads, blocks, causal, offsets)
             sequence = quotient(head, heads)
             if block * rows < offsets[sequence + 1] - offsets[sequence]:
                 break

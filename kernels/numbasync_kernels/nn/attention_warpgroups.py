@@ -151,13 +151,13 @@ def attention_warpgroups(dtype: str, width: int, causal: bool, groups: int = 2) 
         stage = 0
         parity = 0
         number = with_queries(
-            cuda.blockIdx.x, tiles, all_heads, blocks, causal, rows, heads, offsets
+            cuda.blockIdx.x, tiles, all_heads, heads, blocks, causal, rows, offsets
         )
         if warpgroup == 0:
             tc.give_up_registers(given_up)
             if thread == 0:
                 while number < tiles:
-                    head, block = tile_at(number, all_heads, blocks, causal)
+                    head, block = tile_at(number, all_heads, heads, blocks, causal, offsets)
                     first, count, seen = sequence_of(head, heads, queries, keys, lengths, offsets)
                     first_row = block * rows
                     shift = 0 if offsets is not None else keys - queries
@@ -192,7 +192,7 @@ def attention_warpgroups(dtype: str, width: int, causal: bool, groups: int = 2) 
                             stage = 0
                             parity ^= 1
                     number = with_queries(
-                        number + cuda.gridDim.x, tiles, all_heads, blocks, causal, rows, heads,
+                        number + cuda.gridDim.x, tiles, all_heads, heads, blocks, causal, rows,
                         offsets,
                     )  # fmt: skip
         else:
@@ -206,7 +206,7 @@ def attention_warpgroups(dtype: str, width: int, causal: bool, groups: int = 2) 
             if warpgroup == 1:
                 tc.part_arrive(1, TURNS)  # the first turn
             while number < tiles:
-                head, block = tile_at(number, all_heads, blocks, causal)
+                head, block = tile_at(number, all_heads, heads, blocks, causal, offsets)
                 first, count, seen = sequence_of(head, heads, queries, keys, lengths, offsets)
                 first_row = block * rows
                 shift = 0 if offsets is not None else keys - queries
@@ -297,7 +297,7 @@ def attention_warpgroups(dtype: str, width: int, causal: bool, groups: int = 2) 
                 begin, column = begin_in_out(head, heads, first, queries, width, offsets)
                 tc.store(out[: begin + count], (begin + row, column), sums)
                 number = with_queries(
-                    number + cuda.gridDim.x, tiles, all_heads, blocks, causal, rows, heads, offsets
+                    number + cuda.gridDim.x, tiles, all_heads, heads, blocks, causal, rows, offsets
                 )
 
     return AttentionKernel(attention_by_warpgroups, rows, threads, columns)

@@ -9,17 +9,14 @@ import numpy as np
 import numbasync as na
 from numbasync_kernels.nn.finish import ACTIVATIONS
 from numbasync_kernels.nn.matmul import MATMUL_TILE, matmul_finished
-from numbasync_kernels.nn.matmul_warpgroups import (
-    ROWS,
-    THREADS,
-    matmul_warpgroups,
-)
+from numbasync_kernels.nn.matmul_warpgroups import ROW_BYTES, THREADS, matmul_warpgroups
+from numbasync_kernels.nn.split_k import multiply_in_parts
 from numbasync_kernels.nn.split_tf32 import LEFT, PARTS, RIGHT, split_tf32
+from numbasync_kernels.nn.tiling import tiling
 
 DTYPES = ("float16", "bfloat16", "float32")
 UNIT = 16  # bytes; of addresses and pitches that tensor maps take
 PRECISIONS = ("float32", "tf32x3", "tf32")
-PER_TILE = 32  # columns whose products take as long as what a tile costs beside its products
 
 
 def gemm(
@@ -52,10 +49,7 @@ def gemm(
     Raises:
         CallerError, ShapeError, DTypeError: the operands do not fit.
     """
-    _check(out, a, b, activation, precision)
-    for name, extra, shape in (("bias", bias, out.shape[1:]), ("residual", residual, out.shape)):
-        if extra is not None and extra.shape != shape:
-            raise na.errors.ShapeError(f"gemm: {name} has shape {extra.shape}, not {shape}.")
+    check_product(out, a, b, bias, activation, residual, precision)
     device = out.device
     on_tensor_cores = device is not None and device.limits.tensor_cores == "warpgroups"
     if a.dtype == np.float32 and precision == "float32":
@@ -75,23 +69,26 @@ def gemm(
             out, a, bt.T, bias=bias, activation=activation, residual=residual, precision=precision
         ))  # fmt: skip
     multiprocessors = device.limits.multiprocessors if device is not None else 1
-    columns = tile_columns(out.shape, multiprocessors)
+    k = a.shape[1]
+    m, n = out.shape
+    unit = 64 if rows_of_k else 32
+    way = tiling(m, n, -(-k * a.dtype.itemsize // ROW_BYTES), multiprocessors, unit=unit)
+    finish = bias, residual, ACTIVATIONS[activation]
     finishes = bias is not None or activation is not None or residual is not None
-    kernel = matmul_warpgroups(a.dtype.name, columns, rows_of_k, finishes)
-    blocks = kernel.blocks(out, multiprocessors)
 
     def launch(left: na.Tensor, right: na.Tensor) -> na.DeviceOp[na.Tensor]:
+        if way.parts > 1:
+            return multiply_in_parts(out, left, right, way, rows_of_k, multiprocessors, finish)
+        kernel = matmul_warpgroups(a.dtype.name, way.columns, rows_of_k, finishes)
         maps = na.tensor_map(left, kernel.box_a), na.tensor_map(right, kernel.box_b)
-        call = kernel.launcher[blocks, THREADS]
-        launched: na.DeviceOp[Any] = call(
-            out, *maps, a.shape[1], bias, residual, ACTIVATIONS[activation]
-        )
+        call = kernel.launcher[kernel.blocks(out, multiprocessors), THREADS]
+        launched: na.DeviceOp[Any] = call(out, *maps, k, len(out), None, *finish)
         return launched.first()
 
     sources = a, (b if rows_of_k else b.T)
-    if all(map(_fits, sources)):
+    if all(map(fits_a_map, sources)):
         return launch(*sources)
-    copies = (na.value(t) if _fits(t) else _fitting(t) for t in sources)
+    copies = (na.value(t) if fits_a_map(t) else with_fitting_pitch(t) for t in sources)
     return na.zip(*copies).then(lambda both: launch(*both))
 
 
@@ -100,20 +97,20 @@ def _unpartitioned(launched: na.DeviceOp[Any]) -> na.DeviceOp[na.Tensor]:
     return launched.first().unpartition()
 
 
-def tile_columns(shape: tuple[int, ...], multiprocessors: int) -> int:
-    """The columns of the tiles by which a result of this shape is done first."""
-    m, n = shape
-
-    def rounds(columns: int) -> int:
-        tiles = -(-m // ROWS) * -(-n // columns)
-        return -(-tiles // multiprocessors) * (columns + PER_TILE)
-
-    return min((256, 128, 64), key=rounds)
-
-
-def _check(
-    out: na.Tensor, a: na.Tensor, b: na.Tensor, activation: str | None, precision: str
+def check_product(
+    out: na.Tensor,
+    a: na.Tensor,
+    b: na.Tensor,
+    bias: na.Tensor | None,
+    activation: str | None,
+    residual: na.Tensor | None,
+    precision: str,
 ) -> None:
+    """Refuse arguments of `gemm` that do not fit.
+
+    Raises:
+        CallerError, ShapeError, DTypeError: they do not.
+    """
     errors = na.errors
     if any(t.ndim != 2 for t in (out, a, b)):
         raise errors.ShapeError(f"gemm of {a!r} and {b!r} into {out!r}: write matrices.")
@@ -137,6 +134,9 @@ def _check(
         raise errors.CallerError(
             f"gemm(precision={precision!r:.60}): write float32, tf32x3 or tf32."
         )
+    for name, extra, shape in (("bias", bias, out.shape[1:]), ("residual", residual, out.shape)):
+        if extra is not None and extra.shape != shape:
+            raise errors.ShapeError(f"gemm: {name} has shape {extra.shape}, not {shape}.")
 
 
 def _split(t: na.Tensor, low: int) -> na.DeviceOp[na.Tensor]:
@@ -153,15 +153,15 @@ def _is_transposed(t: na.Tensor) -> bool:
     return t.strides[1] != size and t.strides[0] == size
 
 
-def _fits(t: na.Tensor) -> bool:
-    """Whether a tensor map can be made of the matrix."""
+def fits_a_map(t: na.Tensor) -> bool:
+    """Whether a tensor map can be made of the matrix, or matrices."""
     size = t.dtype.itemsize
-    return t.strides[1] == size and not t.strides[0] % UNIT and t.is_aligned
+    return t.strides[-1] == size and t.is_aligned and not any(s % UNIT for s in t.strides[:-1])
 
 
-def _fitting(t: na.Tensor) -> na.DeviceOp[na.Tensor]:
-    """A copy of the matrix with a pitch of a multiple of 16 bytes."""
-    rows, columns = t.shape
+def with_fitting_pitch(t: na.Tensor) -> na.DeviceOp[na.Tensor]:
+    """A copy with rows at multiples of 16 bytes."""
+    *outer, columns = t.shape
     unit = UNIT // t.dtype.itemsize
-    wide = na.empty((rows, -(-columns // unit) * unit), t.dtype)
-    return wide.then(lambda w: w[:, :columns].copy_from(t))
+    wide = na.empty((*outer, -(-columns // unit) * unit), t.dtype)
+    return wide.then(lambda w: w[..., :columns].copy_from(t))

@@ -11,6 +11,7 @@ import numbasync as na
 from numbasync_kernels.fits import FLOATS, fits
 from numbasync_kernels.nn.finish import finished
 from numbasync_kernels.nn.gelu import gelu_of, gelu_reference
+from numbasync_kernels.nn.tile_order import first_row_of, group_of
 
 SIDE = 8  # threads along each side of a block
 EACH = 4  # elements along each side that a thread computes
@@ -19,6 +20,7 @@ PADDED = WIDE + 1
 HELD = WIDE * WIDE // (SIDE * SIDE)  # elements of a tile that a thread brings
 ROWS_APART = SIDE * SIDE // WIDE
 MATMUL_TILE = (WIDE, WIDE)
+GROUP_THREADS = (SIDE, SIDE)
 
 FITS = (
     *fits("out a b", 2, FLOATS), "a.dtype == b.dtype", "a.shape[1] == b.shape[0]",
@@ -178,6 +180,46 @@ def matmul_finished(
             x = first + cuda.threadIdx.x + j * SIDE
             if y < out.shape[0] and x < out.shape[1]:
                 out[y, x] = finished(totals[i, j], y, x, bias, residual, activation)
+
+
+@na.launcher(threads=(SIDE, SIDE))
+@cuda.jit(cache=True)
+def matmul_groups(
+    out: na.KernelOutput, a: na.KernelInput, b: na.KernelInput, rows: int,
+    offsets: na.KernelInput = None, bias: na.KernelInput = None, residual: na.KernelInput = None,
+    activation: int = 0,
+) -> None:  # fmt: skip
+    """``out[s:e] = finished(a[s:e] @ b[i])`` for each group i of rows, from s to e: as `matmul`.
+
+    Args:
+        out, a: shapes ``(m, n)`` and ``(m, k)``. `blocks_of_groups` blocks are launched.
+        b: shape ``(groups, k, n)``.
+        rows: of each group, if offsets is None.
+        offsets: shape ``(groups + 1,)``: the first row of each group, and the end of the last one.
+    """
+    groups = b.shape[0]
+    tiles_n = (b.shape[2] + WIDE - 1) // WIDE
+    tile = cuda.blockIdx.x
+    group, before = group_of(tile, 0, 0, rows, offsets, WIDE, tiles_n)
+    if group < groups:
+        start = first_row_of(group, rows, offsets)
+        end = first_row_of(group + 1, rows, offsets)
+        top = start + (tile - before) // tiles_n * WIDE
+        first = (tile - before) % tiles_n * WIDE
+        totals = cuda.local.array((EACH, EACH), float32)
+        _accumulate(totals, a[:end], b[group], top, first)
+        for i in range(EACH):
+            for j in range(EACH):
+                y = top + cuda.threadIdx.y + i * SIDE
+                x = first + cuda.threadIdx.x + j * SIDE
+                if y < end and x < out.shape[1]:
+                    out[y, x] = finished(totals[i, j], y, x, bias, residual, activation)
+
+
+def blocks_of_groups(out: na.Tensor, groups: int) -> int:
+    """The blocks of a launch of `matmul_groups`: tiles, however rows are divided into groups."""
+    m, n = out.shape
+    return (m // WIDE + groups) * -(-n // WIDE)
 
 
 def matmul_reference(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -12,16 +12,16 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import cuda, int64, uint32
+from numba import cuda
 
 import numbasync as na
 from numbasync import tensor_cores as tc
 from numbasync_kernels.nn.finish import finished
+from numbasync_kernels.nn.tile_order import corner_of, first_row_of, group_of
 
 ROWS = 128  # of a tile: 64 for each of two warpgroups
 THREADS = 384
 ROW_BYTES = 128  # of a tile of an operand in shared memory
-BAND = 8  # tiles of the rows that share columns of b in the L2 cache
 SHARED_BYTES = 196608  # for stages
 
 
@@ -29,7 +29,8 @@ class WarpgroupKernel(NamedTuple):
     """A kernel of `matmul_warpgroups`, and how its operands are mapped.
 
     Attributes:
-        launcher: called with (out, a, b, k, bias, residual, activation), with `THREADS` a block.
+        launcher: called with (out, a, b, k, rows, offsets, bias, residual, activation), with
+            `THREADS` a block.
         columns: of a tile of the result; tiles have `ROWS` rows.
         box_a, box_b: the boxes of the operands' tensor maps.
     """
@@ -37,43 +38,45 @@ class WarpgroupKernel(NamedTuple):
     launcher: Any
     columns: int
     box_a: tuple[int, int]
-    box_b: tuple[int, int]
+    box_b: tuple[int, ...]
 
-    def blocks(self, out: na.Tensor, multiprocessors: int) -> int:
-        """The blocks of a launch: each goes through several tiles."""
+    def tiles(self, m: int, n: int) -> int:
+        return -(-m // ROWS) * -(-n // self.columns)
+
+    def blocks(self, out: na.Tensor, multiprocessors: int, groups: int = 1) -> int:
+        """The blocks of a launch, each of which goes through several tiles; of several groups, as
+        many as might have a tile.
+        """
         m, n = out.shape
-        return min(-(-m // ROWS) * -(-n // self.columns), multiprocessors)
-
-
-@cuda.jit(device=True)
-def corner_of(tile: Any, tiles_m: Any, tiles_n: Any) -> Any:
-    """The tile's place among those of the result, in bands of `BAND` rows of tiles: blocks that run
-    at the same time read the same operands. Quotients are of 32 bits: those of 64 are calls.
-    """
-    wide = uint32(BAND * tiles_n)
-    band = uint32(uint32(tile) // wide)
-    rest = uint32(tile - band * wide)
-    height = uint32(min(tiles_m - band * BAND, BAND))
-    j = uint32(rest // height)
-    return int64(band * BAND + rest - j * height), int64(j)
+        return min(self.tiles(m + ROWS * (groups - 1), n), multiprocessors)
 
 
 @cache
 def matmul_warpgroups(
-    dtype: str, columns: int = 256, rows_of_k: bool = False, finishes: bool = False
+    dtype: str,
+    columns: int = 256,
+    rows_of_k: bool = False,
+    finishes: bool = False,
+    several: str | None = None,
 ) -> WarpgroupKernel:
-    """The kernel of ``out = a @ b``.
+    """The kernel of ``out = a @ b``, or of several products whose results lie one below the other.
 
     Args:
         dtype: of the operands: "float16", "bfloat16" or "float32" (cut to TF32). Sums are float32.
-        columns: of a tile: 64, 128, 192 or 256.
+        columns: of a tile: 64, 128, 192 or 256; or 96, without rows of k.
         rows_of_k: b is stored as ``(k, n)``, row-major; else as ``(n, k)``, each column's elements
             side by side. Rows of k need elements of 16 bits.
         finishes: each sum is finished by `finished` before it is rounded.
+        several: None: one product. "groups": each group of rows of out is the product of the same
+            rows of a and of the group's own b, of a map of three axes. "parts": each group of rows
+            of out is the product of all of a and b along a part of k, of the same length.
 
     The launcher's arguments: ``out``, shape (m, n), of float32 or the operands' type; tensor maps
-    of ``a``, shape (m, k), and of ``b``; ``k``; and those of `finished`. Any sizes: what lies
-    outside counts as 0. Reads ``mk n / columns + kn m / 128`` elements, most of them from the L2
+    of ``a``, shape (m, k), and of ``b``; ``k``, of a part if there are parts; ``rows`` of a group,
+    m if there is one; ``offsets`` of groups that are not all as long, int64, else None; and those
+    of `finished`. Any sizes: what lies outside counts as 0. A part's k is a multiple of 64.
+
+    Reads ``mk n / columns + kn m / 128`` elements, most of them from the L2
     cache, and writes mn.
 
     Error bound: products are exact (of float32: of operands cut to 11 bits); a sum of k of them in
@@ -89,6 +92,8 @@ def matmul_warpgroups(
     nbytes = (ROWS + (chunks * depth if rows_of_k else columns)) * ROW_BYTES
     element = dtype_of(dtype)
     tile_b = (stages, chunks, depth, depth) if rows_of_k else (stages, columns, depth)
+    own_b = several == "groups"
+    parts = several == "parts"
     # Nothing else is captured: functions would have other keys in the disk cache in each process.
     layout = na.shared_layout(
         a=tc.tile(element, (stages, ROWS, depth)),
@@ -100,8 +105,9 @@ def matmul_warpgroups(
     @na.launcher(threads=THREADS)
     @cuda.jit(launch_bounds=(THREADS, 1), cache=True)
     def matmul_by_warpgroups(
-        out: na.KernelOutput, a: na.KernelInput, b: na.KernelInput, k: int,
-        bias: na.KernelInput = None, residual: na.KernelInput = None, activation: int = 0,
+        out: na.KernelOutput, a: na.KernelInput, b: na.KernelInput, k: int, rows: int,
+        offsets: na.KernelInput = None, bias: na.KernelInput = None,
+        residual: na.KernelInput = None, activation: int = 0,
     ) -> None:  # fmt: skip
         thread = cuda.threadIdx.x
         warpgroup = thread >> 7
@@ -113,45 +119,56 @@ def matmul_warpgroups(
                 tc.barrier_init(layout.empty, i, 2)
             tc.fence_barrier_init()
         cuda.syncthreads()
-        tiles_m = (out.shape[0] + ROWS - 1) // ROWS
+        groups = out.shape[0] // rows if offsets is None else offsets.shape[0] - 1
         tiles_n = (out.shape[1] + columns - 1) // columns
         steps = (k + depth - 1) // depth
         stage = 0
         parity = 0
+        tile = cuda.blockIdx.x
+        group, before = group_of(tile, 0, 0, rows, offsets, ROWS, tiles_n)
         if warpgroup == 0:
             tc.give_up_registers(40)
             if thread == 0:
-                tile = cuda.blockIdx.x
-                while tile < tiles_m * tiles_n:
-                    i, j = corner_of(tile, tiles_m, tiles_n)
+                while group < groups:
+                    first = first_row_of(group, rows, offsets)
+                    height = first_row_of(group + 1, rows, offsets) - first
+                    i, j = corner_of(tile - before, (height + ROWS - 1) // ROWS, tiles_n)
                     row, column = i * ROWS, j * columns
+                    first_k = 0
+                    if parts:
+                        first_k = group * k
+                    else:
+                        row += first
                     for step in range(steps):
-                        start = step * depth
+                        start = first_k + step * depth
                         tc.barrier_wait(layout.empty, stage, parity ^ 1)
                         tc.barrier_expect(layout.full, stage, nbytes)
                         tc.load_tile(layout.a, (stage, 0, 0), a, (row, start), layout.full, stage)
                         if rows_of_k:
                             for chunk in range(chunks):
-                                chunk_of = stage, chunk, 0, 0
-                                corner = start, column + chunk * depth
-                                tc.load_tile(layout.b, chunk_of, b, corner, layout.full, stage)
+                                place = stage, chunk, 0, 0
+                                across = column + chunk * depth
+                                corner = (group, start, across) if own_b else (start, across)
+                                tc.load_tile(layout.b, place, b, corner, layout.full, stage)
                         else:
-                            place = stage, 0, 0
-                            tc.load_tile(layout.b, place, b, (column, start), layout.full, stage)
+                            corner = (group, column, start) if own_b else (column, start)
+                            tc.load_tile(layout.b, (stage, 0, 0), b, corner, layout.full, stage)
                         stage += 1
                         if stage == stages:
                             stage = 0
                             parity ^= 1
                     tile += cuda.gridDim.x
+                    group, before = group_of(tile, group, before, rows, offsets, ROWS, tiles_n)
         else:
             tc.take_registers(232)
             own_row = (warpgroup - 1) * 64
             speaks = thread % 128 == 0
             warp_row = own_row + ((thread >> 5) & 3) * 16
-            before = 0
-            tile = cuda.blockIdx.x
-            while tile < tiles_m * tiles_n:
-                i, j = corner_of(tile, tiles_m, tiles_n)
+            used = 0
+            while group < groups:
+                first = first_row_of(group, rows, offsets)
+                last = first_row_of(group + 1, rows, offsets)
+                i, j = corner_of(tile - before, (last - first + ROWS - 1) // ROWS, tiles_n)
                 sums = tc.accumulator(16, columns)
                 for step in range(steps):
                     tc.barrier_wait(layout.full, stage, parity)
@@ -165,16 +182,16 @@ def matmul_warpgroups(
                         sums = tc.wgmma(sums, layout.a, left, layout.b, (stage, 0, 0), step, depth)
                     sums = tc.wgmma_wait(sums, 1)
                     if step > 0 and speaks:  # the product before this one is done
-                        tc.barrier_arrive(layout.empty, before)
-                    before = stage
+                        tc.barrier_arrive(layout.empty, used)
+                    used = stage
                     stage += 1
                     if stage == stages:
                         stage = 0
                         parity ^= 1
                 sums = tc.wgmma_wait(sums, 0)
                 if speaks:
-                    tc.barrier_arrive(layout.empty, before)
-                corner = i * ROWS + warp_row, j * columns
+                    tc.barrier_arrive(layout.empty, used)
+                corner = first + i * ROWS + warp_row, j * columns
                 if finishes:  # a branch here, not one for each element
                     if activation == 2:
                         sums = tc.apply(finished, sums, corner, bias, residual, 2)
@@ -182,11 +199,14 @@ def matmul_warpgroups(
                         sums = tc.apply(finished, sums, corner, bias, residual, 1)
                     else:
                         sums = tc.apply(finished, sums, corner, bias, residual, 0)
-                tc.store(out, corner, sums)
+                tc.store(out[:last], corner, sums)
                 tile += cuda.gridDim.x
+                group, before = group_of(tile, group, before, rows, offsets, ROWS, tiles_n)
 
     box_b = (depth, depth) if rows_of_k else (columns, depth)
-    return WarpgroupKernel(matmul_by_warpgroups, columns, (ROWS, depth), box_b)
+    return WarpgroupKernel(
+        matmul_by_warpgroups, columns, (ROWS, depth), (1, *box_b) if own_b else box_b
+    )
 
 
 def dtype_of(name: str) -> Any:

@@ -6,6 +6,7 @@ and the same tables show that the suite runs.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -213,8 +214,11 @@ async def _elementwise(device: Device, rounds: int, size: int) -> list[report.Re
 _HALF = np.float32(0.5)
 
 
+_kernel = functools.cache(cuda.jit)  # which is compiled once, whatever launches it
+
+
 def _launcher(kernel: Any, threads: Any, **options: Any) -> Any:
-    return na.launcher(threads=threads, **options)(cuda.jit(kernel))
+    return na.launcher(threads=threads, **options)(_kernel(kernel))
 
 
 async def _neighbours(device: Device, rounds: int, size: int) -> list[report.Record]:

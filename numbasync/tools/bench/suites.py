@@ -12,6 +12,7 @@ from numbasync.tools.bench import (
     awaiting,
     batches,
     copying,
+    decode,
     embeddings,
     flight,
     graphs,
@@ -27,7 +28,8 @@ Suite = Callable[[Device, int], Awaitable[list[report.Record]]]
 async def _kernels(device: Device, rounds: int) -> list[report.Record]:
     plain = await plain_kernels.tables(device, rounds)
     ready = await ready_kernels.tables(device, rounds)
-    return plain + ready + await embeddings.tables(device, rounds)
+    more = await decode.tables(device, rounds) + await embeddings.tables(device, rounds)
+    return plain + ready + more
 
 
 # Each gives the tables of a device, measured in so many rounds.

@@ -30,7 +30,7 @@ _LITERAL = (
     "an int that is written there, or a global or a variable of an enclosing function that is one"
 )
 _ELEMENT_TYPES = (numba_types.Number, numba_types.Boolean)
-_NUMPY_TYPES = [np.dtype(code).type for code in "?bBhHiIqQefdFD"]
+_NUMPY_TYPES = [np.dtype(code).type for code in "?bBhHiIlLqQefdFD"]  # int64 is one of l and q
 
 
 def array_function(callee: Any) -> str | None:

@@ -212,7 +212,8 @@ def counted(program: Program, uniform: Uniform) -> bool:
             start, stop, by = (
                 ("0", parts[0], "1") if len(parts) == 1 else (*parts, "1")[:3]
             )  # fmt: skip
-            first = [assigned(current, start), assigned(end, stop), assigned(step, by)]
+            # The sum is no constant, of which the type of the variable would not be general enough.
+            first = [assigned(current, f"0 + {start}"), assigned(end, stop), assigned(step, by)]
             inside = parsed(f"{current} < {end} if {step} > 0 else {current} > {end}")
             each = [assigned(node.target.id, current), assigned(current, f"{current} + {step}")]
             return [*first, ast.While(inside, [*each, *node.body], [])]

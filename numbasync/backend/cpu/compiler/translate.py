@@ -279,6 +279,9 @@ class _Function(Calls):
 
     def _lowered(self, statement: ast.stmt) -> list[ast.stmt]:
         match statement:
+            case ast.If() if isinstance(holds := self._scope.constant(statement.test), int):
+                # As for a GPU: what a constant leaves out need not fit the types.
+                return self.block(statement.body if holds else statement.orelse)
             case ast.If():
                 statement.test = self.visit(statement.test)
                 statement.body = self.block(statement.body)
