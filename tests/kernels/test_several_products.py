@@ -119,6 +119,8 @@ def test_tiles_become_smaller_and_k_is_divided_where_tiles_would_be_few() -> Non
     assert tiling(128, 4096, 64, 132) == (64, 2)
     assert tiling(64, 1024, 128, 132) == (64, 8)
     assert tiling(512, 512, 16, 132, count=64).parts == 1
+    layers = [(1152, 6), (384, 6), (1536, 6), (384, 24)]  # of 4,096 tokens
+    assert [tiling(4096, *layer, 132, unit=32).columns for layer in layers] == [96, 96, 192, 96]
 
 
 def test_what_is_refused(device: na.Device) -> None:

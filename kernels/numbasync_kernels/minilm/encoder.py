@@ -25,7 +25,9 @@ WIDTHS = (32, 64, 128)  # of heads that it takes
 
 @dataclass(frozen=True)
 class Dense:
-    """A product and what is added to it; `matrix` is ``(in, out)``, so that rows are read."""
+    """A product and what is added to it; `matrix` is ``(in, out)``: a view of ``(out, in)`` where
+    elements have 16 bits, of whose products tiles may be narrower, and else so that rows are read.
+    """
 
     matrix: na.Tensor
     bias: na.Tensor
@@ -229,7 +231,10 @@ async def _upload(weights: Weights, dtype: Any, *names: str) -> Dense:
     # Side by side, products of one input are one product.
     matrix = np.concatenate([weights[f"{name}.weight"] for name in names]).T.astype(dtype)
     bias = np.concatenate([weights[f"{name}.bias"] for name in names]).astype(dtype)
-    return Dense(await na.from_host(np.ascontiguousarray(matrix)), await na.from_host(bias))
+    added = await na.from_host(bias)
+    if matrix.dtype.itemsize == 2:
+        return Dense((await na.from_host(np.ascontiguousarray(matrix.T))).T, added)
+    return Dense(await na.from_host(np.ascontiguousarray(matrix)), added)
 
 
 async def _layer(weights: Weights, name: str, dtype: Any) -> Layer:

@@ -105,7 +105,9 @@ def by_warpgroups(p: Arguments) -> Result:
     rows_of_k = p.a.dtype.itemsize == 2 and not is_transposed(p.b)
     out, k = p.out, p.a.shape[1]
     multiprocessors = _limits(p).multiprocessors
-    way = tiling(*out.shape, -(-k * p.a.dtype.itemsize // ROW_BYTES), multiprocessors)
+    m, n = out.shape
+    unit = 64 if rows_of_k else 32
+    way = tiling(m, n, -(-k * p.a.dtype.itemsize // ROW_BYTES), multiprocessors, unit=unit)
 
     def launch(left: na.Tensor, right: na.Tensor) -> Result:
         if way.parts > 1:

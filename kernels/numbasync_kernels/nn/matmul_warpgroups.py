@@ -63,7 +63,7 @@ def matmul_warpgroups(
 
     Args:
         dtype: of the operands: "float16", "bfloat16" or "float32" (cut to TF32). Sums are float32.
-        columns: of a tile: 64, 128, 192 or 256.
+        columns: of a tile: 64, 128, 192 or 256; or 96, without rows of k.
         rows_of_k: b is stored as ``(k, n)``, row-major; else as ``(n, k)``, each column's elements
             side by side. Rows of k need elements of 16 bits.
         finishes: each sum is finished by `finished` before it is rounded.
