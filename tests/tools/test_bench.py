@@ -18,6 +18,7 @@ from numbasync.tools.bench import (
     batches,
     chains,
     copying,
+    decode,
     embeddings,
     graphs,
     host_work,
@@ -84,6 +85,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plain_kernels, "LAUNCHES", 5)
     for module in (plain_kernels, ready_kernels):
         monkeypatch.setattr(module, "CALLS", 1)
+    monkeypatch.setattr(decode, "MANY", decode.FEW)
+    monkeypatch.setattr(decode, "CALLS", 1)
     monkeypatch.setattr(embeddings, "PASSES", 1)
     monkeypatch.setattr(ready_kernels, "PRODUCTS", ready_kernels.FEW_PRODUCTS)
     monkeypatch.setattr(ready_kernels, "ATTENTION", ready_kernels.FEW_ATTENTION)
