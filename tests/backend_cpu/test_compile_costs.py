@@ -132,4 +132,4 @@ def test_vector_accesses_of_several_places_are_compiled_once(
     z = na.zeros(8).sync()
     written_twice[1, 2](z, x).sync()
     np.testing.assert_array_equal(z.to_host().sync(), x)
-    assert sorted(names) == ["_blocks", "load_elements", "place_of", "store_elements"]
+    assert "_blocks" in names and len(names) == len(set(names)), names

@@ -80,7 +80,7 @@ async def test_any_number_of_blocks_shares_the_keys(device: na.Device) -> None:
     for blocks, multiprocessors in ((1, 1), (7, 1), (200, 1), (1, 20)):
         out = await na.full(given.q.shape, np.nan)
         few = kernel._replace(blocks_at_once=blocks)
-        await attention_decode.launch(few, multiprocessors, out, *tensors, 0.25)
+        await attention_decode.launch(few, multiprocessors, out, *tensors, scale=0.25)
         away = np.abs(await out.to_host() - given.reference(0.25))
         assert (away <= given.bound(0.0)).all(), (blocks, multiprocessors, away.max())
 
@@ -93,7 +93,7 @@ async def test_tensor_cores(device: na.Device) -> None:
         tensors = given.tensors()
         out = await na.full(given.q.shape, np.nan, np.float16)
         kernel = attention_decode.kernel_for(tensors[0], tensors[1], True, SHARED)
-        await attention_decode.launch(kernel, 1, out, *tensors, 32**-0.5)
+        await attention_decode.launch(kernel, 1, out, *tensors, scale=32**-0.5)
         away = np.abs(await out.to_host() - given.reference())
         assert (away <= given.bound(2.0**-11)).all(), (queries, away.max())
 

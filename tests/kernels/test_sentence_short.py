@@ -26,7 +26,8 @@ def test_float16_is_near_the_reference(
     inputs = batch(TEXTS, NETWORK)
 
     async def main() -> np.ndarray:
-        network = await encoder.Encoder.create(NETWORK, *inputs.ids.shape, np.float16)
+        sentences, length = inputs.ids.shape
+        network = await encoder.Encoder.create(NETWORK, sentences, length, np.float16)
         return await network.chained(inputs)
 
     got, want = na.run(main()), reference.embeddings(NETWORK, inputs)

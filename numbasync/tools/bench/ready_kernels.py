@@ -196,7 +196,7 @@ def _case(
     launches = launches if has_own_processor(stream.device) else 1
     if launches > 1:
         op = na.zip(*[call() for _ in range(launches)]).graph_on(stream).launch
-    return Case(f"numbasync: {name}", device_time(stream, op, call, launches), check)
+    return Case(f"numbasync: {name}", device_time(stream, op, op, launches), check)
 
 
 def _target(name: str, rate: float) -> Target:
