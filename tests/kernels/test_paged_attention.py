@@ -79,7 +79,7 @@ async def test_any_number_of_blocks_shares_the_keys(device: na.Device) -> None:
     kernel = attention_decode.kernel_for(tensors[0], tensors[1], False, SHARED)
     for blocks, multiprocessors in ((1, 1), (7, 1), (200, 1), (1, 20)):
         out = await na.full(given.q.shape, np.nan)
-        few = kernel._replace(blocks_at_once=blocks)
+        few = kernel._replace(resident_blocks=blocks)
         await attention_decode.launch(few, multiprocessors, out, *tensors, scale=0.25)
         away = np.abs(await out.to_host() - given.reference(0.25))
         assert (away <= given.bound(0.0)).all(), (blocks, multiprocessors, away.max())

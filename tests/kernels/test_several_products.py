@@ -48,6 +48,13 @@ async def test_a_batch(device: na.Device, transposed: bool) -> None:
     np.testing.assert_array_equal((await out.to_host()).astype(np.float32), want)
 
 
+async def test_a_batch_of_products_without_terms(device: na.Device) -> None:
+    left, right = await na.zeros((3, 4, 0), np.float16), await na.zeros((3, 0, 5), np.float16)
+    out = await na.full((3, 4, 5), 7, np.float16)
+    await nn.batched_gemm(out, left, right)
+    assert not (await out.to_host()).any()
+
+
 async def test_a_batch_of_views(device: na.Device) -> None:
     a, b = integers(3, 30, 21, seed=1), integers(6, 21, 33, seed=2)
     left = await na.from_host(a.astype(np.float32))

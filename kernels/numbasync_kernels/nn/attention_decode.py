@@ -16,7 +16,7 @@ from numbasync_kernels.nn.attention_decode_warps import WARPS, decode_by_warps
 DTYPES = ("float16", "bfloat16", "float32")
 WIDTHS = (32, 64, 128, 256)
 DEVICES = ("warps", "warpgroups")  # kinds of tensor cores
-WARPS_AT_ONCE = 12  # of a multiprocessor, without tensor cores
+RESIDENT_WARPS = 12  # of a multiprocessor, without tensor cores
 FEW = 8  # results for each multiprocessor, of which each is merged by several warps
 LOG2_E = math.log2(math.e)
 
@@ -103,7 +103,7 @@ def kernel_for(
     of_a_warp = min(rows, 2)
     warps = min(-(-rows // of_a_warp), WARPS)
     launcher = decode_by_warps(width, q.dtype.itemsize, of_a_warp)
-    return PartsKernel(launcher, of_a_warp * warps, warps, max(WARPS_AT_ONCE // warps, 1))
+    return PartsKernel(launcher, of_a_warp * warps, warps, max(RESIDENT_WARPS // warps, 1))
 
 
 def _rows_a_key(q: na.Tensor, key_pages: na.Tensor) -> int:
@@ -133,7 +133,7 @@ def launch(
     units = key_heads // kernel.together
     row_blocks = -(-rows // kernel.rows)
     most_tiles = sequences * units * -(-page_table.shape[1] * page_size // TILE)
-    blocks = min(max(multiprocessors * kernel.blocks_at_once // row_blocks, 1), most_tiles)
+    blocks = min(max(multiprocessors * kernel.resident_blocks // row_blocks, 1), most_tiles)
     slots = (blocks + sequences * units) * kernel.together
     results = out.size // width
     beside = MERGERS if results < FEW * multiprocessors else 1

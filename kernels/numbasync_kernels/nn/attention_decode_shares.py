@@ -38,14 +38,14 @@ class PartsKernel(NamedTuple):
             keys and values of one axis.
         rows: queries that a block has for each key; blocks along y have the others.
         warps: of a block, along its y axis.
-        blocks_at_once: of a multiprocessor; each block is a worker.
+        resident_blocks: of a multiprocessor; each block is a worker.
         together: neighbouring key heads that a block has, a *unit*; if several, each is a warp's.
     """
 
     launcher: Any
     rows: int
     warps: int
-    blocks_at_once: int
+    resident_blocks: int
     together: int = 1
 
 

@@ -166,10 +166,7 @@ def matmul_float32(
     held_shape = (DEPTH // WIDE, WIDE) if wide else (DEPTH, 1)
     sums_shape, read = (EACH_Y, each_x), EACH_Y + each_x
     # Nothing else is captured: functions would have other keys in the disk cache in each process.
-    tile = (
-        np.float32,
-        (2, DEPTH, side + PAD),
-    )  # of one shape, so that addresses need fewer registers
+    tile = np.float32, (2, DEPTH, side + PAD)  # one shape: addresses need fewer registers
     layout = na.shared_layout(a=tile, b=tile)
 
     @na.launcher(threads=side)

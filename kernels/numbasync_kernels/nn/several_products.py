@@ -29,8 +29,8 @@ def batched_gemm(
 
     Args:
         out: shape ``(count, m, n)``, C-contiguous, of the dtype of `a`, or float32.
-        a, b: shapes ``(count, m, k)`` and ``(count, k, n)``, all extents at least 1. Views will do,
-            of which `a` is copied; ``w.mT`` of C-contiguous w is as fast as C-contiguous b.
+        a, b: shapes ``(count, m, k)`` and ``(count, k, n)``; k may be 0, other extents not. Views
+            will do, of which `a` is copied; ``w.mT`` of C-contiguous w is as fast as such a b.
         bias: shape ``(n,)``.
         activation: "relu" or "gelu".
         residual: shape of `out`, C-contiguous.
@@ -45,7 +45,7 @@ def batched_gemm(
     if not out.ndim == a.ndim == b.ndim == 3 or not len(out) == len(a) == len(b) or not out.size:
         raise na.errors.ShapeError(
             f"batched_gemm of shapes {a.shape} and {b.shape} into {out.shape}: write "
-            "(count, m, k), (count, k, n) and (count, m, n), of extents of at least 1."
+            "(count, m, k), (count, k, n) and (count, m, n), none of count, m and n 0."
         )
     first_residual = None if residual is None else residual[0]
     check_product(out[0], a[0], b[0], bias, activation, first_residual, precision)
@@ -59,7 +59,7 @@ def batched_gemm(
             out, copy, b, bias=bias, activation=activation, residual=residual, precision=precision
         ))  # fmt: skip
     count, m, n = out.shape
-    rows, results = a.reshape(count * m, -1), out.reshape(count * m, n)
+    rows, results = a.reshape(count * m, a.shape[2]), out.reshape(count * m, n)
     ends = None if residual is None else residual.reshape(count * m, n)
     launched = _launched(results, rows, b, m, None, precision, bias, ends, activation)
     return launched.map(lambda _: out)
