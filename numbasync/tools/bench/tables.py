@@ -32,12 +32,21 @@ async def table(
         sizes: of the work, for the peers.
     """
     peers = peer_registry.of(suite, device, *sizes)
-    measured = await measure([*own, *peers.cases], calls=calls, rounds=rounds)
+    measured = await measure(_side_by_side([*own, *peers.cases]), calls=calls, rounds=rounds)
     measured.missing += peers.missing
     text = f"{method} {ROUNDS}".format(
         **{"what": what.capitalize(), "calls": calls, "rounds": rounds, "loop": loop_name()} | words
     )
     return report.table(what, text, measured, base, targets, unit)
+
+
+def _side_by_side(cases: Sequence[Case]) -> list[Case]:
+    """The cases, those of the same work ("numbasync: add", "PyTorch: add") one behind the other: a
+    device's clock depends on what it did last.
+    """
+    work = [case.name.partition(": ")[2] for case in cases]
+    first = {name: work.index(name) for name in work}
+    return sorted(cases, key=lambda case: first[case.name.partition(": ")[2]])
 
 
 def loop_name() -> str:
