@@ -1,6 +1,7 @@
-"""The kernels of the tests of tensor cores, one after the other in one process, for a sanitizer.
+"""The tests of tensor cores and of the ready kernels, one after the other in one process, for a
+sanitizer; of all their modules, or of those that are named.
 
-compute-sanitizer --tool racecheck python -m tests.stress.tensor_core_kernels cuda
+compute-sanitizer --tool racecheck python -m tests.stress.tensor_core_kernels cuda test_gemm
 """
 
 from __future__ import annotations
@@ -8,20 +9,29 @@ from __future__ import annotations
 import inspect
 import itertools
 import sys
+from types import ModuleType
 from typing import Any
+
+import pytest
 
 import numbasync as na
 from tests.kernels import (
     test_dot_product_attention,
     test_gemm,
+    test_matmul_float32,
     test_matmul_warpgroups,
     test_matmul_warps,
+    test_nn_short,
+    test_paged_attention,
+    test_sentence_short,
+    test_several_products,
 )
 from tests.tensor_cores import test_copies, test_fragments, test_products
 
 MODULES = (
     test_fragments, test_copies, test_products, test_gemm, test_matmul_warpgroups,
-    test_matmul_warps, test_dot_product_attention,
+    test_matmul_warps, test_matmul_float32, test_several_products, test_dot_product_attention,
+    test_paged_attention, test_nn_short, test_sentence_short,
 )  # fmt: skip
 
 
@@ -43,18 +53,36 @@ def parameters(test: Any) -> list[dict[str, Any]]:
     ]
 
 
-def main(kind: str) -> None:
+def tests_of(module: ModuleType) -> list[Any]:
+    """The tests of a module that run on a device."""
+    tests = [test for name, test in vars(module).items() if name.startswith("test_")]
+    return [test for test in tests if "device" in inspect.signature(test).parameters]
+
+
+def case(device: na.Device, test: Any, arguments: dict[str, Any]) -> bool:
+    """Run a test; False: it skipped itself."""
+    with pytest.MonkeyPatch.context() as patch:
+        if "monkeypatch" in inspect.signature(test).parameters:
+            arguments = {**arguments, "monkeypatch": patch}
+        try:
+            outcome = test(device, **arguments)
+            if inspect.iscoroutine(outcome):
+                na.run(outcome)
+        except pytest.skip.Exception:
+            return False
+    return True
+
+
+def main(kind: str, names: list[str]) -> None:
     device = na.devices(kind)[0]
-    count = 0
+    known = {module.__name__.rpartition(".")[2]: module for module in MODULES}
+    passed = []
     with na.use_device(device):
-        for module in MODULES:
-            for name, test in list(vars(module).items()):
-                if name.startswith("test_") and inspect.iscoroutinefunction(test):
-                    for arguments in parameters(test):
-                        na.run(test(device, **arguments))
-                        count += 1
-    print(f"{count} cases of kernels with tensor cores gave what NumPy gives")
+        for name in names or known:
+            for test in tests_of(known[name]):
+                passed += [case(device, test, arguments) for arguments in parameters(test)]
+    print(f"{sum(passed)} cases gave what NumPy gives, {passed.count(False)} skipped themselves")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], sys.argv[2:])
