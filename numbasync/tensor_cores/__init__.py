@@ -8,7 +8,7 @@ Operands lie in tiles of shared memory (`tiles`), where asynchronous copies have
 (`copies`); barriers say when they have arrived (`mbarriers`). A warp loads fragments of them into
 registers (`fragments`) and multiplies these with `mma`; on GPUs of capability 9.0, warpgroups
 multiply tiles with `wgmma` (`products`). Sums are in accumulators, whose elements kernels change
-(`accumulators`) and store (`storing`).
+(`accumulators`) and store (`storing`, `storing_by_map`).
 """
 
 from __future__ import annotations
@@ -48,5 +48,6 @@ from numbasync.tensor_cores.products import wgmma as wgmma
 from numbasync.tensor_cores.products import wgmma_fragment as wgmma_fragment
 from numbasync.tensor_cores.products import wgmma_wait as wgmma_wait
 from numbasync.tensor_cores.storing import store as store
+from numbasync.tensor_cores.storing_by_map import store_by_map as store_by_map
 from numbasync.tensor_cores.tiles import barriers as barriers
 from numbasync.tensor_cores.tiles import tile as tile

@@ -217,7 +217,7 @@ def load_tile(typing, tile, index, tensor_map, corner, barriers, barrier):  # ty
     `barrier_expect` must have announced the bytes of the box to the barrier.
     """
     check_tile(tile, index, "the tile")
-    _check_map(tensor_map, tile, corner)
+    check_map(tensor_map, tile, corner)
     check_barrier(barriers, barrier)
     axes = tensor_map.ndim
     coordinates = ", ".join(f"${i + 3}" for i in range(axes))
@@ -258,7 +258,7 @@ def store_tile(typing, tensor_map, corner, tile, index):  # type: ignore[no-unty
     Writes to the tile must be ordered before by `fence_async` and a barrier.
     """
     check_tile(tile, index, "the tile")
-    _check_map(tensor_map, tile, corner)
+    check_map(tensor_map, tile, corner)
     axes = tensor_map.ndim
     coordinates = ", ".join(f"${i + 2}" for i in range(axes))
     text = (
@@ -283,7 +283,12 @@ def _checked_map(tensor_map: Any) -> TensorMapType:
     return tensor_map
 
 
-def _check_map(tensor_map: Any, tile: TileType, corner: Any) -> None:
+def check_map(tensor_map: Any, tile: TileType, corner: Any) -> None:
+    """
+    Raises:
+        TypingError: it is no tensor map whose boxes are rows of the tile, or there is no such
+            corner.
+    """
     mapped = _checked_map(tensor_map)
     position(corner, mapped.ndim, "the corner of the box")
     rows, columns = tile.shape[-2:]

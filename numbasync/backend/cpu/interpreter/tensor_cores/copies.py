@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
-from numbasync.backend.cpu.interpreter.tensor_cores.accesses import AsyncRead, Copy, units_of
+from numbasync.backend.cpu.interpreter.tensor_cores.accesses import Copy, units_of
 from numbasync.backend.cpu.interpreter.tensor_cores.barriers import of_call
 from numbasync.backend.cpu.interpreter.tensor_cores.block import SharedBarriers, TensorCoreBlock
 from numbasync.backend.cpu.interpreter.tensor_cores.calls import Call
@@ -197,7 +197,7 @@ def wait_copies(pending: Any) -> None:
 # --- by a tensor map ---
 
 
-class _Box:
+class Box:
     """A box of a tensor and its place in a tile.
 
     Attributes:
@@ -238,7 +238,12 @@ class _Box:
         box = np.zeros(self._shape, self._source.dtype)
         if box[self._in_box].size:
             box[self._in_box] = self._source[self._in_source]
-        self._bytes[self.addresses // CHUNK] = box.reshape(-1).view(np.uint8).reshape(-1, CHUNK)
+        self.write(box)
+
+    def write(self, elements: np.ndarray[Any, Any]) -> None:
+        """Write the elements of the box into the tile."""
+        flat = np.ascontiguousarray(elements).reshape(-1).view(np.uint8)
+        self._bytes[self.addresses // CHUNK] = flat.reshape(-1, CHUNK)
 
     def store(self) -> None:
         """Copy to the tensor what lies in it."""
@@ -254,7 +259,7 @@ def load_tile(
 ) -> None:  # fmt: skip
     call = Call("load_tile")
     accesses = call.block.accesses
-    box = _Box(call, tensor_map, corner, tile, index)
+    box = Box(call, tensor_map, corner, tile, index)
     until = of_call(call, barriers, barrier)
     if not until.is_fenced:
         raise DataRaceError(
@@ -280,60 +285,3 @@ def load_tile(
 
 def prefetch_map(tensor_map: TensorMap) -> None:
     """Nothing: there is no descriptor to be fetched."""
-
-
-class Storing:
-    """The groups of `store_tile` of one thread."""
-
-    def __init__(self, block: TensorCoreBlock) -> None:
-        self._block = block
-        self._open: list[Callable[[], None]] = []
-        self._committed: deque[list[Callable[[], None]]] = deque()
-
-    def add(self, store: Callable[[], None]) -> None:
-        self._open.append(store)
-
-    def commit(self) -> None:
-        self._committed.append(self._open)
-        self._open = []
-
-    def wait(self, pending: int) -> None:
-        while len(self._committed) > pending:
-            for store in self._committed.popleft():
-                store()
-
-    def finish(self) -> None:
-        """Do all stores, those that have not been waited for, too."""
-        self.commit()
-        self.wait(0)
-
-
-def store_tile(tensor_map: TensorMap, corner: Any, tile: SharedTile, index: Any) -> None:
-    call = Call("store_tile")
-    accesses = call.block.accesses
-    box = _Box(call, tensor_map, corner, tile, index)
-    accesses.check_read(call, tile.label, [call.number], box.units, is_async=True)
-    if tile.element not in ("s8", "u8"):
-        accesses.check_written(call, tile.label, box.units)
-    reading = AsyncRead(str(call), box.units, "wait_stores, after commit_stores,")
-    accesses.begin_reading(reading)
-
-    def store() -> None:
-        box.store()
-        accesses.end_reading(reading)
-        accesses.note_read(call, [call.number], box.units)
-
-    storing = call.block.storing.setdefault(call.number, Storing(call.block))
-    storing.add(store)
-
-
-def commit_stores() -> None:
-    call = Call("commit_stores")
-    call.block.storing.setdefault(call.number, Storing(call.block)).commit()
-
-
-def wait_stores(pending: Any) -> None:
-    call = Call("wait_stores")
-    storing = call.block.storing.get(call.number)
-    if storing is not None:
-        storing.wait(int(pending))

@@ -11,6 +11,7 @@ from numbasync.backend.cpu.interpreter.tensor_cores import (
     copies,
     fragments,
     products,
+    stores,
 )
 
 _FUNCTIONS: tuple[Callable[..., Any], ...] = (
@@ -19,10 +20,10 @@ _FUNCTIONS: tuple[Callable[..., Any], ...] = (
     barriers.barrier_arrive, barriers.barrier_expect, barriers.barrier_init, barriers.barrier_wait,
     barriers.fence_async, barriers.fence_barrier_init, barriers.give_up_registers,
     barriers.part_arrive, barriers.part_sync, barriers.take_registers,
-    copies.commit_copies, copies.commit_stores, copies.copy_async, copies.copy_rows,
-    copies.load_tile, copies.prefetch_map, copies.store_tile, copies.wait_copies,
-    copies.wait_stores,
+    copies.commit_copies, copies.copy_async, copies.copy_rows,
+    copies.load_tile, copies.prefetch_map, copies.wait_copies,
     fragments.accumulator, fragments.load_a, fragments.load_b, fragments.to_fragment,
+    stores.commit_stores, stores.store_by_map, stores.store_tile, stores.wait_stores,
     products.mma, products.wgmma, products.wgmma_fragment, products.wgmma_wait,
 )  # fmt: skip
 MEANINGS: dict[str, Callable[..., Any]] = {f.__name__: f for f in _FUNCTIONS}
