@@ -24,21 +24,25 @@ def integers(*shape: int, seed: int) -> np.ndarray[Any, Any]:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "columns", "rows_of_k"),
-    [("float16", 64, False), ("float16", 128, True), ("bfloat16", 64, True), ("float32", 64, False),
-     ("float16", 256, False)],
+    ("dtype", "columns", "rows_of_k", "stored"),
+    [("float16", 64, False, None), ("float16", 128, True, "float16"),
+     ("bfloat16", 64, True, "bfloat16"), ("float32", 64, False, "float32"),
+     ("float16", 256, False, None), ("float16", 96, False, "float16")],
 )  # fmt: skip
-async def test_products(device: na.Device, dtype: str, columns: int, rows_of_k: bool) -> None:
+async def test_products(
+    device: na.Device, dtype: str, columns: int, rows_of_k: bool, stored: str | None
+) -> None:
     m, n, k = 136, 72, 200
     a, b = integers(m, k, seed=1), integers(k, n, seed=2)
     element = dtype_of(dtype)
-    kernel = matmul_warpgroups(dtype, columns, rows_of_k)
+    kernel = matmul_warpgroups(dtype, columns, rows_of_k, stored=stored)
     left = await na.from_host(a.astype(element))
     right = await na.from_host((b if rows_of_k else b.T.copy()).astype(element))
-    out = await na.full((m, n), np.nan, np.float32)
+    out = await na.full((m, n), np.nan, dtype_of(stored or "float32"))
     maps = na.tensor_map(left, kernel.box_a), na.tensor_map(right, kernel.box_b)
-    await kernel.launcher[kernel.blocks(out, 2), THREADS](out, *maps, k, m)
-    np.testing.assert_array_equal(await out.to_host(), a @ b)
+    await kernel.launcher[kernel.blocks(out, 2), THREADS](kernel.target(out), *maps, k, n, m)
+    want = (a @ b).astype(np.float32).astype(out.dtype)
+    np.testing.assert_array_equal(await out.to_host(), want)
 
 
 async def test_finished_products(device: na.Device) -> None:
@@ -50,7 +54,7 @@ async def test_finished_products(device: na.Device) -> None:
     out = await na.full((m, n), np.nan, np.float16)
     maps = na.tensor_map(left, kernel.box_a), na.tensor_map(right, kernel.box_b)
     await kernel.launcher[1, THREADS](
-        out, *maps, k, m, None, bias.astype(np.float32), more, ACTIVATIONS["relu"]
+        out, *maps, k, n, m, None, bias.astype(np.float32), more, ACTIVATIONS["relu"]
     )
     want = np.maximum(a @ b + bias, 0) + residual
     np.testing.assert_array_equal(await out.to_host(), want)

@@ -85,7 +85,7 @@ async def test_groups_by_warpgroups(device: na.Device, rows_of_k: bool) -> None:
     right = await na.from_host((b if rows_of_k else b.swapaxes(1, 2).copy()).astype(bfloat16))
     out = await na.full((210, 72), -1, np.float32)
     maps = na.tensor_map(left, kernel.box_a), na.tensor_map(right, kernel.box_b)
-    await kernel.launcher[3, THREADS](out, *maps, 40, 1, np.array(ENDS))
+    await kernel.launcher[3, THREADS](out, *maps, 40, out.shape[1], 1, np.array(ENDS))
     np.testing.assert_array_equal(await out.to_host(), grouped(a, b))
 
 
@@ -98,7 +98,7 @@ async def test_parts_of_k_by_warpgroups(device: na.Device) -> None:
     left, right = [await na.from_host(x.astype(np.float16)) for x in (a, b)]
     parts = await na.full((3 * m, n), np.nan, np.float32)
     maps = na.tensor_map(left, kernel.box_a), na.tensor_map(right, kernel.box_b)
-    await kernel.launcher[2, THREADS](parts, *maps, 128, m)
+    await kernel.launcher[2, THREADS](parts, *maps, 128, n, m)
     each = (await parts.to_host()).reshape(3, m, n)
     np.testing.assert_array_equal(each[1], a[:, 128:256] @ b[128:256])
     out = await na.full((m, n), np.nan, np.float16)

@@ -112,11 +112,14 @@ def by_warpgroups(p: Arguments) -> Result:
     def launch(left: na.Tensor, right: na.Tensor) -> Result:
         if way.parts > 1:
             return multiply_in_parts(out, left, right, way, rows_of_k, multiprocessors, p.finish)
-        kernel = matmul_warpgroups(p.a.dtype.name, way.columns, rows_of_k, p.finishes)
+        stored = out.dtype.name if fits_a_map(out) else None
+        kernel = matmul_warpgroups(
+            p.a.dtype.name, way.columns, rows_of_k, p.finishes, stored=stored
+        )
         maps = na.tensor_map(left, kernel.box_a), na.tensor_map(right, kernel.box_b)
         call = kernel.launcher[kernel.blocks(out, multiprocessors), THREADS]
-        launched: na.DeviceOp[Any] = call(out, *maps, k, len(out), None, *p.finish)
-        return launched.first()
+        launched: na.DeviceOp[Any] = call(kernel.target(out), *maps, k, n, m, None, *p.finish)
+        return launched.map(lambda _: out)
 
     operands = p.a, p.b if rows_of_k else p.b.T
     return _with_copies(launch, operands, fits_a_map, with_fitting_pitch)

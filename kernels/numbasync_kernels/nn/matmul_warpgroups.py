@@ -29,16 +29,25 @@ class WarpgroupKernel(NamedTuple):
     """A kernel of `matmul_warpgroups`, and how its operands are mapped.
 
     Attributes:
-        launcher: called with (out, a, b, k, rows, offsets, bias, residual, activation), with
+        launcher: called with (out, a, b, k, n, rows, offsets, bias, residual, activation), with
             `THREADS` a block.
         columns: of a tile of the result; tiles have `ROWS` rows.
         box_a, box_b: the boxes of the operands' tensor maps.
+        box_out, swizzle_out: of the result's; None: the launcher takes the tensor.
     """
 
     launcher: Any
     columns: int
     box_a: tuple[int, int]
     box_b: tuple[int, ...]
+    box_out: tuple[int, int] | None = None
+    swizzle_out: int = ROW_BYTES
+
+    def target(self, out: na.Tensor) -> na.Tensor | na.TensorMap:
+        """What the launcher takes as the result."""
+        if self.box_out is None:
+            return out
+        return na.tensor_map(out, self.box_out, self.swizzle_out)
 
     def tiles(self, m: int, n: int) -> int:
         return -(-m // ROWS) * -(-n // self.columns)
@@ -58,6 +67,7 @@ def matmul_warpgroups(
     rows_of_k: bool = False,
     finishes: bool = False,
     several: str | None = None,
+    stored: str | None = None,
 ) -> WarpgroupKernel:
     """The kernel of ``out = a @ b``, or of several products whose results lie one below the other.
 
@@ -70,11 +80,14 @@ def matmul_warpgroups(
         several: None: one product. "groups": each group of rows of out is the product of the same
             rows of a and of the group's own b, of a map of three axes. "parts": each group of rows
             of out is the product of all of a and b along a part of k, of the same length.
+        stored: the dtype of out, of one product, if it is stored by its tensor map, which the
+            launcher then takes in its place (`WarpgroupKernel.target`): while the next tile is
+            multiplied.
 
     The launcher's arguments: ``out``, shape (m, n), of float32 or the operands' type; tensor maps
-    of ``a``, shape (m, k), and of ``b``; ``k``, of a part if there are parts; ``rows`` of a group,
-    m if there is one; ``offsets`` of groups that are not all as long, int64, else None; and those
-    of `finished`. Any sizes: what lies outside counts as 0. A part's k is a multiple of 64.
+    of ``a``, shape (m, k), and of ``b``; ``k``, of a part if there are parts; ``n``; ``rows`` of a
+    group, m if there is one; ``offsets`` of groups that are not all as long, int64, else None; and
+    those of `finished`. Any sizes: what lies outside counts as 0. A part's k is a multiple of 64.
 
     Reads ``mk n / columns + kn m / 128`` elements, most of them from the L2
     cache, and writes mn.
@@ -94,18 +107,21 @@ def matmul_warpgroups(
     tile_b = (stages, chunks, depth, depth) if rows_of_k else (stages, columns, depth)
     own_b = several == "groups"
     parts = several == "parts"
+    width = 32 if stored == "float32" or columns % 64 else 64  # of a tile on its way to out
+    swizzle = width * (4 if stored == "float32" else 2)
     # Nothing else is captured: functions would have other keys in the disk cache in each process.
     layout = na.shared_layout(
         a=tc.tile(element, (stages, ROWS, depth)),
         b=tc.tile(element, tile_b),
         full=tc.barriers(stages),
         empty=tc.barriers(stages),
+        out=tc.tile(dtype_of(stored or "float16"), (8, 2, 16, width), swizzle),  # of 8 warps
     )
 
     @na.launcher(threads=THREADS)
     @cuda.jit(launch_bounds=(THREADS, 1), cache=True)
     def matmul_by_warpgroups(
-        out: na.KernelOutput, a: na.KernelInput, b: na.KernelInput, k: int, rows: int,
+        out: na.KernelOutput, a: na.KernelInput, b: na.KernelInput, k: int, n: int, rows: int,
         offsets: na.KernelInput = None, bias: na.KernelInput = None,
         residual: na.KernelInput = None, activation: int = 0,
     ) -> None:  # fmt: skip
@@ -119,8 +135,10 @@ def matmul_warpgroups(
                 tc.barrier_init(layout.empty, i, 2)
             tc.fence_barrier_init()
         cuda.syncthreads()
-        groups = out.shape[0] // rows if offsets is None else offsets.shape[0] - 1
-        tiles_n = (out.shape[1] + columns - 1) // columns
+        groups = 1
+        if not stored:
+            groups = out.shape[0] // rows if offsets is None else offsets.shape[0] - 1
+        tiles_n = (n + columns - 1) // columns
         steps = (k + depth - 1) // depth
         stage = 0
         parity = 0
@@ -199,14 +217,21 @@ def matmul_warpgroups(
                         sums = tc.apply(finished, sums, corner, bias, residual, 1)
                     else:
                         sums = tc.apply(finished, sums, corner, bias, residual, 0)
-                tc.store(out[:last], corner, sums)
+                if stored:
+                    warp = (thread >> 5) - 4
+                    tc.store_by_map(out, corner, layout.out, (warp, 0, 0, 0), sums)
+                else:
+                    tc.store(out[:last], corner, sums)
                 tile += cuda.gridDim.x
                 group, before = group_of(tile, group, before, rows, offsets, ROWS, tiles_n)
+            if stored:
+                tc.wait_stores(0)
 
     box_b = (depth, depth) if rows_of_k else (columns, depth)
     return WarpgroupKernel(
-        matmul_by_warpgroups, columns, (ROWS, depth), (1, *box_b) if own_b else box_b
-    )
+        matmul_by_warpgroups, columns, (ROWS, depth), (1, *box_b) if own_b else box_b,
+        (16, width) if stored else None, swizzle,
+    )  # fmt: skip
 
 
 def dtype_of(name: str) -> Any:

@@ -144,5 +144,5 @@ def _launched(
     kernel = matmul_warpgroups(a.dtype.name, way.columns, by_rows, finishes, "groups")
     maps = na.tensor_map(sources[0], kernel.box_a), na.tensor_map(sources[1], kernel.box_b)
     launch = kernel.launcher[kernel.blocks(out, multiprocessors, groups), THREADS]
-    of_groups: na.DeviceOp[na.Tensor] = launch(out, *maps, *tail).first()
+    of_groups: na.DeviceOp[na.Tensor] = launch(out, *maps, k, n, *tail[1:]).first()
     return of_groups

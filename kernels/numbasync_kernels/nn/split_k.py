@@ -67,7 +67,7 @@ def multiply_in_parts(
     blocks = min(parts * kernel.tiles(m, n), multiprocessors)
 
     def multiply(sums: na.Tensor) -> na.DeviceOp[na.Tensor]:
-        products: na.DeviceOp[Any] = kernel.launcher[blocks, THREADS](sums, *maps, length, m)
+        products: na.DeviceOp[Any] = kernel.launcher[blocks, THREADS](sums, *maps, length, n, m)
         return products.then(
             lambda r: sum_of_parts(out, r.out.reshape(parts, m, n), *finish).first()
         )
