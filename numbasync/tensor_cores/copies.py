@@ -255,7 +255,8 @@ def prefetch_map(typing, tensor_map):  # type: ignore[no-untyped-def]
 @operation_of_maps
 def store_tile(typing, tensor_map, corner, tile, index):  # type: ignore[no-untyped-def]
     """Begin to store a tile, from `index` on, into a box of a tensor, from the element `corner` on.
-    Writes to the tile must be ordered before by `fence_async` and a barrier.
+    Writes to the tile must be ordered before by `fence_async` and a barrier. The corner has no
+    negative numbers.
     """
     check_tile(tile, index, "the tile")
     check_map(tensor_map, tile, corner)

@@ -20,9 +20,9 @@ _MET = "bar.warp.sync 0xffffffff;"
 @operation_of_maps
 def store_by_map(typing, tensor_map, corner, tile, index, accumulators):  # type: ignore[no-untyped-def]
     """Begin to store an accumulator into a matrix, from the element `corner` on, rounded to the
-    matrix' elements; elements outside of the matrix are left out. All lanes of a warp call it. The
-    warp goes on while the elements are on their way; before it returns, its first lane calls
-    `wait_stores` with 0.
+    matrix' elements; elements behind its last row or column are left out, and the corner has no
+    negative numbers. All lanes of a warp call it. The warp goes on while the elements are on their
+    way; before it returns, its first lane calls `wait_stores` with 0.
 
     Args:
         tensor_map: of the matrix, float16, bfloat16 or float32; its box is a matrix of the tile.

@@ -267,7 +267,7 @@ def moved(target: na.KernelOutput, source: na.KernelInput, corner, to):
 
 
 @pytest.mark.parametrize(
-    ("corner", "to"), [((8, 8), (0, 0)), ((-3, 40), (20, -8)), ((99, 0), (2, 2))]
+    ("corner", "to"), [((8, 8), (0, 0)), ((-3, 40), (20, 8)), ((99, 0), (2, 2))]
 )
 def test_boxes_partly_outside_of_the_tensor(corner: Any, to: Any) -> None:
     x = RNG.integers(-9, 9, (24, 48)).astype(float16)
@@ -280,6 +280,12 @@ def test_boxes_partly_outside_of_the_tensor(corner: Any, to: Any) -> None:
     want = np.ones((200, 200), float16)
     want[50 + to[0] : 66 + to[0], 50 + to[1] : 82 + to[1]] = box
     np.testing.assert_array_equal(out.to_host().sync(), want[50:74, 50:98])
+
+
+def test_stores_do_not_begin_before_the_tensor() -> None:
+    maps = [na.tensor_map(na.ones((24, 48), float16).sync(), (16, 32), 64) for _ in range(2)]
+    with pytest.raises(na.errors.OutOfBoundsError, match=r"\(0, -8\) has negative numbers"):
+        na.launcher(cuda.jit(moved))[1, 32](*maps, (0, 0), (0, -8)).sync()
 
 
 # --- parts of a block ---

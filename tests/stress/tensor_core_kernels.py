@@ -26,10 +26,10 @@ from tests.kernels import (
     test_sentence_short,
     test_several_products,
 )
-from tests.tensor_cores import test_copies, test_fragments, test_products
+from tests.tensor_cores import test_copies, test_fragments, test_products, test_storing
 
 MODULES = (
-    test_fragments, test_copies, test_products, test_gemm, test_matmul_warpgroups,
+    test_fragments, test_copies, test_products, test_storing, test_gemm, test_matmul_warpgroups,
     test_matmul_warps, test_matmul_float32, test_several_products, test_dot_product_attention,
     test_paged_attention, test_nn_short, test_sentence_short,
 )  # fmt: skip

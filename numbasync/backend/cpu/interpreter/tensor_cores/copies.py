@@ -202,6 +202,7 @@ class Box:
 
     Attributes:
         addresses: of its chunks in shared memory.
+        corner: in the tensor.
     """
 
     def __init__(
@@ -225,9 +226,9 @@ class Box:
         places: Ints = at + np.arange(0, self.nbytes, CHUNK)
         self.addresses = tile.offset + swizzled(places, tensor_map.swizzle)
         self.units = units_of(self.addresses, CHUNK)
-        corners = tuple(map(int, corner)) if isinstance(corner, tuple) else (int(corner),)
+        self.corner = tuple(map(int, corner)) if isinstance(corner, tuple) else (int(corner),)
         outside, inside = [], []
-        for c, extent, n in zip(corners, self._shape, self._source.shape, strict=True):
+        for c, extent, n in zip(self.corner, self._shape, self._source.shape, strict=True):
             low, high = min(max(c, 0), n), max(min(c + extent, n), 0)
             outside.append(slice(low, max(low, high)))
             inside.append(slice(low - c, max(low, high) - c))

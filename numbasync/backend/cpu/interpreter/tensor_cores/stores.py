@@ -19,6 +19,7 @@ from numbasync.backend.cpu.interpreter.tensor_cores.fragments import (
 )
 from numbasync.backend.cpu.interpreter.tensor_cores.order import Event
 from numbasync.backend.cpu.interpreter.tensor_cores.shared_tiles import SharedTile, encoded
+from numbasync.errors import OutOfBoundsError
 from numbasync.tensor_cores.storing_by_map import pending_before, pieces_of
 
 
@@ -78,7 +79,16 @@ def store_tile(tensor_map: TensorMap, corner: Any, tile: SharedTile, index: Any)
 
 
 def _begin_store(call: Call, number: int, box: Box) -> None:
-    """Thread `number` begins to store a box."""
+    """Thread `number` begins to store a box.
+
+    Raises:
+        OutOfBoundsError: the corner has negative numbers, with which a GPU loads, but does not
+            store: there it is an illegal instruction.
+    """
+    if min(box.corner) < 0:
+        raise OutOfBoundsError(
+            f"{call}: the corner {box.corner} has negative numbers; stores begin in the tensor."
+        )
     accesses = call.block.accesses
     reading = AsyncRead(str(call), box.units, "wait_stores, after commit_stores,")
     accesses.begin_reading(reading)
