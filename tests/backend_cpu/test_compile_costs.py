@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from numba import cuda, float32
 from numba.core.compiler import CompilerBase
+from numba.core.debuginfo import DummyDIBuilder
 
 import numbasync as na
 from numbasync import vectors
@@ -115,6 +116,18 @@ def test_numba_is_asked_for_a_call_of_the_same_types_once() -> None:
     assert [typing.resolve_function_type(f, a, {}) for f, a in calls] == [1, 1, 2]
     assert [typing.resolve_function_type(other, (), {}) for _ in range(2)] == [3, 4]
     assert typing.name == "numba's"
+
+
+def test_no_variable_is_described_to_a_debugger(monkeypatch: pytest.MonkeyPatch) -> None:
+    described: list[str] = []
+
+    def noted(self: Any, *args: Any, name: str, **kwargs: Any) -> None:
+        described.append(name)
+
+    monkeypatch.setattr(DummyDIBuilder, "mark_variable", noted)
+    x = np.ones(8, np.int32)
+    reversed_in_blocks[1, 8](na.zeros(8), x).sync()
+    assert not described
 
 
 def test_vector_accesses_of_several_places_are_compiled_once(

@@ -10,7 +10,16 @@ from __future__ import annotations
 from types import CodeType
 from typing import Any
 
-from numba.core import codegen, ir_utils, lowering, postproc, ssa, typed_passes, untyped_passes
+from numba.core import (
+    cgutils,
+    codegen,
+    ir_utils,
+    lowering,
+    postproc,
+    ssa,
+    typed_passes,
+    untyped_passes,
+)
 from numba.core.analysis import compute_cfg_from_blocks
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_machinery import register_pass
@@ -21,7 +30,12 @@ _UNNEEDED = (untyped_passes.WithLifting, typed_passes.IRLegalization, typed_pass
 
 
 class _Lower(lowering.Lower):  # type: ignore[misc, unused-ignore]
-    """Lowers variables as plain stores and loads: none holds a reference to be released."""
+    """Lowers variables as plain stores and loads: none holds a reference to be released, and none
+    is described to a debugger, for which Numba has LLVM parse a module to know its size.
+    """
+
+    def alloca_lltype(self, name: str, lltype: Any, datamodel: Any = None) -> Any:
+        return cgutils.alloca_once(self.builder, lltype, name=name, zfill=False)
 
     def storevar(self, value: Any, name: str, argidx: Any = None) -> None:
         self._alloca_var(name, self.typeof(name))
