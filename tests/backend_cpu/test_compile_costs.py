@@ -9,6 +9,7 @@ import pytest
 from numba import cuda, float32
 from numba.core.compiler import CompilerBase
 from numba.core.debuginfo import DummyDIBuilder
+from numba.core.lowering import BaseLower
 
 import numbasync as na
 from numbasync import vectors
@@ -54,6 +55,16 @@ def written_twice(z: na.KernelOutput, x: na.KernelInput):
     vectors.store(z, i, first)
     second = vectors.load(x, i, 4)
     vectors.store(z, i, second)
+
+
+@na.launcher
+@cuda.jit
+def summed_in_warps(z: na.KernelOutput):
+    t = cuda.threadIdx.x
+    some = t
+    for k in range(5):
+        some += cuda.shfl_xor_sync(0xFFFFFFFF, some, 1 << k)
+    z[t] = some
 
 
 def compiled_from_now_on(monkeypatch: pytest.MonkeyPatch) -> list[kernel.Compiled]:
@@ -128,6 +139,26 @@ def test_no_variable_is_described_to_a_debugger(monkeypatch: pytest.MonkeyPatch)
     x = np.ones(8, np.int32)
     reversed_in_blocks[1, 8](na.zeros(8), x).sync()
     assert not described
+
+
+def test_only_kernels_have_a_way_in_from_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrapped: list[str] = []
+
+    def note_calls_of(method: str) -> None:
+        wrap = getattr(BaseLower, method)
+
+        def noted(self: Any, *args: Any) -> None:
+            wrapped.append(self.fndesc.qualname)
+            wrap(self, *args)
+
+        monkeypatch.setattr(BaseLower, method, noted)
+
+    note_calls_of("create_cpython_wrapper")
+    note_calls_of("create_cfunc_wrapper")
+    z = na.zeros(32, dtype=np.uint16).sync()
+    summed_in_warps[1, 32](z).sync()
+    np.testing.assert_array_equal(z.to_host().sync(), np.full(32, 496))
+    assert wrapped == ["_blocks"]
 
 
 def test_vector_accesses_of_several_places_are_compiled_once(

@@ -19,7 +19,7 @@ from numba.core.datamodel.registry import default_manager
 from numba.core.typing import templates as cpu_templates
 
 from numbasync.backend.cpu.compiler.llvm_intrinsics import for_the_processor
-from numbasync.backend.cpu.library.entry_points import OPTIONS, types
+from numbasync.backend.cpu.library.entry_points import OPTIONS, UNWRAPPED, types
 
 
 def _of_cuda(name: str) -> Any:
@@ -33,7 +33,7 @@ _typing = (_templates.builtin_registry, _of_cuda("cudadecl").registry)
 _lowering = (_imputils.builtin_registry, _of_cuda("cudaimpl").registry)
 # An overload's indices are not those that `translate` has checked; Numba's check does not say
 # where.
-OVERLOAD_OPTIONS: Any = {**OPTIONS, "boundscheck": True}
+OVERLOAD_OPTIONS: Any = {**OPTIONS, **UNWRAPPED, "boundscheck": True}
 
 _intrinsics: dict[Any, Any] = {}
 _registered: set[Any] = set()

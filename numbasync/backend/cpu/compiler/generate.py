@@ -25,15 +25,11 @@ from numbasync.backend.cpu.compiler.program import ALL, HIDDEN, Program
 from numbasync.backend.cpu.compiler.uniformity import Uniform
 from numbasync.backend.cpu.library import barriers_and_warps
 from numbasync.backend.cpu.library.disk_cache import Entry
-from numbasync.backend.cpu.library.entry_points import types
+from numbasync.backend.cpu.library.entry_points import UNWRAPPED, types
 from numbasync.backend.cpu.library.small_floats import known
 from numbasync.backend.protocols import ArrayKey
 
-INNER = {
-    "no_cpython_wrapper": True,
-    "no_cfunc_wrapper": True,
-    "pipeline_class": Pipeline,
-}  # called by compiled code only
+INNER = {**UNWRAPPED, "pipeline_class": Pipeline}
 
 _KNOWN = types.UniTuple(types.int64, len(HIDDEN))  # the first argument of device functions
 _SIZES = "_wx, _wy, _wz, _gx, _gy, _gz, _m, _d"

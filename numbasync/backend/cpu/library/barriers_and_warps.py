@@ -12,9 +12,16 @@ import numpy as np
 from numba import njit
 from numba.core.errors import TypingError
 
-from numbasync.backend.cpu.library.entry_points import DIVERGED, OPTIONS, any_intrinsic, stop, types
+from numbasync.backend.cpu.library.entry_points import (
+    DIVERGED,
+    OPTIONS,
+    UNWRAPPED,
+    any_intrinsic,
+    stop,
+    types,
+)
 
-_F = njit(**OPTIONS)
+_F = njit(**OPTIONS, **UNWRAPPED)
 WARP = 32
 
 # --- a block ---

@@ -23,7 +23,9 @@ OPTIONS: dict[str, Any] = {
     "nogil": True, "error_model": "numpy", "_nrt": False,
     "forceinline": False,  # otherwise inherited from an inlined caller
 }  # fmt: skip
-INLINED: Any = {**OPTIONS, "forceinline": True}
+# Only compiled code calls the functions: neither Python nor C needs a way into them.
+UNWRAPPED: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+INLINED: Any = {**OPTIONS, **UNWRAPPED, "forceinline": True}
 
 # The record of a kernel that stops: 64-bit integers, in this order.
 FIELDS = ("kind", "site", "axis", "index", "extent", "block x", "y", "z", "thread x", "y", "z")

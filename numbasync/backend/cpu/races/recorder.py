@@ -16,6 +16,7 @@ from numbasync.backend.cpu.library.entry_points import (
     INLINED,
     OPTIONS,
     OVERFLOWN,
+    UNWRAPPED,
     address_of,
     check,
     stop,
@@ -41,7 +42,7 @@ from numbasync.backend.cpu.races.rules import (
 )
 
 _get, _set = entry_points.element_of(types.int64)
-_F = njit(**OPTIONS)
+_F = njit(**OPTIONS, **UNWRAPPED)
 
 
 @_F

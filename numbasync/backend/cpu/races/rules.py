@@ -28,6 +28,7 @@ from numbasync.backend.cpu.library.entry_points import (
     OPTIONS,
     OUTSIDE_TILE,
     RACE,
+    UNWRAPPED,
     UNWRITTEN,
     types,
 )
@@ -56,7 +57,7 @@ READ, WRITE, QUIET, ATOMIC = range(4)  # a quiet write does not change the value
 WARP_SIZE = 32
 
 _get, _set = entry_points.element_of(types.int64)
-_F = njit(**OPTIONS)
+_F = njit(**OPTIONS, **UNWRAPPED)
 
 
 @_F
