@@ -122,6 +122,8 @@ def _line_of_dynamic_array(function: FunctionType) -> int:
     """The line in which a function takes dynamic shared memory by `cuda.shared.array`, or 0."""
     from numba import cuda
 
+    if all(value is not cuda.shared.array for value in _named_values(function)):
+        return 0  # Numba's reading of a function takes long
     names = Names(function)
     for statement in names.statements:
         call: Any = getattr(statement, "value", None)

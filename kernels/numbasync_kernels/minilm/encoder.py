@@ -19,7 +19,9 @@ from numbasync_kernels.minilm.weights import Config, Weights
 
 Array = np.ndarray[Any, Any]
 TABLES = ("word", "position", "token_type")
-TENSOR_CORES = ("warpgroups",)  # those by which attention of 16-bit elements is computed
+# The tensor cores of devices on which attention is `dot_product_attention`: of GPUs. The CPU device
+# compiles `attention` sooner.
+TENSOR_CORES = ("warpgroups", "warps", "none")
 WIDTHS = (32, 64, 128)  # of heads that it takes
 
 
@@ -164,7 +166,7 @@ class Encoder:
         """Of parts of one product, which are views: nothing is copied."""
         config, m = self.config, self._memory
         rows, width = m.mixed.shape
-        if not self._is_on_tensor_cores():
+        if not self._is_quick():
             out = m.tokens_of(m.mixed).partition(nn.attention_tile(width, config.heads))
             parts = m.attended.reshape(*m.ids.shape, 3, width)
             return nn.attention(out, *(parts[:, :, i] for i in range(3)), m.mask, config.heads)
@@ -174,12 +176,12 @@ class Encoder:
             lengths=m.lengths, offsets=m.offsets, longest=m.ids.shape[1],
         )  # fmt: skip
 
-    def _is_on_tensor_cores(self) -> bool:
+    def _is_quick(self) -> bool:
+        """Whether `dot_product_attention` takes the heads, and is the quicker one."""
         mixed, config = self._memory.mixed, self.config
         return (
             mixed.device is not None
             and mixed.device.limits.tensor_cores in TENSOR_CORES
-            and mixed.dtype.itemsize == 2
             and config.width // config.heads in WIDTHS
         )
 

@@ -10,7 +10,7 @@ import numpy as np
 
 import numbasync as na
 
-DTYPES = ("float16", "bfloat16")
+DTYPES = ("float16", "bfloat16", "float32")
 MASKS = ("bool", "float16", "bfloat16", "float32")
 WIDTHS = (32, 64, 128)
 NAME = "dot_product_attention"

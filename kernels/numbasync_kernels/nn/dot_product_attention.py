@@ -1,4 +1,4 @@
-"""Attention of any length by tensor cores: `softmax(q k^T scale) v` for each head."""
+"""Attention of any length: `softmax(q k^T scale) v` for each head."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from numbasync_kernels.nn.attention_arguments import (
     flat_lengths,
     mask_pages,
 )
+from numbasync_kernels.nn.attention_threads import QUERIES, THREADS, attention_threads
 from numbasync_kernels.nn.attention_tiles import KEYS
 from numbasync_kernels.nn.attention_warpgroups import attention_warpgroups
 
@@ -39,7 +40,8 @@ def dot_product_attention(
     """``softmax(q @ k.T * scale + mask) @ v`` of every head, as an operation that gives `out`.
 
     Args:
-        out, q: shape ``(..., heads, queries, d)``, float16 or bfloat16; d is 32, 64 or 128.
+        out, q: shape ``(..., heads, queries, d)``, float16, bfloat16 or float32; d is 32, 64 or
+            128.
         k, v: shape ``(..., key heads, keys, d)``, of the same dtype; the number of heads is a
             multiple of that of key heads, and neighbouring heads share one.
         causal: query i sees keys up to ``i + keys - queries`` only; there are at least as many keys
@@ -61,23 +63,20 @@ def dot_product_attention(
     A query that sees no key gives 0. All tensors are C-contiguous, but q, k and v of three axes may
     be views, with steps of multiples of 16 bytes, such as parts of one projection. Any length.
     Reads each operand about once, and writes out; scores stay in registers. A mask is read element
-    by element: its kernel is slower than that of `causal` or `lengths`. See `attention_warpgroups`
-    for the bound of the error, and its source.
+    by element: its kernel is slower than that of `causal` or `lengths`. On GPUs of capability 9.0,
+    16-bit elements are multiplied by tensor cores (`attention_warpgroups`); else by threads, in
+    float32 (`attention_threads`). See these for the bounds of the error, and their sources.
 
     Raises:
         ShapeError, DTypeError, CallerError: the arguments do not fit.
-        UnsupportedKernelError: the device has no tensor cores of capability 9.0.
     """
     is_packed = offsets is not None
     check_tensors(out, q, k, v, is_packed, causal)
-    device = out.device
-    if device is None or device.limits.tensor_cores not in DEVICES:
-        raise na.errors.UnsupportedKernelError(
-            f"dot_product_attention on {out!r}: only GPUs of capability 9.0 have `wgmma`.\n"
-            "Write nn.attention, of float32 and at most 512 keys."
-        )
+    limits = None if out.device is None else out.device.limits
+    by_threads = limits is None or limits.tensor_cores not in DEVICES or q.dtype.itemsize > 2
+    multiprocessors = 1 if limits is None else limits.multiprocessors
+    launched: na.DeviceOp[Any]
     factor = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
-    multiprocessors = device.limits.multiprocessors
     if offsets is not None:
         if mask is not None:
             raise na.errors.CallerError(
@@ -87,11 +86,17 @@ def dot_product_attention(
         check_offsets(offsets, longest)
         seen = flat_lengths(lengths, (offsets.shape[0] - 1,))
         tokens, heads, width = q.shape
-        kernel = attention_warpgroups(q.dtype.name, width, causal)
         queries = tokens if longest is None else min(longest, tokens)
         all_heads = (offsets.shape[0] - 1) * heads
+        if by_threads:
+            launched = attention_threads(width)[all_heads * -(-queries // QUERIES), THREADS](
+                *map(_heads_first, (out, q, k, v)),
+                heads, heads // k.shape[1], queries, int(causal), factor, seen, offsets,
+            )  # fmt: skip
+            return launched.map(lambda _: out)
+        kernel = attention_warpgroups(q.dtype.name, width, causal)
         tiles = all_heads * -(-queries // kernel.queries)
-        launched: na.DeviceOp[Any] = kernel.launcher[min(tiles, multiprocessors), kernel.threads](
+        launched = kernel.launcher[min(tiles, multiprocessors), kernel.threads](
             out.reshape(tokens, heads * width),
             na.tensor_map(q, (kernel.queries, 1, kernel.columns), kernel.swizzle),
             *(na.tensor_map(t, (KEYS, 1, kernel.columns), kernel.swizzle) for t in (k, v)),
@@ -101,18 +106,25 @@ def dot_product_attention(
         heads, queries, width = q.shape[-3:]
         key_heads, keys, _ = k.shape[-3:]
         all_heads = math.prod(q.shape[:-2])
+        seen = flat_lengths(lengths, q.shape[:-3])
+        pages, shared_by, is_added = mask_pages(mask, q, keys)
+        if by_threads:
+            launched = attention_threads(width)[all_heads * -(-queries // QUERIES), THREADS](
+                *map(_of_heads, (out, q, k, v)), heads, heads // key_heads, queries, int(causal),
+                factor, seen, None, pages, shared_by, int(is_added),
+            )  # fmt: skip
+            return launched.map(lambda _: out)
         groups = groups_of_tile(width, all_heads, queries, keys, causal, multiprocessors)
         kernel = attention_warpgroups(q.dtype.name, width, causal, groups)
         tiles = all_heads * -(-queries // kernel.queries)
         blocks = kernel.blocks(tiles, keys, causal, multiprocessors)
-        pages, shared_by, is_added = mask_pages(mask, q, keys)
         launched = kernel.launcher[blocks, kernel.threads](
             out.reshape(-1, width),
             na.tensor_map(_of_heads(q), (1, kernel.queries, kernel.columns), kernel.swizzle),
             *(na.tensor_map(_of_heads(t), (1, KEYS, kernel.columns), kernel.swizzle)
               for t in (k, v)),
             all_heads, heads, heads // key_heads, queries, keys, factor,
-            flat_lengths(lengths, q.shape[:-3]), None, pages, shared_by, int(is_added),
+            seen, None, pages, shared_by, int(is_added),
         )  # fmt: skip
     result: na.DeviceOp[na.Tensor] = launched.first()
     return result.reshape(out.shape)
@@ -121,6 +133,11 @@ def dot_product_attention(
 def _of_heads(t: na.Tensor) -> na.Tensor:
     """The tensor with one axis of heads."""
     return t if t.ndim == 3 else t.reshape(-1, *t.shape[-2:])
+
+
+def _heads_first(t: na.Tensor) -> na.Tensor:
+    """The tensor, of tokens and heads, with the heads first."""
+    return t.T.mT.T
 
 
 @lru_cache(maxsize=1024)
