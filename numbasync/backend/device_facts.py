@@ -25,6 +25,7 @@ class Limits:
             threads run one after the other, and a load has no latency worth hiding.
         tensor_cores: which operations of `numbasync.tensor_cores` kernels may use: "none", "warps"
             (`mma`, `copy_async`), "warpgroups" (all); or "emulated": all, for tests, slowly.
+        max_cluster: blocks of a cluster; 1 where there are no clusters.
     """
 
     max_threads_per_block: int
@@ -36,6 +37,7 @@ class Limits:
     multiprocessors: int
     loads_in_flight: int = 1
     tensor_cores: TensorCores = "none"
+    max_cluster: int = 1
 
 
 @dataclass(frozen=True, slots=True)

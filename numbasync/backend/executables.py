@@ -97,6 +97,10 @@ class Executable(Protocol):
         """
         ...
 
+    def launch_in_clusters(self, cluster: Dim3) -> None:
+        """From now on, launches of this kernel have clusters of so many blocks."""
+        ...
+
     @property
     def argument_types(self) -> Sequence[object]:
         """Numba's type of each argument, in the order of the compiled kernel's arguments."""

@@ -23,6 +23,7 @@ from numbasync.errors import LauncherError, LaunchError
 from numbasync.launch import grid as grids
 from numbasync.launch.arguments import BoundArguments
 from numbasync.launch.call import Compile, Launch, LaunchResult
+from numbasync.launch.clusters import ONE_BLOCK, check_cluster
 from numbasync.launch.coarse_kernels import CoarseKernels
 from numbasync.launch.configured import CallSignature, Configured, P
 from numbasync.launch.explain import explain
@@ -34,6 +35,7 @@ from numbasync.launch.plan import (
     Config,
     Planner,
     as_device_function,
+    compiled_apart,
     in_order,
     whole_bytes,
 )
@@ -90,6 +92,7 @@ class Launcher(Public, Generic[P]):
         preconditions: Iterable[str],
         may_alias: bool,
         elements: int | None = None,
+        cluster: int | tuple[int, ...] | None = None,
         result: ResultType | None = None,
     ) -> None:
         self.py_func: FunctionType = dispatcher.py_func
@@ -98,8 +101,11 @@ class Launcher(Public, Generic[P]):
         self.parameters = parameters(self.py_func)
         keyword_only = self.py_func.__code__.co_kwonlyargcount
         given = dispatcher
+        blocks = check_cluster(cluster, self.name)
         if keyword_only:
             dispatcher = in_order(dispatcher)
+        elif blocks != ONE_BLOCK:  # a launcher without clusters may have the same kernel
+            dispatcher = compiled_apart(dispatcher, self.py_func)
         self.kernel = dispatcher
         self.may_alias = may_alias
         names = [p.name for p in self.parameters]
@@ -123,10 +129,12 @@ class Launcher(Public, Generic[P]):
         coarse_kernels = CoarseKernels(dispatcher, elements, may_alias)
         coarse_kernels.check(self.name)
         checked_axes = grids.check_axes(axes, self.name)
-        self.planner = Planner(dispatcher, self.parameters, block, checked_axes, coarse_kernels)
+        self.planner = Planner(
+            dispatcher, self.parameters, block, checked_axes, coarse_kernels, blocks
+        )
         outputs = tuple(i for i, p in enumerate(self.parameters) if p.is_output)
         texts = tuple(p.text for p in self.preconditions)
-        recipe = (given, threads, axes, texts, may_alias, elements)
+        recipe = (given, threads, axes, texts, may_alias, elements, cluster)
         cls: Any = result or result_type(self.py_func, names, outputs, recipe)
         self.Result = cls
         _launchers[cls] = self
@@ -318,7 +326,7 @@ _unpickled: deque[Launcher] = deque(maxlen=32)
 def _launcher_of(result: ResultType) -> Launcher:
     unpickled = _launchers.get(result)
     if unpickled is None:
-        recipe: tuple[Any, Any, Any, Any, Any, Any] = result._made_of
+        recipe: tuple[Any, Any, Any, Any, Any, Any, Any] = result._made_of
         unpickled = Launcher(*recipe, result)
         _unpickled.append(unpickled)
     return unpickled
@@ -334,6 +342,7 @@ def launcher(
     preconditions: Iterable[str] = (),
     may_alias: bool = False,
     elements: int | None = None,
+    cluster: int | tuple[int, ...] | None = None,
     **jit_options: Any,
 ) -> Callable[[Callable[P, Any]], Launcher[P]]: ...
 def launcher(
@@ -345,6 +354,7 @@ def launcher(
     preconditions: Iterable[str] = (),
     may_alias: bool = False,
     elements: int | None = None,
+    cluster: int | tuple[int, ...] | None = None,
     **jit_options: Any,
 ) -> Any:
     """Turn a kernel into a function that returns lazy operations.
@@ -361,6 +371,8 @@ def launcher(
         may_alias: allow an output in the same storage as another argument.
         elements: positions that one thread of a GPU computes, of a kernel without loops; 1: as
             written; default: as many as are fastest, where the kernel allows more than one.
+        cluster: blocks that run at the same time, as a cluster of `numbasync.tensor_cores`: 2, or
+            (2, 1, 1), 8 in all at most. Grids are multiples of it.
 
     Raises:
         LauncherError: the annotations contradict the kernel's code, or the object is not a kernel.
@@ -379,6 +391,6 @@ def launcher(
                 "@cuda.jit below it; write the option there."
             )
         check_kernel(kernel)
-        return Launcher(kernel, threads, axes, preconditions, may_alias, elements)
+        return Launcher(kernel, threads, axes, preconditions, may_alias, elements, cluster)
 
     return decorate if function is None else decorate(function)

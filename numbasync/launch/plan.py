@@ -23,6 +23,7 @@ from numbasync.errors import LaunchError
 from numbasync.launch import grid as grids
 from numbasync.launch.arguments import BoundArguments
 from numbasync.launch.axes import ALL, Usage, usage
+from numbasync.launch.clusters import ONE_BLOCK, check_grid
 from numbasync.launch.coarse_kernels import CoarseKernels, CoarseLaunch
 from numbasync.launch.coarsening import NotPlainError
 from numbasync.launch.guards import SIZE
@@ -77,12 +78,14 @@ class Planner:
         threads: int | Dim3 | None,
         axes: tuple[int, ...] | None,
         coarse_kernels: CoarseKernels,
+        cluster: Dim3 = ONE_BLOCK,
     ) -> None:
         self.kernel = Kernel(dispatcher)
         self.coarse_kernels = coarse_kernels
         self._parameters = parameters
         self._threads = threads
         self.axes = axes
+        self._cluster = cluster
         self._has_tiles = any(p.role is Role.TILE for p in parameters)
         self._on_tiles: dict[tuple[tuple[int, ...], bool], Kernel] = {}
         # The key: the device, the fingerprint of the arguments, the extents that the call sets.
@@ -135,6 +138,8 @@ class Planner:
             raise NotPlainError("threads of this device gain nothing")
         if self._has_tiles:
             raise NotPlainError("it takes tiles")
+        if self._cluster != ONE_BLOCK:
+            raise NotPlainError("its blocks are in clusters")
         limits = device.limits
         request = self._request(bound, config)
         is_block_open = config.extents is None and self._threads is None and not bound.partitions
@@ -183,6 +188,9 @@ class Planner:
                 self._request(bound, config), device.limits, executable.max_threads_per_block,
                 executable.suggested_threads,
             )  # fmt: skip
+        if self._cluster != ONE_BLOCK:
+            check_grid(self._cluster, geometry.grid, name, device.limits)
+            executable.launch_in_clusters(self._cluster)
         work = protocols.Work(
             executable,
             geometry.grid,
@@ -285,7 +293,12 @@ def jit_options(dispatcher: Any) -> dict[str, Any]:
 
 def in_order(dispatcher: Any) -> Any:
     """The same kernel with all of its parameters positional; see `positional`."""
-    kernel = type(dispatcher)(positional(dispatcher.py_func), dispatcher.targetoptions)
+    return compiled_apart(dispatcher, positional(dispatcher.py_func))
+
+
+def compiled_apart(dispatcher: Any, function: Any) -> Any:
+    """A kernel of `function` with the options of `dispatcher`, and compiled variants of its own."""
+    kernel = type(dispatcher)(function, dispatcher.targetoptions)
     if type(dispatcher._cache).__name__ != "NullCache":
         kernel.enable_caching()
     return kernel

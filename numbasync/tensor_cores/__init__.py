@@ -5,10 +5,11 @@
     LAYOUT = na.shared_layout(a=tc.tile(np.float16, (128, 64)), b=tc.tile(np.float16, (128, 64)))
 
 Operands lie in tiles of shared memory (`tiles`), where asynchronous copies have put them
-(`copies`); barriers say when they have arrived (`mbarriers`). A warp loads fragments of them into
-registers (`fragments`) and multiplies these with `mma`; on GPUs of capability 9.0, warpgroups
-multiply tiles with `wgmma` (`products`). Sums are in accumulators, whose elements kernels change
-(`accumulators`) and store (`storing`, `storing_by_map`).
+(`copies`); barriers say when they have arrived (`mbarriers`). Blocks of a cluster share what one of
+them copies (`clusters`). A warp loads fragments of tiles into registers (`fragments`) and
+multiplies these with `mma`; on GPUs of capability 9.0, warpgroups multiply tiles with `wgmma`
+(`products`). Sums are in accumulators, whose elements kernels change (`accumulators`) and store
+(`storing`, `storing_by_map`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ from numbasync.tensor_cores.accumulators import row_max as row_max
 from numbasync.tensor_cores.accumulators import row_sum as row_sum
 from numbasync.tensor_cores.accumulators import scale_rows as scale_rows
 from numbasync.tensor_cores.accumulators import sum_over_row as sum_over_row
+from numbasync.tensor_cores.clusters import cluster_rank as cluster_rank
+from numbasync.tensor_cores.clusters import cluster_size as cluster_size
+from numbasync.tensor_cores.clusters import cluster_sync as cluster_sync
 from numbasync.tensor_cores.copies import commit_copies as commit_copies
 from numbasync.tensor_cores.copies import commit_stores as commit_stores
 from numbasync.tensor_cores.copies import copy_async as copy_async

@@ -45,6 +45,10 @@ OF_WARPS = Need(
     "what each has.",
 )
 OF_MAPS = Need((9, 0), "Write tensor_cores.copy_rows and wait_copies, from capability 8.0 on.")
+OF_CLUSTERS = Need(
+    (9, 0),
+    "Write a kernel whose blocks load all of their tiles themselves, and cuda.syncthreads().",
+)
 OF_WARPGROUPS = Need(
     (9, 0), "Write tensor_cores.mma of load_a and load_b, from capability 8.0 on.", alone=True
 )

@@ -212,19 +212,29 @@ def wait_copies(typing, pending):  # type: ignore[no-untyped-def]
 
 
 @operation_of_maps
-def load_tile(typing, tile, index, tensor_map, corner, barriers, barrier):  # type: ignore[no-untyped-def]
+def load_tile(typing, tile, index, tensor_map, corner, barriers, barrier, mask=None):  # type: ignore[no-untyped-def]
     """Begin to load a box of a tensor, from the element `corner` on, into a tile from `index` on.
-    `barrier_expect` must have announced the bytes of the box to the barrier.
+    `barrier_expect` announces the bytes of the box to the barrier.
+
+    Args:
+        mask: a bit for each block of the cluster, by its rank, that gets the box: in its own tile,
+            at the same index, with the bytes counted by its own barrier. Each of them announces the
+            bytes to its barrier. None: the calling thread's block alone.
     """
     check_tile(tile, index, "the tile")
     check_map(tensor_map, tile, corner)
     check_barrier(barriers, barrier)
     axes = tensor_map.ndim
     coordinates = ", ".join(f"${i + 3}" for i in range(axes))
+    to_several = mask not in (None, types.none)
+    way, to = (".multicast::cluster", ", blocks") if to_several else ("", "")
     text = (
-        f"cp.async.bulk.tensor.{axes}d.shared::cluster.global.mbarrier::complete_tx::bytes "
-        f"[$0], [$1, {{{coordinates}}}], [$2];"
+        f"cp.async.bulk.tensor.{axes}d.shared::cluster.global.mbarrier::complete_tx::bytes{way} "
+        f"[$0], [$1, {{{coordinates}}}], [$2]{to};"
     )
+    if to_several:
+        check_integers(mask=mask)
+        text = f"{{ .reg .b16 blocks; cvt.u16.u32 blocks, ${3 + axes}; {text} }}"
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         target = builder.add(args[0], offset(context, builder, tile, index, args[1]))
@@ -232,10 +242,12 @@ def load_tile(typing, tile, index, tensor_map, corner, barriers, barrier):  # ty
         bar = builder.add(args[4], builder.mul(number, I32(8)))
         # The driver counts axes from the one whose elements are neighbours.
         at = numbers(context, builder, corner, args[3])[::-1]
-        asm(builder, text, "", "rlr" + "r" * axes, [target, args[2], bar, *at])
+        if to_several:
+            at.append(word(context, builder, args[6], mask))
+        asm(builder, text, "", "rlr" + "r" * len(at), [target, args[2], bar, *at])
         return context.get_dummy_value()
 
-    return types.void(tile, index, tensor_map, corner, barriers, barrier), generate
+    return types.void(tile, index, tensor_map, corner, barriers, barrier, mask), generate
 
 
 @operation_of_maps

@@ -27,6 +27,11 @@ from numbasync.tensor_cores.ptx import (
 from numbasync.tensor_cores.tiles import barrier_address, check_barrier
 
 types: Any = numba_types
+# Released to the block, not to the cluster: that would flush writes to global memory, at each step.
+ARRIVE_THERE = (
+    "{ .reg .b32 there; mapa.shared::cluster.u32 there, $0, $1; "
+    "mbarrier.arrive.shared::cluster.b64 _, [there]; }"
+)
 WAIT = (
     "{ .reg .pred done; again: mbarrier.try_wait.parity.shared::cta.b64 done, [$0], $1; "
     "@!done bra again; }"
@@ -40,6 +45,7 @@ def _on_barrier(text: str, extra: int) -> Generate:
         words = [
             word(context, builder, value, numba_type)
             for value, numba_type in zip(args[2:], signature.args[2:], strict=True)
+            if numba_type != types.none
         ]
         address = barrier_address(context, builder, signature, args)
         asm(builder, text, "", "r" * (1 + extra), [address, *words])
@@ -51,7 +57,8 @@ def _on_barrier(text: str, extra: int) -> Generate:
 @operation_of_maps
 def barrier_init(typing, barriers, index, arrivals):  # type: ignore[no-untyped-def]
     """Begin the first phase of a barrier, which needs so many arrivals. One thread calls it; then
-    `fence_barrier_init` and `cuda.syncthreads()` make it known to all.
+    `fence_barrier_init` and `cuda.syncthreads()` make it known to all; or `cluster_sync`, to all
+    blocks of a cluster.
     """
     check_barrier(barriers, index)
     check_integers(arrivals=arrivals)
@@ -66,13 +73,21 @@ def fence_barrier_init(typing):  # type: ignore[no-untyped-def]
 
 
 @operation_of_maps
-def barrier_arrive(typing, barriers, index):  # type: ignore[no-untyped-def]
+def barrier_arrive(typing, barriers, index, rank=None):  # type: ignore[no-untyped-def]
     """Arrive at a barrier: one of the arrivals that end its phase. What the thread has read and
     written before is done for threads that wait for the phase.
+
+    Args:
+        rank: of the block in the cluster at whose barrier, of the same array and index, the thread
+            arrives; None: at its own. It tells threads of another block that tiles have been read;
+            they need not see what the thread has written to global memory.
     """
     check_barrier(barriers, index)
-    text = "mbarrier.arrive.shared::cta.b64 _, [$0];"
-    return types.void(barriers, index), _on_barrier(text, 0)
+    if rank in (None, types.none):
+        text = "mbarrier.arrive.shared::cta.b64 _, [$0];"
+        return types.void(barriers, index, rank), _on_barrier(text, 0)
+    check_integers(rank=rank)
+    return types.void(barriers, index, rank), _on_barrier(ARRIVE_THERE, 1)
 
 
 @operation_of_maps

@@ -18,7 +18,14 @@ from numba.cuda import cgutils, extending, types
 from numba.cuda.core.errors import TypingError
 
 from numbasync.errors import CallerError
-from numbasync.tensor_cores.capabilities import OF_MAPS, OF_WARPGROUPS, OF_WARPS, Need, check
+from numbasync.tensor_cores.capabilities import (
+    OF_CLUSTERS,
+    OF_MAPS,
+    OF_WARPGROUPS,
+    OF_WARPS,
+    Need,
+    check,
+)
 
 _types: Any = types
 _Intrinsic: Any = extending._Intrinsic
@@ -73,6 +80,7 @@ def operation(define: Callable[..., Any], need: Need | None = None) -> Any:
 
 operation_of_warps = functools.partial(operation, need=OF_WARPS)
 operation_of_maps = functools.partial(operation, need=OF_MAPS)
+operation_of_clusters = functools.partial(operation, need=OF_CLUSTERS)
 operation_of_warpgroups = functools.partial(operation, need=OF_WARPGROUPS)
 
 

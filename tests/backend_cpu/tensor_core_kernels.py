@@ -205,3 +205,53 @@ def attention(out: na.KernelOutput, tq: na.KernelInput, tk: na.KernelInput, tv: 
     result = tc.wgmma_wait(result, 0)
     result = tc.scale_rows(result, (float32(1) / total[0], float32(1) / total[1]))
     tc.store(out, ((tid >> 5) * 16, 0), result)
+
+
+SIDE, BLOCKS = 64, 2
+PART = SIDE // BLOCKS  # rows of b that a block loads for all
+SHARED = na.shared_layout(
+    a=tc.tile(np.float16, (STAGES, SIDE, SIDE)),
+    b=tc.tile(np.float16, (STAGES, SIDE, SIDE)),
+    full=tc.barriers(STAGES),
+    empty=tc.barriers(STAGES),
+)
+
+
+@na.launcher(cluster=BLOCKS)
+@cuda.jit
+def shared_matmul(out: na.KernelOutput, ta: na.KernelInput, tb: na.KernelInput, k):
+    """``a @ b.T``: blocks of a cluster have neighbouring rows and the same columns; each loads a
+    part of b's tile for both. Four warps multiply 16 rows each, a fifth one loads.
+    """
+    thread, rank = cuda.threadIdx.x, tc.cluster_rank()
+    if thread == 0:
+        for i in range(STAGES):
+            tc.barrier_init(SHARED.full, i, 1)
+            tc.barrier_init(SHARED.empty, i, 4 * BLOCKS)
+        tc.fence_barrier_init()
+    tc.cluster_sync()  # the first
+    row, column = cuda.blockIdx.x * SIDE, cuda.blockIdx.y * SIDE
+    steps = k // SIDE
+    if thread == 128:
+        for step in range(steps):
+            stage, at, own = step % STAGES, step * SIDE, rank * PART
+            tc.barrier_wait(SHARED.empty, stage, step // STAGES % 2 ^ 1)
+            tc.barrier_expect(SHARED.full, stage, 4 * SIDE * SIDE)
+            tc.load_tile(SHARED.a, (stage, 0, 0), ta, (row, at), SHARED.full, stage)
+            corner = column + own, at
+            tc.load_tile(SHARED.b, (stage, own, 0), tb, corner, SHARED.full, stage, 3)
+    elif thread < 128:
+        warp_row = thread // 32 * 16
+        sums = tc.accumulator(16, SIDE)
+        for step in range(steps):
+            stage = step % STAGES
+            tc.barrier_wait(SHARED.full, stage, step // STAGES % 2)
+            for at in range(0, SIDE, 16):
+                left = tc.load_a(SHARED.a, (stage, warp_row, at), 16)
+                sums = tc.mma(sums, left, tc.load_b(SHARED.b, (stage, 0, at), SIDE))
+            cuda.syncwarp()
+            if thread % 32 == 0:
+                for block in range(BLOCKS):
+                    tc.barrier_arrive(SHARED.empty, stage, block)
+        tc.store(out, (row + warp_row, column), sums)
+    tc.cluster_sync()  # the last

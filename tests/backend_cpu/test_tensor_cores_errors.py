@@ -325,3 +325,55 @@ def test_a_copy_over_what_another_warp_reads() -> None:
     run(writes_over_what_is_read, 64, x, True)
     with pytest.raises(DataRaceError, match=r"copy_async.*tile b that load_a, .*of warp 0 may"):
         run(writes_over_what_is_read, 64, x, False)
+
+
+# --- clusters ---
+
+
+def reaches_out(out: na.KernelOutput, source: na.KernelInput, mask, rank):
+    """A load and an arrival, of the blocks that the arguments name."""
+    if cuda.threadIdx.x == 0:
+        tc.barrier_init(LAYOUT.full, 0, 2)
+        tc.fence_barrier_init()
+    tc.cluster_sync()
+    if tc.cluster_rank() == 0 and cuda.threadIdx.x == 0:
+        tc.barrier_arrive(LAYOUT.full, 0, rank)
+        tc.load_tile(LAYOUT.a, (0, 0, 0), source, (0, 0), LAYOUT.full, 0, mask)
+
+
+@pytest.mark.parametrize(
+    ("mask", "rank", "told"),
+    [(0, 1, "load_tile, line .*mask 0x0 in a cluster of 2 blocks"),
+     (4, 1, "load_tile, line .*mask 0x4 in a cluster of 2 blocks.*lowest for rank 0"),
+     (3, 2, "barrier_arrive, line .*rank 2, in a cluster of 2 blocks"),
+     (3, -1, "barrier_arrive, line .*rank -1, in a cluster of 2 blocks")],
+)  # fmt: skip
+def test_blocks_outside_of_the_cluster(mask: int, rank: int, told: str) -> None:
+    kernel = na.launcher(cluster=2)(cuda.jit(reaches_out))
+    with pytest.raises(OutOfBoundsError, match=told):
+        kernel[2, 32](na.zeros(1).sync(), box(), mask, rank).sync()
+
+
+def test_a_load_that_no_other_block_waits_for() -> None:
+    kernel = na.launcher(cluster=2)(cuda.jit(reaches_out))
+    with pytest.raises(DataRaceError, match=r"block \(\d, 0, 0\).*ends while copies go on"):
+        kernel[2, 32](na.zeros(1).sync(), box(), 3, 1).sync()
+
+
+def syncs_in_part(out: na.KernelOutput):
+    if cuda.blockIdx.x == 0 or cuda.threadIdx.x < 32:
+        tc.cluster_sync()
+
+
+def test_threads_that_do_not_come_to_a_cluster_sync() -> None:
+    kernel = na.launcher(cluster=2)(cuda.jit(syncs_in_part))
+    with pytest.raises(BarrierDivergenceError) as stuck:
+        kernel[2, 64](na.zeros(1).sync()).sync()
+    lines = str(stuck.value).splitlines()
+    waiting = "waiting at tensor_cores.cluster_sync"
+    assert lines[0].endswith("no thread of the cluster can go on:")
+    assert [line.split(", line")[0] for line in lines[1:6]] == [
+        " block 0:", f"  threads 0 to 63: {waiting}",
+        " block 1:", f"  threads 0 to 31: {waiting}", "  threads 32 to 63: returned",
+    ]  # fmt: skip
+    assert "96 of 128 threads of the cluster have come" in lines[2]

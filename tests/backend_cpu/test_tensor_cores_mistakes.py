@@ -1,4 +1,4 @@
-"""Thirty mistakes, five of each of six kinds, planted into kernels for tensor cores that are right.
+"""Mistakes, five of each of seven kinds, planted into kernels for tensor cores that are right.
 
 Each is an error, or a wrong result, on a machine without a GPU, and in whatever order threads run.
 """
@@ -37,11 +37,13 @@ class Job:
     want: Any
     dtype: Any = np.float32
     out: Callable[[Any], Any] = field(default=lambda t: t)
+    blocks: int = 1
+    cluster: int = 1
 
     def result(self, kernel: Any) -> Any:
         """What `kernel` makes of the same arguments."""
         out = na.zeros(self.shape, self.dtype).sync()
-        kernel[1, self.block](self.out(out), *self.args).sync()
+        kernel[self.blocks, self.block](self.out(out), *self.args).sync()
         return out.to_host().sync()
 
 
@@ -84,6 +86,14 @@ def attention() -> Job:
     powers = 2 ** (scores - scores.max(1, keepdims=True))
     want = powers / powers.sum(1, keepdims=True) @ v.astype(np.float32)
     return Job(kernels.attention, 128, (64, 64), tuple(boxed(x, len(x)) for x in (q, k, v)), want)
+
+
+def shared() -> Job:
+    a, b = integers(128, 256), integers(64, 256)
+    args = boxed(a, 64), boxed(b, 32), 256
+    return Job(
+        kernels.shared_matmul, 160, (128, 64), args, product(a, b), blocks=2, cluster=kernels.BLOCKS
+    )
 
 
 def overlapping(layout: na.SharedLayout, **offsets: int) -> na.SharedLayout:
@@ -159,12 +169,24 @@ MISTAKES: dict[str, list[tuple[Callable[[], Job], str, Any, str]]] = {
         (copied, "COPIED", overlapping(kernels.COPIED, b=4096), "tile a that copy_async"),
         (tiles, "WHOLE", overlapping(kernels.WHOLE, b=4096), "tile [ab] that copy_async"),
     ],
+    "clusters": [
+        (shared, "tc.cluster_sync()  # the first", "cuda.syncthreads()",
+         r"load_tile.*full\[0\] of block \d (is not|may not be) initialised.*cluster_sync"),
+        (shared, "tc.cluster_sync()  # the last", "pass",
+         r"may end before barrier_arrive.*, of block \d .* at its barrier empty.*: cluster_sync"),
+        (shared, "SHARED.empty, stage, block)", "SHARED.empty, stage)",
+         r"load_tile, line \d+ writes bytes of tile b of block \d that load_(tile|b), line"),
+        (shared, "SHARED.full, stage, 3)", "SHARED.full, stage, 1)",
+         r"thread of the cluster.* block 1:.*parity 0: 1 of 1 arrivals, 8,192 of 16,384 bytes"),
+        (shared, "SHARED.full, stage, 3)", "SHARED.full, stage, 7)",
+         "load_tile, line .*: mask 0x7 in a cluster of 2 blocks"),
+    ],
 }  # fmt: skip
 ALL = [(kind, i, *mistake) for kind, list_ in MISTAKES.items() for i, mistake in enumerate(list_)]
 
 
 @functools.cache  # for each order of threads
-def planted(kernel: Any, old: str, new: Any) -> Any:
+def planted(kernel: Any, old: str, new: Any, cluster: int) -> Any:
     """A kernel with another text in the place of `old`; or with another value of that name."""
     function = kernel.kernel.py_func
     source = inspect.getsource(function).split("@cuda.jit\n")[1]
@@ -177,17 +199,17 @@ def planted(kernel: Any, old: str, new: Any) -> Any:
     file = f"<planted {function.__name__}, {hash((old, new))}>"
     linecache.cache[file] = len(source), None, source.splitlines(keepends=True), file
     exec(compile(source, file, "exec"), names)
-    return na.launcher(cuda.jit(names[function.__name__]))
+    return na.launcher(cluster=cluster)(cuda.jit(names[function.__name__]))
 
 
-@pytest.mark.parametrize("job", [pipeline, copied, tiles, passed, attention])
+@pytest.mark.parametrize("job", [pipeline, copied, tiles, passed, attention, shared])
 def test_without_a_mistake_the_result_is_right(job: Callable[[], Job]) -> None:
     made = job()
     np.testing.assert_allclose(made.result(made.kernel), made.want, atol=4e-3)
 
 
 def test_there_are_five_of_each_kind() -> None:
-    assert [len(mistakes) for mistakes in MISTAKES.values()] == [5] * 6
+    assert [len(mistakes) for mistakes in MISTAKES.values()] == [5] * 7
 
 
 @pytest.mark.parametrize("order", ["forward", "reverse"])
@@ -198,7 +220,7 @@ def test_mistakes_are_caught(
     kind: str, number: int, job: Callable[[], Job], old: str, new: Any, told: str, order: Any
 ) -> None:
     made = job()
-    kernel = planted(made.kernel, old, new)
+    kernel = planted(made.kernel, old, new, made.cluster)
     with checked(na.devices("cpu")[0], order=order):
         if told == WRONG:
             assert not np.allclose(made.result(kernel), made.want, atol=4e-3)

@@ -14,4 +14,5 @@ LIMITS = Limits(
     warp_size=32,
     multiprocessors=1,
     tensor_cores="emulated",
+    max_cluster=8,
 )

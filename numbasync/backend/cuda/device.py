@@ -77,6 +77,7 @@ def _limits(p: Any, capability: tuple[int, int]) -> Limits:
         p.multiprocessor_count,
         loads_in_flight=16,
         tensor_cores=tensor_cores,
+        max_cluster=8 if p.cluster_launch else 1,
     )
 
 

@@ -220,15 +220,24 @@ class CudaExecutable:
         # Always to the maximum: no later launch, on whichever thread, has to raise or lower it. The
         # attribute is a limit only; what a launch takes depends on what it requests.
         nbytes = self._device.limits.max_dynamic_shared_bytes - self.static_shared_bytes
-        attribute = cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        self._set("MAX_DYNAMIC_SHARED_SIZE_BYTES", nbytes)
+
+    def launch_in_clusters(self, cluster: Dim3) -> None:
+        # An attribute of the kernel, so that every way to launch it does so: by Numba, by a record,
+        # and as a part of a graph.
+        for axis, extent in zip(("WIDTH", "HEIGHT", "DEPTH"), cluster, strict=True):
+            self._set(f"REQUIRED_CLUSTER_{axis}", extent)
+
+    def _set(self, name: str, value: int) -> None:
+        attribute = getattr(cu.CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{name}")
         enter(self._device)
         if self.packed:
-            (result,) = cu.cuFuncSetAttribute(self._function, attribute, nbytes)
+            (result,) = cu.cuFuncSetAttribute(self._function, attribute, value)
         else:  # Numba launches by the kernel's other handle, and does not set the attribute
             ordinal = self._device.ordinal
-            (result,) = cu.cuKernelSetAttribute(attribute, nbytes, self._core.handle, ordinal)
+            (result,) = cu.cuKernelSetAttribute(attribute, value, self._core.handle, ordinal)
         if result:
-            fail(result, "set CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES")
+            fail(result, f"set CU_FUNC_ATTRIBUTE_{name}")
 
     def _plan(self) -> str:
         """Lay out the argument buffer. Returns why it cannot be used, or an empty string."""

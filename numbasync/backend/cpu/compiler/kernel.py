@@ -146,6 +146,9 @@ class Compiled(ProcessorCode):
     def allow_large_shared(self) -> None:
         """Nothing to do: memory of a block is the host's."""
 
+    def launch_in_clusters(self, cluster: Dim3) -> None:
+        """Nothing to do: only operations for tensor cores reach from block to block."""
+
     # --- running ---
 
     def is_short(self, grid: Dim3, block: Dim3) -> bool:

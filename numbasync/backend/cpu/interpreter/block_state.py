@@ -35,6 +35,10 @@ class BlockState:
         self.threads: Threads | None = None
         self.tensor_cores: TensorCoreBlock | None = None
 
+    def enter(self) -> None:
+        """Make this the calling thread's state, until `leave`."""
+        _current.state = self
+
     def plain(self, name: str, array: Any, offset: int) -> Any:
         """An array of a shared layout."""
         if self.tensor_cores is None or array.dtype.names is not None:
@@ -49,11 +53,6 @@ class BlockState:
 
 
 _current = threading.local()
-
-
-def enter(state: BlockState) -> None:
-    """Make `state` the calling thread's, until `leave`."""
-    _current.state = state
 
 
 def leave() -> None:

@@ -2,7 +2,9 @@
 that `breakpoint()`, `print` and coverage tools work. Numbers are Python's and NumPy's.
 
 In a kernel without barriers a block is a loop over its threads. In one with barriers each thread
-of a block is a greenlet, which a barrier suspends until all threads of the block have arrived.
+of a block is a greenlet, which a barrier suspends until all threads of the block have arrived. The
+blocks of a cluster run together if the kernel uses operations of `numbasync.tensor_cores`; others
+do not know their cluster.
 
 Kernels that use operations of `numbasync.tensor_cores` always run so: their threads wait for one
 another in ways that the barrier regions of `compiler` do not express, and the work of their tiles
@@ -23,13 +25,13 @@ import numpy as np
 from numbasync.backend.cpu.interpreter.bind import Binding, uses_tensor_cores
 from numbasync.backend.cpu.interpreter.block_state import (
     BlockState,
-    enter,
+    current,
     leave,
     with_fields,
 )
 from numbasync.backend.cpu.interpreter.places import Index3
 from numbasync.backend.cpu.interpreter.scheduler import Threads
-from numbasync.backend.cpu.interpreter.tensor_cores.block import TensorCoreBlock
+from numbasync.backend.cpu.interpreter.tensor_cores.block import Cluster, TensorCoreBlock
 from numbasync.backend.cpu.library.declared_arguments import Formal
 from numbasync.backend.cpu.library.processor_code import ProcessorCode
 from numbasync.backend.cpu.races.shadow_memory import turns
@@ -68,9 +70,14 @@ class Interpreted(ProcessorCode):
             self.why = "it uses operations of numbasync.tensor_cores"
         self.has_breakpoints = binding.has_breakpoints
         self._files = binding.files - {GENERATED}
+        self._cluster = Index3(1, 1, 1)
 
     def allow_large_shared(self) -> None:
         """Nothing to do: memory of a block is the host's."""
+
+    def launch_in_clusters(self, cluster: Dim3) -> None:
+        if self.uses_tensor_cores:
+            self._cluster = Index3(*cluster)
 
     def suggested_threads(self) -> int:
         # A block costs more here than a thread, and a barrier more than a block.
@@ -89,49 +96,64 @@ class Interpreted(ProcessorCode):
         checks: Checks | None = None,
         argument_access: Sequence[ArgumentAccess | None] = (),
     ) -> None:
-        """Run every block, one after the other. Called on a worker thread.
+        """Run every cluster, one after the other. Called on a worker thread.
 
         Args:
-            checks: the order of blocks and threads; accesses are not checked but for their indices.
+            checks: the order of clusters and threads; of accesses, only indices are checked.
             argument_access: not used.
         """
-        state = BlockState(Index3(*grid), Index3(*block), shared_bytes)
         values = [_value(argument) for argument in args]
         threads = list(_ordered(_indices(block), checks))
+        ranks = list(_indices(self._cluster))
+        states = [BlockState(Index3(*grid), Index3(*block), shared_bytes) for _ in ranks]
+        together: list[Threads] = []
         if self.has_barriers:
-            state.threads = Threads(state, threads)
-        enter(state)
+            for state in states:
+                state.threads = Threads(state, threads, *together[:1])
+                together.append(state.threads)
+        clusters = Index3(*(n // c for n, c in zip(grid, self._cluster, strict=True)))
+        states[0].enter()
         try:
             with np.errstate(all="ignore"):
-                for state.block in _ordered(_indices(grid), checks):
+                for place in _ordered(_indices(clusters), checks):
                     if engine.stopping:
                         return
-                    if state.threads is not None:
-                        self._run_block(state, state.threads, values)
+                    for state, rank in zip(states, ranks, strict=True):
+                        state.block = _block(place, self._cluster, rank)
+                    if together:
+                        self._run_cluster(states, together, values)
                         continue
-                    for state.thread in threads:
+                    for states[0].thread in threads:
                         self._body(*values)
         except NumbasyncError as error:
-            error.args = (f"{self._place(state)}{error}",)
+            error.args = (f"{self._place()}{error}",)
             raise
         except Exception as error:
             cls = OutOfBoundsError if isinstance(error, IndexError) else KernelError
             text = f"{type(error).__name__}: {error}{self._line(error)}"
-            raise cls(f"{self._place(state)}{text}") from error
+            raise cls(f"{self._place()}{text}") from error
         finally:
             leave()
-            if state.threads is not None:
-                state.threads.end()
+            for one in together:
+                one.end()
 
-    def _run_block(self, state: BlockState, threads: Threads, values: list[Any]) -> None:
-        if not self.uses_tensor_cores:
-            threads.run_block(self._body, values)
-            return
-        state.tensor_cores = TensorCoreBlock(state.dynamic, threads)
-        threads.run_block(self._body, values)
-        state.tensor_cores.end()
+    def _run_cluster(
+        self, states: list[BlockState], together: list[Threads], values: list[Any]
+    ) -> None:
+        first, *others = together
+        if self.uses_tensor_cores:
+            cluster = Cluster(len(states), first.count)
+            for state, threads in zip(states, together, strict=True):
+                state.tensor_cores = TensorCoreBlock(state.dynamic, threads, cluster)
+        first.run_blocks(self._body, values, others)
+        for state in states:
+            if state.tensor_cores is not None:
+                state.enter()  # the error of a block names the block
+                state.tensor_cores.end()
 
-    def _place(self, state: BlockState) -> str:
+    def _place(self) -> str:
+        """The block and the thread that have run last, for messages."""
+        state = current()
         return f"kernel {self.name}, block {tuple(state.block)}, thread {tuple(state.thread)}: "
 
     def _line(self, error: BaseException) -> str:
@@ -154,6 +176,11 @@ def _value(argument: Any) -> Any:
     if type(argument) is tuple:
         return tuple(_value(part) for part in argument)
     return argument
+
+
+def _block(cluster: Index3, extent: Index3, rank: Index3) -> Index3:
+    """A block's index, from that of its cluster and its place there."""
+    return Index3(*(n * c + r for n, c, r in zip(cluster, extent, rank, strict=True)))
 
 
 def _ordered(indices: Iterator[Index3], checks: Checks | None) -> Iterable[Index3]:

@@ -1,4 +1,5 @@
-"""The threads of a block that wait for one another: each is a greenlet, which runs until it waits.
+"""Threads that wait for one another, of a block or of the blocks of a cluster: each is a greenlet,
+which runs until it waits.
 
 Threads that meet, at a barrier of the block or at an operation of a whole warp, stop until the last
 of them has come; it computes what all of them get. If no thread can go on, an error says what each
@@ -51,12 +52,12 @@ class Wait:
 
 
 class Thread:
-    """A thread of the block: its index, its number in the block, and what it waits for."""
+    """A thread of a block: its index, its number in the block, and what it waits for."""
 
-    __slots__ = ("greenlet", "has_returned", "index", "number", "wait")
+    __slots__ = ("block", "greenlet", "has_returned", "index", "number", "wait")
 
-    def __init__(self, index: Index3, number: int, lane: greenlet.greenlet) -> None:
-        self.index, self.number, self.greenlet = index, number, lane
+    def __init__(self, block: Threads, index: Index3, number: int, lane: greenlet.greenlet) -> None:
+        self.block, self.index, self.number, self.greenlet = block, index, number, lane
         self.wait: Wait | None = None
         self.has_returned = False
 
@@ -67,12 +68,17 @@ class Launch(Protocol):
     block_extent: Index3
     thread: Index3
 
+    def enter(self) -> None:
+        """The block whose thread runs is that of this object."""
+        ...
+
 
 class Threads:
     """The threads of one block after the other.
 
     Args:
         indices: of the threads, in the order in which they run.
+        beside: a block of the cluster, of which all run together.
 
     Attributes:
         all: the threads of the block that runs, in that order.
@@ -82,37 +88,53 @@ class Threads:
 
     current: Thread
 
-    def __init__(self, state: Launch, indices: Sequence[Index3]) -> None:
+    def __init__(
+        self, state: Launch, indices: Sequence[Index3], beside: Threads | None = None
+    ) -> None:
         self._state = state
         self._indices = indices
         self._greenlets = [greenlet.greenlet(_run) for _ in indices]
-        self._ready: deque[tuple[Thread, Any]] = deque()
+        self._ready: deque[tuple[Thread, Any]] = deque() if beside is None else beside._ready
         self._meetings: dict[Hashable, list[tuple[Thread, Any]]] = {}
         self.all: list[Thread] = []
         self.count = len(indices)
 
-    def run_block(self, body: Callable[..., None], args: list[Any]) -> None:
+    def run_blocks(
+        self, body: Callable[..., None], args: list[Any], others: Sequence[Threads] = ()
+    ) -> None:
         """Run all threads to their ends.
+
+        Args:
+            others: blocks of the cluster that are `beside` this one.
 
         Raises:
             BarrierDivergenceError: threads wait, and none can go on.
         """
+        blocks = (self, *others)
+        for block in blocks:
+            block._begin(body, args)
+        left = self.count * len(blocks)
+        while left:
+            if not self._ready:
+                raise _stuck(blocks)
+            thread, message = self._ready.popleft()
+            thread.block._enter(thread)
+            if thread.greenlet.switch(message) is None:
+                thread.has_returned = True
+                left -= 1
+
+    def _enter(self, thread: Thread) -> None:
+        self.current, self._state.thread = thread, thread.index
+        self._state.enter()
+
+    def _begin(self, body: Callable[..., None], args: list[Any]) -> None:
         wide, high, _ = self._state.block_extent
         self.all = [
-            Thread(i, i.x + wide * (i.y + high * i.z), lane)
+            Thread(self, i, i.x + wide * (i.y + high * i.z), lane)
             for i, lane in zip(self._indices, self._greenlets, strict=True)
         ]
         self._meetings.clear()
         self._ready.extend((thread, (body, args)) for thread in self.all)
-        left = len(self.all)
-        while left:
-            if not self._ready:
-                raise _stuck(self.all)
-            thread, message = self._ready.popleft()
-            self.current, self._state.thread = thread, thread.index
-            if thread.greenlet.switch(message) is None:
-                thread.has_returned = True
-                left -= 1
 
     def wait(self, wait: Wait) -> Any:
         """Stop the thread that runs until `resume`, whose result is given."""
@@ -177,19 +199,31 @@ def _run(job: tuple[Callable[..., None], list[Any]]) -> None:
 # --- threads that cannot go on ---
 
 
-def _stuck(threads: Sequence[Thread]) -> BarrierDivergenceError:
+def _stuck(blocks: Sequence[Threads]) -> BarrierDivergenceError:
+    if len(blocks) > 1:
+        lines = ["no thread of the cluster can go on:"]
+        for rank, block in enumerate(blocks):
+            lines += [f" block {rank}:", *_states(block.all)]
+        return BarrierDivergenceError("\n".join(lines))
+    threads = blocks[0].all
     waits = [(thread, thread.wait) for thread in threads if thread.wait is not None]
     if all(wait.is_block for _, wait in waits):
         return BarrierDivergenceError(_at_block_barriers(threads, waits))
+    lines = ["no thread of the block can go on:", *_states(threads)]
+    return BarrierDivergenceError("\n".join(lines))
+
+
+def _states(threads: Sequence[Thread]) -> list[str]:
+    """What the threads of a block wait for, and which have returned, a line for each."""
     waiting: dict[str, list[int]] = {}
-    for thread, wait in waits:
-        waiting.setdefault(str(wait), []).append(thread.number)
-    lines = ["no thread of the block can go on:"]
-    lines += [f"  {ranges(numbers)}: waiting {text}" for text, numbers in waiting.items()]
+    for thread in threads:
+        if thread.wait is not None:
+            waiting.setdefault(str(thread.wait), []).append(thread.number)
+    lines = [f"  {ranges(numbers)}: waiting {text}" for text, numbers in waiting.items()]
     returned = [thread.number for thread in threads if thread.has_returned]
     if returned:
         lines.append(f"  {ranges(returned)}: returned")
-    return BarrierDivergenceError("\n".join(lines))
+    return lines
 
 
 def ranges(numbers: Iterable[int]) -> str:

@@ -107,7 +107,7 @@ class Accesses:
         return number in self._copies
 
     def begin_copy(self, number: int, call: Any, name: str, units: Ints) -> None:
-        """A thread begins to copy into bytes.
+        """A thread, perhaps of another block, begins to copy into bytes.
 
         Args:
             number: of the copy.
@@ -120,7 +120,7 @@ class Accesses:
             other = self._copies.get(writer)
             if other is None or (other.is_plain and self._copies[number].is_plain):
                 continue
-            if other.pending or not self._order.is_known([call.number], other.event):
+            if other.pending or not call.block.order.is_known([call.number], other.event):
                 raise DataRaceError(
                     f"{call} writes bytes of {name} that {other.text} writes, too, and may "
                     f"not have written yet: {other.missing()}."
@@ -137,7 +137,7 @@ class Accesses:
                 )
         reads = self._reads[units].max(axis=0)
         warps = len(reads)
-        known = self._order.known[call.number, self._columns : self._columns + warps]
+        known = call.block.order.known[call.number, self._columns : self._columns + warps]
         behind = np.flatnonzero(reads > known)
         if behind.size:
             warp = int(behind[0])

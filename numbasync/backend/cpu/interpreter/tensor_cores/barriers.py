@@ -52,6 +52,8 @@ class Barrier:
         self._arrived = self._expected = self._copied = 0
         self._row = self._ended_row = _NOBODY  # what those who have arrived know
         self._coming: list[tuple[int, Callable[[], None]]] = []
+        # The last arrival of each thread of other blocks: the call, and an event.
+        self._from_others: dict[tuple[int, int], tuple[Call, Event]] = {}
         self._waiting: list[Thread] = []
         # Bytes of its own, to see whether something writes over them.
         self.bytes = np.frombuffer(np.int64(~address).tobytes(), np.uint8)
@@ -76,8 +78,21 @@ class Barrier:
             )
         self._arrived += 1
         self._expected += nbytes
-        self._row = merged(self._row, self._block.order.row(call.number))
+        if call.block is not self._block:
+            self._note_arrival(call)
+        self._row = merged(self._row, call.block.order.row(call.number))
         self._end_phase()
+
+    def _note_arrival(self, call: Call) -> None:
+        """A thread of another block arrives: the barrier's block must not have ended."""
+        order, thread = call.block.order, (call.block.rank, call.number)
+        if thread in self._from_others:
+            before = self._from_others[thread][1]
+            event = Event(before.column, before.count + 1)
+        else:
+            event = Event(order.columns(), 1)
+        self._from_others[thread] = call, event
+        order.note([call.number], event)
 
     def _end_phase(self) -> None:
         if self._arrived < self._need or self._copied != self._expected:
@@ -110,7 +125,8 @@ class Barrier:
     def check_end(self) -> None:
         """
         Raises:
-            DataRaceError: the block ends while copies of the barrier go on.
+            DataRaceError: the block ends while copies of the barrier go on, or before a thread of
+                another block has arrived.
         """
         if self._coming:
             phase = self._coming[0][0]
@@ -118,6 +134,13 @@ class Barrier:
                 f"the block ends while copies go on that end phase {phase} of barrier {self.name}, "
                 f"parity {phase & 1}: no thread has waited for it."
             )
+        for call, event in self._from_others.values():
+            if self._block.order.known[:, event.column].max() < event.count:
+                raise DataRaceError(
+                    f"the block may end before {call}, of block {call.block.rank} of the cluster, "
+                    f"arrives at its barrier {self.name}: cluster_sync() is missing at the end of "
+                    "the kernel."
+                )
 
     def _lacking(self, parity: int) -> str:
         text = f"barrier {self.name}, parity {parity}: {self._arrived} of {self._need} arrivals"
@@ -126,8 +149,10 @@ class Barrier:
         return text
 
 
-def of_call(call: Call, barriers: SharedBarriers, index: Any) -> Barrier:
-    """The barrier that an operation names.
+def of_call(
+    call: Call, barriers: SharedBarriers, index: Any, block: TensorCoreBlock | None = None
+) -> Barrier:
+    """The barrier that an operation names, of the calling thread's block or of another one.
 
     Raises:
         OutOfBoundsError: there is none of that index.
@@ -135,12 +160,18 @@ def of_call(call: Call, barriers: SharedBarriers, index: Any) -> Barrier:
         DataRaceError: the thread does not know that it is initialised.
     """
     name, address = _place(call, barriers, index)
-    barrier: Barrier | None = call.block.barriers.get(address)
+    own = block is None or block is call.block
+    of = call.block if block is None else block
+    if not own:
+        name += f" of block {of.rank}"
+    meeting = "cuda.syncthreads()" if own else "cluster_sync()"
+    barrier: Barrier | None = of.barriers.get(address)
     if barrier is None:
         raise UninitialisedReadError(
-            f"{call}: barrier {name} is not initialised; one thread must call barrier_init."
+            f"{call}: barrier {name} is not initialised; one thread must call barrier_init"
+            f"{'' if own else ', and cluster_sync() must lie between'}."
         )
-    accesses = call.block.accesses
+    accesses = of.accesses
     if (accesses.bytes[address : address + 8] != barrier.bytes).any():
         writer = accesses.writer_of(units_of(np.array([address]), 8))
         raise UninitialisedReadError(
@@ -150,7 +181,7 @@ def of_call(call: Call, barriers: SharedBarriers, index: Any) -> Barrier:
     if not call.block.order.is_known([call.number], barrier.initialised):
         raise DataRaceError(
             f"{call}: barrier {name} may not be initialised yet, which thread {barrier.by} does in "
-            f"{barrier.text}; cuda.syncthreads() must lie between."
+            f"{barrier.text}; {meeting} must lie between."
         )
     return barrier
 
@@ -193,9 +224,13 @@ def _fence_own(call: Call) -> None:
         barrier.is_fenced |= barrier.by == call.number
 
 
-def barrier_arrive(barriers: SharedBarriers, index: Any) -> None:
+def barrier_arrive(barriers: SharedBarriers, index: Any, rank: Any = None) -> None:
     call = Call("barrier_arrive")
-    of_call(call, barriers, index).arrive(call)
+    blocks = call.block.cluster.blocks
+    if rank is not None and not 0 <= int(rank) < len(blocks):
+        raise OutOfBoundsError(f"{call}: rank {int(rank)}, in a cluster of {len(blocks)} blocks.")
+    of = call.block if rank is None else blocks[int(rank)]
+    of_call(call, barriers, index, of).arrive(call)
 
 
 def barrier_expect(barriers: SharedBarriers, index: Any, nbytes: Any) -> None:

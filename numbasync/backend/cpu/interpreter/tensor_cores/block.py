@@ -1,4 +1,4 @@
-"""What the tiles and barriers of one block are, while a kernel runs as Python."""
+"""What the tiles and barriers of a cluster's blocks are, while a kernel runs as Python."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from numbasync.backend.cpu.interpreter.scheduler import Threads
+from numbasync.backend.cpu.interpreter.scheduler import Thread, Threads
 from numbasync.backend.cpu.interpreter.tensor_cores.accesses import Accesses
-from numbasync.backend.cpu.interpreter.tensor_cores.order import Order
+from numbasync.backend.cpu.interpreter.tensor_cores.order import Clocks, Order
 from numbasync.backend.cpu.interpreter.tensor_cores.shared_tiles import SharedTile
 from numbasync.tensor_cores.tiles import Tile
 
@@ -22,11 +22,33 @@ class SharedBarriers:
         self.name, self.offset, self.count = name, offset, count
 
 
+class Cluster:
+    """Blocks that run together.
+
+    Attributes:
+        blocks: by their ranks.
+        threads: of all blocks.
+        clocks: what the threads know of one another.
+        waiting: threads that have come to `cluster_sync`.
+    """
+
+    def __init__(self, blocks: int, threads: int) -> None:
+        """
+        Args:
+            threads: of a block.
+        """
+        self.blocks: list[TensorCoreBlock] = []
+        self.threads = blocks * threads
+        self.clocks = Clocks(self.threads)
+        self.waiting: list[Thread] = []
+
+
 class TensorCoreBlock:
-    """The state of one block.
+    """The state of one block, which becomes the next of its cluster.
 
     Attributes:
         threads: of the block.
+        cluster, rank: where it belongs.
         order: what they know of one another.
         accesses: its dynamic shared memory, and who reads and writes it.
         barriers: those that are initialised, by their addresses.
@@ -37,10 +59,14 @@ class TensorCoreBlock:
         write_columns: of what is known of that, by the thread.
     """
 
-    def __init__(self, dynamic: np.ndarray[Any, np.dtype[np.uint8]], threads: Threads) -> None:
+    def __init__(
+        self, dynamic: np.ndarray[Any, np.dtype[np.uint8]], threads: Threads, cluster: Cluster
+    ) -> None:
         self.threads = threads
+        self.cluster, self.rank = cluster, len(cluster.blocks)
+        cluster.blocks.append(self)
         count = threads.count
-        self.order = Order(count)
+        self.order = Order(cluster.clocks, self.rank * count, count)
         dynamic[:] = 0xFF  # the block before has left it
         self.accesses = Accesses(dynamic, self.order, count)
         # Of the classes that the modules of the operations have for them.

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from numbasync.backend.cpu.interpreter.tensor_cores.accesses import Copy, units_of
-from numbasync.backend.cpu.interpreter.tensor_cores.barriers import of_call
+from numbasync.backend.cpu.interpreter.tensor_cores.barriers import Barrier, of_call
 from numbasync.backend.cpu.interpreter.tensor_cores.block import SharedBarriers, TensorCoreBlock
 from numbasync.backend.cpu.interpreter.tensor_cores.calls import Call
 from numbasync.backend.cpu.interpreter.tensor_cores.order import Event
@@ -198,7 +198,7 @@ def wait_copies(pending: Any) -> None:
 
 
 class Box:
-    """A box of a tensor and its place in a tile.
+    """A box of a tensor and its place in a tile: of `block`, or of the calling thread's block.
 
     Attributes:
         addresses: of its chunks in shared memory.
@@ -206,11 +206,12 @@ class Box:
     """
 
     def __init__(
-        self, call: Call, tensor_map: TensorMap, corner: Any, tile: SharedTile, index: Any
-    ) -> None:
+        self, call: Call, tensor_map: TensorMap, corner: Any, tile: SharedTile, index: Any,
+        block: TensorCoreBlock | None = None,
+    ) -> None:  # fmt: skip
         self._shape = tensor_map.box
         self._source = tensor_map.source
-        self._bytes = call.block.accesses.chunks
+        self._bytes = (block or call.block).accesses.chunks
         at = tile.byte(call, index)
         self.nbytes = int(np.prod(self._shape)) * tile.size
         if (tile.offset + at) % _ALIGNED:
@@ -256,12 +257,34 @@ class Box:
 
 def load_tile(
     tile: SharedTile, index: Any, tensor_map: TensorMap, corner: Any,
-    barriers: SharedBarriers, barrier: Any,
+    barriers: SharedBarriers, barrier: Any, mask: Any = None,
 ) -> None:  # fmt: skip
     call = Call("load_tile")
-    accesses = call.block.accesses
-    box = Box(call, tensor_map, corner, tile, index)
-    until = of_call(call, barriers, barrier)
+    for block in _named(call, mask):
+        box = Box(call, tensor_map, corner, tile, index, block)
+        _load(call, block, tile, box, of_call(call, barriers, barrier, block))
+
+
+def _named(call: Call, mask: Any) -> list[TensorCoreBlock]:
+    """The blocks of the cluster that a mask names.
+
+    Raises:
+        OutOfBoundsError: it names none, or others.
+    """
+    if mask is None:
+        return [call.block]
+    blocks, bits = call.block.cluster.blocks, int(mask)
+    if not 0 < bits < 1 << len(blocks):
+        raise OutOfBoundsError(
+            f"{call}: mask {bits:#x} in a cluster of {len(blocks)} blocks; write a bit for each "
+            "block that gets the box, the lowest for rank 0."
+        )
+    return [block for block in blocks if bits >> block.rank & 1]
+
+
+def _load(call: Call, block: TensorCoreBlock, tile: SharedTile, box: Box, until: Barrier) -> None:
+    """Begin to load a box into a tile of `block`."""
+    accesses = block.accesses
     if not until.is_fenced:
         raise DataRaceError(
             f"{call}: copies may not know barrier {until.name} yet: the thread that initialises it "
@@ -274,7 +297,8 @@ def load_tile(
 
     copy = Copy(str(call), missing, Event(until.ended, until.phase + 1))
     number = accesses.new_copy(copy)
-    accesses.begin_copy(number, call, tile.label, box.units)
+    of = "" if block is call.block else f" of block {block.rank}"
+    accesses.begin_copy(number, call, tile.label + of, box.units)
     accesses.chunks[box.addresses // CHUNK] = _poison(tile)
 
     def deliver() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from numbasync.backend.cpu.interpreter.tensor_cores import (
     accumulators,
     barriers,
+    clusters,
     copies,
     fragments,
     products,
@@ -20,6 +21,7 @@ _FUNCTIONS: tuple[Callable[..., Any], ...] = (
     barriers.barrier_arrive, barriers.barrier_expect, barriers.barrier_init, barriers.barrier_wait,
     barriers.fence_async, barriers.fence_barrier_init, barriers.give_up_registers,
     barriers.part_arrive, barriers.part_sync, barriers.take_registers,
+    clusters.cluster_rank, clusters.cluster_size, clusters.cluster_sync,
     copies.commit_copies, copies.copy_async, copies.copy_rows,
     copies.load_tile, copies.prefetch_map, copies.wait_copies,
     fragments.accumulator, fragments.load_a, fragments.load_b, fragments.to_fragment,

@@ -1,4 +1,4 @@
-"""Which threads of a block may rely on what has happened: vector clocks.
+"""Which threads of a cluster may rely on what has happened: vector clocks.
 
 Each column counts events of one kind, such as the copies through one barrier or the reads of one
 warp; a thread's row says how many of them are known to have happened before what it does next.
@@ -24,8 +24,8 @@ class Event:
     count: int
 
 
-class Order:
-    """What the threads of a block know.
+class Clocks:
+    """What the threads of a cluster know, those of the block of rank 0 first.
 
     Attributes:
         known: a row for each thread.
@@ -44,6 +44,36 @@ class Order:
         while self._columns > self.known.shape[1]:
             self.known = np.pad(self.known, ((0, 0), (0, _MORE)))
         return first
+
+    def join(self) -> None:
+        """All threads have met: each knows what one of them knows."""
+        self.known[:] = self.known.max(axis=0)
+        self.steps += 1
+
+
+class Order:
+    """What the threads of a block know, by their numbers in the block.
+
+    Args:
+        clocks: of the block's cluster.
+        first: the block's first row of them.
+        count: of the block's threads.
+
+    Attributes:
+        steps: see `Clocks`.
+        columns: see `Clocks`.
+    """
+
+    def __init__(self, clocks: Clocks, first: int, count: int) -> None:
+        self._clocks = clocks
+        self._rows = slice(first, first + count)
+        self.steps = clocks.steps[self._rows]
+        self.columns = clocks.columns
+
+    @property
+    def known(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """See `Clocks`; the array is another one where columns have been added."""
+        return self._clocks.known[self._rows]
 
     def note(self, numbers: Sequence[int], event: Event) -> None:
         """An event has happened, and these threads know it."""
