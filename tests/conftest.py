@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent.parent
 # before the examples, which find them compiled.
 SLOW = (
     "test_nn.py", "test_batch_reductions.py", "test_batch_numbers.py", "test_plugin_checks.py",
-    "test_paged_attention.py",
+    "test_paged_attention.py", "test_attention_threads.py", "test_sentence_short.py",
     "test_plugin.py", "test_examples.py", "test_programs.py", "test_batch_tuning.py",
     "test_cuda_math.py", "test_planted_mistakes.py", "test_project.py", "test_cuda_atomics.py",
     "test_batch_plan.py", "test_cuda_integers.py", "test_compiled_programs.py", "test_batch.py",
