@@ -16,6 +16,7 @@ import pytest
 
 import numbasync as na
 from tests.kernels import (
+    test_attention_threads,
     test_dot_product_attention,
     test_gemm,
     test_matmul_float32,
@@ -26,12 +27,19 @@ from tests.kernels import (
     test_sentence_short,
     test_several_products,
 )
-from tests.tensor_cores import test_copies, test_fragments, test_products, test_storing
+from tests.tensor_cores import (
+    test_clusters,
+    test_copies,
+    test_fragments,
+    test_products,
+    test_storing,
+)
 
 MODULES = (
     test_fragments, test_copies, test_products, test_storing, test_gemm, test_matmul_warpgroups,
     test_matmul_warps, test_matmul_float32, test_several_products, test_dot_product_attention,
-    test_paged_attention, test_nn_short, test_sentence_short,
+    test_attention_threads, test_paged_attention, test_nn_short, test_sentence_short,
+    test_clusters,
 )  # fmt: skip
 
 
