@@ -1,15 +1,15 @@
 """Matrix products in float32 without tensor cores: sums in registers, tiles in shared memory.
 
-A block makes a square tile of the result. `DEPTH` columns of a and as many rows of b are brought to
+A block makes a tile of the result. `DEPTH` columns of a and as many rows of b are brought to
 shared memory at a time, elements of one k side by side; while they are multiplied, the next ones
-are on their way into registers. Each thread keeps 8 by 16 sums, or 8 by 8 where tiles are small:
-what it reads of one k, four elements by an instruction, serves as many products.
+are on their way into registers. Each thread keeps 8 by 16 sums, or 8 by 12 or 8 by 8 where tiles are
+small: what it reads of one k, four elements by an instruction, serves as many products.
 """
 
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import cuda, float32, uint32
@@ -17,7 +17,7 @@ from numba import cuda, float32, uint32
 import numbasync as na
 from numbasync import vectors
 from numbasync_kernels.nn.finish import finished
-from numbasync_kernels.nn.tile_order import corner_of
+from numbasync_kernels.nn.tile_order import corner_of, first_row_of, group_of
 
 DEPTH = 8  # of the tiles of a and b; the kernel has a line for two of them
 WIDE = 4  # elements of 16 bytes
@@ -25,13 +25,50 @@ LANES_Y, LANES_X = 8, 4  # threads of a warp along the rows and columns of the r
 APART_Y, APART_X = WIDE * LANES_Y, WIDE * LANES_X  # from four elements of a thread to the next four
 EACH_Y = 8  # rows of the result that a thread computes
 PAD = 4  # elements; so that those of other k are in other banks
-RATES = {128: 1.0, 64: 0.8}  # by the side of a tile: at which its elements are computed
+
+
+class Tile(NamedTuple):
+    """A tile of the result, made by a block of as many threads as it has rows.
+
+    Attributes:
+        rows: a multiple of 64.
+        columns: 64, 96 or 128; a thread computes an eighth of them.
+    """
+
+    rows: int
+    columns: int
+
+    def count(self, m: int, n: int) -> int:
+        """The tiles of a result of shape ``(m, n)``."""
+        return -(-m // self.rows) * -(-n // self.columns)
+
+
+class Cost(NamedTuple):
+    """What a multiprocessor needs for tiles of a shape, as measured on an H200.
+
+    Attributes:
+        blocks: that run at the same time.
+        rate: at which these compute elements, in relation to the best.
+        alone: the rate of one block that runs alone.
+    """
+
+    blocks: int
+    rate: float
+    alone: float
+
+
+COSTS = {
+    Tile(128, 128): Cost(2, 1.0, 0.8),
+    Tile(64, 96): Cost(4, 0.95, 0.45),
+    Tile(64, 64): Cost(6, 0.85, 0.4),
+}
 
 
 @cuda.jit(device=True)
 def _place(i: Any, held: Any, side: Any, along_k: Any) -> Any:
     """The k, and the row of a or column of b, at which load `i` of the thread begins."""
-    number = (uint32(cuda.threadIdx.x) % side + i * side) * held.shape[1]
+    threads = DEPTH * side // (held.shape[0] * held.shape[1])
+    number = (uint32(cuda.threadIdx.x) % threads + i * threads) * held.shape[1]
     if along_k:
         return number % DEPTH, number // DEPTH
     return number // side, number % side
@@ -44,13 +81,20 @@ def _source(i: Any, held: Any, matrix: Any, first: Any, start: Any, side: Any, a
     """
     k, x = _place(i, held, side, along_k)
     if along_k:
-        return uint32(min(first + x, matrix.shape[0] - 1)), uint32(start + k), k
-    return uint32(start + k), uint32(min(first + x, matrix.shape[1] - held.shape[1])), k
+        return uint32(min(first + x, matrix.shape[-2] - 1)), uint32(start + k), k
+    return uint32(start + k), uint32(min(first + x, matrix.shape[-1] - held.shape[1])), k
 
 
 @cuda.jit(device=True)
 def _fetch_fours(
-    held: Any, matrix: Any, first: Any, start: Any, count: Any, side: Any, along_k: Any
+    held: Any,
+    matrix: Any,
+    group: Any,
+    first: Any,
+    start: Any,
+    count: Any,
+    side: Any,
+    along_k: Any,
 ) -> None:
     """The thread's elements of `count` k of an operand, from `start` on, and of its rows (of b: its
     columns) from `first` on; four by an instruction. Behind the last k are zeros.
@@ -59,18 +103,33 @@ def _fetch_fours(
         row, column, k = _source(i, held, matrix, first, start, side, along_k)
         four = float32(0.0), float32(0.0), float32(0.0), float32(0.0)
         if k < count:
-            four = vectors.load(matrix, (row, column), WIDE)
+            if matrix.ndim == 3:
+                four = vectors.load(matrix, (group, row, column), WIDE)
+            else:
+                four = vectors.load(matrix, (row, column), WIDE)
         held[i, 0], held[i, 1], held[i, 2], held[i, 3] = four
 
 
 @cuda.jit(device=True)
 def _fetch_each(
-    held: Any, matrix: Any, first: Any, start: Any, count: Any, side: Any, along_k: Any
+    held: Any,
+    matrix: Any,
+    group: Any,
+    first: Any,
+    start: Any,
+    count: Any,
+    side: Any,
+    along_k: Any,
 ) -> None:
     """As `_fetch_fours`, of any matrix: one element by an instruction."""
     for i in range(held.shape[0]):
         row, column, k = _source(i, held, matrix, first, start, side, along_k)
-        held[i, 0] = matrix[row, column] if k < count else float32(0.0)
+        held[i, 0] = float32(0.0)
+        if k < count:
+            if matrix.ndim == 3:
+                held[i, 0] = matrix[group, row, column]
+            else:
+                held[i, 0] = matrix[row, column]
 
 
 @cuda.jit(device=True)
@@ -87,14 +146,11 @@ def _put(tile: Any, stage: Any, held: Any, side: Any, along_k: Any) -> None:
 
 @cuda.jit(device=True)
 def _read(held: Any, left: Any, right: Any, stage: Any, k: Any, y: Any, x: Any) -> None:
-    """What the thread multiplies of one k: 8 elements of a, and behind them 8 or 16 of b."""
+    """What the thread multiplies of one k: 8 elements of a, and behind them those of b."""
     for i in range(2):
         _read_four(held, i * WIDE, left, stage, k, y + i * APART_Y)
-    for i in range(2):
-        _read_four(held, 8 + i * WIDE, right, stage, k, x + i * APART_X)
-    if held.shape[0] > 16:
-        for i in range(2, 4):
-            _read_four(held, 8 + i * WIDE, right, stage, k, x + i * APART_X)
+    for i in range((held.shape[0] - EACH_Y) // WIDE):
+        _read_four(held, EACH_Y + i * WIDE, right, stage, k, x + i * APART_X)
 
 
 @cuda.jit(device=True)
@@ -105,12 +161,9 @@ def _read_four(held: Any, at: Any, tile: Any, stage: Any, k: Any, x: Any) -> Non
 @cuda.jit(device=True)
 def _add_products(sums: Any, held: Any) -> None:
     """Add the products of what `_read` has read."""
-    for i in range(8):
-        for j in range(8):
-            sums[i, j] += held[i] * held[8 + j]
-        if held.shape[0] > 16:
-            for j in range(8, 16):
-                sums[i, j] += held[i] * held[8 + j]
+    for i in range(EACH_Y):
+        for j in range(sums.shape[1]):
+            sums[i, j] += held[i] * held[EACH_Y + j]
 
 
 @cuda.jit(device=True)
@@ -139,55 +192,69 @@ def _store(out: Any, row: Any, column: Any, values: Any, i: Any, j: Any) -> None
 
 @cache
 def matmul_float32(
-    side: int = 128, a_along_k: bool = True, b_along_k: bool = False, wide: bool = True,
-    finishes: bool = False,
+    tile: Tile = Tile(128, 128), a_along_k: bool = True, b_along_k: bool = False, wide: bool = True,
+    finishes: bool = False, groups: bool = False,
 ) -> Any:  # fmt: skip
-    """The launcher of ``out = finished(a @ b)``, with a block for each tile of the result.
+    """The launcher of ``out = finished(a @ b)``, with a block for each tile of the result; or of
+    several products, whose results lie one below the other.
 
     Args:
-        side: of a tile: 128 or 64. A block has as many threads.
+        tile: one of `COSTS`. A block has `tile.rows` threads.
         a_along_k: a is passed as it is, shape ``(m, k)``, neighbours along k; else transposed.
         b_along_k: b is passed transposed, shape ``(n, k)``, neighbours along k; else as it is.
         wide: what is passed is C-contiguous, its rows are multiples of 16 bytes, and it begins at
-            one. Else it may have any strides.
+            one. Else it may have any strides. Not of groups if a is transposed.
         finishes: sums are finished by `finished`; else they are stored.
+        groups: each group of rows of out is the product of the same rows of a and of the group's
+            own matrix, of a b of three axes. Blocks that are left over return.
 
-    Its arguments: ``out``, shape (m, n), C-contiguous, a and b, of float32, and those of
-    `finished`. Any sizes. Reads ``mk ceil(n / side) + kn ceil(m / side)`` elements, most of them
-    from the L2 cache, and writes mn.
+    Its arguments: ``out``, shape (m, n), C-contiguous, a and b, of float32; ``rows`` of each group,
+    or ``offsets`` of groups, as of `group_of`; and those of `finished`. Any sizes. Reads
+    ``mk ceil(n / tile.columns) + kn ceil(m / tile.rows)`` elements, most of them from the L2 cache,
+    and writes mn.
 
     Error bound: an element is a sum of k products in order, so ``k u abs(a) @ abs(b)`` with
     u = 2**-24, to first order.
     Source: N. J. Higham, Accuracy and Stability of Numerical Algorithms, SIAM, 2002, section 3.1.
     """
-    each_x = 16 if side == 128 else 8
-    warps_x = side // (LANES_X * each_x)
+    rows_each, columns_each = tile.rows, tile.columns  # of a tile; numbers, which kernels can hold
+    threads, each_x, resident = rows_each, columns_each // 8, COSTS[tile].blocks
     warp_y, warp_x = LANES_Y * EACH_Y, LANES_X * each_x
-    held_shape = (DEPTH // WIDE, WIDE) if wide else (DEPTH, 1)
+    by = WIDE if wide else 1
+    left_shape, right_shape = (DEPTH // by, by), (DEPTH * columns_each // threads // by, by)
     sums_shape, read = (EACH_Y, each_x), EACH_Y + each_x
     # Nothing else is captured: functions would have other keys in the disk cache in each process.
-    tile = np.float32, (2, DEPTH, side + PAD)  # one shape: addresses need fewer registers
-    layout = na.shared_layout(a=tile, b=tile)
+    held = np.float32, (2, DEPTH, max(tile) + PAD)  # one shape: addresses need fewer registers
+    layout = na.shared_layout(a=held, b=held)
 
-    @na.launcher(threads=side)
-    @cuda.jit(launch_bounds=(side, 256 // side), cache=True)
+    @na.launcher(threads=threads)
+    @cuda.jit(launch_bounds=(threads, resident), cache=True)
     def product(
-        out: na.KernelOutput, a: na.KernelInput, b: na.KernelInput,
-        bias: na.KernelInput = None, residual: na.KernelInput = None, activation: int = 0,
+        out: na.KernelOutput, a: na.KernelInput, b: na.KernelInput, rows: int = 0,
+        offsets: na.KernelInput = None, bias: na.KernelInput = None,
+        residual: na.KernelInput = None, activation: int = 0,
     ) -> None:  # fmt: skip
         left, right = layout.a, layout.b
-        for_left = cuda.local.array(held_shape, float32)
-        for_right = cuda.local.array(held_shape, float32)
+        for_left = cuda.local.array(left_shape, float32)
+        for_right = cuda.local.array(right_shape, float32)
         sums = cuda.local.array(sums_shape, float32)
         even = cuda.local.array(read, float32)
         odd = cuda.local.array(read, float32)
-        thread = uint32(cuda.threadIdx.x) % side
+        thread = uint32(cuda.threadIdx.x) % threads
         warp, lane = thread // 32, thread % 32
-        y = warp // warps_x * warp_y + lane // LANES_X * WIDE
-        x = warp % warps_x * warp_x + lane % LANES_X * WIDE
-        tiles_m, tiles_n = (out.shape[0] + side - 1) // side, (out.shape[1] + side - 1) // side
-        i, j = corner_of(cuda.blockIdx.x, tiles_m, tiles_n)
-        top, first = uint32(i * side), uint32(j * side)
+        y = warp // 2 * warp_y + lane // LANES_X * WIDE
+        x = warp % 2 * warp_x + lane % LANES_X * WIDE
+        tiles_n = (out.shape[1] + columns_each - 1) // columns_each
+        group, before, start, end = 0, 0, 0, out.shape[0]
+        if groups:
+            group, before = group_of(cuda.blockIdx.x, 0, 0, rows, offsets, rows_each, tiles_n)
+            if group >= b.shape[0]:
+                return
+            start = first_row_of(group, rows, offsets)
+            end = first_row_of(group + 1, rows, offsets)
+        tiles_m = (end - start + rows_each - 1) // rows_each
+        i, j = corner_of(cuda.blockIdx.x - before, tiles_m, tiles_n)
+        top, first = uint32(start + i * rows_each), uint32(j * columns_each)
 
         for i in range(EACH_Y):
             for j in range(each_x):
@@ -196,22 +263,22 @@ def matmul_float32(
         steps = max((total + DEPTH - 1) // DEPTH, 1)
         k = uint32(total - (steps - 1) * DEPTH)  # what is left over first: the others are whole
         if wide:
-            _fetch_fours(for_left, a, top, 0, k, side, a_along_k)
-            _fetch_fours(for_right, b, first, 0, k, side, b_along_k)
+            _fetch_fours(for_left, a, group, top, 0, k, rows_each, a_along_k)
+            _fetch_fours(for_right, b, group, first, 0, k, columns_each, b_along_k)
         else:
-            _fetch_each(for_left, a, top, 0, k, side, a_along_k)
-            _fetch_each(for_right, b, first, 0, k, side, b_along_k)
+            _fetch_each(for_left, a, group, top, 0, k, rows_each, a_along_k)
+            _fetch_each(for_right, b, group, first, 0, k, columns_each, b_along_k)
         stage = uint32(0)
         for step in range(steps):
-            _put(left, stage, for_left, side, a_along_k)
-            _put(right, stage, for_right, side, b_along_k)
+            _put(left, stage, for_left, rows_each, a_along_k)
+            _put(right, stage, for_right, columns_each, b_along_k)
             if step + 1 < steps:  # before the barrier, behind which compilers would move it
                 if wide:
-                    _fetch_fours(for_left, a, top, k, DEPTH, side, a_along_k)
-                    _fetch_fours(for_right, b, first, k, DEPTH, side, b_along_k)
+                    _fetch_fours(for_left, a, group, top, k, DEPTH, rows_each, a_along_k)
+                    _fetch_fours(for_right, b, group, first, k, DEPTH, columns_each, b_along_k)
                 else:
-                    _fetch_each(for_left, a, top, k, DEPTH, side, a_along_k)
-                    _fetch_each(for_right, b, first, k, DEPTH, side, b_along_k)
+                    _fetch_each(for_left, a, group, top, k, DEPTH, rows_each, a_along_k)
+                    _fetch_each(for_right, b, group, first, k, DEPTH, columns_each, b_along_k)
                 k = uint32(k + DEPTH)
             cuda.syncthreads()
             _read(even, left, right, stage, uint32(0), y, x)
@@ -237,7 +304,7 @@ def matmul_float32(
                 for j in range(each_x):
                     column = first + x + j // WIDE * APART_X + j % WIDE
                     results[i, j] = finished(results[i, j], row, column, bias, residual, activation)
-            if row < out.shape[0]:
+            if row < end:
                 for j in range(0, each_x, WIDE):
                     _store(out, row, first + x + j // WIDE * APART_X, results, i, j)
 
@@ -246,47 +313,57 @@ def matmul_float32(
 
 def multiply_float32(
     out: na.Tensor, a: na.Tensor, b: na.Tensor, bias: na.Tensor | None = None,
-    residual: na.Tensor | None = None, activation: int = 0,
+    residual: na.Tensor | None = None, activation: int = 0, rows: int = 0,
+    offsets: na.Tensor | None = None,
 ) -> na.DeviceOp[na.Tensor]:  # fmt: skip
-    """``out = finished(a @ b)``, by the kernel that fits shapes and strides.
+    """``out = finished(a @ b)``, by the kernel that fits shapes and strides; of groups of rows if b
+    has three axes: with s, e the first row of group i and of the next one,
+    ``out[s:e] = finished(a[s:e] @ b[i])``.
 
     Args:
         out: shape ``(m, n)``, C-contiguous.
-        a, b: shapes ``(m, k)`` and ``(k, n)``; views will do. All are float32.
+        a, b: shapes ``(m, k)``, and ``(k, n)`` or ``(groups, k, n)``; views will do. All are
+            float32.
         bias, residual, activation: see `finished`.
+        rows: of each group, if offsets is None.
+        offsets: shape ``(groups + 1,)``, int64: the first row of each group, and the end.
     """
     if not out.size:
         return na.value(out)
     a_along_k, b_along_k = not is_transposed(a), is_transposed(b)
-    operands = (a if a_along_k else a.T), (b.T if b_along_k else b)
+    operands = (a if a_along_k else a.T), (b.mT if b_along_k else b)
+    several = b.ndim == 3
+    wide = all(map(_is_wide, operands)) and (a_along_k or not several)
     finishes = bias is not None or residual is not None or activation != 0
+    (m, n), groups = out.shape, len(b) if several else 1
     multiprocessors = out.device.limits.multiprocessors if out.device is not None else 1
-    side = tile_side(out.shape, multiprocessors)
-    launcher = matmul_float32(side, a_along_k, b_along_k, all(map(_is_wide, operands)), finishes)
-    call = launcher[_tiles(out.shape, side), side]
-    launched: na.DeviceOp[Any] = call(out, *operands, bias, residual, activation)
+    tile = tile_of(rows or -(-m // groups), n, multiprocessors, groups)
+    kernel = matmul_float32(tile, a_along_k, b_along_k, wide, finishes, several)
+    blocks = tile.count(m + (groups - 1) * tile.rows, n)  # however rows are divided into groups
+    call = kernel[blocks, tile.rows]
+    launched: na.DeviceOp[Any] = call(out, *operands, rows, offsets, bias, residual, activation)
     return launched.first()
 
 
-def tile_side(shape: tuple[int, ...], multiprocessors: int) -> int:
-    """The side of the tiles by which a result of this shape is done first."""
+@cache
+def tile_of(m: int, n: int, multiprocessors: int, count: int = 1) -> Tile:
+    """The tiles by which `count` results of shape ``(m, n)`` are done first, by `COSTS`."""
 
-    def time(side: int) -> float:
-        return -(-_tiles(shape, side) // multiprocessors) * side * side / RATES[side]
+    def time(tile: Tile) -> float:
+        blocks, rate, alone = COSTS[tile]
+        full, rest = divmod(-(-count * tile.count(m, n) // multiprocessors), blocks)
+        last = max(rest / rate, 1 / alone) if rest else 0
+        return tile.rows * tile.columns * (full * blocks / rate + last)
 
-    return min(RATES, key=time)
-
-
-def _tiles(shape: tuple[int, ...], side: int) -> int:
-    return -(-shape[0] // side) * -(-shape[1] // side)
+    return min(COSTS, key=time)
 
 
 def is_transposed(t: na.Tensor) -> bool:
     """Whether the elements of a column, not those of a row, are neighbours."""
     size = t.dtype.itemsize
-    return t.strides[1] != size and t.strides[0] == size
+    return t.strides[-1] != size and t.strides[-2] == size
 
 
 def _is_wide(t: na.Tensor) -> bool:
     """Whether each row can be loaded four elements at a time."""
-    return t.is_contiguous and t.is_aligned and t.shape[1] % WIDE == 0
+    return t.is_contiguous and t.is_aligned and t.shape[-1] % WIDE == 0

@@ -10,6 +10,7 @@ import numbasync as na
 from numbasync_kernels.nn.finish import ACTIVATIONS
 from numbasync_kernels.nn.gemm import check_product, fits_a_map, with_fitting_pitch
 from numbasync_kernels.nn.matmul import GROUP_THREADS, blocks_of_groups, matmul_groups
+from numbasync_kernels.nn.matmul_float32 import multiply_float32
 from numbasync_kernels.nn.matmul_warpgroups import ROW_BYTES, THREADS, matmul_warpgroups
 from numbasync_kernels.nn.tiling import tiling
 
@@ -122,6 +123,8 @@ def _launched(
     tail = k, rows, offsets, bias, residual, ACTIVATIONS[activation]
     is_split = a.dtype != np.float32 or precision == "tf32"
     if device is None or device.limits.tensor_cores != "warpgroups" or not is_split or not k:
+        if a.dtype == np.float32 and k and device and device.limits.loads_in_flight > 1:
+            return multiply_float32(out, a, b, bias, residual, tail[-1], rows, offsets)
         launch: Any = matmul_groups[blocks_of_groups(out, groups), GROUP_THREADS]
         plain: na.DeviceOp[na.Tensor] = launch(out, a, b, *tail[1:]).first()
         return plain
