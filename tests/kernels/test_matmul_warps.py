@@ -66,7 +66,7 @@ async def test_finished_products(device: na.Device) -> None:
     left, right, more = [await na.from_host(x.astype(np.float16)) for x in (a, b, residual)]
     out = await na.full((m, n), np.nan, np.float16)
     await kernel.launcher[kernel.blocks(out), kernel.tile.threads](
-        out, left, right, k, bias.astype(np.float32), more, ACTIVATIONS["relu"]
+        out, left, right, k, 0, None, bias.astype(np.float32), more, ACTIVATIONS["relu"]
     )
     want = np.maximum(a @ b + bias, 0) + residual
     np.testing.assert_array_equal(await out.to_host(), want)

@@ -33,13 +33,6 @@ from numbasync_kernels.nn.layer_norm import add_layer_norm as add_layer_norm
 from numbasync_kernels.nn.layer_norm import add_layer_norm_reference as add_layer_norm_reference
 from numbasync_kernels.nn.layer_norm import layer_norm as layer_norm
 from numbasync_kernels.nn.layer_norm import layer_norm_reference as layer_norm_reference
-from numbasync_kernels.nn.matmul import MATMUL_TILE as MATMUL_TILE
-from numbasync_kernels.nn.matmul import linear as linear
-from numbasync_kernels.nn.matmul import linear_gelu as linear_gelu
-from numbasync_kernels.nn.matmul import linear_gelu_reference as linear_gelu_reference
-from numbasync_kernels.nn.matmul import linear_reference as linear_reference
-from numbasync_kernels.nn.matmul import matmul as matmul
-from numbasync_kernels.nn.matmul import matmul_reference as matmul_reference
 from numbasync_kernels.nn.pooling import POOL_TILE as POOL_TILE
 from numbasync_kernels.nn.pooling import UNIT_ROWS as UNIT_ROWS
 from numbasync_kernels.nn.pooling import mean_pool as mean_pool

@@ -11,16 +11,24 @@ import numpy as np
 import numbasync as na
 from numbasync_kernels.fits import FLOATS
 from numbasync_kernels.nn.finish import ACTIVATIONS
-from numbasync_kernels.nn.matmul import INT8_TILE, MATMUL_TILE, matmul_finished, matmul_int8
-from numbasync_kernels.nn.matmul_float32 import is_transposed, multiply_float32
+from numbasync_kernels.nn.matmul_float32 import multiply_float32
+from numbasync_kernels.nn.matmul_threads import multiply_by_threads
 from numbasync_kernels.nn.matmul_warpgroups import ROW_BYTES, THREADS, matmul_warpgroups
 from numbasync_kernels.nn.matmul_warps import matmul_warps, tile_of
+from numbasync_kernels.nn.operands import (
+    UNIT,
+    fits_a_map,
+    fits_copies,
+    is_transposed,
+    with_copies,
+    with_fitting_pitch,
+    with_zeros,
+)
 from numbasync_kernels.nn.split_k import multiply_in_parts
 from numbasync_kernels.nn.split_tf32 import LEFT, PARTS, RIGHT, split_tf32
 from numbasync_kernels.nn.tiling import tiling
 
 DTYPES = (*FLOATS, "int8")
-UNIT = 16  # bytes; of addresses and pitches that copies to shared memory take
 PRECISIONS = ("float32", "tf32x3", "tf32")
 Result: TypeAlias = na.DeviceOp[na.Tensor]
 
@@ -90,21 +98,15 @@ class Arguments:
 
 
 def plain(p: Arguments) -> Result:
-    """Without tensor cores: `matmul_int8`, `matmul_float32` on GPUs, or `matmul_finished`."""
-    if p.a.dtype == np.int8:
-        return _unpartitioned(matmul_int8(p.out.partition(INT8_TILE), p.a, p.b))
-    device = p.out.device
-    if p.a.dtype == np.float32 and p.a.size and device and device.limits.loads_in_flight > 1:
-        return multiply_float32(p.out, p.a, p.b, *p.finish)
-    tiles = p.out.partition(MATMUL_TILE)
-    return _unpartitioned(matmul_finished(tiles, p.a, p.b, *p.finish))
+    """Without tensor cores: `multiply_without_tensor_cores`."""
+    return multiply_without_tensor_cores(p.out, p.a, p.b, *p.finish)
 
 
 def by_warpgroups(p: Arguments) -> Result:
     """`wgmma`: `matmul_warpgroups`."""
     rows_of_k = p.a.dtype.itemsize == 2 and not is_transposed(p.b)
     out, k = p.out, p.a.shape[1]
-    multiprocessors = _limits(p).multiprocessors
+    multiprocessors = limits_of(p.out).multiprocessors
     m, n = out.shape
     unit = 64 if rows_of_k else 32
     way = tiling(m, n, -(-k * p.a.dtype.itemsize // ROW_BYTES), multiprocessors, unit=unit)
@@ -122,24 +124,24 @@ def by_warpgroups(p: Arguments) -> Result:
         return launched.map(lambda _: out)
 
     operands = p.a, p.b if rows_of_k else p.b.T
-    return _with_copies(launch, operands, fits_a_map, with_fitting_pitch)
+    return with_copies(launch, operands, fits_a_map, with_fitting_pitch)
 
 
 def by_warps(p: Arguments) -> Result:
     """`mma`: `matmul_warps`."""
     halves = p.a.dtype.itemsize == 2
     rows_of_k = halves and is_transposed(p.a), halves and not is_transposed(p.b)
-    limits = _limits(p)
+    limits = limits_of(p.out)
     tile = tile_of(p.out.shape, limits.multiprocessors, limits.max_dynamic_shared_bytes)
     kernel = matmul_warps(p.a.dtype.name, tile, rows_of_k, p.finishes)
     launcher = kernel.launcher[kernel.blocks(p.out), tile.threads]
 
     def launch(left: na.Tensor, right: na.Tensor) -> Result:
-        launched: na.DeviceOp[Any] = launcher(p.out, left, right, p.a.shape[1], *p.finish)
+        launched: na.DeviceOp[Any] = launcher(p.out, left, right, p.a.shape[1], 0, None, *p.finish)
         return launched.first()
 
     operands = p.a.T if rows_of_k[0] else p.a, p.b if rows_of_k[1] else p.b.T
-    return _with_copies(launch, operands, _fits_copies, _with_zeros)
+    return with_copies(launch, operands, fits_copies, with_zeros)
 
 
 def as_three_of_tf32(p: Arguments) -> Result:
@@ -167,9 +169,14 @@ ROUTES: dict[str, dict[str, Callable[[Arguments], Result]]] = {
 }  # fmt: skip
 
 
-def _unpartitioned(launched: na.DeviceOp[Any]) -> na.DeviceOp[na.Tensor]:
-    """The output of a launch, as the tensor."""
-    return launched.first().unpartition()
+def multiply_without_tensor_cores(
+    out: na.Tensor, a: na.Tensor, b: na.Tensor, *more: Any
+) -> na.DeviceOp[na.Tensor]:
+    """`multiply_float32` of float32 on GPUs, else `multiply_by_threads`; of the same arguments."""
+    device = out.device
+    if a.dtype == np.float32 and a.size and device and device.limits.loads_in_flight > 1:
+        return multiply_float32(out, a, b, *more)
+    return multiply_by_threads(out, a, b, *more)
 
 
 def check_product(
@@ -230,47 +237,7 @@ def _split(t: na.Tensor, low: int) -> na.DeviceOp[na.Tensor]:
     return wide.then(lambda w: split_tf32(w, t, low)).map(lambda r: r.out[:, : PARTS * columns])
 
 
-def _limits(p: Arguments) -> Any:
+def limits_of(out: na.Tensor) -> Any:
     """Those of the device, which the tensors of routes with tensor cores have."""
-    assert p.out.device is not None
-    return p.out.device.limits
-
-
-def _with_copies(
-    launch: Callable[[na.Tensor, na.Tensor], Result],
-    operands: tuple[na.Tensor, na.Tensor],
-    fits: Callable[[na.Tensor], bool],
-    fitting: Callable[[na.Tensor], na.DeviceOp[na.Tensor]],
-) -> Result:
-    """`launch` of the operands, with copies in place of those that do not fit."""
-    if all(map(fits, operands)):
-        return launch(*operands)
-    copies = (na.value(t) if fits(t) else fitting(t) for t in operands)
-    return na.zip(*copies).then(lambda both: launch(*both))
-
-
-def fits_a_map(t: na.Tensor) -> bool:
-    """Whether a tensor map can be made of the matrix, or matrices."""
-    size = t.dtype.itemsize
-    return t.strides[-1] == size and t.is_aligned and not any(s % UNIT for s in t.strides[:-1])
-
-
-def with_fitting_pitch(t: na.Tensor) -> na.DeviceOp[na.Tensor]:
-    """A copy with rows at multiples of 16 bytes."""
-    *outer, columns = t.shape
-    unit = UNIT // t.dtype.itemsize
-    wide = na.empty((*outer, -(-columns // unit) * unit), t.dtype)
-    return wide.then(lambda w: w[..., :columns].copy_from(t))
-
-
-def _fits_copies(t: na.Tensor) -> bool:
-    """Whether `copy_rows` can copy from the matrix."""
-    return fits_a_map(t) and not t.shape[1] * t.dtype.itemsize % UNIT
-
-
-def _with_zeros(t: na.Tensor) -> na.DeviceOp[na.Tensor]:
-    """A copy whose rows go on, with zeros, to multiples of 16 bytes."""
-    rows, columns = t.shape
-    unit = UNIT // t.dtype.itemsize
-    wide = na.zeros((rows, -(-columns // unit) * unit), t.dtype)
-    return wide.then(lambda w: w[:, :columns].copy_from(t).map(lambda _: w))
+    assert out.device is not None
+    return out.device.limits

@@ -2,8 +2,8 @@
 
 A block makes a tile of the result. `DEPTH` columns of a and as many rows of b are brought to
 shared memory at a time, elements of one k side by side; while they are multiplied, the next ones
-are on their way into registers. Each thread keeps 8 by 16 sums, or 8 by 12 or 8 by 8 where tiles are
-small: what it reads of one k, four elements by an instruction, serves as many products.
+are on their way into registers. Each thread keeps 8 by 16 sums, or 8 by 12 or 8 by 8 where tiles
+are small: what it reads of one k, four elements by an instruction, serves as many products.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from numba import cuda, float32, uint32
 import numbasync as na
 from numbasync import vectors
 from numbasync_kernels.nn.finish import finished
+from numbasync_kernels.nn.operands import is_transposed
 from numbasync_kernels.nn.tile_order import corner_of, first_row_of, group_of
 
 DEPTH = 8  # of the tiles of a and b; the kernel has a line for two of them
@@ -38,7 +39,7 @@ class Tile(NamedTuple):
     rows: int
     columns: int
 
-    def count(self, m: int, n: int) -> int:
+    def tiles(self, m: int, n: int) -> int:
         """The tiles of a result of shape ``(m, n)``."""
         return -(-m // self.rows) * -(-n // self.columns)
 
@@ -58,9 +59,9 @@ class Cost(NamedTuple):
 
 
 COSTS = {
-    Tile(128, 128): Cost(2, 1.0, 0.8),
-    Tile(64, 96): Cost(4, 0.95, 0.45),
-    Tile(64, 64): Cost(6, 0.85, 0.4),
+    Tile(128, 128): Cost(2, 1.0, 0.81),
+    Tile(64, 96): Cost(4, 0.87, 0.4),
+    Tile(64, 64): Cost(6, 0.86, 0.36),
 }
 
 
@@ -192,7 +193,7 @@ def _store(out: Any, row: Any, column: Any, values: Any, i: Any, j: Any) -> None
 
 @cache
 def matmul_float32(
-    tile: Tile = Tile(128, 128), a_along_k: bool = True, b_along_k: bool = False, wide: bool = True,
+    tile: Tile, a_along_k: bool = True, b_along_k: bool = False, wide: bool = True,
     finishes: bool = False, groups: bool = False,
 ) -> Any:  # fmt: skip
     """The launcher of ``out = finished(a @ b)``, with a block for each tile of the result; or of
@@ -339,7 +340,7 @@ def multiply_float32(
     multiprocessors = out.device.limits.multiprocessors if out.device is not None else 1
     tile = tile_of(rows or -(-m // groups), n, multiprocessors, groups)
     kernel = matmul_float32(tile, a_along_k, b_along_k, wide, finishes, several)
-    blocks = tile.count(m + (groups - 1) * tile.rows, n)  # however rows are divided into groups
+    blocks = tile.tiles(m + (groups - 1) * tile.rows, n)  # however rows are divided into groups
     call = kernel[blocks, tile.rows]
     launched: na.DeviceOp[Any] = call(out, *operands, rows, offsets, bias, residual, activation)
     return launched.first()
@@ -351,17 +352,11 @@ def tile_of(m: int, n: int, multiprocessors: int, count: int = 1) -> Tile:
 
     def time(tile: Tile) -> float:
         blocks, rate, alone = COSTS[tile]
-        full, rest = divmod(-(-count * tile.count(m, n) // multiprocessors), blocks)
+        full, rest = divmod(-(-count * tile.tiles(m, n) // multiprocessors), blocks)
         last = max(rest / rate, 1 / alone) if rest else 0
         return tile.rows * tile.columns * (full * blocks / rate + last)
 
     return min(COSTS, key=time)
-
-
-def is_transposed(t: na.Tensor) -> bool:
-    """Whether the elements of a column, not those of a row, are neighbours."""
-    size = t.dtype.itemsize
-    return t.strides[-1] != size and t.strides[-2] == size
 
 
 def _is_wide(t: na.Tensor) -> bool:

@@ -18,7 +18,7 @@ import numbasync as na
 from numbasync import tensor_cores as tc
 from numbasync_kernels.nn.finish import finished
 from numbasync_kernels.nn.matmul_warpgroups import ROW_BYTES, dtype_of
-from numbasync_kernels.nn.tile_order import corner_of
+from numbasync_kernels.nn.tile_order import corner_of, first_row_of, group_of
 
 WIDE = 64  # columns of the result of a warp, and of a tile in shared memory whose rows are of k
 DOWN = 2  # warps that have the same columns
@@ -45,21 +45,25 @@ class WarpKernel(NamedTuple):
     """A kernel of `matmul_warps`, and how it is launched.
 
     Attributes:
-        launcher: called with (out, a, b, k, bias, residual, activation), `tile.threads` a block.
+        launcher: called with (out, a, b, k, rows, offsets, bias, residual, activation),
+            `tile.threads` a block.
         tile: of the result.
     """
 
     launcher: Any
     tile: Tile
 
-    def blocks(self, out: na.Tensor) -> int:
-        """The blocks of a launch, one for each tile."""
+    def blocks(self, out: na.Tensor, groups: int = 1) -> int:
+        """The blocks of a launch, enough however rows are divided into groups."""
         m, n = out.shape
-        return -(-m // self.tile.rows) * -(-n // self.tile.columns)
+        high = self.tile.rows
+        return -(-(m + (groups - 1) * high) // high) * -(-n // self.tile.columns)
 
 
-def tile_of(shape: tuple[int, ...], multiprocessors: int, shared_bytes: int) -> Tile:
-    """The tile by which a result of this shape is done first.
+def tile_of(
+    shape: tuple[int, ...], multiprocessors: int, shared_bytes: int, count: int = 1
+) -> Tile:
+    """The tile by which `count` results of this shape are done first.
 
     Args:
         shared_bytes: that a block can have.
@@ -74,7 +78,7 @@ def tile_of(shape: tuple[int, ...], multiprocessors: int, shared_bytes: int) -> 
         return Tile(rows, columns, min(most if most >= FEWEST else shared_bytes // nbytes, STAGES))
 
     def rounds(tile: Tile) -> int:
-        tiles = -(-m // tile.rows) * -(-n // tile.columns)
+        tiles = count * -(-m // tile.rows) * -(-n // tile.columns)
         return -(-tiles // multiprocessors) * (tile.rows * tile.columns + PER_TILE)
 
     tiles = [staged(*sides) for sides in SIDES]
@@ -101,9 +105,10 @@ def place(by_k: Any, stage: Any, own: Any, k: Any, depth: Any) -> Any:
 
 @cache
 def matmul_warps(
-    dtype: str, tile: Tile, rows_of_k: tuple[bool, bool] = (False, False), finishes: bool = False
-) -> WarpKernel:
-    """The kernel of ``out = a @ b``.
+    dtype: str, tile: Tile, rows_of_k: tuple[bool, bool] = (False, False), finishes: bool = False,
+    several: bool = False,
+) -> WarpKernel:  # fmt: skip
+    """The kernel of ``out = a @ b``, or of several products, whose results lie one below the other.
 
     Args:
         dtype: of the operands: "float16", "bfloat16", "float32" (cut to TF32) or "int8".
@@ -112,11 +117,15 @@ def matmul_warps(
         rows_of_k: of a and of b, whether they are stored as ``(k, m)`` and ``(k, n)``; else as
             ``(m, k)`` and ``(n, k)``. Rows of k need elements of 16 bits.
         finishes: each sum is finished by `finished` before it is rounded. Not for int8.
+        several: each group of rows of out is the product of the same rows of a, which is not stored
+            as ``(k, m)``, and of the group's own matrix, of a b of three axes. Blocks that are left
+            over return.
 
     The launcher's arguments: ``out``, shape (m, n), of float32 or the operands' type, or of int32;
     ``a`` and ``b``, whose rows begin at multiples of 16 bytes and have multiples of 16 bytes, with
-    0 behind k; ``k``; and those of `finished`. Any m, n and k. Reads ``mk n / columns + kn m /
-    rows`` elements, most of them from the L2 cache, and writes mn.
+    0 behind k; ``k``; ``rows`` of each group, or ``offsets`` of groups, as of `group_of`; and those
+    of `finished`. Any m, n and k. Reads ``mk n / columns + kn m / rows`` elements, most of them
+    from the L2 cache, and writes mn.
 
     Error bound: products are exact (of float32: of operands cut to 11 bits); a sum of k of them in
     float32, in an order that is the hardware's: ``k u abs(a) @ abs(b)`` with u = 2**-23, and half a
@@ -128,11 +137,12 @@ def matmul_warps(
     depth = ROW_BYTES // np.dtype(element).itemsize  # of a step
     unit = depth // PARTS
     a_by_k, b_by_k = rows_of_k
-    (rows, columns, stages), threads = tile, tile.threads
+    (tile_rows, columns, stages), threads = tile, tile.threads
     across = columns // WIDE
-    high = rows // DOWN  # rows of a warp
-    parts_a, parts_b = rows // WIDE if a_by_k else 1, across if b_by_k else 1
-    lines_a, lines_b = parts_a * depth if a_by_k else rows, parts_b * depth if b_by_k else columns
+    high = tile_rows // DOWN  # rows of a warp
+    parts_a, parts_b = tile_rows // WIDE if a_by_k else 1, across if b_by_k else 1
+    lines_a = parts_a * depth if a_by_k else tile_rows
+    lines_b = parts_b * depth if b_by_k else columns
     total = int32 if dtype == "int8" else float32
     ahead, pending = stages - 1, stages - 2
     # Nothing else is captured: functions would have other keys in the disk cache in each process.
@@ -144,15 +154,25 @@ def matmul_warps(
     @cuda.jit(launch_bounds=(threads, RESIDENT // threads), cache=True)
     def matmul_by_warps(
         out: na.KernelOutput, a: na.KernelInput, b: na.KernelInput, k: int,
-        bias: na.KernelInput = None, residual: na.KernelInput = None, activation: int = 0,
+        rows: int = 0, offsets: na.KernelInput = None, bias: na.KernelInput = None,
+        residual: na.KernelInput = None, activation: int = 0,
     ) -> None:  # fmt: skip
         thread = cuda.threadIdx.x
         warp = thread >> 5
         own_row, own_column = warp // across * high, warp % across * WIDE
-        tiles_m = (out.shape[0] + rows - 1) // rows
         tiles_n = (out.shape[1] + columns - 1) // columns
-        i, j = corner_of(cuda.blockIdx.x, tiles_m, tiles_n)
-        row, column = i * rows, j * columns
+        group, before, first, end = 0, 0, 0, out.shape[0]
+        if several:
+            group, before = group_of(cuda.blockIdx.x, 0, 0, rows, offsets, tile_rows, tiles_n)
+            if group >= b.shape[0]:
+                return
+            first = first_row_of(group, rows, offsets)
+            end = first_row_of(group + 1, rows, offsets)
+        matrix = b[group] if several else b
+        i, j = corner_of(
+            cuda.blockIdx.x - before, (end - first + tile_rows - 1) // tile_rows, tiles_n
+        )
+        row, column = first + i * tile_rows, j * columns
         steps = (k + depth - 1) // depth
         for step in range(ahead):
             start = step * depth
@@ -163,7 +183,7 @@ def matmul_warps(
             for part in range(parts_b):
                 from_b = source(b_by_k, part, column, start)
                 to_b = step, part * depth, 0
-                tc.copy_rows(layout.b, to_b, b, from_b, thread, threads, parts_b)
+                tc.copy_rows(layout.b, to_b, matrix, from_b, thread, threads, parts_b)
             tc.commit_copies()
         tc.wait_copies(pending)
         cuda.syncthreads()
@@ -181,7 +201,7 @@ def matmul_warps(
             for part in range(parts_b):
                 from_b = source(b_by_k, part, column, start)
                 to_b = free, part * depth, 0
-                tc.copy_rows(layout.b, to_b, b, from_b, thread, threads, parts_b)
+                tc.copy_rows(layout.b, to_b, matrix, from_b, thread, threads, parts_b)
             tc.commit_copies()
             at_a = place(a_by_k, stage, own_row, unit, depth)
             at_b = place(b_by_k, stage, own_column, unit, depth)
@@ -210,6 +230,6 @@ def matmul_warps(
         corner = row + own_row, column + own_column
         if finishes:
             sums = tc.apply(finished, sums, corner, bias, residual, activation)
-        tc.store(out, corner, sums)
+        tc.store(out[:end], corner, sums)
 
     return WarpKernel(matmul_by_warps, tile)

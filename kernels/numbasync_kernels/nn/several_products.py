@@ -8,11 +8,25 @@ import numpy as np
 
 import numbasync as na
 from numbasync_kernels.nn.finish import ACTIVATIONS
-from numbasync_kernels.nn.gemm import check_product, fits_a_map, with_fitting_pitch
-from numbasync_kernels.nn.matmul import GROUP_THREADS, blocks_of_groups, matmul_groups
-from numbasync_kernels.nn.matmul_float32 import multiply_float32
+from numbasync_kernels.nn.gemm import (
+    DTYPES,
+    check_product,
+    limits_of,
+    multiply_without_tensor_cores,
+)
 from numbasync_kernels.nn.matmul_warpgroups import ROW_BYTES, THREADS, matmul_warpgroups
+from numbasync_kernels.nn.matmul_warps import matmul_warps, tile_of
+from numbasync_kernels.nn.operands import (
+    fits_a_map,
+    fits_copies,
+    is_transposed,
+    with_copies,
+    with_fitting_pitch,
+    with_zeros,
+)
 from numbasync_kernels.nn.tiling import tiling
+
+NOTHING = (None, None, 0)  # bias, residual and activation of a product that is not finished
 
 
 def batched_gemm(
@@ -29,7 +43,7 @@ def batched_gemm(
     gives `out`.
 
     Args:
-        out: shape ``(count, m, n)``, C-contiguous, of the dtype of `a`, or float32.
+        out: shape ``(count, m, n)``, C-contiguous, of the dtype of `a`, or float32; of int8, int32.
         a, b: shapes ``(count, m, k)`` and ``(count, k, n)``; k may be 0, other extents not. Views
             will do, of which `a` is copied; ``w.mT`` of C-contiguous w is as fast as such a b.
         bias: shape ``(n,)``.
@@ -37,8 +51,9 @@ def batched_gemm(
         residual: shape of `out`, C-contiguous.
         precision: "float32", or "tf32" of float32, as of `gemm`.
 
-    float16, bfloat16, and float32 with "tf32", are multiplied by tensor cores on GPUs of capability
-    9.0 (`matmul_warpgroups`); everything else by `matmul_groups`.
+    All dtypes, float32 with "tf32", are multiplied by tensor cores on GPUs of capability 9.0
+    (`matmul_warpgroups`, int8 by `matmul_warps`) and 8.0 (`matmul_warps`); everything else by
+    `matmul_float32` or `matmul_threads`. Nothing is done to products of int8, as in `gemm`.
 
     Raises:
         CallerError, ShapeError, DTypeError: the operands do not fit.
@@ -49,7 +64,7 @@ def batched_gemm(
             "(count, m, k), (count, k, n) and (count, m, n), none of count, m and n 0."
         )
     first_residual = None if residual is None else residual[0]
-    check_product(out[0], a[0], b[0], bias, activation, first_residual, precision)
+    check_product(out[0], a[0], b[0], bias, activation, first_residual, precision, DTYPES)
     if not out.is_contiguous or (residual is not None and residual.shape != out.shape):
         raise na.errors.ShapeError(
             f"batched_gemm into {out!r} with residual {residual!r}: write C-contiguous tensors of "
@@ -82,7 +97,7 @@ def grouped_gemm(
     ``out[s:e] = activation(a[s:e] @ b[i] + bias) + residual[s:e]``.
 
     Args:
-        out: shape ``(m, n)``, C-contiguous, of the dtype of `a`, or float32.
+        out: shape ``(m, n)``, C-contiguous, of the dtype of `a`, or float32; of int8, int32.
         a, b: shapes ``(m, k)`` and ``(groups, k, n)``, all extents at least 1.
         offsets: shape ``(groups + 1,)``, int64, from 0 to at most m, none less than the one before.
             The device reads them. Rows of out that are of no group keep what they have.
@@ -98,7 +113,7 @@ def grouped_gemm(
             f"grouped_gemm of shapes {a.shape} and {b.shape} into {out.shape}: write (m, k), "
             "(groups, k, n) and (m, n), of extents of at least 1."
         )
-    check_product(out, a, b[0], bias, activation, residual, precision)
+    check_product(out, a, b[0], bias, activation, residual, precision, DTYPES)
     if offsets.shape != (len(b) + 1,) or offsets.dtype != np.int64:
         raise na.errors.ShapeError(
             f"grouped_gemm: offsets are {offsets!r}; write int64, of shape {(len(b) + 1,)}."
@@ -118,34 +133,59 @@ def _launched(
     activation: str | None,
 ) -> na.DeviceOp[na.Tensor]:
     """The launch for groups of rows of `out`: of so many rows each, or as offsets say."""
-    device = out.device
+    finish = bias, residual, ACTIVATIONS[activation]
+    device, k = out.device, a.shape[1]
+    cores = "none" if device is None or not k else device.limits.tensor_cores
+    if a.dtype == np.float32 and precision != "tf32":
+        cores = "none"
+    if cores == "warps" or (cores == "warpgroups" and a.dtype == np.int8):
+        return _by_warps(out, a, b, rows, offsets, finish)
+    if cores == "warpgroups":
+        return _by_warpgroups(out, a, b, rows, offsets, finish)
+    return multiply_without_tensor_cores(out, a, b, *finish, rows, offsets)
+
+
+def _by_warpgroups(
+    out: na.Tensor, a: na.Tensor, b: na.Tensor, rows: int, offsets: na.Tensor | None,
+    finish: tuple[Any, ...],
+) -> na.DeviceOp[na.Tensor]:  # fmt: skip
+    """`wgmma`: `matmul_warpgroups`."""
     groups, k, n = b.shape
-    tail = k, rows, offsets, bias, residual, ACTIVATIONS[activation]
-    is_split = a.dtype != np.float32 or precision == "tf32"
-    if device is None or device.limits.tensor_cores != "warpgroups" or not is_split or not k:
-        if a.dtype == np.float32 and k and device and device.limits.loads_in_flight > 1:
-            return multiply_float32(out, a, b, bias, residual, tail[-1], rows, offsets)
-        launch: Any = matmul_groups[blocks_of_groups(out, groups), GROUP_THREADS]
-        plain: na.DeviceOp[na.Tensor] = launch(out, a, b, *tail[1:]).first()
-        return plain
-    by_rows = b.strides[2] == b.dtype.itemsize  # each matrix' rows, not columns, are contiguous
-    if by_rows and a.dtype == np.float32:  # rows of k are of 16-bit elements only
-        return na.dup(b.mT).then(lambda copy: _launched(
-            out, a, copy.mT, rows, offsets, precision, bias, residual, activation
-        ))  # fmt: skip
-    sources = a, (b if by_rows else b.mT)
-    if not all(map(fits_a_map, sources)):
-        copies = (na.value(t) if fits_a_map(t) else with_fitting_pitch(t) for t in sources)
-        return na.zip(*copies).then(lambda both: _launched(
-            out, both[0], both[1] if by_rows else both[1].mT, rows, offsets, precision, bias,
-            residual, activation,
-        ))  # fmt: skip
+    rows_of_k = a.dtype.itemsize == 2 and not is_transposed(b)
     height = rows if offsets is None else out.shape[0] // groups + 1
-    multiprocessors = device.limits.multiprocessors
-    finishes = bias is not None or activation is not None or residual is not None
-    way = tiling(height, n, -(-k * a.dtype.itemsize // ROW_BYTES), multiprocessors, groups)
-    kernel = matmul_warpgroups(a.dtype.name, way.columns, by_rows, finishes, "groups")
-    maps = na.tensor_map(sources[0], kernel.box_a), na.tensor_map(sources[1], kernel.box_b)
-    launch = kernel.launcher[kernel.blocks(out, multiprocessors, groups), THREADS]
-    of_groups: na.DeviceOp[na.Tensor] = launch(out, *maps, k, n, *tail[1:]).first()
-    return of_groups
+    multiprocessors = limits_of(out).multiprocessors
+    steps = -(-k * a.dtype.itemsize // ROW_BYTES)
+    way = tiling(height, n, steps, multiprocessors, groups)
+    finishes = finish != NOTHING
+    kernel = matmul_warpgroups(a.dtype.name, way.columns, rows_of_k, finishes, "groups")
+    launcher = kernel.launcher[kernel.blocks(out, multiprocessors, groups), THREADS]
+
+    def launch(left: na.Tensor, right: na.Tensor) -> na.DeviceOp[na.Tensor]:
+        maps = na.tensor_map(left, kernel.box_a), na.tensor_map(right, kernel.box_b)
+        launched: na.DeviceOp[Any] = launcher(out, *maps, k, n, rows, offsets, *finish)
+        return launched.first()
+
+    operands = a, b if rows_of_k else b.mT
+    return with_copies(launch, operands, fits_a_map, with_fitting_pitch)
+
+
+def _by_warps(
+    out: na.Tensor, a: na.Tensor, b: na.Tensor, rows: int, offsets: na.Tensor | None,
+    finish: tuple[Any, ...],
+) -> na.DeviceOp[na.Tensor]:  # fmt: skip
+    """`mma`: `matmul_warps`."""
+    groups, k, n = b.shape
+    rows_of_k = a.dtype.itemsize == 2 and not is_transposed(b)
+    height = rows if offsets is None else out.shape[0] // groups + 1
+    limits = limits_of(out)
+    shared_bytes = limits.max_dynamic_shared_bytes
+    tile = tile_of((height, n), limits.multiprocessors, shared_bytes, groups)
+    kernel = matmul_warps(a.dtype.name, tile, (False, rows_of_k), finish != NOTHING, True)
+    launcher = kernel.launcher[kernel.blocks(out, groups), tile.threads]
+
+    def launch(left: na.Tensor, right: na.Tensor) -> na.DeviceOp[na.Tensor]:
+        launched: na.DeviceOp[Any] = launcher(out, left, right, k, rows, offsets, *finish)
+        return launched.first()
+
+    operands = a, b if rows_of_k else b.mT
+    return with_copies(launch, operands, fits_copies, with_zeros)
