@@ -29,9 +29,6 @@ def pixels(*shape: int) -> np.ndarray[Any, Any]:
 # Arguments that fit; the first is the output.
 FITTING: dict[na.Launcher, tuple[Any, ...]] = {
     nn.gelu: (of(8), of(8)),
-    nn.matmul: (of(4, 5), of(4, 3), of(3, 5)),
-    nn.linear: (of(4, 5), of(4, 3), of(3, 5), of(5)),
-    nn.linear_gelu: (of(4, 5), of(4, 3), of(3, 5), of(5)),
     nn.layer_norm: (of(4, 8), of(4, 8), of(8), of(8), 1e-5),
     nn.add_layer_norm: (of(4, 8), of(4, 8), of(4, 8), of(8), of(8), 1e-5),
     nn.unit_rows: (of(4, 8), of(4, 8)),

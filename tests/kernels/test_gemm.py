@@ -134,6 +134,7 @@ async def test_what_is_done_at_the_end(device: na.Device, activation: str | None
     want = want + residual
     got = await out.to_host()
     np.testing.assert_allclose(got, want, rtol=2e-6, atol=1e-5)
+    np.testing.assert_allclose(nn.gemm_reference(a, b, bias, activation, residual), want)
 
 
 def test_what_is_refused(device: na.Device) -> None:

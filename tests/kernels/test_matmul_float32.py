@@ -10,7 +10,7 @@ import pytest
 import numbasync as na
 from numbasync_kernels.nn import matmul_float32 as products
 from numbasync_kernels.nn.finish import ACTIVATIONS
-from numbasync_kernels.nn.matmul_float32 import multiply_float32, tile_side
+from numbasync_kernels.nn.matmul_float32 import COSTS, Tile, multiply_float32, tile_of
 
 # Whether operands are transposed views, and m, n, k: less than a tile and a step, and several.
 CASES = [
@@ -23,7 +23,7 @@ CASES = [
 @pytest.fixture(autouse=True)
 def _of_one_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles of 64, so that there are several, and few kernels are compiled."""
-    monkeypatch.setattr(products, "tile_side", lambda shape, multiprocessors: 64)
+    monkeypatch.setattr(products, "tile_of", lambda *_: Tile(64, 64))
 
 
 def normal(*shape: int, seed: int) -> np.ndarray[Any, Any]:
@@ -66,9 +66,12 @@ async def test_views_of_which_nothing_around_is_used(device: na.Device) -> None:
     await check(a[in_a], b[in_b], left[in_a], right[in_b])
 
 
-async def test_what_is_done_at_the_end(device: na.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Here in large tiles."""
-    monkeypatch.setattr(products, "tile_side", lambda shape, multiprocessors: 128)
+@pytest.mark.parametrize("tile", [tile for tile in COSTS if tile != (64, 64)], ids=str)
+async def test_what_is_done_at_the_end(
+    device: na.Device, monkeypatch: pytest.MonkeyPatch, tile: Tile
+) -> None:
+    """Here in the other tiles."""
+    monkeypatch.setattr(products, "tile_of", lambda *_: tile)
     a, b = normal(140, 28, seed=1), normal(28, 132, seed=2)
     bias, residual = normal(132, seed=3), normal(140, 132, seed=4)
     left, right, more, rest = [await placed(x) for x in (a, b, bias, residual)]
@@ -84,7 +87,25 @@ async def test_no_rows(device: na.Device) -> None:
     assert (await multiply_float32(out, left, right)).shape == (0, 4)
 
 
-def test_tiles_are_small_where_there_would_be_few() -> None:
-    assert [tile_side((n, n), 132) for n in (8192, 4096, 2048, 1024, 100)] == [
-        128, 128, 128, 64, 64,
-    ]  # fmt: skip
+@pytest.mark.parametrize("offsets", [None, [0, 3, 3, 90, 140, 150]], ids=str)
+async def test_groups_of_rows(device: na.Device, offsets: list[int] | None) -> None:
+    """Groups of less than a tile, of no row, of more than a tile; rows behind the last group."""
+    rows, ends = 32, [*range(0, 161, 32)] if offsets is None else offsets
+    a, b, bias = normal(160, 28, seed=1), normal(5, 28, 68, seed=2), normal(68, seed=3)
+    left, right, more = [await placed(x) for x in (a, b, bias)]
+    out = await na.full((160, 68), 7, np.float32)
+    given = None if offsets is None else await na.from_host(np.array(offsets))
+    await multiply_float32(out, left, right, more, rows=rows, offsets=given)
+    got = await out.to_host()
+    for matrix, start, end in zip(b, ends[:-1], ends[1:], strict=True):
+        want = a[start:end].astype(np.float64) @ matrix + bias
+        np.testing.assert_allclose(got[start:end], want, rtol=1e-6, atol=1e-5)
+    assert (got[ends[-1] :] == 7).all()
+
+
+def test_the_tile_by_which_a_result_is_done_first() -> None:
+    square = [tile_of(n, n, 132) for n in (8192, 4096, 2048, 1024, 100)]
+    assert square == [(128, 128), (128, 128), (128, 128), (64, 64), (64, 64)]
+    layers = [tile_of(4096, n, 132) for n in (384, 1152, 1536, 4096)]
+    assert layers == [(64, 96), (64, 96), (64, 96), (128, 128)]
+    assert [tile_of(512, 512, 132, count=c) for c in (1, 64)] == [(64, 64), (128, 128)]

@@ -15,11 +15,11 @@ import pytest
 import numbasync as na
 from numbasync.testing import find_race
 from numbasync_kernels import nn
+from numbasync_kernels.nn.matmul_threads import matmul_threads
 from tests.common import host
 
 U = 1.01 * 2.0**-24
 
-PRODUCTS = [(1, 1, 1), (3, 5, 2), (64, 16, 64), (65, 17, 63), (33, 33, 31), (10, 200, 130)]
 ROWS = [(1, 1), (1, 384), (3, 32), (5, 31), (7, 33), (4, 200), (9, 1000)]
 # Sentences, queries, keys, heads, features of a head.
 HEADS = [
@@ -66,44 +66,6 @@ def test_a_number_that_is_no_row_makes_its_token_nan(device: na.Device) -> None:
     nn.embedding(out.partition(nn.EMBEDDING_TILE), ids, kinds, *tables).sync()
     assert np.isnan(host(out)).all(axis=2).tolist() == [[False, False, True, True, True, True]]
     assert np.isfinite(host(out)[:, :2]).all()
-
-
-# --- products ---
-
-
-@pytest.mark.parametrize("size", PRODUCTS, ids=str)
-def test_matmul(device: na.Device, size: tuple[int, int, int]) -> None:
-    m, k, n = size
-    a, b = normal(m, k), normal(k, n, seed=1)
-    out = unwritten(m, n)
-    nn.matmul(out.partition(nn.MATMUL_TILE), a, b).sync()
-    within(host(out), nn.matmul_reference(a, b), k * U * np.abs(a) @ np.abs(b))
-
-
-@pytest.mark.parametrize("size", PRODUCTS, ids=str)
-def test_linear_with_and_without_gelu(device: na.Device, size: tuple[int, int, int]) -> None:
-    m, k, n = size
-    a, b, bias = normal(m, k), normal(k, n, seed=1), normal(n, seed=2)
-    out, active = unwritten(m, n), unwritten(m, n)
-    nn.linear(out.partition(nn.MATMUL_TILE), a, b, bias).sync()
-    nn.linear_gelu(active.partition(nn.MATMUL_TILE), a, b, bias).sync()
-    want = nn.linear_reference(a, b, bias)
-    bound = (k + 1) * U * (np.abs(a) @ np.abs(b) + np.abs(bias))
-    within(host(out), want, bound)
-    bound = 1.13 * bound + 4 * U * (np.abs(want) + bound)
-    within(host(active), nn.linear_gelu_reference(a, b, bias), bound)
-
-
-def test_a_product_of_views_leaves_the_rest_alone(device: na.Device) -> None:
-    a, b = normal(70, 40), normal(40, 70)
-    left, right = na.from_host(a).sync(), na.from_host(b).sync()
-    out = unwritten(80, 90)
-    nn.matmul(out[5:75, 10:80].partition(nn.MATMUL_TILE), left[:, ::2], right[1::2]).sync()
-    got, want = host(out), np.full((80, 90), np.nan, np.float32)
-    want[5:75, 10:80] = got[5:75, 10:80]
-    np.testing.assert_array_equal(got, want)
-    a, b = a[:, ::2], b[1::2]
-    within(got[5:75, 10:80], nn.matmul_reference(a, b), 20 * U * np.abs(a) @ np.abs(b))
 
 
 @pytest.mark.parametrize("n", [1, 255, 256, 1000])
@@ -278,15 +240,11 @@ def marks(*shape: int) -> np.ndarray:
 
 # --- on the CPU device, whichever is tested ---
 
-# Two are left out, whose threads touch what those of another one do: `linear` of `linear_gelu`, and
-# `layer_norm` of `add_layer_norm`, which reads one array more.
+# `layer_norm` is left out, whose threads touch what those of `add_layer_norm` do.
 SMALL: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
-    "matmul": (
-        lambda o, a, b: nn.matmul(o.partition(nn.MATMUL_TILE), a, b),
-        (zeros(34, 18), normal(34, 40), normal(40, 18))),
-    "linear_gelu": (
-        lambda o, a, b, bias: nn.linear_gelu(o.partition(nn.MATMUL_TILE), a, b, bias),
-        (zeros(3, 34), normal(3, 40), normal(40, 34), normal(34))),
+    "gemm": (
+        lambda o, a, b, bias: nn.gemm(o, a, b, bias=bias, activation="gelu"),
+        (zeros(34, 18), normal(34, 40), normal(40, 18), normal(18))),
     "gelu": (lambda o, x: nn.gelu(o.partition(nn.GELU_THREADS), x), (zeros(300), normal(300))),
     "add_layer_norm": (
         lambda o, *rest: nn.add_layer_norm(o.partition((nn.NORM_ROWS, 40)), *rest),
@@ -313,7 +271,8 @@ def test_no_thread_is_in_anothers_way(name: str) -> None:
     """No race, no read of what nobody wrote, no write outside of a tile; compiled, at that."""
     launch, args = SMALL[name]
     assert find_race(launch, args, orders=1) is None
-    assert getattr(nn, name).cpu_engine() == ("compiled", "")
+    kernel = matmul_threads(False) if name == "gemm" else getattr(nn, name)
+    assert kernel.cpu_engine() == ("compiled", "")
 
 
 # --- references ---

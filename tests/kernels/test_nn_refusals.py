@@ -27,16 +27,6 @@ def marks(*shape: int) -> np.ndarray:
 
 
 WRONG: dict[str, tuple[Callable[..., Any], tuple[int, ...], tuple[Any, ...], str]] = {
-    "depths of a product": (
-        nn.matmul, (4, 4), (zeros(4, 3), zeros(2, 4)), r"a\.shape\[1\] == b\.shape\[0\]"),
-    "rows of a product": (
-        nn.matmul, (5, 4), (zeros(4, 3), zeros(3, 4)), r"out\.shape\[0\] == a\.shape\[0\]"),
-    "columns of a layer": (
-        nn.linear, (4, 5), (zeros(4, 3), zeros(3, 4), zeros(4)), r"out\.shape\[1\] == b"),
-    "a bias": (
-        nn.linear, (4, 4), (zeros(4, 3), zeros(3, 4), zeros(3)), r"bias\.shape\[0\]"),
-    "a bias before GELU": (
-        nn.linear_gelu, (4, 4), (zeros(4, 3), zeros(3, 4), zeros(5)), r"bias\.shape\[0\]"),
     "gelu": (nn.gelu, (4,), (zeros(5),), r"x\.shape == out\.shape"),
     "rows of a norm": (
         nn.layer_norm, (4, 8), (zeros(5, 8), zeros(8), zeros(8), 1e-5), r"x\.shape == out"),

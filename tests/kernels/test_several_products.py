@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+import sys
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ import numbasync as na
 from numbasync.errors import CallerError, ShapeError
 from numbasync_kernels import nn
 from numbasync_kernels.nn.matmul_warpgroups import ROWS, THREADS, dtype_of, matmul_warpgroups
+from numbasync_kernels.nn.matmul_warps import Tile
 from numbasync_kernels.nn.split_k import sum_of_parts
 from numbasync_kernels.nn.tiling import tiling
 
@@ -73,6 +76,52 @@ async def test_groups(device: na.Device, dtype: str) -> None:
     out = await na.full((210, 72), -1, np.float32)
     await nn.grouped_gemm(out, left, right, offsets, precision="tf32")
     np.testing.assert_array_equal(await out.to_host(), grouped(a, b))
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+async def test_groups_of_int8(device: na.Device, transposed: bool) -> None:
+    a, b = integers(210, 40, seed=1), integers(5, 40, 72, seed=2)
+    left = await na.from_host(a.astype(np.int8))
+    right = await na.from_host((b.swapaxes(1, 2).copy() if transposed else b).astype(np.int8))
+    matrices = right.mT if transposed else right
+    out = await na.full((210, 72), -1, np.int32)
+    await nn.grouped_gemm(out, left, matrices, await na.from_host(np.array(ENDS)))
+    np.testing.assert_array_equal(await out.to_host(), grouped(a, b))
+    batch, ends = await na.full((5, 42, 72), -1, np.int32), a.reshape(5, 42, 40)
+    await nn.batched_gemm(batch, left.reshape(5, 42, 40), matrices)
+    np.testing.assert_array_equal(await batch.to_host(), ends @ b)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "stored"),
+    [("float16", "rows"), ("bfloat16", "columns"), ("float16", "odd"), ("float32", "rows"),
+     ("int8", "columns"), ("int8", "odd")],
+)  # fmt: skip
+async def test_groups_by_warps(
+    device: na.Device, monkeypatch: pytest.MonkeyPatch, dtype: str, stored: str
+) -> None:
+    """On a device that says it has `mma` and no `wgmma`."""
+    if device.limits.tensor_cores == "none":
+        pytest.skip("mma needs compute capability 8.0")
+    limits = dataclasses.replace(device.limits, tensor_cores="warps")
+    monkeypatch.setattr(device, "limits", limits)
+    routes, tiles = sys.modules["numbasync_kernels.nn.several_products"], []
+    monkeypatch.setattr(routes, "tile_of", lambda *a: tiles.append(a) or Tile(64, 64, 2))
+    k = 39 if stored == "odd" else 40
+    a, b, bias = integers(210, k, seed=1), integers(5, k, 72, seed=2), integers(72, seed=3)
+    element = dtype_of(dtype)
+    placed = (b.swapaxes(1, 2).copy() if stored == "columns" else b).astype(element)
+    left, right = await na.from_host(a.astype(element)), await na.from_host(placed)
+    out = await na.full((210, 72), -1, np.int32 if dtype == "int8" else np.float32)
+    finish = {} if dtype == "int8" else {"bias": await na.from_host(bias.astype(np.float32))}
+    await nn.grouped_gemm(
+        out, left, right.mT if stored == "columns" else right,
+        await na.from_host(np.array(ENDS)), precision="tf32", **finish,
+    )  # fmt: skip
+    want = grouped(a, b)
+    want[: ENDS[-1]] += bias * bool(finish)
+    np.testing.assert_array_equal(await out.to_host(), want)
+    assert len(tiles) == 1, "another kernel was chosen"
 
 
 @pytest.mark.parametrize("rows_of_k", [False, True])

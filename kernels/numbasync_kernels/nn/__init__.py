@@ -28,6 +28,7 @@ from numbasync_kernels.nn.gelu import GELU_THREADS as GELU_THREADS
 from numbasync_kernels.nn.gelu import gelu as gelu
 from numbasync_kernels.nn.gelu import gelu_reference as gelu_reference
 from numbasync_kernels.nn.gemm import gemm as gemm
+from numbasync_kernels.nn.gemm import gemm_reference as gemm_reference
 from numbasync_kernels.nn.layer_norm import NORM_ROWS as NORM_ROWS
 from numbasync_kernels.nn.layer_norm import add_layer_norm as add_layer_norm
 from numbasync_kernels.nn.layer_norm import add_layer_norm_reference as add_layer_norm_reference

@@ -34,7 +34,7 @@ def gelu(out: na.KernelOutput, x: na.KernelInput) -> None:
         out: shape ``(n,)``, float32. Any grid of one axis will do.
         x: shape ``(n,)``, float32.
 
-    Reads n and writes n elements; `linear_gelu` does it where the product is made, without.
+    Reads n and writes n elements; `gemm` does it where the product is made, without.
 
     Error bound: ``4 u abs(x)`` with u = 2**-24. Two roundings of erf's argument move erf by less
     than u, erf itself is good to 2 ulps (2 u), the sum rounds once (u): 4 u of x / 2. The product

@@ -11,6 +11,7 @@ import numpy as np
 import numbasync as na
 from numbasync_kernels.fits import FLOATS
 from numbasync_kernels.nn.finish import ACTIVATIONS
+from numbasync_kernels.nn.gelu import gelu_reference
 from numbasync_kernels.nn.matmul_float32 import multiply_float32
 from numbasync_kernels.nn.matmul_threads import multiply_by_threads
 from numbasync_kernels.nn.matmul_warpgroups import ROW_BYTES, THREADS, matmul_warpgroups
@@ -71,6 +72,24 @@ def gemm(
     cores = "none" if device is None or not a.size else device.limits.tensor_cores
     route = ROUTES[cores].get(precision if a.dtype == np.float32 else a.dtype.name, plain)
     return route(product)
+
+
+def gemm_reference(
+    a: np.ndarray[Any, Any],
+    b: np.ndarray[Any, Any],
+    bias: np.ndarray[Any, Any] | None = None,
+    activation: str | None = None,
+    residual: np.ndarray[Any, Any] | None = None,
+) -> np.ndarray[Any, Any]:
+    """What `gemm` and `batched_gemm` approximate, in float64."""
+    result: np.ndarray[Any, Any] = a.astype(np.float64) @ b.astype(np.float64)
+    if bias is not None:
+        result = result + bias
+    if activation == "relu":
+        result = np.maximum(result, 0)
+    elif activation == "gelu":
+        result = gelu_reference(result)
+    return result if residual is None else result + residual
 
 
 @dataclass(frozen=True, slots=True)

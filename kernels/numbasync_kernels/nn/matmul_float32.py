@@ -50,7 +50,7 @@ class Cost(NamedTuple):
     Attributes:
         blocks: that run at the same time.
         rate: at which these compute elements, in relation to the best.
-        alone: the rate of one block that runs alone.
+        alone: the rate of one block of 128 threads, or of two of 64, that have it for themselves.
     """
 
     blocks: int
@@ -60,8 +60,8 @@ class Cost(NamedTuple):
 
 COSTS = {
     Tile(128, 128): Cost(2, 1.0, 0.81),
-    Tile(64, 96): Cost(4, 0.87, 0.4),
-    Tile(64, 64): Cost(6, 0.86, 0.36),
+    Tile(64, 96): Cost(4, 0.87, 0.755),
+    Tile(64, 64): Cost(6, 0.86, 0.68),
 }
 
 
@@ -352,9 +352,12 @@ def tile_of(m: int, n: int, multiprocessors: int, count: int = 1) -> Tile:
 
     def time(tile: Tile) -> float:
         blocks, rate, alone = COSTS[tile]
-        full, rest = divmod(-(-count * tile.tiles(m, n) // multiprocessors), blocks)
-        last = max(rest / rate, 1 / alone) if rest else 0
-        return tile.rows * tile.columns * (full * blocks / rate + last)
+        pair = 128 // tile.rows  # blocks that keep the four schedulers equally busy
+        each = -(-count * tile.tiles(m, n) // multiprocessors)
+        # Blocks of a later round go to what is free first, as many as there is room for.
+        unit = pair if each <= blocks else blocks
+        each = -(-each // unit) * unit
+        return tile.rows * tile.columns * max(each / rate, pair / alone)
 
     return min(COSTS, key=time)
 

@@ -51,8 +51,8 @@ def _put(tile: Any, held: Any) -> None:
 
 @cuda.jit(device=True)
 def _multiply(sums: Any, a: Any, b: Any, group: Any, top: Any, first: Any) -> None:
-    """Make `sums` the thread's elements of ``a @ b``, or ``a @ b[group]``: of the tile with its corner at
-    ``(top, first)``, those at ``(threadIdx.y + 8 i, threadIdx.x + 8 j)``.
+    """Make `sums` the thread's elements of ``a @ b``, or of ``a @ b[group]``: of the tile with its
+    corner at ``(top, first)``, those at ``(threadIdx.y + 8 i, threadIdx.x + 8 j)``.
 
     While a step is computed, the next one's tiles are on their way into registers.
     """
@@ -82,7 +82,7 @@ def _multiply(sums: Any, a: Any, b: Any, group: Any, top: Any, first: Any) -> No
 
 
 @cache
-def matmul_threads(several: bool = False) -> Any:
+def matmul_threads(several: bool) -> Any:
     """The launcher of ``out = finished(a @ b)``, or of several products, whose results lie one
     below the other.
 
@@ -144,7 +144,7 @@ def _group_of_row(row: Any, groups: Any, rows: Any, offsets: Any) -> Any:
 
 
 @cache
-def matmul_int8_threads(several: bool = False) -> Any:
+def matmul_int8_threads(several: bool) -> Any:
     """As `matmul_threads`, of int8 into int32, exact up to a k of 2**17. A thread makes an element.
 
     Its arguments: ``out``, ``a``, ``b``, ``rows`` and ``offsets``. Reads each row of `a` n times
