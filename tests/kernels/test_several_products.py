@@ -113,13 +113,13 @@ async def test_groups_by_warps(
     placed = (b.swapaxes(1, 2).copy() if stored == "columns" else b).astype(element)
     left, right = await na.from_host(a.astype(element)), await na.from_host(placed)
     out = await na.full((210, 72), -1, np.int32 if dtype == "int8" else np.float32)
-    finish = {} if dtype == "int8" else {"bias": await na.from_host(bias.astype(np.float32))}
+    added = None if dtype == "int8" else await na.from_host(bias.astype(np.float32))
     await nn.grouped_gemm(
         out, left, right.mT if stored == "columns" else right,
-        await na.from_host(np.array(ENDS)), precision="tf32", **finish,
+        await na.from_host(np.array(ENDS)), precision="tf32", bias=added,
     )  # fmt: skip
     want = grouped(a, b)
-    want[: ENDS[-1]] += bias * bool(finish)
+    want[: ENDS[-1]] += bias * (added is not None)
     np.testing.assert_array_equal(await out.to_host(), want)
     assert len(tiles) == 1, "another kernel was chosen"
 
