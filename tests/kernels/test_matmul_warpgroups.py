@@ -49,12 +49,10 @@ async def test_finished_products(device: na.Device) -> None:
     m, n, k = 40, 48, 64
     a, b = integers(m, k, seed=1), integers(k, n, seed=2)
     bias, residual = integers(n, seed=3), integers(m, n, seed=4)
-    kernel = matmul_warpgroups("float16", 64, True, True)
+    kernel = matmul_warpgroups("float16", 64, True, ACTIVATIONS["relu"])
     left, right, more = [await na.from_host(x.astype(np.float16)) for x in (a, b, residual)]
     out = await na.full((m, n), np.nan, np.float16)
     maps = na.tensor_map(left, kernel.box_a), na.tensor_map(right, kernel.box_b)
-    await kernel.launcher[1, THREADS](
-        out, *maps, k, n, m, None, bias.astype(np.float32), more, ACTIVATIONS["relu"]
-    )
+    await kernel.launcher[1, THREADS](out, *maps, k, n, m, None, bias.astype(np.float32), more)
     want = np.maximum(a @ b + bias, 0) + residual
     np.testing.assert_array_equal(await out.to_host(), want)

@@ -62,11 +62,11 @@ async def test_finished_products(device: na.Device) -> None:
     m, n, k = 40, 48, 64
     a, b = integers(m, k, seed=1), integers(k, n, seed=2)
     bias, residual = integers(n, seed=3), integers(m, n, seed=4)
-    kernel = matmul_warps("float16", Tile(64, 64, 2), (False, True), True)
+    kernel = matmul_warps("float16", Tile(64, 64, 2), (False, True), ACTIVATIONS["relu"])
     left, right, more = [await na.from_host(x.astype(np.float16)) for x in (a, b, residual)]
     out = await na.full((m, n), np.nan, np.float16)
     await kernel.launcher[kernel.blocks(out), kernel.tile.threads](
-        out, left, right, k, 0, None, bias.astype(np.float32), more, ACTIVATIONS["relu"]
+        out, left, right, k, 0, None, bias.astype(np.float32), more
     )
     want = np.maximum(a @ b + bias, 0) + residual
     np.testing.assert_array_equal(await out.to_host(), want)
@@ -118,7 +118,7 @@ def test_routes(
     out = na.full((m, n), 7, np.int32 if dtype == "int8" else element).sync()
     got = nn.gemm(out, stored(a, left), stored(b, right), precision=precision).sync()
     np.testing.assert_array_equal(got.to_host().sync().astype(float), a @ b)
-    assert asked == [(dtype, Tile(64, 64, 2), rows_of_k, False)]
+    assert asked == [(dtype, Tile(64, 64, 2), rows_of_k, None)]
 
 
 @pytest.mark.parametrize(

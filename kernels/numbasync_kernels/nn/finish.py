@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from numba import cuda, float32
 
+import numbasync as na
 from numbasync_kernels.nn.gelu import gelu_of
 
 ACTIVATIONS = {None: 0, "relu": 1, "gelu": 2}  # numbers that kernels know
+
+
+class Finish(NamedTuple):
+    """The arguments of `finished`, as a kernel takes them."""
+
+    bias: na.Tensor | None
+    residual: na.Tensor | None
+    activation: int
+
+    @property
+    def compiled(self) -> int | None:
+        """The activation of a kernel that is compiled for one; None: nothing is done to sums."""
+        return None if self == (None, None, 0) else self.activation
 
 
 @cuda.jit(device=True)

@@ -10,7 +10,7 @@ import numpy as np
 
 import numbasync as na
 from numbasync_kernels.fits import FLOATS
-from numbasync_kernels.nn.finish import ACTIVATIONS
+from numbasync_kernels.nn.finish import ACTIVATIONS, Finish
 from numbasync_kernels.nn.gelu import gelu_reference
 from numbasync_kernels.nn.matmul_float32 import multiply_float32
 from numbasync_kernels.nn.matmul_threads import multiply_by_threads
@@ -104,13 +104,8 @@ class Arguments:
     residual: na.Tensor | None = None
 
     @property
-    def finishes(self) -> bool:
-        return self.bias is not None or self.activation is not None or self.residual is not None
-
-    @property
-    def finish(self) -> tuple[Any, ...]:
-        """The last arguments of the kernels."""
-        return self.bias, self.residual, ACTIVATIONS[self.activation]
+    def finish(self) -> Finish:
+        return Finish(self.bias, self.residual, ACTIVATIONS[self.activation])
 
 
 # --- routes ---
@@ -135,11 +130,13 @@ def by_warpgroups(p: Arguments) -> Result:
             return multiply_in_parts(out, left, right, way, rows_of_k, multiprocessors, p.finish)
         stored = out.dtype.name if fits_a_map(out) else None
         kernel = matmul_warpgroups(
-            p.a.dtype.name, way.columns, rows_of_k, p.finishes, stored=stored
+            p.a.dtype.name, way.columns, rows_of_k, p.finish.compiled, stored=stored
         )
         maps = na.tensor_map(left, kernel.box_a), na.tensor_map(right, kernel.box_b)
         call = kernel.launcher[kernel.blocks(out, multiprocessors), THREADS]
-        launched: na.DeviceOp[Any] = call(kernel.target(out), *maps, k, n, m, None, *p.finish)
+        launched: na.DeviceOp[Any] = call(
+            kernel.target(out), *maps, k, n, m, None, p.bias, p.residual
+        )
         return launched.map(lambda _: out)
 
     operands = p.a, p.b if rows_of_k else p.b.T
@@ -152,11 +149,12 @@ def by_warps(p: Arguments) -> Result:
     rows_of_k = halves and is_transposed(p.a), halves and not is_transposed(p.b)
     limits = limits_of(p.out)
     tile = tile_of(p.out.shape, limits.multiprocessors, limits.max_dynamic_shared_bytes)
-    kernel = matmul_warps(p.a.dtype.name, tile, rows_of_k, p.finishes)
+    kernel = matmul_warps(p.a.dtype.name, tile, rows_of_k, p.finish.compiled)
     launcher = kernel.launcher[kernel.blocks(p.out), tile.threads]
 
     def launch(left: na.Tensor, right: na.Tensor) -> Result:
-        launched: na.DeviceOp[Any] = launcher(p.out, left, right, p.a.shape[1], 0, None, *p.finish)
+        operands = p.out, left, right, p.a.shape[1]
+        launched: na.DeviceOp[Any] = launcher(*operands, 0, None, p.bias, p.residual)
         return launched.first()
 
     operands = p.a.T if rows_of_k[0] else p.a, p.b if rows_of_k[1] else p.b.T

@@ -29,8 +29,8 @@ class WarpgroupKernel(NamedTuple):
     """A kernel of `matmul_warpgroups`, and how its operands are mapped.
 
     Attributes:
-        launcher: called with (out, a, b, k, n, rows, offsets, bias, residual, activation), with
-            `THREADS` a block.
+        launcher: called with (out, a, b, k, n, rows, offsets, bias, residual), with `THREADS` a
+            block.
         columns: of a tile of the result; tiles have `ROWS` rows.
         box_a, box_b: the boxes of the operands' tensor maps.
         box_out, swizzle_out: of the result's; None: the launcher takes the tensor.
@@ -65,7 +65,7 @@ def matmul_warpgroups(
     dtype: str,
     columns: int = 256,
     rows_of_k: bool = False,
-    finishes: bool = False,
+    activation: int | None = None,
     several: str | None = None,
     stored: str | None = None,
 ) -> WarpgroupKernel:
@@ -76,7 +76,8 @@ def matmul_warpgroups(
         columns: of a tile: 64, 128, 192 or 256; or 96, without rows of k.
         rows_of_k: b is stored as ``(k, n)``, row-major; else as ``(n, k)``, each column's elements
             side by side. Rows of k need elements of 16 bits.
-        finishes: each sum is finished by `finished` before it is rounded.
+        activation: the one with which `finished` finishes each sum before it is rounded, a number
+            of `ACTIVATIONS`; None: sums are stored.
         several: None: one product. "groups": each group of rows of out is the product of the same
             rows of a and of the group's own b, of a map of three axes. "parts": each group of rows
             of out is the product of all of a and b along a part of k, of the same length.
@@ -87,10 +88,10 @@ def matmul_warpgroups(
     The launcher's arguments: ``out``, shape (m, n), of float32 or the operands' type; tensor maps
     of ``a``, shape (m, k), and of ``b``; ``k``, of a part if there are parts; ``n``; ``rows`` of a
     group, m if there is one; ``offsets`` of groups that are not all as long, int64, else None; and
-    those of `finished`. Any sizes: what lies outside counts as 0. A part's k is a multiple of 64.
+    ``bias`` and ``residual`` of `finished`. Any sizes: what lies outside counts as 0. A part's k is
+    a multiple of 64.
 
-    Reads ``mk n / columns + kn m / 128`` elements, most of them from the L2
-    cache, and writes mn.
+    Reads ``mk n / columns + kn m / 128`` elements, most of them from the L2 cache, and writes mn.
 
     Error bound: products are exact (of float32: of operands cut to 11 bits); a sum of k of them in
     float32, in an order that is the hardware's: ``k u abs(a) @ abs(b)`` with u = 2**-23, and half a
@@ -123,7 +124,7 @@ def matmul_warpgroups(
     def matmul_by_warpgroups(
         out: na.KernelOutput, a: na.KernelInput, b: na.KernelInput, k: int, n: int, rows: int,
         offsets: na.KernelInput = None, bias: na.KernelInput = None,
-        residual: na.KernelInput = None, activation: int = 0,
+        residual: na.KernelInput = None,
     ) -> None:  # fmt: skip
         thread = cuda.threadIdx.x
         warpgroup = thread >> 7
@@ -210,13 +211,8 @@ def matmul_warpgroups(
                 if speaks:
                     tc.barrier_arrive(layout.empty, used)
                 corner = first + i * ROWS + warp_row, j * columns
-                if finishes:  # a branch here, not one for each element
-                    if activation == 2:
-                        sums = tc.apply(finished, sums, corner, bias, residual, 2)
-                    elif activation == 1:
-                        sums = tc.apply(finished, sums, corner, bias, residual, 1)
-                    else:
-                        sums = tc.apply(finished, sums, corner, bias, residual, 0)
+                if activation is not None:
+                    sums = tc.apply(finished, sums, corner, bias, residual, activation)
                 if stored:
                     warp = (thread >> 5) - 4
                     tc.store_by_map(out, corner, layout.out, (warp, 0, 0, 0), sums)

@@ -45,8 +45,7 @@ class WarpKernel(NamedTuple):
     """A kernel of `matmul_warps`, and how it is launched.
 
     Attributes:
-        launcher: called with (out, a, b, k, rows, offsets, bias, residual, activation),
-            `tile.threads` a block.
+        launcher: called with (out, a, b, k, rows, offsets, bias, residual), `tile.threads` a block.
         tile: of the result.
     """
 
@@ -105,8 +104,8 @@ def place(by_k: Any, stage: Any, own: Any, k: Any, depth: Any) -> Any:
 
 @cache
 def matmul_warps(
-    dtype: str, tile: Tile, rows_of_k: tuple[bool, bool] = (False, False), finishes: bool = False,
-    several: bool = False,
+    dtype: str, tile: Tile, rows_of_k: tuple[bool, bool] = (False, False),
+    activation: int | None = None, several: bool = False,
 ) -> WarpKernel:  # fmt: skip
     """The kernel of ``out = a @ b``, or of several products, whose results lie one below the other.
 
@@ -116,16 +115,17 @@ def matmul_warps(
             has 128 bytes of k of both operands.
         rows_of_k: of a and of b, whether they are stored as ``(k, m)`` and ``(k, n)``; else as
             ``(m, k)`` and ``(n, k)``. Rows of k need elements of 16 bits.
-        finishes: each sum is finished by `finished` before it is rounded. Not for int8.
+        activation: the one with which `finished` finishes each sum before it is rounded, a number
+            of `ACTIVATIONS`; None: sums are stored, as those of int8 always are.
         several: each group of rows of out is the product of the same rows of a, which is not stored
             as ``(k, m)``, and of the group's own matrix, of a b of three axes. Blocks that are left
             over return.
 
     The launcher's arguments: ``out``, shape (m, n), of float32 or the operands' type, or of int32;
     ``a`` and ``b``, whose rows begin at multiples of 16 bytes and have multiples of 16 bytes, with
-    0 behind k; ``k``; ``rows`` of each group, or ``offsets`` of groups, as of `group_of`; and those
-    of `finished`. Any m, n and k. Reads ``mk n / columns + kn m / rows`` elements, most of them
-    from the L2 cache, and writes mn.
+    0 behind k; ``k``; ``rows`` of each group, or ``offsets`` of groups, as of `group_of`; and
+    ``bias`` and ``residual`` of `finished`. Any m, n and k. Reads ``mk n / columns + kn m / rows``
+    elements, most of them from the L2 cache, and writes mn.
 
     Error bound: products are exact (of float32: of operands cut to 11 bits); a sum of k of them in
     float32, in an order that is the hardware's: ``k u abs(a) @ abs(b)`` with u = 2**-23, and half a
@@ -155,7 +155,7 @@ def matmul_warps(
     def matmul_by_warps(
         out: na.KernelOutput, a: na.KernelInput, b: na.KernelInput, k: int,
         rows: int = 0, offsets: na.KernelInput = None, bias: na.KernelInput = None,
-        residual: na.KernelInput = None, activation: int = 0,
+        residual: na.KernelInput = None,
     ) -> None:  # fmt: skip
         thread = cuda.threadIdx.x
         warp = thread >> 5
@@ -228,7 +228,7 @@ def matmul_warps(
             right = tc.load_b(layout.b, at_b, WIDE, b_by_k)
             sums = tc.mma(sums, next_left, next_right)
         corner = row + own_row, column + own_column
-        if finishes:
+        if activation is not None:
             sums = tc.apply(finished, sums, corner, bias, residual, activation)
         tc.store(out[:end], corner, sums)
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import numbasync as na
-from numbasync_kernels.nn.finish import ACTIVATIONS
+from numbasync_kernels.nn.finish import ACTIVATIONS, Finish
 from numbasync_kernels.nn.gemm import (
     DTYPES,
     check_product,
@@ -25,8 +25,6 @@ from numbasync_kernels.nn.operands import (
     with_zeros,
 )
 from numbasync_kernels.nn.tiling import tiling
-
-NOTHING = (None, None, 0)  # bias, residual and activation of a product that is not finished
 
 
 def batched_gemm(
@@ -133,7 +131,7 @@ def _launched(
     activation: str | None,
 ) -> na.DeviceOp[na.Tensor]:
     """The launch for groups of rows of `out`: of so many rows each, or as offsets say."""
-    finish = bias, residual, ACTIVATIONS[activation]
+    finish = Finish(bias, residual, ACTIVATIONS[activation])
     device, k = out.device, a.shape[1]
     cores = "none" if device is None or not k else device.limits.tensor_cores
     if a.dtype == np.float32 and precision != "tf32":
@@ -147,7 +145,7 @@ def _launched(
 
 def _by_warpgroups(
     out: na.Tensor, a: na.Tensor, b: na.Tensor, rows: int, offsets: na.Tensor | None,
-    finish: tuple[Any, ...],
+    finish: Finish,
 ) -> na.DeviceOp[na.Tensor]:  # fmt: skip
     """`wgmma`: `matmul_warpgroups`."""
     groups, k, n = b.shape
@@ -156,13 +154,12 @@ def _by_warpgroups(
     multiprocessors = limits_of(out).multiprocessors
     steps = -(-k * a.dtype.itemsize // ROW_BYTES)
     way = tiling(height, n, steps, multiprocessors, groups)
-    finishes = finish != NOTHING
-    kernel = matmul_warpgroups(a.dtype.name, way.columns, rows_of_k, finishes, "groups")
+    kernel = matmul_warpgroups(a.dtype.name, way.columns, rows_of_k, finish.compiled, "groups")
     launcher = kernel.launcher[kernel.blocks(out, multiprocessors, groups), THREADS]
 
     def launch(left: na.Tensor, right: na.Tensor) -> na.DeviceOp[na.Tensor]:
         maps = na.tensor_map(left, kernel.box_a), na.tensor_map(right, kernel.box_b)
-        launched: na.DeviceOp[Any] = launcher(out, *maps, k, n, rows, offsets, *finish)
+        launched: na.DeviceOp[Any] = launcher(out, *maps, k, n, rows, offsets, *finish[:2])
         return launched.first()
 
     operands = a, b if rows_of_k else b.mT
@@ -171,7 +168,7 @@ def _by_warpgroups(
 
 def _by_warps(
     out: na.Tensor, a: na.Tensor, b: na.Tensor, rows: int, offsets: na.Tensor | None,
-    finish: tuple[Any, ...],
+    finish: Finish,
 ) -> na.DeviceOp[na.Tensor]:  # fmt: skip
     """`mma`: `matmul_warps`."""
     groups, k, n = b.shape
@@ -180,11 +177,11 @@ def _by_warps(
     limits = limits_of(out)
     shared_bytes = limits.max_dynamic_shared_bytes
     tile = tile_of((height, n), limits.multiprocessors, shared_bytes, groups)
-    kernel = matmul_warps(a.dtype.name, tile, (False, rows_of_k), finish != NOTHING, True)
+    kernel = matmul_warps(a.dtype.name, tile, (False, rows_of_k), finish.compiled, True)
     launcher = kernel.launcher[kernel.blocks(out, groups), tile.threads]
 
     def launch(left: na.Tensor, right: na.Tensor) -> na.DeviceOp[na.Tensor]:
-        launched: na.DeviceOp[Any] = launcher(out, left, right, k, rows, offsets, *finish)
+        launched: na.DeviceOp[Any] = launcher(out, left, right, k, rows, offsets, *finish[:2])
         return launched.first()
 
     operands = a, b if rows_of_k else b.mT

@@ -9,7 +9,7 @@ from numba import cuda, float32
 
 import numbasync as na
 from numbasync_kernels.fits import FLOAT32, FLOATS, fits
-from numbasync_kernels.nn.finish import finished
+from numbasync_kernels.nn.finish import Finish, finished
 from numbasync_kernels.nn.matmul_warpgroups import ROW_BYTES, THREADS, matmul_warpgroups
 from numbasync_kernels.nn.tiling import Tiling
 
@@ -49,7 +49,7 @@ def multiply_in_parts(
     way: Tiling,
     rows_of_k: bool,
     multiprocessors: int,
-    finish: tuple[Any, ...],
+    finish: Finish,
 ) -> na.DeviceOp[na.Tensor]:
     """``out = finished(a @ b)`` by `matmul_warpgroups` in parts, and `sum_of_parts`.
 
