@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from contextvars import copy_context
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import pytest
@@ -17,7 +15,6 @@ import uvloop
 import numbasync as na
 from numbasync.device import reactor
 from numbasync.testing import gate
-from tests.common import waited
 
 T = TypeVar("T")
 
@@ -26,7 +23,6 @@ LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
     "uvloop": uvloop.new_event_loop,
 }
 loops = pytest.mark.parametrize("loop", LOOPS)
-PERIOD = 0.005
 
 
 def run(loop: str, main: Coroutine[Any, Any, T]) -> T:
@@ -84,42 +80,6 @@ async def eventually(condition: Callable[[], object]) -> None:
 async def timer(seconds: float) -> None:
     """A timer of the loop: for tests that measure timers, not for those that wait for something."""
     await asyncio.sleep(seconds)
-
-
-@dataclass(frozen=True)
-class Ticks:
-    """What a ticker of 5 ms saw while it waited."""
-
-    count: int
-    seconds: float
-    longest: float  # seconds between two ticks
-    processor: float  # share of one processor that this process used
-
-    def is_undisturbed(self, alone: Ticks) -> bool:
-        """90 ticks in 500 ms, no gap over 10 ms and under 5% of a processor, as far as this
-        machine does so `alone`, with nothing to wait for but a timer.
-        """
-        return (
-            self.count >= 90 * self.seconds / 0.5
-            and self.longest <= max(2 * PERIOD, 2 * alone.longest)
-            and self.processor < 0.05
-        )
-
-
-async def tick_while(work: Awaitable[Any]) -> Ticks:
-    """Tick by a timetable, so that a late tick makes no later one late, until `work` is done."""
-    loop = asyncio.get_running_loop()
-    task = asyncio.ensure_future(waited(work))
-    start, processor = loop.time(), time.process_time()
-    times = [time.perf_counter()]
-    while not task.done():
-        await timer(max(0.0, start + len(times) * PERIOD - loop.time()))
-        times.append(time.perf_counter())
-    processor = time.process_time() - processor
-    await task
-    gaps = [b - a for a, b in itertools.pairwise(times)]
-    seconds = times[-1] - times[0]
-    return Ticks(len(gaps), seconds, max(gaps), processor / seconds)
 
 
 async def rung_once(stream: na.Stream) -> None:

@@ -22,7 +22,7 @@ from numbasync.errors import DeviceLostError
 from numbasync.testing import Gate, counters
 from tests.common import add_one, used, waited
 from tests.device.fake_streams import Clock, turns
-from tests.waiting import eventually, loops, run, rung_once, tick_while, timer
+from tests.waiting import eventually, rung_once
 
 pytestmark = [
     pytest.mark.cuda,
@@ -75,28 +75,6 @@ async def test_gather_overlaps_two_kernels_of_one_block(device: na.Device) -> No
             assert alone > 0.02, "this is no measurement"
             return
     pytest.fail(f"one after the other (one, both): {seen}")
-
-
-@loops
-def test_a_ticker_is_undisturbed_while_a_kernel_of_500_ms_runs(
-    device: na.Device, stream: na.Stream, loop: str
-) -> None:
-    steps = steps_for(0.5, stream)
-    z = na.zeros(1).sync_on(stream)
-
-    async def main() -> None:
-        await rung_once(stream)
-        seen = []
-        for _ in range(4):  # the host has other work, too
-            alone = await tick_while(timer(0.5))
-            ticks = await tick_while(na.spawn(spin[1, 1](z, steps), stream))
-            assert ticks.seconds > 0.3, "this is no measurement"
-            seen.append((ticks, alone))
-            if ticks.is_undisturbed(alone):
-                return
-        pytest.fail(f"always disturbed: {seen}")
-
-    run(loop, main())
 
 
 # How a loop learns that the device has passed a point, each way made the only one.

@@ -22,28 +22,31 @@ from numbasync.device.reactor import PATIENCE, Waker
 from numbasync.testing import Gate, settle
 from numbasync.tools import cli
 from tests.common import waited
-from tests.waiting import eventually, loops, run, rung_once, tick_while, timer
+from tests.device.fake_streams import turns
+from tests.waiting import eventually, loops, run, rung_once, timer
 
 # --- the loop turns ---
 
 
 @loops
-def test_a_ticker_is_undisturbed_while_the_device_works(
+def test_the_loop_turns_by_itself_while_the_device_works(
     device: na.Device, stream: na.Stream, gate: Gate, loop: str
 ) -> None:
     async def main() -> None:
         await rung_once(stream)
-        seen = []
-        for _ in range(4):  # this machine has other work, too
-            alone = await tick_while(timer(0.5))
-            gate.close()
-            future = na.spawn(na.zeros(1000), stream)
-            threading.Timer(0.5, gate.open).start()
-            ticks = await tick_while(future)
-            seen.append((ticks, alone))
-            if ticks.is_undisturbed(alone):
-                return
-        pytest.fail(f"always disturbed: {seen}")
+        watcher = reactor.current()
+        gate.close()
+        before = watcher.statistics()
+        future = asyncio.ensure_future(waited(na.spawn(na.zeros(1000), stream)))
+        await eventually(lambda: watcher.statistics().sleeps > before.sleeps)
+        asleep = watcher.statistics()
+        await turns(5000)
+        awake = watcher.statistics()
+        # It polls once in 0.1 s; while it does not sleep, once in each turn of the loop.
+        assert awake.turns - asleep.turns < 500
+        assert not future.done()
+        gate.open()
+        await future
 
     run(loop, main())
 
