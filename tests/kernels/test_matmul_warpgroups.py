@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import numbasync as na
+from numbasync_kernels import nn
 from numbasync_kernels.nn.finish import ACTIVATIONS
 from numbasync_kernels.nn.matmul_warpgroups import THREADS, dtype_of, matmul_warpgroups
 
@@ -45,14 +46,16 @@ async def test_products(
     np.testing.assert_array_equal(await out.to_host(), want)
 
 
-async def test_finished_products(device: na.Device) -> None:
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+async def test_finished_products(device: na.Device, activation: str) -> None:
     m, n, k = 40, 48, 64
     a, b = integers(m, k, seed=1), integers(k, n, seed=2)
     bias, residual = integers(n, seed=3), integers(m, n, seed=4)
-    kernel = matmul_warpgroups("float16", 64, True, ACTIVATIONS["relu"])
+    kernel = matmul_warpgroups("float16", 64, True, ACTIVATIONS[activation])
     left, right, more = [await na.from_host(x.astype(np.float16)) for x in (a, b, residual)]
     out = await na.full((m, n), np.nan, np.float16)
     maps = na.tensor_map(left, kernel.box_a), na.tensor_map(right, kernel.box_b)
     await kernel.launcher[1, THREADS](out, *maps, k, n, m, None, bias.astype(np.float32), more)
-    want = np.maximum(a @ b + bias, 0) + residual
-    np.testing.assert_array_equal(await out.to_host(), want)
+    want = nn.gemm_reference(a, b, bias, activation, residual)
+    limit = 0 if activation == "relu" else 2.0**-11 + 2.0**-20
+    np.testing.assert_allclose(await out.to_host(), want, rtol=limit, atol=limit)

@@ -58,18 +58,20 @@ async def test_sizes(device: na.Device, size: tuple[int, int, int]) -> None:
     np.testing.assert_array_equal(await out.to_host(), a @ b.T)
 
 
-async def test_finished_products(device: na.Device) -> None:
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+async def test_finished_products(device: na.Device, activation: str) -> None:
     m, n, k = 40, 48, 64
     a, b = integers(m, k, seed=1), integers(k, n, seed=2)
     bias, residual = integers(n, seed=3), integers(m, n, seed=4)
-    kernel = matmul_warps("float16", Tile(64, 64, 2), (False, True), ACTIVATIONS["relu"])
+    kernel = matmul_warps("float16", Tile(64, 64, 2), (False, True), ACTIVATIONS[activation])
     left, right, more = [await na.from_host(x.astype(np.float16)) for x in (a, b, residual)]
     out = await na.full((m, n), np.nan, np.float16)
     await kernel.launcher[kernel.blocks(out), kernel.tile.threads](
         out, left, right, k, 0, None, bias.astype(np.float32), more
     )
-    want = np.maximum(a @ b + bias, 0) + residual
-    np.testing.assert_array_equal(await out.to_host(), want)
+    want = nn.gemm_reference(a, b, bias, activation, residual)
+    limit = 0 if activation == "relu" else 2.0**-11 + 2.0**-20
+    np.testing.assert_allclose(await out.to_host(), want, rtol=limit, atol=limit)
 
 
 # --- as a route of gemm ---

@@ -18,7 +18,6 @@ ONE = float32(1.0)
 C1, C2, C3 = float32(1.15110517), float32(0.45920819), float32(0.0524961799)
 C4, C5, C6 = float32(-0.00706342002), float32(0.00013693636), float32(0.000186180245)
 C7, C8 = float32(-3.93776936e-05), float32(2.83491272e-06)
-exp2 = cuda.libdevice.exp2f
 
 
 @cuda.jit(device=True)
@@ -29,7 +28,7 @@ def gelu_of(x: Any) -> Any:
     y = abs(x)
     power = C5 + y * (C6 + y * (C7 + y * C8))
     power = ONE + y * (C1 + y * (C2 + y * (C3 + y * (C4 + y * power))))
-    below = exp2(-power)  # the chance of a value below -y
+    below = math.exp2(-power)  # the chance of a value below -y
     return x * (ONE - below if x > float32(0.0) else below)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from numba import cuda, int64, uint32
 
-BAND = 8  # tiles of the rows that share columns of b in the L2 cache
+BAND = 16  # tiles of the rows that share columns of b in the L2 cache
 
 
 @cuda.jit(device=True)
