@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from numbasync import errors as errors
+from numbasync import native as _native
 from numbasync.backend.protocols import Limits as Limits
 from numbasync.backend.protocols import MemoryStats as MemoryStats
 from numbasync.backend.protocols import Peaks as Peaks
@@ -126,6 +127,9 @@ _LATER = {
 }
 # The public ones; others are how it is made.
 _MODULES = frozenset(("random", "tensor_cores", "testing", "vectors"))
+
+
+_native.switch(True)
 
 
 def __getattr__(name: str) -> object:

@@ -1,6 +1,11 @@
-"""Preconditions that all kernels here have: how many axes an argument has, and of which type."""
+"""What all kernels here ask of their arguments: how many axes they have, and of which type."""
 
 from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
 
 FLOAT32 = ("float32",)
 FLOATS = ("float16", "bfloat16", "float32")
@@ -23,3 +28,9 @@ def fits(names: str, ndim: int, dtypes: tuple[str, ...]) -> tuple[str, ...]:
         f"{first}.ndim == {ndim} and {first}.dtype == {dtypes[0]!r}",
         *(f"{n}.ndim == {ndim} and {n}.dtype == {first}.dtype" for n in others),
     )
+
+
+@cache
+def name_of(dtype: np.dtype[Any]) -> str:
+    """The name of a dtype, which NumPy computes each time."""
+    return dtype.name

@@ -135,6 +135,13 @@ class Stream(Protocol):
         """The driver's handle; 0 where there is none."""
         ...
 
+    @property
+    def records(self) -> Any:
+        """Launches prepared for this stream, by their `Work`, and `record_of(work)`, which adds
+        one; None where launches are not prepared.
+        """
+        ...
+
     def numba_stream(self) -> Any:
         """A Numba stream object that enqueues on this stream.
 

@@ -15,6 +15,8 @@ from functools import partial
 from types import CodeType
 from typing import NamedTuple
 
+from numbasync.native import compiled, core
+
 # Packages between a program's line and this module: numbasync itself, and packages that run tasks.
 _BETWEEN = frozenset({__name__.partition(".")[0], "asyncio", "contextlib", "concurrent"})
 
@@ -48,6 +50,7 @@ class CallSite(NamedTuple):
 _new_call_site: Callable[[tuple[CodeType, int]], CallSite] = partial(tuple.__new__, CallSite)
 
 
+@compiled
 def call_site(above: int) -> CallSite | None:
     """The innermost frame's position of this thread outside of numbasync and asyncio, if any.
 
@@ -69,3 +72,7 @@ def call_site(above: int) -> CallSite | None:
         if frame.f_back is None:
             return None
         frame = frame.f_back
+
+
+if core is not None:
+    core.know_frames(_is_between, CallSite)

@@ -25,10 +25,11 @@ from numbasync.device.limit_scope import Limit, limits_here
 from numbasync.device.policies import SchedulingPolicy, StreamPoolRoundRobin
 from numbasync.device.staging_ring import Ring
 from numbasync.device.storage import MemoryPool
-from numbasync.device.stream import Stream
+from numbasync.device.stream import Stream, take_idle
 from numbasync.device.submission import Submission
 from numbasync.errors import CallerError, DeviceLostError, DeviceMismatchError, DriverError
 from numbasync.fork import in_child
+from numbasync.native import known
 from numbasync.public import Public
 
 
@@ -52,16 +53,7 @@ class _EventPool:
 MOST_SUSPECTS = 16  # submissions that the message of a fault names
 
 
-def _take_idle(dropped: list[protocols.Stream]) -> protocols.Stream | None:
-    """Remove and return a dropped stream that is idle. A dropped stream without submissions may
-    still have a gate, or a wait for an event, to pass.
-    """
-    for i, stream in enumerate(dropped):
-        if stream.fault() is None and stream.query():
-            return dropped.pop(i)
-    return None
-
-
+@known
 class Device(Public):
     """One GPU, or one virtual CPU device. Returned by `devices()`, never constructed.
 
@@ -73,6 +65,10 @@ class Device(Public):
         limits: the largest grid, block and shared memory of one launch.
         ring: page-locked chunks that large uploads pass through; see `ring.statistics()`.
     """
+
+    __slots__ = (
+        "__dict__", "__weakref__", "backend", "busy", "is_limited", "lost", "submit_lock",
+    )  # fmt: skip
 
     def __init__(self, backend: protocols.Device) -> None:
         self.backend = backend
@@ -120,7 +116,7 @@ class Device(Public):
         self.reclaim()
         with self._lock:
             dropped = self._dropped_streams.setdefault(priority, [])
-            backend = _take_idle(dropped) or self.backend.new_stream(priority)
+            backend = take_idle(dropped) or self.backend.new_stream(priority)
             return self._on(backend, dropped)
 
     def _on(self, backend: protocols.Stream, dropped: list[protocols.Stream]) -> Stream:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from numbasync.backend import protocols
 from numbasync.device.submission import Submission
 from numbasync.errors import DeviceLostError, DriverError
+from numbasync.native import compiled, core, known
 
 # Sequence numbers without a signal: the counter has 32 bits and is extended from its last value.
 MAX_UNSIGNALLED = 2**24
@@ -41,8 +42,15 @@ class StreamOwner(Protocol):
         """Raise if the device is lost."""
 
 
+@known
 class Progress:
     """The submissions in flight on one stream, in order."""
+
+    __slots__ = (
+        "_abandoned", "_broken", "_broken_trace", "_confirmed", "_in_flight", "_lock", "_owner",
+        "_sequence", "_signalled", "_suspended", "_unreported", "backend", "device",
+        "has_dependencies", "nbytes", "verified",
+    )  # fmt: skip
 
     def __init__(self, owner: StreamOwner, backend: protocols.Stream) -> None:
         self._owner = owner
@@ -65,6 +73,7 @@ class Progress:
 
     # --- adding submissions ---
 
+    @compiled
     def commit(self, submission: Submission, signal: bool = True) -> None:
         """Give `submission` the next sequence number.
 
@@ -152,6 +161,7 @@ class Progress:
         if self._owner.lost is not None:
             self._owner.check()
 
+    @compiled
     def verify(self, sequence: int) -> None:
         """Raise if the stream is broken. The completion counter says done, not error-free: before a
         result is returned, the driver is queried, unless `sequence` is verified (0: never is).
@@ -190,6 +200,7 @@ class Progress:
         """Whether `number`, or a later number, has a signal enqueued."""
         return self._signalled >= number
 
+    @compiled
     def advance(self) -> int:
         """Poll the counter and retire passed submissions; the latest number that was passed."""
         if self._abandoned:
@@ -206,6 +217,7 @@ class Progress:
                 pass  # another thread has retired it in between
         return passed
 
+    @compiled
     def _retire(self, passed: int) -> None:
         if self.has_dependencies:
             self._retire_dependencies(passed)
@@ -320,3 +332,7 @@ class Progress:
             return self._in_flight[0].sequence
         except IndexError:
             return 0
+
+
+if core is not None:
+    core.know_faults((DriverError, DeviceLostError))

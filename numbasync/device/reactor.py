@@ -25,6 +25,7 @@ from numbasync.backend import protocols
 from numbasync.device.loop_wakeup import Waker as Waker
 from numbasync.device.wait_estimate import LatencyEstimate
 from numbasync.errors import InternalError, StateError
+from numbasync.native import compiled
 
 # uvloop and asyncio sleep whole milliseconds; finer timers return immediately.
 POLL_SECONDS = 0.001
@@ -35,11 +36,17 @@ PATIENCE = 16  # awaits of finished work per turn of the loop
 _finished_awaits = itertools.count(1)
 
 
+@compiled
+def turn_is_due() -> bool:
+    """Whether an await whose work is done must let the loop turn: every `PATIENCE`-th must."""
+    return next(_finished_awaits) % PATIENCE == 0
+
+
 def need_not_wait() -> Generator[None, None, None]:
     """For an await whose work is done. Every `PATIENCE`-th call lets the loop turn: a task that
     awaits one short operation after the other must not keep other tasks from running.
     """
-    if next(_finished_awaits) % PATIENCE == 0:
+    if turn_is_due():
         yield
 
 

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from numbasync.backend import protocols
 from numbasync.backend.protocols import MemoryStats
 from numbasync.errors import OutOfDeviceMemoryError, ShapeError
+from numbasync.native import known
 from numbasync.public import Public
 
 MANY_READERS = 8  # recorded readers of a storage at which finished readers are removed
@@ -149,6 +150,7 @@ class AttachedGraph(Protocol):
     stale: dict[Storage, None]
 
 
+@known
 class Storage:
     """One allocation, and the submissions that last wrote and read it.
 
@@ -160,6 +162,7 @@ class Storage:
             None if there are none.
         identity: two storages whose identities differ do not overlap; 0 with links.
         attached_graphs: the graphs that use the storage; None if there are none.
+        maps: what tensor maps of the storage launches have used, by array and box; None: none.
         fast_path_device: the owner's device; None for a storage with links or attached graphs.
             For most storages a launch checks this attribute only.
     """
@@ -171,6 +174,7 @@ class Storage:
         "holders",
         "identity",
         "links",
+        "maps",
         "memory",
         "pool",
         "readers",
@@ -185,6 +189,7 @@ class Storage:
         self.holders = 0
         self.links: tuple[weakref.ref[Storage], ...] | None = None
         self.attached_graphs: tuple[weakref.ref[AttachedGraph], ...] | None = None
+        self.maps: dict[Any, Any] | None = None
         self.identity = id(self)
         self.fast_path_device = pool.fast_path_device
 

@@ -13,6 +13,7 @@ from numbasync.device import reactor
 from numbasync.device.in_flight import Progress
 from numbasync.device.submission import Submission
 from numbasync.errors import CallerError, DeviceMismatchError
+from numbasync.native import compiled, known
 from numbasync.public import Public
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class CudaStreamLike(Protocol):
 MAX_SPIN_BACKOFF = 63  # most awaits without a spin poll after spin polls that missed
 
 
+@known
 class Stream(Progress, Public):
     """An ordered queue of work on one device.
 
@@ -58,6 +60,7 @@ class Stream(Progress, Public):
         number: the stream's number in the process, for messages.
     """
 
+    __slots__ = ("__dict__", "__weakref__", "_follows", "_spin_backoff", "_spin_misses")
     # True: the program has no access to the stream, and so cannot order its work.
     is_internal = False
 
@@ -68,8 +71,9 @@ class Stream(Progress, Public):
         self._numba: weakref.ref[Any] | None = None
         # After a spin poll that missed: how many awaits go without one, and how many are left.
         self._spin_misses = self._spin_backoff = 0
-        # Per other stream, the sequence number that later work of this stream is ordered after.
-        self._follows: weakref.WeakKeyDictionary[Stream, int] = weakref.WeakKeyDictionary()
+        # Per other stream, the sequence number that later work of this stream is ordered after;
+        # None: of no stream.
+        self._follows: weakref.WeakKeyDictionary[Stream, int] | None = None
 
     @classmethod
     async def create(cls, device: Device) -> Stream:
@@ -145,11 +149,14 @@ class Stream(Progress, Public):
 
     def follows(self, other: Stream, sequence: int) -> bool:
         """Whether later work of this stream is ordered after `sequence` of `other`."""
-        return other is self or self._follows.get(other, 0) >= sequence
+        follows = self._follows
+        return other is self or (follows is not None and follows.get(other, 0) >= sequence)
 
     def follow(self, other: Stream, sequence: int) -> None:
         """Note that later work of this stream is ordered after `sequence` of `other`."""
         with self._lock:
+            if self._follows is None:
+                self._follows = weakref.WeakKeyDictionary()
             self._follows[other] = max(sequence, self._follows.get(other, 0))
 
     def wait_for(self, other: Stream) -> None:
@@ -176,15 +183,23 @@ class Stream(Progress, Public):
         # before the latest signal. Unsignalled work behind it would make the wake-up late.
         return self.backend.wake(sequence, waker) and self._signalled >= self._sequence
 
+    @compiled
+    def has_passed_soon(self, sequence: int) -> bool:
+        """Whether the device has passed `sequence`; for an await, which may look for a moment."""
+        return self.advance() >= sequence or (
+            reactor.current().is_awaited_by_one() and self._spin_poll()
+        )
+
     def wait(self, sequence: int) -> Generator[Any, None, None]:
         """Suspend the running task until the device has passed `sequence`."""
-        if self.advance() >= sequence:
+        if self.has_passed_soon(sequence):
             yield from reactor.need_not_wait()
-            return
+        else:
+            yield from self.wait_for_signal(sequence)
+
+    def wait_for_signal(self, sequence: int) -> Generator[Any, None, None]:
+        """Suspend the running task until a signal says that the device has passed `sequence`."""
         watcher = reactor.current()
-        if watcher.is_awaited_by_one() and self._spin_poll():
-            yield from reactor.need_not_wait()
-            return
         if self._signalled < sequence:
             self.ensure_signalled(sequence)
             if self.advance() >= sequence:
@@ -234,6 +249,7 @@ class Stream(Progress, Public):
         self.wait_until_idle()
         self.report()
 
+    @compiled
     def wait_until_idle(self) -> None:
         """`synchronize` without reporting errors of work: futures or a later call report them."""
         self.check()
@@ -250,7 +266,7 @@ class Stream(Progress, Public):
 
     def _followed(self) -> Sequence[tuple[Stream, int]]:
         """Other streams, with the sequence numbers that this stream's work is ordered after now."""
-        if not self._follows:
+        if self._follows is None:
             return ()
         with self._lock:  # no other thread changes the dictionary meanwhile
             return list(self._follows.items())
@@ -354,3 +370,13 @@ def as_stream(value: object, where: str) -> Stream:
     if stream is None:
         raise CallerError(f"{where} takes a stream, not {type(value).__name__} ({value!r:.60}).")
     return stream
+
+
+def take_idle(dropped: list[protocols.Stream]) -> protocols.Stream | None:
+    """Remove and return a dropped stream that is idle. A dropped stream without submissions may
+    still have a gate, or a wait for an event, to pass.
+    """
+    for i, stream in enumerate(dropped):
+        if stream.fault() is None and stream.query():
+            return dropped.pop(i)
+    return None

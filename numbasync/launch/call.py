@@ -19,6 +19,7 @@ from numbasync.device.storage import MemoryPool
 from numbasync.device.submission import Submission
 from numbasync.errors import DeviceMismatchError, InternalError, KernelCompileError
 from numbasync.launch.arguments import BoundArguments
+from numbasync.launch.coarse_kernels import CoarseLaunch
 from numbasync.launch.coarsening import NotPlainError
 from numbasync.launch.fast_path import FastCall
 from numbasync.launch.kernel import KernelSpec
@@ -27,6 +28,8 @@ from numbasync.launch.plan import DEFAULT, Config, Plan
 from numbasync.launch.result import LaunchResult as LaunchResult
 from numbasync.launch.tuple_arguments import replaced
 from numbasync.launch.variants import Kernel, Keys
+from numbasync.native import compiled, core, known
+from numbasync.ops import reentrancy, submission_queue
 from numbasync.ops.context import Context
 from numbasync.ops.op import DeviceOp, Steps
 from numbasync.ops.operands import common_stream, suppress_unused_warnings
@@ -38,15 +41,14 @@ from numbasync.tensors.inout import InOut, check_settled, note
 from numbasync.tensors.tensor import Tensor
 
 
+@known
 class Launch(DeviceOp[LaunchResult]):
     """One call of a kernel. Returns its arguments, as a named tuple in signature order."""
 
-    _form: FastCall | None = None
-    _tensors: tuple[Tensor, ...]
-    _parts: tuple[Any, ...]
-    _lazy: tuple[int, ...] = ()
-    _bound: BoundArguments | None = None
-    has_fast_path = True
+    __slots__ = (
+        "_bound", "_config", "_form", "_launcher", "_lazy", "_parts", "_site", "_tensors",
+        "_unused", "_values", "has_fast_path",
+    )  # fmt: skip
 
     def __init__(self, launcher: KernelSpec, values: tuple[Any, ...], config: Config) -> None:
         frame = _getframe(2)  # the caller of the kernel
@@ -54,14 +56,20 @@ class Launch(DeviceOp[LaunchResult]):
         self._launcher = launcher
         self._values = values
         self._config = config
+        self._unused = self.has_fast_path = True
+        self._lazy: tuple[int, ...] = ()
+        self._bound: BoundArguments | None = None
         if config.stream is not None:
             self.stream = config.stream
         form = launcher.form(values)
         taken = None if form is None else form.take(values)
         if taken is not None:
-            self._form = form
+            self._form: FastCall | None = form
+            self._tensors: tuple[Tensor, ...]
+            self._parts: tuple[Any, ...]
             self._tensors, self._parts = taken
             return
+        self._form = None
         self.has_fast_path = False
         self._unused = False  # a refused call needs no warning
         self._lazy = tuple(i for i, value in enumerate(values) if isinstance(value, DeviceOp))
@@ -110,6 +118,7 @@ class Launch(DeviceOp[LaunchResult]):
             return None
         return self._launcher.planner.plans.get((device, self._parts, self._config.extents))
 
+    @compiled
     def try_enqueue(self, submission: Submission, pool: MemoryPool | None) -> bool:
         launcher = self._launcher
         backend = submission.stream.device.backend
@@ -194,7 +203,7 @@ class Compile(DeviceOp[None]):
         bound = yield from self._launch.arguments(ctx)
         if bound.unresolved_host:
             bound = self._launcher.bind(bound.resolve_on(ctx.device))
-        yield from _coarse_plan(self._launcher, bound, DEFAULT, ctx.device)
+        yield from _coarse_launch(self._launcher, bound, DEFAULT, ctx.device)
         yield from _compiled(self._launcher, bound, ctx.device)
 
     def _describe(self) -> str:
@@ -218,10 +227,10 @@ def planned(
             condition.check(values)
     plan = launcher.planner.find(bound, config, device.backend)
     if plan is None:
-        plan = yield from _coarse_plan(launcher, bound, config, device)
-    if plan is None:
-        executable = yield from _compiled(launcher, bound, device)
-        plan = launcher.planner.make(bound, config, device, executable)
+        coarse, executable = yield from _coarse_launch(launcher, bound, config, device)
+        if executable is None:
+            executable = yield from _compiled(launcher, bound, device)
+        plan = launcher.planner.make(bound, config, device, executable, coarse)
     return bound, plan
 
 
@@ -235,27 +244,29 @@ def _compiled(
     return (yield from _executable(kernel, keys, device))
 
 
-def _coarse_plan(
+def _coarse_launch(
     launcher: KernelSpec, bound: BoundArguments, config: Config, device: Device
-) -> Steps[Plan | None]:
-    """The plan of a coarsened launch, once it is compiled; None if the call has a plain launch."""
+) -> Steps[tuple[CoarseLaunch, protocols.Executable] | tuple[None, None]]:
+    """The coarsened launch of a call, and its kernel once it is compiled; two Nones if the call has
+    a plain launch.
+    """
     planner = launcher.planner
     try:
         coarse = planner.coarse(bound, config, device)
     except NotPlainError:
-        return None
+        return None, None
     keys = *coarse.keys, device.backend.scalar_key(coarse.positions)
     try:
         executable = yield from _executable(coarse.kernel, keys, device)
     except KernelCompileError as error:  # if the kernel itself is wrong, the plain launch says so
         planner.coarse_kernels.refuse(coarse, f"it cannot be compiled coarsened: {error}")
-        return None
+        return None, None
     if coarse.geometry.threads > executable.max_threads_per_block:
         most = executable.max_threads_per_block
         why = f"its coarsened form allows blocks of {most} threads at most"
         planner.coarse_kernels.refuse(coarse, why, most + 1)
-        return None
-    return planner.make(bound, config, device, executable, coarse)
+        return None, None
+    return coarse, executable
 
 
 def _executable(kernel: Kernel, keys: Keys, device: Device) -> Steps[protocols.Executable]:
@@ -327,3 +338,7 @@ def _lease(
         if parameters[i].role is Role.TILE:
             args[i + 1 : i + 1] = partition.tile
     return args, uploaded
+
+
+if core is not None:
+    core.know_operations(DEFAULT, reentrancy._thread, submission_queue._thread)

@@ -10,6 +10,7 @@ from numbasync.launch.explain import explain
 from numbasync.launch.explanation import Explanation
 from numbasync.launch.kernel import KernelSpec
 from numbasync.launch.plan import Config
+from numbasync.native import compiled
 
 # `na.Launcher` without arguments means any kernel; only newer Pythons can express that
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class Configured(Generic[P]):
         self._launcher = launcher
         self._config = config
 
+    @compiled
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Launch:
         return Launch(self._launcher, self._launcher.arrange(args, kwargs), self._config)
 

@@ -19,6 +19,7 @@ from numbasync.device.submission import Submission
 from numbasync.launch.arguments import TYPED
 from numbasync.launch.parameters import Parameter, Role
 from numbasync.launch.plan import Plan
+from numbasync.native import core, known
 from numbasync.tensors.partition import Partition
 from numbasync.tensors.tensor import SharedTensor, Tensor
 from numbasync.tensors.tensor_map import TensorMap
@@ -29,6 +30,11 @@ Kinds = tuple[type, ...]
 Taken = tuple[tuple[Tensor, ...], tuple[Any, ...]]
 
 
+# Types whose values are described by their fingerprint, as far as preconditions can ask.
+DESCRIBED = frozenset({Tensor, SharedTensor, Partition, NoneType})
+
+
+@known
 class FastCall:
     """Calls of one kernel with arguments of the same Python types.
 
@@ -40,7 +46,7 @@ class FastCall:
             must be refused.
     """
 
-    __slots__ = ("enqueue", "take")
+    __slots__ = ("core", "enqueue", "take")
 
     def __init__(self, parameters: tuple[Parameter, ...], kinds: Kinds, may_alias: bool) -> None:
         names: dict[str, Any] = {**access.NAMES, **{f"k{i}": k for i, k in enumerate(kinds)}}
@@ -54,6 +60,10 @@ class FastCall:
         self.enqueue: Callable[[Plan, tuple[Any, ...], tuple[Tensor, ...], Submission], bool] = (
             names["enqueue"]
         )
+        self.core: Any = None
+        if core is not None and len(kinds) <= core.MOST_ARGUMENTS:
+            codes = [_code(core, p, k) for p, k in zip(parameters, kinds, strict=True)]
+            self.core = core.FastCall(kinds, codes, outputs, may_alias, self)
 
     @staticmethod
     def of(parameters: tuple[Parameter, ...], kinds: Kinds, may_alias: bool) -> FastCall | None:
@@ -85,6 +95,22 @@ def _is_plain(p: Parameter, kind: type) -> bool:
     return p.takes_number and (kind is int or kind in TYPED)
 
 
+def _code(core: Any, p: Parameter, cls: type) -> int:
+    """How the core is told of an argument."""
+    if cls is Partition:
+        code = core.PARTITION_ if p.is_output else core.SHARED_
+    elif cls is TensorMap:
+        code = core.MAP_
+    elif cls in _ARRAYS:
+        code = core.TENSOR_ if cls is Tensor else core.SHARED_
+    elif p.role is Role.LITERAL:
+        code = core.LITERAL_
+    else:
+        code = core.WHOLE_ if cls is int else core.NUMBER_
+    number: int = code
+    return number
+
+
 def _take(
     kinds: Kinds, arrays: list[int], outputs: list[int], literals: list[int], may_alias: bool
 ) -> list[str]:
@@ -103,12 +129,15 @@ def _take(
     for i, cls in enumerate(kinds):
         if cls is int:
             lines.append(f"    if not -(2**63) <= v{i} < 2**63: return None")
-    if len(arrays) > 1 and not may_alias:
-        identities = [f"s{i}.identity" for i in arrays]
-        aliased = f"{identities[0]} == {identities[1]}"
+    if outputs and len(arrays) > 1 and not may_alias:
+        same = " or ".join(
+            f"s{i}.identity == s{j}.identity"
+            for i in outputs for j in arrays if j != i and not (j in outputs and j < i)
+        )  # fmt: skip
         if len(arrays) > 2:
-            aliased = f"len({{{', '.join(identities)}}}) < {len(identities)}"
-        lines.append(f"    if {aliased}: return None")
+            identities = ", ".join(f"s{i}.identity" for i in arrays)
+            same = f"len({{{identities}}}) < {len(arrays)} and ({same})"
+        lines.append(f"    if {same}: return None")
     parts = [f"f{i}" if i in arrays else f"k{i}" for i in range(len(kinds))]
     for i in literals:
         parts[i] = f"(k{i}, v{i})"

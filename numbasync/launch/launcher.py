@@ -22,13 +22,13 @@ from numbasync.device.stream import AnyStream, Stream
 from numbasync.errors import LauncherError, LaunchError
 from numbasync.launch import grid as grids
 from numbasync.launch.arguments import BoundArguments
-from numbasync.launch.call import Compile, Launch, LaunchResult
+from numbasync.launch.call import Compile, Launch
 from numbasync.launch.clusters import ONE_BLOCK, check_cluster
 from numbasync.launch.coarse_kernels import CoarseKernels
 from numbasync.launch.configured import CallSignature, Configured, P
 from numbasync.launch.explain import explain
 from numbasync.launch.explanation import Explanation
-from numbasync.launch.fast_path import FastCall, Kinds
+from numbasync.launch.fast_path import DESCRIBED, FastCall, Kinds
 from numbasync.launch.parameters import check_kernel, parameters
 from numbasync.launch.plan import (
     DEFAULT,
@@ -41,13 +41,14 @@ from numbasync.launch.plan import (
 )
 from numbasync.launch.preconditions import Precondition
 from numbasync.launch.result import ResultType, register_reducers, result_type
+from numbasync.launch.tuple_arguments import is_open
 from numbasync.launch.variants import CpuEngine
 from numbasync.memo import Memo
+from numbasync.native import compiled, known
 from numbasync.ops.op import DeviceOp
 from numbasync.ops.operands import suppress_unused_warnings
 from numbasync.ops.run import describe
 from numbasync.public import Public
-from numbasync.tensors.expected_results import UNKNOWN
 
 MOST_CONFIGURED = 256  # per kernel; the memo is cleared when new extents exceed it
 
@@ -68,6 +69,7 @@ def _is_plain(config: Any) -> bool:
     return True
 
 
+@known
 class Launcher(Public, Generic[P]):
     """A kernel whose calls are operations; created by `@launcher`.
 
@@ -82,6 +84,9 @@ class Launcher(Public, Generic[P]):
     A launcher is pickled by its name, or by value with cloudpickle.
     """
 
+    __slots__ = (
+        "__dict__", "__weakref__", "_forms", "_plain_count", "label", "names", "planner", "result",
+    )  # fmt: skip
     __signature__ = CallSignature()
 
     def __init__(
@@ -140,7 +145,7 @@ class Launcher(Public, Generic[P]):
         _launchers[cls] = self
         register_reducers()
         # Converts a tuple to the named tuple; `Result(*values)` takes twice as long.
-        self.result: Callable[[tuple[Any, ...]], LaunchResult] = partial(tuple.__new__, cls)
+        self.result: Any = partial(tuple.__new__, cls)
         self.__name__, self.__qualname__ = self.name, self.py_func.__qualname__
         self.__doc__ = self.py_func.__doc__
         self.__module__ = self.py_func.__module__
@@ -148,6 +153,7 @@ class Launcher(Public, Generic[P]):
 
     # --- calling ---
 
+    @compiled
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Launch:
         """The operation that launches the kernel with these arguments; nothing is enqueued yet."""
         values: tuple[Any, ...] = args
@@ -268,7 +274,9 @@ class Launcher(Public, Generic[P]):
             return self._forms[types]
         except KeyError:
             fast_call = None
-            if not self.preconditions:
+            kinds = dict(zip(self._names, types, strict=True))
+            # A call with a plan has met the conditions on its fingerprint; numbers are not in it.
+            if all(kinds[name] in DESCRIBED for c in self.preconditions for name in c.used):
                 fast_call = FastCall.of(self.parameters, types, self.may_alias)
             self._forms[types] = fast_call
             return fast_call
@@ -283,7 +291,7 @@ class Launcher(Public, Generic[P]):
     def check(self, values: tuple[Any, ...]) -> None:
         """Refuse as `bind` does, of the arguments known before the lazy ones have run."""
         pairs = zip(self.parameters, values, strict=True)
-        available = [(p, v) for p, v in pairs if not _is_open(v)]
+        available = [(p, v) for p, v in pairs if not is_open(v)]
         parameters = tuple(p for p, _ in available)
         bound = BoundArguments(self.name, parameters, tuple(v for _, v in available))
         if not self.may_alias and not bound.storages_differ():
@@ -306,14 +314,6 @@ class Launcher(Public, Generic[P]):
         engine = self.cpu_engine()
         how = f", interpreted: {engine.why}" if engine.name == "interpreted" else ""
         return f"<launcher {self.name}({names}){how}>"
-
-
-def _is_open(value: Any) -> bool:
-    """Whether a value, or a member of a tuple that is not a launch's result, is not known yet."""
-    if value is UNKNOWN:
-        return True
-    is_plain = isinstance(value, tuple) and not hasattr(type(value), "_output_positions")
-    return is_plain and any(map(_is_open, value))
 
 
 # Launchers by their result types, with which launchers are pickled.

@@ -1,8 +1,8 @@
 """Plans: compiled code and launch extents for one kernel and one class of calls.
 
 Calls with the same types, layouts, shapes and tiles share a plan; the second such call looks the
-plan up and computes nothing. Conditions that depend on values (preconditions, aliases) are checked
-at every call, elsewhere.
+plan up and computes nothing. Aliases, and preconditions on numbers, are checked at every call,
+elsewhere; preconditions on arrays alone are, too, before the call that makes the plan.
 """
 
 from __future__ import annotations
@@ -32,12 +32,14 @@ from numbasync.launch.shared_memory import dynamic_bytes, layout_of
 from numbasync.launch.tile_kernels import are_mapped, with_tiles
 from numbasync.launch.variants import Kernel, Keys
 from numbasync.memo import Memo
+from numbasync.native import known
 from numbasync.tensors.partition import Partition
 
 # Per kernel; the memo is cleared when a program that keeps launching new shapes exceeds it.
 MOST_PLANS = 4096
 
 
+@known
 @dataclass(frozen=True, slots=True)
 class Config:
     """The launch configuration of a call, apart from its arguments.
@@ -58,6 +60,7 @@ class Config:
         object.__setattr__(self, "extents", None if parts == (None, None, 0, None) else parts)
 
 
+@known
 @dataclass(frozen=True, slots=True)
 class Plan:
     """The work of a launch: compiled code, extents, and which arguments the kernel may write.

@@ -18,7 +18,11 @@ _ATTRIBUTES = frozenset({"shape", "size", "ndim", "dtype", "nbytes", "is_contigu
 
 
 class Precondition:
-    """One condition, such as `"x.shape[0] % 64 == 0"` or `"a.shape[1] == b.shape[0]"`."""
+    """One condition, such as `"x.shape[0] % 64 == 0"` or `"a.shape[1] == b.shape[0]"`.
+
+    Attributes:
+        used: the names of the parameters that it depends on.
+    """
 
     def __init__(self, text: str, kernel: str, names: Sequence[str]) -> None:
         self.text = text
@@ -48,12 +52,12 @@ class Precondition:
                         f"parameter; there are {', '.join(names)}."
                     )
                 used.append(node.id)
-        self._used = tuple(dict.fromkeys(used))
+        self.used = tuple(dict.fromkeys(used))
         self._code = compile(tree, f"<precondition of {kernel}>", "eval")
 
     def check(self, values: Mapping[str, Any]) -> None:
         """Raise LaunchError if the condition does not hold for these arguments."""
-        env = {name: values[name] for name in self._used}
+        env = {name: values[name] for name in self.used}
         try:
             holds = eval(self._code, {"__builtins__": {}}, env)  # noqa: S307 - only _ALLOWED nodes
         except Exception as error:

@@ -11,6 +11,7 @@ from numbasync import layout
 from numbasync.errors import LauncherError
 from numbasync.launch.parameters import Parameter, Role
 from numbasync.ops.run import describe
+from numbasync.tensors.expected_results import UNKNOWN
 from numbasync.tensors.partition import Partition
 from numbasync.tensors.tensor import SharedTensor, Tensor
 
@@ -89,3 +90,11 @@ def numbers(parameters: tuple[Parameter, ...], values: tuple[Any, ...]) -> tuple
         if type(value) is np.ndarray and not value.shape and (p.is_number or not p.takes_tensor):
             values = (*values[:i], value[()], *values[i + 1 :])
     return values
+
+
+def is_open(value: Any) -> bool:
+    """Whether a value, or a member of a tuple that is not a launch's result, is not known yet."""
+    if value is UNKNOWN:
+        return True
+    is_plain = isinstance(value, tuple) and not hasattr(type(value), "_output_positions")
+    return is_plain and any(map(is_open, value))

@@ -39,7 +39,8 @@ class RunsOnce:
         self._unused = False
 
     def __del__(self) -> None:
-        if self._unused and not self._sent:
+        # Absent if the constructor of a class with slots has failed.
+        if getattr(self, "_unused", False) and not self._sent:
             try:
                 name = str(self)
             except Exception:

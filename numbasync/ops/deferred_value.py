@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from numbasync.errors import OperationError
+from numbasync.native import compiled
 
 
 class Later:
@@ -38,6 +39,7 @@ def is_later(value: Any) -> bool:
     return type(value) is Later
 
 
+@compiled
 def check_there(value: Any, who: object) -> None:
     """Refuse to pass a deferred value to `who`, which gets values when work has been enqueued.
 

@@ -11,6 +11,7 @@ from numbasync.device.storage import MemoryPool
 from numbasync.device.stream import Stream
 from numbasync.device.submission import Submission
 from numbasync.errors import DeviceLostError, DeviceMismatchError
+from numbasync.native import compiled
 from numbasync.ops.backpressure import Admission
 from numbasync.ops.context import Context
 from numbasync.ops.protocols import Operation
@@ -37,6 +38,7 @@ def context_for(
     return ctx
 
 
+@compiled
 def try_enqueue(
     op: Operation[Any], stream: Stream, signal: bool, pool: MemoryPool | None = None
 ) -> Submission | None:
@@ -52,14 +54,25 @@ def try_enqueue(
             return None
         stream.commit(submission, signal)
     except BaseException as error:
-        # Also for ^C after the launch: objects in use are kept until the device has passed them.
-        if submission.keep_alive and not submission.sequence:
-            stream.commit(submission, signal=False)
-        if isinstance(error, DeviceLostError):
-            device.lose(error, submission)
-            raise device.lost or error from None
+        note_failed_enqueue(error, submission, stream)
         raise
     return submission
+
+
+@compiled
+def note_failed_enqueue(error: BaseException, submission: Submission, stream: Stream) -> None:
+    """Commit what was enqueued before `error`; ^C may come after the launch, too. Objects in use
+    are kept until the device has passed them.
+
+    Raises:
+        DeviceLostError: `error` is a fault of earlier work, which the device's own error names.
+    """
+    if submission.keep_alive and not submission.sequence:
+        stream.commit(submission, signal=False)
+    if isinstance(error, DeviceLostError):
+        device = stream.device
+        device.lose(error, submission)
+        raise device.lost or error from None
 
 
 def admitted(op: Operation[T], ctx: Context) -> Generator[Prerequisite, None, T]:

@@ -8,9 +8,10 @@ from typing import Any, Literal, TypeVar, overload
 
 from numbasync.device import reactor
 from numbasync.device.callsite import CallSite, call_site
-from numbasync.device.stream import Steps
+from numbasync.device.stream import Steps, Stream
 from numbasync.device.submission import Submission
 from numbasync.errors import OperationError
+from numbasync.native import compiled, known
 from numbasync.ops import submission_queue
 from numbasync.ops.enqueue import try_enqueue
 from numbasync.ops.future import DeviceFuture, warn_if_it_fails
@@ -126,6 +127,7 @@ def _is_cancelled(task: asyncio.Task[Any] | None) -> bool:
     return task is not None and task.cancelling() > 0
 
 
+@known
 class _Enqueued:
     """An operation enqueued on its fast path, known to `gather` only."""
 
@@ -135,6 +137,7 @@ class _Enqueued:
         self.op = op
         self.submission = submission
 
+    @compiled
     def is_well(self) -> bool:
         """Whether the work is done and verified free of errors, so that no wait is needed."""
         s = self.submission
@@ -155,6 +158,7 @@ class _Enqueued:
             del self, submission  # as in `awaiting`
 
 
+@compiled
 def _start(op: Any, site: CallSite | None) -> Awaitable[Any]:
     """An awaitable for `op`, whose work is started here."""
     if isinstance(op, DeviceFuture):
@@ -168,13 +172,9 @@ def _start(op: Any, site: CallSite | None) -> Awaitable[Any]:
         if submission is not None:
             submission.site = site
             return _Enqueued(op, submission)
-        future = DeviceFuture(op, stream)
-        future.want()
-        return future
+        return _wanted(op, stream)
     if hasattr(op, "steps"):
-        future = DeviceFuture(claimed(op), stream_for(op))
-        future.want()
-        return future
+        return _wanted(claimed(op), stream_for(op))
     if isinstance(op, list | tuple):
         raise OperationError(
             f"gather takes operations, not a {type(op).__name__} of {len(op)}: write gather(*ops)."
@@ -185,3 +185,11 @@ def _start(op: Any, site: CallSite | None) -> Awaitable[Any]:
         )
     future_of_awaitable: Awaitable[Any] = asyncio.ensure_future(op)
     return future_of_awaitable
+
+
+@compiled
+def _wanted(op: Operation[T], stream: Stream) -> DeviceFuture[T]:
+    """A future of `op`, started on `stream` for one waiter."""
+    future = DeviceFuture(op, stream)
+    future.want()
+    return future

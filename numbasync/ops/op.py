@@ -7,20 +7,17 @@ the stream that the combinator runs on, so the device executes them in the order
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from numbasync.device.policies import SchedulingPolicy
 from numbasync.device.storage import MemoryPool
-from numbasync.device.stream import AnyStream, Stream
+from numbasync.device.stream import Stream
 from numbasync.device.submission import Submission
 from numbasync.errors import OperationError
-from numbasync.ops import run
 from numbasync.ops.capture_methods import Capturable
 from numbasync.ops.consume import RunsOnce
 from numbasync.ops.context import Context
 from numbasync.ops.deferred_value import check_there
-from numbasync.ops.future import DeviceFuture
 from numbasync.ops.operands import (
     as_child,
     check_closure,
@@ -30,7 +27,8 @@ from numbasync.ops.operands import (
     suppress_unused_warnings,
 )
 from numbasync.ops.pickling import Picklable
-from numbasync.ops.reentrancy import unlocked
+from numbasync.ops.reentrancy import exclusive, unlocked
+from numbasync.ops.running import Runs
 from numbasync.ops.shared_run import SharedRun
 from numbasync.ops.shared_run import Steps as Steps
 from numbasync.ops.value_methods import ValueMethods, itself
@@ -40,7 +38,7 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 
-class DeviceOp(RunsOnce, Picklable, ValueMethods[T], Capturable[T], Public, Generic[T]):
+class DeviceOp(Runs, RunsOnce, Picklable, ValueMethods[T], Capturable[T], Public, Generic[T]):
     """A lazy operation that gives a `T`. An operation runs once.
 
     | to run it | stream chosen by | blocks the thread |
@@ -99,27 +97,6 @@ class DeviceOp(RunsOnce, Picklable, ValueMethods[T], Capturable[T], Public, Gene
 
     def __repr__(self) -> str:
         return f"<DeviceOp {self}, {'not run' if self._unused else 'used'}>"
-
-    # --- running ---
-
-    def __await__(self) -> Generator[Any, None, T]:
-        return run.awaiting(self)
-
-    def sync(self) -> T:
-        """Run on a stream of the default device's policy; block until the stream is done."""
-        return run.sync(self)
-
-    def sync_on(self, stream: AnyStream) -> T:
-        """Run on `stream` and block until the stream is done, also after an error."""
-        return run.sync_on(self, stream)
-
-    def async_on(self, stream: AnyStream) -> T:
-        """Enqueue on `stream` and return the value; device data is valid in stream order only."""
-        return run.async_on(self, stream)
-
-    def schedule(self, policy: SchedulingPolicy | AnyStream) -> DeviceFuture[T]:
-        """A future on the policy's next stream; the work starts at its first await."""
-        return run.schedule(self, policy)
 
     # --- combinators ---
 
@@ -289,6 +266,10 @@ class Then(ChainOp[T, U]):
 class Map(ChainOp[T, U]):
     """The value of `first`, inspected or changed by a function on the host."""
 
+    _FAST = 4  # most links that the fast path calls, each inside the next
+    _links: int
+    _value: U  # once enqueued on the fast path
+
     def __init__(
         self,
         first: DeviceOp[T],
@@ -301,12 +282,29 @@ class Map(ChainOp[T, U]):
         self._change = change
         self._keep = keep
         self._label = label
+        # A chain of any length is run by the loop of `steps`.
+        self._links = first._links + 1 if isinstance(first, Map) else 1
+        self.has_fast_path = first.has_fast_path and self._links <= self._FAST
 
     def operands(self) -> frozenset[int] | None:
         # A labelled Map calls a method of the value, which uses no other storage.
         return None if self._label is None else self._first.operands()
 
+    def try_enqueue(self, submission: Submission, pool: MemoryPool | None) -> bool:
+        if not self._first.try_enqueue(submission, pool):
+            return False
+        value = self._first.result()
+        check_there(value, self)
+        self._value = exclusive.run(self._changed, value)
+        return True
+
+    def result(self) -> U:
+        return self._value
+
     def follow(self, ctx: Context, value: T) -> Any:
+        return self._changed(value)
+
+    def _changed(self, value: T) -> Any:
         where = "inspect" if self._keep else "map"
         changed = not_a_coroutine(self._change(value), where, self._change)
         return value if self._keep else changed

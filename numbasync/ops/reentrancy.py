@@ -6,9 +6,12 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from typing import TypeVar
 
 from numbasync.errors import ReentrancyError
 
+T = TypeVar("T")
+U = TypeVar("U")
 LOOK_AGAIN = 0.1  # seconds; waits end early, because the task waited for may be gone
 
 
@@ -41,6 +44,16 @@ class _Exclusive:
 
     def __exit__(self, *exc: object) -> None:
         _thread.busy = False
+
+    def run(self, closure: Callable[[T], U], value: T) -> U:
+        """`closure(value)`, in which this thread may run no operation; if it is enqueuing one
+        already, it goes on with that.
+        """
+        busy, _thread.busy = _thread.busy, True
+        try:
+            return closure(value)
+        finally:
+            _thread.busy = busy
 
 
 exclusive = _Exclusive()

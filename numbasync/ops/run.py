@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from numbasync.backend import array_protocols
 from numbasync.device import reactor
-from numbasync.device.callsite import call_site
+from numbasync.device.callsite import CallSite, call_site
 from numbasync.device.device import default_device
 from numbasync.device.foreign_streams import stream_of
 from numbasync.device.policies import SchedulingPolicy
@@ -21,6 +21,7 @@ from numbasync.device.storage import MemoryPool
 from numbasync.device.stream import AnyStream, Stream
 from numbasync.device.submission import Submission
 from numbasync.errors import DeviceLostError, DriverError, OperationError
+from numbasync.native import compiled
 from numbasync.ops import submission_queue
 from numbasync.ops.context import Context
 from numbasync.ops.deferred_value import check_there, made
@@ -46,6 +47,7 @@ def _run(op: Operation[T], ctx: Context) -> T:
 # --- running and waiting ----------------------------------------------------------------
 
 
+@compiled
 def stream_for(op: Operation[Any], policy: SchedulingPolicy | AnyStream | None = None) -> Stream:
     """The stream that `op` names, else the policy's next stream.
 
@@ -90,6 +92,7 @@ def resolve_stream(op: Operation[Any], named: Stream | None, requested: Any) -> 
     )
 
 
+@compiled
 def claimed(op: Any) -> Any:
     """`op`, consumed: the right to run it belongs to the caller.
 
@@ -127,6 +130,14 @@ def enqueued(
         submission.site = site
         submission.detached = True
         return submission, op.result()
+    return enqueued_by_steps(op, stream, pool, site)
+
+
+@compiled
+def enqueued_by_steps(
+    op: Operation[T], stream: Stream, pool: MemoryPool | None, site: CallSite | None
+) -> tuple[Submission, T]:
+    """`enqueued` of an operation that is consumed, and has no fast path."""
     with exclusive:
         ctx = context_for(op, stream, pool, site)
         ctx.submission.detached = True
@@ -158,6 +169,12 @@ def _sync(op: Operation[T], stream: Stream) -> T:
             raise
         submission.raise_error()
         return op.result()
+    return synchronised_by_steps(op, stream, site)
+
+
+@compiled
+def synchronised_by_steps(op: Operation[T], stream: Stream, site: CallSite | None) -> T:
+    """`sync_on` of an operation that is consumed, and has no fast path."""
     with exclusive:
         ctx = context_for(op, stream, None, site)
         try:
@@ -179,6 +196,7 @@ def _sync(op: Operation[T], stream: Stream) -> T:
     return result
 
 
+@compiled
 def _note_failure(error: BaseException, submission: Submission) -> None:
     """Add the work's own error as a note to `error`, which is raised to the caller."""
     with contextlib.suppress(DriverError, DeviceLostError):  # adds nothing to `error`
@@ -210,6 +228,7 @@ def spawn(op: Operation[T], policy: SchedulingPolicy | AnyStream | None = None) 
     return future
 
 
+@compiled
 def awaiting(op: Operation[T]) -> Generator[Any, None, T]:
     """The implementation of `await op`: run on a stream of the default device's policy."""
     op.consume()
@@ -222,7 +241,7 @@ def awaiting(op: Operation[T]) -> Generator[Any, None, T]:
             exclusive.check()
             submission = try_enqueue(op, stream, signal=False)  # `wait` adds a signal if needed
         if submission is None:
-            return (yield from DeviceFuture(op, stream).__await__())
+            return (yield from awaiting_steps(op, stream))
         submission.site = call_site(1)
         if submission.done:
             yield from reactor.need_not_wait()
@@ -234,6 +253,12 @@ def awaiting(op: Operation[T]) -> Generator[Any, None, T]:
     finally:
         # The traceback of an error holds this frame, which must not hold these objects.
         del op, submission
+
+
+@compiled
+def awaiting_steps(op: Operation[T], stream: Stream) -> Generator[Any, None, T]:
+    """The rest of `await op` for an operation that is run step by step on `stream`."""
+    return DeviceFuture(op, stream).__await__()
 
 
 def describe(value: object) -> str:

@@ -17,11 +17,13 @@ from numbasync.device.device import Device
 from numbasync.device.storage import Storage
 from numbasync.errors import MovedError, StateError
 from numbasync.layout import Layout
+from numbasync.native import known
 from numbasync.ops import submission_queue
 from numbasync.ops.context import Context
 from numbasync.tensors.array_spec import ArraySpec, array_key
 
 
+@known
 class DeviceArray:
     """A typed, shaped view of a storage.
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from numbasync import layout
 from numbasync.errors import ShapeError
+from numbasync.native import known
 from numbasync.public import Public
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 MAX_RANK = 3  # a grid has three axes
 
 
+@known
 class Partition(Public):
     """A tensor and the tile that one block of a launch takes of it.
 

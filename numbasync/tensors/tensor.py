@@ -21,6 +21,7 @@ from numbasync.errors import (
     ShapeError,
     SharedStorageError,
 )
+from numbasync.native import known
 from numbasync.ops import submission_queue
 from numbasync.ops.op import DeviceOp
 from numbasync.ops.operands import suppress_unused_warnings
@@ -37,6 +38,7 @@ from numbasync.tensors.pinned import direct
 _moving = threading.RLock()  # two threads must not both become the only holder of a storage
 
 
+@known
 class Tensor(ArrayMethods, Copied, Lending, Public):
     """An array in device memory. Operations such as `na.zeros` return tensors.
 
@@ -148,6 +150,7 @@ class Tensor(ArrayMethods, Copied, Lending, Public):
         return f"<Tensor {self.shape} {self.dtype} on {where}{state}>"
 
 
+@known
 class SharedTensor(NoOperators, Public):
     """A tensor that several tasks read. A kernel call with it as an input returns this object."""
 

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Hashable
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
 from numbasync import layout
 from numbasync.backend import protocols
 from numbasync.errors import CallerError, DTypeError, ShapeError
+from numbasync.native import known
 from numbasync.public import Public
 from numbasync.tensors.array_methods import NoOperators
 from numbasync.tensors.tensor import SharedTensor, Tensor
 
 if TYPE_CHECKING:
     from numbasync.device.device import Device
-    from numbasync.device.storage import Storage
 
 DTYPES = ("float16", "bfloat16", "float32", "int8", "uint8")
 SWIZZLES = (0, 32, 64, 128)
@@ -26,13 +24,21 @@ MOST_AXES = 5
 MOST_EXTENT = 256  # of a box
 UNIT = 16  # bytes; of addresses, strides and rows of a box
 
-# The maps of each storage, by the array and the box. A map lives as long as the storage, which
-# every launch that uses it keeps.
-_maps: weakref.WeakKeyDictionary[Storage, dict[Hashable, protocols.Array]] = (
-    weakref.WeakKeyDictionary()
-)
+
+class Known(NamedTuple):
+    """What is kept of a tensor map as long as its storage, which every launch that uses it keeps.
+
+    Attributes:
+        handle: the backend's tensor map.
+        key, fingerprint: of the `MappedTensor`.
+    """
+
+    handle: protocols.Array
+    key: Any
+    fingerprint: int
 
 
+@known
 class TensorMap(NoOperators, Public):
     """A tensor as an argument of a kernel that copies boxes of it, by `tensor_cores.load_tile` and
     `store_tile`; created by `tensor_map`. Nothing else takes it: views and copies are of `tensor`.
@@ -46,11 +52,13 @@ class TensorMap(NoOperators, Public):
 
     __slots__ = ("box", "mapped", "swizzle", "tensor")
 
-    def __init__(self, tensor: Tensor, box: tuple[int, ...], swizzle: int) -> None:
+    def __init__(
+        self, tensor: Tensor, box: tuple[int, ...], swizzle: int, mapped: MappedTensor
+    ) -> None:
         self.tensor = tensor
         self.box = box
         self.swizzle = swizzle
-        self.mapped = MappedTensor(tensor, box, swizzle)
+        self.mapped = mapped
 
     @property
     def shape(self) -> layout.Shape:
@@ -68,6 +76,7 @@ class TensorMap(NoOperators, Public):
         return f"<TensorMap of {self.tensor!r}, box={self.box}, swizzle={self.swizzle}>"
 
 
+@known
 class MappedTensor(Tensor):
     """The tensor of a `TensorMap`, as launches take it: its handle is the backend's tensor map."""
 
@@ -78,6 +87,13 @@ class MappedTensor(Tensor):
         self.box = box
         self.swizzle = swizzle
 
+    @classmethod
+    def again(cls, tensor: Tensor, box: tuple[int, ...], swizzle: int, known: Known) -> Self:
+        """A mapped tensor like one that was launched before."""
+        mapped = cls(tensor, box, swizzle)
+        mapped.own_handle, mapped._key, mapped._fingerprint = known
+        return mapped
+
     @property
     def handle(self) -> protocols.Array:
         """The backend's tensor map, made on first use."""
@@ -85,13 +101,13 @@ class MappedTensor(Tensor):
             storage, device = self.storage, self.device
             if device is None:
                 raise CallerError(f"{self!r} has no memory that kernels could copy.")
-            known = _maps.setdefault(storage, {})
+            offset, shape, strides = self._layout
+            array = device.backend.array(storage.memory, offset, shape, strides, self.dtype)
+            self.own_handle = device.backend.tensor_map(array, self.box, self.swizzle)
+            if storage.maps is None:
+                storage.maps = {}
             key = self._layout, self.dtype, self.box, self.swizzle
-            if key not in known:
-                offset, shape, strides = self._layout
-                array = device.backend.array(storage.memory, offset, shape, strides, self.dtype)
-                known[key] = device.backend.tensor_map(array, self.box, self.swizzle)
-            self.own_handle = known[key]
+            storage.maps[key] = Known(self.own_handle, self.key, self.fingerprint)
         return self.own_handle
 
     @property
@@ -138,6 +154,12 @@ def tensor_map(t: Tensor | SharedTensor, box: Any, swizzle: int = 128) -> Tensor
     tensor = t.tensor if isinstance(t, SharedTensor) else t
     if not isinstance(tensor, Tensor):
         raise CallerError(f"tensor_map of {type(t).__name__} ({t!r:.60}): write a tensor.")
+    storage = tensor.own_storage
+    if storage is not None and storage.maps is not None and type(box) is tuple:
+        known = storage.maps.get((tensor._layout, tensor.dtype, box, swizzle))
+        if known is not None:
+            mapped = MappedTensor.again(tensor, box, swizzle, known)
+            return TensorMap(tensor, box, swizzle, mapped)
     if not _is_supported(tensor.dtype):
         raise DTypeError(f"tensor_map of {tensor!r}: write one of {', '.join(DTYPES)}.")
     extents = layout.check_shape(box)
@@ -145,7 +167,7 @@ def tensor_map(t: Tensor | SharedTensor, box: Any, swizzle: int = 128) -> Tensor
         raise CallerError(f"tensor_map(swizzle={swizzle!r:.60}): write 128, 64, 32 or 0.")
     _check_tensor(tensor)
     _check_box(tensor, extents, swizzle)
-    return TensorMap(tensor, extents, swizzle)
+    return TensorMap(tensor, extents, swizzle, MappedTensor(tensor, extents, swizzle))
 
 
 def _check_tensor(tensor: Tensor) -> None:

@@ -8,7 +8,7 @@ import platform
 import sys
 from importlib import metadata
 
-from numbasync import __version__
+from numbasync import __version__, native
 from numbasync.backend import KINDS, preferred, toolchain, why_unavailable
 from numbasync.device.device import Device, devices
 from numbasync.errors import DeviceUnavailableError
@@ -71,6 +71,9 @@ def _loop() -> None:
     _line("event loop", "uvloop" if has_uvloop else "asyncio (uvloop is not installed)")
     _line("wake-up", "eventfd" if hasattr(os, "eventfd") else "pipe (this system has no eventfd)")
     # A thread that computes in Python delays every wake-up by this time.
+    _line("compiled core", "in use" if native.core else f"no: {native.why_not}")
+    if native.core is None and "NUMBASYNC_NATIVE" not in native.why_not:
+        _line("", f"with a C compiler: {native.HOW_TO_GET}")
     _line("switch interval", f"{sys.getswitchinterval() * 1e3:g} ms")
 
 

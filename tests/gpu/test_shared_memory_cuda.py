@@ -49,7 +49,7 @@ def test_100_kib_by_every_way_of_a_launch(device: na.Device, stream: na.Stream) 
     for by in (1, 2, 3):  # the first launch through its steps, the others on the fast path
         kernel[1, 256, 0, NBYTES](z, x, by).sync_on(stream)
         want += np.roll(VALUES, -by)
-    assert executable_of(kernel).packed and executable_of(kernel).buffer_format
+    assert executable_of(kernel).packed and executable_of(kernel).buffer_layout
     graph = kernel[1, 256, 0, NBYTES](z, x, 4).graph_on(stream)
     for _ in range(2):
         graph.launch().sync()

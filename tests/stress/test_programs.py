@@ -104,7 +104,7 @@ KEPT: list[Any] = []
 def _follows_for_ever(wait_for: Callable[..., None]) -> Callable[..., None]:
     def planted(self: Stream, other: Stream) -> None:
         wait_for(self, other)
-        self._follows[other] = 2**60
+        self.follow(other, 2**60)
 
     return planted
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 import numbasync as na
+from numbasync_kernels.fits import name_of
 from numbasync_kernels.nn.attention_decode_mma import decode_by_tensor_cores, warps_of_block
 from numbasync_kernels.nn.attention_decode_shares import MERGERS, TILE, PartsKernel, merge
 from numbasync_kernels.nn.attention_decode_warps import WARPS, decode_by_warps
@@ -98,7 +99,7 @@ def kernel_for(
     width = q.shape[-1]
     if on_tensor_cores and q.dtype.itemsize == 2:
         warps = warps_of_block(width, key_pages.shape[2], shared_bytes)
-        return decode_by_tensor_cores(q.dtype.name, width, warps)
+        return decode_by_tensor_cores(name_of(q.dtype), width, warps)
     rows = _rows_a_key(q, key_pages)
     of_a_warp = min(rows, 2)
     warps = min(-(-rows // of_a_warp), WARPS)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 import numbasync as na
+from numbasync_kernels.fits import name_of
 from numbasync_kernels.nn.attention_arguments import (
     check_offsets,
     check_tensors,
@@ -94,7 +95,7 @@ def dot_product_attention(
                 heads, heads // k.shape[1], queries, int(causal), factor, seen, offsets,
             )  # fmt: skip
             return launched.map(lambda _: out)
-        kernel = attention_warpgroups(q.dtype.name, width, causal)
+        kernel = attention_warpgroups(name_of(q.dtype), width, causal)
         tiles = all_heads * -(-queries // kernel.queries)
         launched = kernel.launcher[min(tiles, multiprocessors), kernel.threads](
             out.reshape(tokens, heads * width),
@@ -115,7 +116,7 @@ def dot_product_attention(
             )  # fmt: skip
             return launched.map(lambda _: out)
         groups = groups_of_tile(width, all_heads, queries, keys, causal, multiprocessors)
-        kernel = attention_warpgroups(q.dtype.name, width, causal, groups)
+        kernel = attention_warpgroups(name_of(q.dtype), width, causal, groups)
         tiles = all_heads * -(-queries // kernel.queries)
         blocks = kernel.blocks(tiles, keys, causal, multiprocessors)
         launched = kernel.launcher[blocks, kernel.threads](
@@ -126,8 +127,7 @@ def dot_product_attention(
             all_heads, heads, heads // key_heads, queries, keys, factor,
             seen, None, pages, shared_by, int(is_added),
         )  # fmt: skip
-    result: na.DeviceOp[na.Tensor] = launched.first()
-    return result.reshape(out.shape)
+    return launched.map(lambda _: out)
 
 
 def _of_heads(t: na.Tensor) -> na.Tensor:

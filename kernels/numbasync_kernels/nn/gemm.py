@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 import numbasync as na
-from numbasync_kernels.fits import FLOATS
+from numbasync_kernels.fits import FLOATS, name_of
 from numbasync_kernels.nn.finish import ACTIVATIONS, Finish
 from numbasync_kernels.nn.gelu import gelu_reference
 from numbasync_kernels.nn.matmul_float32 import multiply_float32
@@ -70,7 +70,7 @@ def gemm(
     if not out.size:
         return na.value(out)
     cores = "none" if device is None or not a.size else device.limits.tensor_cores
-    route = ROUTES[cores].get(precision if a.dtype == np.float32 else a.dtype.name, plain)
+    route = ROUTES[cores].get(precision if a.dtype == np.float32 else name_of(a.dtype), plain)
     return route(product)
 
 
@@ -128,9 +128,9 @@ def by_warpgroups(p: Arguments) -> Result:
     def launch(left: na.Tensor, right: na.Tensor) -> Result:
         if way.parts > 1:
             return multiply_in_parts(out, left, right, way, rows_of_k, multiprocessors, p.finish)
-        stored = out.dtype.name if fits_a_map(out) else None
+        stored = name_of(out.dtype) if fits_a_map(out) else None
         kernel = matmul_warpgroups(
-            p.a.dtype.name, way.columns, rows_of_k, p.finish.compiled, stored=stored
+            name_of(p.a.dtype), way.columns, rows_of_k, p.finish.compiled, stored=stored
         )
         maps = na.tensor_map(left, kernel.box_a), na.tensor_map(right, kernel.box_b)
         call = kernel.launcher[kernel.blocks(out, multiprocessors), THREADS]
@@ -149,7 +149,7 @@ def by_warps(p: Arguments) -> Result:
     rows_of_k = halves and is_transposed(p.a), halves and not is_transposed(p.b)
     limits = limits_of(p.out)
     tile = tile_of(p.out.shape, limits.multiprocessors, limits.max_dynamic_shared_bytes)
-    kernel = matmul_warps(p.a.dtype.name, tile, rows_of_k, p.finish.compiled)
+    kernel = matmul_warps(name_of(p.a.dtype), tile, rows_of_k, p.finish.compiled)
     launcher = kernel.launcher[kernel.blocks(p.out), tile.threads]
 
     def launch(left: na.Tensor, right: na.Tensor) -> Result:
@@ -219,12 +219,12 @@ def check_product(
             f"gemm of shapes {a.shape} and {b.shape} into {out.shape}: write (m, k), (k, n) and "
             "(m, n)."
         )
-    if a.dtype != b.dtype or a.dtype.name not in dtypes:
+    if a.dtype != b.dtype or name_of(a.dtype) not in dtypes:
         raise errors.DTypeError(
             f"gemm of {a.dtype} and {b.dtype}: write two of {', '.join(dtypes)}, equal."
         )
-    allowed = ("int32",) if a.dtype == np.int8 else (a.dtype.name, "float32")
-    if out.dtype.name not in allowed or not out.is_contiguous:
+    allowed = ("int32",) if a.dtype == np.int8 else (name_of(a.dtype), "float32")
+    if name_of(out.dtype) not in allowed or not out.is_contiguous:
         raise errors.DTypeError(
             f"gemm into {out!r}: write a C-contiguous tensor of {' or '.join(allowed)}."
         )

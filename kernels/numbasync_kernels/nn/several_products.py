@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 import numbasync as na
+from numbasync_kernels.fits import name_of
 from numbasync_kernels.nn.finish import ACTIVATIONS, Finish
 from numbasync_kernels.nn.gemm import (
     DTYPES,
@@ -154,7 +155,7 @@ def _by_warpgroups(
     multiprocessors = limits_of(out).multiprocessors
     steps = -(-k * a.dtype.itemsize // ROW_BYTES)
     way = tiling(height, n, steps, multiprocessors, groups)
-    kernel = matmul_warpgroups(a.dtype.name, way.columns, rows_of_k, finish.compiled, "groups")
+    kernel = matmul_warpgroups(name_of(a.dtype), way.columns, rows_of_k, finish.compiled, "groups")
     launcher = kernel.launcher[kernel.blocks(out, multiprocessors, groups), THREADS]
 
     def launch(left: na.Tensor, right: na.Tensor) -> na.DeviceOp[na.Tensor]:
@@ -177,7 +178,7 @@ def _by_warps(
     limits = limits_of(out)
     shared_bytes = limits.max_dynamic_shared_bytes
     tile = tile_of((height, n), limits.multiprocessors, shared_bytes, groups)
-    kernel = matmul_warps(a.dtype.name, tile, (False, rows_of_k), finish.compiled, True)
+    kernel = matmul_warps(name_of(a.dtype), tile, (False, rows_of_k), finish.compiled, True)
     launcher = kernel.launcher[kernel.blocks(out, groups), tile.threads]
 
     def launch(left: na.Tensor, right: na.Tensor) -> na.DeviceOp[na.Tensor]:

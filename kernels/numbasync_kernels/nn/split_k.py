@@ -8,7 +8,7 @@ import numpy as np
 from numba import cuda, float32
 
 import numbasync as na
-from numbasync_kernels.fits import FLOAT32, FLOATS, fits
+from numbasync_kernels.fits import FLOAT32, FLOATS, fits, name_of
 from numbasync_kernels.nn.finish import Finish, finished
 from numbasync_kernels.nn.matmul_warpgroups import ROW_BYTES, THREADS, matmul_warpgroups
 from numbasync_kernels.nn.tiling import Tiling
@@ -62,7 +62,7 @@ def multiply_in_parts(
     step = ROW_BYTES // a.dtype.itemsize
     length = -(-k // (way.parts * step)) * step
     parts = -(-k // length)
-    kernel = matmul_warpgroups(a.dtype.name, way.columns, rows_of_k, several="parts")
+    kernel = matmul_warpgroups(name_of(a.dtype), way.columns, rows_of_k, several="parts")
     maps = na.tensor_map(a, kernel.box_a), na.tensor_map(b, kernel.box_b)
     blocks = min(parts * kernel.tiles(m, n), multiprocessors)
 

@@ -32,6 +32,11 @@ class CompletionCounter:
         self.address = address
         self.device_address = device_address
 
+    @property
+    def place(self) -> tuple[memoryview, int]:
+        """The memory that has the word, as words, and its index."""
+        return self._view, self._index
+
     def read(self) -> int:
         return self._view[self._index]
 
@@ -85,6 +90,7 @@ class CounterCompletion:
     def __init__(self, handle: Any, word: CompletionCounter) -> None:
         self._handle = handle
         self._word = word
+        self._view, self._index = word.place
         self._address = word.device_address
         self._numbers = int(handle), int(word.device_address)
         self._passed = 0
@@ -103,7 +109,7 @@ class CounterCompletion:
     def completed(self) -> int:
         # The word holds the low 32 bits; it is never 2**32 numbers ahead of the last poll.
         passed = self._passed
-        step = (self._word.read() - passed) & _MASK
+        step = (self._view[self._index] - passed) & _MASK
         if step:
             passed += step
             self._passed = passed

@@ -16,6 +16,7 @@ from numbasync.errors import (
     OutOfDeviceMemoryError,
 )
 from numbasync.fork import in_child
+from numbasync.native import compiled, core
 
 cu: Any = driver
 NOT_READY = int(cu.CUresult.CUDA_ERROR_NOT_READY)
@@ -87,9 +88,12 @@ _forked = False
 def _after_fork() -> None:
     global _forked
     _forked = True
+    if core is not None:
+        core.forget_current()
     _thread.ordinal = -1  # so that `enter` checks `_forked`
 
 
+@compiled
 def enter(device: Any) -> None:
     """Make the device's primary context current on this thread, if it is not.
 

@@ -13,7 +13,7 @@ import ctypes
 import struct
 from collections.abc import Callable, Hashable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numba.cuda import types
@@ -159,6 +159,21 @@ def _overload(dispatcher: Any, actual: tuple[Any, ...]) -> Any:
     return dispatcher.overloads[resolved(dispatcher, actual)]
 
 
+class BufferLayout(NamedTuple):
+    """The argument buffer of a launch.
+
+    Attributes:
+        format: of `struct`, with each array as one field of bytes.
+        parts: for each argument its `struct` code, "s" for an array, or "" for one of None, and its
+            offset.
+        nbytes: of the buffer.
+    """
+
+    format: str
+    parts: list[tuple[str, int]]
+    nbytes: int
+
+
 class CudaExecutable:
     """A kernel of one GPU, ready to be launched.
 
@@ -284,35 +299,30 @@ class CudaExecutable:
         return ""
 
     @cached_property
-    def buffer_format(self) -> str:
-        """The `struct` format of the whole argument buffer, with each array as one bytes field;
-        empty if launches cannot use a record.
-        """
+    def buffer_layout(self) -> BufferLayout | None:
+        """The argument buffer of a record; None if launches cannot use one."""
         if not self.packed or self._report is not None:
-            return ""
-        codes, offset = ["="], 0
+            return None
+        codes, parts, offset = ["="], list[tuple[str, int]](), 0
         for numba_type in self.numba.argument_types:
-            if numba_type in (types.none, bfloat16) or isinstance(
-                numba_type, types.Complex | types.Record
-            ):
-                return ""
-            array = _is_handle(numba_type)
-            code = _handle_format(numba_type) if array else _PACK[_plain(numba_type)]
+            if numba_type == bfloat16 or isinstance(numba_type, types.Complex | types.Record):
+                return None
+            array, unused = _is_handle(numba_type), numba_type == types.none
+            code = "Q"  # of a pointer, which is not used
+            if not unused:
+                code = _handle_format(numba_type) if array else _PACK[_plain(numba_type)]
             size = struct.calcsize(code)
             gap = -offset % (8 if array else size)
-            codes.append(f"{gap}x{size}s" if array else f"{gap}x{code}")
+            field = f"{size}x" if unused else f"{size}s" if array else code
+            codes.append(f"{gap}x{field}")
+            parts.append(("" if unused else "s" if array else code, offset + gap))
             offset += gap + size
-        return "".join(codes)
+        return BufferLayout("".join(codes), parts, offset)
 
     @property
     def function(self) -> int:
         """The driver's handle of the kernel."""
         return int(self._function)
-
-    @property
-    def takes_arrays(self) -> list[bool]:
-        """For each argument, whether it is an array, or a tensor map of one."""
-        return [_is_handle(numba_type) for numba_type in self.numba.argument_types]
 
     def _buffer(self) -> tuple[bytearray, Any, int]:
         """A buffer for the arguments, the objects that describe it to the driver, and their

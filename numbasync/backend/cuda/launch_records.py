@@ -5,10 +5,14 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from numbasync.backend.counters import counters
 from numbasync.backend.cuda import fast_calls
+from numbasync.backend.cuda.driver import cu, fail
 from numbasync.backend.protocols import Work
+from numbasync.native import core
 
 if TYPE_CHECKING:
     from numbasync.backend.cuda.kernels import CudaExecutable
@@ -33,7 +37,9 @@ class Record:
 
     def __init__(self, work: Work, stream: int, calls: fast_calls.Calls) -> None:
         executable: CudaExecutable = work.executable  # type: ignore[assignment]  # of this backend
-        layout = struct.Struct(executable.buffer_format)
+        buffer = executable.buffer_layout
+        assert buffer is not None  # see `record`
+        layout = struct.Struct(buffer.format)
         words = (ctypes.c_int64 * (_ARGUMENTS + -(-layout.size // 8)))()
         start = ctypes.addressof(words)
         words[:_DESCRIPTION] = [
@@ -45,18 +51,38 @@ class Record:
         words[_DESCRIPTION:_SIZE] = [1, start + 8 * _ARGUMENTS, 2, start + 8 * _SIZE, 0]
         words[_SIZE] = layout.size
         # One expression for this kernel's arguments: a loop over them costs more than the packing.
-        takes_arrays = executable.takes_arrays[: -len(work.constants) or None]
-        args = [f", a[{i}]{'.packed' * array}" for i, array in enumerate(takes_arrays)]
+        parts = buffer.parts[: -len(work.constants) or None]
+        args = [f", a[{i}]{'.packed' * (code == 's')}" for i, (code, _) in enumerate(parts) if code]
         args += [f", {constant}" for constant in work.constants]
         run = f"lambda a: pack(words, {8 * _ARGUMENTS}{''.join(args)}) or launch({start})"
         names = {"pack": layout.pack_into, "words": words, "launch": calls.launch}
         self.run: Callable[[Sequence[Any]], int] = eval(run, names)  # noqa: S307 - of positions
 
 
-def record(work: Work, stream: int) -> Record | None:
+def record(work: Work, stream: int) -> Any:
     """A record for launches of `work`; None if they cannot use one, for now or at all."""
-    calls = fast_calls.calls()
     executable: Any = work.executable
-    if calls is None or not executable.buffer_format:
+    buffer = executable.buffer_layout
+    if buffer is None:
         return None
-    return Record(work, stream, calls)
+    if core is not None and core.is_on() and len(buffer.parts) <= core.MOST_ARGUMENTS:
+        _connect()
+        return core.LaunchRecord(
+            executable.function, work.grid, work.block, work.shared_bytes, stream, buffer.nbytes,
+            buffer.parts, work.constants,
+        )  # fmt: skip
+    calls = fast_calls.calls()
+    return None if calls is None else Record(work, stream, calls)
+
+
+@cache
+def _connect() -> None:
+    """Hand the driver's functions to the core, once there is a driver."""
+    library = ctypes.CDLL("libcuda.so.1")
+    names = ("cuLaunchKernel",)
+    addresses = {n: ctypes.cast(getattr(library, n), ctypes.c_void_p).value for n in names}
+    core.use_driver(addresses, _fail, counters)
+
+
+def _fail(result: int, call: str) -> None:
+    fail(cu.CUresult(result), call)

@@ -19,10 +19,11 @@ from numbasync.backend.cuda.copy_kernels import THREADS
 from numbasync.backend.cuda.driver import NOT_READY, cu, enter, error_of, fail
 from numbasync.backend.cuda.fill_patterns import pattern
 from numbasync.backend.cuda.kernels import CudaExecutable
-from numbasync.backend.cuda.launch_records import MOST, Record, record
+from numbasync.backend.cuda.launch_records import MOST, record
 from numbasync.backend.cuda.pitched_copies import copies_rows, copy_rows, download_rows, upload_rows
 from numbasync.backend.protocols import Waker, Work, counters
 from numbasync.errors import DTypeError, InternalError, StateError
+from numbasync.native import compiled
 from numbasync.memo import Memo
 
 if TYPE_CHECKING:
@@ -188,7 +189,7 @@ class CudaStream:
         self.handle = handle
         self._number = int(handle)
         self._completion = device.completion_signals(handle)
-        self._records = Memo[Work, Record](MOST)
+        self.records = Memo[Work, Any](MOST)
         self._last = 0
         # For each notification: the sequence number before it, and the counter that it clears.
         self._notifications: deque[tuple[int, CompletionCounter]] = deque()
@@ -212,9 +213,10 @@ class CudaStream:
     def open(self) -> CudaQueue:
         return CudaQueue(self)
 
+    @compiled  # noted by the core, which prepares launches itself unless this is replaced
     def launch(self, work: Work, args: list[Any], queue: CudaQueue | None) -> CudaQueue | None:
         enter(self.device)
-        record = self._records.get(work) or self._record(work)
+        record = self.records.get(work) or self.record_of(work)
         if record is None:
             queue = queue or CudaQueue(self)
             queue.launch(work, args)
@@ -228,10 +230,11 @@ class CudaStream:
         counters.launches += 1
         return queue
 
-    def _record(self, work: Work) -> Record | None:
+    def record_of(self, work: Work) -> Any:
+        """A new record for launches of `work`, kept in `records`; None if they cannot use one."""
         prepared = record(work, self._number)
         if prepared is not None:
-            self._records[work] = prepared
+            self.records[work] = prepared
         return prepared
 
     def fill(self, dst: CudaArray, value: np.generic, queue: CudaQueue | None) -> CudaQueue | None:

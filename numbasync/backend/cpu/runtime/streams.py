@@ -107,7 +107,7 @@ class CpuQueue:
 class CpuStream:
     """One stream: a queue of entries, each work (a callable), a sequence number, or a blocker."""
 
-    native = None
+    native = records = None
     handle_number = 0
 
     def __init__(self, device: Numbered, engine: Engine) -> None:

@@ -1,0 +1,40 @@
+"""The ways to run an operation, as its methods."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any, TypeVar
+
+from numbasync.device.policies import SchedulingPolicy
+from numbasync.device.stream import AnyStream
+from numbasync.native import compiled
+from numbasync.ops import run
+from numbasync.ops.future import DeviceFuture
+from numbasync.ops.protocols import Operation
+
+T = TypeVar("T")
+
+
+class Runs:
+    """The methods of an operation that run it: see the table of `DeviceOp`."""
+
+    def __await__(self: Operation[T]) -> Generator[Any, None, T]:
+        return run.awaiting(self)
+
+    def sync(self: Operation[T]) -> T:
+        """Run on a stream of the default device's policy; block until the stream is done."""
+        return run.sync(self)
+
+    @compiled
+    def sync_on(self: Operation[T], stream: AnyStream) -> T:
+        """Run on `stream` and block until the stream is done, also after an error."""
+        return run.sync_on(self, stream)
+
+    @compiled
+    def async_on(self: Operation[T], stream: AnyStream) -> T:
+        """Enqueue on `stream` and return the value; device data is valid in stream order only."""
+        return run.async_on(self, stream)
+
+    def schedule(self: Operation[T], policy: SchedulingPolicy | AnyStream) -> DeviceFuture[T]:
+        """A future on the policy's next stream; the work starts at its first await."""
+        return run.schedule(self, policy)
