@@ -2,28 +2,30 @@
 """The compiled core: the hot path of launches, in the place of Python functions of equal meaning.
 
 The Python code is the specification. `native.compiled` puts a function of this module in the place
-of the Python function of the same qualified name, which is kept, and called for everything unusual:
-lazy arguments, work of other streams that must be waited for, limits, faults, classes that are not
-exactly the known ones. Rules and messages are there, once.
+of the Python function of the same qualified name, with `_` for `.`. The Python function is called
+for everything unusual: lazy arguments, work of other streams that must be waited for, limits,
+faults, classes that are not exactly the known ones. Rules and messages are there, once.
 
 Attributes that are slots are read by their offsets, which `know` takes from the classes' own
-descriptors; every class is compared exactly before. The core opens no library: addresses of the
-driver's functions are handed in by the backend.
+descriptors; every class is compared exactly before. The core opens no library: the backend hands in
+the addresses of the driver's functions.
 """
-from cpython.object cimport PyObject, PyTypeObject
-from cpython.ref cimport Py_INCREF, Py_XINCREF, Py_XDECREF
-from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM, PyTuple_GET_SIZE, PyTuple_GET_ITEM
-from cpython.list cimport PyList_GET_SIZE
+from asyncio import _get_running_loop as get_running_loop, current_task
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.dict cimport PyDict_Size
 from cpython.mem cimport PyMem_Calloc, PyMem_Free
-from libc.string cimport memcpy
+from cpython.object cimport PyObject, PyTypeObject
+from cpython.ref cimport Py_INCREF
+from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE, PyTuple_New, PyTuple_SET_ITEM
 from libc.stdint cimport (
     int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t,
 )
+from libc.string cimport memcpy
 
 cdef extern from "Python.h":
     ctypedef struct PyFrameObject:
         pass
+    ctypedef void* PyThread_type_lock
     PyFrameObject* PyEval_GetFrame()
     object na_code "(PyObject *)PyFrame_GetCode" (PyFrameObject*)
     int PyFrame_GetLasti(PyFrameObject*)
@@ -33,8 +35,13 @@ cdef extern from "Python.h":
     Py_ssize_t PyObject_Size(object) except -1
     PyTypeObject* Py_TYPE(object) noexcept
     int PyFloat_Pack2(double, char*, int) except -1
-    bint PyMethod_Check(object) noexcept
-    PyObject* PyMethod_GET_FUNCTION(object) noexcept
+    bint PyFloat_CheckExact(object) noexcept
+    double PyFloat_AS_DOUBLE(object) noexcept
+    unsigned long PyThread_get_thread_ident() noexcept
+    PyThread_type_lock PyThread_allocate_lock()
+    int PyThread_acquire_lock(PyThread_type_lock, int) nogil
+    void PyThread_release_lock(PyThread_type_lock)
+    void PyThread_free_lock(PyThread_type_lock)
 
 cdef extern from *:
     """
@@ -45,8 +52,7 @@ cdef extern from *:
     #define NA_THREAD __thread
     #endif
     static NA_THREAD long na_ordinal = -1;  /* of the device whose context is current */
-    static long na_current(void) { return na_ordinal; }
-    static void na_set_current(long ordinal) { na_ordinal = ordinal; }
+    static NA_THREAD int na_busy = 0;       /* this thread is enqueuing an operation */
 
     /* The offset of a slot that holds an object, or -1. */
     static Py_ssize_t na_offset(PyObject *descriptor) {
@@ -63,12 +69,25 @@ cdef extern from *:
         Py_XDECREF(old);
     }
     static PyObject *na_get(PyObject *o, Py_ssize_t at) { return NA_SLOT(o, at); }
+
+    /* A new tuple of the class `cls`, which takes its items from a tuple. */
+    static PyObject *na_tuple(PyObject *cls, PyObject *items) {
+        PyObject *args = PyTuple_Pack(1, items), *made = NULL;
+        if (args != NULL) {
+            made = PyTuple_Type.tp_new((PyTypeObject *)cls, args, NULL);
+            Py_DECREF(args);
+        }
+        return made;
+    }
+    #define na_version(cls) ((cls)->tp_version_tag)
     """
-    long na_current() noexcept nogil
-    void na_set_current(long) noexcept nogil
+    long na_ordinal
+    int na_busy
     Py_ssize_t na_offset(object) noexcept
     PyObject* na_get(PyObject*, Py_ssize_t) noexcept
     void na_put(PyObject*, Py_ssize_t, PyObject*) noexcept
+    object na_tuple(object, object)
+    unsigned na_version(PyTypeObject*) noexcept
 
 
 # --- the switch, the classes, and the Python functions ---
@@ -95,12 +114,14 @@ cdef dict wanted = {  # slots, by class; in the order of the places below
         "_bound", "_config", "_form", "_launcher", "_lazy", "_parts", "_site", "_tensors",
         "_unused", "_values", "has_fast_path",
     ),
-    "Launcher": ("_forms", "_plain_count", "label", "names", "planner", "result"),
+    "Launcher": ("_forms", "_plain_count", "_latest", "Result", "label", "names", "planner"),
     "Config": ("extents", "stream"),
     "Plan": ("work", "empty"),
     "FastCall": ("core",),
     "_Enqueued": ("op", "submission"),
-    "Tensor": (), "MappedTensor": (),
+    "Counters": ("launches",),
+    "CudaStream": ("calls",),
+    "Context": (), "Tensor": (), "MappedTensor": (), "Then": (), "Later": (),
 }
 cdef enum:
     at_stream, at_name, at_site, at_keep_alive, at_launched, at_number, at_nbytes, at_done
@@ -115,15 +136,20 @@ cdef enum:
     at_storage, at_handle, at_source, at_fingerprint
     at_tensor, at_tile_fingerprint
     at_mapped
-    at_bound, at_config, at_form, at_launcher, at_lazy, at_parts, at_made_at, at_tensors
+    at_bound, at_config, at_form, at_launcher, at_lazy, at_parts, at_built_at, at_tensors
     at_unused, at_values, at_has_fast_path
-    at_forms, at_plain_count, at_label, at_names, at_planner, at_result
+    at_forms, at_plain_count, at_latest, at_result, at_label, at_names, at_planner
     at_extents, at_config_stream
     at_work, at_is_without_blocks
     at_core
     at_enqueued_op, at_enqueued_submission
+    at_launches
+    at_calls
     PLACES
 cdef Py_ssize_t where[PLACES]  # offsets
+cdef dict known = {}  # the classes by name, which keeps them alive
+cdef dict offsets = {}
+cdef object zero = 0
 cdef PyTypeObject* Submission = NULL
 cdef PyTypeObject* Stream = NULL
 cdef PyTypeObject* Tensor = NULL
@@ -131,13 +157,15 @@ cdef PyTypeObject* MappedTensor = NULL
 cdef PyTypeObject* Launch = NULL
 cdef PyTypeObject* Launcher = NULL
 cdef PyTypeObject* Enqueued = NULL
-cdef dict known = {}  # the classes by name, which keeps them alive
-cdef dict offsets = {}
-cdef object zero = 0
+cdef PyTypeObject* Context = NULL
+cdef PyTypeObject* Then = NULL
+cdef PyTypeObject* Later = NULL
+cdef PyTypeObject* CudaStream = NULL
 
 
 def know(cls):
     """Note a class whose slots the core reads; it is switched on when all are known."""
+    global CudaStream
     names = wanted.get(cls.__name__)
     if names is not None:
         for name in names:
@@ -146,6 +174,9 @@ def know(cls):
                 raise TypeError(f"{cls.__name__}.{name} is no slot")
             offsets[cls.__name__, name] = offset
         known[cls.__name__] = cls
+        if cls.__name__ == "CudaStream":  # imported where there is a GPU, after the others
+            where[at_calls] = offsets["CudaStream", "calls"]
+            CudaStream = <PyTypeObject*>cls
     return cls
 
 
@@ -164,7 +195,7 @@ def taken_over():
 def switch(wish):
     """Switch the core on or off; whether it is on. It stays off if a class is not known."""
     global on
-    on = bool(wish) and len(known) == len(wanted)
+    on = bool(wish) and not wanted.keys() - known.keys() - {"CudaStream"}
     if on:
         learn()
     return on
@@ -175,25 +206,18 @@ def is_on():
 
 
 cdef int learn() except -1:
-    global Submission, Stream, Tensor, MappedTensor, Launch, Launcher, Enqueued
-    places = [offsets[name, slot] for name, slots in wanted.items() for slot in slots]
+    global Submission, Stream, Tensor, MappedTensor, Launch, Launcher, Enqueued, Context, Then, Later
+    places = [offsets.get((name, slot), 0) for name, slots in wanted.items() for slot in slots]
     if len(places) != PLACES:
         raise SystemError(f"{len(places)} slots for {PLACES} places")
     for i, offset in enumerate(places):
         where[i] = offset
-    Submission = <PyTypeObject*>known["Submission"]
-    Stream = <PyTypeObject*>known["Stream"]
-    Tensor = <PyTypeObject*>known["Tensor"]
-    MappedTensor = <PyTypeObject*>known["MappedTensor"]
-    Launch = <PyTypeObject*>known["Launch"]
-    Launcher = <PyTypeObject*>known["Launcher"]
-    Enqueued = <PyTypeObject*>known["_Enqueued"]
+    Submission, Stream = <PyTypeObject*>known["Submission"], <PyTypeObject*>known["Stream"]
+    Tensor, MappedTensor = <PyTypeObject*>known["Tensor"], <PyTypeObject*>known["MappedTensor"]
+    Launch, Launcher = <PyTypeObject*>known["Launch"], <PyTypeObject*>known["Launcher"]
+    Enqueued, Context = <PyTypeObject*>known["_Enqueued"], <PyTypeObject*>known["Context"]
+    Then, Later = <PyTypeObject*>known["Then"], <PyTypeObject*>known["Later"]
     return 0
-
-
-cdef inline bint is_method(object bound, str name):
-    """Whether a method is the Python function of this name, and no test's replacement."""
-    return PyMethod_Check(bound) and PyMethod_GET_FUNCTION(bound) == PyDict_GetItemWithError(python, name)
 
 
 cdef inline object get(object o, int at):
@@ -213,10 +237,88 @@ cdef inline bint holds(object o, int at, object value) noexcept:
     return na_get(<PyObject*>o, where[at]) == <PyObject*>value
 
 
+# --- locks ---
+
+
+cdef class Lock:
+    """A reentrant lock, as `threading.RLock`. The interpreter lock guards its fields, so that a
+    lock that is free is taken by writing two of them.
+    """
+    cdef unsigned long owner
+    cdef int depth, waiting
+    cdef PyThread_type_lock door  # opened for a thread that waits
+
+    def __cinit__(self):
+        self.door = PyThread_allocate_lock()
+        if self.door == NULL:
+            raise MemoryError
+        PyThread_acquire_lock(self.door, 1)
+
+    def __dealloc__(self):
+        if self.door != NULL:
+            PyThread_release_lock(self.door)
+            PyThread_free_lock(self.door)
+
+    cdef inline bint is_free(self) noexcept:
+        """Whether this thread could take the lock at once, and so needs not to take it for work
+        that keeps the interpreter lock.
+        """
+        return not self.depth or self.owner == PyThread_get_thread_ident()
+
+    cdef inline int take(self) except -1:
+        cdef unsigned long here = PyThread_get_thread_ident()
+        if self.depth and self.owner != here:
+            self.waiting += 1
+            while self.depth:
+                with nogil:
+                    PyThread_acquire_lock(self.door, 1)
+            self.waiting -= 1
+        self.owner = here
+        self.depth += 1
+        return 0
+
+    cdef inline int give(self) except -1:
+        if not self.depth or self.owner != PyThread_get_thread_ident():
+            raise RuntimeError("cannot release un-acquired lock")
+        self.depth -= 1
+        if not self.depth and self.waiting:
+            PyThread_release_lock(self.door)
+        return 0
+
+    def acquire(self, bint blocking=True):
+        if not blocking and not self.is_free():
+            return False
+        return self.take() == 0
+
+    def release(self):
+        self.give()
+
+    def __enter__(self):
+        self.take()
+        return True
+
+    def __exit__(self, *exc):
+        self.give()
+
+
+cdef class Busy:
+    """The flag of each thread that `reentrancy` sets while the thread enqueues an operation."""
+
+    @property
+    def busy(self):
+        return bool(na_busy)
+
+    @busy.setter
+    def busy(self, value):
+        global na_busy
+        na_busy = bool(value)
+
+
 # --- the line that submits ---
 
 cdef dict is_between = None  # of `callsite`: module name -> whether its frames are skipped
 cdef object CallSite = None
+cdef object latest_code = None  # of a program's line
 
 
 def know_frames(dict between, kind):
@@ -236,463 +338,20 @@ def call_site(int above):
 
 cdef object site_of_caller(int above):
     """The call site of the Python code that is running; `above` as for `call_site`, from there."""
+    global latest_code
     cdef PyFrameObject* frame = PyEval_GetFrame()
     cdef PyObject* skipped
     if frame != NULL:
-        skipped = PyDict_GetItemWithError(is_between, PyFrame_GetGlobals(frame).get("__name__", ""))
-        if skipped != NULL and <object>skipped is False:
-            return tuple.__new__(CallSite, (na_code(frame), PyFrame_GetLasti(frame)))
+        code = na_code(frame)
+        if code is not latest_code:
+            skipped = PyDict_GetItemWithError(
+                is_between, PyFrame_GetGlobals(frame).get("__name__", "")
+            )
+            if skipped == NULL or <object>skipped is not False:
+                return None if above < 0 else python["call_site"](above)
+            latest_code = code
+        return na_tuple(CallSite, (code, PyFrame_GetLasti(frame)))
     return None if above < 0 else python["call_site"](above)
-
-
-# --- submissions, and the streams that number and retire them ---
-
-cdef tuple fresh = (  # what a new `Submission` has from `site` on, but for `keep_alive`
-    None, None, (), zero, zero, False, None, None, False, False, False, False, None, None, None,
-)
-
-
-cdef object new_submission(object stream, object name, object launched):
-    """A `Submission`, as its constructor makes it."""
-    cdef object s = PyType_GenericAlloc(Submission, 0)
-    cdef int i
-    put(s, at_stream, stream)
-    put(s, at_name, name)
-    for i in range(at_site, at_trace + 1):
-        put(s, i, fresh[i - at_site])
-    put(s, at_keep_alive, [])
-    put(s, at_launched, launched)
-    return s
-
-
-def Progress_commit(stream, submission, signal=True):
-    if not on or Py_TYPE(stream) != Stream or Py_TYPE(submission) != Submission:
-        return python["Progress.commit"](stream, submission, signal)
-    commit(stream, submission, signal)
-
-
-from asyncio import _get_running_loop as get_running_loop, current_task
-
-cdef int LOOK_EVERY = 16
-cdef int64_t MAX_UNSIGNALLED = 1 << 24
-
-
-cdef int commit(object stream, object submission, bint signal) except -1:
-    """`Progress.commit`."""
-    cdef object lock, in_flight, number
-    cdef Py_ssize_t count
-    cdef bint is_trivial
-    if holds(submission, at_is_empty, True) or signal:
-        python["Progress.commit"](stream, submission, signal)
-        return 0
-    is_trivial = (
-        holds(submission, at_queue, None) and holds(submission, at_dependencies, None)
-        and holds(submission, at_after, None) and holds(submission, at_nbytes, zero)
-    )
-    put(submission, at_is_trivial, is_trivial)
-    in_flight = get(stream, at_in_flight)
-    lock = get(stream, at_lock)
-    lock.acquire()
-    try:
-        number = get(stream, at_sequence) + 1
-        put(stream, at_sequence, number)
-        put(submission, at_number, number)
-        in_flight.append(submission)
-        count = PyObject_Size(in_flight)
-        if count == 1:
-            get(get(stream, at_owner), at_busy)[stream] = None
-        if not is_trivial:
-            put(stream, at_stream_nbytes, get(stream, at_stream_nbytes) + get(submission, at_nbytes))
-    finally:
-        lock.release()
-    if count % LOOK_EVERY == 0 or number - get(stream, at_last_signal) >= MAX_UNSIGNALLED:
-        look(stream, number)
-    return 0
-
-
-cdef int look(object stream, object number) except -1:
-    """Enqueue a signal of `number`, and retire what the device has passed."""
-    try:
-        stream.ensure_signalled(number)
-        advance(stream)
-    except lost:  # the awaiter polls again, and raises the error
-        pass
-    return 0
-
-
-cdef object lost = ()
-
-
-def know_faults(tuple classes):
-    """Note the errors of a driver that reports a fault of earlier work."""
-    global lost
-    lost = classes
-
-
-def Progress_advance(stream):
-    if not on or Py_TYPE(stream) != Stream:
-        return python["Progress.advance"](stream)
-    return advance(stream)
-
-
-cdef object advance(object stream):
-    """`Progress.advance`."""
-    cdef object passed, in_flight, confirmed
-    if not holds(stream, at_broken, None) or PyObject_Size(get(stream, at_abandoned)):
-        return python["Progress.advance"](stream)
-    passed = get(stream, at_backend).completed()
-    confirmed = get(stream, at_confirmed)
-    if passed < confirmed:
-        passed = confirmed
-    in_flight = get(stream, at_in_flight)
-    if PyObject_Size(in_flight):
-        try:
-            first = in_flight[0]
-        except IndexError:  # another thread has retired it in between
-            return passed
-        if first.sequence <= passed:
-            retire(stream, passed)
-    return passed
-
-
-cdef int retire(object stream, object passed) except -1:
-    """`Progress._retire`."""
-    cdef object lock, in_flight, submission, broken, error
-    cdef list dropped = []  # dropped outside the lock: finalisers may take long
-    if not holds(stream, at_has_dependencies, False):
-        python["Progress._retire"](stream, passed)
-        return 0
-    lock = get(stream, at_lock)
-    lock.acquire()
-    try:
-        in_flight, broken = get(stream, at_in_flight), get(stream, at_broken)
-        while PyObject_Size(in_flight):
-            submission = in_flight[0]
-            if submission.sequence > passed:
-                break
-            if (
-                Py_TYPE(submission) == Submission and holds(submission, at_is_trivial, True)
-                and broken is None
-            ):
-                dropped.append(get(submission, at_keep_alive))
-                put(submission, at_keep_alive, [])
-                put(submission, at_done, True)
-            else:
-                dropped.append(submission.retire(broken))
-                error = submission.error
-                if error is not None and submission.detached and stream._unreported is None:
-                    stream._unreported = error
-                put(stream, at_stream_nbytes, get(stream, at_stream_nbytes) - submission.nbytes)
-            # Removed last: another thread that still sees the submission waits for the lock, so
-            # that no result is returned before its host side is complete.
-            in_flight.popleft()
-        else:
-            put(stream, at_has_dependencies, False)
-            forget_if_idle(stream)
-    finally:
-        lock.release()
-    return 0
-
-
-cdef int forget_if_idle(object stream) except -1:
-    """`Progress._forget_if_idle`."""
-    cdef object busy
-    if PyObject_Size(get(stream, at_suspended)) == 0 == PyObject_Size(get(stream, at_in_flight)):
-        busy = get(get(stream, at_owner), at_busy)
-        busy.pop(stream, None)
-        if PyObject_Size(get(stream, at_suspended)) or PyObject_Size(get(stream, at_in_flight)):
-            busy[stream] = None
-    return 0
-
-
-cdef bint is_open(object stream) noexcept:
-    """Whether no fault is known of a stream and its device."""
-    return holds(stream, at_broken, None) and holds(get(stream, at_owner), at_lost, None)
-
-
-def Progress_verify(stream, sequence):
-    cdef int64_t number
-    if on and Py_TYPE(stream) == Stream:
-        number = sequence
-        if 0 < number <= <int64_t>get(stream, at_verified) and is_open(stream):
-            return
-    python["Progress.verify"](stream, sequence)
-
-
-cdef int note_passed(object stream, object number) except -1:
-    """`Progress._has_passed`, and what that lets retire."""
-    cdef object lock = get(stream, at_lock)
-    lock.acquire()
-    try:
-        if number > get(stream, at_confirmed):
-            put(stream, at_confirmed, number)
-    finally:
-        lock.release()
-    advance(stream)
-    return 0
-
-
-def Stream_wait_until_idle(stream):
-    if (
-        not on or Py_TYPE(stream) != Stream or not is_open(stream)
-        or not holds(stream, at_follows, None)
-    ):
-        python["Stream.wait_until_idle"](stream)
-        return
-    number = get(stream, at_sequence)
-    try:
-        get(stream, at_backend).synchronize()
-    except BaseException:
-        stream._is_broken()
-        stream.check()  # raises the fault, whose message names the work that was running
-        raise
-    note_passed(stream, number)
-
-
-def Stream_has_passed_soon(stream, sequence):
-    if not on or Py_TYPE(stream) != Stream:
-        return python["Stream.has_passed_soon"](stream, sequence)
-    return has_passed_soon(stream, sequence)
-
-
-cdef bint has_passed_soon(object stream, object sequence) except -1:
-    """`Stream.has_passed_soon`."""
-    cdef object loop, watcher, task, number
-    if advance(stream) >= sequence:
-        return True
-    loop = get_running_loop()
-    watcher = getattr(loop, "_numbasync_reactor", None)
-    if watcher is None:
-        return python["Stream.has_passed_soon"](stream, sequence)
-    running = current_task(loop)
-    task = <uintptr_t><PyObject*>running
-    if watcher._last != task:
-        watcher._last = task
-        return False
-    if PyObject_Size(watcher._queues):
-        return False
-    if not holds(stream, at_spin_backoff, zero):
-        return stream._spin_poll()
-    number = get(stream, at_sequence)
-    try:
-        if not get(stream, at_backend).spin_poll():
-            misses = min(2 * get(stream, at_spin_misses) + 1, 63)
-            put(stream, at_spin_misses, misses)
-            put(stream, at_spin_backoff, misses)
-            return False
-    except BaseException:
-        stream._is_broken()
-        stream.check()
-        raise
-    put(stream, at_spin_misses, zero)
-    if number > get(stream, at_verified):
-        put(stream, at_verified, number)
-    note_passed(stream, number)
-    return True
-
-
-# --- launches of known arguments ---
-
-cdef enum:
-    MOST = 32  # arguments
-    NUMBER = 0
-    TENSOR = 1  # the tensor itself
-    MAP = 2  # a tensor map
-    SHARED = 3  # a shared tensor, or a partition that is read
-    PARTITION = 4  # a partition that is written
-    WHOLE = 5  # a number that must fit 64 bits
-    LITERAL = 6  # a number that the plan depends on
-    MANY_READERS = 8
-
-MOST_ARGUMENTS = MOST
-NUMBER_, TENSOR_, MAP_, SHARED_, PARTITION_, WHOLE_, LITERAL_ = (
-    NUMBER, TENSOR, MAP, SHARED, PARTITION, WHOLE, LITERAL
-)
-
-
-cdef class FastCall:
-    """`fast_path.FastCall`'s functions for one tuple of argument types.
-
-    `codes` has NUMBER to LITERAL for each argument; `outputs` are positions.
-    """
-    cdef int count, arrays, written
-    cdef int code[MOST]
-    cdef bint output[MOST]
-    cdef bint may_alias
-    cdef tuple kinds
-    cdef object in_python  # the generated functions
-    cdef object last_device, last_parts, last_extents, last_plan  # of the latest call
-
-    def __cinit__(self, tuple kinds, codes, outputs, may_alias, in_python):
-        if len(kinds) > MOST:
-            raise ValueError(f"{len(kinds)} arguments")
-        self.kinds, self.count, self.may_alias = kinds, len(kinds), may_alias
-        self.in_python = in_python
-        self.last_device = self.last_parts = self.last_extents = self.last_plan = None
-        for i in range(self.count):
-            self.code[i] = codes[i]
-            self.output[i] = i in outputs
-            self.arrays += TENSOR <= codes[i] <= PARTITION
-            self.written += self.output[i]
-
-    def take(self, values):
-        return self.taken(values) if on else self.in_python.take(values)
-
-    def enqueue(self, plan, values, tensors, submission):
-        if on and Py_TYPE(submission) == Submission:
-            return self.enqueued(plan, values, tensors, submission)
-        return self.in_python.enqueue(plan, values, tensors, submission)
-
-    cdef object taken(self, tuple values):
-        """The tensors and the fingerprints, or None: `FastCall.take`. A tuple that is dropped may
-        have empty places.
-        """
-        cdef int i, j, a = 0, code
-        cdef object value, tensor, part
-        cdef PyObject* storage
-        cdef PyObject* storages[MOST]
-        cdef bint outputs[MOST]
-        cdef tuple tensors = PyTuple_New(self.arrays), parts = PyTuple_New(self.count)
-        for i in range(self.count):
-            code = self.code[i]
-            value = values[i]
-            if code == NUMBER or code >= WHOLE:
-                part = self.kinds[i]
-                if code != NUMBER and not -9223372036854775808 <= value < 9223372036854775808:
-                    return None
-                if code == LITERAL:
-                    part = (part, value)
-            else:
-                tensor = value
-                if code == MAP:
-                    tensor = get(value, at_mapped)
-                elif code == PARTITION:
-                    tensor = get(value, at_tensor)
-                elif code != TENSOR:
-                    tensor = value.tensor
-                if Py_TYPE(tensor) != (MappedTensor if code == MAP else Tensor):
-                    return self.in_python.take(values)
-                storage = na_get(<PyObject*>tensor, where[at_storage])
-                if storage == <PyObject*>None or not holds(tensor, at_source, None):
-                    return None
-                if code == PARTITION:
-                    part = get(value, at_tile_fingerprint)
-                    if part < 0:
-                        part = value.fingerprint
-                else:
-                    part = get(tensor, at_fingerprint)
-                    if part < 0:
-                        part = tensor.fingerprint
-                storages[a], outputs[a] = storage, self.output[i]
-                Py_INCREF(tensor)
-                PyTuple_SET_ITEM(tensors, a, tensor)
-                a += 1
-            Py_INCREF(part)
-            PyTuple_SET_ITEM(parts, i, part)
-        if self.written and not self.may_alias:
-            for i in range(1, a):
-                for j in range(i):
-                    if (outputs[i] or outputs[j]) and (
-                        get(<object>storages[i], at_identity) == get(<object>storages[j], at_identity)
-                    ):
-                        return None
-        return tensors, parts
-
-    cdef object plan_of(self, object launcher, object device, object parts, object extents):
-        """The plan of a call, if an earlier call has created it."""
-        if (
-            self.last_device is device and self.last_extents is extents
-            and self.last_parts == parts
-        ):
-            return self.last_plan
-        plan = get(launcher, at_planner).plans.get((device, parts, extents))
-        if plan is not None:
-            self.last_device, self.last_parts = device, parts
-            self.last_extents, self.last_plan = extents, plan
-        return plan
-
-    cdef bint enqueued(self, plan, tuple values, tuple tensors, submission) except -1:
-        """`FastCall.enqueue`: tests every storage, launches, then updates the access records."""
-        cdef object stream = get(submission, at_stream), device = get(stream, at_device)
-        cdef object backend = get(device, at_device_backend), queue = get(stream, at_backend)
-        cdef object lock = get(device, at_submit_lock)
-        cdef object tensor, storage, handle, reader, readers, work = get(plan, at_work)
-        cdef LaunchRecord record = None
-        cdef list args = None, storages = []
-        cdef int i, a = 0
-        records = queue.records
-        if records is not None and is_method(queue.launch, "CudaStream.launch"):
-            prepared = records.get(work) or queue.record_of(work)
-            if type(prepared) is LaunchRecord:  # else it is Python's, prepared while this was off
-                record = prepared
-        if record is None:
-            args = []
-        lock.acquire()
-        try:
-            for i in range(self.count):
-                if not TENSOR <= self.code[i] <= PARTITION:
-                    if record is None:
-                        args.append(values[i])
-                    elif not record.pack(i, values[i]):
-                        return self.in_python.enqueue(plan, values, tensors, submission)
-                    continue
-                tensor = tensors[a]
-                a += 1
-                storage = get(tensor, at_storage)
-                if storage is None or not holds(storage, at_fast_path_device, backend):
-                    return False
-                if is_busy_elsewhere(get(storage, at_writer), stream):
-                    return False
-                if self.output[i]:
-                    readers = get(storage, at_readers)
-                    if PyObject_Size(readers):
-                        for reader in list(readers.values()):
-                            if is_busy_elsewhere(reader, stream):
-                                return False
-                storages.append(storage)
-                handle = get(tensor, at_handle)
-                if handle is None:
-                    handle = tensor.handle
-                if record is None:
-                    args.append(handle)
-                else:
-                    record.pack_array(i, handle)
-            put(submission, at_keep_alive, get(submission, at_keep_alive) + storages)
-            if record is None:
-                put(submission, at_queue, queue.launch(work, args, get(submission, at_queue)))
-            else:
-                record.launch(queue)
-            a = 0
-            for i in range(self.count):
-                if not TENSOR <= self.code[i] <= PARTITION:
-                    continue
-                storage = storages[a]
-                a += 1
-                readers = get(storage, at_readers)
-                if self.output[i]:
-                    put(storage, at_writer, submission)
-                    if PyObject_Size(readers):
-                        put(storage, at_readers, {})
-                else:
-                    if PyObject_Size(readers) >= MANY_READERS:
-                        readers = storage.forget_readers()
-                    readers[stream] = submission
-        finally:
-            lock.release()
-        return True
-
-
-cdef bint is_busy_elsewhere(object submission, object stream) except -1:
-    """Whether a recorded access is in flight on another stream: see `access`."""
-    if submission is None:
-        return False
-    if Py_TYPE(submission) == Submission:
-        if holds(submission, at_done, True) or holds(submission, at_stream, stream):
-            return False
-    elif submission.done or submission.stream is stream:
-        return False
-    submission.stream.advance()
-    return not submission.done
 
 
 # --- the driver ---
@@ -701,9 +360,16 @@ ctypedef int (*launch_t)(
     void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**,
     void**,
 ) noexcept nogil
+ctypedef int (*of_stream_t)(void*) noexcept nogil
 cdef launch_t launch_kernel = NULL
+cdef of_stream_t query_stream = NULL, synchronize_stream = NULL
+cdef enum:
+    NOT_READY = 600
+    LOOKS = 16  # of a spin poll, as in `fast_calls_compiled`
 cdef object fail = None
 cdef object counters = None
+cdef unsigned own_methods = 0  # the version of the class of streams that was compared last
+METHODS = ("launch", "completed", "query", "spin_poll", "synchronize")
 
 
 def use_driver(dict addresses, failing, counting):
@@ -713,20 +379,84 @@ def use_driver(dict addresses, failing, counting):
         failing: called with a result that is not 0 and the function's name; raises.
         counting: the `counters`.
     """
-    global launch_kernel, fail, counters
+    global launch_kernel, query_stream, synchronize_stream, fail, counters
     launch_kernel = <launch_t><uintptr_t>addresses["cuLaunchKernel"]
+    query_stream = <of_stream_t><uintptr_t>addresses["cuStreamQuery"]
+    synchronize_stream = <of_stream_t><uintptr_t>addresses["cuStreamSynchronize"]
     fail, counters = failing, counting
 
 
 def enter(device):
     """`driver.enter`, also while the core is off: the core notes the current device of a thread."""
+    global na_ordinal
     python["enter"](device)
-    na_set_current(device.ordinal)
+    na_ordinal = device.ordinal
 
 
 def forget_current():
     """Forget the current device of this thread, in a forked process."""
-    na_set_current(-1)
+    global na_ordinal
+    na_ordinal = -1
+
+
+cdef class DriverStream:
+    """The driver's calls of one stream, of the class `CudaStream`: its `calls`.
+
+    `word` is the address of its completion counter; `records` has its prepared launches.
+    """
+    cdef void* number
+    cdef long ordinal
+    cdef object device
+    cdef uint32_t* word
+    cdef int64_t passed
+    cdef object records  # a dict
+
+    def __cinit__(self, number, device, word, records):
+        self.number, self.word = <void*><uintptr_t>number, <uint32_t*><uintptr_t>word
+        self.device, self.ordinal, self.records = device, device.ordinal, records
+
+    cdef inline int64_t completed(self) noexcept:
+        """`CounterCompletion.completed`."""
+        self.passed += <uint32_t>((<volatile uint32_t*>self.word)[0] - <uint32_t>self.passed)
+        return self.passed
+
+    cdef int spin_poll(self) except -1:
+        cdef int i, result = NOT_READY
+        with nogil:
+            for i in range(LOOKS + 1):
+                result = query_stream(self.number)
+                if result != NOT_READY:
+                    break
+        return result
+
+    cdef int synchronize(self) except -1:
+        cdef int result
+        if na_ordinal != self.ordinal:
+            enter(self.device)
+        with nogil:
+            result = synchronize_stream(self.number)
+        return result
+
+
+cdef inline DriverStream calls_of(object queue):
+    """The driver's calls of a backend's stream; None if it has none, or a test has replaced one of
+    its methods.
+    """
+    global own_methods
+    if Py_TYPE(queue) != CudaStream:
+        return None
+    if na_version(CudaStream) != own_methods or not own_methods:
+        cls = <object>CudaStream
+        if any(vars(cls)[name] is not python[f"CudaStream.{name}"] for name in METHODS):
+            return None
+        own_methods = na_version(CudaStream)
+    return <DriverStream>get(queue, at_calls)
+
+
+cdef enum:
+    MOST = 32  # arguments
+
+MOST_ARGUMENTS = MOST
 
 
 cdef class LaunchRecord:
@@ -757,11 +487,7 @@ cdef class LaunchRecord:
             raise MemoryError
         # CU_LAUNCH_PARAM_BUFFER_POINTER, the buffer, CU_LAUNCH_PARAM_BUFFER_SIZE, its size's
         # address, CU_LAUNCH_PARAM_END.
-        self.description[0] = <void*>1
-        self.description[1] = self.buffer
-        self.description[2] = <void*>2
-        self.description[3] = &self.size
-        self.description[4] = NULL
+        self.description[:] = [<void*>1, self.buffer, <void*>2, &self.size, NULL]
         self.count = len(parts)
         for i, (code, offset) in enumerate(parts):
             self.code[i], self.offset[i] = ord(code or "x"), offset
@@ -785,8 +511,8 @@ cdef class LaunchRecord:
                 raise OverflowError(f"{args[i]!r} does not fit {chr(self.code[i])!r}")
         return self.submit()
 
-    cdef int pack_array(self, int i, object handle) except -1:
-        cdef bytes packed = handle.packed
+    cdef inline int pack_array(self, int i, object handle) except -1:
+        cdef object packed = handle.packed
         memcpy(self.buffer + self.offset[i], PyBytes_AS_STRING(packed), PyBytes_GET_SIZE(packed))
         return 0
 
@@ -795,30 +521,19 @@ cdef class LaunchRecord:
         cdef char* to = self.buffer + self.offset[i]
         cdef char code = self.code[i]
         cdef int64_t number
-        cdef uint64_t whole
         cdef double real
-        cdef float single
+        if code == c"x":
+            return True
+        if PyFloat_CheckExact(value) and (code == c"d" or code == c"f"):
+            return write_float(to, code, PyFloat_AS_DOUBLE(value))
         try:
-            if code == c"x":
-                return True
             if code == c"d" or code == c"f" or code == c"e":
-                real = value
-                if code == c"d":
-                    (<double*>to)[0] = real
-                elif code == c"f":
-                    single = <float>real
-                    if single - single != 0 and real - real == 0:
-                        return False
-                    (<float*>to)[0] = single
-                else:
-                    PyFloat_Pack2(real, to, 1)
-                return True
+                return write_float(to, code, value)
             if code == c"?":
                 to[0] = 1 if value else 0
                 return True
             if code == c"Q":
-                whole = value
-                (<uint64_t*>to)[0] = whole
+                (<uint64_t*>to)[0] = value
                 return True
             number = value
         except (TypeError, OverflowError, ValueError):
@@ -841,16 +556,14 @@ cdef class LaunchRecord:
             return False
         return True
 
-    cdef int launch(self, object queue) except -1:
-        """Launch on `queue`, the backend's stream, with what was packed."""
-        cdef object device = queue.device
-        cdef long ordinal = device.ordinal
-        if na_current() != ordinal:
-            enter(device)
+    cdef int launch(self, DriverStream calls) except -1:
+        """Launch with what was packed."""
+        if na_ordinal != calls.ordinal:
+            enter(calls.device)
         cdef int result = self.submit()
         if result != 0:
             fail(result, "cuLaunchKernel")
-        counters.launches += 1
+        put(counters, at_launches, get(counters, at_launches) + 1)
         return 0
 
     cdef int submit(self):
@@ -864,65 +577,508 @@ cdef class LaunchRecord:
         return result
 
 
+cdef bint write_float(char* to, char code, double real) except -1:
+    """Write a number of 64, 32 or 16 bits. False: it is finite, and too large."""
+    cdef float single
+    if code == c"d":
+        (<double*>to)[0] = real
+    elif code == c"f":
+        single = <float>real
+        if single - single != 0 and real - real == 0:
+            return False
+        (<float*>to)[0] = single
+    else:
+        PyFloat_Pack2(real, to, 1)
+    return True
+
+
+# --- submissions, and the streams that number and retire them ---
+
+cdef tuple fresh = (  # what a new `Submission` has from `site` on, but for `keep_alive`
+    None, None, (), zero, zero, False, None, None, False, False, False, False, None, None, None,
+)
+cdef int LOOK_EVERY = 16
+cdef int64_t MAX_UNSIGNALLED = 1 << 24
+cdef tuple lost = ()
+
+
+def know_faults(tuple classes):
+    """Note the errors of a driver that reports a fault of earlier work."""
+    global lost
+    lost = classes
+
+
+cdef object new_submission(object stream, object name, object launched):
+    """A `Submission`, as its constructor makes it."""
+    cdef object s = PyType_GenericAlloc(Submission, 0)
+    cdef int i
+    put(s, at_stream, stream)
+    put(s, at_name, name)
+    for i in range(at_site, at_trace + 1):
+        put(s, i, fresh[i - at_site])
+    put(s, at_keep_alive, [])
+    put(s, at_launched, launched)
+    return s
+
+
+def Progress_commit(stream, submission, signal=True):
+    if not on or signal or Py_TYPE(stream) != Stream or Py_TYPE(submission) != Submission:
+        return python["Progress.commit"](stream, submission, signal)
+    commit(stream, submission)
+
+
+cdef int commit(object stream, object submission) except -1:
+    """`Progress.commit`, without a signal."""
+    cdef object in_flight
+    cdef Py_ssize_t count
+    cdef int64_t number
+    if holds(submission, at_is_empty, True) or not (<Lock>get(stream, at_lock)).is_free():
+        python["Progress.commit"](stream, submission, False)
+        return 0
+    in_flight = get(stream, at_in_flight)
+    # No call from here on lets another thread run.
+    number = <int64_t>get(stream, at_sequence) + 1
+    put(stream, at_sequence, number)
+    put(submission, at_number, get(stream, at_sequence))
+    in_flight.append(submission)
+    count = PyObject_Size(in_flight)
+    if count == 1:
+        (<dict>get(get(stream, at_owner), at_busy))[stream] = None
+    if holds(submission, at_nbytes, zero):
+        put(submission, at_is_trivial, holds(submission, at_queue, None) and holds(
+            submission, at_dependencies, None) and holds(submission, at_after, None))
+    else:
+        put(stream, at_stream_nbytes, get(stream, at_stream_nbytes) + get(submission, at_nbytes))
+    if count % LOOK_EVERY == 0 or number - <int64_t>get(stream, at_last_signal) >= MAX_UNSIGNALLED:
+        try:
+            stream.ensure_signalled(number)
+            advance(stream)
+        except lost:  # the awaiter polls again, and raises the error
+            pass
+    return 0
+
+
+def Progress_advance(stream):
+    if not on or Py_TYPE(stream) != Stream:
+        return python["Progress.advance"](stream)
+    return advance(stream)
+
+
+cdef int64_t advance(object stream) except -1:
+    """`Progress.advance`."""
+    cdef object in_flight, first, queue
+    cdef DriverStream calls
+    cdef int64_t passed, confirmed
+    if not holds(stream, at_broken, None) or PyObject_Size(get(stream, at_abandoned)):
+        return python["Progress.advance"](stream)
+    queue = get(stream, at_backend)
+    calls = calls_of(queue)
+    passed = queue.completed() if calls is None else calls.completed()
+    confirmed = get(stream, at_confirmed)
+    if passed < confirmed:
+        passed = confirmed
+    in_flight = get(stream, at_in_flight)
+    if PyObject_Size(in_flight):
+        first = in_flight[0]
+        if <int64_t>first.sequence <= passed:
+            retire(stream, passed)
+    return passed
+
+
+cdef int retire(object stream, int64_t passed) except -1:
+    """`Progress._retire`."""
+    cdef object in_flight, submission, error
+    cdef list dropped = []  # dropped outside the lock: finalisers may take long
+    cdef Lock lock
+    cdef bint is_sound
+    if not holds(stream, at_has_dependencies, False):
+        python["Progress._retire"](stream, passed)
+        return 0
+    lock = get(stream, at_lock)
+    lock.take()
+    try:
+        in_flight, is_sound = get(stream, at_in_flight), holds(stream, at_broken, None)
+        while PyObject_Size(in_flight):
+            submission = in_flight[0]
+            if <int64_t>submission.sequence > passed:
+                break
+            if is_sound and Py_TYPE(submission) == Submission and holds(
+                submission, at_is_trivial, True
+            ):
+                dropped.append(get(submission, at_keep_alive))
+                put(submission, at_keep_alive, [])
+                put(submission, at_done, True)
+            else:
+                dropped.append(submission.retire(get(stream, at_broken)))
+                error = submission.error
+                if error is not None and submission.detached and stream._unreported is None:
+                    stream._unreported = error
+                put(stream, at_stream_nbytes, get(stream, at_stream_nbytes) - submission.nbytes)
+            # Removed last: another thread that still sees the submission waits for the lock, so
+            # that no result is returned before its host side is complete.
+            in_flight.popleft()
+        else:
+            put(stream, at_has_dependencies, False)
+            stream._forget_if_idle()
+    finally:
+        lock.give()
+    return 0
+
+
+cdef inline bint is_open(object stream) noexcept:
+    """Whether no fault is known of a stream and its device."""
+    return holds(stream, at_broken, None) and holds(get(stream, at_owner), at_lost, None)
+
+
+def Progress_verify(stream, sequence):
+    if not on or Py_TYPE(stream) != Stream or not is_verified(stream, sequence):
+        python["Progress.verify"](stream, sequence)
+
+
+cdef inline bint is_verified(object stream, int64_t number) except -1:
+    """Whether `Progress.verify` has nothing to ask."""
+    return 0 < number <= <int64_t>get(stream, at_verified) and is_open(stream)
+
+
+cdef int note_passed(object stream, object number) except -1:
+    """`Progress._has_passed`, and what that lets retire."""
+    cdef Lock lock = get(stream, at_lock)
+    if not lock.is_free():
+        stream._has_passed(number)
+    elif number > get(stream, at_confirmed):
+        put(stream, at_confirmed, number)
+    advance(stream)
+    return 0
+
+
+def Stream_wait_until_idle(stream):
+    cdef DriverStream calls = None
+    if on and Py_TYPE(stream) == Stream and is_open(stream) and holds(stream, at_follows, None):
+        calls = calls_of(get(stream, at_backend))
+    if calls is not None:
+        number = get(stream, at_sequence)
+        if calls.synchronize() == 0:
+            note_passed(stream, number)
+            return
+    python["Stream.wait_until_idle"](stream)
+
+
+def Stream_has_passed_soon(stream, sequence):
+    if not on or Py_TYPE(stream) != Stream:
+        return python["Stream.has_passed_soon"](stream, sequence)
+    return has_passed_soon(stream, sequence)
+
+
+cdef bint has_passed_soon(object stream, object sequence) except -1:
+    """`Stream.has_passed_soon`."""
+    cdef object loop, watcher, number
+    cdef DriverStream calls
+    cdef int result
+    if advance(stream) >= <int64_t>sequence:
+        return True
+    loop = get_running_loop()
+    watcher = getattr(loop, "_numbasync_reactor", None)
+    calls = calls_of(get(stream, at_backend))
+    if watcher is None or calls is None or not holds(stream, at_spin_backoff, zero):
+        return python["Stream.has_passed_soon"](stream, sequence)
+    running = current_task(loop)
+    task = <uintptr_t><PyObject*>running
+    if watcher._last != task:
+        watcher._last = task
+        return False
+    if watcher._queues:
+        return False
+    number = get(stream, at_sequence)
+    result = calls.spin_poll()
+    if result == NOT_READY:
+        misses = min(2 * get(stream, at_spin_misses) + 1, 63)
+        put(stream, at_spin_misses, misses)
+        put(stream, at_spin_backoff, misses)
+        return False
+    if result != 0:
+        return stream._spin_poll()  # which asks again, and raises the fault
+    put(stream, at_spin_misses, zero)
+    if number > get(stream, at_verified):
+        put(stream, at_verified, number)
+    note_passed(stream, number)
+    return True
+
+
+# --- launches of known arguments ---
+
+cdef enum:
+    NUMBER = 0
+    TENSOR = 1  # the tensor itself
+    MAP = 2  # a tensor map
+    SHARED = 3  # a shared tensor, or a partition that is read
+    PARTITION = 4  # a partition that is written
+    WHOLE = 5  # a number that must fit 64 bits
+    LITERAL = 6  # a number that the plan depends on
+    MANY_READERS = 8
+
+NUMBER_, TENSOR_, MAP_, SHARED_, PARTITION_, WHOLE_, LITERAL_ = (
+    NUMBER, TENSOR, MAP, SHARED, PARTITION, WHOLE, LITERAL
+)
+
+
+cdef class FastCall:
+    """`fast_path.FastCall`'s functions for one tuple of argument types.
+
+    `codes` has NUMBER to LITERAL for each argument; `outputs` are positions.
+    """
+    cdef int count, arrays, written
+    cdef int code[MOST]
+    cdef bint output[MOST]
+    cdef bint may_alias
+    cdef tuple kinds
+    cdef object in_python  # the generated functions
+    cdef tuple last_parts  # of the latest call
+    cdef object last_device, last_extents, last_plan  # of the latest launch
+    cdef tuple planned
+
+    def __cinit__(self, tuple kinds, codes, outputs, may_alias, in_python):
+        if len(kinds) > MOST:
+            raise ValueError(f"{len(kinds)} arguments")
+        self.kinds, self.count, self.may_alias = kinds, len(kinds), may_alias
+        self.in_python = in_python
+        for i in range(self.count):
+            self.code[i] = codes[i]
+            self.output[i] = i in outputs
+            self.arrays += TENSOR <= codes[i] <= PARTITION
+            self.written += self.output[i]
+
+    def take(self, values):
+        return self.taken(values) if on else self.in_python.take(values)
+
+    def enqueue(self, plan, values, tensors, submission):
+        if on and Py_TYPE(submission) == Submission:
+            return self.enqueued(plan, values, tensors, submission)
+        return self.in_python.enqueue(plan, values, tensors, submission)
+
+    cdef inline bint fits(self, tuple values) noexcept:
+        """Whether the arguments are of these types."""
+        cdef int i
+        if PyTuple_GET_SIZE(values) != self.count:
+            return False
+        for i in range(self.count):
+            if <PyObject*>Py_TYPE(<object>PyTuple_GET_ITEM(values, i)) != PyTuple_GET_ITEM(self.kinds, i):
+                return False
+        return True
+
+    cdef object taken(self, tuple values):
+        """The tensors and the fingerprints, or None: `FastCall.take`. A tuple that is dropped may
+        have empty places.
+        """
+        cdef int i, j, a = 0, code
+        cdef object value, tensor, part
+        cdef PyObject* storage
+        cdef PyObject* storages[MOST]
+        cdef bint outputs[MOST]
+        cdef bint is_known = self.last_parts is not None
+        cdef tuple tensors = PyTuple_New(self.arrays), parts = PyTuple_New(self.count)
+        for i in range(self.count):
+            code = self.code[i]
+            value = <object>PyTuple_GET_ITEM(values, i)
+            if code == NUMBER or code >= WHOLE:
+                part = <object>PyTuple_GET_ITEM(self.kinds, i)
+                if code != NUMBER and not -9223372036854775808 <= value < 9223372036854775808:
+                    return None
+                if code == LITERAL:
+                    part = (part, value)
+            else:
+                tensor = value
+                if code == MAP:
+                    tensor = get(value, at_mapped)
+                elif code == PARTITION:
+                    tensor = get(value, at_tensor)
+                elif code != TENSOR:
+                    tensor = value.tensor
+                if Py_TYPE(tensor) != (MappedTensor if code == MAP else Tensor):
+                    return self.in_python.take(values)
+                storage = na_get(<PyObject*>tensor, where[at_storage])
+                if storage == <PyObject*>None or not holds(tensor, at_source, None):
+                    return None
+                if code == PARTITION:
+                    part = get(value, at_tile_fingerprint)
+                    if <int64_t>part < 0:
+                        part = value.fingerprint
+                else:
+                    part = get(tensor, at_fingerprint)
+                    if <int64_t>part < 0:
+                        part = tensor.fingerprint
+                storages[a], outputs[a] = storage, self.output[i]
+                Py_INCREF(tensor)
+                PyTuple_SET_ITEM(tensors, a, tensor)
+                a += 1
+            if is_known and PyTuple_GET_ITEM(self.last_parts, i) != <PyObject*>part:
+                is_known = False
+            Py_INCREF(part)
+            PyTuple_SET_ITEM(parts, i, part)
+        if self.written and not self.may_alias:
+            for i in range(1, a):
+                for j in range(i):
+                    if (outputs[i] or outputs[j]) and (
+                        storages[i] == storages[j]
+                        or get(<object>storages[i], at_identity) == get(<object>storages[j], at_identity)
+                    ):
+                        return None
+        if not is_known:
+            self.last_parts = parts
+        return tensors, self.last_parts
+
+    cdef object plan_of(self, object launcher, object device, object parts, object extents):
+        """The plan of a call, if an earlier call has created it."""
+        if self.last_device is device and self.last_extents is extents and self.planned is parts:
+            return self.last_plan
+        plan = get(launcher, at_planner).plans.get((device, parts, extents))
+        if plan is not None:
+            self.last_device, self.planned = device, parts
+            self.last_extents, self.last_plan = extents, plan
+        return plan
+
+    cdef bint enqueued(self, plan, tuple values, tuple tensors, submission) except -1:
+        """`FastCall.enqueue`: tests every storage, launches, then updates the access records."""
+        cdef object stream = get(submission, at_stream), device = get(stream, at_device)
+        cdef object backend = get(device, at_device_backend), queue = get(stream, at_backend)
+        cdef object tensor, storage, handle, readers, keep_alive, value, work = get(plan, at_work)
+        cdef Lock lock = get(device, at_submit_lock)
+        cdef DriverStream calls = calls_of(queue)
+        cdef LaunchRecord record = None
+        cdef PyObject* prepared
+        cdef list args = None, storages
+        cdef int i, a = 0
+        if calls is not None:
+            prepared = PyDict_GetItemWithError(calls.records, work)
+            value = <object>prepared if prepared != NULL else queue.record_of(work)
+            if type(value) is LaunchRecord:  # else it is Python's, prepared while this was off
+                record = value
+        if record is None:
+            args = []
+        keep_alive = get(submission, at_keep_alive)
+        lock.take()
+        try:
+            storages = []
+            for i in range(self.count):
+                if not TENSOR <= self.code[i] <= PARTITION:
+                    value = <object>PyTuple_GET_ITEM(values, i)
+                    if record is None:
+                        args.append(value)
+                    elif not record.pack(i, value):
+                        return self.in_python.enqueue(plan, values, tensors, submission)
+                    continue
+                tensor = <object>PyTuple_GET_ITEM(tensors, a)
+                a += 1
+                storage = get(tensor, at_storage)
+                if storage is None or not holds(storage, at_fast_path_device, backend):
+                    return False
+                if is_busy_elsewhere(get(storage, at_writer), stream):
+                    return False
+                if self.output[i]:
+                    readers = get(storage, at_readers)
+                    if PyDict_Size(readers):
+                        for reader in list(readers.values()):
+                            if is_busy_elsewhere(reader, stream):
+                                return False
+                storages.append(storage)
+                handle = get(tensor, at_handle)
+                if handle is None:
+                    handle = tensor.handle
+                if record is None:
+                    args.append(handle)
+                else:
+                    record.pack_array(i, handle)
+            put(submission, at_keep_alive, keep_alive + storages if keep_alive else storages)
+            if record is None:
+                put(submission, at_queue, queue.launch(work, args, get(submission, at_queue)))
+            else:
+                record.launch(calls)
+            a = 0
+            for i in range(self.count):
+                if not TENSOR <= self.code[i] <= PARTITION:
+                    continue
+                storage = storages[a]
+                a += 1
+                readers = get(storage, at_readers)
+                if self.output[i]:
+                    put(storage, at_writer, submission)
+                    if PyDict_Size(readers):
+                        put(storage, at_readers, {})
+                else:
+                    if PyDict_Size(readers) >= MANY_READERS:
+                        readers = storage.forget_readers()
+                    readers[stream] = submission
+        finally:
+            lock.give()
+        return True
+
+
+cdef bint is_busy_elsewhere(object submission, object stream) except -1:
+    """Whether a recorded access is in flight on another stream: see `access`."""
+    if submission is None:
+        return False
+    if Py_TYPE(submission) == Submission:
+        if holds(submission, at_done, True) or holds(submission, at_stream, stream):
+            return False
+    elif submission.done or submission.stream is stream:
+        return False
+    submission.stream.advance()
+    return not submission.done
+
+
 # --- operations ---
 
 
 cdef object DEFAULT = None  # the configuration of a call that sets nothing
-cdef object thread_of_exclusive = None, thread_of_queue = None
+cdef object ChainOp = None
+cdef dict queued = None  # the submission queues that are not empty, of all threads
+cdef object thread_of_queue = None
 
 
-def know_operations(default, exclusive, queue):
-    """Note the configuration of plain calls, and the thread-local states of `reentrancy` and of
-    `submission_queue`.
+def know_operations(default, chained, dict queues, queue):
+    """Note the configuration of plain calls, the class of chained operations, the submission queues
+    that are not empty, and the thread-local state of `submission_queue`.
     """
-    global DEFAULT, thread_of_exclusive, thread_of_queue
-    DEFAULT, thread_of_exclusive, thread_of_queue = default, exclusive, queue
+    global DEFAULT, ChainOp, queued, thread_of_queue
+    DEFAULT, ChainOp, queued, thread_of_queue = default, chained, queues, queue
 
 
 cdef object call(object launcher, tuple values, object config):
     """The `Launch` of a call whose arguments are plain; None: of any other call."""
     cdef PyFrameObject* frame = PyEval_GetFrame()  # the caller of the kernel
-    cdef PyObject* found
-    cdef object form, taken, core, stream, op
-    cdef tuple types = PyTuple_New(PyTuple_GET_SIZE(values))
-    cdef Py_ssize_t i
-    for i in range(PyTuple_GET_SIZE(values)):
-        kind = type(<object>PyTuple_GET_ITEM(values, i))
-        Py_INCREF(kind)
-        PyTuple_SET_ITEM(types, i, kind)
-    found = PyDict_GetItemWithError(get(launcher, at_forms), types)
-    if found == NULL or frame == NULL:
+    cdef PyObject* form
+    cdef object taken, core = get(launcher, at_latest), op
+    if frame == NULL:
         return None
-    form = <object>found
-    if form is None:
-        return None
-    core = get(form, at_core)
-    if core is None:
-        return None
+    if core is None or not (<FastCall>core).fits(values):
+        form = PyDict_GetItemWithError(get(launcher, at_forms), tuple(map(type, values)))
+        core = None if form == NULL or <object>form is None else get(<object>form, at_core)
+        if core is None:
+            return None
+        put(launcher, at_latest, core)
     taken = (<FastCall>core).taken(values)
     if taken is None:
         return None
     op = PyType_GenericAlloc(Launch, 0)
     put(op, at_unused, True)
     put(op, at_has_fast_path, True)
-    put(op, at_made_at, (na_code(frame), PyFrame_GetLasti(frame)))
+    put(op, at_built_at, (na_code(frame), PyFrame_GetLasti(frame)))
     put(op, at_launcher, launcher)
     put(op, at_values, values)
     put(op, at_config, config)
     put(op, at_lazy, ())
     put(op, at_bound, None)
-    put(op, at_form, form)
-    put(op, at_tensors, (<tuple>taken)[0])
-    put(op, at_parts, (<tuple>taken)[1])
-    if config is not DEFAULT:
-        stream = get(config, at_config_stream)
-        if stream is not None:
-            op.stream = stream
+    put(op, at_form, (<FastCall>core).in_python)
+    put(op, at_tensors, <object>PyTuple_GET_ITEM(taken, 0))
+    put(op, at_parts, <object>PyTuple_GET_ITEM(taken, 1))
+    if config is not DEFAULT and not holds(config, at_config_stream, None):
+        op.stream = get(config, at_config_stream)
     return op
 
 
 def Launcher___call__(self, /, *args, **kwargs):
-    if on and not kwargs and Py_TYPE(self) == Launcher and len(args) == get(self, at_plain_count):
+    if on and not kwargs and Py_TYPE(self) == Launcher and (
+        PyTuple_GET_SIZE(args) == <int64_t>get(self, at_plain_count)
+    ):
         op = call(self, args, DEFAULT)
         if op is not None:
             return op
@@ -939,114 +1095,112 @@ def Configured___call__(self, /, *args, **kwargs):
     return python["Configured.__call__"](self, *args, **kwargs)
 
 
-cdef object enqueued(object op, object stream, bint signal):
-    """`try_enqueue` of a `Launch` on a `Stream`: the submission, or None."""
-    cdef object device = get(stream, at_device), form, core, launcher, plan, names, submission
-    if (
-        not holds(op, at_has_fast_path, True) or not holds(stream, at_broken, None)
-        or not holds(device, at_lost, None) or not holds(device, at_is_limited, False)
-    ):
-        return None
-    form = get(op, at_form)
-    core = None if form is None else get(form, at_core)
+def RunsOnce___del__(self):
+    if Py_TYPE(self) != Launch or not holds(self, at_unused, False):
+        python["RunsOnce.__del__"](self)
+
+
+cdef int enqueue(object op, object submission) except -1:
+    """`Launch.try_enqueue`: 1, 0, or 2, if only Python can tell."""
+    cdef object form = get(op, at_form), core = None, launcher = get(op, at_launcher), plan, device
+    if form is not None:
+        core = get(form, at_core)
     if core is None:
-        return python["try_enqueue"](op, stream, signal)
-    launcher = get(op, at_launcher)
+        return 2
+    device = get(get(submission, at_stream), at_device)
     plan = (<FastCall>core).plan_of(
-        launcher, get(device, at_device_backend), get(op, at_parts), get(get(op, at_config), at_extents)
+        launcher, get(device, at_device_backend), get(op, at_parts),
+        get(get(op, at_config), at_extents),
     )
     if plan is None or not holds(plan, at_is_without_blocks, False):
-        return None
-    submission = new_submission(stream, get(launcher, at_label), get(launcher, at_names))
-    try:
-        if not (<FastCall>core).enqueued(
-            plan, get(op, at_values), get(op, at_tensors), submission
-        ):
-            return None
-        commit(stream, submission, signal)
-    except BaseException as error:
-        python["note_failed_enqueue"](error, submission, stream)
-        raise
-    return submission
+        return 0
+    # First: the message of a fault lists the launch.
+    if PyTuple_GET_SIZE(get(submission, at_launched)):
+        put(submission, at_launched, get(submission, at_launched) + get(launcher, at_names))
+    else:
+        put(submission, at_launched, get(launcher, at_names))
+    return (<FastCall>core).enqueued(plan, get(op, at_values), get(op, at_tensors), submission)
+
+
+def Launch_try_enqueue(self, submission, pool):
+    cdef int status = 2
+    if on and Py_TYPE(self) == Launch and Py_TYPE(submission) == Submission:
+        status = enqueue(self, submission)
+    return python["Launch.try_enqueue"](self, submission, pool) if status == 2 else bool(status)
+
+
+cdef inline object value_of(object op):
+    """The value of an operation that was enqueued on its fast path."""
+    if Py_TYPE(op) == Launch:
+        return na_tuple(get(get(op, at_launcher), at_result), get(op, at_values))
+    return op.result()
 
 
 def try_enqueue(op, stream, signal, pool=None):
-    if on and Py_TYPE(op) == Launch and Py_TYPE(stream) == Stream:
-        return enqueued(op, stream, signal)
+    if on and not signal and pool is None and Py_TYPE(stream) == Stream:
+        return enqueued(op, stream) if op.has_fast_path else None
     return python["try_enqueue"](op, stream, signal, pool)
 
 
-cdef object enqueued_other(object op, object stream):
-    """`try_enqueue` of another operation with a fast path, without a signal."""
+cdef object enqueued(object op, object stream):
+    """`try_enqueue` of an operation with a fast path, without a signal."""
     cdef object device = get(stream, at_device), submission
+    cdef bint is_launch = Py_TYPE(op) == Launch
+    cdef int status = 2
     if (
         not holds(stream, at_broken, None) or not holds(device, at_lost, None)
         or not holds(device, at_is_limited, False)
     ):
         return None
-    submission = new_submission(stream, op.label, ())
+    submission = new_submission(
+        stream, get(get(op, at_launcher), at_label) if is_launch else op.label, ()
+    )
     try:
-        if not op.try_enqueue(submission, None):
+        if is_launch:
+            status = enqueue(op, submission)
+        if status == 2:
+            status = op.try_enqueue(submission, None)
+        if not status:
             return None
-        commit(stream, submission, False)
+        commit(stream, submission)
     except BaseException as error:
         python["note_failed_enqueue"](error, submission, stream)
         raise
     return submission
 
 
-cdef bint is_idle() except -1:
+cdef inline bint is_idle() except -1:
     """Whether this thread enqueues no operation, and none waits in its queue."""
-    cdef object line
-    if not on or thread_of_exclusive.busy:
+    if not on or na_busy:
         return False
+    if not PyDict_Size(queued):
+        return True
     line = thread_of_queue.line
     return line is None or not len(line)
 
 
+cdef inline bint is_plain(object launch) except -1:
+    """Whether a launch has no lazy arguments, and asks for no stream."""
+    return holds(get(launch, at_config), at_config_stream, None) and not get(launch, at_lazy)
+
+
 cdef bint may_begin(object op, object stream) except -1:
     """Whether an operation can be enqueued on the stream now, and asks for no other one."""
-    cdef object own
     if not is_idle() or Py_TYPE(stream) != Stream:
         return False
+    if Py_TYPE(op) == Launch and is_plain(op):
+        return True
     own = op.stream
     return own is None or own is stream
-
-
-def Launch_try_enqueue(self, submission, pool):
-    if not on or Py_TYPE(self) != Launch or Py_TYPE(submission) != Submission:
-        return python["Launch.try_enqueue"](self, submission, pool)
-    form = get(self, at_form)
-    core = None if form is None else get(form, at_core)
-    if core is None:
-        return python["Launch.try_enqueue"](self, submission, pool)
-    launcher = get(self, at_launcher)
-    device = get(get(submission, at_stream), at_device)
-    plan = (<FastCall>core).plan_of(
-        launcher, get(device, at_device_backend), get(self, at_parts),
-        get(get(self, at_config), at_extents),
-    )
-    if plan is None or not holds(plan, at_is_without_blocks, False):
-        return False
-    # First: the message of a fault lists the launch.
-    put(submission, at_launched, get(submission, at_launched) + get(launcher, at_names))
-    return (<FastCall>core).enqueued(plan, get(self, at_values), get(self, at_tensors), submission)
 
 
 cdef object begun(object op, object stream):
     """The submission of an operation that may begin, consumed; None, if it has no fast path."""
     if Py_TYPE(op) == Launch and holds(op, at_unused, True):
         put(op, at_unused, False)
-        return enqueued(op, stream, False)
+        return enqueued(op, stream) if holds(op, at_has_fast_path, True) else None
     op.consume()
-    return enqueued_other(op, stream) if op.has_fast_path else None
-
-
-cdef object value_of(object op):
-    """The value of an operation that was enqueued on its fast path."""
-    if Py_TYPE(op) == Launch:
-        return get(get(op, at_launcher), at_result)(get(op, at_values))
-    return op.result()
+    return enqueued(op, stream) if op.has_fast_path else None
 
 
 def Runs_async_on(self, stream):
@@ -1083,6 +1237,15 @@ def Runs_sync_on(self, stream):
     return value_of(self)
 
 
+cdef int finished_awaits = 0
+
+
+def turn_is_due():
+    global finished_awaits
+    finished_awaits = (finished_awaits + 1) % 16
+    return finished_awaits == 0
+
+
 def awaiting(op):
     return await_fast(op) if on and op.has_fast_path else python["awaiting"](op)
 
@@ -1100,13 +1263,14 @@ def await_fast(op):
     put(submission, at_site, site_of_caller(0))
     number = get(submission, at_number)
     if holds(submission, at_done, True) or has_passed_soon(stream, number):
-        if python["turn_is_due"]():
+        if turn_is_due():
             yield
     else:
         yield from stream.wait_for_signal(number)
     if not holds(submission, at_error, None):
         submission.raise_error()
-    Progress_verify(stream, number)
+    if not is_verified(stream, number):
+        python["Progress.verify"](stream, number)
     return value_of(op)
 
 
@@ -1136,3 +1300,74 @@ def _Enqueued_is_well(self):
                 get(submission, at_number) <= get(get(submission, at_stream), at_verified)
             )
     return python["_Enqueued.is_well"](self)
+
+
+# --- operations of operations ---
+
+
+cdef int enqueue_child(object op, object ctx) except -1:
+    """`Context.try_enqueue` of a launch in a plain context; 2, if Python has to tell."""
+    cdef object submission
+    cdef int status
+    if Py_TYPE(op) != Launch or not holds(op, at_has_fast_path, True) or Py_TYPE(ctx) != Context:
+        return 2
+    submission = ctx.submission
+    if Py_TYPE(submission) != Submission or ctx.admission is not None:
+        return 2
+    try:
+        status = enqueue(op, submission)
+    except BaseException:
+        ctx._used = ctx._used or bool(get(submission, at_keep_alive))
+        raise
+    if status == 1:
+        ctx._used = True
+    return status
+
+
+def enqueue_leading(ctx, ops, values):
+    cdef Py_ssize_t i
+    cdef int status
+    for i in range(len(values), len(ops)):
+        op = ops[i]
+        status = enqueue_child(op, ctx) if on else 2
+        if status == 2:
+            status = op.has_fast_path and ctx.try_enqueue(op)
+        if not status:
+            return
+        values.append(value_of(op))
+
+
+def enqueue_chain(ctx, op, list links):
+    cdef int status
+    cdef object value, link
+    while True:
+        while Py_TYPE(op) != Launch and isinstance(op, ChainOp):
+            links.append(op)
+            op = op._first
+        status = enqueue_child(op, ctx) if on else 2
+        if status == 2:
+            status = bool(op.has_fast_path and ctx.try_enqueue(op))
+        if not status:
+            return op, None
+        op, value = follow_links(ctx, links, value_of(op))
+        if op is None:
+            return None, value
+
+
+def follow_links(ctx, list links, value):
+    cdef object link
+    if not on:
+        return python["follow_links"](ctx, links, value)
+    while links:
+        link = links.pop()
+        if Py_TYPE(link) != Then or link._unchecked or link._wants_context:
+            links.append(link)
+            return python["follow_links"](ctx, links, value)
+        if type(value) is tuple or Py_TYPE(value) == Later:
+            python["check_there"](value, link)
+        value = link._then(value)
+        if Py_TYPE(value) == Launch and is_plain(value) and holds(value, at_unused, True):
+            put(value, at_unused, False)
+            return value, None
+        return link.child(ctx, value), None
+    return None, value

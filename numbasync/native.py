@@ -7,6 +7,7 @@ must be there.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any, TypeVar
@@ -45,6 +46,11 @@ def compiled(function: F) -> F:
     """
     replacement: F = function if core is None else core.take_over(function)
     return replacement
+
+
+def new_lock() -> Any:
+    """A reentrant lock."""
+    return threading.RLock() if core is None else core.Lock()
 
 
 def known(cls: C) -> C:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+from numbasync.native import known
 
+
+@known
 @dataclass(slots=True)
 class Counters:
     """Numbers of operations on all devices since the process began.

@@ -29,7 +29,7 @@ from numbasync.device.stream import Stream, take_idle
 from numbasync.device.submission import Submission
 from numbasync.errors import CallerError, DeviceLostError, DeviceMismatchError, DriverError
 from numbasync.fork import in_child
-from numbasync.native import known
+from numbasync.native import known, new_lock
 from numbasync.public import Public
 
 
@@ -82,7 +82,7 @@ class Device(Public):
         self.busy: dict[Stream, None] = {}
         # Held from an access record's update until the work that it stands for is enqueued: a
         # thread that finds the access in the record must find the work on the stream.
-        self.submit_lock = threading.RLock()
+        self.submit_lock = new_lock()
         self.order_events = _EventPool(backend)
         self.ring = Ring(backend)
         in_child(self.ring.start_over)

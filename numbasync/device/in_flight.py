@@ -7,7 +7,6 @@ in use: not dropping a future, a task, a loop or the stream itself.
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from types import TracebackType
 from typing import Any, Protocol
@@ -15,7 +14,7 @@ from typing import Any, Protocol
 from numbasync.backend import protocols
 from numbasync.device.submission import Submission
 from numbasync.errors import DeviceLostError, DriverError
-from numbasync.native import compiled, core, known
+from numbasync.native import compiled, core, known, new_lock
 
 # Sequence numbers without a signal: the counter has 32 bits and is extended from its last value.
 MAX_UNSIGNALLED = 2**24
@@ -55,7 +54,7 @@ class Progress:
     def __init__(self, owner: StreamOwner, backend: protocols.Stream) -> None:
         self._owner = owner
         self.backend = backend
-        self._lock = threading.RLock()
+        self._lock = new_lock()
         self._in_flight: deque[Submission] = deque()
         self.nbytes = 0  # sum over the submissions in flight
         self.has_dependencies = False  # a submission in flight fails if another one fails

@@ -85,7 +85,8 @@ class Launcher(Public, Generic[P]):
     """
 
     __slots__ = (
-        "__dict__", "__weakref__", "_forms", "_plain_count", "label", "names", "planner", "result",
+        "Result", "__dict__", "__weakref__", "_forms", "_latest", "_plain_count", "label", "names",
+        "planner",
     )  # fmt: skip
     __signature__ = CallSignature()
 
@@ -120,6 +121,7 @@ class Launcher(Public, Generic[P]):
         self._positional = len(names) - keyword_only
         self._plain_count = -1 if keyword_only else len(names)  # arguments that need no sorting
         self._forms: dict[Kinds, FastCall | None] = {}
+        self._latest: Any = None  # of the core: its fast call of the latest call
         self._configured = Memo[Any, Configured[P]](MOST_CONFIGURED)
         if isinstance(preconditions, str):
             raise LauncherError(

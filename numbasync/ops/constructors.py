@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
 from numbasync.device.callsite import call_site
+from numbasync.native import compiled
 from numbasync.ops.context import Context
 from numbasync.ops.op import DeviceOp, Shared, Steps
 from numbasync.ops.operands import (
@@ -58,6 +59,17 @@ class Value(Leaf[T]):
         return f"value({type(self._value).__name__})"
 
 
+@compiled
+def enqueue_leading(ctx: Context, ops: tuple[DeviceOp[Any], ...], values: list[Any]) -> None:
+    """Enqueue the operations whose values are not in `values`, in order, up to the first that has
+    to be run by its steps, and append the values.
+    """
+    for op in ops[len(values) :]:
+        if not (op.has_fast_path and ctx.try_enqueue(op)):
+            return
+        values.append(op.result())
+
+
 class Zip(DeviceOp[tuple[Any, ...]]):
     """All operations in order, on one stream. After a failure the later operations do not run."""
 
@@ -76,12 +88,11 @@ class Zip(DeviceOp[tuple[Any, ...]]):
         )
 
     def steps(self, ctx: Context) -> Steps[tuple[Any, ...]]:
-        values = []
-        for op in self._ops:
-            if op.has_fast_path and ctx.try_enqueue(op):
-                values.append(op.result())
-            else:
-                values.append((yield from op.steps(ctx)))
+        values: list[Any] = []
+        while len(values) < len(self._ops):
+            enqueue_leading(ctx, self._ops, values)
+            if len(values) < len(self._ops):
+                values.append((yield from self._ops[len(values)].steps(ctx)))
         return tuple(values)
 
     def operands(self) -> frozenset[int] | None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from numbasync.device.callsite import CallSite
 from numbasync.errors import AlreadySubmittedError
+from numbasync.native import compiled
 
 _warned: dict[Any, int] = {}  # warnings' registry: a line that runs repeatedly warns once
 
@@ -38,6 +39,7 @@ class RunsOnce:
         """Suppress the unused warning of an operation that will not be run."""
         self._unused = False
 
+    @compiled
     def __del__(self) -> None:
         # Absent if the constructor of a class with slots has failed.
         if getattr(self, "_unused", False) and not self._sent:

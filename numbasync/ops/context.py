@@ -30,6 +30,7 @@ from numbasync.errors import (
     DriverError,
     OutOfDeviceMemoryError,
 )
+from numbasync.native import known
 from numbasync.ops.backpressure import Admission, Capacity, is_limited
 from numbasync.ops.try_enqueue import Enqueueable
 from numbasync.public import Public
@@ -79,6 +80,7 @@ class HostCopyBack(Protocol):
     def wait(self) -> Generator[Any, None, None]: ...
 
 
+@known
 class Context(Public):
     """The context in which an operation runs.
 

@@ -11,9 +11,10 @@ from collections.abc import Callable
 from typing import Any
 
 from numbasync.errors import OperationError
-from numbasync.native import compiled
+from numbasync.native import compiled, known
 
 
+@known
 class Later:
     """A deferred value: `make()` builds it once the device is done."""
 

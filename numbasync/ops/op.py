@@ -14,6 +14,7 @@ from numbasync.device.storage import MemoryPool
 from numbasync.device.stream import Stream
 from numbasync.device.submission import Submission
 from numbasync.errors import OperationError
+from numbasync.native import compiled, known
 from numbasync.ops.capture_methods import Capturable
 from numbasync.ops.consume import RunsOnce
 from numbasync.ops.context import Context
@@ -184,25 +185,14 @@ class ChainOp(DeviceOp[U], Generic[T, U]):
 
     def steps(self, ctx: Context) -> Steps[U]:
         links: list[ChainOp[Any, Any]] = []
-        op: DeviceOp[Any] = self
-        while True:
-            while isinstance(op, ChainOp):
-                links.append(op)
-                op = op._first
-            if op.has_fast_path and ctx.try_enqueue(op):
-                value = op.result()
-            else:
-                value = yield from op.steps(ctx)
-            while links:
-                link = links.pop()
-                check_there(value, link)
-                value = link.follow(ctx, value)
-                if link.continues:
-                    op = value
-                    break
-            else:
-                result: U = value
-                return result
+        op, value = enqueue_chain(ctx, self, links)
+        while op is not None:
+            value = yield from op.steps(ctx)
+            op, value = follow_links(ctx, links, value)
+            if op is not None:
+                op, value = enqueue_chain(ctx, op, links)
+        result: U = value
+        return result
 
     def _suffix(self) -> str:
         raise NotImplementedError
@@ -221,6 +211,49 @@ class ChainOp(DeviceOp[U], Generic[T, U]):
         return f"{op}{''.join(suffixes)}"
 
 
+@compiled
+def enqueue_chain(
+    ctx: Context, op: DeviceOp[Any], links: list[ChainOp[Any, Any]]
+) -> tuple[DeviceOp[Any] | None, Any]:
+    """Enqueue an operation and what follows it by its links and by `links`, as far as fast paths
+    serve.
+
+    Returns:
+        The operation that has to be run by its steps, with its links in `links`, and None; or None
+        and the value of the last link.
+    """
+    following: DeviceOp[Any] | None = op
+    value = None
+    while following is not None:
+        op = following
+        while isinstance(op, ChainOp):
+            links.append(op)
+            op = op._first
+        if not (op.has_fast_path and ctx.try_enqueue(op)):
+            return op, None
+        following, value = follow_links(ctx, links, op.result())
+    return None, value
+
+
+@compiled
+def follow_links(
+    ctx: Context, links: list[ChainOp[Any, Any]], value: Any
+) -> tuple[DeviceOp[Any] | None, Any]:
+    """Apply the last of `links` to a value, and so on, up to a link that gives an operation.
+
+    Returns:
+        That operation and None; or None and the value of the last link.
+    """
+    while links:
+        link = links.pop()
+        check_there(value, link)
+        value = link.follow(ctx, value)
+        if link.continues:
+            return value, None
+    return None, value
+
+
+@known
 class Then(ChainOp[T, U]):
     """`first`, then the operation that `then(value)` returns, on one stream.
 
@@ -257,6 +290,10 @@ class Then(ChainOp[T, U]):
                 following = self._then(*args)
         else:
             following = self._then(*args)
+        return self.child(ctx, following)
+
+    def child(self, ctx: Context, following: Any) -> DeviceOp[U]:
+        """What the closure has returned, as an operation that runs next in `ctx`."""
         return as_child(ctx, not_a_coroutine(following, "then", self._then), self)
 
     def _suffix(self) -> str:

@@ -6,9 +6,10 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from numbasync.errors import ReentrancyError
+from numbasync.native import core
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -19,7 +20,7 @@ class _Thread(threading.local):
     busy = False
 
 
-_thread = _Thread()
+_thread: Any = _Thread() if core is None else core.Busy()
 
 
 class _Exclusive:

@@ -67,6 +67,8 @@ _Job: TypeAlias = "asyncio.Future[BaseException | None]"
 
 # All submission queues of all threads, by identity.
 _lines: weakref.WeakValueDictionary[int, SubmissionQueue] = weakref.WeakValueDictionary()
+# The identities of the queues that are not empty. The core looks here first.
+queued: dict[int, None] = {}
 
 
 class SubmissionQueue:
@@ -96,6 +98,7 @@ class SubmissionQueue:
         """Append an entry, and submit it immediately if no earlier entry must go first."""
         waiting.place = next(self._places)
         lane = self._waiting[waiting] = waiting.lane
+        queued[id(self)] = None
         self._lanes.setdefault(lane, OrderedDict())[waiting] = None
         # Submit here, not in the task: a task that is cancelled at once never starts.
         if next(iter(self._lanes[lane])) is waiting and self._goes(waiting):
@@ -209,6 +212,12 @@ class SubmissionQueue:
         waiting.behind = None
         if not self._waiting:
             self._keep_alive.clear()
+            queued.pop(id(self), None)
+            if self._waiting:  # another thread adds an entry first, and then the queue
+                queued[id(self)] = None
+
+    def __del__(self) -> None:
+        queued.pop(id(self), None)
 
     def keep(self, thing: object) -> None:
         """Keep `thing` alive until all entries queued now are submitted."""

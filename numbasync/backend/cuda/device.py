@@ -17,7 +17,7 @@ import numpy as np
 from cuda.core import Device as CoreDevice
 from cuda.core import StreamOptions
 
-from numbasync.backend.cuda import array_exchange, fast_calls, kernels
+from numbasync.backend.cuda import array_exchange, fast_calls, kernels, launch_records
 from numbasync.backend.cuda.array_exchange import Bridges, CudaExport, CudaForeign
 from numbasync.backend.cuda.arrays import CudaArray, HostArray
 from numbasync.backend.cuda.coarsening import coarsened
@@ -114,6 +114,7 @@ class CudaDevice:
         self._lock = threading.RLock()
         self._completion: CompletionPath | None = None
         fast_calls.begin()
+        launch_records.connect()
 
     @property
     def versions(self) -> dict[str, str]:

@@ -66,7 +66,6 @@ def record(work: Work, stream: int) -> Any:
     if buffer is None:
         return None
     if core is not None and core.is_on() and len(buffer.parts) <= core.MOST_ARGUMENTS:
-        _connect()
         return core.LaunchRecord(
             executable.function, work.grid, work.block, work.shared_bytes, stream, buffer.nbytes,
             buffer.parts, work.constants,
@@ -76,10 +75,12 @@ def record(work: Work, stream: int) -> Any:
 
 
 @cache
-def _connect() -> None:
-    """Hand the driver's functions to the core, once there is a driver."""
+def connect() -> None:
+    """Hand the driver's functions to the core, if it is there, once there is a driver."""
+    if core is None:
+        return
     library = ctypes.CDLL("libcuda.so.1")
-    names = ("cuLaunchKernel",)
+    names = ("cuLaunchKernel", "cuStreamQuery", "cuStreamSynchronize")
     addresses = {n: ctypes.cast(getattr(library, n), ctypes.c_void_p).value for n in names}
     core.use_driver(addresses, _fail, counters)
 

@@ -23,7 +23,7 @@ from numbasync.backend.cuda.launch_records import MOST, record
 from numbasync.backend.cuda.pitched_copies import copies_rows, copy_rows, download_rows, upload_rows
 from numbasync.backend.protocols import Waker, Work, counters
 from numbasync.errors import DTypeError, InternalError, StateError
-from numbasync.native import compiled
+from numbasync.native import compiled, core, known
 from numbasync.memo import Memo
 
 if TYPE_CHECKING:
@@ -171,10 +171,15 @@ class CudaQueue:
         return next(filter(None, (check() for check in self._checks or ())), None)
 
 
+@known
 class CudaStream:
     """A CUDA stream that does not wait for the legacy default stream."""
 
-    captures = False  # graphs are captured on the stream
+    __slots__ = (
+        "__weakref__", "_completion", "_gate", "_gates", "_last", "_notifications",
+        "_notifications_lock", "_number", "_verified", "calls", "captures", "device", "handle",
+        "native", "records",
+    )  # fmt: skip
     dropped = False  # another library's stream, and released
 
     def __init__(self, device: Gpu, priority: int) -> None:
@@ -185,11 +190,18 @@ class CudaStream:
 
     def _begin(self, device: Gpu, native: Any, handle: Any) -> None:
         self.device = device
+        self.captures = False  # graphs are captured on the stream
         self.native = native
         self.handle = handle
         self._number = int(handle)
         self._completion = device.completion_signals(handle)
         self.records = Memo[Work, Any](MOST)
+        word = self._completion.address
+        # The calls of the core; None where events take the place of the counter.
+        self.calls = (
+            core.DriverStream(self._number, device, word, self.records)
+            if core is not None and word else None
+        )  # fmt: skip
         self._last = 0
         # For each notification: the sequence number before it, and the counter that it clears.
         self._notifications: deque[tuple[int, CompletionCounter]] = deque()
@@ -213,7 +225,9 @@ class CudaStream:
     def open(self) -> CudaQueue:
         return CudaQueue(self)
 
-    @compiled  # noted by the core, which prepares launches itself unless this is replaced
+    # The core makes these calls itself, unless a test has replaced one of the methods.
+
+    @compiled
     def launch(self, work: Work, args: list[Any], queue: CudaQueue | None) -> CudaQueue | None:
         enter(self.device)
         record = self.records.get(work) or self.record_of(work)
@@ -320,6 +334,7 @@ class CudaStream:
 
     # --- poll ---
 
+    @compiled
     def completed(self) -> int:
         return self._completion.completed()
 
@@ -343,12 +358,14 @@ class CudaStream:
                 self.device.words.give(word)
         return self._verified
 
+    @compiled
     def query(self) -> bool:
         result = self._query()
         if result and result != NOT_READY:
             fail(cu.CUresult(result), "cuStreamQuery")
         return not result
 
+    @compiled
     def spin_poll(self) -> bool:
         calls = fast_calls.calls()
         if calls is None:
@@ -364,6 +381,7 @@ class CudaStream:
             return calls.query(self._number)
         return int(cu.cuStreamQuery(self.handle)[0])
 
+    @compiled
     def synchronize(self) -> None:
         enter(self.device)
         calls = fast_calls.calls()
