@@ -13,6 +13,7 @@ the addresses of the driver's functions.
 from asyncio import _get_running_loop as get_running_loop, current_task
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_Size
+from cpython.list cimport PyList_GET_SIZE
 from cpython.mem cimport PyMem_Calloc, PyMem_Free
 from cpython.object cimport PyObject, PyTypeObject
 from cpython.ref cimport Py_INCREF
@@ -105,7 +106,8 @@ cdef dict wanted = {  # slots, by class; in the order of the places below
         "_signalled", "_suspended", "backend", "device", "has_dependencies", "nbytes", "verified",
     ),
     "Stream": ("_follows", "_spin_backoff", "_spin_misses"),
-    "Device": ("backend", "busy", "is_limited", "lost", "submit_lock"),
+    "Device": ("_policy", "backend", "busy", "is_limited", "lost", "submit_lock"),
+    "StreamPoolRoundRobin": ("_turn",),
     "Storage": ("fast_path_device", "identity", "writer", "readers"),
     "DeviceArray": ("own_storage", "own_handle", "source", "_fingerprint"),
     "Partition": ("tensor", "_fingerprint"),
@@ -131,7 +133,8 @@ cdef enum:
     at_last_signal, at_suspended, at_backend, at_device, at_has_dependencies, at_stream_nbytes
     at_verified
     at_follows, at_spin_backoff, at_spin_misses
-    at_device_backend, at_busy, at_is_limited, at_lost, at_submit_lock
+    at_policy, at_device_backend, at_busy, at_is_limited, at_lost, at_submit_lock
+    at_turn
     at_fast_path_device, at_identity, at_writer, at_readers
     at_storage, at_handle, at_source, at_fingerprint
     at_tensor, at_tile_fingerprint
@@ -160,6 +163,7 @@ cdef PyTypeObject* Enqueued = NULL
 cdef PyTypeObject* Context = NULL
 cdef PyTypeObject* Then = NULL
 cdef PyTypeObject* Later = NULL
+cdef PyTypeObject* RoundRobin = NULL
 cdef PyTypeObject* CudaStream = NULL
 
 
@@ -206,7 +210,7 @@ def is_on():
 
 
 cdef int learn() except -1:
-    global Submission, Stream, Tensor, MappedTensor, Launch, Launcher, Enqueued, Context, Then, Later
+    global Submission, Stream, Tensor, MappedTensor, Launch, Launcher, Enqueued, Context, Then, Later, RoundRobin
     places = [offsets.get((name, slot), 0) for name, slots in wanted.items() for slot in slots]
     if len(places) != PLACES:
         raise SystemError(f"{len(places)} slots for {PLACES} places")
@@ -217,6 +221,7 @@ cdef int learn() except -1:
     Launch, Launcher = <PyTypeObject*>known["Launch"], <PyTypeObject*>known["Launcher"]
     Enqueued, Context = <PyTypeObject*>known["_Enqueued"], <PyTypeObject*>known["Context"]
     Then, Later = <PyTypeObject*>known["Then"], <PyTypeObject*>known["Later"]
+    RoundRobin = <PyTypeObject*>known["StreamPoolRoundRobin"]
     return 0
 
 
@@ -940,7 +945,8 @@ cdef class FastCall:
         """`FastCall.enqueue`: tests every storage, launches, then updates the access records."""
         cdef object stream = get(submission, at_stream), device = get(stream, at_device)
         cdef object backend = get(device, at_device_backend), queue = get(stream, at_backend)
-        cdef object tensor, storage, handle, readers, keep_alive, value, work = get(plan, at_work)
+        cdef object tensor, storage, handle, readers, value, work = get(plan, at_work)
+        cdef list keep_alive = get(submission, at_keep_alive)
         cdef Lock lock = get(device, at_submit_lock)
         cdef DriverStream calls = calls_of(queue)
         cdef LaunchRecord record = None
@@ -954,7 +960,6 @@ cdef class FastCall:
                 record = value
         if record is None:
             args = []
-        keep_alive = get(submission, at_keep_alive)
         lock.take()
         try:
             storages = []
@@ -987,7 +992,11 @@ cdef class FastCall:
                     args.append(handle)
                 else:
                     record.pack_array(i, handle)
-            put(submission, at_keep_alive, keep_alive + storages if keep_alive else storages)
+            if PyList_GET_SIZE(keep_alive):
+                for storage in storages:
+                    keep_alive.append(storage)
+            else:
+                put(submission, at_keep_alive, storages)
             if record is None:
                 put(submission, at_queue, queue.launch(work, args, get(submission, at_queue)))
             else:
@@ -1115,10 +1124,11 @@ cdef int enqueue(object op, object submission) except -1:
     if plan is None or not holds(plan, at_is_without_blocks, False):
         return 0
     # First: the message of a fault lists the launch.
-    if PyTuple_GET_SIZE(get(submission, at_launched)):
-        put(submission, at_launched, get(submission, at_launched) + get(launcher, at_names))
-    else:
-        put(submission, at_launched, get(launcher, at_names))
+    names, launched = get(launcher, at_names), get(submission, at_launched)
+    if not PyTuple_GET_SIZE(launched):
+        put(submission, at_launched, names)
+    elif launched[PyTuple_GET_SIZE(launched) - 1] != names[0]:
+        put(submission, at_launched, launched + names)
     return (<FastCall>core).enqueued(plan, get(op, at_values), get(op, at_tensors), submission)
 
 
@@ -1237,6 +1247,27 @@ def Runs_sync_on(self, stream):
     return value_of(self)
 
 
+cdef object current_device = None  # the context variable of `use_device`
+
+
+def know_current(variable):
+    """Note the context variable that has the device of `use_device`."""
+    global current_device
+    current_device = variable
+
+
+cdef object stream_for(object op):
+    """`run.stream_for`, without a policy of the caller."""
+    cdef object device, policy
+    if Py_TYPE(op) == Launch and is_plain(op):
+        device = current_device.get()
+        if device is not None:
+            policy = get(device, at_policy)
+            if Py_TYPE(policy) == RoundRobin:
+                return next(get(policy, at_turn))
+    return python["stream_for"](op)
+
+
 cdef int finished_awaits = 0
 
 
@@ -1254,7 +1285,7 @@ def await_fast(op):
     """`awaiting` of an operation with a fast path."""
     if not is_idle() or get_running_loop() is None or not op._unused:
         return (yield from python["awaiting"](op))
-    stream = python["stream_for"](op)
+    stream = stream_for(op)
     if Py_TYPE(stream) != Stream:
         return (yield from python["awaiting"](op))
     submission = begun(op, stream)
@@ -1278,7 +1309,7 @@ def _start(op, site):
     cdef object stream, submission, started
     if not getattr(op, "has_fast_path", False) or not op._unused or not is_idle():
         return python["_start"](op, site)
-    stream = python["stream_for"](op)
+    stream = stream_for(op)
     if Py_TYPE(stream) != Stream:
         return python["_wanted"](python["claimed"](op), stream)
     submission = begun(op, stream)
@@ -1305,53 +1336,58 @@ def _Enqueued_is_well(self):
 # --- operations of operations ---
 
 
-cdef int enqueue_child(object op, object ctx) except -1:
-    """`Context.try_enqueue` of a launch in a plain context; 2, if Python has to tell."""
-    cdef object submission
-    cdef int status
-    if Py_TYPE(op) != Launch or not holds(op, at_has_fast_path, True) or Py_TYPE(ctx) != Context:
-        return 2
-    submission = ctx.submission
-    if Py_TYPE(submission) != Submission or ctx.admission is not None:
-        return 2
-    try:
+cdef object submission_of(object ctx):
+    """The submission of a plain context, to which children may be added here; else None."""
+    if on and Py_TYPE(ctx) == Context and ctx.admission is None:
+        submission = ctx.submission
+        return submission if Py_TYPE(submission) == Submission else None
+    return None
+
+
+cdef int enqueue_child(object op, object ctx, object submission) except -1:
+    """`Context.try_enqueue`; the caller notes that a `submission` that is not None is used."""
+    cdef int status = 2
+    if submission is not None and Py_TYPE(op) == Launch and holds(op, at_has_fast_path, True):
         status = enqueue(op, submission)
-    except BaseException:
-        ctx._used = ctx._used or bool(get(submission, at_keep_alive))
-        raise
-    if status == 1:
+    return bool(op.has_fast_path and ctx.try_enqueue(op)) if status == 2 else status
+
+
+def enqueue_leading(ctx, tuple ops, list values):
+    cdef Py_ssize_t i = PyList_GET_SIZE(values), first = i
+    cdef object submission = submission_of(ctx), op
+    try:
+        while i < PyTuple_GET_SIZE(ops):
+            op = ops[i]
+            if not enqueue_child(op, ctx, submission):
+                break
+            i += 1
+            values.append(value_of(op))
+    finally:
+        note_use(ctx, submission, i > first)
+
+
+cdef int note_use(object ctx, object submission, bint used) except -1:
+    """Note that a context is used, if something was enqueued in it, also before an error."""
+    if submission is not None and (used or PyList_GET_SIZE(get(submission, at_keep_alive))):
         ctx._used = True
-    return status
-
-
-def enqueue_leading(ctx, ops, values):
-    cdef Py_ssize_t i
-    cdef int status
-    for i in range(len(values), len(ops)):
-        op = ops[i]
-        status = enqueue_child(op, ctx) if on else 2
-        if status == 2:
-            status = op.has_fast_path and ctx.try_enqueue(op)
-        if not status:
-            return
-        values.append(value_of(op))
+    return 0
 
 
 def enqueue_chain(ctx, op, list links):
-    cdef int status
-    cdef object value, link
-    while True:
-        while Py_TYPE(op) != Launch and isinstance(op, ChainOp):
-            links.append(op)
-            op = op._first
-        status = enqueue_child(op, ctx) if on else 2
-        if status == 2:
-            status = bool(op.has_fast_path and ctx.try_enqueue(op))
-        if not status:
-            return op, None
-        op, value = follow_links(ctx, links, value_of(op))
-        if op is None:
-            return None, value
+    cdef object value = None, submission = submission_of(ctx)
+    cdef bint used = False
+    try:
+        while op is not None:
+            while Py_TYPE(op) != Launch and isinstance(op, ChainOp):
+                links.append(op)
+                op = op._first
+            if not enqueue_child(op, ctx, submission):
+                return op, None
+            used = True
+            op, value = follow_links(ctx, links, value_of(op))
+        return None, value
+    finally:
+        note_use(ctx, submission, used)
 
 
 def follow_links(ctx, list links, value):

@@ -29,7 +29,7 @@ from numbasync.device.stream import Stream, take_idle
 from numbasync.device.submission import Submission
 from numbasync.errors import CallerError, DeviceLostError, DeviceMismatchError, DriverError
 from numbasync.fork import in_child
-from numbasync.native import known, new_lock
+from numbasync.native import core, known, new_lock
 from numbasync.public import Public
 
 
@@ -67,7 +67,8 @@ class Device(Public):
     """
 
     __slots__ = (
-        "__dict__", "__weakref__", "backend", "busy", "is_limited", "lost", "submit_lock",
+        "__dict__", "__weakref__", "_policy", "backend", "busy", "is_limited", "lost",
+        "submit_lock",
     )  # fmt: skip
 
     def __init__(self, backend: protocols.Device) -> None:
@@ -320,6 +321,8 @@ class Device(Public):
 _devices: dict[tuple[str, int], Device] = {}
 _lock = threading.RLock()
 _current: ContextVar[Device | None] = ContextVar("numbasync_device", default=None)
+if core is not None:
+    core.know_current(_current)
 _default: Device | None = None
 
 

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from numbasync.device.stream import Stream
 from numbasync.errors import CallerError
+from numbasync.native import known
 
 
 class StreamSource(Protocol):
@@ -45,8 +46,11 @@ def _streams(device: Any, n: int, priority: int = 0) -> tuple[Stream, ...]:
     return tuple(device.new_stream(priority) for _ in range(n))
 
 
+@known
 class StreamPoolRoundRobin:
     """`n` streams of `device`, in turn: independent operations overlap."""
+
+    __slots__ = ("__dict__", "__weakref__", "_turn", "streams")
 
     def __init__(self, device: StreamSource, n: int = 4) -> None:
         self.streams = _streams(device, n)

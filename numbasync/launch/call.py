@@ -126,7 +126,8 @@ class Launch(DeviceOp[LaunchResult]):
         plan = launcher.planner.plans.get((backend, self._parts, self._config.extents))
         if self._form is None or plan is None or plan.empty:
             return False
-        submission.launched += launcher.names  # set first: the message of a fault lists the launch
+        if submission.launched[-1:] != launcher.names:  # first: a fault's message lists them
+            submission.launched += launcher.names
         return self._form.enqueue(plan, self._values, self._tensors, submission)
 
     def operands(self) -> frozenset[int] | None:
