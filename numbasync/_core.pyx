@@ -123,6 +123,7 @@ cdef dict wanted = {  # slots, by class; in the order of the places below
     "_Enqueued": ("op", "submission"),
     "Counters": ("launches",),
     "CudaStream": ("calls",),
+    "CudaArray": ("packed",),
     "Context": (), "Tensor": (), "MappedTensor": (), "Then": (), "Later": (),
 }
 cdef enum:
@@ -148,6 +149,7 @@ cdef enum:
     at_enqueued_op, at_enqueued_submission
     at_launches
     at_calls
+    at_packed
     PLACES
 cdef Py_ssize_t where[PLACES]  # offsets
 cdef dict known = {}  # the classes by name, which keeps them alive
@@ -165,12 +167,13 @@ cdef PyTypeObject* Then = NULL
 cdef PyTypeObject* Later = NULL
 cdef PyTypeObject* RoundRobin = NULL
 cdef PyTypeObject* CudaStream = NULL
+cdef PyTypeObject* CudaArray = NULL
 
 
 def know(cls):
     """Note a class whose slots the core reads; it is switched on when all are known."""
-    global CudaStream
-    names = wanted.get(cls.__name__)
+    global CudaStream, CudaArray
+    names, offset = wanted.get(cls.__name__), 0
     if names is not None:
         for name in names:
             offset = na_offset(getattr(cls, name, None))
@@ -178,9 +181,10 @@ def know(cls):
                 raise TypeError(f"{cls.__name__}.{name} is no slot")
             offsets[cls.__name__, name] = offset
         known[cls.__name__] = cls
-        if cls.__name__ == "CudaStream":  # imported where there is a GPU, after the others
-            where[at_calls] = offsets["CudaStream", "calls"]
-            CudaStream = <PyTypeObject*>cls
+        if cls.__name__ == "CudaStream":  # these two are imported where there is a GPU, later
+            CudaStream, where[at_calls] = <PyTypeObject*>cls, offset
+        if cls.__name__ == "CudaArray":
+            CudaArray, where[at_packed] = <PyTypeObject*>cls, offset
     return cls
 
 
@@ -199,7 +203,7 @@ def taken_over():
 def switch(wish):
     """Switch the core on or off; whether it is on. It stays off if a class is not known."""
     global on
-    on = bool(wish) and not wanted.keys() - known.keys() - {"CudaStream"}
+    on = bool(wish) and not wanted.keys() - known.keys() - {"CudaStream", "CudaArray"}
     if on:
         learn()
     return on
@@ -517,7 +521,11 @@ cdef class LaunchRecord:
         return self.submit()
 
     cdef inline int pack_array(self, int i, object handle) except -1:
-        cdef object packed = handle.packed
+        cdef object packed
+        cdef PyObject* value = NULL
+        if Py_TYPE(handle) == CudaArray:
+            value = na_get(<PyObject*>handle, where[at_packed])
+        packed = handle.packed if value == NULL else <object>value
         memcpy(self.buffer + self.offset[i], PyBytes_AS_STRING(packed), PyBytes_GET_SIZE(packed))
         return 0
 

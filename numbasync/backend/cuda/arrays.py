@@ -15,8 +15,10 @@ from numbasync.backend.cuda.driver import cu
 from numbasync.backend.pitched_rows import NARROWEST, NO_ROWS, Rows, rows
 from numbasync.backend.protocols import ArrayKey
 from numbasync.layout import dtype_key, is_bfloat16
+from numbasync.native import known
 
 
+@known
 class CudaArray:
     """An array of one GPU: its address, and Numba's parameters for it, as numbers and bytes."""
 
