@@ -124,7 +124,8 @@ cdef dict wanted = {  # slots, by class; in the order of the places below
     "Counters": ("launches",),
     "CudaStream": ("calls",),
     "CudaArray": ("packed",),
-    "Context": (), "Tensor": (), "MappedTensor": (), "Then": (), "Later": (),
+    "Then": ("_then", "is_plain"),
+    "Context": (), "Tensor": (), "MappedTensor": (), "Later": (),
 }
 cdef enum:
     at_stream, at_name, at_site, at_keep_alive, at_launched, at_number, at_nbytes, at_done
@@ -150,6 +151,7 @@ cdef enum:
     at_launches
     at_calls
     at_packed
+    at_then, at_is_plain
     PLACES
 cdef Py_ssize_t where[PLACES]  # offsets
 cdef dict known = {}  # the classes by name, which keeps them alive
@@ -418,6 +420,7 @@ cdef class DriverStream:
     cdef object device
     cdef uint32_t* word
     cdef int64_t passed
+    cdef int result  # of the latest launch
     cdef object records  # a dict
 
     def __cinit__(self, number, device, word, records):
@@ -447,6 +450,28 @@ cdef class DriverStream:
         return result
 
 
+    cdef int launch(self, launch_s** launches, char** arguments, int count) except -1:
+        """Make launches, in order, until one fails; how many were made, and its `result`."""
+        cdef int i = 0, result = 0
+        if na_ordinal != self.ordinal:
+            enter(self.device)
+        with nogil:
+            while i < count and result == 0:
+                result = submit(launches[i], arguments[i])
+                i += 1
+        self.result = result
+        if result != 0:
+            i -= 1
+        put(counters, at_launches, get(counters, at_launches) + i)
+        return i
+
+    cdef LaunchRecord record_of(self, object queue, object work):
+        """The record of a launch; None if it has none of the core."""
+        cdef PyObject* known = PyDict_GetItemWithError(self.records, work)
+        record = <object>known if known != NULL else queue.record_of(work)
+        return record if type(record) is LaunchRecord else None
+
+
 cdef inline DriverStream calls_of(object queue):
     """The driver's calls of a backend's stream; None if it has none, or a test has replaced one of
     its methods.
@@ -468,18 +493,32 @@ cdef enum:
 MOST_ARGUMENTS = MOST
 
 
+ctypedef struct launch_s:
+    void* function
+    void* stream
+    unsigned extents[7]
+    size_t size  # of the arguments, in bytes
+
+
+cdef int submit(launch_s* launch, char* arguments) noexcept nogil:
+    cdef unsigned* e = launch.extents
+    cdef void* description[5]
+    description[0], description[1] = <void*>1, arguments  # CU_LAUNCH_PARAM_BUFFER_POINTER
+    description[2], description[3] = <void*>2, &launch.size  # CU_LAUNCH_PARAM_BUFFER_SIZE
+    description[4] = NULL
+    return launch_kernel(
+        launch.function, e[0], e[1], e[2], e[3], e[4], e[5], e[6], launch.stream, NULL, description
+    )
+
+
 cdef class LaunchRecord:
     """A launch prepared for one stream, complete but for its arguments; as `launch_records.Record`.
 
     `parts` has for each argument its `struct` code, "s" for an array, or "" for nothing, and its
     offset in the buffer of `nbytes` bytes. The caller serialises the launches of a record.
     """
-    cdef void* function
-    cdef void* stream
-    cdef unsigned extents[7]
+    cdef launch_s launch
     cdef char* buffer
-    cdef size_t size
-    cdef void* description[5]
     cdef int count
     cdef char code[MOST]
     cdef int offset[MOST]
@@ -487,16 +526,14 @@ cdef class LaunchRecord:
     def __cinit__(self, function, grid, block, shared_bytes, stream, nbytes, parts, constants):
         if len(parts) > MOST or launch_kernel == NULL:
             raise ValueError(f"{len(parts)} arguments")
-        self.function, self.stream = <void*><uintptr_t>function, <void*><uintptr_t>stream
+        self.launch.function = <void*><uintptr_t>function
+        self.launch.stream = <void*><uintptr_t>stream
         for i, extent in enumerate((*grid, *block, shared_bytes)):
-            self.extents[i] = extent
-        self.size = nbytes
+            self.launch.extents[i] = extent
+        self.launch.size = nbytes
         self.buffer = <char*>PyMem_Calloc(1, nbytes + 8)
         if self.buffer == NULL:
             raise MemoryError
-        # CU_LAUNCH_PARAM_BUFFER_POINTER, the buffer, CU_LAUNCH_PARAM_BUFFER_SIZE, its size's
-        # address, CU_LAUNCH_PARAM_END.
-        self.description[:] = [<void*>1, self.buffer, <void*>2, &self.size, NULL]
         self.count = len(parts)
         for i, (code, offset) in enumerate(parts):
             self.code[i], self.offset[i] = ord(code or "x"), offset
@@ -512,13 +549,15 @@ cdef class LaunchRecord:
         """Launch with these arguments; the driver's result. As `struct`, it refuses what does not
         fit.
         """
-        cdef int i
+        cdef int i, result
         for i in range(self.count):
             if self.code[i] == c"s":
                 self.pack_array(i, args[i])
             elif not self.pack(i, args[i]):
                 raise OverflowError(f"{args[i]!r} does not fit {chr(self.code[i])!r}")
-        return self.submit()
+        with nogil:
+            result = submit(&self.launch, self.buffer)
+        return result
 
     cdef inline int pack_array(self, int i, object handle) except -1:
         cdef object packed
@@ -568,26 +607,6 @@ cdef class LaunchRecord:
         else:
             return False
         return True
-
-    cdef int launch(self, DriverStream calls) except -1:
-        """Launch with what was packed."""
-        if na_ordinal != calls.ordinal:
-            enter(calls.device)
-        cdef int result = self.submit()
-        if result != 0:
-            fail(result, "cuLaunchKernel")
-        put(counters, at_launches, get(counters, at_launches) + 1)
-        return 0
-
-    cdef int submit(self):
-        cdef int result
-        cdef unsigned* e = self.extents
-        with nogil:
-            result = launch_kernel(
-                self.function, e[0], e[1], e[2], e[3], e[4], e[5], e[6], self.stream, NULL,
-                self.description,
-            )
-        return result
 
 
 cdef bint write_float(char* to, char code, double real) except -1:
@@ -949,84 +968,104 @@ cdef class FastCall:
             self.last_extents, self.last_plan = extents, plan
         return plan
 
+    cdef int check(
+        self, tuple values, tuple tensors, object stream, object backend, LaunchRecord record,
+        list args, list storages,
+    ) except -1:
+        """Test every storage, append it to `storages`, and pack the arguments, or without a record
+        append them to `args`. 0: not now; 2: an argument does not fit, and Python says why.
+        """
+        cdef object tensor, storage, handle, value
+        cdef int i, a = 0
+        for i in range(self.count):
+            if not TENSOR <= self.code[i] <= PARTITION:
+                value = <object>PyTuple_GET_ITEM(values, i)
+                if record is None:
+                    args.append(value)
+                elif not record.pack(i, value):
+                    return 2
+                continue
+            tensor = <object>PyTuple_GET_ITEM(tensors, a)
+            a += 1
+            storage = get(tensor, at_storage)
+            if storage is None or not holds(storage, at_fast_path_device, backend):
+                return 0
+            if is_busy_elsewhere(get(storage, at_writer), stream):
+                return 0
+            if self.output[i] and PyDict_Size(get(storage, at_readers)):
+                for reader in list(get(storage, at_readers).values()):
+                    if is_busy_elsewhere(reader, stream):
+                        return 0
+            storages.append(storage)
+            handle = get(tensor, at_handle)
+            if handle is None:
+                handle = tensor.handle
+            if record is None:
+                args.append(handle)
+            else:
+                record.pack_array(i, handle)
+        return 1
+
+    cdef Py_ssize_t note(self, list storages, Py_ssize_t a, object submission, object stream) except -1:
+        """Update the access records of the storages from `a` on; the number behind them."""
+        cdef int i
+        for i in range(self.count):
+            if not TENSOR <= self.code[i] <= PARTITION:
+                continue
+            storage = storages[a]
+            a += 1
+            readers = get(storage, at_readers)
+            if self.output[i]:
+                put(storage, at_writer, submission)
+                if PyDict_Size(readers):
+                    put(storage, at_readers, {})
+            else:
+                if PyDict_Size(readers) >= MANY_READERS:
+                    readers = storage.forget_readers()
+                readers[stream] = submission
+        return a
+
     cdef bint enqueued(self, plan, tuple values, tuple tensors, submission) except -1:
         """`FastCall.enqueue`: tests every storage, launches, then updates the access records."""
         cdef object stream = get(submission, at_stream), device = get(stream, at_device)
-        cdef object backend = get(device, at_device_backend), queue = get(stream, at_backend)
-        cdef object tensor, storage, handle, readers, value, work = get(plan, at_work)
-        cdef list keep_alive = get(submission, at_keep_alive)
+        cdef object queue = get(stream, at_backend), work = get(plan, at_work)
         cdef Lock lock = get(device, at_submit_lock)
         cdef DriverStream calls = calls_of(queue)
-        cdef LaunchRecord record = None
-        cdef PyObject* prepared
-        cdef list args = None, storages
-        cdef int i, a = 0
-        if calls is not None:
-            prepared = PyDict_GetItemWithError(calls.records, work)
-            value = <object>prepared if prepared != NULL else queue.record_of(work)
-            if type(value) is LaunchRecord:  # else it is Python's, prepared while this was off
-                record = value
-        if record is None:
-            args = []
+        cdef LaunchRecord record = None if calls is None else calls.record_of(queue, work)
+        cdef list args = [] if record is None else None, storages = []
+        cdef launch_s* launch
+        cdef int status
         lock.take()
         try:
-            storages = []
-            for i in range(self.count):
-                if not TENSOR <= self.code[i] <= PARTITION:
-                    value = <object>PyTuple_GET_ITEM(values, i)
-                    if record is None:
-                        args.append(value)
-                    elif not record.pack(i, value):
-                        return self.in_python.enqueue(plan, values, tensors, submission)
-                    continue
-                tensor = <object>PyTuple_GET_ITEM(tensors, a)
-                a += 1
-                storage = get(tensor, at_storage)
-                if storage is None or not holds(storage, at_fast_path_device, backend):
-                    return False
-                if is_busy_elsewhere(get(storage, at_writer), stream):
-                    return False
-                if self.output[i]:
-                    readers = get(storage, at_readers)
-                    if PyDict_Size(readers):
-                        for reader in list(readers.values()):
-                            if is_busy_elsewhere(reader, stream):
-                                return False
-                storages.append(storage)
-                handle = get(tensor, at_handle)
-                if handle is None:
-                    handle = tensor.handle
-                if record is None:
-                    args.append(handle)
-                else:
-                    record.pack_array(i, handle)
-            if PyList_GET_SIZE(keep_alive):
-                for storage in storages:
-                    keep_alive.append(storage)
-            else:
-                put(submission, at_keep_alive, storages)
+            status = self.check(
+                values, tensors, stream, get(device, at_device_backend), record, args, storages
+            )
+            if status == 2:
+                return self.in_python.enqueue(plan, values, tensors, submission)
+            if status == 0:
+                return False
+            keep(submission, storages)
             if record is None:
                 put(submission, at_queue, queue.launch(work, args, get(submission, at_queue)))
             else:
-                record.launch(calls)
-            a = 0
-            for i in range(self.count):
-                if not TENSOR <= self.code[i] <= PARTITION:
-                    continue
-                storage = storages[a]
-                a += 1
-                readers = get(storage, at_readers)
-                if self.output[i]:
-                    put(storage, at_writer, submission)
-                    if PyDict_Size(readers):
-                        put(storage, at_readers, {})
-                else:
-                    if PyDict_Size(readers) >= MANY_READERS:
-                        readers = storage.forget_readers()
-                    readers[stream] = submission
+                launch = &record.launch
+                if calls.launch(&launch, &record.buffer, 1) == 0:
+                    fail(calls.result, "cuLaunchKernel")
+            self.note(storages, 0, submission, stream)
         finally:
             lock.give()
         return True
+
+
+cdef int keep(object submission, list storages) except -1:
+    """Let a submission keep storages alive; `storages` may become its list."""
+    cdef list keep_alive = get(submission, at_keep_alive)
+    if PyList_GET_SIZE(keep_alive):
+        for storage in storages:
+            keep_alive.append(storage)
+    else:
+        put(submission, at_keep_alive, storages)
+    return 0
 
 
 cdef bint is_busy_elsewhere(object submission, object stream) except -1:
@@ -1046,17 +1085,16 @@ cdef bint is_busy_elsewhere(object submission, object stream) except -1:
 
 
 cdef object DEFAULT = None  # the configuration of a call that sets nothing
-cdef object ChainOp = None
 cdef dict queued = None  # the submission queues that are not empty, of all threads
 cdef object thread_of_queue = None
 
 
-def know_operations(default, chained, dict queues, queue):
-    """Note the configuration of plain calls, the class of chained operations, the submission queues
-    that are not empty, and the thread-local state of `submission_queue`.
+def know_operations(default, dict queues, queue):
+    """Note the configuration of plain calls, the submission queues that are not empty, and the
+    thread-local state of `submission_queue`.
     """
-    global DEFAULT, ChainOp, queued, thread_of_queue
-    DEFAULT, ChainOp, queued, thread_of_queue = default, chained, queues, queue
+    global DEFAULT, queued, thread_of_queue
+    DEFAULT, queued, thread_of_queue = default, queues, queue
 
 
 cdef object call(object launcher, tuple values, object config):
@@ -1117,27 +1155,39 @@ def RunsOnce___del__(self):
         python["RunsOnce.__del__"](self)
 
 
-cdef int enqueue(object op, object submission) except -1:
-    """`Launch.try_enqueue`: 1, 0, or 2, if only Python can tell."""
-    cdef object form = get(op, at_form), core = None, launcher = get(op, at_launcher), plan, device
-    if form is not None:
-        core = get(form, at_core)
-    if core is None:
-        return 2
-    device = get(get(submission, at_stream), at_device)
-    plan = (<FastCall>core).plan_of(
-        launcher, get(device, at_device_backend), get(op, at_parts),
-        get(get(op, at_config), at_extents),
+cdef object core_of(object op):
+    """The `FastCall` of a launch; None if it has none."""
+    form = get(op, at_form)
+    return None if form is None else get(form, at_core)
+
+
+cdef object planned(object op, FastCall core, object submission):
+    """The plan of a launch whose name is added to the submission's; None if there is none."""
+    cdef object launcher = get(op, at_launcher), names, launched
+    cdef object plan = core.plan_of(
+        launcher, get(get(get(submission, at_stream), at_device), at_device_backend),
+        get(op, at_parts), get(get(op, at_config), at_extents),
     )
     if plan is None or not holds(plan, at_is_without_blocks, False):
-        return 0
+        return None
     # First: the message of a fault lists the launch.
     names, launched = get(launcher, at_names), get(submission, at_launched)
     if not PyTuple_GET_SIZE(launched):
         put(submission, at_launched, names)
     elif launched[PyTuple_GET_SIZE(launched) - 1] != names[0]:
         put(submission, at_launched, launched + names)
-    return (<FastCall>core).enqueued(plan, get(op, at_values), get(op, at_tensors), submission)
+    return plan
+
+
+cdef int enqueue(object op, object submission) except -1:
+    """`Launch.try_enqueue`: 1, 0, or 2, if only Python can tell."""
+    cdef object core = core_of(op), plan
+    if core is None:
+        return 2
+    plan = planned(op, core, submission)
+    return plan is not None and (<FastCall>core).enqueued(
+        plan, get(op, at_values), get(op, at_tensors), submission
+    )
 
 
 def Launch_try_enqueue(self, submission, pool):
@@ -1256,19 +1306,20 @@ def Runs_sync_on(self, stream):
 
 
 cdef object current_device = None  # the context variable of `use_device`
+cdef object default_device = None
 
 
-def know_current(variable):
-    """Note the context variable that has the device of `use_device`."""
-    global current_device
-    current_device = variable
+def know_devices(variable, device):
+    """Note the context variable that has the device of `use_device`, and the default device."""
+    global current_device, default_device
+    current_device, default_device = variable, device
 
 
 cdef object stream_for(object op):
     """`run.stream_for`, without a policy of the caller."""
     cdef object device, policy
     if Py_TYPE(op) == Launch and is_plain(op):
-        device = current_device.get()
+        device = current_device.get() or default_device
         if device is not None:
             policy = get(device, at_policy)
             if Py_TYPE(policy) == RoundRobin:
@@ -1285,12 +1336,12 @@ def turn_is_due():
     return finished_awaits == 0
 
 
-def awaiting(op):
-    return await_fast(op) if on and op.has_fast_path else python["awaiting"](op)
+def Runs___await__(self):
+    return await_fast(self) if on and self.has_fast_path else python["Runs.__await__"](self)
 
 
 def await_fast(op):
-    """`awaiting` of an operation with a fast path."""
+    """`run.awaiting` of an operation with a fast path."""
     if not is_idle() or get_running_loop() is None or not op._unused:
         return (yield from python["awaiting"](op))
     stream = stream_for(op)
@@ -1315,7 +1366,9 @@ def await_fast(op):
 
 def _start(op, site):
     cdef object stream, submission, started
-    if not getattr(op, "has_fast_path", False) or not op._unused or not is_idle():
+    if Py_TYPE(op) != Launch and not getattr(op, "has_fast_path", False):
+        return python["_start"](op, site)
+    if not op._unused or not is_idle():
         return python["_start"](op, site)
     stream = stream_for(op)
     if Py_TYPE(stream) != Stream:
@@ -1330,15 +1383,23 @@ def _start(op, site):
     return started
 
 
-def _Enqueued_is_well(self):
-    cdef object submission
-    if on and Py_TYPE(self) == Enqueued:
-        submission = get(self, at_enqueued_submission)
-        if Py_TYPE(submission) == Submission and holds(submission, at_done, True):
-            return holds(submission, at_error, None) and bool(
-                get(submission, at_number) <= get(get(submission, at_stream), at_verified)
-            )
-    return python["_Enqueued.is_well"](self)
+def add_values(list started, list values):
+    cdef object future, submission
+    cdef Py_ssize_t i
+    if not on:
+        return python["add_values"](started, values)
+    for i in range(PyList_GET_SIZE(values), PyList_GET_SIZE(started)):
+        future = started[i]
+        if Py_TYPE(future) != Enqueued:
+            return
+        submission = get(future, at_enqueued_submission)
+        if Py_TYPE(submission) != Submission or not holds(submission, at_done, True) or (
+            not holds(submission, at_error, None)
+            or <int64_t>get(submission, at_number)
+            > <int64_t>get(get(submission, at_stream), at_verified)
+        ):
+            return
+        values.append(value_of(get(future, at_enqueued_op)))
 
 
 # --- operations of operations ---
@@ -1360,16 +1421,78 @@ cdef int enqueue_child(object op, object ctx, object submission) except -1:
     return bool(op.has_fast_path and ctx.try_enqueue(op)) if status == 2 else status
 
 
+cdef enum:
+    CHUNK = 32  # launches
+    CHUNK_BYTES = 8192  # of arguments
+
+
+cdef Py_ssize_t enqueue_launches(tuple ops, Py_ssize_t first, object submission) except -1:
+    """Enqueue launches from position `first` on, as many as go together, and release the
+    interpreter lock once for all of them; how many were enqueued.
+    """
+    cdef object stream = get(submission, at_stream), device = get(stream, at_device), op, core
+    cdef object backend = get(device, at_device_backend), queue = get(stream, at_backend), plan
+    cdef DriverStream calls = calls_of(queue)
+    cdef Lock lock = get(device, at_submit_lock)
+    cdef LaunchRecord record
+    cdef list storages = [], records = []
+    cdef launch_s* launches[CHUNK]
+    cdef char* arguments[CHUNK]
+    cdef char block[CHUNK_BYTES]
+    cdef Py_ssize_t i, a = 0, before, used = 0
+    cdef int count = 0, launched, status
+    if calls is None:
+        return 0
+    lock.take()
+    try:
+        while count < CHUNK and first + count < PyTuple_GET_SIZE(ops):
+            op = ops[first + count]
+            core = core_of(op) if Py_TYPE(op) == Launch and holds(op, at_has_fast_path, True) else None
+            plan = None if core is None else planned(op, core, submission)
+            record = None if plan is None else calls.record_of(queue, get(plan, at_work))
+            if record is None or used + <Py_ssize_t>record.launch.size > CHUNK_BYTES:
+                break
+            before = PyList_GET_SIZE(storages)
+            status = (<FastCall>core).check(
+                get(op, at_values), get(op, at_tensors), stream, backend, record, None, storages
+            )
+            if status != 1:
+                del storages[before:]
+                break
+            arguments[count], launches[count] = block + used, &record.launch
+            memcpy(block + used, record.buffer, record.launch.size)
+            used += (record.launch.size + 15) // 16 * 16
+            records.append(record)  # which another thread may drop from the stream
+            count += 1
+        if count == 0:
+            return 0
+        keep(submission, storages[:])
+        launched = calls.launch(launches, arguments, count)
+        for i in range(launched):
+            op = ops[first + i]
+            a = (<FastCall>core_of(op)).note(storages, a, submission, stream)
+        if launched < count:
+            fail(calls.result, "cuLaunchKernel")
+    finally:
+        lock.give()
+    return count
+
+
 def enqueue_leading(ctx, tuple ops, list values):
-    cdef Py_ssize_t i = PyList_GET_SIZE(values), first = i
+    cdef Py_ssize_t i = PyList_GET_SIZE(values), first = i, together
     cdef object submission = submission_of(ctx), op
     try:
         while i < PyTuple_GET_SIZE(ops):
-            op = ops[i]
-            if not enqueue_child(op, ctx, submission):
-                break
-            i += 1
-            values.append(value_of(op))
+            together = 0 if submission is None else enqueue_launches(ops, i, submission)
+            for i in range(i, i + together):
+                values.append(value_of(ops[i]))
+            i = PyList_GET_SIZE(values)
+            if together == 0:
+                op = ops[i]
+                if not enqueue_child(op, ctx, submission):
+                    break
+                i += 1
+                values.append(value_of(op))
     finally:
         note_use(ctx, submission, i > first)
 
@@ -1386,7 +1509,7 @@ def enqueue_chain(ctx, op, list links):
     cdef bint used = False
     try:
         while op is not None:
-            while Py_TYPE(op) != Launch and isinstance(op, ChainOp):
+            while Py_TYPE(op) != Launch and op.is_link:
                 links.append(op)
                 op = op._first
             if not enqueue_child(op, ctx, submission):
@@ -1404,12 +1527,12 @@ def follow_links(ctx, list links, value):
         return python["follow_links"](ctx, links, value)
     while links:
         link = links.pop()
-        if Py_TYPE(link) != Then or link._unchecked or link._wants_context:
+        if Py_TYPE(link) != Then or not holds(link, at_is_plain, True):
             links.append(link)
             return python["follow_links"](ctx, links, value)
         if type(value) is tuple or Py_TYPE(value) == Later:
             python["check_there"](value, link)
-        value = link._then(value)
+        value = get(link, at_then)(value)
         if Py_TYPE(value) == Launch and is_plain(value) and holds(value, at_unused, True):
             put(value, at_unused, False)
             return value, None

@@ -134,3 +134,13 @@ def only_fast_path(patch: pytest.MonkeyPatch, *ways: tuple[type, str]) -> None:
     gc.collect()  # what a GPU's compiler has thrown away holds frames, and their memory
     for kind, name in ways:
         patch.setattr(kind, name, steps)
+
+
+def replace_method(patch: pytest.MonkeyPatch, owner: Any, name: str, function: Any) -> None:
+    """Let one object of a class with slots have another method: `function`, without `self`."""
+    original = getattr(type(owner), name)
+
+    def method(self: Any, *args: Any) -> Any:
+        return function(*args) if self is owner else original(self, *args)
+
+    patch.setattr(type(owner), name, method)

@@ -321,9 +321,9 @@ class Device(Public):
 _devices: dict[tuple[str, int], Device] = {}
 _lock = threading.RLock()
 _current: ContextVar[Device | None] = ContextVar("numbasync_device", default=None)
-if core is not None:
-    core.know_current(_current)
 _default: Device | None = None
+if core is not None:
+    core.know_devices(_current, None)
 
 
 def _device_for(backend: protocols.Device) -> Device:
@@ -355,6 +355,8 @@ def default_device() -> Device:
         return device
     if _default is None:
         _default = _device_for(backends.preferred())
+        if core is not None:
+            core.know_devices(_current, _default)
     return _default
 
 

@@ -31,7 +31,7 @@ from numbasync.launch.variants import Kernel, Keys
 from numbasync.native import compiled, core, known
 from numbasync.ops import submission_queue
 from numbasync.ops.context import Context
-from numbasync.ops.op import ChainOp, DeviceOp, Steps
+from numbasync.ops.op import DeviceOp, Steps
 from numbasync.ops.operands import common_stream, suppress_unused_warnings
 from numbasync.ops.pickling import Recipe, packed
 from numbasync.tensors.copies import download, order, upload
@@ -342,4 +342,4 @@ def _lease(
 
 
 if core is not None:
-    core.know_operations(DEFAULT, ChainOp, submission_queue.queued, submission_queue._thread)
+    core.know_operations(DEFAULT, submission_queue.queued, submission_queue._thread)

@@ -88,11 +88,13 @@ async def gather(*ops: Any, return_exceptions: bool = False) -> Any:
             started.append(error)
             failed.append(error)
     try:
-        for future in started:
+        while len(values) < len(started):
+            add_values(started, values)
+            if len(values) == len(started):
+                break
+            future = started[len(values)]
             try:
-                if type(future) is _Enqueued and future.is_well():
-                    values.append(future.op.result())
-                elif isinstance(future, BaseException):
+                if isinstance(future, BaseException):
                     values.append(future)
                 else:
                     values.append(await future)
@@ -137,7 +139,6 @@ class _Enqueued:
         self.op = op
         self.submission = submission
 
-    @compiled
     def is_well(self) -> bool:
         """Whether the work is done and verified free of errors, so that no wait is needed."""
         s = self.submission
@@ -156,6 +157,17 @@ class _Enqueued:
             return self.op.result()
         finally:
             del self, submission  # as in `awaiting`
+
+
+@compiled
+def add_values(started: list[Any], values: list[Any]) -> None:
+    """Append the values of the operations that are done and verified, up to the first that is
+    not.
+    """
+    for future in started[len(values) :]:
+        if type(future) is not _Enqueued or not future.is_well():
+            return
+        values.append(future.op.result())
 
 
 @compiled

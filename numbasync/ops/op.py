@@ -14,11 +14,12 @@ from numbasync.device.storage import MemoryPool
 from numbasync.device.stream import Stream
 from numbasync.device.submission import Submission
 from numbasync.errors import OperationError
-from numbasync.native import compiled, known
+from numbasync.native import known
 from numbasync.ops.capture_methods import Capturable
 from numbasync.ops.consume import RunsOnce
 from numbasync.ops.context import Context
 from numbasync.ops.deferred_value import check_there
+from numbasync.ops.links import enqueue_chain, follow_links
 from numbasync.ops.operands import (
     as_child,
     check_closure,
@@ -27,7 +28,7 @@ from numbasync.ops.operands import (
     shortened,
     suppress_unused_warnings,
 )
-from numbasync.ops.pickling import Picklable
+from numbasync.ops.pickling import Picklable, Recipe, packed
 from numbasync.ops.reentrancy import exclusive, unlocked
 from numbasync.ops.running import Runs
 from numbasync.ops.shared_run import SharedRun
@@ -52,6 +53,7 @@ class DeviceOp(Runs, RunsOnce, Picklable, ValueMethods[T], Capturable[T], Public
     | `na.spawn(op)` | the policy, now; starts now | no |
     """
 
+    is_link = False  # True: follows the operation `_first`; see `links`
     unordered = False  # True: later submissions need not wait for this operation
     has_fast_path = False  # True: `try_enqueue` may be tried before `steps`
     # The stream that the operation requests, as `kernel[grid, block, stream]` does; None: none.
@@ -164,6 +166,7 @@ class ChainOp(DeviceOp[U], Generic[T, U]):
     a chain of these operations, so a chain can have any length.
     """
 
+    is_link = True
     # True: `follow` returns an operation, whose value becomes the value of this operation.
     continues = False
 
@@ -211,46 +214,11 @@ class ChainOp(DeviceOp[U], Generic[T, U]):
         return f"{op}{''.join(suffixes)}"
 
 
-@compiled
-def enqueue_chain(
-    ctx: Context, op: DeviceOp[Any], links: list[ChainOp[Any, Any]]
-) -> tuple[DeviceOp[Any] | None, Any]:
-    """Enqueue an operation and what follows it by its links and by `links`, as far as fast paths
-    serve.
-
-    Returns:
-        The operation that has to be run by its steps, with its links in `links`, and None; or None
-        and the value of the last link.
-    """
-    following: DeviceOp[Any] | None = op
-    value = None
-    while following is not None:
-        op = following
-        while isinstance(op, ChainOp):
-            links.append(op)
-            op = op._first
-        if not (op.has_fast_path and ctx.try_enqueue(op)):
-            return op, None
-        following, value = follow_links(ctx, links, op.result())
-    return None, value
-
-
-@compiled
-def follow_links(
-    ctx: Context, links: list[ChainOp[Any, Any]], value: Any
-) -> tuple[DeviceOp[Any] | None, Any]:
-    """Apply the last of `links` to a value, and so on, up to a link that gives an operation.
-
-    Returns:
-        That operation and None; or None and the value of the last link.
-    """
-    while links:
-        link = links.pop()
-        check_there(value, link)
-        value = link.follow(ctx, value)
-        if link.continues:
-            return value, None
-    return None, value
+def _chained(
+    first: DeviceOp[Any], then: Callable[..., Any], unchecked: bool, wants_context: bool
+) -> Then[Any, Any]:
+    """A `Then` from a pickle."""
+    return Then(first, then, unchecked=unchecked, wants_context=wants_context)
 
 
 @known
@@ -261,6 +229,7 @@ class Then(ChainOp[T, U]):
     device has not written yet.
     """
 
+    __slots__ = ("_then", "_unchecked", "_wants_context", "is_plain")
     continues = True
 
     def __init__(
@@ -276,6 +245,10 @@ class Then(ChainOp[T, U]):
         self._then = then
         self._unchecked = unchecked
         self._wants_context = wants_context
+        self.is_plain = not unchecked and not wants_context
+
+    def _recipe(self) -> Recipe:
+        return _chained, (packed(self._first), self._then, self._unchecked, self._wants_context)
 
     def operands(self) -> frozenset[int] | None:
         return self._first.operands() if self._then is itself else None

@@ -18,6 +18,7 @@ T = TypeVar("T")
 class Runs:
     """The methods of an operation that run it: see the table of `DeviceOp`."""
 
+    @compiled
     def __await__(self: Operation[T]) -> Generator[Any, None, T]:
         return run.awaiting(self)
 

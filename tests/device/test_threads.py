@@ -14,7 +14,7 @@ from numba import cuda
 import numbasync as na
 from numbasync.device.submission import Submission
 from numbasync.testing import Gate
-from tests.common import add_one, fresh
+from tests.common import add_one, fresh, replace_method
 from tests.waiting import begin
 
 
@@ -132,7 +132,7 @@ def test_a_stream_seen_idle_says_nothing_of_what_it_follows_since(
         return answer
 
     with monkeypatch.context() as patch:
-        patch.setattr(idle.backend, name, looks_and_then_another_thread_submits)
+        replace_method(patch, idle.backend, name, looks_and_then_another_thread_submits)
         getattr(idle, how)()
     assert stream.in_flight_count == 1
     gate.open()

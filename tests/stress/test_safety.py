@@ -314,6 +314,7 @@ def test_a_lease_is_not_seen_before_its_work_and_no_work_before_its_lease(
     else:
         monkeypatch.setattr(na.Launcher, "form", lambda *_: None)
         monkeypatch.setattr(add_one, "_forms", {})  # where forms that were asked for are found
+        monkeypatch.setattr(add_one, "_latest", None)
         monkeypatch.setattr(launch, "_lease", pausing(launch._lease))
 
     def first(stream: na.Stream) -> None:

@@ -23,8 +23,8 @@ from numbasync.backend.cuda.launch_records import MOST, record
 from numbasync.backend.cuda.pitched_copies import copies_rows, copy_rows, download_rows, upload_rows
 from numbasync.backend.protocols import Waker, Work, counters
 from numbasync.errors import DTypeError, InternalError, StateError
-from numbasync.native import compiled, core, known
 from numbasync.memo import Memo
+from numbasync.native import compiled, core, known
 
 if TYPE_CHECKING:
     from numbasync.backend.cuda.debug_exceptions import Found
