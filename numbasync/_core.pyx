@@ -125,6 +125,7 @@ cdef dict wanted = {  # slots, by class; in the order of the places below
     "CudaStream": ("calls",),
     "CudaArray": ("packed",),
     "Then": ("_then", "is_plain"),
+    "Reactor": ("_last", "_queues"),
     "Context": (), "Tensor": (), "MappedTensor": (), "Later": (),
 }
 cdef enum:
@@ -152,6 +153,7 @@ cdef enum:
     at_calls
     at_packed
     at_then, at_is_plain
+    at_last_task, at_queues
     PLACES
 cdef Py_ssize_t where[PLACES]  # offsets
 cdef dict known = {}  # the classes by name, which keeps them alive
@@ -814,11 +816,10 @@ cdef bint has_passed_soon(object stream, object sequence) except -1:
     if watcher is None or calls is None or not holds(stream, at_spin_backoff, zero):
         return python["Stream.has_passed_soon"](stream, sequence)
     running = current_task(loop)
-    task = <uintptr_t><PyObject*>running
-    if watcher._last != task:
-        watcher._last = task
+    if <uintptr_t>get(watcher, at_last_task) != <uintptr_t><PyObject*>running:
+        put(watcher, at_last_task, <uintptr_t><PyObject*>running)
         return False
-    if watcher._queues:
+    if PyDict_Size(get(watcher, at_queues)):
         return False
     number = get(stream, at_sequence)
     result = calls.spin_poll()
@@ -1330,10 +1331,15 @@ cdef object stream_for(object op):
 cdef int finished_awaits = 0
 
 
-def turn_is_due():
+cdef bint is_turn_due() noexcept:
+    """Whether an await whose work is done must let the loop turn."""
     global finished_awaits
     finished_awaits = (finished_awaits + 1) % 16
     return finished_awaits == 0
+
+
+def turn_is_due():
+    return is_turn_due()
 
 
 def Runs___await__(self):
@@ -1353,7 +1359,7 @@ def await_fast(op):
     put(submission, at_site, site_of_caller(0))
     number = get(submission, at_number)
     if holds(submission, at_done, True) or has_passed_soon(stream, number):
-        if turn_is_due():
+        if is_turn_due():
             yield
     else:
         yield from stream.wait_for_signal(number)

@@ -19,7 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from numbasync.backend.cuda.stream import CudaEvent, CudaQueue, CudaStream
+from numbasync.backend.cuda.event import CudaEvent
+from numbasync.backend.cuda.stream import CudaQueue, CudaStream
 from numbasync.backend.protocols import counters
 
 _changed = threading.Condition()

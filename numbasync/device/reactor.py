@@ -25,7 +25,7 @@ from numbasync.backend import protocols
 from numbasync.device.loop_wakeup import Waker as Waker
 from numbasync.device.wait_estimate import LatencyEstimate
 from numbasync.errors import InternalError, StateError
-from numbasync.native import compiled
+from numbasync.native import compiled, known
 
 # uvloop and asyncio sleep whole milliseconds; finer timers return immediately.
 POLL_SECONDS = 0.001
@@ -95,8 +95,11 @@ _Waiter = tuple[int, "asyncio.Future[None]"]
 _position = operator.itemgetter(0)
 
 
+@known
 class Reactor:
     """The watcher of one event loop. All methods must be called on that loop's thread."""
+
+    __slots__ = ("__dict__", "__weakref__", "_last", "_queues")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = weakref.ref(loop)

@@ -24,8 +24,9 @@ from numbasync.layout import is_bfloat16
 
 if TYPE_CHECKING:
     from numbasync.backend.cuda.arrays import CudaArray
+    from numbasync.backend.cuda.event import CudaEvent
     from numbasync.backend.cuda.gpu import Gpu
-    from numbasync.backend.cuda.stream import CudaEvent, CudaStream
+    from numbasync.backend.cuda.stream import CudaStream
 
 # The default streams, as the driver and both protocols write them.
 LEGACY, PER_THREAD = 1, 2

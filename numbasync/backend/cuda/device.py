@@ -28,13 +28,14 @@ from numbasync.backend.cuda.completion_words import (
 )
 from numbasync.backend.cuda.copy_kernels import Copiers, CopyCompilation
 from numbasync.backend.cuda.driver import cu, driver_version, enter, fail, name_of
+from numbasync.backend.cuda.event import CudaEvent
 from numbasync.backend.cuda.graph import ATTEMPTS, INVALIDATED, CaptureStreams, CudaGraph
 from numbasync.backend.cuda.kernels import CudaExecutable
 from numbasync.backend.cuda.memory import CudaMemory, CudaPool
 from numbasync.backend.cuda.pinned_memory import HostMemory, PinnedPool
 from numbasync.backend.cuda.pitched_copies import copies_rows
 from numbasync.backend.cuda.resources import peaks_of
-from numbasync.backend.cuda.stream import CudaEvent, CudaStream
+from numbasync.backend.cuda.stream import CudaStream
 from numbasync.backend.cuda.stream_exchange import ForeignCudaEvent, ForeignCudaStream
 from numbasync.backend.cuda.tensor_maps import CudaTensorMap, TensorMaps
 from numbasync.backend.device_facts import TensorCores

@@ -1,4 +1,4 @@
-"""Streams and events of a GPU."""
+"""Streams of a GPU."""
 
 from __future__ import annotations
 
@@ -10,62 +10,26 @@ from ctypes import addressof
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from cuda.core import EventOptions, StreamOptions
+from cuda.core import StreamOptions
 
 from numbasync.backend.cuda import fast_calls, host_callback
 from numbasync.backend.cuda.arrays import CudaArray
 from numbasync.backend.cuda.completion_words import CompletionCounter
 from numbasync.backend.cuda.copy_kernels import THREADS
 from numbasync.backend.cuda.driver import NOT_READY, cu, enter, error_of, fail
+from numbasync.backend.cuda.event import CudaEvent
 from numbasync.backend.cuda.fill_patterns import pattern
 from numbasync.backend.cuda.kernels import CudaExecutable
 from numbasync.backend.cuda.launch_records import MOST, record
 from numbasync.backend.cuda.pitched_copies import copies_rows, copy_rows, download_rows, upload_rows
 from numbasync.backend.protocols import Waker, Work, counters
-from numbasync.errors import DTypeError, InternalError, StateError
+from numbasync.errors import DTypeError
 from numbasync.memo import Memo
 from numbasync.native import compiled, core, known
 
 if TYPE_CHECKING:
     from numbasync.backend.cuda.debug_exceptions import Found
     from numbasync.backend.cuda.gpu import Gpu, Replayed
-
-
-class CudaEvent:
-    """A CUDA event, with or without timing."""
-
-    def __init__(self, device: Gpu, timing: bool) -> None:
-        enter(device)
-        self._device = device
-        self.core = device.core.create_event(EventOptions(timing_enabled=timing))
-        self.handle = self.core.handle
-
-    def query(self) -> bool:
-        enter(self._device)  # a copy thread may query before it enqueues any work
-        return bool(self.core.is_done)
-
-    def synchronize(self) -> None:
-        (result,) = cu.cuEventSynchronize(self.handle)
-        if result:
-            fail(result, "cuEventSynchronize")
-
-    def notify(self, call: Callable[[], None]) -> None:
-        raise InternalError("a CUDA event cannot call back; the other device waits for it")
-
-    def elapsed_ms(self, later: CudaEvent) -> float:
-        if type(self) is type(later) is CudaEvent:
-            try:
-                return float(later.core - self.core)
-            except Exception as error:
-                raise StateError(f"elapsed_ms: {error}") from error
-        enter(self._device)
-        result, ms = cu.cuEventElapsedTime(self.handle, later.handle)
-        if result:
-            raise StateError(
-                "elapsed_ms needs two events with timing that were recorded and have been passed: "
-                "make them so in their library, and await both."
-            ) from error_of(result, "cuEventElapsedTime")
-        return float(ms)
 
 
 class CudaQueue:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from cuda.core import Stream as CoreStream
 
 from numbasync.backend.cuda.driver import NOT_READY, cu, enter, fail
-from numbasync.backend.cuda.stream import CudaEvent, CudaStream
+from numbasync.backend.cuda.event import CudaEvent
+from numbasync.backend.cuda.stream import CudaStream
 from numbasync.backend.protocols import Waker
 from numbasync.errors import CallerError, DeviceMismatchError, StateError
 
