@@ -128,6 +128,12 @@ cdef dict wanted = {  # slots, by class; in the order of the places below
     "Reactor": ("_last", "_queues"),
     "Context": (), "Tensor": (), "MappedTensor": (), "Later": (),
 }
+OF_A_GPU = {"CudaStream", "CudaArray"}  # known only where there is one
+cdef enum:
+    Submission, Progress, Stream, Device, RoundRobin, Storage, DeviceArray, Partition, TensorMap
+    Launch, Launcher, Config, Plan, Fast, Enqueued, Counters, CudaStream, CudaArray, Then, Reactor
+    Context, Tensor, MappedTensor, Later
+    CLASSES
 cdef enum:
     at_stream, at_name, at_site, at_keep_alive, at_launched, at_number, at_nbytes, at_done
     at_error, at_queue, at_is_empty, at_is_trivial, at_signalled, at_detached, at_dependencies
@@ -156,28 +162,15 @@ cdef enum:
     at_last_task, at_queues
     PLACES
 cdef Py_ssize_t where[PLACES]  # offsets
+cdef PyTypeObject* classes[CLASSES]
 cdef dict known = {}  # the classes by name, which keeps them alive
 cdef dict offsets = {}
 cdef object zero = 0
-cdef PyTypeObject* Submission = NULL
-cdef PyTypeObject* Stream = NULL
-cdef PyTypeObject* Tensor = NULL
-cdef PyTypeObject* MappedTensor = NULL
-cdef PyTypeObject* Launch = NULL
-cdef PyTypeObject* Launcher = NULL
-cdef PyTypeObject* Enqueued = NULL
-cdef PyTypeObject* Context = NULL
-cdef PyTypeObject* Then = NULL
-cdef PyTypeObject* Later = NULL
-cdef PyTypeObject* RoundRobin = NULL
-cdef PyTypeObject* CudaStream = NULL
-cdef PyTypeObject* CudaArray = NULL
 
 
 def know(cls):
     """Note a class whose slots the core reads; it is switched on when all are known."""
-    global CudaStream, CudaArray
-    names, offset = wanted.get(cls.__name__), 0
+    names = wanted.get(cls.__name__)
     if names is not None:
         for name in names:
             offset = na_offset(getattr(cls, name, None))
@@ -185,10 +178,7 @@ def know(cls):
                 raise TypeError(f"{cls.__name__}.{name} is no slot")
             offsets[cls.__name__, name] = offset
         known[cls.__name__] = cls
-        if cls.__name__ == "CudaStream":  # these two are imported where there is a GPU, later
-            CudaStream, where[at_calls] = <PyTypeObject*>cls, offset
-        if cls.__name__ == "CudaArray":
-            CudaArray, where[at_packed] = <PyTypeObject*>cls, offset
+        learn()
     return cls
 
 
@@ -207,9 +197,7 @@ def taken_over():
 def switch(wish):
     """Switch the core on or off; whether it is on. It stays off if a class is not known."""
     global on
-    on = bool(wish) and not wanted.keys() - known.keys() - {"CudaStream", "CudaArray"}
-    if on:
-        learn()
+    on = bool(wish) and not wanted.keys() - known.keys() - OF_A_GPU
     return on
 
 
@@ -218,19 +206,21 @@ def is_on():
 
 
 cdef int learn() except -1:
-    global Submission, Stream, Tensor, MappedTensor, Launch, Launcher, Enqueued, Context, Then, Later, RoundRobin
+    """Note the offsets and classes that are known by now."""
+    cdef int i
     places = [offsets.get((name, slot), 0) for name, slots in wanted.items() for slot in slots]
-    if len(places) != PLACES:
+    if len(places) != PLACES or len(wanted) != CLASSES:
         raise SystemError(f"{len(places)} slots for {PLACES} places")
     for i, offset in enumerate(places):
         where[i] = offset
-    Submission, Stream = <PyTypeObject*>known["Submission"], <PyTypeObject*>known["Stream"]
-    Tensor, MappedTensor = <PyTypeObject*>known["Tensor"], <PyTypeObject*>known["MappedTensor"]
-    Launch, Launcher = <PyTypeObject*>known["Launch"], <PyTypeObject*>known["Launcher"]
-    Enqueued, Context = <PyTypeObject*>known["_Enqueued"], <PyTypeObject*>known["Context"]
-    Then, Later = <PyTypeObject*>known["Then"], <PyTypeObject*>known["Later"]
-    RoundRobin = <PyTypeObject*>known["StreamPoolRoundRobin"]
+    for i, name in enumerate(wanted):
+        classes[i] = <PyTypeObject*>known[name] if name in known else NULL
     return 0
+
+
+cdef inline bint isa(object o, int cls) noexcept:
+    """Whether an object is exactly of this class."""
+    return Py_TYPE(o) == classes[cls]
 
 
 cdef inline object get(object o, int at):
@@ -479,13 +469,13 @@ cdef inline DriverStream calls_of(object queue):
     its methods.
     """
     global own_methods
-    if Py_TYPE(queue) != CudaStream:
+    if not isa(queue, CudaStream):
         return None
-    if na_version(CudaStream) != own_methods or not own_methods:
-        cls = <object>CudaStream
+    if na_version(classes[CudaStream]) != own_methods or not own_methods:
+        cls = <object>classes[CudaStream]
         if any(vars(cls)[name] is not python[f"CudaStream.{name}"] for name in METHODS):
             return None
-        own_methods = na_version(CudaStream)
+        own_methods = na_version(classes[CudaStream])
     return <DriverStream>get(queue, at_calls)
 
 
@@ -564,7 +554,7 @@ cdef class LaunchRecord:
     cdef inline int pack_array(self, int i, object handle) except -1:
         cdef object packed
         cdef PyObject* value = NULL
-        if Py_TYPE(handle) == CudaArray:
+        if isa(handle, CudaArray):
             value = na_get(<PyObject*>handle, where[at_packed])
         packed = handle.packed if value == NULL else <object>value
         memcpy(self.buffer + self.offset[i], PyBytes_AS_STRING(packed), PyBytes_GET_SIZE(packed))
@@ -644,7 +634,7 @@ def know_faults(tuple classes):
 
 cdef object new_submission(object stream, object name, object launched):
     """A `Submission`, as its constructor makes it."""
-    cdef object s = PyType_GenericAlloc(Submission, 0)
+    cdef object s = PyType_GenericAlloc(classes[Submission], 0)
     cdef int i
     put(s, at_stream, stream)
     put(s, at_name, name)
@@ -656,7 +646,7 @@ cdef object new_submission(object stream, object name, object launched):
 
 
 def Progress_commit(stream, submission, signal=True):
-    if not on or signal or Py_TYPE(stream) != Stream or Py_TYPE(submission) != Submission:
+    if not on or signal or not isa(stream, Stream) or not isa(submission, Submission):
         return python["Progress.commit"](stream, submission, signal)
     commit(stream, submission)
 
@@ -693,7 +683,7 @@ cdef int commit(object stream, object submission) except -1:
 
 
 def Progress_advance(stream):
-    if not on or Py_TYPE(stream) != Stream:
+    if not on or not isa(stream, Stream):
         return python["Progress.advance"](stream)
     return advance(stream)
 
@@ -736,7 +726,7 @@ cdef int retire(object stream, int64_t passed) except -1:
             submission = in_flight[0]
             if <int64_t>submission.sequence > passed:
                 break
-            if is_sound and Py_TYPE(submission) == Submission and holds(
+            if is_sound and isa(submission, Submission) and holds(
                 submission, at_is_trivial, True
             ):
                 dropped.append(get(submission, at_keep_alive))
@@ -765,7 +755,7 @@ cdef inline bint is_open(object stream) noexcept:
 
 
 def Progress_verify(stream, sequence):
-    if not on or Py_TYPE(stream) != Stream or not is_verified(stream, sequence):
+    if not on or not isa(stream, Stream) or not is_verified(stream, sequence):
         python["Progress.verify"](stream, sequence)
 
 
@@ -787,7 +777,7 @@ cdef int note_passed(object stream, object number) except -1:
 
 def Stream_wait_until_idle(stream):
     cdef DriverStream calls = None
-    if on and Py_TYPE(stream) == Stream and is_open(stream) and holds(stream, at_follows, None):
+    if on and isa(stream, Stream) and is_open(stream) and holds(stream, at_follows, None):
         calls = calls_of(get(stream, at_backend))
     if calls is not None:
         number = get(stream, at_sequence)
@@ -798,7 +788,7 @@ def Stream_wait_until_idle(stream):
 
 
 def Stream_has_passed_soon(stream, sequence):
-    if not on or Py_TYPE(stream) != Stream:
+    if not on or not isa(stream, Stream):
         return python["Stream.has_passed_soon"](stream, sequence)
     return has_passed_soon(stream, sequence)
 
@@ -884,7 +874,7 @@ cdef class FastCall:
         return self.taken(values) if on else self.in_python.take(values)
 
     def enqueue(self, plan, values, tensors, submission):
-        if on and Py_TYPE(submission) == Submission:
+        if on and isa(submission, Submission):
             return self.enqueued(plan, values, tensors, submission)
         return self.in_python.enqueue(plan, values, tensors, submission)
 
@@ -926,7 +916,7 @@ cdef class FastCall:
                     tensor = get(value, at_tensor)
                 elif code != TENSOR:
                     tensor = value.tensor
-                if Py_TYPE(tensor) != (MappedTensor if code == MAP else Tensor):
+                if not isa(tensor, MappedTensor if code == MAP else Tensor):
                     return self.in_python.take(values)
                 storage = na_get(<PyObject*>tensor, where[at_storage])
                 if storage == <PyObject*>None or not holds(tensor, at_source, None):
@@ -1073,7 +1063,7 @@ cdef bint is_busy_elsewhere(object submission, object stream) except -1:
     """Whether a recorded access is in flight on another stream: see `access`."""
     if submission is None:
         return False
-    if Py_TYPE(submission) == Submission:
+    if isa(submission, Submission):
         if holds(submission, at_done, True) or holds(submission, at_stream, stream):
             return False
     elif submission.done or submission.stream is stream:
@@ -1114,7 +1104,7 @@ cdef object call(object launcher, tuple values, object config):
     taken = (<FastCall>core).taken(values)
     if taken is None:
         return None
-    op = PyType_GenericAlloc(Launch, 0)
+    op = PyType_GenericAlloc(classes[Launch], 0)
     put(op, at_unused, True)
     put(op, at_has_fast_path, True)
     put(op, at_built_at, (na_code(frame), PyFrame_GetLasti(frame)))
@@ -1132,7 +1122,7 @@ cdef object call(object launcher, tuple values, object config):
 
 
 def Launcher___call__(self, /, *args, **kwargs):
-    if on and not kwargs and Py_TYPE(self) == Launcher and (
+    if on and not kwargs and isa(self, Launcher) and (
         PyTuple_GET_SIZE(args) == <int64_t>get(self, at_plain_count)
     ):
         op = call(self, args, DEFAULT)
@@ -1144,7 +1134,7 @@ def Launcher___call__(self, /, *args, **kwargs):
 def Configured___call__(self, /, *args, **kwargs):
     if on and not kwargs:
         launcher = self._launcher
-        if Py_TYPE(launcher) == Launcher and len(args) == get(launcher, at_plain_count):
+        if isa(launcher, Launcher) and len(args) == get(launcher, at_plain_count):
             op = call(launcher, args, self._config)
             if op is not None:
                 return op
@@ -1152,7 +1142,7 @@ def Configured___call__(self, /, *args, **kwargs):
 
 
 def RunsOnce___del__(self):
-    if Py_TYPE(self) != Launch or not holds(self, at_unused, False):
+    if not isa(self, Launch) or not holds(self, at_unused, False):
         python["RunsOnce.__del__"](self)
 
 
@@ -1193,20 +1183,20 @@ cdef int enqueue(object op, object submission) except -1:
 
 def Launch_try_enqueue(self, submission, pool):
     cdef int status = 2
-    if on and Py_TYPE(self) == Launch and Py_TYPE(submission) == Submission:
+    if on and isa(self, Launch) and isa(submission, Submission):
         status = enqueue(self, submission)
     return python["Launch.try_enqueue"](self, submission, pool) if status == 2 else bool(status)
 
 
 cdef inline object value_of(object op):
     """The value of an operation that was enqueued on its fast path."""
-    if Py_TYPE(op) == Launch:
+    if isa(op, Launch):
         return na_tuple(get(get(op, at_launcher), at_result), get(op, at_values))
     return op.result()
 
 
 def try_enqueue(op, stream, signal, pool=None):
-    if on and not signal and pool is None and Py_TYPE(stream) == Stream:
+    if on and not signal and pool is None and isa(stream, Stream):
         return enqueued(op, stream) if op.has_fast_path else None
     return python["try_enqueue"](op, stream, signal, pool)
 
@@ -1214,7 +1204,7 @@ def try_enqueue(op, stream, signal, pool=None):
 cdef object enqueued(object op, object stream):
     """`try_enqueue` of an operation with a fast path, without a signal."""
     cdef object device = get(stream, at_device), submission
-    cdef bint is_launch = Py_TYPE(op) == Launch
+    cdef bint is_launch = isa(op, Launch)
     cdef int status = 2
     if (
         not holds(stream, at_broken, None) or not holds(device, at_lost, None)
@@ -1255,9 +1245,9 @@ cdef inline bint is_plain(object launch) except -1:
 
 cdef bint may_begin(object op, object stream) except -1:
     """Whether an operation can be enqueued on the stream now, and asks for no other one."""
-    if not is_idle() or Py_TYPE(stream) != Stream:
+    if not is_idle() or not isa(stream, Stream):
         return False
-    if Py_TYPE(op) == Launch and is_plain(op):
+    if isa(op, Launch) and is_plain(op):
         return True
     own = op.stream
     return own is None or own is stream
@@ -1265,7 +1255,7 @@ cdef bint may_begin(object op, object stream) except -1:
 
 cdef object begun(object op, object stream):
     """The submission of an operation that may begin, consumed; None, if it has no fast path."""
-    if Py_TYPE(op) == Launch and holds(op, at_unused, True):
+    if isa(op, Launch) and holds(op, at_unused, True):
         put(op, at_unused, False)
         return enqueued(op, stream) if holds(op, at_has_fast_path, True) else None
     op.consume()
@@ -1283,7 +1273,7 @@ def Runs_async_on(self, stream):
         put(submission, at_site, site_of_caller(0))
         put(submission, at_detached, True)
         value = value_of(self)
-    if Py_TYPE(self) != Launch:
+    if not isa(self, Launch):
         python["check_there"](value, "async_on")
     return value
 
@@ -1319,11 +1309,11 @@ def know_devices(variable, device):
 cdef object stream_for(object op):
     """`run.stream_for`, without a policy of the caller."""
     cdef object device, policy
-    if Py_TYPE(op) == Launch and is_plain(op):
+    if isa(op, Launch) and is_plain(op):
         device = current_device.get() or default_device
         if device is not None:
             policy = get(device, at_policy)
-            if Py_TYPE(policy) == RoundRobin:
+            if isa(policy, RoundRobin):
                 return next(get(policy, at_turn))
     return python["stream_for"](op)
 
@@ -1351,7 +1341,7 @@ def await_fast(op):
     if not is_idle() or get_running_loop() is None or not op._unused:
         return (yield from python["awaiting"](op))
     stream = stream_for(op)
-    if Py_TYPE(stream) != Stream:
+    if not isa(stream, Stream):
         return (yield from python["awaiting"](op))
     submission = begun(op, stream)
     if submission is None:
@@ -1372,18 +1362,18 @@ def await_fast(op):
 
 def _start(op, site):
     cdef object stream, submission, started
-    if Py_TYPE(op) != Launch and not getattr(op, "has_fast_path", False):
+    if not isa(op, Launch) and not getattr(op, "has_fast_path", False):
         return python["_start"](op, site)
     if not op._unused or not is_idle():
         return python["_start"](op, site)
     stream = stream_for(op)
-    if Py_TYPE(stream) != Stream:
+    if not isa(stream, Stream):
         return python["_wanted"](python["claimed"](op), stream)
     submission = begun(op, stream)
     if submission is None:
         return python["_wanted"](op, stream)
     put(submission, at_site, site)
-    started = PyType_GenericAlloc(Enqueued, 0)
+    started = PyType_GenericAlloc(classes[Enqueued], 0)
     put(started, at_enqueued_op, op)
     put(started, at_enqueued_submission, submission)
     return started
@@ -1396,10 +1386,10 @@ def add_values(list started, list values):
         return python["add_values"](started, values)
     for i in range(PyList_GET_SIZE(values), PyList_GET_SIZE(started)):
         future = started[i]
-        if Py_TYPE(future) != Enqueued:
+        if not isa(future, Enqueued):
             return
         submission = get(future, at_enqueued_submission)
-        if Py_TYPE(submission) != Submission or not holds(submission, at_done, True) or (
+        if not isa(submission, Submission) or not holds(submission, at_done, True) or (
             not holds(submission, at_error, None)
             or <int64_t>get(submission, at_number)
             > <int64_t>get(get(submission, at_stream), at_verified)
@@ -1413,16 +1403,16 @@ def add_values(list started, list values):
 
 cdef object submission_of(object ctx):
     """The submission of a plain context, to which children may be added here; else None."""
-    if on and Py_TYPE(ctx) == Context and ctx.admission is None:
+    if on and isa(ctx, Context) and ctx.admission is None:
         submission = ctx.submission
-        return submission if Py_TYPE(submission) == Submission else None
+        return submission if isa(submission, Submission) else None
     return None
 
 
 cdef int enqueue_child(object op, object ctx, object submission) except -1:
     """`Context.try_enqueue`; the caller notes that a `submission` that is not None is used."""
     cdef int status = 2
-    if submission is not None and Py_TYPE(op) == Launch and holds(op, at_has_fast_path, True):
+    if submission is not None and isa(op, Launch) and holds(op, at_has_fast_path, True):
         status = enqueue(op, submission)
     return bool(op.has_fast_path and ctx.try_enqueue(op)) if status == 2 else status
 
@@ -1453,7 +1443,7 @@ cdef Py_ssize_t enqueue_launches(tuple ops, Py_ssize_t first, object submission)
     try:
         while count < CHUNK and first + count < PyTuple_GET_SIZE(ops):
             op = ops[first + count]
-            core = core_of(op) if Py_TYPE(op) == Launch and holds(op, at_has_fast_path, True) else None
+            core = core_of(op) if isa(op, Launch) and holds(op, at_has_fast_path, True) else None
             plan = None if core is None else planned(op, core, submission)
             record = None if plan is None else calls.record_of(queue, get(plan, at_work))
             if record is None or used + <Py_ssize_t>record.launch.size > CHUNK_BYTES:
@@ -1515,7 +1505,7 @@ def enqueue_chain(ctx, op, list links):
     cdef bint used = False
     try:
         while op is not None:
-            while Py_TYPE(op) != Launch and op.is_link:
+            while not isa(op, Launch) and op.is_link:
                 links.append(op)
                 op = op._first
             if not enqueue_child(op, ctx, submission):
@@ -1533,13 +1523,13 @@ def follow_links(ctx, list links, value):
         return python["follow_links"](ctx, links, value)
     while links:
         link = links.pop()
-        if Py_TYPE(link) != Then or not holds(link, at_is_plain, True):
+        if not isa(link, Then) or not holds(link, at_is_plain, True):
             links.append(link)
             return python["follow_links"](ctx, links, value)
-        if type(value) is tuple or Py_TYPE(value) == Later:
+        if type(value) is tuple or isa(value, Later):
             python["check_there"](value, link)
         value = get(link, at_then)(value)
-        if Py_TYPE(value) == Launch and is_plain(value) and holds(value, at_unused, True):
+        if isa(value, Launch) and is_plain(value) and holds(value, at_unused, True):
             put(value, at_unused, False)
             return value, None
         return link.child(ctx, value), None
