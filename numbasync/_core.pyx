@@ -855,9 +855,9 @@ cdef class FastCall:
     cdef bint may_alias
     cdef tuple kinds
     cdef object in_python  # the generated functions
-    cdef tuple last_parts  # of the latest call
-    cdef object last_device, last_extents, last_plan  # of the latest launch
-    cdef tuple planned
+    # The fingerprints of the latest call; device, fingerprints, extents and plan of the latest
+    # launch. Each is replaced as one object, since another thread may look at any time.
+    cdef tuple latest_parts, latest_launch
 
     def __cinit__(self, tuple kinds, codes, outputs, may_alias, in_python):
         if len(kinds) > MOST:
@@ -897,7 +897,8 @@ cdef class FastCall:
         cdef PyObject* storage
         cdef PyObject* storages[MOST]
         cdef bint outputs[MOST]
-        cdef bint is_known = self.last_parts is not None
+        cdef tuple latest = self.latest_parts
+        cdef bint is_known = latest is not None
         cdef tuple tensors = PyTuple_New(self.arrays), parts = PyTuple_New(self.count)
         for i in range(self.count):
             code = self.code[i]
@@ -933,7 +934,7 @@ cdef class FastCall:
                 Py_INCREF(tensor)
                 PyTuple_SET_ITEM(tensors, a, tensor)
                 a += 1
-            if is_known and PyTuple_GET_ITEM(self.last_parts, i) != <PyObject*>part:
+            if is_known and PyTuple_GET_ITEM(latest, i) != <PyObject*>part:
                 is_known = False
             Py_INCREF(part)
             PyTuple_SET_ITEM(parts, i, part)
@@ -945,18 +946,22 @@ cdef class FastCall:
                         or get(<object>storages[i], at_identity) == get(<object>storages[j], at_identity)
                     ):
                         return None
-        if not is_known:
-            self.last_parts = parts
-        return tensors, self.last_parts
+        if is_known:
+            return tensors, latest  # the same object, by which `plan_of` knows it
+        self.latest_parts = parts
+        return tensors, parts
 
     cdef object plan_of(self, object launcher, object device, object parts, object extents):
         """The plan of a call, if an earlier call has created it."""
-        if self.last_device is device and self.last_extents is extents and self.planned is parts:
-            return self.last_plan
+        cdef tuple latest = self.latest_launch
+        if latest is not None and PyTuple_GET_ITEM(latest, 0) == <PyObject*>device and (
+            PyTuple_GET_ITEM(latest, 1) == <PyObject*>parts
+            and PyTuple_GET_ITEM(latest, 2) == <PyObject*>extents
+        ):
+            return <object>PyTuple_GET_ITEM(latest, 3)
         plan = get(launcher, at_planner).plans.get((device, parts, extents))
         if plan is not None:
-            self.last_device, self.planned = device, parts
-            self.last_extents, self.last_plan = extents, plan
+            self.latest_launch = device, parts, extents, plan
         return plan
 
     cdef int check(
