@@ -113,8 +113,12 @@ cdef dict wanted = {  # slots, by class; in the order of the places below
     "Partition": ("tensor", "_fingerprint"),
     "TensorMap": ("mapped",),
     "Launch": (
-        "_bound", "_config", "_form", "_launcher", "_lazy", "_parts", "_site", "_tensors",
+        "_bound", "_config", "_form", "_launcher", "_lazy", "_parts", "_plan", "_site", "_tensors",
         "_unused", "_values", "has_fast_path",
+    ),
+    "PreparedLaunch": (
+        "_config", "_form", "_launcher", "_numbers", "_parts", "_plan", "_positions", "_tensors",
+        "_values",
     ),
     "Launcher": ("_forms", "_plain_count", "_latest", "Result", "label", "names", "planner"),
     "Config": ("extents", "stream"),
@@ -131,7 +135,7 @@ cdef dict wanted = {  # slots, by class; in the order of the places below
 OF_A_GPU = {"CudaStream", "CudaArray"}  # known only where there is one
 cdef enum:
     Submission, Progress, Stream, Device, RoundRobin, Storage, DeviceArray, Partition, TensorMap
-    Launch, Launcher, Config, Plan, Fast, Enqueued, Counters, CudaStream, CudaArray, Then, Reactor
+    Launch, PreparedLaunch, Launcher, Config, Plan, Fast, Enqueued, Counters, CudaStream, CudaArray, Then, Reactor
     Context, Tensor, MappedTensor, Later
     CLASSES
 cdef enum:
@@ -148,8 +152,10 @@ cdef enum:
     at_storage, at_handle, at_source, at_fingerprint
     at_tensor, at_tile_fingerprint
     at_mapped
-    at_bound, at_config, at_form, at_launcher, at_lazy, at_parts, at_built_at, at_tensors
+    at_bound, at_config, at_form, at_launcher, at_lazy, at_parts, at_plan, at_built_at, at_tensors
     at_unused, at_values, at_has_fast_path
+    at_prepared_config, at_prepared_form, at_prepared_launcher, at_numbers, at_prepared_parts
+    at_prepared_plan, at_positions, at_prepared_tensors, at_prepared_values
     at_forms, at_plain_count, at_latest, at_result, at_label, at_names, at_planner
     at_extents, at_config_stream
     at_work, at_is_without_blocks
@@ -1097,7 +1103,7 @@ cdef object call(object launcher, tuple values, object config):
     """The `Launch` of a call whose arguments are plain; None: of any other call."""
     cdef PyFrameObject* frame = PyEval_GetFrame()  # the caller of the kernel
     cdef PyObject* form
-    cdef object taken, core = get(launcher, at_latest), op
+    cdef object taken, core = get(launcher, at_latest)
     if frame == NULL:
         return None
     if core is None or not (<FastCall>core).fits(values):
@@ -1109,18 +1115,30 @@ cdef object call(object launcher, tuple values, object config):
     taken = (<FastCall>core).taken(values)
     if taken is None:
         return None
-    op = PyType_GenericAlloc(classes[Launch], 0)
+    return new_launch(
+        launcher, values, config, (<FastCall>core).in_python, <object>PyTuple_GET_ITEM(taken, 0),
+        <object>PyTuple_GET_ITEM(taken, 1), None, frame,
+    )
+
+
+cdef object new_launch(
+    object launcher, object values, object config, object form, object tensors, object parts,
+    object plan, PyFrameObject* caller,
+):
+    """`Launch.known`."""
+    cdef object op = PyType_GenericAlloc(classes[Launch], 0)
     put(op, at_unused, True)
     put(op, at_has_fast_path, True)
-    put(op, at_built_at, (na_code(frame), PyFrame_GetLasti(frame)))
+    put(op, at_built_at, (na_code(caller), PyFrame_GetLasti(caller)))
     put(op, at_launcher, launcher)
     put(op, at_values, values)
     put(op, at_config, config)
     put(op, at_lazy, ())
     put(op, at_bound, None)
-    put(op, at_form, (<FastCall>core).in_python)
-    put(op, at_tensors, <object>PyTuple_GET_ITEM(taken, 0))
-    put(op, at_parts, <object>PyTuple_GET_ITEM(taken, 1))
+    put(op, at_plan, plan)
+    put(op, at_form, form)
+    put(op, at_tensors, tensors)
+    put(op, at_parts, parts)
     if config is not DEFAULT and not holds(config, at_config_stream, None):
         op.stream = get(config, at_config_stream)
     return op
@@ -1146,6 +1164,37 @@ def Configured___call__(self, /, *args, **kwargs):
     return python["Configured.__call__"](self, *args, **kwargs)
 
 
+def PreparedLaunch___call__(self, /, **changes):
+    cdef PyFrameObject* frame = PyEval_GetFrame()  # the caller
+    cdef object values, form, plan
+    cdef PyObject* position
+    cdef Py_ssize_t i
+    if not on or not isa(self, PreparedLaunch) or frame == NULL:
+        return python["PreparedLaunch.__call__"](self, **changes)
+    form, values, plan = get(self, at_prepared_form), get(self, at_prepared_values), get(self, at_prepared_plan)
+    if form is None or plan is None:
+        return python["PreparedLaunch.__call__"](self, **changes)
+    if changes:
+        values = list(values)
+        for name, value in (<dict>changes).items():
+            position = PyDict_GetItemWithError(get(self, at_positions), name)
+            if position == NULL:
+                return python["PreparedLaunch.__call__"](self, **changes)
+            i = <object>position
+            if value is not values[i]:
+                position = PyDict_GetItemWithError(get(self, at_numbers), name)
+                if position != <PyObject*>Py_TYPE(value) or (
+                    type(value) is int and not -9223372036854775808 <= value < 9223372036854775808
+                ):
+                    return python["PreparedLaunch.__call__"](self, **changes)
+                values[i] = value
+        values = tuple(values)
+    return new_launch(
+        get(self, at_prepared_launcher), values, get(self, at_prepared_config), form,
+        get(self, at_prepared_tensors), get(self, at_prepared_parts), plan, frame,
+    )
+
+
 def RunsOnce___del__(self):
     if not isa(self, Launch) or not holds(self, at_unused, False):
         python["RunsOnce.__del__"](self)
@@ -1159,11 +1208,14 @@ cdef object core_of(object op):
 
 cdef object planned(object op, FastCall core, object submission):
     """The plan of a launch whose name is added to the submission's; None if there is none."""
-    cdef object launcher = get(op, at_launcher), names, launched
-    cdef object plan = core.plan_of(
-        launcher, get(get(get(submission, at_stream), at_device), at_device_backend),
-        get(op, at_parts), get(get(op, at_config), at_extents),
-    )
+    cdef object launcher = get(op, at_launcher), names, launched, plan = get(op, at_plan)
+    cdef object device = get(get(get(submission, at_stream), at_device), at_device_backend)
+    if plan is not None and PyTuple_GET_ITEM(plan, 0) == <PyObject*>device:
+        plan = <object>PyTuple_GET_ITEM(plan, 1)
+    else:
+        plan = core.plan_of(
+            launcher, device, get(op, at_parts), get(get(op, at_config), at_extents)
+        )
     if plan is None or not holds(plan, at_is_without_blocks, False):
         return None
     # First: the message of a fault lists the launch.

@@ -32,8 +32,9 @@ NAMES = {
         "DeviceOp": _OP,
         "Event": "device elapsed_ms of query record synchronize wait was_recorded",
         "Launcher": """Result compile cpu_engine explain forall kernel label may_alias name
-            parameters preconditions py_func""",
+            parameters preconditions prepare py_func""",
         "MemoryPool": "device reset_high stats trim",
+        "PreparedLaunch": "async_on sync sync_on",
         "Partition": "blocks exact grid map tensor tile to_host unpartition",
         "Scope": "fork graph join record",
         "ScopeBranch": "fork join record",

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from functools import partial
 from sys import _getframe
-from typing import Any
+from types import CodeType
+from typing import Any, Self
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from numbasync.errors import DeviceMismatchError, InternalError, KernelCompileEr
 from numbasync.launch.arguments import BoundArguments
 from numbasync.launch.coarse_kernels import CoarseLaunch
 from numbasync.launch.coarsening import NotPlainError
-from numbasync.launch.fast_path import FastCall
+from numbasync.launch.fast_path import FastCall, Taken
 from numbasync.launch.kernel import KernelSpec
 from numbasync.launch.parameters import Role
 from numbasync.launch.plan import DEFAULT, Config, Plan
@@ -46,7 +47,7 @@ class Launch(DeviceOp[LaunchResult]):
     """One call of a kernel. Returns its arguments, as a named tuple in signature order."""
 
     __slots__ = (
-        "_bound", "_config", "_form", "_launcher", "_lazy", "_parts", "_site", "_tensors",
+        "_bound", "_config", "_form", "_launcher", "_lazy", "_parts", "_plan", "_site", "_tensors",
         "_unused", "_values", "has_fast_path",
     )  # fmt: skip
 
@@ -59,6 +60,7 @@ class Launch(DeviceOp[LaunchResult]):
         self._unused = self.has_fast_path = True
         self._lazy: tuple[int, ...] = ()
         self._bound: BoundArguments | None = None
+        self._plan: tuple[protocols.Device, Plan] | None = None
         if config.stream is not None:
             self.stream = config.stream
         form = launcher.form(values)
@@ -82,6 +84,31 @@ class Launch(DeviceOp[LaunchResult]):
         for i in self._lazy:
             values[i].consume()
         self._unused = True
+
+    @classmethod
+    def known(
+        cls,
+        launcher: KernelSpec,
+        values: tuple[Any, ...],
+        config: Config,
+        form: FastCall,
+        taken: Taken,
+        plan: tuple[protocols.Device, Plan] | None,
+        site: tuple[CodeType, int],
+    ) -> Self:
+        """A call whose fast call has taken its arguments before, with its plan on one device."""
+        launch = cls.__new__(cls)
+        launch._site = site
+        launch._launcher, launch._values, launch._config = launcher, values, config
+        launch._unused = launch.has_fast_path = True
+        launch._lazy = ()
+        launch._bound = None
+        launch._plan = plan
+        if config.stream is not None:
+            launch.stream = config.stream
+        launch._form = form
+        launch._tensors, launch._parts = taken
+        return launch
 
     def _recipe(self) -> Recipe:
         return _launched, (self._launcher, packed(self._values), self._config)
@@ -122,8 +149,11 @@ class Launch(DeviceOp[LaunchResult]):
     def try_enqueue(self, submission: Submission, pool: MemoryPool | None) -> bool:
         launcher = self._launcher
         backend = submission.stream.device.backend
-        # `plan_on` written out, without the function call: every launch runs this line.
-        plan = launcher.planner.plans.get((backend, self._parts, self._config.extents))
+        plan: Plan | None
+        if self._plan is not None and self._plan[0] is backend:
+            plan = self._plan[1]
+        else:  # `plan_on` written out, without the function call: most launches run this line
+            plan = launcher.planner.plans.get((backend, self._parts, self._config.extents))
         if self._form is None or plan is None or plan.empty:
             return False
         if submission.launched[-1:] != launcher.names:  # first: a fault's message lists them

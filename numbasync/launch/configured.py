@@ -10,6 +10,7 @@ from numbasync.launch.explain import explain
 from numbasync.launch.explanation import Explanation
 from numbasync.launch.kernel import KernelSpec
 from numbasync.launch.plan import Config
+from numbasync.launch.prepared import PreparedLaunch
 from numbasync.native import compiled
 
 # `na.Launcher` without arguments means any kernel; only newer Pythons can express that
@@ -45,6 +46,10 @@ class Configured(Generic[P]):
     @compiled
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Launch:
         return Launch(self._launcher, self._launcher.arrange(args, kwargs), self._config)
+
+    def prepare(self, /, *args: P.args, **kwargs: P.kwargs) -> PreparedLaunch:
+        """The call, checked and looked up once; see `Launcher.prepare`."""
+        return PreparedLaunch(self._launcher, self._launcher.arrange(args, kwargs), self._config)
 
     def explain(self, /, *args: P.args, **kwargs: P.kwargs) -> Explanation:
         """The launch that this call would be; see `Launcher.explain`."""

@@ -40,6 +40,7 @@ from numbasync.launch.plan import (
     whole_bytes,
 )
 from numbasync.launch.preconditions import Precondition
+from numbasync.launch.prepared import PreparedLaunch
 from numbasync.launch.result import ResultType, register_reducers, result_type
 from numbasync.launch.tuple_arguments import is_open
 from numbasync.launch.variants import CpuEngine
@@ -234,6 +235,17 @@ class Launcher(Public, Generic[P]):
             The errors of launching the call.
         """
         return explain(self, self.arrange(args, kwargs), DEFAULT)
+
+    def prepare(self, /, *args: P.args, **kwargs: P.kwargs) -> PreparedLaunch:
+        """The call, checked and looked up once, for launches with the same or nearly the same
+        arguments: `run = kernel[grid, block].prepare(z, a, x)`, then `run()`, `run(a=3.0)` and
+        `run.sync_on(stream)`. Allocates, compiles and launches nothing.
+
+        Raises:
+            LauncherError: an argument is an operation.
+            The errors of calling the kernel.
+        """
+        return PreparedLaunch(self, self.arrange(args, kwargs), DEFAULT)
 
     def cpu_engine(self) -> CpuEngine:
         """The engine that runs this kernel on the CPU device, and why, for the variants compiled
