@@ -43,11 +43,11 @@ from numbasync.launch.call import LaunchResult as LaunchResult
 from numbasync.launch.explanation import Explanation as Explanation
 from numbasync.launch.launcher import Launcher as Launcher
 from numbasync.launch.launcher import launcher as launcher
-from numbasync.launch.prepared import PreparedLaunch as PreparedLaunch
 from numbasync.launch.parameters import KernelInput as KernelInput
 from numbasync.launch.parameters import KernelOutput as KernelOutput
 from numbasync.launch.parameters import Literal as Literal
 from numbasync.launch.parameters import Tile as Tile
+from numbasync.launch.prepared import PreparedLaunch as PreparedLaunch
 from numbasync.launch.variants import CpuEngine as CpuEngine
 from numbasync.launch.variants import compile_count as compile_count
 from numbasync.ops.backpressure import limit as limit

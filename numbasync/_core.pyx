@@ -73,12 +73,24 @@ cdef extern from *:
 
     /* A new tuple of the class `cls`, which takes its items from a tuple. */
     static PyObject *na_tuple(PyObject *cls, PyObject *items) {
-        PyObject *args = PyTuple_Pack(1, items), *made = NULL;
-        if (args != NULL) {
-            made = PyTuple_Type.tp_new((PyTypeObject *)cls, args, NULL);
-            Py_DECREF(args);
-        }
-        return made;
+        PyObject *result = NULL;
+    #if PY_VERSION_HEX < 0x030E0000
+        Py_ssize_t i, n = PyTuple_GET_SIZE(items);
+        result = ((PyTypeObject *)cls)->tp_alloc((PyTypeObject *)cls, n);
+        for (i = 0; result != NULL && i < n; i++)
+            PyTuple_SET_ITEM(result, i, Py_NewRef(PyTuple_GET_ITEM(items, i)));
+    #else  /* tuples have more fields */
+        PyObject *args = PyTuple_Pack(1, items);
+        if (args != NULL) result = PyTuple_Type.tp_new((PyTypeObject *)cls, args, NULL);
+        Py_XDECREF(args);
+    #endif
+        return result;
+    }
+    /* Put another item into a new tuple, of which nobody else knows. */
+    static void na_replace(PyObject *items, Py_ssize_t i, PyObject *value) {
+        PyObject *old = PyTuple_GET_ITEM(items, i);
+        PyTuple_SET_ITEM(items, i, Py_NewRef(value));
+        Py_DECREF(old);
     }
     #define na_version(cls) ((cls)->tp_version_tag)
     """
@@ -88,6 +100,7 @@ cdef extern from *:
     PyObject* na_get(PyObject*, Py_ssize_t) noexcept
     void na_put(PyObject*, Py_ssize_t, PyObject*) noexcept
     object na_tuple(object, object)
+    void replace_item "na_replace" (object, Py_ssize_t, object)
     unsigned na_version(PyTypeObject*) noexcept
 
 
@@ -126,7 +139,7 @@ cdef dict wanted = {  # slots, by class; in the order of the places below
     "FastCall": ("core",),
     "_Enqueued": ("op", "submission"),
     "Counters": ("launches",),
-    "CudaStream": ("calls",),
+    "CudaStream": ("calls", "_last"),
     "CudaArray": ("packed",),
     "Then": ("_then", "is_plain"),
     "Reactor": ("_last", "_queues"),
@@ -162,7 +175,7 @@ cdef enum:
     at_core
     at_enqueued_op, at_enqueued_submission
     at_launches
-    at_calls
+    at_calls, at_last_written
     at_packed
     at_then, at_is_plain
     at_last_task, at_queues
@@ -371,14 +384,16 @@ ctypedef int (*launch_t)(
 ) noexcept nogil
 ctypedef int (*of_stream_t)(void*) noexcept nogil
 cdef launch_t launch_kernel = NULL
+ctypedef int (*write_t)(void*, void*, unsigned, unsigned) noexcept nogil
 cdef of_stream_t query_stream = NULL, synchronize_stream = NULL
+cdef write_t write_value = NULL
 cdef enum:
     NOT_READY = 600
     LOOKS = 16  # of a spin poll, as in `fast_calls_compiled`
 cdef object fail = None
 cdef object counters = None
 cdef unsigned own_methods = 0  # the version of the class of streams that was compared last
-METHODS = ("launch", "completed", "query", "spin_poll", "synchronize")
+METHODS = ("launch", "completed", "query", "spin_poll", "synchronize", "write")
 
 
 def use_driver(dict addresses, failing, counting):
@@ -388,10 +403,11 @@ def use_driver(dict addresses, failing, counting):
         failing: called with a result that is not 0 and the function's name; raises.
         counting: the `counters`.
     """
-    global launch_kernel, query_stream, synchronize_stream, fail, counters
+    global launch_kernel, query_stream, synchronize_stream, write_value, fail, counters
     launch_kernel = <launch_t><uintptr_t>addresses["cuLaunchKernel"]
     query_stream = <of_stream_t><uintptr_t>addresses["cuStreamQuery"]
     synchronize_stream = <of_stream_t><uintptr_t>addresses["cuStreamSynchronize"]
+    write_value = <write_t><uintptr_t>addresses["cuStreamWriteValue32_v2"]
     fail, counters = failing, counting
 
 
@@ -411,17 +427,20 @@ def forget_current():
 cdef class DriverStream:
     """The driver's calls of one stream, of the class `CudaStream`: its `calls`.
 
-    `word` is the address of its completion counter; `records` has its prepared launches.
+    `word` is the address of its completion counter, and `device_word` what the device writes to;
+    `records` has its prepared launches.
     """
     cdef void* number
     cdef long ordinal
     cdef object device
     cdef uint32_t* word
+    cdef void* device_word
     cdef int64_t passed
     cdef int result  # of the latest launch
     cdef object records  # a dict
 
-    def __cinit__(self, number, device, word, records):
+    def __cinit__(self, number, device, word, device_word, records):
+        self.device_word = <void*><uintptr_t>device_word
         self.number, self.word = <void*><uintptr_t>number, <uint32_t*><uintptr_t>word
         self.device, self.ordinal, self.records = device, device.ordinal, records
 
@@ -429,6 +448,18 @@ cdef class DriverStream:
         """`CounterCompletion.completed`."""
         self.passed += <uint32_t>((<volatile uint32_t*>self.word)[0] - <uint32_t>self.passed)
         return self.passed
+
+    cdef int write(self, object number) except -1:
+        """`CudaStream.write`, but for its note of the number."""
+        cdef int result
+        cdef unsigned low = <uint64_t>number & 0xFFFFFFFF
+        if na_ordinal != self.ordinal:
+            enter(self.device)
+        with nogil:
+            result = write_value(self.number, self.device_word, low, 0)
+        if result != 0:
+            fail(result, "cuStreamWriteValue32")
+        return 0
 
     cdef int spin_poll(self) except -1:
         cdef int i, result = NOT_READY
@@ -681,10 +712,32 @@ cdef int commit(object stream, object submission) except -1:
         put(stream, at_stream_nbytes, get(stream, at_stream_nbytes) + get(submission, at_nbytes))
     if count % LOOK_EVERY == 0 or number - <int64_t>get(stream, at_last_signal) >= MAX_UNSIGNALLED:
         try:
-            stream.ensure_signalled(number)
+            ensure_signalled(stream, number)
             advance(stream)
         except lost:  # the awaiter polls again, and raises the error
             pass
+    return 0
+
+
+cdef int ensure_signalled(object stream, object number) except -1:
+    """`Progress.ensure_signalled`."""
+    cdef object queue = get(stream, at_backend), in_flight = get(stream, at_in_flight), last
+    cdef DriverStream calls = calls_of(queue)
+    cdef Lock lock = get(stream, at_lock)
+    if calls is None or <int64_t>get(stream, at_last_signal) >= <int64_t>number:
+        stream.ensure_signalled(number)
+        return 0
+    lock.take()
+    try:
+        if PyObject_Size(in_flight):
+            last = in_flight[PyObject_Size(in_flight) - 1]
+            last.signalled = True
+        last = get(stream, at_sequence)
+        put(stream, at_last_signal, last)
+        calls.write(last)
+        put(queue, at_last_written, last)
+    finally:
+        lock.give()
     return 0
 
 
@@ -1164,35 +1217,91 @@ def Configured___call__(self, /, *args, **kwargs):
     return python["Configured.__call__"](self, *args, **kwargs)
 
 
+cdef object changed(object run, dict changes):
+    """The arguments of a prepared launch with changed numbers; None, if something else changes."""
+    cdef tuple values = get(run, at_prepared_values), result
+    cdef PyObject* position
+    cdef Py_ssize_t i, place
+    if not changes:
+        return values
+    result = PyTuple_New(PyTuple_GET_SIZE(values))
+    for i in range(PyTuple_GET_SIZE(values)):
+        value = <object>PyTuple_GET_ITEM(values, i)
+        Py_INCREF(value)
+        PyTuple_SET_ITEM(result, i, value)
+    for name, value in changes.items():
+        position = PyDict_GetItemWithError(get(run, at_positions), name)
+        if position == NULL:
+            return None
+        place = <object>position
+        if <PyObject*>value != PyTuple_GET_ITEM(values, place):
+            position = PyDict_GetItemWithError(get(run, at_numbers), name)
+            if position != <PyObject*>Py_TYPE(value) or (
+                type(value) is int and not -9223372036854775808 <= value < 9223372036854775808
+            ):
+                return None
+            replace_item(result, place, value)
+    return result
+
+
 def PreparedLaunch___call__(self, /, **changes):
     cdef PyFrameObject* frame = PyEval_GetFrame()  # the caller
-    cdef object values, form, plan
-    cdef PyObject* position
-    cdef Py_ssize_t i
-    if not on or not isa(self, PreparedLaunch) or frame == NULL:
+    cdef object values = None
+    if on and frame != NULL and isa(self, PreparedLaunch) and not (
+        holds(self, at_prepared_form, None) or holds(self, at_prepared_plan, None)
+    ):
+        values = changed(self, changes)
+    if values is None:
         return python["PreparedLaunch.__call__"](self, **changes)
-    form, values, plan = get(self, at_prepared_form), get(self, at_prepared_values), get(self, at_prepared_plan)
-    if form is None or plan is None:
-        return python["PreparedLaunch.__call__"](self, **changes)
-    if changes:
-        values = list(values)
-        for name, value in (<dict>changes).items():
-            position = PyDict_GetItemWithError(get(self, at_positions), name)
-            if position == NULL:
-                return python["PreparedLaunch.__call__"](self, **changes)
-            i = <object>position
-            if value is not values[i]:
-                position = PyDict_GetItemWithError(get(self, at_numbers), name)
-                if position != <PyObject*>Py_TYPE(value) or (
-                    type(value) is int and not -9223372036854775808 <= value < 9223372036854775808
-                ):
-                    return python["PreparedLaunch.__call__"](self, **changes)
-                values[i] = value
-        values = tuple(values)
     return new_launch(
-        get(self, at_prepared_launcher), values, get(self, at_prepared_config), form,
-        get(self, at_prepared_tensors), get(self, at_prepared_parts), plan, frame,
+        get(self, at_prepared_launcher), values, get(self, at_prepared_config),
+        get(self, at_prepared_form), get(self, at_prepared_tensors), get(self, at_prepared_parts),
+        get(self, at_prepared_plan), frame,
     )
+
+
+cdef object enqueued_again(object run, object stream, tuple values):
+    """`enqueued` of an operation of a prepared launch, which is not built; None: it has to be."""
+    cdef object plan = get(run, at_prepared_plan), launcher = get(run, at_prepared_launcher), form
+    if values is None or plan is None or not is_idle() or not isa(stream, Stream) or (
+        not is_free(stream)
+        or not holds(get(stream, at_device), at_device_backend, <object>PyTuple_GET_ITEM(plan, 0))
+        or not holds(get(run, at_prepared_config), at_config_stream, None)
+    ):
+        return None
+    plan, form = <object>PyTuple_GET_ITEM(plan, 1), get(get(run, at_prepared_form), at_core)
+    if form is None or not holds(plan, at_is_without_blocks, False):
+        return None
+    submission = new_submission(stream, get(launcher, at_label), get(launcher, at_names))
+    try:
+        if not (<FastCall>form).enqueued(
+            plan, values, get(run, at_prepared_tensors), submission
+        ):
+            return None
+        commit(stream, submission)
+    except BaseException as error:
+        python["note_failed_enqueue"](error, submission, stream)
+        raise
+    put(submission, at_site, site_of_caller(0))
+    return submission
+
+
+def PreparedLaunch_async_on(self, stream, /, **changes):
+    cdef object values = changed(self, changes) if isa(self, PreparedLaunch) else None
+    cdef object submission = enqueued_again(self, stream, values)
+    if submission is None:
+        return python["PreparedLaunch.async_on"](self, stream, **changes)
+    put(submission, at_detached, True)
+    return na_tuple(get(get(self, at_prepared_launcher), at_result), values)
+
+
+def PreparedLaunch_sync_on(self, stream, /, **changes):
+    cdef object values = changed(self, changes) if isa(self, PreparedLaunch) else None
+    cdef object submission = enqueued_again(self, stream, values)
+    if submission is None:
+        return python["PreparedLaunch.sync_on"](self, stream, **changes)
+    wait_for_submission(submission, stream)
+    return na_tuple(get(get(self, at_prepared_launcher), at_result), values)
 
 
 def RunsOnce___del__(self):
@@ -1258,15 +1367,20 @@ def try_enqueue(op, stream, signal, pool=None):
     return python["try_enqueue"](op, stream, signal, pool)
 
 
+cdef inline bint is_free(object stream) except -1:
+    """Whether a stream and its device are known to be sound, and have no limits."""
+    cdef object device = get(stream, at_device)
+    return holds(stream, at_broken, None) and holds(device, at_lost, None) and holds(
+        device, at_is_limited, False
+    )
+
+
 cdef object enqueued(object op, object stream):
     """`try_enqueue` of an operation with a fast path, without a signal."""
-    cdef object device = get(stream, at_device), submission
+    cdef object submission
     cdef bint is_launch = isa(op, Launch)
     cdef int status = 2
-    if (
-        not holds(stream, at_broken, None) or not holds(device, at_lost, None)
-        or not holds(device, at_is_limited, False)
-    ):
+    if not is_free(stream):
         return None
     submission = new_submission(
         stream, get(get(op, at_launcher), at_label) if is_launch else op.label, ()
@@ -1343,6 +1457,12 @@ def Runs_sync_on(self, stream):
     if submission is None:
         return python["synchronised_by_steps"](self, stream, site_of_caller(0))
     put(submission, at_site, site_of_caller(0))
+    wait_for_submission(submission, stream)
+    return value_of(self)
+
+
+cdef int wait_for_submission(object submission, object stream) except -1:
+    """Block until a stream is idle; raise the submission's error."""
     try:
         Stream_wait_until_idle(stream)
     except Exception as error:
@@ -1350,7 +1470,7 @@ def Runs_sync_on(self, stream):
         raise
     if not holds(submission, at_error, None):
         submission.raise_error()
-    return value_of(self)
+    return 0
 
 
 cdef object current_device = None  # the context variable of `use_device`

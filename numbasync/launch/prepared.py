@@ -29,7 +29,7 @@ class PreparedLaunch(Public):
     `run(a=3.0)` one with other arguments in the places of those names. Each is an operation like
     `kernel(...)`: it runs once, and can be awaited, zipped, chained and captured. `await run`,
     `run.sync()`, `run.sync_on(stream)` and `run.async_on(stream)` run such an operation with the
-    prepared arguments, any number of times.
+    prepared arguments, any number of times; the last three also take changes by name.
 
     A number of the same Python type is taken as it is; a tensor or partition that is the prepared
     object needs no check, and any other argument is checked as in `kernel(...)`. The prepared
@@ -129,17 +129,31 @@ class PreparedLaunch(Public):
     def __await__(self) -> Generator[Any, None, LaunchResult]:
         return self().__await__()
 
-    def sync(self) -> LaunchResult:
-        """`run().sync()`."""
-        return self().sync()
+    def sync(self, /, **changes: Any) -> LaunchResult:
+        """`run(**changes).sync()`."""
+        launch = self(**changes)
+        try:
+            return launch.sync()
+        finally:
+            launch.suppress_warning()  # of an operation that was refused
 
-    def sync_on(self, stream: AnyStream) -> LaunchResult:
-        """`run().sync_on(stream)`."""
-        return self().sync_on(stream)
+    @compiled
+    def sync_on(self, stream: AnyStream, /, **changes: Any) -> LaunchResult:
+        """`run(**changes).sync_on(stream)`; with the compiled core no operation is built."""
+        launch = self(**changes)
+        try:
+            return launch.sync_on(stream)
+        finally:
+            launch.suppress_warning()
 
-    def async_on(self, stream: AnyStream) -> LaunchResult:
-        """`run().async_on(stream)`."""
-        return self().async_on(stream)
+    @compiled
+    def async_on(self, stream: AnyStream, /, **changes: Any) -> LaunchResult:
+        """`run(**changes).async_on(stream)`; with the compiled core no operation is built."""
+        launch = self(**changes)
+        try:
+            return launch.async_on(stream)
+        finally:
+            launch.suppress_warning()
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(

@@ -73,6 +73,22 @@ def test_numbers_are_changed_by_name(tensors: Any, stream: na.Stream) -> None:
     assert run().sync_on(stream).a == 2.0, "changes are of one operation"
 
 
+@pytest.mark.parametrize("how", ["sync_on", "async_on"])
+def test_changes_of_one_run(tensors: Any, stream: na.Stream, how: str) -> None:
+    z, x = tensors
+    run = saxpy.prepare(z, 2.0, x)
+    for _ in range(2):  # the first one is compiled
+        assert getattr(run, how)(stream, a=3.0).a == 3.0
+        assert getattr(run, how)(stream).a == 2.0
+    y = na.full(N, 10).sync_on(stream)
+    assert getattr(run, how)(stream, x=y, a=1.0).x is y
+    assert values(z, stream) == [20.0] * N
+    with pytest.raises(errors.LauncherError, match="no parameter 'b'"):
+        getattr(run, how)(stream, b=1)
+    with pytest.raises(errors.NumbasyncError):
+        getattr(run, how)(3)
+
+
 def test_numbers_that_do_not_fit_are_refused(tensors: Any, stream: na.Stream) -> None:
     z, x = tensors
     run = saxpy.prepare(z, 2, x)
@@ -188,7 +204,7 @@ def test_access_records_are_those_of_a_call(device: na.Device, stream: na.Stream
 
 def test_another_device_is_refused(tensors: Any, stream: na.Stream) -> None:
     z, x = tensors
-    elsewhere = [d for d in na.devices("cpu") if d is not z.device][0].new_stream()
+    elsewhere = next(d for d in na.devices("cpu") if d is not z.device).new_stream()
     run = saxpy.prepare(z, 1.0, x)
     run.sync_on(stream)
     with pytest.raises(errors.DeviceMismatchError):

@@ -92,7 +92,7 @@ class CounterCompletion:
         self._word = word
         self._view, self._index = word.place
         self._address = word.device_address
-        self.address = word.address
+        self.addresses = word.address, int(word.device_address)
         self._numbers = int(handle), int(word.device_address)
         self._passed = 0
 
@@ -129,7 +129,7 @@ class CounterCompletion:
 class EventCompletion:
     """The completion signals of one stream, one event each, where the device cannot write words."""
 
-    address = 0  # of no counter
+    addresses = 0, 0  # of no counter
 
     def __init__(self, handle: Any) -> None:
         self._handle = handle

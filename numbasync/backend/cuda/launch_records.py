@@ -80,7 +80,7 @@ def connect() -> None:
     if core is None:
         return
     library = ctypes.CDLL("libcuda.so.1")
-    names = ("cuLaunchKernel", "cuStreamQuery", "cuStreamSynchronize")
+    names = ("cuLaunchKernel", "cuStreamQuery", "cuStreamSynchronize", "cuStreamWriteValue32_v2")
     addresses = {n: ctypes.cast(getattr(library, n), ctypes.c_void_p).value for n in names}
     core.use_driver(addresses, _fail, counters)
 

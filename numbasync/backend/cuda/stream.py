@@ -160,10 +160,10 @@ class CudaStream:
         self._number = int(handle)
         self._completion = device.completion_signals(handle)
         self.records = Memo[Work, Any](MOST)
-        word = self._completion.address
+        word, device_word = self._completion.addresses
         # The calls of the core; None where events take the place of the counter.
         self.calls = (
-            core.DriverStream(self._number, device, word, self.records)
+            core.DriverStream(self._number, device, word, device_word, self.records)
             if core is not None and word else None
         )  # fmt: skip
         self._last = 0
@@ -263,6 +263,7 @@ class CudaStream:
         counters.replays += 1
         return queue
 
+    @compiled
     def write(self, sequence: int) -> None:
         enter(self.device)
         self._completion.write(sequence)

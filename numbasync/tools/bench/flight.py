@@ -24,7 +24,7 @@ METHOD = (
     "where the name says so. Per operation."
 )
 TARGETS = (
-    Target(f"{WIDTH:,} by na.gather / launch only", GATHER, BASE, 1.7, 1.3),
+    Target(f"{WIDTH:,} by na.gather / launch only", GATHER, BASE, 1.4, 1.2),
     Target(
         f"{WIDTH:,} by asyncio.gather / Python host callback",
         ASYNCIO, "Python host callback: launches + asyncio.gather", 0.4, 0.3,

@@ -14,6 +14,8 @@ from numbasync.tools.bench.targets import Target
 from numbasync.tools.bench.work import CHAIN, THREADS, N, calls_of_a_round, check_run, saxpy
 
 SUBMIT = "numbasync: submit a built op"
+BUILT = "numbasync: build + submit"
+PREPARED = "numbasync: prepared launch, run.async_on(stream, a=...)"
 SYNC = "numbasync: build + sync_on"
 ZIPPED = f"numbasync: submit a zip of {CHAIN}, per launch"
 CHAINED = f"numbasync: submit a chain of {CHAIN} by then, per launch"
@@ -24,18 +26,20 @@ METHOD = (
 )
 TARGETS = (
     Target("submit a built op / Numba's launch", SUBMIT, BASE, 0.25, 0.2),
-    Target("submit a built op / CuPy's launch", SUBMIT, "CuPy RawKernel: launch", 1.1, 0.9),
+    Target("submit a built op / CuPy's launch", SUBMIT, "CuPy RawKernel: launch", 0.9, 0.8),
+    Target("build + submit / PyTorch's add_", BUILT, "PyTorch: add_(alpha=)", 0.95, 0.8),
+    Target("prepared launch / packed launch", PREPARED, "cuda.bindings: packed launch", 1.05, 1.0),
     Target(
         "build + sync_on / packed launch + synchronize",
         SYNC, "cuda.bindings: packed launch + synchronize", 1.15, 1.05,
     ),
     Target(
         f"zip of {CHAIN} launches, per launch / compiled loop",
-        ZIPPED, "driver: launch in a compiled loop", 1.5, 1.15,
+        ZIPPED, "driver: launch in a compiled loop", 1.2, 1.1,
     ),
     Target(
         f"chain of {CHAIN} launches by then, per launch / compiled loop",
-        CHAINED, "driver: launch in a compiled loop", 1.5, 1.15,
+        CHAINED, "driver: launch in a compiled loop", 1.6, 1.3,
     ),
 )  # fmt: skip
 
@@ -61,6 +65,14 @@ def _own(stream: na.Stream, z: na.Tensor, x: na.Tensor) -> list[Case]:
     def build_and_submit() -> None:
         saxpy(part, 2.0, x).async_on(stream)
 
+    run = saxpy.prepare(part, 2.0, x)
+
+    def prepared_launch() -> None:
+        run.async_on(stream, a=2.0)
+
+    def built_of_prepared() -> None:
+        run(a=2.0).async_on(stream)
+
     def build_and_sync() -> None:
         saxpy(part, 2.0, x).sync_on(stream)
 
@@ -76,6 +88,9 @@ def _own(stream: na.Stream, z: na.Tensor, x: na.Tensor) -> list[Case]:
 
     async def check() -> None:
         await check_run(z, build)
+
+    async def check_prepared() -> None:
+        await check_run(z, lambda: run(a=2.0))
 
     def submitted(name: str, make: Callable[[], na.DeviceOp[Any]], launches: int) -> Case:
         """Submitting operations that are built outside of the timed part."""
@@ -96,7 +111,12 @@ def _own(stream: na.Stream, z: na.Tensor, x: na.Tensor) -> list[Case]:
 
     return [
         submitted(SUBMIT, build, 1),
-        Case("numbasync: build + submit", timed(build_and_submit, stream.synchronize), check),
+        Case(BUILT, timed(build_and_submit, stream.synchronize), check),
+        Case(PREPARED, timed(prepared_launch, stream.synchronize), check_prepared),
+        Case(
+            "numbasync: prepared launch, run(a=...) + async_on",
+            timed(built_of_prepared, stream.synchronize), check_prepared,
+        ),
         Case(SYNC, timed(build_and_sync, stream.synchronize), check),
         Case(
             "numbasync: build + await",
