@@ -97,6 +97,11 @@ class DeviceArray:
         return self._kind.nbytes if self._kind else self.size * self.dtype.itemsize
 
     @property
+    def spec(self) -> ArraySpec | None:
+        """The spec of an array that fills its storage; None of any other one."""
+        return self._kind
+
+    @property
     def is_contiguous(self) -> bool:
         """Whether the elements lie in C order without gaps."""
         return bool(self._kind) or layout.is_contiguous(*self._layout[1:], self.dtype.itemsize)

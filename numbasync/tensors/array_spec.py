@@ -15,14 +15,20 @@ from numbasync import layout
 from numbasync.backend.protocols import ArrayKey
 from numbasync.layout import Layout, Shape
 from numbasync.memo import Memo
+from numbasync.native import known
 
 MOST = 4096  # memoised specs; a program with ever new shapes clears the memo
 
 
+@known
 class ArraySpec:
-    """The shape, dtype and layout of a contiguous array, without its memory."""
+    """The shape, dtype and layout of a contiguous array, without its memory.
 
-    __slots__ = ("_fingerprint", "_key", "at", "dtype", "nbytes", "shape")
+    Attributes:
+        labels: what `label` has returned, by the operation's name.
+    """
+
+    __slots__ = ("_fingerprint", "_key", "at", "dtype", "labels", "nbytes", "shape")
 
     def __init__(self, shape: Shape, dtype: np.dtype[Any]) -> None:
         self.shape = shape
@@ -31,9 +37,17 @@ class ArraySpec:
         self.at = Layout(0, shape, layout.contiguous_strides(shape, dtype.itemsize))
         self._key: ArrayKey | None = None
         self._fingerprint = -1
+        self.labels: dict[str, str] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ArraySpec, (self.shape, self.dtype)  # a fingerprint is valid in one process only
+
+    def label(self, name: str) -> str:
+        """The name of an operation on such arrays, in messages."""
+        label = self.labels.get(name)
+        if label is None:
+            label = self.labels[name] = f"{name}({self.shape})"
+        return label
 
     @property
     def key(self) -> ArrayKey:
@@ -78,4 +92,19 @@ def contiguous(shape: Any, dtype: Any, records: bool = False) -> ArraySpec:
         # NumPy asks any other class for its `dtype` attribute, which may change: not memoised.
         if spec.dtype.type is dtype or dtype in _PYTHONS:
             _known[extents, dtype] = spec
+    return spec
+
+
+def spec_of(array: np.ndarray[Any, Any]) -> ArraySpec:
+    """The spec of a tensor with the shape and the dtype of a NumPy array.
+
+    Raises:
+        DTypeError: a tensor cannot have that dtype.
+    """
+    shape, dtype = array.shape, array.dtype
+    spec = _known.get((shape, dtype.type))
+    if spec is None or spec.dtype is not dtype:
+        spec = ArraySpec(shape, layout.check_dtype(dtype, records=True))
+        if np.dtype(dtype.type) is dtype:
+            _known[shape, dtype.type] = spec
     return spec

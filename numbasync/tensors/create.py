@@ -22,7 +22,7 @@ from numbasync.ops.constructors import Value
 from numbasync.ops.context import Context
 from numbasync.ops.op import DeviceOp, Steps
 from numbasync.ops.operands import is_op, suppress_unused_warnings
-from numbasync.tensors.array_spec import ArraySpec, contiguous
+from numbasync.tensors.array_spec import ArraySpec, contiguous, spec_of
 from numbasync.tensors.copies import HostArray
 from numbasync.tensors.copies import fill as fill_tensor
 from numbasync.tensors.copy_ops import Convert, operands_of
@@ -272,11 +272,12 @@ def from_host(array: Any) -> DeviceOp[Tensor]:
         OperationError: some elements are masked.
     """
     source = _host_array(array)
-    spec = ArraySpec(source.shape, layout.check_dtype(source.dtype, records=True))
-    return FromHost(spec, source)
+    return FromHost(spec_of(source), source)
 
 
 def _host_array(array: Any) -> HostArray:
+    if type(array) is np.ndarray:
+        return host_array(array)
     dl_device = place(array) if array_protocols.is_foreign(array) else None
     if dl_device is None:
         if isinstance(array, HostBuffer):

@@ -177,7 +177,7 @@ class SharedTensor(NoOperators, Public):
 
     def to_host(self) -> DeviceOp[HostArray]:
         """An operation that returns the elements as a new NumPy array."""
-        return self.tensor.to_host()
+        return ToHost(self.tensor)
 
     def dup(self) -> DeviceOp[Tensor]:
         """An operation that returns an unshared copy."""
