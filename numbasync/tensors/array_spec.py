@@ -26,9 +26,10 @@ class ArraySpec:
 
     Attributes:
         labels: what `label` has returned, by the operation's name.
+        zero: the zero of the dtype, once it was asked for; None before.
     """
 
-    __slots__ = ("_fingerprint", "_key", "at", "dtype", "labels", "nbytes", "shape")
+    __slots__ = ("_fingerprint", "_key", "at", "dtype", "labels", "nbytes", "shape", "zero")
 
     def __init__(self, shape: Shape, dtype: np.dtype[Any]) -> None:
         self.shape = shape
@@ -38,6 +39,7 @@ class ArraySpec:
         self._key: ArrayKey | None = None
         self._fingerprint = -1
         self.labels: dict[str, str] = {}
+        self.zero: np.generic | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ArraySpec, (self.shape, self.dtype)  # a fingerprint is valid in one process only
@@ -74,7 +76,7 @@ _PYTHONS = (bool, int, float, complex)
 
 # Keyed by shape and scalar type, such as np.float32: equal types are one object, while dtypes that
 # compare equal may differ in their metadata.
-_known = Memo[tuple[Shape, type], ArraySpec](MOST)
+known_specs = Memo[tuple[Shape, type], ArraySpec](MOST)
 
 
 def contiguous(shape: Any, dtype: Any, records: bool = False) -> ArraySpec:
@@ -86,12 +88,12 @@ def contiguous(shape: Any, dtype: Any, records: bool = False) -> ArraySpec:
     extents = layout.check_shape(shape)
     if type(dtype) is not type:
         return ArraySpec(extents, layout.check_dtype(dtype, records))
-    spec = _known.get((extents, dtype))
+    spec = known_specs.get((extents, dtype))
     if spec is None:
         spec = ArraySpec(extents, layout.check_dtype(dtype, records))
         # NumPy asks any other class for its `dtype` attribute, which may change: not memoised.
         if spec.dtype.type is dtype or dtype in _PYTHONS:
-            _known[extents, dtype] = spec
+            known_specs[extents, dtype] = spec
     return spec
 
 
@@ -102,9 +104,9 @@ def spec_of(array: np.ndarray[Any, Any]) -> ArraySpec:
         DTypeError: a tensor cannot have that dtype.
     """
     shape, dtype = array.shape, array.dtype
-    spec = _known.get((shape, dtype.type))
+    spec = known_specs.get((shape, dtype.type))
     if spec is None or spec.dtype is not dtype:
         spec = ArraySpec(shape, layout.check_dtype(dtype, records=True))
         if np.dtype(dtype.type) is dtype:
-            _known[shape, dtype.type] = spec
+            known_specs[shape, dtype.type] = spec
     return spec

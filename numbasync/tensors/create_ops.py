@@ -21,11 +21,11 @@ from numbasync.device.storage import MemoryPool
 from numbasync.device.submission import Submission
 from numbasync.errors import DTypeError, ShapeError
 from numbasync.memo import Memo
-from numbasync.native import compiled, known
+from numbasync.native import compiled, core, known
 from numbasync.ops.context import Context
 from numbasync.ops.op import Steps
 from numbasync.ops.simple_op import SimpleOp
-from numbasync.tensors.array_spec import ArraySpec
+from numbasync.tensors.array_spec import ArraySpec, known_specs
 from numbasync.tensors.copies import HostArray, upload_new
 from numbasync.tensors.host_arrays import plain
 from numbasync.tensors.parallel_copy import LARGE
@@ -204,3 +204,7 @@ def _element(value: Any, dtype: np.dtype[Any]) -> np.generic:
     except (TypeError, ValueError, OverflowError) as error:
         raise DTypeError(f"{value!r:.60} is no element of type {dtype}: {error}") from None
     return element
+
+
+if core is not None:
+    core.know_memory(known_specs, np.ndarray, LARGE)

@@ -46,8 +46,8 @@ class CudaPool:
     """
 
     __slots__ = (
-        "__weakref__", "_device", "_high", "_lock", "_pool", "_resource", "_spare", "_spare_bytes",
-        "_used",
+        "__weakref__", "_device", "_high", "_lock", "_most_spare", "_pool", "_resource", "_spare",
+        "_spare_bytes", "_used",
     )  # fmt: skip
 
     def __init__(self, device: Gpu) -> None:
@@ -55,6 +55,7 @@ class CudaPool:
         self._device = device
         self._spare: dict[int, list[CudaMemory]] = {}  # by size
         self._spare_bytes = self._used = self._high = 0
+        self._most_spare = MOST_SPARE
         # Reentrant: a finaliser may free memory inside `allocate`.
         self._lock = new_lock()
         self._resource = DeviceMemoryResource(device.core, DeviceMemoryResourceOptions())
@@ -113,7 +114,7 @@ class CudaPool:
                 if spare is None:
                     spare = self._spare[nbytes] = []
                 spare.append(memory)
-                if self._spare_bytes <= MOST_SPARE:
+                if self._spare_bytes <= self._most_spare:
                     return
                 surplus = self._surplus(spare)
             else:
@@ -126,14 +127,14 @@ class CudaPool:
         again, unless it would displace more than `MOST_RETURNED` blocks.
         """
         surplus: list[CudaMemory] = []
-        while self._spare_bytes > MOST_SPARE and len(surplus) < MOST_RETURNED:
+        while self._spare_bytes > self._most_spare and len(surplus) < MOST_RETURNED:
             size, oldest = next(iter(self._spare.items()))
             if oldest:
                 surplus.append(oldest.pop())
                 self._spare_bytes -= size
             else:  # an empty size is re-inserted as the latest when it is used again
                 del self._spare[size]
-        if self._spare_bytes > MOST_SPARE:
+        if self._spare_bytes > self._most_spare:
             surplus.append(latest.pop())
             self._spare_bytes -= surplus[-1].nbytes
         return surplus
