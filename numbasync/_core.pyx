@@ -11,6 +11,9 @@ descriptors; every class is compared exactly before. The core opens no library: 
 the addresses of the driver's functions.
 """
 from asyncio import _get_running_loop as get_running_loop, current_task
+from cpython.buffer cimport (
+    PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer,
+)
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_Size
 from cpython.list cimport PyList_GET_SIZE
@@ -22,6 +25,7 @@ from libc.stdint cimport (
     int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t,
 )
 from libc.string cimport memcpy
+from numpy import float32
 
 cdef extern from "Python.h":
     ctypedef struct PyFrameObject:
@@ -43,6 +47,8 @@ cdef extern from "Python.h":
     int PyThread_acquire_lock(PyThread_type_lock, int) nogil
     void PyThread_release_lock(PyThread_type_lock)
     void PyThread_free_lock(PyThread_type_lock)
+    bint PyLong_CheckExact(object) noexcept
+    bint PyTuple_CheckExact(object) noexcept
 
 cdef extern from *:
     """
@@ -69,6 +75,7 @@ cdef extern from *:
         NA_SLOT(o, at) = value;
         Py_XDECREF(old);
     }
+    static void na_clear(PyObject *o, Py_ssize_t at) { Py_CLEAR(NA_SLOT(o, at)); }
     static PyObject *na_get(PyObject *o, Py_ssize_t at) { return NA_SLOT(o, at); }
 
     /* A new tuple of the class `cls`, which takes its items from a tuple. */
@@ -99,6 +106,7 @@ cdef extern from *:
     Py_ssize_t na_offset(object) noexcept
     PyObject* na_get(PyObject*, Py_ssize_t) noexcept
     void na_put(PyObject*, Py_ssize_t, PyObject*) noexcept
+    void na_clear(PyObject*, Py_ssize_t) noexcept
     object na_tuple(object, object)
     void replace_item "na_replace" (object, Py_ssize_t, object)
     unsigned na_version(PyTypeObject*) noexcept
@@ -119,10 +127,16 @@ cdef dict wanted = {  # slots, by class; in the order of the places below
         "_signalled", "_suspended", "backend", "device", "has_dependencies", "nbytes", "verified",
     ),
     "Stream": ("_follows", "_spin_backoff", "_spin_misses"),
-    "Device": ("_policy", "backend", "busy", "is_limited", "lost", "submit_lock"),
+    "Device": ("_policy", "_pool", "backend", "busy", "is_limited", "lost", "submit_lock"),
     "StreamPoolRoundRobin": ("_turn",),
-    "Storage": ("fast_path_device", "identity", "writer", "readers"),
-    "DeviceArray": ("own_storage", "own_handle", "source", "_fingerprint"),
+    "Storage": (
+        "fast_path_device", "identity", "writer", "readers", "attached_graphs", "links", "maps",
+        "holders", "memory", "pool",
+    ),
+    "DeviceArray": (
+        "own_storage", "own_handle", "source", "_fingerprint", "_former", "_key", "_kind",
+        "_layout", "device", "dtype", "shape",
+    ),
     "Partition": ("tensor", "_fingerprint"),
     "TensorMap": ("mapped",),
     "Launch": (
@@ -138,17 +152,34 @@ cdef dict wanted = {  # slots, by class; in the order of the places below
     "Plan": ("work", "empty"),
     "FastCall": ("core",),
     "_Enqueued": ("op", "submission"),
-    "Counters": ("launches",),
+    "Counters": ("launches", "allocations", "copies", "replays"),
     "CudaStream": ("calls", "_last"),
     "CudaArray": ("packed",),
     "Then": ("_then", "is_plain"),
     "Reactor": ("_last", "_queues"),
+    "ArraySpec": ("at", "dtype", "labels", "nbytes", "shape", "zero"),
+    "SimpleOp": ("_result", "_site", "_unused"),
+    "Full": ("_kind", "_name", "_value"),
+    "FromHost": ("_array", "has_fast_path"),
+    "ToHost": ("_tensor",),
+    "GraphLaunch": ("_graph", "default_stream"),
+    "CudaGraph": (
+        "_attached", "_backend", "_dependencies", "_is_own", "_launches", "_names", "_recorded",
+        "_updated", "device", "stream",
+    ),
+    "AttachedGraph": ("_latest", "_stream", "stale"),
+    "LastLaunch": ("latest",),
+    "MemoryPool": ("_pool", "fast_path_device", "max_bytes"),
+    "CudaPool": ("_high", "_lock", "_most_spare", "_spare", "_spare_bytes", "_used"),
+    "CudaMemory": ("address", "lent", "nbytes"),
     "Context": (), "Tensor": (), "MappedTensor": (), "Later": (),
 }
-OF_A_GPU = {"CudaStream", "CudaArray"}  # known only where there is one
+OF_A_GPU = {"CudaStream", "CudaArray", "CudaPool", "CudaMemory"}  # known only where there is one
 cdef enum:
     Submission, Progress, Stream, Device, RoundRobin, Storage, DeviceArray, Partition, TensorMap
-    Launch, PreparedLaunch, Launcher, Config, Plan, Fast, Enqueued, Counters, CudaStream, CudaArray, Then, Reactor
+    Launch, PreparedLaunch, Launcher, Config, Plan, Fast, Enqueued, Counters, CudaStream, CudaArray
+    Then, Reactor, ArraySpec, SimpleOp, Full, FromHost, ToHost, GraphLaunch, Graph, AttachedGraph
+    LastLaunch, MemoryPool, CudaPool, CudaMemory
     Context, Tensor, MappedTensor, Later
     CLASSES
 cdef enum:
@@ -159,10 +190,12 @@ cdef enum:
     at_last_signal, at_suspended, at_backend, at_device, at_has_dependencies, at_stream_nbytes
     at_verified
     at_follows, at_spin_backoff, at_spin_misses
-    at_policy, at_device_backend, at_busy, at_is_limited, at_lost, at_submit_lock
+    at_policy, at_pool, at_device_backend, at_busy, at_is_limited, at_lost, at_submit_lock
     at_turn
-    at_fast_path_device, at_identity, at_writer, at_readers
-    at_storage, at_handle, at_source, at_fingerprint
+    at_fast_path_device, at_identity, at_writer, at_readers, at_graphs, at_links, at_maps
+    at_holders, at_memory, at_owner_of_memory
+    at_storage, at_handle, at_source, at_fingerprint, at_former, at_key, at_kind
+    at_layout, at_device_of, at_dtype, at_shape
     at_tensor, at_tile_fingerprint
     at_mapped
     at_bound, at_config, at_form, at_launcher, at_lazy, at_parts, at_plan, at_built_at, at_tensors
@@ -174,11 +207,24 @@ cdef enum:
     at_work, at_is_without_blocks
     at_core
     at_enqueued_op, at_enqueued_submission
-    at_launches
+    at_launches, at_allocations, at_copies, at_replays
     at_calls, at_last_written
     at_packed
     at_then, at_is_plain
     at_last_task, at_queues
+    at_spec_layout, at_spec_dtype, at_labels, at_spec_nbytes, at_spec_shape, at_spec_zero
+    at_result_of, at_made_at, at_is_unused
+    at_spec, at_op_name, at_fill_value
+    at_array, at_is_fast
+    at_read
+    at_graph, at_default_stream
+    at_attached, at_backend_graph, at_graph_dependencies, at_is_own, at_graph_launches
+    at_graph_names, at_recorded, at_updated, at_graph_device, at_graph_stream
+    at_last_launch, at_graph_last_stream, at_stale
+    at_last
+    at_blocks, at_pool_device, at_max_bytes
+    at_high, at_pool_lock, at_most_spare, at_spare, at_spare_bytes, at_used
+    at_address, at_lent, at_memory_nbytes
     PLACES
 cdef Py_ssize_t where[PLACES]  # offsets
 cdef PyTypeObject* classes[CLASSES]
@@ -383,17 +429,26 @@ ctypedef int (*launch_t)(
     void**,
 ) noexcept nogil
 ctypedef int (*of_stream_t)(void*) noexcept nogil
+ctypedef int (*fill_t)(uint64_t, unsigned, size_t, void*) noexcept nogil
+ctypedef int (*copy_t)(void*, void*, size_t, void*) noexcept nogil
+ctypedef int (*replay_t)(void*, void*) noexcept nogil
 cdef launch_t launch_kernel = NULL
 ctypedef int (*write_t)(void*, void*, unsigned, unsigned) noexcept nogil
 cdef of_stream_t query_stream = NULL, synchronize_stream = NULL
 cdef write_t write_value = NULL
+cdef fill_t fill_8 = NULL, fill_16 = NULL, fill_32 = NULL
+cdef copy_t copy_to_device = NULL, copy_to_host = NULL
+cdef replay_t launch_graph = NULL
 cdef enum:
     NOT_READY = 600
     LOOKS = 16  # of a spin poll, as in `fast_calls_compiled`
 cdef object fail = None
 cdef object counters = None
 cdef unsigned own_methods = 0  # the version of the class of streams that was compared last
-METHODS = ("launch", "completed", "query", "spin_poll", "synchronize", "write")
+METHODS = (
+    "launch", "completed", "query", "spin_poll", "synchronize", "write", "fill", "upload",
+    "download", "replay",
+)
 
 
 def use_driver(dict addresses, failing, counting):
@@ -404,10 +459,17 @@ def use_driver(dict addresses, failing, counting):
         counting: the `counters`.
     """
     global launch_kernel, query_stream, synchronize_stream, write_value, fail, counters
+    global fill_8, fill_16, fill_32, copy_to_device, copy_to_host, launch_graph
     launch_kernel = <launch_t><uintptr_t>addresses["cuLaunchKernel"]
     query_stream = <of_stream_t><uintptr_t>addresses["cuStreamQuery"]
     synchronize_stream = <of_stream_t><uintptr_t>addresses["cuStreamSynchronize"]
     write_value = <write_t><uintptr_t>addresses["cuStreamWriteValue32_v2"]
+    fill_8 = <fill_t><uintptr_t>addresses["cuMemsetD8Async"]
+    fill_16 = <fill_t><uintptr_t>addresses["cuMemsetD16Async"]
+    fill_32 = <fill_t><uintptr_t>addresses["cuMemsetD32Async"]
+    copy_to_device = <copy_t><uintptr_t>addresses["cuMemcpyHtoDAsync_v2"]
+    copy_to_host = <copy_t><uintptr_t>addresses["cuMemcpyDtoHAsync_v2"]
+    launch_graph = <replay_t><uintptr_t>addresses["cuGraphLaunch"]
     fail, counters = failing, counting
 
 
@@ -693,6 +755,9 @@ cdef int commit(object stream, object submission) except -1:
     cdef object in_flight
     cdef Py_ssize_t count
     cdef int64_t number
+    if holds(submission, at_is_empty, True) and not PyList_GET_SIZE(get(submission, at_keep_alive)):
+        put(submission, at_done, True)  # nothing was enqueued, and so nothing can fail
+        return 0
     if holds(submission, at_is_empty, True) or not (<Lock>get(stream, at_lock)).is_free():
         python["Progress.commit"](stream, submission, False)
         return 0
@@ -1305,7 +1370,12 @@ def PreparedLaunch_sync_on(self, stream, /, **changes):
 
 
 def RunsOnce___del__(self):
-    if not isa(self, Launch) or not holds(self, at_unused, False):
+    cdef bint is_used = False
+    if isa(self, Launch):
+        is_used = holds(self, at_unused, False)
+    elif is_simple(self):
+        is_used = holds(self, at_is_unused, False)
+    if not is_used:
         python["RunsOnce.__del__"](self)
 
 
@@ -1358,7 +1428,7 @@ cdef inline object value_of(object op):
     """The value of an operation that was enqueued on its fast path."""
     if isa(op, Launch):
         return na_tuple(get(get(op, at_launcher), at_result), get(op, at_values))
-    return op.result()
+    return result_of(op) if is_simple(op) else op.result()
 
 
 def try_enqueue(op, stream, signal, pool=None):
@@ -1383,7 +1453,7 @@ cdef object enqueued(object op, object stream):
     if not is_free(stream):
         return None
     submission = new_submission(
-        stream, get(get(op, at_launcher), at_label) if is_launch else op.label, ()
+        stream, get(get(op, at_launcher), at_label) if is_launch else name_of(op), ()
     )
     try:
         if is_launch:
@@ -1418,7 +1488,7 @@ cdef bint may_begin(object op, object stream) except -1:
     """Whether an operation can be enqueued on the stream now, and asks for no other one."""
     if not is_idle() or not isa(stream, Stream):
         return False
-    if isa(op, Launch) and is_plain(op):
+    if is_plain(op) if isa(op, Launch) else is_simple(op):
         return True
     own = op.stream
     return own is None or own is stream
@@ -1429,6 +1499,11 @@ cdef object begun(object op, object stream):
     if isa(op, Launch) and holds(op, at_unused, True):
         put(op, at_unused, False)
         return enqueued(op, stream) if holds(op, at_has_fast_path, True) else None
+    if is_simple(op) and holds(op, at_is_unused, True):
+        put(op, at_is_unused, False)
+        if isa(op, FromHost) and not holds(op, at_is_fast, True):
+            return None
+        return enqueued(op, stream)
     op.consume()
     return enqueued(op, stream) if op.has_fast_path else None
 
@@ -1444,7 +1519,7 @@ def Runs_async_on(self, stream):
         put(submission, at_site, site_of_caller(0))
         put(submission, at_detached, True)
         value = value_of(self)
-    if not isa(self, Launch):
+    if not isa(self, Launch) and not is_simple(self):
         python["check_there"](value, "async_on")
     return value
 
@@ -1486,7 +1561,7 @@ def know_devices(variable, device):
 cdef object stream_for(object op):
     """`run.stream_for`, without a policy of the caller."""
     cdef object device, policy
-    if isa(op, Launch) and is_plain(op):
+    if is_plain(op) if isa(op, Launch) else is_simple(op) and not isa(op, GraphLaunch):
         device = current_device.get() or default_device
         if device is not None:
             policy = get(device, at_policy)
@@ -1711,3 +1786,465 @@ def follow_links(ctx, list links, value):
             return value, None
         return link.child(ctx, value), None
     return None, value
+
+
+# --- memory ---
+
+cdef object specs = None  # of `array_spec`: (shape, scalar type) -> spec
+cdef object ndarray = None
+cdef int64_t LARGE = 0  # bytes of an array that is copied by several threads
+cdef enum:
+    GRANULE = 256  # as in `storage`
+cdef object pattern_of = None  # the value whose pattern was asked for last
+cdef int pattern_unit = 0
+cdef unsigned pattern_number = 0
+
+
+def know_memory(known_specs, array_class, large):
+    """Note the specs of new arrays, NumPy's class of arrays, and the bytes of the largest array
+    that is copied by one thread.
+    """
+    global specs, ndarray, LARGE
+    specs, ndarray, LARGE = known_specs, array_class, large
+
+
+cdef inline object new_op(int cls):
+    """A `SimpleOp` of the Python code that is running."""
+    cdef PyFrameObject* frame = PyEval_GetFrame()
+    cdef object op
+    if frame == NULL:
+        return None
+    op = PyType_GenericAlloc(classes[cls], 0)
+    put(op, at_is_unused, True)
+    put(op, at_made_at, (na_code(frame), PyFrame_GetLasti(frame)))
+    return op
+
+
+cdef object spec_for(object shape, object dtype):
+    """The spec of a plain shape and a scalar type, if it is known."""
+    cdef PyObject* spec
+    if PyLong_CheckExact(shape):
+        shape = (shape,)
+    elif PyTuple_CheckExact(shape):
+        for extent in <tuple>shape:
+            if not PyLong_CheckExact(extent):
+                return None
+    else:
+        return None
+    if not on or <PyObject*>Py_TYPE(dtype) != <PyObject*>type:
+        return None
+    spec = PyDict_GetItemWithError(specs, (shape, dtype))
+    return None if spec == NULL else <object>spec
+
+
+cdef object new_full(object spec, object value, str name):
+    cdef object op = new_op(Full)
+    if op is not None:
+        put(op, at_spec, spec)
+        put(op, at_fill_value, value)
+        put(op, at_op_name, name)
+    return op
+
+
+def empty(shape, dtype=float32):
+    cdef object spec = spec_for(shape, dtype), op
+    op = None if spec is None else new_full(spec, None, "empty")
+    return python["empty"](shape, dtype) if op is None else op
+
+
+def zeros(shape, dtype=float32):
+    cdef object spec = spec_for(shape, dtype), op = None
+    if spec is not None and not holds(spec, at_spec_zero, None):
+        op = new_full(spec, get(spec, at_spec_zero), "zeros")
+    return python["zeros"](shape, dtype) if op is None else op
+
+
+def Tensor_to_host(self):
+    cdef object op = new_op(ToHost) if on and isa(self, Tensor) else None
+    if op is None:
+        return python["Tensor.to_host"](self)
+    put(op, at_read, self)
+    return op
+
+
+cdef bint is_simple(object op) noexcept:
+    """Whether an operation is a `SimpleOp` of a class with a fast path."""
+    return isa(op, Full) or isa(op, ToHost) or isa(op, FromHost) or isa(op, GraphLaunch)
+
+
+cdef object result_of(object op):
+    """`SimpleOp.result`."""
+    cdef object result
+    if isa(op, GraphLaunch):
+        return None
+    result = get(op, at_result_of)
+    na_clear(<PyObject*>op, where[at_result_of])
+    return result
+
+
+cdef object name_of(object op):
+    """The label of an operation that is no launch."""
+    cdef object spec = None, tensor
+    cdef PyObject* label = NULL
+    if isa(op, ToHost):
+        tensor = get(op, at_read)
+        if isa(tensor, Tensor):
+            spec, name = get(tensor, at_kind), "to_host"
+    elif isa(op, Full) or isa(op, FromHost):
+        spec, name = get(op, at_spec), get(op, at_op_name)
+    if spec is not None:
+        label = PyDict_GetItemWithError(get(spec, at_labels), name)
+    return op.label if label == NULL else <object>label
+
+
+cdef object take(object blocks, object nbytes):
+    """`CudaPool.reuse`."""
+    cdef PyObject* spare = PyDict_GetItemWithError(get(blocks, at_spare), nbytes)
+    if spare == NULL or PyList_GET_SIZE(<object>spare) == 0:
+        return None
+    if not (<Lock>get(blocks, at_pool_lock)).is_free():
+        return python["CudaPool.reuse"](blocks, nbytes)
+    block = (<list>spare).pop()
+    used = get(blocks, at_used) + nbytes
+    put(blocks, at_spare_bytes, get(blocks, at_spare_bytes) - nbytes)
+    put(blocks, at_used, used)
+    if used > get(blocks, at_high):
+        put(blocks, at_high, used)
+    put(counters, at_allocations, get(counters, at_allocations) + 1)
+    return block
+
+
+cdef bint give_back(object blocks, object memory) except -1:
+    """`CudaPool.free`, where a list of spare blocks takes the memory; whether one does."""
+    cdef object nbytes
+    cdef PyObject* spare
+    if not isa(blocks, CudaPool) or not isa(memory, CudaMemory) or not holds(memory, at_lent, False):
+        return False
+    nbytes = get(memory, at_memory_nbytes)
+    spare = PyDict_GetItemWithError(get(blocks, at_spare), nbytes)
+    if spare == NULL or not (<Lock>get(blocks, at_pool_lock)).is_free():
+        return False
+    kept = get(blocks, at_spare_bytes) + nbytes
+    if kept > get(blocks, at_most_spare):
+        return False
+    put(blocks, at_used, get(blocks, at_used) - nbytes)
+    put(blocks, at_spare_bytes, kept)
+    (<list>spare).append(memory)
+    return True
+
+
+def CudaPool_reuse(self, nbytes):
+    return take(self, nbytes) if on and isa(self, CudaPool) else python["CudaPool.reuse"](self, nbytes)
+
+
+def CudaPool_free(self, memory):
+    if not on or not give_back(self, memory):
+        python["CudaPool.free"](self, memory)
+
+
+cdef object new_storage(object pool, int64_t nbytes):
+    """`MemoryPool.reuse`."""
+    cdef object blocks, memory, room = (nbytes + GRANULE - 1) // GRANULE * GRANULE or GRANULE
+    cdef object storage
+    if not isa(pool, MemoryPool) or not holds(pool, at_max_bytes, None):
+        return pool.reuse(nbytes)
+    blocks = get(pool, at_blocks)
+    memory = take(blocks, room) if isa(blocks, CudaPool) else blocks.reuse(room)
+    if memory is None:
+        return None
+    storage = PyType_GenericAlloc(classes[Storage], 0)
+    put(storage, at_owner_of_memory, pool)
+    put(storage, at_memory, memory)
+    for i in (at_writer, at_graphs, at_links, at_maps):
+        put(storage, i, None)
+    put(storage, at_readers, {})
+    put(storage, at_holders, zero)
+    put(storage, at_identity, <uintptr_t><PyObject*>storage)
+    put(storage, at_fast_path_device, get(pool, at_pool_device))
+    return storage
+
+
+def Storage___del__(self):
+    cdef PyObject* memory
+    cdef object pool
+    if on and isa(self, Storage):
+        memory = na_get(<PyObject*>self, where[at_memory])
+        if memory == NULL:
+            return
+        pool = get(self, at_owner_of_memory)
+        if isa(pool, MemoryPool) and holds(pool, at_max_bytes, None) and (
+            give_back(get(pool, at_blocks), <object>memory)
+        ):
+            return
+    python["Storage.__del__"](self)
+
+
+cdef object new_tensor(object device, object storage, object spec):
+    """`Tensor.of`, of a storage that no other tensor holds."""
+    cdef object tensor = PyType_GenericAlloc(classes[Tensor], 0)
+    cdef int i
+    for i in (at_source, at_handle, at_key, at_former):
+        put(tensor, i, None)
+    put(tensor, at_device_of, device)
+    put(tensor, at_dtype, get(spec, at_spec_dtype))
+    put(tensor, at_shape, get(spec, at_spec_shape))
+    put(tensor, at_layout, get(spec, at_spec_layout))
+    put(tensor, at_kind, spec)
+    put(tensor, at_fingerprint, -1)
+    put(tensor, at_storage, storage)
+    put(storage, at_holders, 1)
+    return tensor
+
+
+def DeviceArray___del__(self):
+    cdef PyObject* storage = NULL
+    if on and isa(self, Tensor):
+        storage = na_get(<PyObject*>self, where[at_storage])
+        if storage == NULL or storage == <PyObject*>None:
+            return
+        if isa(<object>storage, Storage):
+            put(<object>storage, at_holders, get(<object>storage, at_holders) - 1)
+            return
+    python["DeviceArray.__del__"](self)
+
+
+cdef object allocated(object op, object submission, object pool):
+    """The new tensor of a `Made`; None if the pool has no free block."""
+    cdef object device = get(get(submission, at_stream), at_device), spec = get(op, at_spec)
+    cdef object storage
+    if pool is None:
+        pool = get(device, at_pool)
+        if pool is None:
+            pool = device.pool
+    storage = new_storage(pool, get(spec, at_spec_nbytes))
+    return None if storage is None else new_tensor(device, storage, spec)
+
+
+cdef inline bint is_plain_submission(object submission) noexcept:
+    return on and isa(submission, Submission) and isa(get(submission, at_stream), Stream)
+
+
+cdef int retain(object submission, object a, object b, object nbytes) except -1:
+    """Let a submission keep two objects alive, and count bytes."""
+    cdef list keep_alive = get(submission, at_keep_alive)
+    keep_alive.append(a)
+    if b is not None:
+        keep_alive.append(b)
+    put(submission, at_nbytes, get(submission, at_nbytes) + nbytes)
+    return 0
+
+
+def Full_try_enqueue(self, submission, pool):
+    cdef object tensor, storage, value, queue
+    if not is_plain_submission(submission) or not isa(self, Full):
+        return python["Full.try_enqueue"](self, submission, pool)
+    tensor = allocated(self, submission, pool)
+    if tensor is None:
+        return False
+    value, nbytes = get(self, at_fill_value), get(get(self, at_spec), at_spec_nbytes)
+    put(self, at_result_of, tensor)
+    if value is None or nbytes == 0:
+        put(submission, at_is_empty, True)
+        return True
+    storage = get(tensor, at_storage)
+    retain(submission, storage, None, nbytes)
+    put(storage, at_writer, submission)  # which has no readers
+    queue = get(get(submission, at_stream), at_backend)
+    if not is_filled(calls_of(queue), storage, value, nbytes):
+        put(submission, at_queue, queue.fill(tensor.handle, value, get(submission, at_queue)))
+    return True
+
+
+cdef bint is_filled(DriverStream calls, object storage, object value, int64_t nbytes) except -1:
+    """Fill new memory, if the driver has a fill of such elements; whether it has."""
+    global pattern_of, pattern_unit, pattern_number
+    cdef int result
+    cdef uint64_t address
+    cdef fill_t fill
+    if calls is None:
+        return False
+    if value is not pattern_of:
+        pattern_unit, pattern_number = python["pattern"](value)
+        pattern_of = value
+    if pattern_unit > 4:
+        return False
+    cdef int unit = pattern_unit
+    cdef unsigned number = pattern_number
+    if na_ordinal != calls.ordinal:
+        enter(calls.device)
+    fill = fill_8 if unit == 1 else fill_16 if unit == 2 else fill_32
+    address = get(get(storage, at_memory), at_address)
+    with nogil:
+        result = fill(address, number, nbytes // unit, calls.number)
+    if result != 0:
+        fail(result, "cuMemsetAsync")
+    return True
+
+
+def FromHost_try_enqueue(self, submission, pool):
+    cdef object stream, queue, block, tensor, storage, nbytes
+    cdef DriverStream calls
+    if not is_plain_submission(submission) or not isa(self, FromHost):
+        return python["FromHost.try_enqueue"](self, submission, pool)
+    stream, spec, array = get(submission, at_stream), get(self, at_spec), get(self, at_array)
+    nbytes = get(spec, at_spec_nbytes)
+    block = get(get(stream, at_device), at_device_backend).host_block(nbytes)
+    if block is None:
+        return False
+    tensor = allocated(self, submission, pool)
+    if tensor is None:
+        return False
+    if not is_copied(array, spec, block, nbytes):
+        ndarray(get(spec, at_spec_shape), get(spec, at_spec_dtype), block)[...] = array
+    storage = get(tensor, at_storage)
+    retain(submission, storage, block, 2 * nbytes)
+    put(storage, at_writer, submission)
+    queue = get(stream, at_backend)
+    calls = calls_of(queue)
+    if calls is None:
+        put(submission, at_queue, queue.upload(tensor.handle, block, get(submission, at_queue)))
+    else:
+        copy_block(calls, storage, block, nbytes, True)
+    put(self, at_result_of, tensor)
+    return True
+
+
+cdef bint is_copied(object array, object spec, object block, int64_t nbytes) except -1:
+    """Copy the elements of an array to a page-locked block, if they lie as they will there."""
+    cdef Py_buffer source, target
+    if type(array) is not ndarray or array.dtype is not get(spec, at_spec_dtype) or (
+        not array.flags.c_contiguous or array.shape != get(spec, at_spec_shape)
+    ):
+        return False
+    try:
+        PyObject_GetBuffer(array, &source, PyBUF_SIMPLE)
+    except (ValueError, BufferError):  # elements that no buffer describes
+        return False
+    try:
+        PyObject_GetBuffer(block, &target, PyBUF_SIMPLE)
+        memcpy(target.buf, source.buf, nbytes)
+        PyBuffer_Release(&target)
+    finally:
+        PyBuffer_Release(&source)
+    return True
+
+
+cdef int copy_block(
+    DriverStream calls, object storage, object block, int64_t nbytes, bint to_device
+) except -1:
+    """Copy all of a page-locked block to the start of a storage, or back."""
+    cdef Py_buffer host
+    cdef void* memory = <void*><uintptr_t>get(get(storage, at_memory), at_address)
+    cdef int result
+    PyObject_GetBuffer(block, &host, PyBUF_SIMPLE)
+    PyBuffer_Release(&host)  # the caller keeps the block
+    if na_ordinal != calls.ordinal:
+        enter(calls.device)
+    with nogil:
+        if to_device:
+            result = copy_to_device(memory, host.buf, nbytes, calls.number)
+        else:
+            result = copy_to_host(host.buf, memory, nbytes, calls.number)
+    if result != 0:
+        fail(result, "cuMemcpyHtoDAsync" if to_device else "cuMemcpyDtoHAsync")
+    put(counters, at_copies, get(counters, at_copies) + 1)
+    return 0
+
+
+def ToHost_try_enqueue(self, submission, pool):
+    cdef object stream, backend, tensor, storage, spec, block, queue, readers
+    cdef DriverStream calls
+    cdef Lock lock
+    tensor = get(self, at_read) if is_plain_submission(submission) and isa(self, ToHost) else None
+    # A tensor with a spec fills its storage, which is its pool's.
+    if tensor is None or not isa(tensor, Tensor) or holds(tensor, at_kind, None):
+        return python["ToHost.try_enqueue"](self, submission, pool)
+    stream, spec, storage = get(submission, at_stream), get(tensor, at_kind), get(tensor, at_storage)
+    backend = get(get(stream, at_device), at_device_backend)
+    nbytes = get(spec, at_spec_nbytes)
+    if storage is None or not holds(storage, at_fast_path_device, backend) or (
+        not 0 < <int64_t>nbytes <= LARGE or not holds(tensor, at_source, None)
+    ):
+        return False
+    block = backend.host_block(nbytes)
+    if block is None:
+        return False
+    lock = get(get(stream, at_device), at_submit_lock)
+    lock.take()
+    try:
+        if is_busy_elsewhere(get(storage, at_writer), stream):
+            return False
+        retain(submission, storage, block, nbytes)
+        queue = get(stream, at_backend)
+        calls = calls_of(queue)
+        if calls is None:
+            put(submission, at_queue, queue.download(block, tensor.handle, get(submission, at_queue)))
+        else:
+            copy_block(calls, storage, block, nbytes, False)
+        readers = get(storage, at_readers)
+        if PyDict_Size(readers) >= MANY_READERS:
+            readers = storage.forget_readers()
+        readers[stream] = submission
+    finally:
+        lock.give()
+    put(self, at_result_of, ndarray(get(spec, at_spec_shape), get(spec, at_spec_dtype), block))
+    return True
+
+
+# --- graphs ---
+
+
+def CudaGraph_launch(self):
+    cdef object op = new_op(GraphLaunch) if on and isa(self, Graph) else None
+    if op is None:
+        return python["CudaGraph.launch"](self)
+    put(op, at_graph, self)
+    put(op, at_default_stream, get(self, at_graph_stream))
+    return op
+
+
+def GraphLaunch_try_enqueue(self, submission, pool):
+    """`CudaGraph.try_launch`."""
+    cdef object graph = None, stream, attached, last, queue, backend
+    cdef DriverStream calls
+    cdef Lock lock
+    cdef void* number
+    cdef int result
+    if is_plain_submission(submission) and isa(self, GraphLaunch):
+        graph = get(self, at_graph)
+    if graph is None or not isa(graph, Graph) or not holds(graph, at_is_own, True):
+        return python["GraphLaunch.try_enqueue"](self, submission, pool)
+    stream = get(submission, at_stream)
+    queue, backend = get(stream, at_backend), get(graph, at_backend_graph)
+    lock = get(get(graph, at_graph_device), at_submit_lock)
+    lock.take()
+    try:
+        attached, calls = get(graph, at_attached), calls_of(queue)
+        last = get(attached, at_last_launch)
+        if (
+            last is None or calls is None or PyTuple_GET_SIZE(get(submission, at_launched))
+            or PyTuple_GET_SIZE(get(graph, at_graph_dependencies))
+            or not holds(graph, at_updated, None) or backend.checks
+        ):
+            return python["GraphLaunch.try_enqueue"](self, submission, pool)
+        if (
+            PyDict_Size(get(attached, at_stale))
+            or not holds(attached, at_graph_last_stream, stream)
+            or not holds(stream, at_device, get(graph, at_graph_device))
+        ):
+            return False
+        put(submission, at_launched, get(graph, at_graph_names))
+        retain(submission, graph, get(graph, at_recorded), 0)
+        put(last, at_last, submission)  # before the replay: ^C may come right after it
+        number = <void*><uintptr_t>backend.number
+        if na_ordinal != calls.ordinal:
+            enter(calls.device)
+        with nogil:
+            result = launch_graph(number, calls.number)
+        if result != 0:
+            fail(result, "cuGraphLaunch")
+        put(counters, at_replays, get(counters, at_replays) + 1)
+        put(graph, at_graph_launches, get(graph, at_graph_launches) + 1)
+    finally:
+        lock.give()
+    return True

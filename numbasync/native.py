@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from functools import update_wrapper
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -45,7 +46,7 @@ def compiled(function: F) -> F:
     calls `function` for everything unusual.
     """
     replacement: F = function if core is None else core.take_over(function)
-    return replacement
+    return function if replacement is function else update_wrapper(replacement, function)
 
 
 def new_lock() -> Any:

@@ -67,7 +67,7 @@ class Device(Public):
     """
 
     __slots__ = (
-        "__dict__", "__weakref__", "_policy", "backend", "busy", "is_limited", "lost",
+        "__dict__", "__weakref__", "_policy", "_pool", "backend", "busy", "is_limited", "lost",
         "submit_lock",
     )  # fmt: skip
 

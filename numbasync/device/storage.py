@@ -15,13 +15,14 @@ from typing import Any, Protocol
 from numbasync.backend import protocols
 from numbasync.backend.protocols import MemoryStats
 from numbasync.errors import OutOfDeviceMemoryError, ShapeError
-from numbasync.native import known
+from numbasync.native import compiled, known
 from numbasync.public import Public
 
 MANY_READERS = 8  # recorded readers of a storage at which finished readers are removed
 GRANULE = 256  # bytes; allocations are whole granules, as the driver's pools make them
 
 
+@known
 class MemoryPool(Public):
     """Stream-ordered memory of one device. Made by `device.new_pool()`.
 
@@ -29,6 +30,11 @@ class MemoryPool(Public):
         device: the backend's device that the memory is on.
         max_bytes: most bytes that may be allocated at a time; None for the device's own limit.
     """
+
+    __slots__ = (
+        "__dict__", "__weakref__", "_lock", "_out", "_pool", "device", "fast_path_device",
+        "max_bytes",
+    )  # fmt: skip
 
     def __init__(self, device: protocols.Device, max_bytes: int | None = None) -> None:
         if max_bytes is not None and max_bytes <= 0:
@@ -245,6 +251,7 @@ class Storage:
         """Whether the two storages have memory in common."""
         return self is other or other in self.overlapping()
 
+    @compiled
     def __del__(self) -> None:
         # Absent if the constructor failed. The pool's `free` never raises.
         memory = getattr(self, "memory", None)

@@ -17,6 +17,7 @@ from numbasync.device import access
 from numbasync.device.storage import Storage
 from numbasync.device.stream import Stream
 from numbasync.device.submission import Submission
+from numbasync.native import known
 from numbasync.ops.context import Context
 
 _all: weakref.WeakSet[AttachedGraph] = weakref.WeakSet()
@@ -29,6 +30,7 @@ def leases() -> int:
         return sum(len(attached.storages) for attached in _all)
 
 
+@known
 class LastLaunch:
     """A proxy of a graph's latest launch, which stands for a submission in access records."""
 
@@ -57,12 +59,15 @@ class LastLaunch:
         return f"<the latest launch: {self.latest!r}>"
 
 
+@known
 class AttachedGraph:
     """The buffers of one graph. The caller of any method holds the device's `submit_lock`.
 
     Attributes:
         stale: the storages that other operations have used since the latest launch.
     """
+
+    __slots__ = ("__weakref__", "_latest", "_stream", "_writes", "stale", "storages")
 
     def __init__(self, reads: Iterable[Storage], writes: Iterable[Storage]) -> None:
         self._writes = dict.fromkeys(writes)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, Generic, TypeVar, overload
 
@@ -41,6 +41,7 @@ from numbasync.graphs.topology import (
     topology_of,
 )
 from numbasync.launch.call import Launch
+from numbasync.native import compiled, known
 from numbasync.ops import capture_methods, submission_queue
 from numbasync.ops.context import Context
 from numbasync.ops.enqueue import prepared
@@ -55,6 +56,7 @@ from numbasync.tensors.pinned import sharing
 T = TypeVar("T")
 
 
+@known
 class CudaGraph(Public, Generic[T]):
     """The captured work of an operation, which can be launched any number of times.
 
@@ -66,6 +68,11 @@ class CudaGraph(Public, Generic[T]):
             caller chooses another stream.
         device: the stream's device.
     """
+
+    __slots__ = (
+        "__dict__", "__weakref__", "_attached", "_backend", "_dependencies", "_is_own", "_launches",
+        "_names", "_recorded", "_shares", "_updated", "device", "stream",
+    )  # fmt: skip
 
     def __init__(self, stream: Stream, recorded: Recorded, output: T | None = None) -> None:
         if not isinstance(recorded, Recorded):
@@ -91,8 +98,8 @@ class CudaGraph(Public, Generic[T]):
         names = (s.command.name for s in recorded.steps if s.origin is not None)
         self._names = tuple(dict.fromkeys(names))
         # Two devices may use the same page-locked array: see `sharing`.
-        shares = any(s.pool.device is None for s in self._attached.storages)
-        self._sharing: AbstractContextManager[Any] = sharing if shares else nullcontext()
+        self._shares = any(s.pool.device is None for s in self._attached.storages)
+        self._is_own = not self._shares and not recorded.sources  # memory of this device only
 
     # --- capturing ---
 
@@ -151,6 +158,7 @@ class CudaGraph(Public, Generic[T]):
         output, self._output = self._output, None
         return output
 
+    @compiled
     def launch(self) -> DeviceOp[None]:
         """An operation that replays all captured work.
 
@@ -301,21 +309,28 @@ class CudaGraph(Public, Generic[T]):
 
     def try_launch(self, submission: Submission) -> bool:
         """The fast path: enqueue a replay, if it needs no ordering; returns whether it did."""
+        if self._shares:
+            with self.device.submit_lock, sharing:
+                return self._launched(submission)
+        with self.device.submit_lock:
+            return self._launched(submission)
+
+    def _launched(self, submission: Submission) -> bool:
+        """`try_launch`; the caller holds the locks."""
         stream = submission.stream
-        with self.device.submit_lock, self._sharing:
-            if (
-                not self._attached.is_current_on(stream)
-                or self._dependencies
-                or self._recorded.sources
-                or stream.device is not self.device
-                or (self._updated is not None and self._updated.stream is not stream)
-            ):
-                return False
-            submission.launched += self._names
-            submission.keep_alive += (self, self._recorded)
-            self._attached.launched(submission)  # before the replay: ^C may come right after it
-            submission.queue = stream.backend.replay(self._backend, submission.queue)
-            self._launches += 1
+        if (
+            not self._attached.is_current_on(stream)
+            or self._dependencies
+            or self._recorded.sources
+            or stream.device is not self.device
+            or (self._updated is not None and self._updated.stream is not stream)
+        ):
+            return False
+        submission.launched += self._names
+        submission.keep_alive += (self, self._recorded)
+        self._attached.launched(submission)  # before the replay: ^C may come right after it
+        submission.queue = stream.backend.replay(self._backend, submission.queue)
+        self._launches += 1
         return True
 
     def follow(self, ctx: Context) -> None:
@@ -336,7 +351,7 @@ class CudaGraph(Public, Generic[T]):
             ctx.order(source)
         if self._updated is not None:
             ctx.after(self._updated)
-        with self.device.submit_lock, self._sharing:
+        with self.device.submit_lock, sharing if self._shares else nullcontext():
             for dependency in self._dependencies:
                 ctx.depend(dependency)
             taken = self._attached.take(ctx)

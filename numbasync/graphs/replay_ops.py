@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from sys import _getframe
 from typing import Any, Protocol
 
-from numbasync.device.callsite import call_site
 from numbasync.device.storage import MemoryPool
 from numbasync.device.stream import Stream
 from numbasync.device.submission import Submission
 from numbasync.graphs.recording import Recorded
+from numbasync.native import compiled, known
 from numbasync.ops.constructors import Leaf
 from numbasync.ops.context import Context
-from numbasync.ops.op import DeviceOp
+from numbasync.ops.simple_op import SimpleOp
 from numbasync.tensors.pinned import sharing
 
 
@@ -25,13 +26,17 @@ class Replayable(Protocol):
     def launch_in(self, ctx: Context) -> None: ...
 
 
-class GraphLaunch(DeviceOp[None]):
+@known
+class GraphLaunch(SimpleOp[None]):
     """One replay of a graph. The operation keeps the graph alive."""
 
+    __slots__ = ("_graph", "default_stream")
     has_fast_path = True
 
     def __init__(self, graph: Replayable) -> None:
-        self._site = call_site(2)
+        frame = _getframe(2)  # as in `Launch`
+        self._site = frame.f_code, frame.f_lasti
+        self._unused = True
         self._graph = graph
         self.default_stream = graph.stream
 
@@ -39,6 +44,7 @@ class GraphLaunch(DeviceOp[None]):
     def label(self) -> str:
         return "graph.launch()"
 
+    @compiled
     def try_enqueue(self, submission: Submission, pool: MemoryPool | None) -> bool:
         return self._graph.try_launch(submission)
 

@@ -15,7 +15,7 @@ from numbasync.errors import AlreadySubmittedError
 Recipe = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
-_OWN = frozenset(("_unused", "_sent", "_site"))  # attributes that are not pickled
+_OWN = frozenset(("_unused", "_result", "_sent", "_site"))  # attributes that are not pickled
 
 
 class Picklable:
@@ -31,8 +31,9 @@ class Picklable:
 
     def _recipe(self) -> Recipe:
         """A function and its arguments that build an equal operation."""
-        state = {k: packed(v) for k, v in self.__dict__.items() if k not in _OWN}
-        return _restored, (type(self), state)
+        slots = (k for cls in type(self).__mro__ for k in cls.__dict__.get("__slots__", ()))
+        names = (k for k in (*slots, *self.__dict__) if k not in _OWN)
+        return _restored, (type(self), {k: packed(getattr(self, k)) for k in names})
 
     def __reduce__(self) -> Recipe:
         if not self._unused and not self.is_shared:
@@ -70,7 +71,9 @@ def packed(value: Any) -> Any:
 
 def _restored(kind: type[Any], state: dict[str, Any]) -> Any:
     op = object.__new__(kind)
-    op.__dict__.update(state)
+    op._unused, op._site = True, None
+    for name, value in state.items():
+        setattr(op, name, value)
     for value in state.values():
         for operand in value if type(value) is tuple else (value,):
             if isinstance(operand, Picklable):

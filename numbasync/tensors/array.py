@@ -17,7 +17,7 @@ from numbasync.device.device import Device
 from numbasync.device.storage import Storage
 from numbasync.errors import MovedError, StateError
 from numbasync.layout import Layout
-from numbasync.native import known
+from numbasync.native import compiled, known
 from numbasync.ops import submission_queue
 from numbasync.ops.context import Context
 from numbasync.tensors.array_spec import ArraySpec, array_key
@@ -95,6 +95,11 @@ class DeviceArray:
     @property
     def nbytes(self) -> int:
         return self._kind.nbytes if self._kind else self.size * self.dtype.itemsize
+
+    @property
+    def spec(self) -> ArraySpec | None:
+        """The spec of an array that fills its storage; None of any other one."""
+        return self._kind
 
     @property
     def is_contiguous(self) -> bool:
@@ -195,6 +200,7 @@ class DeviceArray:
         if storage is not None:
             storage.holders -= 1
 
+    @compiled
     def __del__(self) -> None:
         storage = getattr(self, "own_storage", None)  # absent if the constructor failed
         if storage is not None:

@@ -15,14 +15,21 @@ from numbasync import layout
 from numbasync.backend.protocols import ArrayKey
 from numbasync.layout import Layout, Shape
 from numbasync.memo import Memo
+from numbasync.native import known
 
 MOST = 4096  # memoised specs; a program with ever new shapes clears the memo
 
 
+@known
 class ArraySpec:
-    """The shape, dtype and layout of a contiguous array, without its memory."""
+    """The shape, dtype and layout of a contiguous array, without its memory.
 
-    __slots__ = ("_fingerprint", "_key", "at", "dtype", "nbytes", "shape")
+    Attributes:
+        labels: what `label` has returned, by the operation's name.
+        zero: the zero of the dtype, once it was asked for; None before.
+    """
+
+    __slots__ = ("_fingerprint", "_key", "at", "dtype", "labels", "nbytes", "shape", "zero")
 
     def __init__(self, shape: Shape, dtype: np.dtype[Any]) -> None:
         self.shape = shape
@@ -31,9 +38,18 @@ class ArraySpec:
         self.at = Layout(0, shape, layout.contiguous_strides(shape, dtype.itemsize))
         self._key: ArrayKey | None = None
         self._fingerprint = -1
+        self.labels: dict[str, str] = {}
+        self.zero: np.generic | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ArraySpec, (self.shape, self.dtype)  # a fingerprint is valid in one process only
+
+    def label(self, name: str) -> str:
+        """The name of an operation on such arrays, in messages."""
+        label = self.labels.get(name)
+        if label is None:
+            label = self.labels[name] = f"{name}({self.shape})"
+        return label
 
     @property
     def key(self) -> ArrayKey:
@@ -60,7 +76,7 @@ _PYTHONS = (bool, int, float, complex)
 
 # Keyed by shape and scalar type, such as np.float32: equal types are one object, while dtypes that
 # compare equal may differ in their metadata.
-_known = Memo[tuple[Shape, type], ArraySpec](MOST)
+known_specs = Memo[tuple[Shape, type], ArraySpec](MOST)
 
 
 def contiguous(shape: Any, dtype: Any, records: bool = False) -> ArraySpec:
@@ -72,10 +88,25 @@ def contiguous(shape: Any, dtype: Any, records: bool = False) -> ArraySpec:
     extents = layout.check_shape(shape)
     if type(dtype) is not type:
         return ArraySpec(extents, layout.check_dtype(dtype, records))
-    spec = _known.get((extents, dtype))
+    spec = known_specs.get((extents, dtype))
     if spec is None:
         spec = ArraySpec(extents, layout.check_dtype(dtype, records))
         # NumPy asks any other class for its `dtype` attribute, which may change: not memoised.
         if spec.dtype.type is dtype or dtype in _PYTHONS:
-            _known[extents, dtype] = spec
+            known_specs[extents, dtype] = spec
+    return spec
+
+
+def spec_of(array: np.ndarray[Any, Any]) -> ArraySpec:
+    """The spec of a tensor with the shape and the dtype of a NumPy array.
+
+    Raises:
+        DTypeError: a tensor cannot have that dtype.
+    """
+    shape, dtype = array.shape, array.dtype
+    spec = known_specs.get((shape, dtype.type))
+    if spec is None or spec.dtype is not dtype:
+        spec = ArraySpec(shape, layout.check_dtype(dtype, records=True))
+        if np.dtype(dtype.type) is dtype:
+            known_specs[shape, dtype.type] = spec
     return spec

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sys import _getframe
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -11,9 +12,11 @@ from numbasync.device.callsite import call_site
 from numbasync.device.storage import MemoryPool
 from numbasync.device.submission import Submission
 from numbasync.errors import NotAGraphNodeError
+from numbasync.native import compiled, known
 from numbasync.ops.context import Context
 from numbasync.ops.deferred_value import Later
 from numbasync.ops.op import DeviceOp, Steps
+from numbasync.ops.simple_op import SimpleOp
 from numbasync.tensors.array import DeviceArray
 from numbasync.tensors.copies import HostArray, copy, download, upload_any
 from numbasync.tensors.parallel_copy import LARGE
@@ -34,16 +37,20 @@ def operands_of(*tensors: DeviceArray) -> frozenset[int] | None:
     return frozenset(identities)
 
 
-class ToHost(DeviceOp[HostArray]):
+@known
+class ToHost(SimpleOp[HostArray]):
     """Copies the elements of a tensor to a new NumPy array."""
 
+    __slots__ = ("_tensor",)
     has_fast_path = True
-    _array: HostArray | None = None
 
     def __init__(self, tensor: DeviceArray) -> None:
-        self._site = call_site(2)
+        frame = _getframe(2)  # as in `Launch`
+        self._site = frame.f_code, frame.f_lasti
+        self._unused = True
         self._tensor = tensor
 
+    @compiled
     def try_enqueue(self, submission: Submission, pool: MemoryPool | None) -> bool:
         tensor, stream = self._tensor, submission.stream
         device, storage, nbytes = stream.device, tensor.own_storage, tensor.nbytes
@@ -67,22 +74,22 @@ class ToHost(DeviceOp[HostArray]):
             submission.queue = stream.backend.download(block, tensor.handle, submission.queue)
             access.record_read(storage, submission)
         submission.nbytes += nbytes
-        self._array = np.ndarray(tensor.shape, tensor.dtype, block)
+        self._result = np.ndarray(tensor.shape, tensor.dtype, block)
         return True
 
     def operands(self) -> frozenset[int] | None:
         return operands_of(self._tensor)
 
-    def result(self) -> HostArray:
-        array, self._array = self._array, None
-        assert array is not None  # `try_enqueue` has made it, and `result` is called once
-        return array
-
     def steps(self, ctx: Context) -> Steps[HostArray]:
         return (yield from download(ctx, self._tensor))
 
+    @property
+    def label(self) -> str:
+        spec = self._tensor.spec
+        return f"to_host({self._tensor.shape})" if spec is None else spec.label("to_host")
+
     def _describe(self) -> str:
-        return f"to_host({self._tensor.shape})"
+        return self.label
 
 
 class Item(DeviceOp[Any]):

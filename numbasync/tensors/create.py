@@ -18,11 +18,12 @@ from numbasync import layout
 from numbasync.backend import array_protocols
 from numbasync.device.callsite import call_site
 from numbasync.errors import DeviceMismatchError, DTypeError, OperationError, ShapeError
+from numbasync.native import compiled
 from numbasync.ops.constructors import Value
 from numbasync.ops.context import Context
 from numbasync.ops.op import DeviceOp, Steps
 from numbasync.ops.operands import is_op, suppress_unused_warnings
-from numbasync.tensors.array_spec import ArraySpec, contiguous
+from numbasync.tensors.array_spec import ArraySpec, contiguous, spec_of
 from numbasync.tensors.copies import HostArray
 from numbasync.tensors.copies import fill as fill_tensor
 from numbasync.tensors.copy_ops import Convert, operands_of
@@ -36,6 +37,7 @@ from numbasync.tensors.tensor import memcpy as memcpy
 PITCH = 512  # bytes; the pitch of the driver's own pitched allocations
 
 
+@compiled
 def empty(shape: Any, dtype: Any = np.float32) -> DeviceOp[Tensor]:
     """An uninitialised tensor."""
     return Full(contiguous(shape, dtype, records=True), None, "empty")
@@ -60,12 +62,15 @@ def empty_pitched(shape: Any, dtype: Any = np.float32) -> DeviceOp[Tensor]:
     return padded_op.map(operator.itemgetter((..., slice(columns))))
 
 
+@compiled
 def zeros(shape: Any, dtype: Any = np.float32) -> DeviceOp[Tensor]:
     """A tensor of zeros, or of structures of zeros."""
     spec = contiguous(shape, dtype, records=True)
-    if spec.dtype.names:
-        return Full(spec, np.zeros(1, spec.dtype)[0], "zeros")
-    return Full(spec, element(0, spec.dtype), "zeros")
+    zero = spec.zero
+    if zero is None:
+        zero = np.zeros(1, spec.dtype)[0] if spec.dtype.names else element(0, spec.dtype)
+        spec.zero = zero
+    return Full(spec, zero, "zeros")
 
 
 def ones(shape: Any, dtype: Any = np.float32) -> DeviceOp[Tensor]:
@@ -272,11 +277,12 @@ def from_host(array: Any) -> DeviceOp[Tensor]:
         OperationError: some elements are masked.
     """
     source = _host_array(array)
-    spec = ArraySpec(source.shape, layout.check_dtype(source.dtype, records=True))
-    return FromHost(spec, source)
+    return FromHost(spec_of(source), source)
 
 
 def _host_array(array: Any) -> HostArray:
+    if type(array) is np.ndarray:
+        return host_array(array)
     dl_device = place(array) if array_protocols.is_foreign(array) else None
     if dl_device is None:
         if isinstance(array, HostBuffer):

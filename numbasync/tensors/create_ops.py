@@ -21,9 +21,11 @@ from numbasync.device.storage import MemoryPool
 from numbasync.device.submission import Submission
 from numbasync.errors import DTypeError, ShapeError
 from numbasync.memo import Memo
+from numbasync.native import compiled, core, known
 from numbasync.ops.context import Context
-from numbasync.ops.op import DeviceOp, Steps
-from numbasync.tensors.array_spec import ArraySpec
+from numbasync.ops.op import Steps
+from numbasync.ops.simple_op import SimpleOp
+from numbasync.tensors.array_spec import ArraySpec, known_specs
 from numbasync.tensors.copies import HostArray, upload_new
 from numbasync.tensors.host_arrays import plain
 from numbasync.tensors.parallel_copy import LARGE
@@ -31,57 +33,49 @@ from numbasync.tensors.pinned import HostBuffer
 from numbasync.tensors.staging import held
 from numbasync.tensors.tensor import Tensor
 
-MOST = 64  # labels, and elements, that are memoised; a program has few constants
+MOST = 64  # elements that are memoised; a program has few constants
 
 
-class Made(DeviceOp[Tensor]):
+class Made(SimpleOp[Tensor]):
     """Base class of operations that return a new tensor."""
 
+    __slots__ = ("_kind", "_name")
     _kind: ArraySpec
     _name: str
-    _made: Tensor | None = None
-
-    def result(self) -> Tensor:
-        tensor, self._made = self._made, None
-        assert tensor is not None  # `try_enqueue` has made it, and `result` is called once
-        return tensor
 
     def operands(self) -> frozenset[int] | None:
         return frozenset()
 
     @property
     def label(self) -> str:
-        key = self._name, self._kind.shape
-        label = _labels.get(key)
-        if label is None:
-            label = _labels[key] = f"{self._name}({self._kind.shape})"
-        return label
+        return self._kind.label(self._name)
 
     def _describe(self) -> str:
         return self.label
 
 
-_labels = Memo[tuple[str, tuple[int, ...]], str](MOST)
-
-
+@known
 class Full(Made):
     """Allocates a tensor, and fills it with one value unless that is None."""
 
+    __slots__ = ("_value",)
     has_fast_path = True
 
     def __init__(self, kind: ArraySpec, value: np.generic | None, name: str) -> None:
         frame = _getframe(2)  # as in `Launch`
         self._site = frame.f_code, frame.f_lasti
+        self._unused = True
         self._kind = kind
         self._value = value
         self._name = name
 
+    @compiled
     def try_enqueue(self, submission: Submission, pool: MemoryPool | None) -> bool:
         spec, stream = self._kind, submission.stream
         storage = (pool or stream.device.pool).reuse(spec.nbytes)
         if storage is None:
             return False
-        tensor = self._made = Tensor.of(stream.device, storage, spec)
+        tensor = self._result = Tensor.of(stream.device, storage, spec)
         if self._value is None or not spec.nbytes:
             submission.is_empty = True
             return True
@@ -106,6 +100,7 @@ class Generated(Made):
 
     def __init__(self, kind: ArraySpec, make: Callable[[], HostArray], name: str) -> None:
         self._site = call_site(2)
+        self._unused = True
         self._kind = kind
         self._make = make
         self._name = name
@@ -119,14 +114,18 @@ class Generated(Made):
         return tensor
 
 
+@known
 class FromHost(Made):
     """Creates a tensor with the elements of a host array."""
 
-    _name = "from_host"
+    __slots__ = ("_array", "has_fast_path")
 
     def __init__(self, kind: ArraySpec, array: HostArray) -> None:
-        self._site = call_site(2)
+        frame = _getframe(2)
+        self._site = frame.f_code, frame.f_lasti
+        self._unused = True
         self._kind = kind
+        self._name = "from_host"
         self._array = array
         # Page-locked arrays are read when the copy runs, and large ones by several threads.
         self.has_fast_path = 0 < kind.nbytes <= LARGE and not isinstance(array, HostBuffer)
@@ -134,6 +133,7 @@ class FromHost(Made):
     def operands(self) -> frozenset[int] | None:
         return None if isinstance(self._array, HostBuffer) else frozenset()
 
+    @compiled
     def try_enqueue(self, submission: Submission, pool: MemoryPool | None) -> bool:
         spec, stream = self._kind, submission.stream
         device = stream.device
@@ -149,7 +149,7 @@ class FromHost(Made):
         submission.keep_alive += (storage, block)
         access.record_write(storage, submission)
         submission.queue = stream.backend.upload(tensor.handle, block, submission.queue)
-        self._made = tensor
+        self._result = tensor
         return True
 
     def steps(self, ctx: Context) -> Steps[Tensor]:
@@ -204,3 +204,7 @@ def _element(value: Any, dtype: np.dtype[Any]) -> np.generic:
     except (TypeError, ValueError, OverflowError) as error:
         raise DTypeError(f"{value!r:.60} is no element of type {dtype}: {error}") from None
     return element
+
+
+if core is not None:
+    core.know_memory(known_specs, np.ndarray, LARGE)

@@ -21,7 +21,7 @@ from numbasync.errors import (
     ShapeError,
     SharedStorageError,
 )
-from numbasync.native import known
+from numbasync.native import compiled, known
 from numbasync.ops import submission_queue
 from numbasync.ops.op import DeviceOp
 from numbasync.ops.operands import suppress_unused_warnings
@@ -104,6 +104,7 @@ class Tensor(ArrayMethods, Copied, Lending, Public):
 
     # --- copies ---
 
+    @compiled
     def to_host(self) -> DeviceOp[HostArray]:
         """An operation that returns the elements as a new NumPy array."""
         return ToHost(self)
@@ -177,7 +178,7 @@ class SharedTensor(NoOperators, Public):
 
     def to_host(self) -> DeviceOp[HostArray]:
         """An operation that returns the elements as a new NumPy array."""
-        return self.tensor.to_host()
+        return ToHost(self.tensor)
 
     def dup(self) -> DeviceOp[Tensor]:
         """An operation that returns an unshared copy."""

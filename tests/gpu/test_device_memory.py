@@ -15,11 +15,9 @@ MOST = 64 * 1024
 @pytest.fixture
 def pool(device: na.Device, monkeypatch: pytest.MonkeyPatch) -> na.MemoryPool:
     """The device's, empty, that keeps few."""
-    from numbasync.backend.cuda import memory
-
     device.synchronize()
     device.pool.trim()
-    monkeypatch.setattr(memory, "MOST_SPARE", MOST)
+    monkeypatch.setattr(device.pool._pool, "_most_spare", MOST)
     return device.pool
 
 

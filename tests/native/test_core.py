@@ -34,7 +34,7 @@ def test_every_function_of_the_core_is_in_the_place_of_one_in_python() -> None:
     }  # fmt: skip
     interface = {
         "know", "take_over", "taken_over", "switch", "is_on", "know_frames", "know_faults",
-        "use_driver", "forget_current", "know_operations", "know_devices", "await_fast",
+        "use_driver", "forget_current", "know_operations", "know_memory", "know_devices", "await_fast",
         "get_running_loop", "current_task",
     }  # fmt: skip
     assert own - interface <= taken

@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from numbasync.memo import Memo
+from numbasync.native import compiled
 
 MOST = 64  # cached patterns; a program has few constants
 
 _patterns = Memo[bytes, tuple[int, int]](MOST)
 
 
+@compiled
 def pattern(value: np.generic) -> tuple[int, int]:
     """The length of the repeated pattern in bytes, and its first four bytes at most, as a number.
     The driver's own patterns have 1, 2 or 4 bytes.

@@ -80,7 +80,11 @@ def connect() -> None:
     if core is None:
         return
     library = ctypes.CDLL("libcuda.so.1")
-    names = ("cuLaunchKernel", "cuStreamQuery", "cuStreamSynchronize", "cuStreamWriteValue32_v2")
+    names = (
+        "cuLaunchKernel", "cuStreamQuery", "cuStreamSynchronize", "cuStreamWriteValue32_v2",
+        "cuMemsetD8Async", "cuMemsetD16Async", "cuMemsetD32Async", "cuMemcpyHtoDAsync_v2",
+        "cuMemcpyDtoHAsync_v2", "cuGraphLaunch",
+    )  # fmt: skip
     addresses = {n: ctypes.cast(getattr(library, n), ctypes.c_void_p).value for n in names}
     core.use_driver(addresses, _fail, counters)
 

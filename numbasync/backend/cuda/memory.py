@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from typing import TYPE_CHECKING, Any
 
 from cuda.core import DeviceMemoryResource, DeviceMemoryResourceOptions
@@ -11,6 +10,7 @@ from cuda.core import DeviceMemoryResource, DeviceMemoryResourceOptions
 from numbasync.backend.cuda.driver import cu, enter, error_of, fail
 from numbasync.backend.protocols import MemoryStats, counters
 from numbasync.errors import OutOfDeviceMemoryError
+from numbasync.native import compiled, known, new_lock
 
 if TYPE_CHECKING:
     from numbasync.backend.cuda.gpu import Gpu, Handled
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _Attribute = cu.CUmemPool_attribute
 
 
+@known
 class CudaMemory:
     """One allocation of a pool. `lent`: another library may have used the memory."""
 
@@ -35,6 +36,7 @@ MOST_SPARE = 64 * 2**20  # bytes of all spare blocks together
 MOST_RETURNED = 32  # blocks freed by one finaliser, which may run on an event loop's thread
 
 
+@known
 class CudaPool:
     """A separate memory pool on one GPU. Freed memory stays with the pool.
 
@@ -43,13 +45,19 @@ class CudaPool:
     call. When the spare blocks exceed `MOST_SPARE` bytes, the sizes kept for longest are freed.
     """
 
+    __slots__ = (
+        "__weakref__", "_device", "_high", "_lock", "_most_spare", "_pool", "_resource", "_spare",
+        "_spare_bytes", "_used",
+    )  # fmt: skip
+
     def __init__(self, device: Gpu) -> None:
         enter(device)
         self._device = device
         self._spare: dict[int, list[CudaMemory]] = {}  # by size
         self._spare_bytes = self._used = self._high = 0
+        self._most_spare = MOST_SPARE
         # Reentrant: a finaliser may free memory inside `allocate`.
-        self._lock = threading.RLock()
+        self._lock = new_lock()
         self._resource = DeviceMemoryResource(device.core, DeviceMemoryResourceOptions())
         self._pool = self._resource.handle
         # Without a threshold the driver returns all unused memory at every synchronisation.
@@ -78,6 +86,7 @@ class CudaPool:
             self._high = max(self._high, self._used)
         return CudaMemory(pointer, nbytes)
 
+    @compiled
     def reuse(self, nbytes: int) -> CudaMemory | None:
         spare = self._spare.get(nbytes)
         if not spare:
@@ -94,6 +103,7 @@ class CudaPool:
         counters.allocations += 1
         return block
 
+    @compiled
     def free(self, memory: CudaMemory) -> None:
         nbytes = memory.nbytes
         with self._lock:
@@ -104,7 +114,7 @@ class CudaPool:
                 if spare is None:
                     spare = self._spare[nbytes] = []
                 spare.append(memory)
-                if self._spare_bytes <= MOST_SPARE:
+                if self._spare_bytes <= self._most_spare:
                     return
                 surplus = self._surplus(spare)
             else:
@@ -117,14 +127,14 @@ class CudaPool:
         again, unless it would displace more than `MOST_RETURNED` blocks.
         """
         surplus: list[CudaMemory] = []
-        while self._spare_bytes > MOST_SPARE and len(surplus) < MOST_RETURNED:
+        while self._spare_bytes > self._most_spare and len(surplus) < MOST_RETURNED:
             size, oldest = next(iter(self._spare.items()))
             if oldest:
                 surplus.append(oldest.pop())
                 self._spare_bytes -= size
             else:  # an empty size is re-inserted as the latest when it is used again
                 del self._spare[size]
-        if self._spare_bytes > MOST_SPARE:
+        if self._spare_bytes > self._most_spare:
             surplus.append(latest.pop())
             self._spare_bytes -= surplus[-1].nbytes
         return surplus

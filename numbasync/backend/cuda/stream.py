@@ -215,6 +215,7 @@ class CudaStream:
             self.records[work] = prepared
         return prepared
 
+    @compiled
     def fill(self, dst: CudaArray, value: np.generic, queue: CudaQueue | None) -> CudaQueue | None:
         calls, (unit, number) = fast_calls.calls(), pattern(value)
         if calls is None or unit > 4:
@@ -226,6 +227,7 @@ class CudaStream:
             fail(cu.CUresult(result), "cuMemsetAsync")
         return queue
 
+    @compiled
     def upload(self, dst: CudaArray, block: Any, queue: CudaQueue | None) -> CudaQueue | None:
         calls = fast_calls.calls()
         if calls is None:
@@ -238,6 +240,7 @@ class CudaStream:
         counters.copies += 1
         return queue
 
+    @compiled
     def download(self, block: Any, src: CudaArray, queue: CudaQueue | None) -> CudaQueue | None:
         calls = fast_calls.calls()
         if calls is None:
@@ -250,6 +253,7 @@ class CudaStream:
         counters.copies += 1
         return queue
 
+    @compiled
     def replay(self, graph: Replayed, queue: CudaQueue | None) -> CudaQueue | None:
         calls = fast_calls.calls()
         if calls is None or graph.checks:
