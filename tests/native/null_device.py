@@ -12,8 +12,8 @@ import os
 import shutil
 import struct
 import subprocess
-import sys
 import sysconfig
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -26,7 +26,7 @@ from numbasync import native
 from numbasync.backend.cpu.runtime.array import CpuArray
 from numbasync.backend.cpu.runtime.device import CpuDevice
 from numbasync.backend.protocols import ArrayKey, CompletionPath, Waker, Work, counters
-from numbasync.device.device import Device, use_device
+from numbasync.device.device import Device, devices, use_device
 from numbasync.errors import DeviceLostError, DriverError, DTypeError
 
 NOT_READY, LOST = 600, 700
@@ -49,6 +49,19 @@ class Launched(ctypes.Structure):
     def arguments(self) -> bytes:
         return bytes(self.bytes[: self.nbytes])
 
+    def described(self, kernels: dict[int, NullKernel], arrays: dict[int, str]) -> list[Any]:
+        """The stream, the kernel, the extents and the arguments, with names for addresses."""
+        kernel, result = kernels[self.function], list[Any]()
+        for code, offset in kernel.buffer_layout.parts:
+            size = struct.calcsize(code or "Q")
+            if code == "s":
+                fields = list(struct.unpack_from("QQqqQ", self.arguments, offset))
+                fields[4] = arrays.get(fields[4])
+                result.append(fields)
+            elif code:
+                result.append(struct.unpack(code, self.arguments[offset : offset + size]))
+        return [self.stream, self.function, list(self.extents), *result]
+
 
 @cache
 def library() -> ctypes.CDLL:
@@ -58,13 +71,14 @@ def library() -> ctypes.CDLL:
     if shutil.which(compiler) is None:
         pytest.skip("no C compiler: the null driver cannot be compiled")
     source = Path(__file__).with_name("null_driver.c")
-    target = Path(os.environ.get("PYTEST_DEBUG_TEMPROOT", "/tmp"), f"null_driver-{os.getpid()}.so")
-    command = [compiler, "-shared", "-fPIC", "-O1", "-pthread", "-o", str(target), str(source)]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    if result.returncode:
-        pytest.skip(f"the null driver cannot be compiled: {result.stderr.strip().splitlines()[-1]}")
-    driver = ctypes.CDLL(str(target))
-    target.unlink()
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder, "null_driver.so")
+        command = [compiler, "-shared", "-fPIC", "-O1", "-pthread", "-o", str(target), str(source)]
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        if result.returncode:
+            why = (result.stderr or f"{compiler} failed").strip().splitlines()[-1]
+            pytest.skip(f"the null driver cannot be compiled: {why}")
+        driver = ctypes.CDLL(str(target))
     driver.null_launched.restype = ctypes.c_uint64
     driver.null_launch.restype = ctypes.POINTER(Launched)
     driver.null_launch.argtypes = [ctypes.c_uint64]
@@ -228,6 +242,10 @@ class CudaStream:
         return self._number
 
     def launch(self, work: Work, args: list[Any], queue: Any) -> Any:
+        self.enqueue(work, args)
+        return queue
+
+    def enqueue(self, work: Work, args: Sequence[Any]) -> None:
         enter(self.device)
         record = self.records.get(work) or self.record_of(work)
         try:
@@ -237,7 +255,6 @@ class CudaStream:
         if result:
             fail(result, "cuLaunchKernel")
         counters.launches += 1
-        return queue
 
     def record_of(self, work: Work) -> Any:
         kernel: Any = work.executable
@@ -263,6 +280,10 @@ class CudaStream:
 
     def download(self, block: Any, src: Any, queue: Any) -> Any:
         counters.copies += 1
+        return queue
+
+    def replay(self, graph: Any, queue: Any) -> Any:
+        counters.replays += 1
         return queue
 
     def write(self, sequence: int) -> None:
@@ -328,7 +349,7 @@ class NullQueue:
         self.stream = stream
 
     def launch(self, work: Work, args: Sequence[Any]) -> None:
-        self.stream.launch(work, list(args), None)
+        self.stream.enqueue(work, args)
 
     def upload(self, dst: Any, src: Any) -> None:
         counters.copies += 1
@@ -342,8 +363,15 @@ class NullQueue:
     def fill(self, dst: Any, value: Any) -> None:
         pass
 
+    def replay(self, graph: Any) -> None:
+        counters.replays += 1
+
     def failure(self) -> None:
         return None
+
+
+class NullGraph:
+    """A graph that does nothing."""
 
 
 class NullDevice(CpuDevice):
@@ -355,7 +383,8 @@ class NullDevice(CpuDevice):
 
     def __init__(self, ordinal: int) -> None:
         super().__init__(ordinal)
-        self.streams = self.kernels = 0
+        self.streams = 0
+        self.kernels: dict[int, NullKernel] = {}
 
     def new_stream(self, priority: int) -> Any:
         self.streams += 1
@@ -368,9 +397,13 @@ class NullDevice(CpuDevice):
         return NullArray(super().array(memory, offset, shape, strides, dtype).array)
 
     def compile(self, dispatcher: Any, keys: Any) -> Any:
-        self.kernels += 1
         counters.compiles += 1
-        return NullKernel(0x100 * self.kernels, keys)
+        kernel = NullKernel(len(self.kernels) + 1, keys)
+        self.kernels[kernel.function] = kernel
+        return kernel
+
+    def graph(self, commands: Any) -> Any:
+        return NullGraph()
 
     def quiesce(self) -> None:
         """Nothing runs by itself."""
@@ -391,11 +424,8 @@ def _use(streams: Any, of_enter: Any, connect: Callable[[], object]) -> None:
 
 def _connect() -> None:
     driver = library()
-    names = {"cuLaunchKernel": "", "cuStreamQuery": "", "cuStreamSynchronize": ""}
-    addresses = {
-        name: ctypes.cast(getattr(driver, name + suffix), ctypes.c_void_p).value
-        for name, suffix in names.items()
-    }
+    names = ("cuLaunchKernel", "cuStreamQuery", "cuStreamSynchronize")
+    addresses = {n: ctypes.cast(getattr(driver, n), ctypes.c_void_p).value for n in names}
     native.core.use_driver(addresses, fail, counters)
 
 
@@ -412,7 +442,7 @@ def null_device() -> Iterator[Device]:
     finally:
         driver.null_reset()
         backend._engine.stop()
-        if "numbasync.backend.cuda.stream" in sys.modules:  # a GPU's backend is in use, too
+        if devices("cuda"):  # their driver, again
             from numbasync.backend.cuda import driver as cuda_driver
             from numbasync.backend.cuda import launch_records, stream
 
