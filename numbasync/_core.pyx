@@ -39,6 +39,7 @@ cdef extern from "Python.h":
     object PyType_GenericAlloc(PyTypeObject*, Py_ssize_t)
     Py_ssize_t PyObject_Size(object) except -1
     PyTypeObject* Py_TYPE(object) noexcept
+    object PyNumber_Index(object)
     int PyFloat_Pack2(double, char*, int) except -1
     bint PyFloat_CheckExact(object) noexcept
     double PyFloat_AS_DOUBLE(object) noexcept
@@ -675,6 +676,7 @@ cdef class LaunchRecord:
             if code == c"?":
                 to[0] = 1 if value else 0
                 return True
+            value = PyNumber_Index(value)  # no float is an integer
             if code == c"Q":
                 (<uint64_t*>to)[0] = value
                 return True

@@ -296,6 +296,7 @@ class CudaStream:
         event.stream = self._number
 
     def wait(self, event: NullEvent) -> None:
+        self.device.waits.append((self._number, event.stream))
         library().null_pass(event.stream)
 
     def hold(self) -> Callable[[], None]:
@@ -384,6 +385,7 @@ class NullDevice(CpuDevice):
     def __init__(self, ordinal: int) -> None:
         super().__init__(ordinal)
         self.streams = 0
+        self.waits: list[tuple[int, int]] = []  # a stream, and the one that it waited for
         self.kernels: dict[int, NullKernel] = {}
 
     def new_stream(self, priority: int) -> Any:

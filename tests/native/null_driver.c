@@ -24,10 +24,7 @@ static struct { uint64_t stream; int held; uint64_t pending; } streams[STREAMS];
 static struct { int result, skip; } next;
 
 static int result_of_call(void) {
-    int result = next.result;
-    if (result == 0 || next.skip-- > 0) return 0;
-    next.result = 0;
-    return result;
+    return next.result == 0 || next.skip-- > 0 ? 0 : next.result;
 }
 
 static int place_of(uint64_t stream) {
@@ -115,7 +112,7 @@ void null_pass(void *stream) {
     pthread_mutex_unlock(&lock);
 }
 
-/* The result of the next call after `skip` calls. */
+/* The result of every call after `skip` calls. */
 void null_fail(int result, int skip) { next.result = result; next.skip = skip; }
 
 uint64_t null_launched(void) { return launched; }

@@ -40,15 +40,20 @@ def aliased(z: na.KernelOutput, x: na.KernelInput):
 
 
 def compiled(z: na.Tensor, x: na.Tensor, stream: na.Stream) -> None:
-    """Compile all kernels of programs, and plan their calls: every later call is a fast one."""
+    """Compile all kernels of programs, and plan their calls: every later call is a fast one, and
+    none is still to be enqueued when a program cancels it.
+    """
     half = z[: SIZE // 2], x[: SIZE // 2]
     for _ in range(2):
         saxpy(z, 1.0, x).sync_on(stream)
+        saxpy(z, 1, x).sync_on(stream)
+        saxpy(z, np.float64(1), x).sync_on(stream)
         saxpy(z, 1.0, x.shared()).sync_on(stream)
         saxpy(*_with(half, 1.0)).sync_on(stream)
         tiled(z.partition(4), 1.0, x).sync_on(stream)
         tiled(z.partition(4), 1.0, x.partition(4)).sync_on(stream)
         add_one(z).sync_on(stream)
+        add_one[(1,), (SIZE,)](z).sync_on(stream)
         copy_to(z, x).sync_on(stream)
         aliased(z, z).sync_on(stream)
         aliased(z, x).sync_on(stream)

@@ -19,12 +19,6 @@ pytestmark = pytest.mark.skipif(native.core is None, reason="the compiled core i
 WAYS = (False, True)
 
 
-@pytest.fixture(autouse=True)
-def _on_again() -> Iterator[None]:
-    yield
-    native.switch(True)
-
-
 def compare(runs: list[list[str]]) -> None:
     python, core = runs
     for i, (want, got) in enumerate(zip(python, core, strict=False)):
