@@ -55,7 +55,7 @@ class Launched(ctypes.Structure):
         for code, offset in kernel.buffer_layout.parts:
             size = struct.calcsize(code or "Q")
             if code == "s":
-                fields = list(struct.unpack_from("QQqqQ", self.arguments, offset))
+                fields: list[Any] = [*struct.unpack_from("QQqqQ", self.arguments, offset)]
                 fields[4] = arrays.get(fields[4])
                 result.append(fields)
             elif code:
@@ -83,7 +83,9 @@ def library() -> ctypes.CDLL:
     driver.null_launch.restype = ctypes.POINTER(Launched)
     driver.null_launch.argtypes = [ctypes.c_uint64]
     for name in ("null_hold", "null_pass", "cuStreamQuery", "cuStreamSynchronize"):
-        getattr(driver, name).argtypes = [ctypes.c_void_p, ctypes.c_int][: 1 + (name == "null_hold")]
+        getattr(driver, name).argtypes = [ctypes.c_void_p, ctypes.c_int][
+            : 1 + (name == "null_hold")
+        ]
     driver.cuStreamWriteValue32_v2.argtypes = [
         ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint,
     ]  # fmt: skip
@@ -128,8 +130,8 @@ def array_format(ndim: int) -> str:
     return "QQqqQ" + "qq" * ndim
 
 
-class NullArray(CpuArray):
-    """An array, with its parameters as bytes."""
+class CudaArray(CpuArray):
+    """An array, with its parameters as bytes; the core knows it by its name, too."""
 
     __slots__ = ("packed",)
 
@@ -189,9 +191,10 @@ class Record:
         self.buffer = ctypes.create_string_buffer(self.layout.nbytes + 8)
 
     def run(self, args: Sequence[Any]) -> int:
+        given: list[Any] = [*args, *self.work.constants]
         values = [
             a.packed if code == "s" else a
-            for (code, _), a in zip(self.layout.parts, [*args, *self.work.constants], strict=True)
+            for (code, _), a in zip(self.layout.parts, given, strict=True)
             if code
         ]
         struct.pack_into(self.layout.format, self.buffer, 0, *values)
@@ -225,7 +228,16 @@ class NullEvent:
 class CudaStream:
     """A stream of the null driver."""
 
-    __slots__ = ("__weakref__", "_gates", "_number", "_passed", "_word", "calls", "device", "records")
+    __slots__ = (
+        "__weakref__",
+        "_gates",
+        "_number",
+        "_passed",
+        "_word",
+        "calls",
+        "device",
+        "records",
+    )
     native = None
 
     def __init__(self, device: NullDevice, number: int) -> None:
@@ -379,7 +391,6 @@ class NullDevice(CpuDevice):
     """The backend's device: memory of the host, and streams of the null driver."""
 
     completion = CompletionPath("null", "the driver writes the word, or a test lets it")
-    spin_seconds = 0.0
     entered = 0  # how often a thread entered the device
 
     def __init__(self, ordinal: int) -> None:
@@ -395,8 +406,8 @@ class NullDevice(CpuDevice):
     def new_event(self, timing: bool) -> Any:
         return NullEvent()
 
-    def array(self, memory: Any, offset: Any, shape: Any, strides: Any, dtype: Any) -> NullArray:
-        return NullArray(super().array(memory, offset, shape, strides, dtype).array)
+    def array(self, memory: Any, offset: Any, shape: Any, strides: Any, dtype: Any) -> CudaArray:
+        return CudaArray(super().array(memory, offset, shape, strides, dtype).array)
 
     def compile(self, dispatcher: Any, keys: Any) -> Any:
         counters.compiles += 1
@@ -414,9 +425,10 @@ class NullDevice(CpuDevice):
 # --- in the place of the CUDA backend ---
 
 
-def _use(streams: Any, of_enter: Any, connect: Callable[[], object]) -> None:
+def _use(streams: Any, arrays: Any, of_enter: Any, connect: Callable[[], object]) -> None:
     core = native.core
     core.know(streams)
+    core.know(arrays)
     for name in METHODS:
         core.take_over(vars(streams)[name])
     core.take_over(of_enter)
@@ -436,7 +448,7 @@ def null_device() -> Iterator[Device]:
     """A new device on the null driver, current inside the block; the core calls that driver."""
     driver = library()
     driver.null_reset()
-    _use(CudaStream, enter, _connect)
+    _use(CudaStream, CudaArray, enter, _connect)
     backend = NullDevice(99)
     try:
         with use_device(Device(backend)) as device:
@@ -445,7 +457,7 @@ def null_device() -> Iterator[Device]:
         driver.null_reset()
         backend._engine.stop()
         if devices("cuda"):  # their driver, again
-            from numbasync.backend.cuda import driver as cuda_driver
-            from numbasync.backend.cuda import launch_records, stream
+            from numbasync.backend.cuda import arrays, launch_records, stream
 
-            _use(stream.CudaStream, cuda_driver.enter, launch_records.connect.__wrapped__)
+            connect = launch_records.connect.__wrapped__
+            _use(stream.CudaStream, arrays.CudaArray, stream.enter, connect)

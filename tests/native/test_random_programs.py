@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from typing import Any
-
-import numpy as np
 import pytest
 
 import numbasync as na
 from numbasync import native
-from tests.common import add_one, saxpy
 from tests.native.null_device import launches, null_device
 from tests.native.programs import Program
 
