@@ -67,7 +67,7 @@ _values = st.one_of(
 
 def by_struct(code: str, value: Any) -> bytes | None:
     try:
-        return struct.pack(code, value)
+        return struct.pack("=" + code, value)  # as the format of a record
     except (struct.error, OverflowError, TypeError):
         return None
 
