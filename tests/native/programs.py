@@ -118,6 +118,7 @@ class Program:
                 lambda: self.op(depth + 1).map(lambda r: None),
                 lambda: add_one(z).first(),
                 lambda: na.zip(*(self.op(depth + 1) for _ in range(rng.randrange(1, 4)))),
+                lambda: na.zip(*(self._launch() for _ in range(rng.choice((3, 33, 70))))),
                 lambda: saxpy(z, a, x).then(lambda r: add_one(r.z)),
                 lambda: add_one(z).first().then(lambda t: saxpy(t, a, x)).first(),
                 lambda: na.value(z).then(lambda t: self.op(2)),
@@ -125,6 +126,10 @@ class Program:
             ]
         op: na.DeviceOp[Any] = rng.choice(kinds)()
         return op
+
+    def _launch(self) -> na.DeviceOp[Any]:
+        z, x = self.pair()
+        return saxpy(z, 0.0, x) if self.rng.randrange(8) else tiled(z.partition(4), 1.0, x)
 
     def refused(self) -> None:
         """A call that must be refused, or fails."""
