@@ -10,6 +10,7 @@ import os
 import shutil
 import sys
 import tempfile
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +26,13 @@ class NativeCore(BuildHookInterface):
         setting = os.environ.get("NUMBASYNC_NATIVE", "")
         if setting not in ("", "0", "1"):
             raise ValueError(f"NUMBASYNC_NATIVE={setting!r:.20}: write 0 or 1, or leave it out.")
-        if self.target_name != "wheel":
+        if self.target_name != "wheel" or setting == "0" or sys.implementation.name != "cpython":
             return
-        self.work = tempfile.TemporaryDirectory()  # until this hook's `finalize`
+        self.work = tempfile.TemporaryDirectory()  # until this hook is dropped
         folder = Path(self.root, "numbasync")
-        if version == "editable":
-            for old in [*folder.glob(f"{NAME}.*.so"), *folder.glob(f"{NAME}.*.pyd")]:
-                if sys.implementation.cache_tag in old.name:  # other Pythons' are theirs
-                    old.unlink()
-        if setting == "0" or sys.implementation.name != "cpython":
-            return
+        if version == "editable":  # without a compiler, an older core would not fit the sources
+            for suffix in EXTENSION_SUFFIXES:  # of this Python
+                Path(folder, NAME + suffix).unlink(missing_ok=True)
         try:
             module = compiled(folder / f"{NAME}.pyx", Path(self.work.name))
         except (Exception, SystemExit) as error:  # of Cython, setuptools or the compiler
@@ -51,10 +49,6 @@ class NativeCore(BuildHookInterface):
             shutil.copy(module, folder / module.name)
         else:
             build_data["force_include"][str(module)] = f"numbasync/{module.name}"
-
-    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
-        if self.target_name == "wheel":
-            self.work.cleanup()
 
 
 def compiled(source: Path, work: Path) -> Path:
@@ -74,5 +68,5 @@ def compiled(source: Path, work: Path) -> Path:
     command.build_lib = command.build_temp = str(work)
     command.ensure_finalized()
     command.run()
-    built = Path(work, "numbasync")
-    return next(path for path in built.glob(f"{NAME}.*") if path.suffix in (".so", ".pyd"))
+    paths = (Path(work, "numbasync", NAME + suffix) for suffix in EXTENSION_SUFFIXES)
+    return next(path for path in paths if path.exists())

@@ -39,7 +39,15 @@ def aliased(z: na.KernelOutput, x: na.KernelInput):
         z[i] = x[i] + x[i]
 
 
-def compiled(z: na.Tensor, x: na.Tensor, stream: na.Stream) -> None:
+@na.launcher
+@cuda.jit
+def both(z: na.KernelOutput, y: na.KernelOutput, x: na.KernelInput):
+    i = cuda.grid(1)
+    if i < z.shape[0]:
+        z[i], y[i] = x[i] - 1, x[i] + 1
+
+
+def compiled(z: na.Tensor, x: na.Tensor, y: na.Tensor, stream: na.Stream) -> None:
     """Compile all kernels of programs, and plan their calls: every later call is a fast one, and
     none is still to be enqueued when a program cancels it.
     """
@@ -57,6 +65,7 @@ def compiled(z: na.Tensor, x: na.Tensor, stream: na.Stream) -> None:
         copy_to(z, x).sync_on(stream)
         aliased(z, z).sync_on(stream)
         aliased(z, x).sync_on(stream)
+        both(z, y, x).sync_on(stream)
 
 
 def _with(pair: tuple[Any, Any], a: float) -> tuple[Any, float, Any]:
@@ -78,7 +87,7 @@ class Program:
         self.streams = [device.new_stream() for _ in range(STREAMS)]
         self.tensors = [na.full(SIZE, i).sync_on(self.streams[0]) for i in range(TENSORS)]
         self.constant = na.full(SIZE, 3).sync_on(self.streams[0]).shared()
-        compiled(self.tensors[0], self.tensors[1], self.streams[0])
+        compiled(*self.tensors[:3], self.streams[0])
         for stream in self.streams:
             stream.synchronize()
         self.first = [stream._sequence for stream in self.streams]
@@ -108,6 +117,7 @@ class Program:
             lambda: tiled(z.partition(4), a, x),
             lambda: tiled(z.partition(4), a, x.partition(4)),
             lambda: aliased(z, z),
+            lambda: both(*rng.sample(self.tensors, 3)),
             lambda: saxpy(z, np.float64(a), x),
             lambda: saxpy(z, int(a), x),
             lambda: add_one[(1,), (SIZE,)](z),
@@ -142,6 +152,8 @@ class Program:
         calls: list[Callable[[], Any]] = [
             lambda: saxpy(z, 1.0, z).async_on(stream),
             lambda: saxpy(z[2:8], 1.0, z[:6]).async_on(stream),
+            lambda: both(z, z, x).async_on(stream),
+            lambda: both(z, x, x).async_on(stream),
             lambda: saxpy(z, 2**64, x).async_on(stream),
             lambda: saxpy(z, "a", x).async_on(stream),
             lambda: saxpy(z, 1.0).async_on(stream),

@@ -304,6 +304,29 @@ def test_a_launch_that_the_driver_refuses(null: na.Device, on: bool) -> None:
     assert not stream.in_flight_count
 
 
+@pytest.mark.parametrize("good", [0, 1, 2, 3])
+def test_launches_together_of_which_one_is_refused(null: na.Device, on: bool, good: int) -> None:
+    """Those before it are recorded, and nothing behind it is launched."""
+    stream = null.new_stream()
+    tensors = [na.zeros(8).sync_on(stream) for _ in range(4)]
+    for z in tensors:
+        add_one(z).sync_on(stream)
+    before, first = counters.launches, len(launches())
+    library().null_fail(1, good)
+    with pytest.raises(DriverError, match="cuLaunchKernel"):
+        na.zip(*(add_one(z) for z in tensors)).async_on(stream)
+    library().null_fail(0, 0)
+    number = stream._sequence
+    writers = [z.storage.writer.sequence == number for z in tensors]
+    assert writers == [i < good for i in range(4)]
+    assert counters.launches - before == len(launches(first)) == good
+    submission = tensors[0].storage.writer if good else None
+    if submission is not None:
+        assert {z.storage for z in tensors[:good]} <= set(submission.keep_alive)
+    stream.synchronize()
+    assert not stream.in_flight_count
+
+
 @pytest.mark.parametrize("way", ["async_on", "sync_on", "await", "gather"])
 def test_a_launch_that_reports_a_fault_loses_the_device(
     null: na.Device, on: bool, way: str

@@ -140,7 +140,8 @@ def leaves_nothing(device: na.Device, kind: str) -> None:
         assert last == first
         assert last[1] == 0, "no stream is at work"
         # Caches differ a little; the smallest object that a call creates takes more.
-        assert after - before < 2000 + 20 * times, f"{after - before} bytes in {times} calls"
+        if not sys.flags.dev_mode:  # which keeps more
+            assert after - before < 2000 + 20 * times, f"{after - before} bytes in {times} calls"
     finally:
         tracemalloc.stop()
         work.loop.close()
