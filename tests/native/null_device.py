@@ -20,17 +20,20 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 
 from numbasync import native
 from numbasync.backend.cpu.runtime.array import CpuArray
 from numbasync.backend.cpu.runtime.device import CpuDevice
+from numbasync.backend.cpu.runtime.memory import CpuMemory, CpuPool
 from numbasync.backend.protocols import ArrayKey, CompletionPath, Waker, Work, counters
 from numbasync.device.device import Device, devices, use_device
 from numbasync.errors import DeviceLostError, DriverError, DTypeError
 
 NOT_READY, LOST = 600, 700
-METHODS = ("launch", "completed", "query", "spin_poll", "synchronize")
+FILLS = ("cuMemsetD8Async", "cuMemsetD16Async", "cuMemsetD32Async")
+COPIES = ("cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2")
 CODES = {  # Numba's types as `struct` packs them
     "bool": "?", "int8": "b", "uint8": "B", "int16": "h", "uint16": "H", "int32": "i",
     "uint32": "I", "int64": "q", "uint64": "Q", "float16": "e", "float32": "f", "float64": "d",
@@ -141,6 +144,25 @@ class CudaArray(CpuArray):
         self.packed = struct.pack(array_format(array.ndim), *fields)
 
 
+class CudaMemory(CpuMemory):
+    """An allocation, whose address the core reads."""
+
+    __slots__ = ("address", "lent")
+
+    def __init__(self, nbytes: int) -> None:
+        super().__init__(nbytes)
+        self.address = int(self.bytes.ctypes.data)  # type: ignore[misc]  # no property here
+        self.lent = False
+
+
+class NullPool(CpuPool):
+    """A pool of the host's memory."""
+
+    def allocate(self, nbytes: int, stream: object) -> CudaMemory:
+        super().allocate(nbytes, stream)
+        return CudaMemory(nbytes)
+
+
 class Layout(NamedTuple):
     """The argument buffer of a kernel; as `kernels.BufferLayout`."""
 
@@ -229,24 +251,18 @@ class CudaStream:
     """A stream of the null driver."""
 
     __slots__ = (
-        "__weakref__",
-        "_gates",
-        "_number",
-        "_passed",
-        "_word",
-        "calls",
-        "device",
+        "__weakref__", "_gates", "_last", "_number", "_passed", "_word", "calls", "device",
         "records",
-    )
+    )  # fmt: skip
     native = None
 
     def __init__(self, device: NullDevice, number: int) -> None:
         self.device, self._number = device, number
         self._word = ctypes.c_uint32(0)
-        self._passed = self._gates = 0
+        self._passed = self._gates = self._last = 0
         self.records: dict[Work, Any] = {}
         self.calls = native.core.DriverStream(
-            number, device, ctypes.addressof(self._word), self.records
+            number, device, *[ctypes.addressof(self._word)] * 2, self.records
         )
 
     @property
@@ -284,25 +300,36 @@ class CudaStream:
         return NullQueue(self)
 
     def fill(self, dst: Any, value: Any, queue: Any) -> Any:
+        self._call("cuMemsetD8Async", ctypes.c_uint64(0), 0, ctypes.c_size_t(0))
         return queue
 
     def upload(self, dst: Any, block: Any, queue: Any) -> Any:
+        self._call("cuMemcpyHtoDAsync_v2", None, None, ctypes.c_size_t(0))
         counters.copies += 1
         return queue
 
     def download(self, block: Any, src: Any, queue: Any) -> Any:
+        self._call("cuMemcpyHtoDAsync_v2", None, None, ctypes.c_size_t(0))
         counters.copies += 1
         return queue
 
     def replay(self, graph: Any, queue: Any) -> Any:
+        self._call("cuGraphLaunch", None)
         counters.replays += 1
         return queue
+
+    def _call(self, name: str, *args: Any) -> None:
+        enter(self.device)
+        result = library()[name](*args, ctypes.c_void_p(self._number))
+        if result:
+            fail(result, name.removesuffix("_v2"))
 
     def write(self, sequence: int) -> None:
         address, number = ctypes.addressof(self._word), sequence & 0xFFFFFFFF
         result = library().cuStreamWriteValue32_v2(self._number, address, number, 0)
         if result:
             fail(result, "cuStreamWriteValue32")
+        self._last = sequence
 
     def record(self, event: NullEvent) -> None:
         event.stream = self._number
@@ -386,6 +413,9 @@ class NullQueue:
 class NullGraph:
     """A graph that does nothing."""
 
+    number = 5
+    checks = ()
+
 
 class NullDevice(CpuDevice):
     """The backend's device: memory of the host, and streams of the null driver."""
@@ -402,6 +432,12 @@ class NullDevice(CpuDevice):
     def new_stream(self, priority: int) -> Any:
         self.streams += 1
         return CudaStream(self, 0x1000 + self.streams)
+
+    def host_block(self, nbytes: int) -> Any:
+        return np.zeros(nbytes, np.uint8)  # nothing is copied there
+
+    def new_pool(self) -> NullPool:
+        return NullPool("null", self.total_memory, lambda: False)
 
     def new_event(self, timing: bool) -> Any:
         return NullEvent()
@@ -425,12 +461,12 @@ class NullDevice(CpuDevice):
 # --- in the place of the CUDA backend ---
 
 
-def _use(streams: Any, arrays: Any, of_enter: Any, connect: Callable[[], object]) -> None:
+def _use(classes: list[Any], of_enter: Any, connect: Callable[[], object]) -> None:
     core = native.core
-    core.know(streams)
-    core.know(arrays)
-    for name in METHODS:
-        core.take_over(vars(streams)[name])
+    for cls in classes:
+        core.know(cls)
+    for name in core.METHODS:
+        core.take_over(vars(classes[0])[name])
     core.take_over(of_enter)
     core.forget_current()
     connect()
@@ -438,8 +474,13 @@ def _use(streams: Any, arrays: Any, of_enter: Any, connect: Callable[[], object]
 
 def _connect() -> None:
     driver = library()
-    names = ("cuLaunchKernel", "cuStreamQuery", "cuStreamSynchronize")
-    addresses = {n: ctypes.cast(getattr(driver, n), ctypes.c_void_p).value for n in names}
+    names = {n: n for n in ("cuLaunchKernel", "cuStreamQuery", "cuStreamSynchronize",
+                            "cuStreamWriteValue32_v2", "cuGraphLaunch")}  # fmt: skip
+    names |= dict.fromkeys(FILLS, FILLS[0]) | dict.fromkeys(COPIES, COPIES[0])
+    addresses = {
+        name: ctypes.cast(getattr(driver, own), ctypes.c_void_p).value
+        for name, own in names.items()
+    }
     native.core.use_driver(addresses, fail, counters)
 
 
@@ -448,7 +489,7 @@ def null_device() -> Iterator[Device]:
     """A new device on the null driver, current inside the block; the core calls that driver."""
     driver = library()
     driver.null_reset()
-    _use(CudaStream, CudaArray, enter, _connect)
+    _use([CudaStream, CudaArray, CudaMemory], enter, _connect)
     backend = NullDevice(99)
     try:
         with use_device(Device(backend)) as device:
@@ -457,7 +498,7 @@ def null_device() -> Iterator[Device]:
         driver.null_reset()
         backend._engine.stop()
         if devices("cuda"):  # their driver, again
-            from numbasync.backend.cuda import arrays, launch_records, stream
+            from numbasync.backend.cuda import arrays, launch_records, memory, stream
 
-            connect = launch_records.connect.__wrapped__
-            _use(stream.CudaStream, arrays.CudaArray, stream.enter, connect)
+            classes = [stream.CudaStream, arrays.CudaArray, memory.CudaMemory]
+            _use(classes, stream.enter, launch_records.connect.__wrapped__)

@@ -17,7 +17,7 @@ typedef struct {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static Launch launches[LAUNCHES];  /* the latest ones */
-static uint64_t launched;
+static uint64_t launched, others;
 static struct { uint64_t stream; volatile uint32_t *word; uint32_t number; } writes[WRITES];
 static int waiting;  /* of `writes` */
 static struct { uint64_t stream; int held; uint64_t pending; } streams[STREAMS];
@@ -81,6 +81,33 @@ int cuStreamWriteValue32_v2(void *stream, uint32_t *word, uint32_t number, unsig
     return result;
 }
 
+/* Fills, copies and graphs do nothing but count. */
+static int other(void *stream) {
+    pthread_mutex_lock(&lock);
+    int result = result_of_call(), place = place_of((uintptr_t)stream);
+    if (result == 0) {
+        others++;
+        streams[place].pending += streams[place].held;
+    }
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+int cuMemsetD8Async(uint64_t at, unsigned number, size_t count, void *stream) {
+    (void)at, (void)number, (void)count;
+    return other(stream);
+}
+
+int cuMemcpyHtoDAsync_v2(void *to, void *from, size_t count, void *stream) {
+    (void)to, (void)from, (void)count;
+    return other(stream);
+}
+
+int cuGraphLaunch(void *graph, void *stream) {
+    (void)graph;
+    return other(stream);
+}
+
 int cuStreamQuery(void *stream) {
     pthread_mutex_lock(&lock);
     int result = result_of_call();
@@ -117,11 +144,13 @@ void null_fail(int result, int skip) { next.result = result; next.skip = skip; }
 
 uint64_t null_launched(void) { return launched; }
 
+uint64_t null_others(void) { return others; }
+
 Launch *null_launch(uint64_t i) { return &launches[i % LAUNCHES]; }
 
 void null_reset(void) {
     pthread_mutex_lock(&lock);
-    launched = waiting = next.result = next.skip = 0;
+    launched = others = waiting = next.result = next.skip = 0;
     memset(streams, 0, sizeof streams);
     pthread_mutex_unlock(&lock);
 }

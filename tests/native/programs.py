@@ -122,12 +122,19 @@ class Program:
             lambda: saxpy(z, int(a), x),
             lambda: add_one[(1,), (SIZE,)](z),
             lambda: na.fill(z, a),
+            lambda: na.zeros(SIZE),
+            lambda: na.full(SIZE, a),
+            lambda: na.empty(SIZE).map(lambda t: t.shape),
+            lambda: na.from_host(np.arange(SIZE, dtype=np.float32)),
+            lambda: z.to_host().map(lambda array: array.shape),
+            lambda: self.graph.launch(),
         ]
         if depth < 2:
             kinds += [
                 lambda: self.op(depth + 1).map(lambda r: None),
                 lambda: add_one(z).first(),
                 lambda: na.zip(*(self.op(depth + 1) for _ in range(rng.randrange(1, 4)))),
+                lambda: na.zeros(SIZE).then(lambda t: saxpy(t, a, x)).first(),
                 lambda: na.zip(*(self._launch() for _ in range(rng.choice((3, 33, 70))))),
                 lambda: saxpy(z, a, x).then(lambda r: add_one(r.z)),
                 lambda: add_one(z).first().then(lambda t: saxpy(t, a, x)).first(),

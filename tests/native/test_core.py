@@ -44,7 +44,10 @@ def test_what_the_core_has_is_declared_or_in_the_place_of_a_python_function() ->
         name for name, value in vars(core).items()
         if callable(value) and not isinstance(value, type) and value.__module__ == core.__name__
     }  # fmt: skip
-    types = {name: cls for name, cls in vars(core).items() if isinstance(cls, type)}
+    types = {
+        name: cls for name, cls in vars(core).items()
+        if isinstance(cls, type) and cls.__module__ == core.__name__
+    }  # fmt: skip
     stub = declared()
     functions = stub.pop("")
     constants = {name for name in functions if name.isupper()}

@@ -123,8 +123,7 @@ def test_numbers_are_given_once_and_everything_retires(
 
 
 def test_shared_tensors_and_several_kernels(device: na.Device, on: bool) -> None:
-    """Writers of one tensor, on streams of their own: no launch is lost, none runs beside another.
-    """
+    """Writers of one tensor, on streams of their own, run one after the other, and all of them."""
     total, sums = na.zeros(8).sync(), [na.zeros(8).sync() for _ in range(THREADS)]
     one = na.ones(8).sync()
 

@@ -34,7 +34,9 @@ def test_where_it_must_be_there(python_env: dict[str, str]) -> None:
     assert os.environ.get(native.NAME) != "0" or native.core is None
     missing = ran(WITHOUT, python_env, NUMBASYNC_NATIVE="1")
     assert missing.returncode == 1
-    assert "ImportError: NUMBASYNC_NATIVE is 1, and numbasync is installed without" in missing.stderr
+    assert (
+        "ImportError: NUMBASYNC_NATIVE is 1, and numbasync is installed without" in missing.stderr
+    )
     assert native.how_to_get() in missing.stderr
     assert ran(WITHOUT, python_env).stdout == "None\n"
     wrong = ran("import numbasync", python_env, NUMBASYNC_NATIVE="yes")
@@ -65,15 +67,14 @@ def test_doctor_says_it(
 # Where a package came from, as pip notes it, and the source that the command installs.
 INDEX = "numbasync==1.2.3"
 FOLDER = "/some/where with a space"
-COMMIT = "0123456789abcdef"
 ORIGINS = {
     None: INDEX,
     '{"url": "file:///some/numbasync-1.2.3-py3-none-any.whl", "archive_info": {}}': INDEX,
     '{"url": "file:///some/where%20with%20a%20space", "dir_info": {}}': FOLDER,
     '{"url": "file:///some/numbasync-1.2.3.tar.gz", "archive_info": {}}':
         "/some/numbasync-1.2.3.tar.gz",
-    '{"url": "https://host/a/b.git", "vcs_info": {"vcs": "git", "commit_id": "%s"}}' % COMMIT:
-        f"git+https://host/a/b.git@{COMMIT}",
+    '{"url": "https://host/a/b.git", "vcs_info": {"vcs": "git", "commit_id": "0123abc"}}':
+        "git+https://host/a/b.git@0123abc",
 }  # fmt: skip
 
 
