@@ -10,6 +10,7 @@ import os
 import shutil
 import sys
 import tempfile
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any
 
@@ -22,32 +23,32 @@ class NativeCore(BuildHookInterface):
     """Adds the compiled core to the wheel; to an editable install, beside its source."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        wish = os.environ.get("NUMBASYNC_NATIVE", "")
-        if self.target_name != "wheel" or wish == "0" or sys.implementation.name != "cpython":
+        setting = os.environ.get("NUMBASYNC_NATIVE", "")
+        if setting not in ("", "0", "1"):
+            raise ValueError(f"NUMBASYNC_NATIVE={setting!r:.20}: write 0 or 1, or leave it out.")
+        if self.target_name != "wheel" or setting == "0" or sys.implementation.name != "cpython":
             return
+        self.work = tempfile.TemporaryDirectory()  # until this hook is dropped
         folder = Path(self.root, "numbasync")
-        with tempfile.TemporaryDirectory() as work:
-            try:
-                module = compiled(folder / f"{NAME}.pyx", Path(work))
-            except (Exception, SystemExit) as error:  # of Cython, setuptools or the compiler
-                if wish == "1":
-                    raise
-                self.app.display_warning(
-                    f"numbasync is installed without its compiled core, in pure Python: {error}"
-                )
-                return
-            for old in folder.glob(f"{NAME}.*.so"):
-                old.unlink()
-            shutil.copy(module, folder / module.name)
+        if version == "editable":  # without a compiler, an older core would not fit the sources
+            for suffix in EXTENSION_SUFFIXES:  # of this Python
+                Path(folder, NAME + suffix).unlink(missing_ok=True)
+        try:
+            module = compiled(folder / f"{NAME}.pyx", Path(self.work.name))
+        except (Exception, SystemExit) as error:  # of Cython, setuptools or the compiler
+            if setting == "1":
+                raise
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            self.app.display_warning(
+                f"numbasync is installed without its compiled core, in pure Python: {reason:.200}"
+            )
+            return
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
-        if version != "editable":
-            build_data["force_include"][str(folder / module.name)] = f"numbasync/{module.name}"
-
-    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
-        if version != "editable":  # an editable install imports it from there
-            for module in Path(self.root, "numbasync").glob(f"{NAME}.*.so"):
-                module.unlink()
+        if version == "editable":  # which is imported from there
+            shutil.copy(module, folder / module.name)
+        else:
+            build_data["force_include"][str(module)] = f"numbasync/{module.name}"
 
 
 def compiled(source: Path, work: Path) -> Path:
@@ -56,8 +57,10 @@ def compiled(source: Path, work: Path) -> Path:
     from setuptools import Distribution, Extension
 
     extension = Extension(
-        f"numbasync.{NAME}", [os.path.relpath(source)], extra_compile_args=["-O2"]
-    )
+        f"numbasync.{NAME}", [os.path.relpath(source)],
+        extra_compile_args=[] if sys.platform == "win32" else ["-O2", "-g0"],
+        extra_link_args=["-Wl,-s"] if sys.platform == "linux" else [],  # without symbols
+    )  # fmt: skip
     modules = cythonize([extension], build_dir=str(work), quiet=True)
     command = Distribution({"name": "numbasync", "ext_modules": modules}).get_command_obj(
         "build_ext"
@@ -65,4 +68,5 @@ def compiled(source: Path, work: Path) -> Path:
     command.build_lib = command.build_temp = str(work)
     command.ensure_finalized()
     command.run()
-    return next(Path(work, "numbasync").glob(f"{NAME}.*.so"))
+    paths = (Path(work, "numbasync", NAME + suffix) for suffix in EXTENSION_SUFFIXES)
+    return next(path for path in paths if path.exists())

@@ -1,5 +1,10 @@
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+# What Python code uses of the compiled core; every other function has the types of the Python
+# function whose place it takes.
+
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from contextvars import ContextVar
+from types import TracebackType
+from typing import Any, Literal, TypeVar
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _C = TypeVar("_C", bound=type)
@@ -12,6 +17,7 @@ SHARED_: int
 PARTITION_: int
 WHOLE_: int
 LITERAL_: int
+METHODS: tuple[str, ...]
 
 def know(cls: _C) -> _C: ...
 def take_over(function: _F) -> _F: ...
@@ -20,24 +26,38 @@ def switch(wish: bool) -> bool: ...
 def is_on() -> bool: ...
 def know_frames(between: dict[str, bool], kind: type) -> None: ...
 def know_faults(classes: tuple[type[BaseException], ...]) -> None: ...
-def know_operations(default: object, exclusive: object, queue: object) -> None: ...
+def know_operations(default: object, queues: dict[Any, Any], queue: object) -> None: ...
+def know_devices(variable: ContextVar[Any], device: Any) -> None: ...
 def know_memory(known_specs: dict[Any, Any], array_class: type, large: int) -> None: ...
 def use_driver(
-    addresses: dict[str, int], failing: Callable[[int, str], object], counting: object
+    addresses: Mapping[str, int | None], failing: Callable[[int, str], object], counting: object
 ) -> None: ...
 def forget_current() -> None: ...
 
-class FastCall:
+class Lock:
+    def acquire(self, blocking: bool = True) -> bool: ...
+    def release(self) -> None: ...
+    def __enter__(self) -> Literal[True]: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> None: ...
+
+class Busy:
+    busy: bool
+
+class DriverStream:
     def __init__(
         self,
-        kinds: tuple[type, ...],
-        codes: Sequence[int],
-        outputs: Sequence[int],
-        may_alias: bool,
-        in_python: object,
+        number: int,
+        device: Any,
+        word: int,
+        device_word: int,
+        records: MutableMapping[Any, Any],
     ) -> None: ...
-    def take(self, values: tuple[Any, ...]) -> Any: ...
-    def enqueue(self, plan: Any, values: Any, tensors: Any, submission: Any) -> bool: ...
 
 class LaunchRecord:
     def __init__(
@@ -52,3 +72,15 @@ class LaunchRecord:
         constants: Sequence[int],
     ) -> None: ...
     def run(self, args: Sequence[Any]) -> int: ...
+
+class FastCall:
+    def __init__(
+        self,
+        kinds: tuple[type, ...],
+        codes: Sequence[int],
+        outputs: Sequence[int],
+        may_alias: bool,
+        in_python: object,
+    ) -> None: ...
+    def take(self, values: tuple[Any, ...]) -> Any: ...
+    def enqueue(self, plan: Any, values: Any, tensors: Any, submission: Any) -> bool: ...

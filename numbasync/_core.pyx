@@ -40,6 +40,7 @@ cdef extern from "Python.h":
     Py_ssize_t PyObject_Size(object) except -1
     PyTypeObject* Py_TYPE(object) noexcept
     PyObject* PyList_GET_ITEM(object, Py_ssize_t) noexcept
+    object PyNumber_Index(object)
     int PyFloat_Pack2(double, char*, int) except -1
     bint PyFloat_CheckExact(object) noexcept
     double PyFloat_AS_DOUBLE(object) noexcept
@@ -710,6 +711,7 @@ cdef class LaunchRecord:
             if code == c"?":
                 to[0] = 1 if value else 0
                 return True
+            value = PyNumber_Index(value)  # no float is an integer
             if code == c"Q":
                 (<uint64_t*>to)[0] = value
                 return True
@@ -1786,7 +1788,8 @@ cdef Py_ssize_t enqueue_launches(tuple ops, Py_ssize_t first, object submission)
 
 
 def enqueue_leading(ctx, tuple ops, list values):
-    cdef Py_ssize_t i = PyList_GET_SIZE(values), first = i, together
+    cdef Py_ssize_t i = PyList_GET_SIZE(values), together
+    cdef bint used = False
     cdef object submission = submission_of(ctx), op
     try:
         while i < PyTuple_GET_SIZE(ops):
@@ -1799,9 +1802,11 @@ def enqueue_leading(ctx, tuple ops, list values):
                 if not enqueue_child(op, ctx, submission):
                     break
                 i += 1
+                used = used or isa(op, Launch)  # the context notes other work, if there is any
                 values.append(value_of(op))
+            used = used or together > 0
     finally:
-        note_use(ctx, submission, i > first)
+        note_use(ctx, submission, used)
 
 
 cdef int note_use(object ctx, object submission, bint used) except -1:
@@ -1821,7 +1826,7 @@ def enqueue_chain(ctx, op, list links):
                 op = op._first
             if not enqueue_child(op, ctx, submission):
                 return op, None
-            used = True
+            used = used or isa(op, Launch)  # the context notes other work, if there is any
             op, value = follow_links(ctx, links, value_of(op))
         return None, value
     finally:
@@ -2120,7 +2125,7 @@ cdef bint is_filled(DriverStream calls, object storage, object value, int64_t nb
     cdef int result
     cdef uint64_t address
     cdef fill_t fill
-    if calls is None:
+    if calls is None or not isa(get(storage, at_memory), CudaMemory):
         return False
     if value is not pattern_of:
         pattern_unit, pattern_number = python["pattern"](value)
@@ -2160,7 +2165,7 @@ def FromHost_try_enqueue(self, submission, pool):
     put(storage, at_writer, submission)
     queue = get(stream, at_backend)
     calls = calls_of(queue)
-    if calls is None:
+    if calls is None or not isa(get(storage, at_memory), CudaMemory):
         put(submission, at_queue, queue.upload(tensor.handle, block, get(submission, at_queue)))
     else:
         copy_block(calls, storage, block, nbytes, True)
@@ -2236,7 +2241,7 @@ def ToHost_try_enqueue(self, submission, pool):
         retain(submission, storage, block, nbytes)
         queue = get(stream, at_backend)
         calls = calls_of(queue)
-        if calls is None:
+        if calls is None or not isa(get(storage, at_memory), CudaMemory):
             put(submission, at_queue, queue.download(block, tensor.handle, get(submission, at_queue)))
         else:
             copy_block(calls, storage, block, nbytes, False)

@@ -1,44 +1,80 @@
 """The compiled core, where it is installed, in the place of Python functions of the same meaning.
 
-The environment variable NUMBASYNC_NATIVE is read once, on import: 0, the core is not used; 1, it
-must be there.
+The environment variable NUMBASYNC_NATIVE is read on import: 0, the core is not used; 1, it must be
+there.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import update_wrapper
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from shlex import quote
 from types import ModuleType
 from typing import Any, TypeVar
+from urllib.parse import unquote, urlparse
 
 F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=type)
 
-HOW_TO_GET = "pip install --force-reinstall --no-deps --no-binary numbasync numbasync"
+NAME = "NUMBASYNC_NATIVE"  # of the environment variable
 
 
-def _found() -> tuple[Any, str]:
-    """The core, or None and the reason."""
-    wish = os.environ.get("NUMBASYNC_NATIVE", "")
-    if wish not in ("", "0", "1"):
-        raise ImportError(f"NUMBASYNC_NATIVE={wish!r:.20}: write 0 or 1, or leave it out.")
-    if wish == "0":
-        return None, "NUMBASYNC_NATIVE is 0"
+def how_to_get() -> str:
+    """The command that installs numbasync with its compiled core, where there is a C compiler."""
+    root = Path(__file__).parents[1]
+    if (root / "hatch_build.py").exists():
+        return f"pip install -e {quote(str(root))}"  # a checkout
+    source = "numbasync"
+    with suppress(PackageNotFoundError):
+        package = distribution(source)
+        source = f"numbasync=={package.version}"
+        origin = json.loads(package.read_text("direct_url.json") or "{}")
+        url = origin.get("url", "")
+        if "vcs_info" in origin:
+            source = f"{origin['vcs_info']['vcs']}+{url}@{origin['vcs_info']['commit_id']}"
+        elif url.startswith("file:") and not url.endswith(".whl"):
+            source = unquote(urlparse(url).path)
+    # pip keeps what it has built, and would install the same again.
+    options = "--force-reinstall --no-deps --no-cache-dir --no-binary numbasync"
+    return f"pip install {options} {quote(source)}"
+
+
+def is_off() -> bool:
+    """Whether the environment says that the core is not used.
+
+    Raises:
+        ImportError: the variable is neither 0 nor 1.
+    """
+    setting = os.environ.get(NAME, "")
+    if setting not in ("", "0", "1"):
+        raise ImportError(f"{NAME}={setting!r:.20}: write 0 or 1, or leave it out.")
+    return setting == "0"
+
+
+def _load() -> Any:
+    """The core; None without it."""
+    if is_off():
+        return None
     try:
-        module: ModuleType = __import__("numbasync._core", fromlist=["_core"])
+        module: ModuleType = import_module("numbasync._core")
     except ImportError as error:
-        if wish == "1":
+        if os.environ.get(NAME) == "1":
             raise ImportError(
-                "NUMBASYNC_NATIVE is 1, and numbasync was installed without its compiled core.\n"
-                f"With a C compiler: {HOW_TO_GET}"
+                f"{NAME} is 1, and numbasync is installed without its compiled core.\n"
+                f"With a C compiler: {how_to_get()}"
             ) from error
-        return None, "numbasync was installed without it"
-    return module, ""
+        return None
+    return module
 
 
-core, why_not = _found()
+core = _load()
 
 
 def compiled(function: F) -> F:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import numbasync as na
+from numbasync import native
 from tests.common import compiled
 
 ROOT = Path(__file__).parent.parent
@@ -35,6 +36,7 @@ SLOW = (
     "test_notebooks.py", "test_random.py", "test_batch_at_once.py", "test_batch_operands.py",
     "test_batch_graph.py", "test_batch_compute_failures.py", "test_staging_ring.py",
     "test_batch_functions.py", "test_pickling_operations.py", "test_cli.py", "test_measuring.py",
+    "test_mutants.py",
 )  # fmt: skip
 SLOW_FOLDERS = ("backend_cpu", "planted_bugs", "stress")
 
@@ -60,7 +62,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_report_header(config: pytest.Config) -> str:
     left_out = {"quick": "without the files that take long; --tier all runs everything"}
-    return f"tier: {config.option.tier} {left_out.get(config.option.tier, '')}".rstrip()
+    tier = f"tier: {config.option.tier} {left_out.get(config.option.tier, '')}".rstrip()
+    way = "is used" if native.core else f"is off: {native.NAME} is 0" if native.is_off() else (
+        "is not installed: the tests run Python's functions only"
+    )  # fmt: skip
+    return f"{tier}\nthe compiled core {way}"
 
 
 def is_slow(path: Path) -> bool:

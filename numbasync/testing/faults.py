@@ -153,6 +153,19 @@ def _on_streams(
         yield
 
 
+class _NoSpareBlocks:
+    """A backend's pool that reuses nothing: every request is an `allocate`."""
+
+    def __init__(self, blocks: protocols.Pool) -> None:
+        self._blocks = blocks
+
+    def reuse(self, nbytes: int) -> None:
+        """No block is free."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._blocks, name)
+
+
 @contextmanager
 def _allocation(injected: Injected) -> Iterator[None]:
     refused: list[int] = []  # a refused caller retries once, after a collection
@@ -169,9 +182,12 @@ def _allocation(injected: Injected) -> Iterator[None]:
         return allocate_or_refuse
 
     pool = injected.device.pool
-    no_reuse: Callable[[Any], Any] = lambda _: lambda nbytes: None  # noqa: E731
-    with _replaced(pool, "allocate", make), _replaced(pool, "reuse", no_reuse):
-        yield
+    blocks, pool._pool = pool._pool, _NoSpareBlocks(pool._pool)
+    try:
+        with _replaced(pool, "allocate", make):
+            yield
+    finally:
+        pool._pool = blocks
 
 
 @contextmanager

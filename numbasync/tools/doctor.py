@@ -26,6 +26,7 @@ def run(kind: str | None) -> int:
     _line("numbasync", __version__)
     _line("Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
     _packages()
+    _core()
     _loop()
     return _devices(kind)
 
@@ -71,10 +72,17 @@ def _loop() -> None:
     _line("event loop", "uvloop" if has_uvloop else "asyncio (uvloop is not installed)")
     _line("wake-up", "eventfd" if hasattr(os, "eventfd") else "pipe (this system has no eventfd)")
     # A thread that computes in Python delays every wake-up by this time.
-    _line("compiled core", "in use" if native.core else f"no: {native.why_not}")
-    if native.core is None and "NUMBASYNC_NATIVE" not in native.why_not:
-        _line("", f"with a C compiler: {native.HOW_TO_GET}")
     _line("switch interval", f"{sys.getswitchinterval() * 1e3:g} ms")
+
+
+def _core() -> None:
+    if native.core is not None:
+        _line("compiled core", "in use")
+    elif native.is_off():
+        _line("compiled core", f"not in use: {native.NAME} is 0")
+    else:
+        _line("compiled core", "missing, so calls cost the host more; with a C compiler:")
+        _line("", native.how_to_get())
 
 
 def _devices(kind: str | None) -> int:

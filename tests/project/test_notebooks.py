@@ -15,9 +15,7 @@ from textwrap import dedent
 from types import FunctionType
 from typing import Any
 
-import nbformat
 import pytest
-from nbclient import NotebookClient
 
 import numbasync as na
 from numbasync.backend.cpu.library import source
@@ -94,6 +92,9 @@ CELLS = {
 def test_a_notebook(
     python_env: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    nbformat = pytest.importorskip("nbformat", reason="nbformat is not installed")
+    nbclient = pytest.importorskip("nbclient", reason="nbclient is not installed")
+    pytest.importorskip("ipykernel", reason="ipykernel is not installed")
     for name in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR"):
         monkeypatch.setenv(name, str(tmp_path))
     # Jupyter's own warnings, while pytest runs, are nobody's here.
@@ -103,7 +104,7 @@ def test_a_notebook(
     monkeypatch.setenv("PYTHONPATH", python_env["PYTHONPATH"])
     cells = [nbformat.v4.new_code_cell(dedent(text)) for text in CELLS.values()]
     notebook = nbformat.v4.new_notebook(cells=cells)
-    NotebookClient(notebook, kernel_name="python3", allow_errors=True).execute()
+    nbclient.NotebookClient(notebook, kernel_name="python3", allow_errors=True).execute()
     shown = {name: _shown(cell) for name, cell in zip(CELLS, notebook.cells, strict=True)}
     assert shown["imports"] == ""
     assert "[0.0, 2.0, 4.0, 6.0] compiled" in shown["defined and awaited"]

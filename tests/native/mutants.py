@@ -1,0 +1,145 @@
+"""Faults planted in the core's rules, each of which a test must catch.
+
+    python -m tests.native.mutants [part of a name ...] [--jobs 2]
+
+For each fault the core is changed, compiled and tested apart from the checkout, in 10 s. Without a
+fault's own tests, given by its name's part, all of `tests/native` runs. `test_mutants.py` holds
+that each text that a fault changes is there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "numbasync" / "_core.pyx"
+LIMIT_S = 120  # of a test run, which a fault may hang
+# Those that find most come first.
+TESTS = [
+    f"tests/native/{name}.py"
+    for name in ("test_driver_calls", "test_random_programs", "test_core", "test_leaks",
+                 "test_core_threads", "test_packing")
+]  # fmt: skip
+
+
+BUILD = """
+import sys
+from Cython.Build import cythonize
+from setuptools import Distribution, Extension
+
+work, *flags = sys.argv[1:]
+extension = Extension(
+    "numbasync._core", ["numbasync/_core.pyx"], extra_compile_args=flags,
+    extra_link_args=[flag for flag in flags if flag.startswith("-fsanitize")],
+)
+modules = cythonize([extension], build_dir=work, quiet=True)
+command = Distribution({"name": "numbasync", "ext_modules": modules}).get_command_obj("build_ext")
+command.build_lib = command.build_temp = work
+command.ensure_finalized()
+command.run()
+"""
+
+
+class Mutant(NamedTuple):
+    """A fault: a text of the source, which is there once, and what stands in its place."""
+
+    name: str
+    text: str
+    fault: str
+
+    def source(self, original: str) -> str:
+        if original.count(self.text) != 1:
+            raise ValueError(
+                f"{self.name}: {original.count(self.text)} places in _core.pyx have\n{self.text}"
+            )
+        return original.replace(self.text, self.fault)
+
+
+def read(path: Path) -> list[Mutant]:
+    """The faults of a file, whose form its first lines say."""
+    faults: list[Mutant] = []
+    for line in path.read_text().splitlines():
+        kind, rest = line[:1], line[1:]
+        if kind == "=":
+            faults.append(Mutant(rest.strip(), "", ""))
+        elif kind == "-":
+            faults[-1] = faults[-1]._replace(text=f"{faults[-1].text}\n{rest}")
+        elif kind == "+":
+            faults[-1] = faults[-1]._replace(fault=f"{faults[-1].fault}\n{rest}")
+    return [Mutant(name, text[1:], fault[1:]) for name, text, fault in faults]
+
+
+MUTANTS = read(Path(__file__).with_name("faults.txt"))
+
+
+def build(folder: Path, flags: Sequence[str] = ("-O0", "-w")) -> None:
+    """Compile the core of a copy of the checkout in place."""
+    work = folder / "build"
+    command = [sys.executable, "-c", BUILD, str(work), *flags]
+    result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if result.returncode:
+        raise RuntimeError(result.stdout[-2000:] + result.stderr[-2000:])
+    module = next((work / "numbasync").glob("_core.*.so"))
+    shutil.copy(module, folder / "numbasync")
+
+
+def copy_of_checkout(folder: Path) -> None:
+    ignored = shutil.ignore_patterns("_core.*.so", "__pycache__")
+    for name in ("numbasync", "tests"):
+        shutil.copytree(ROOT / name, folder / name, ignore=ignored)
+    for name in ("pyproject.toml", "kernels", "examples"):
+        (folder / name).symlink_to(ROOT / name)
+
+
+def caught_by(mutant: Mutant | None, tests: Sequence[str] = TESTS) -> str:
+    """The first test that fails with the fault; "" if none does. None: without a fault."""
+    with tempfile.TemporaryDirectory() as work:
+        folder = Path(work)
+        copy_of_checkout(folder)
+        original = SOURCE.read_text()
+        changed = original if mutant is None else mutant.source(original)
+        (folder / "numbasync" / "_core.pyx").write_text(changed)
+        build(folder)
+        path = os.pathsep.join([str(folder), str(ROOT / "kernels")])
+        env = {**os.environ, "PYTHONPATH": path, "NUMBASYNC_NATIVE": "1"}
+        env["PYTHONDONTWRITEBYTECODE"] = "1"
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+        try:
+            result = subprocess.run(
+                command, cwd=folder, env=env, capture_output=True, text=True, check=False,
+                timeout=LIMIT_S,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return f"no end after {LIMIT_S} s"
+        if result.returncode == 0:
+            return ""
+        failed = [n for n in result.stdout.splitlines() if n.startswith(("FAILED", "ERROR"))]
+        return failed[0].split(" - ")[0] if failed else f"exit status {result.returncode}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help="parts of names of faults")
+    parser.add_argument("--jobs", type=int, default=2)
+    options = parser.parse_args()
+    chosen = [m for m in MUTANTS if not options.names or any(n in m.name for n in options.names)]
+    survivors = 0
+    with ThreadPoolExecutor(options.jobs) as pool:
+        for mutant, by in zip(chosen, pool.map(caught_by, chosen), strict=True):
+            print(f"{'SURVIVES' if not by else 'caught  '}  {mutant.name}  {by}", flush=True)
+            survivors += not by
+    print(f"{len(chosen)} faults, {survivors} survive")
+    return survivors
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,504 @@
+"""A device whose driver runs nothing: the core's own driver calls, on a machine without a GPU.
+
+`null_driver.c` notes what it is given, and passes work at once, or when a test lets it. The class
+of streams stands in the place of the CUDA backend's: the core knows it by its name, and compares
+its methods. Where the core is off, they make the same calls through `struct` and `ctypes`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import struct
+import subprocess
+import sysconfig
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from numbasync import native
+from numbasync.backend.cpu.runtime.array import CpuArray
+from numbasync.backend.cpu.runtime.device import CpuDevice
+from numbasync.backend.cpu.runtime.memory import CpuMemory, CpuPool
+from numbasync.backend.protocols import ArrayKey, CompletionPath, Waker, Work, counters
+from numbasync.device.device import Device, devices, use_device
+from numbasync.errors import DeviceLostError, DriverError, DTypeError
+
+NOT_READY, LOST = 600, 700
+FILLS = ("cuMemsetD8Async", "cuMemsetD16Async", "cuMemsetD32Async")
+COPIES = ("cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2")
+CODES = {  # Numba's types as `struct` packs them
+    "bool": "?", "int8": "b", "uint8": "B", "int16": "h", "uint16": "H", "int32": "i",
+    "uint32": "I", "int64": "q", "uint64": "Q", "float16": "e", "float32": "f", "float64": "d",
+}  # fmt: skip
+
+
+class Launched(ctypes.Structure):
+    """A launch as the driver got it."""
+
+    _fields_ = [
+        ("function", ctypes.c_uint64), ("stream", ctypes.c_uint64), ("nbytes", ctypes.c_uint64),
+        ("extents", ctypes.c_uint32 * 7), ("bytes", ctypes.c_ubyte * 1024),
+    ]  # fmt: skip
+
+    @property
+    def arguments(self) -> bytes:
+        return bytes(self.bytes[: self.nbytes])
+
+    def described(self, kernels: dict[int, NullKernel], arrays: dict[int, str]) -> list[Any]:
+        """The stream, the kernel, the extents and the arguments, with names for addresses."""
+        kernel, result = kernels[self.function], list[Any]()
+        for code, offset in kernel.buffer_layout.parts:
+            size = struct.calcsize(code or "Q")
+            if code == "s":
+                fields: list[Any] = [*struct.unpack_from("QQqqQ", self.arguments, offset)]
+                fields[4] = arrays.get(fields[4])
+                result.append(fields)
+            elif code:
+                result.append(struct.unpack(code, self.arguments[offset : offset + size]))
+        return [self.stream, self.function, list(self.extents), *result]
+
+
+@cache
+def library() -> ctypes.CDLL:
+    """The null driver, compiled; skips the test where there is no C compiler."""
+    compiler = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()[0]
+    compiler = compiler if shutil.which(compiler) else "cc"
+    if shutil.which(compiler) is None:
+        pytest.skip("no C compiler: the null driver cannot be compiled")
+    source = Path(__file__).with_name("null_driver.c")
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder, "null_driver.so")
+        command = [compiler, "-shared", "-fPIC", "-O1", "-pthread", "-o", str(target), str(source)]
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        if result.returncode:
+            why = (result.stderr or f"{compiler} failed").strip().splitlines()[-1]
+            pytest.skip(f"the null driver cannot be compiled: {why}")
+        driver = ctypes.CDLL(str(target))
+    driver.null_launched.restype = ctypes.c_uint64
+    driver.null_launch.restype = ctypes.POINTER(Launched)
+    driver.null_launch.argtypes = [ctypes.c_uint64]
+    for name in ("null_hold", "null_pass", "cuStreamQuery", "cuStreamSynchronize"):
+        getattr(driver, name).argtypes = [ctypes.c_void_p, ctypes.c_int][
+            : 1 + (name == "null_hold")
+        ]
+    driver.cuStreamWriteValue32_v2.argtypes = [
+        ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint,
+    ]  # fmt: skip
+    driver.cuLaunchKernel.argtypes = [
+        ctypes.c_void_p, *[ctypes.c_uint] * 7, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p,
+    ]  # fmt: skip
+    return driver
+
+
+def launches(first: int = 0) -> list[Launched]:
+    """Copies of the launches so far, from number `first` on."""
+    driver = library()
+    return [
+        Launched.from_buffer_copy(driver.null_launch(i).contents)
+        for i in range(first, driver.null_launched())
+    ]
+
+
+def error_of(result: int, call: str) -> Exception:
+    if result == LOST:
+        return DeviceLostError(f"a fault has broken the context: {result}, reported by {call}.")
+    return DriverError(call, result, f"CUresult {result}", "")
+
+
+def fail(result: int, call: str) -> None:
+    raise error_of(result, call)
+
+
+def enter(device: Any) -> None:
+    """There is no context."""
+    device.entered += 1
+
+
+enter.__qualname__ = "enter"
+
+
+# --- kernels and their arguments ---
+
+
+def array_format(ndim: int) -> str:
+    """Numba's parameters for an array: two pointers, size, item size, address, extents, strides."""
+    return "QQqqQ" + "qq" * ndim
+
+
+class CudaArray(CpuArray):
+    """An array, with its parameters as bytes; the core knows it by its name, too."""
+
+    __slots__ = ("packed",)
+
+    def __init__(self, array: Any) -> None:
+        super().__init__(array)
+        fields = (0, 0, array.size, array.itemsize, array.ctypes.data, *array.shape, *array.strides)
+        self.packed = struct.pack(array_format(array.ndim), *fields)
+
+
+class CudaMemory(CpuMemory):
+    """An allocation, whose address the core reads."""
+
+    __slots__ = ("address", "lent")
+
+    def __init__(self, nbytes: int) -> None:
+        super().__init__(nbytes)
+        self.address = int(self.bytes.ctypes.data)  # type: ignore[misc]  # no property here
+        self.lent = False
+
+
+class NullPool(CpuPool):
+    """A pool of the host's memory."""
+
+    def allocate(self, nbytes: int, stream: object) -> CudaMemory:
+        super().allocate(nbytes, stream)
+        return CudaMemory(nbytes)
+
+
+class Layout(NamedTuple):
+    """The argument buffer of a kernel; as `kernels.BufferLayout`."""
+
+    format: str
+    parts: list[tuple[str, int]]
+    nbytes: int
+
+
+def layout_of(codes: Sequence[str]) -> Layout:
+    """The layout of arguments: a code of `struct`, "" for None, or an array's format."""
+    formats, parts, offset = ["="], list[tuple[str, int]](), 0
+    for code in codes:
+        size = struct.calcsize(code or "Q")
+        gap = -offset % min(size, 8)
+        field = f"{size}x" if not code else f"{size}s" if len(code) > 1 else code
+        formats.append(f"{gap}x{field}")
+        parts.append(("s" if len(code) > 1 else code, offset + gap))
+        offset += gap + size
+    return Layout("".join(formats), parts, offset)
+
+
+class NullKernel:
+    """A kernel that does nothing, of arguments of these types."""
+
+    max_threads_per_block = 1024
+    static_shared_bytes = 0
+    from_disk = False
+    engine = why = ""
+
+    def __init__(self, function: int, keys: Sequence[Any]) -> None:
+        self.function = function
+        self.argument_types = tuple(keys)
+        self.buffer_layout = layout_of([
+            array_format(k.ndim) if isinstance(k, ArrayKey) else CODES.get(str(k), "")
+            for k in keys
+        ])  # fmt: skip
+
+    def suggested_threads(self) -> int:
+        return 128
+
+
+class Record:
+    """A launch prepared in Python; as `launch_records.Record`."""
+
+    def __init__(self, work: Work, stream: int) -> None:
+        kernel: Any = work.executable
+        self.layout, self.work, self.stream = kernel.buffer_layout, work, stream
+        self.buffer = ctypes.create_string_buffer(self.layout.nbytes + 8)
+
+    def run(self, args: Sequence[Any]) -> int:
+        given: list[Any] = [*args, *self.work.constants]
+        values = [
+            a.packed if code == "s" else a
+            for (code, _), a in zip(self.layout.parts, given, strict=True)
+            if code
+        ]
+        struct.pack_into(self.layout.format, self.buffer, 0, *values)
+        size = ctypes.c_size_t(self.layout.nbytes)
+        extra = (ctypes.c_void_p * 5)(
+            1, ctypes.addressof(self.buffer), 2, ctypes.addressof(size), None
+        )
+        work, kernel = self.work, self.work.executable
+        result: int = library().cuLaunchKernel(
+            kernel.function, *work.grid, *work.block, work.shared_bytes,  # type: ignore[attr-defined]
+            self.stream, None, extra,
+        )  # fmt: skip
+        return result
+
+
+# --- streams ---
+
+
+class NullEvent:
+    """A recorded point of a stream. A stream that waits for it lets the work before it pass."""
+
+    stream = 0
+
+    def query(self) -> bool:
+        return not library().cuStreamQuery(self.stream)
+
+    def synchronize(self) -> None:
+        library().cuStreamSynchronize(self.stream)
+
+
+class CudaStream:
+    """A stream of the null driver."""
+
+    __slots__ = (
+        "__weakref__", "_gates", "_last", "_number", "_passed", "_word", "calls", "device",
+        "records",
+    )  # fmt: skip
+    native = None
+
+    def __init__(self, device: NullDevice, number: int) -> None:
+        self.device, self._number = device, number
+        self._word = ctypes.c_uint32(0)
+        self._passed = self._gates = self._last = 0
+        self.records: dict[Work, Any] = {}
+        self.calls = native.core.DriverStream(
+            number, device, *[ctypes.addressof(self._word)] * 2, self.records
+        )
+
+    @property
+    def handle_number(self) -> int:
+        return self._number
+
+    def launch(self, work: Work, args: list[Any], queue: Any) -> Any:
+        self.enqueue(work, args)
+        return queue
+
+    def enqueue(self, work: Work, args: Sequence[Any]) -> None:
+        enter(self.device)
+        record = self.records.get(work) or self.record_of(work)
+        try:
+            result = record.run(args)
+        except (struct.error, OverflowError) as error:
+            raise DTypeError(f"an argument does not fit the kernel's type: {error}") from error
+        if result:
+            fail(result, "cuLaunchKernel")
+        counters.launches += 1
+
+    def record_of(self, work: Work) -> Any:
+        kernel: Any = work.executable
+        layout = kernel.buffer_layout
+        if native.core.is_on():
+            self.records[work] = native.core.LaunchRecord(
+                kernel.function, work.grid, work.block, work.shared_bytes, self._number,
+                layout.nbytes, layout.parts, work.constants,
+            )  # fmt: skip
+        else:
+            self.records[work] = Record(work, self._number)
+        return self.records[work]
+
+    def open(self) -> NullQueue:
+        return NullQueue(self)
+
+    def fill(self, dst: Any, value: Any, queue: Any) -> Any:
+        self._call("cuMemsetD8Async", ctypes.c_uint64(0), 0, ctypes.c_size_t(0))
+        return queue
+
+    def upload(self, dst: Any, block: Any, queue: Any) -> Any:
+        self._call("cuMemcpyHtoDAsync_v2", None, None, ctypes.c_size_t(0))
+        counters.copies += 1
+        return queue
+
+    def download(self, block: Any, src: Any, queue: Any) -> Any:
+        self._call("cuMemcpyHtoDAsync_v2", None, None, ctypes.c_size_t(0))
+        counters.copies += 1
+        return queue
+
+    def replay(self, graph: Any, queue: Any) -> Any:
+        self._call("cuGraphLaunch", None)
+        counters.replays += 1
+        return queue
+
+    def _call(self, name: str, *args: Any) -> None:
+        enter(self.device)
+        result = library()[name](*args, ctypes.c_void_p(self._number))
+        if result:
+            fail(result, name.removesuffix("_v2"))
+
+    def write(self, sequence: int) -> None:
+        address, number = ctypes.addressof(self._word), sequence & 0xFFFFFFFF
+        result = library().cuStreamWriteValue32_v2(self._number, address, number, 0)
+        if result:
+            fail(result, "cuStreamWriteValue32")
+        self._last = sequence
+
+    def record(self, event: NullEvent) -> None:
+        event.stream = self._number
+
+    def wait(self, event: NullEvent) -> None:
+        self.device.waits.append((self._number, event.stream))
+        library().null_pass(event.stream)
+
+    def hold(self) -> Callable[[], None]:
+        self._gates += 1
+        library().null_hold(self._number, 1)
+
+        def release() -> None:
+            self._gates -= 1
+            library().null_hold(self._number, int(self._gates > 0))
+
+        return release
+
+    def pass_all(self) -> None:
+        """Let the device pass all work of this stream that is enqueued now."""
+        library().null_pass(self._number)
+
+    def completed(self) -> int:
+        self._passed += (self._word.value - self._passed) & 0xFFFFFFFF
+        return self._passed
+
+    def fault(self) -> BaseException | None:
+        result = library().cuStreamQuery(self._number)
+        return error_of(result, "cuStreamQuery") if result not in (0, NOT_READY) else None
+
+    def verified_sequence(self) -> int:
+        return 0
+
+    def query(self) -> bool:
+        result = library().cuStreamQuery(self._number)
+        if result not in (0, NOT_READY):
+            fail(result, "cuStreamQuery")
+        return not result
+
+    def spin_poll(self) -> bool:
+        return self.query()
+
+    def synchronize(self) -> None:
+        enter(self.device)
+        result = library().cuStreamSynchronize(self._number)
+        if result:
+            fail(result, "cuStreamSynchronize")
+
+    def wake(self, sequence: int, waker: Waker) -> bool:
+        return False
+
+
+class NullQueue:
+    """The work of one submission that has no fast path."""
+
+    def __init__(self, stream: CudaStream) -> None:
+        self.stream = stream
+
+    def launch(self, work: Work, args: Sequence[Any]) -> None:
+        self.stream.enqueue(work, args)
+
+    def upload(self, dst: Any, src: Any) -> None:
+        counters.copies += 1
+
+    def download(self, dst: Any, src: Any) -> None:
+        counters.copies += 1
+
+    def copy(self, dst: Any, src: Any) -> None:
+        counters.copies += 1
+
+    def fill(self, dst: Any, value: Any) -> None:
+        pass
+
+    def replay(self, graph: Any) -> None:
+        counters.replays += 1
+
+    def failure(self) -> None:
+        return None
+
+
+class NullGraph:
+    """A graph that does nothing."""
+
+    number = 5
+    checks = ()
+
+
+class NullDevice(CpuDevice):
+    """The backend's device: memory of the host, and streams of the null driver."""
+
+    completion = CompletionPath("null", "the driver writes the word, or a test lets it")
+    entered = 0  # how often a thread entered the device
+
+    def __init__(self, ordinal: int) -> None:
+        super().__init__(ordinal)
+        self.streams = 0
+        self.waits: list[tuple[int, int]] = []  # a stream, and the one that it waited for
+        self.kernels: dict[int, NullKernel] = {}
+
+    def new_stream(self, priority: int) -> Any:
+        self.streams += 1
+        return CudaStream(self, 0x1000 + self.streams)
+
+    def host_block(self, nbytes: int) -> Any:
+        return np.zeros(nbytes, np.uint8)  # nothing is copied there
+
+    def new_pool(self) -> NullPool:
+        return NullPool("null", self.total_memory, lambda: False)
+
+    def new_event(self, timing: bool) -> Any:
+        return NullEvent()
+
+    def array(self, memory: Any, offset: Any, shape: Any, strides: Any, dtype: Any) -> CudaArray:
+        return CudaArray(super().array(memory, offset, shape, strides, dtype).array)
+
+    def compile(self, dispatcher: Any, keys: Any) -> Any:
+        counters.compiles += 1
+        kernel = NullKernel(len(self.kernels) + 1, keys)
+        self.kernels[kernel.function] = kernel
+        return kernel
+
+    def graph(self, commands: Any) -> Any:
+        return NullGraph()
+
+    def quiesce(self) -> None:
+        """Nothing runs by itself."""
+
+
+# --- in the place of the CUDA backend ---
+
+
+def _use(classes: list[Any], of_enter: Any, connect: Callable[[], object]) -> None:
+    core = native.core
+    for cls in classes:
+        core.know(cls)
+    for name in core.METHODS:
+        core.take_over(vars(classes[0])[name])
+    core.take_over(of_enter)
+    core.forget_current()
+    connect()
+
+
+def _connect() -> None:
+    driver = library()
+    names = {n: n for n in ("cuLaunchKernel", "cuStreamQuery", "cuStreamSynchronize",
+                            "cuStreamWriteValue32_v2", "cuGraphLaunch")}  # fmt: skip
+    names |= dict.fromkeys(FILLS, FILLS[0]) | dict.fromkeys(COPIES, COPIES[0])
+    addresses = {
+        name: ctypes.cast(getattr(driver, own), ctypes.c_void_p).value
+        for name, own in names.items()
+    }
+    native.core.use_driver(addresses, fail, counters)
+
+
+@contextmanager
+def null_device() -> Iterator[Device]:
+    """A new device on the null driver, current inside the block; the core calls that driver."""
+    driver = library()
+    driver.null_reset()
+    _use([CudaStream, CudaArray, CudaMemory], enter, _connect)
+    backend = NullDevice(99)
+    try:
+        with use_device(Device(backend)) as device:
+            yield device
+    finally:
+        driver.null_reset()
+        backend._engine.stop()
+        if devices("cuda"):  # their driver, again
+            from numbasync.backend.cuda import arrays, launch_records, memory, stream
+
+            classes = [stream.CudaStream, arrays.CudaArray, memory.CudaMemory]
+            _use(classes, stream.enter, launch_records.connect.__wrapped__)

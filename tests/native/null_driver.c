@@ -1,0 +1,156 @@
+/* A driver whose calls run nothing: they note the launches, and write completion counters.
+ *
+ * Work of a stream that is held stays pending, and its counter writes wait, until `null_pass`. A
+ * wait for a stream passes all of its work, so that no test can hang.
+ */
+#include <pthread.h>
+#include <stdint.h>
+#include <string.h>
+
+enum { LAUNCHES = 4096, BYTES = 1024, WRITES = 4096, STREAMS = 64, NOT_READY = 600 };
+
+typedef struct {
+    uint64_t function, stream, nbytes;
+    uint32_t extents[7];
+    unsigned char bytes[BYTES];
+} Launch;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static Launch launches[LAUNCHES];  /* the latest ones */
+static uint64_t launched, others;
+static struct { uint64_t stream; volatile uint32_t *word; uint32_t number; } writes[WRITES];
+static int waiting;  /* of `writes` */
+static struct { uint64_t stream; int held; uint64_t pending; } streams[STREAMS];
+static struct { int result, skip; } next;
+
+static int result_of_call(void) {
+    return next.result == 0 || next.skip-- > 0 ? 0 : next.result;
+}
+
+static int place_of(uint64_t stream) {
+    int i = 0;
+    while (i < STREAMS - 1 && streams[i].stream != stream && streams[i].stream != 0) i++;
+    streams[i].stream = stream;
+    return i;
+}
+
+static void pass(uint64_t stream) {
+    int left = 0;
+    for (int i = 0; i < waiting; i++) {
+        if (writes[i].stream == stream) *writes[i].word = writes[i].number;
+        else writes[left++] = writes[i];
+    }
+    waiting = left;
+    streams[place_of(stream)].pending = 0;
+}
+
+/* --- the driver's functions --- */
+
+int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                   unsigned bz, unsigned shared, void *stream, void **params, void **extra) {
+    unsigned extents[7] = {gx, gy, gz, bx, by, bz, shared};
+    pthread_mutex_lock(&lock);
+    int result = params != NULL || extra[0] != (void *)1 || extra[2] != (void *)2 || extra[4] != 0
+        ? 1 : result_of_call();
+    if (result == 0) {
+        Launch *at = &launches[launched++ % LAUNCHES];
+        at->function = (uintptr_t)function;
+        at->stream = (uintptr_t)stream;
+        at->nbytes = *(size_t *)extra[3];
+        memcpy(at->extents, extents, sizeof extents);
+        memcpy(at->bytes, extra[1], at->nbytes < BYTES ? at->nbytes : BYTES);
+        int place = place_of((uintptr_t)stream);
+        streams[place].pending += streams[place].held;
+    }
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+int cuStreamWriteValue32_v2(void *stream, uint32_t *word, uint32_t number, unsigned flags) {
+    (void)flags;
+    pthread_mutex_lock(&lock);
+    int result = result_of_call(), place = place_of((uintptr_t)stream);
+    if (result == 0 && !streams[place].held) *(volatile uint32_t *)word = number;
+    else if (result == 0 && waiting < WRITES) {
+        streams[place].pending++;
+        writes[waiting].stream = (uintptr_t)stream;
+        writes[waiting].word = word;
+        writes[waiting++].number = number;
+    }
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+/* Fills, copies and graphs do nothing but count. */
+static int other(void *stream) {
+    pthread_mutex_lock(&lock);
+    int result = result_of_call(), place = place_of((uintptr_t)stream);
+    if (result == 0) {
+        others++;
+        streams[place].pending += streams[place].held;
+    }
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+int cuMemsetD8Async(uint64_t at, unsigned number, size_t count, void *stream) {
+    (void)at, (void)number, (void)count;
+    return other(stream);
+}
+
+int cuMemcpyHtoDAsync_v2(void *to, void *from, size_t count, void *stream) {
+    (void)to, (void)from, (void)count;
+    return other(stream);
+}
+
+int cuGraphLaunch(void *graph, void *stream) {
+    (void)graph;
+    return other(stream);
+}
+
+int cuStreamQuery(void *stream) {
+    pthread_mutex_lock(&lock);
+    int result = result_of_call();
+    if (result == 0 && streams[place_of((uintptr_t)stream)].pending) result = NOT_READY;
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+int cuStreamSynchronize(void *stream) {
+    pthread_mutex_lock(&lock);
+    int result = result_of_call();
+    if (result == 0) pass((uintptr_t)stream);
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+/* --- for tests --- */
+
+void null_hold(void *stream, int held) {
+    pthread_mutex_lock(&lock);
+    streams[place_of((uintptr_t)stream)].held = held;
+    if (!held) pass((uintptr_t)stream);
+    pthread_mutex_unlock(&lock);
+}
+
+void null_pass(void *stream) {
+    pthread_mutex_lock(&lock);
+    pass((uintptr_t)stream);
+    pthread_mutex_unlock(&lock);
+}
+
+/* The result of every call after `skip` calls. */
+void null_fail(int result, int skip) { next.result = result; next.skip = skip; }
+
+uint64_t null_launched(void) { return launched; }
+
+uint64_t null_others(void) { return others; }
+
+Launch *null_launch(uint64_t i) { return &launches[i % LAUNCHES]; }
+
+void null_reset(void) {
+    pthread_mutex_lock(&lock);
+    launched = others = waiting = next.result = next.skip = 0;
+    memset(streams, 0, sizeof streams);
+    pthread_mutex_unlock(&lock);
+}

@@ -1,0 +1,332 @@
+"""The core's own calls of a driver, beside those of Python: bytes, records, errors, retiring."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+import numpy as np
+import pytest
+from numba import cuda
+
+import numbasync as na
+from numbasync import native
+from numbasync.backend.cpu.runtime.memory import CpuPool
+from numbasync.backend.protocols import counters
+from numbasync.device.in_flight import LOOK_EVERY, MAX_UNSIGNALLED
+from numbasync.errors import DeviceLostError, DriverError, DTypeError
+from tests.common import add_one, saxpy
+from tests.native.null_device import (
+    LOST,
+    NullDevice,
+    launches,
+    library,
+)
+
+pytestmark = pytest.mark.skipif(native.core is None, reason="the compiled core is not installed")
+
+
+@na.launcher
+@cuda.jit
+def of_scalars(z: na.KernelOutput, a, b, c, d, e, f, g, h=None):
+    z[0] = 0
+
+
+def test_every_type_of_scalar_of_a_call(null: na.Device, on: bool) -> None:
+    stream = null.new_stream()
+    z = na.zeros(1).sync_on(stream)
+    rows = [
+        (np.int8(-1), np.uint8(255), np.int16(-2), np.uint16(65535), np.int32(-3), np.uint32(7), 1),
+        (np.int64(-(2**63)), np.uint64(2**64 - 1), np.float16(0.1), np.float32(0.1), 0.1, True, -5),
+    ]
+    for row in rows:
+        for _ in range(3):
+            of_scalars(z, *row).async_on(stream)
+    kernels = null.backend.kernels  # type: ignore[attr-defined]
+    got = [launch.described(kernels, {z.storage.memory.address: "z"})[3:] for launch in launches()]
+    wanted = [[[0, 0, 1, 4, "z"], *((v,) for v in row)] for row in rows for _ in range(3)]
+    assert got == wanted
+
+
+def test_a_number_that_does_not_fit_launches_nothing(
+    null: na.Device, on: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a kernel that was declared for 32 bits: the plan is that of every `int`."""
+    key = NullDevice.scalar_key
+    monkeypatch.setattr(
+        NullDevice, "scalar_key", lambda self, v: key(self, np.int32(1) if type(v) is int else v)
+    )
+    stream = null.new_stream()
+    z, x = na.zeros(8).sync_on(stream), na.ones(8).sync_on(stream)
+    for a in (1, 2, 2**31 - 1):
+        saxpy(z, a, x).async_on(stream)
+    before, writer, number = counters.launches, z.storage.writer, stream._sequence
+    with pytest.raises(DTypeError, match="an argument does not fit the kernel's type"):
+        saxpy(z, 2**31, x).async_on(stream)
+    assert (counters.launches, z.storage.writer) == (before, writer)
+    assert [reader.sequence for reader in x.storage.readers.values()] == [number]
+    saxpy(z, 3, x).async_on(stream)
+    assert counters.launches == before + 1
+
+
+# --- access records, and what is kept ---
+
+
+def test_a_launch_is_recorded_kept_and_released_once(null: na.Device, on: bool) -> None:
+    stream = null.new_stream()
+    z, x = na.zeros(8).sync_on(stream), na.ones(8).sync_on(stream)
+    saxpy(z, 1.0, x).sync_on(stream)
+    release = stream.backend.hold()
+    before, number = counters.launches, stream._sequence
+    saxpy(z, 1.0, x).async_on(stream)
+    submission = z.storage.writer
+    assert counters.launches == before + 1
+    assert submission.sequence == number + 1 == stream._sequence
+    assert submission.launched == ("saxpy",)
+    assert x.storage.readers == {stream: submission} and not z.storage.readers
+    assert submission.keep_alive == [z.storage, x.storage]
+    assert (submission.done, submission.is_trivial, submission.signalled) == (False, True, False)
+    assert stream in null.busy
+    alive = [weakref.ref(z.storage), weakref.ref(x.storage)]
+    del z, x
+    stream.poll()  # asks the driver, and enqueues a signal
+    assert not submission.done and submission.signalled
+    assert all(ref() is not None for ref in alive)
+    release()
+    stream.poll()
+    assert submission.done and submission.keep_alive == [] and stream not in null.busy
+    writer = submission
+    del submission, writer
+    gc.collect()
+    assert [ref() for ref in alive] == [None, None]
+
+
+def test_only_what_has_passed_is_retired(null: na.Device, on: bool) -> None:
+    stream, z = null.new_stream(), na.zeros(8).sync()
+    add_one(z).sync_on(stream)
+    stream.backend.hold()
+    submissions = []
+    for _ in range(4):
+        add_one(z).async_on(stream)
+        submissions.append(z.storage.writer)
+    word: Any = stream.backend._word  # type: ignore[attr-defined]
+    for passed in range(5):
+        word.value = submissions[0].sequence - 1 + passed
+        assert stream.advance() == word.value
+        assert [s.done for s in submissions] == [i < passed for i in range(4)]
+        assert stream.in_flight_count == 4 - passed
+
+
+def test_a_writer_waits_for_readers_on_other_streams(null: na.Device, on: bool) -> None:
+    """Which the fast path never does: it gives the call back, to be ordered by an event."""
+    first, second = null.new_stream(), null.new_stream()
+    z, x, y = (na.zeros(8).sync_on(first) for _ in range(3))
+    for stream in (first, second):
+        saxpy(z, 1.0, x).sync_on(stream)
+        add_one(x).sync_on(stream)
+        add_one(y).sync_on(stream)
+    waits = null.backend.waits  # type: ignore[attr-defined]
+    numbers = second.backend.handle_number, first.backend.handle_number
+    waits.clear()
+    for held, other in ((saxpy(z, 1.0, x), x), (add_one(x), x), (add_one(z), z)):
+        release = first.backend.hold()
+        held.async_on(first)
+        add_one(y).async_on(second)  # of no shared storage
+        assert not waits
+        add_one(other).async_on(second)
+        assert waits.pop() == numbers and not waits
+        release()
+        null.synchronize()
+
+
+def test_many_readers_are_forgotten_when_they_are_done(null: na.Device, on: bool) -> None:
+    x = na.ones(8).sync()
+    pairs = [(s := null.new_stream(), na.zeros(8).sync_on(s)) for _ in range(12)]
+    for stream, z in pairs:
+        saxpy(z, 1.0, x).sync_on(stream)
+        saxpy(z, 1.0, x).async_on(stream)
+        stream.synchronize()
+    assert 1 <= len(x.storage.readers) <= 9
+
+
+# --- signals ---
+
+
+@pytest.mark.parametrize("count", [LOOK_EVERY - 1, LOOK_EVERY])
+def test_a_queue_without_awaiters_is_signalled(null: na.Device, on: bool, count: int) -> None:
+    stream, z = null.new_stream(), na.zeros(8).sync()
+    add_one(z).sync_on(stream)
+    for _ in range(count):
+        add_one(z).async_on(stream)
+    assert stream.in_flight_count == count % LOOK_EVERY
+
+
+def test_numbers_without_a_signal_are_bounded(null: na.Device, on: bool) -> None:
+    stream, z = null.new_stream(), na.zeros(8).sync()
+    add_one(z).sync_on(stream)
+    stream._sequence = stream._signalled + MAX_UNSIGNALLED - 2
+    add_one(z).async_on(stream)
+    assert stream.in_flight_count == 1
+    add_one(z).async_on(stream)
+    assert stream._signalled == stream._sequence and not stream.in_flight_count
+
+
+def test_numbers_go_on_where_the_counter_has_no_more_bits(null: na.Device, on: bool) -> None:
+    stream, z = null.new_stream(), na.zeros(8).sync()
+    add_one(z).sync_on(stream)
+    for target in (2**31, 2**32 - 3, 2**33 - 2):
+        while stream._sequence < target:
+            stream._sequence += min(2**31, target - stream._sequence)
+            stream.enqueue_signal()
+            stream.poll()
+        for _ in range(5):
+            add_one(z).async_on(stream)
+            stream.poll()
+            assert stream.advance() == stream._sequence == z.storage.writer.sequence
+            assert z.storage.writer.done
+
+
+# --- errors of the driver ---
+
+
+def test_a_launch_that_the_driver_refuses(null: na.Device, on: bool) -> None:
+    stream, z = null.new_stream(), na.zeros(8).sync()
+    add_one(z).sync_on(stream)
+    before, writer, number = counters.launches, z.storage.writer, stream._sequence
+    library().null_fail(1, 0)
+    with pytest.raises(DriverError, match="cuLaunchKernel"):
+        add_one(z).async_on(stream)
+    library().null_fail(0, 0)
+    assert (counters.launches, z.storage.writer) == (before, writer), "no record of it"
+    # It is numbered: an error may come after the work was enqueued.
+    assert (stream._sequence, stream.in_flight_count) == (number + 1, 1)
+    add_one(z).sync_on(stream)
+    assert not stream.in_flight_count
+
+
+@pytest.mark.parametrize("good", [0, 1, 2, 3])
+def test_launches_together_of_which_one_is_refused(null: na.Device, on: bool, good: int) -> None:
+    """Those before it are recorded, and nothing behind it is launched."""
+    stream = null.new_stream()
+    tensors = [na.zeros(8).sync_on(stream) for _ in range(4)]
+    for z in tensors:
+        add_one(z).sync_on(stream)
+    before, first = counters.launches, len(launches())
+    library().null_fail(1, good)
+    with pytest.raises(DriverError, match="cuLaunchKernel"):
+        na.zip(*(add_one(z) for z in tensors)).async_on(stream)
+    library().null_fail(0, 0)
+    number = stream._sequence
+    writers = [z.storage.writer.sequence == number for z in tensors]
+    assert writers == [i < good for i in range(4)]
+    assert counters.launches - before == len(launches(first)) == good
+    submission = tensors[0].storage.writer if good else None
+    if submission is not None:
+        assert {z.storage for z in tensors[:good]} <= set(submission.keep_alive)
+    stream.synchronize()
+    assert not stream.in_flight_count
+
+
+@pytest.mark.parametrize("way", ["async_on", "sync_on", "await", "gather"])
+def test_a_launch_that_reports_a_fault_loses_the_device(
+    null: na.Device, on: bool, way: str
+) -> None:
+    stream, z = null.new_stream(), na.zeros(8).sync()
+    add_one(z).sync()
+    library().null_fail(LOST, 0)
+
+    async def awaited() -> None:
+        await (add_one(z) if way == "await" else na.gather(add_one(z), add_one(z)))
+
+    with pytest.raises(DeviceLostError, match=r"At work then was.*:\n.*add_one"):
+        na.run(awaited()) if way in ("await", "gather") else getattr(add_one(z), way)(stream)
+    assert null.lost is not None
+    with pytest.raises(DeviceLostError):
+        add_one(z).async_on(stream)
+
+
+@pytest.mark.parametrize("result", [1, LOST])
+def test_a_wait_that_reports_an_error(null: na.Device, on: bool, result: int) -> None:
+    stream, z = null.new_stream(), na.zeros(8).sync()
+    add_one(z).sync_on(stream)
+    add_one(z).async_on(stream)
+    library().null_fail(result, 1)  # after the launch
+    kind = DriverError if result == 1 else DeviceLostError
+    with pytest.raises(kind, match="cuStream"):
+        add_one(z).sync_on(stream)
+    with pytest.raises(kind, match="cuStream"):  # of the work without a future
+        stream.report()
+
+
+def test_a_poll_of_an_await_that_reports_a_fault(null: na.Device, on: bool) -> None:
+    z = na.zeros(8).sync()
+
+    async def main() -> None:
+        for _ in range(4):
+            await add_one(z)
+        library().null_fail(LOST, 1)
+        await add_one(z)
+
+    with pytest.raises(DeviceLostError):
+        na.run(main())
+
+
+def test_a_signal_that_the_driver_refuses_is_written_later(null: na.Device, on: bool) -> None:
+    stream, z = null.new_stream(), na.zeros(8).sync()
+    add_one(z).sync_on(stream)
+    for _ in range(LOOK_EVERY - 1):
+        add_one(z).async_on(stream)
+    library().null_fail(1, 1)  # after the launch
+    add_one(z).async_on(stream)
+    library().null_fail(0, 0)
+    assert stream.in_flight_count == LOOK_EVERY
+    stream.synchronize()
+    assert not stream.in_flight_count
+
+
+def test_memory_of_another_class_is_not_read(
+    null: na.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its slots are other ones."""
+    monkeypatch.setattr(NullDevice, "new_pool", lambda self: CpuPool("null", 2**20, lambda: False))
+    stream, before = null.new_stream(), library().null_others()
+    z = na.full(8, 3).sync_on(stream)
+    y = na.from_host(np.ones(8, np.float32)).sync_on(stream)
+    z.to_host().sync_on(stream)
+    add_one(y).sync_on(stream)
+    assert library().null_others() - before == 3, "a fill and two copies"
+
+
+def test_the_device_is_entered_once_a_thread(null: na.Device) -> None:
+    stream, z = null.new_stream(), na.zeros(8).sync()
+    for _ in range(3):
+        add_one(z).sync_on(stream)
+    entered = null.backend.entered  # type: ignore[attr-defined]
+    for _ in range(3):
+        add_one(z).sync_on(stream)
+    assert null.backend.entered == entered  # type: ignore[attr-defined]
+    native.core.forget_current()
+    add_one(z).sync_on(stream)
+    assert null.backend.entered == entered + 1  # type: ignore[attr-defined]
+
+
+def test_a_replaced_method_of_a_stream_is_called(
+    null: na.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `inject` does it."""
+    stream, z = null.new_stream(), na.zeros(8).sync()
+    for _ in range(2):
+        add_one(z).sync_on(stream)
+    cls, seen = type(stream.backend), []
+    for name in ("launch", "completed", "synchronize"):
+        method = getattr(cls, name)
+        monkeypatch.setattr(
+            cls, name, lambda *a, m=method, n=name: (seen.append(n), m(*a))[1]
+        )  # fmt: skip
+    add_one(z).sync_on(stream)
+    assert {"launch", "completed", "synchronize"} <= set(seen)
+    monkeypatch.undo()
+    seen.clear()
+    add_one(z).sync_on(stream)
+    assert not seen

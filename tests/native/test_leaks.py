@@ -1,0 +1,187 @@
+"""Everything that a launch creates is freed: thousands of calls leave as many objects as before."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+import tracemalloc
+import weakref
+from collections import Counter
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+import numbasync as na
+from numbasync import native
+from numbasync.errors import AliasError, DriverError
+from numbasync.testing import inject
+from tests.common import add_one, saxpy, waited
+from tests.native.null_device import library
+
+pytestmark = pytest.mark.skipif(native.core is None, reason="the compiled core is not installed")
+TIMES = 200
+COUNTED = ("Submission", "Launch", "Storage", "Tensor", "_Enqueued", "LaunchResult", "Zip", "Then")
+
+
+def objects() -> Counter[str]:
+    """The live objects of the classes that launches make, by class."""
+    gc.collect()
+    return Counter(n for o in gc.get_objects() if (n := type(o).__name__) in COUNTED)
+
+
+def wrong(_: Any) -> Any:
+    raise ValueError("wrong")
+
+
+def refused(call: Callable[[], Any], kind: type[BaseException]) -> None:
+    with pytest.raises(kind):
+        call()
+
+
+class Work:
+    """Kinds of work on one device."""
+
+    def __init__(self, device: na.Device) -> None:
+        self.device = device
+        self.stream, self.other = device.new_stream(), device.new_stream()
+        self.z, self.x = (na.zeros(8).sync_on(self.stream) for _ in range(2))
+
+    def launches(self) -> None:
+        add_one(self.z).async_on(self.stream)
+
+    def waits(self) -> None:
+        saxpy(self.z, 1.0, self.x).sync_on(self.stream)
+
+    def two_streams(self) -> None:
+        add_one(self.z).async_on(self.stream)
+        add_one(self.z).async_on(self.other)
+
+    def zips(self) -> None:
+        na.zip(*(add_one(self.z) for _ in range(3)), na.value(1)).async_on(self.stream)
+
+    def chains(self) -> None:
+        add_one(self.z).then(lambda r: saxpy(r.z, 2.0, self.x)).first().sync_on(self.stream)
+
+    def views(self) -> None:
+        add_one(self.z[2:6]).async_on(self.stream)
+        add_one(self.z.partition(4)).async_on(self.stream)
+
+    def fresh_tensors(self) -> None:
+        add_one(na.zeros(8).async_on(self.stream)).async_on(self.stream)
+
+    def dropped(self) -> None:
+        add_one(self.z).suppress_warning()
+
+    def aliases(self) -> None:
+        refused(lambda: saxpy(self.z, 1.0, self.z).async_on(self.stream), AliasError)
+
+    def errors_in_closures(self) -> None:
+        refused(lambda: add_one(self.z).then(wrong).async_on(self.stream), ValueError)
+
+    def awaits(self) -> None:
+        async def main() -> None:
+            for _ in range(10):
+                await add_one(self.z)
+            await na.gather(*(saxpy(self.z, 1.0, self.x) for _ in range(10)))
+            await asyncio.gather(waited(add_one(self.z)), waited(add_one(self.z).first()))
+
+        self.loop.run_until_complete(main())
+
+    def cancelled(self) -> None:
+        async def main() -> None:
+            task = asyncio.ensure_future(waited(na.zip(add_one(self.z), add_one(self.x))))
+            await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+        self.loop.run_until_complete(main())
+
+    def kernels_that_fail(self) -> None:
+        with inject(self.device, "kernel"):
+            refused(lambda: add_one(self.z).sync_on(self.stream), na.errors.KernelError)
+
+    def refused_by_the_driver(self) -> None:
+        library().null_fail(1, 0)
+        refused(lambda: add_one(self.z).async_on(self.stream), DriverError)
+        refused(lambda: na.zip(add_one(self.z), add_one(self.z)).async_on(self.stream), DriverError)
+        library().null_fail(0, 0)
+
+    loop: asyncio.AbstractEventLoop
+
+
+KINDS = [name for name, value in vars(Work).items() if callable(value) and name != "__init__"]
+
+
+def leaves_nothing(device: na.Device, kind: str) -> None:
+    work = Work(device)
+    work.loop = asyncio.new_event_loop()
+    try:
+        call: Callable[[], None] = getattr(work, kind)
+        times = TIMES // 10 if kind in ("awaits", "cancelled", "kernels_that_fail") else TIMES
+
+        def rounds() -> tuple[Counter[str], int, list[int]]:
+            for _ in range(times):
+                call()
+            device.synchronize()
+            references = [sys.getrefcount(o) for o in (work.z, work.x, work.z.storage, add_one)]
+            return objects(), len(device.busy), references
+
+        rounds()
+        first = rounds()
+        assert first[1] == 0, "no stream is at work"
+        tracemalloc.start()
+        sizes = []
+        for _ in range(4):
+            assert rounds() == first
+            sizes.append(tracemalloc.get_traced_memory()[0])
+        grown = [after - before for before, after in pairwise(sizes)]
+        # Caches grow now and then; what a call leaves behind, each time.
+        assert min(grown) < 4000 + 20 * times, f"{grown} bytes in {times} calls"
+    finally:
+        tracemalloc.stop()
+        work.loop.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_on_the_null_driver(null: na.Device, on: bool, kind: str) -> None:
+    leaves_nothing(null, kind)
+
+
+@pytest.mark.parametrize("kind", [k for k in KINDS if k != "refused_by_the_driver"])
+def test_on_a_device(device: na.Device, kind: str) -> None:
+    leaves_nothing(device, kind)
+
+
+def test_records_are_freed_with_their_stream(null: na.Device) -> None:
+    stream = null.new_stream()
+    z = na.zeros(8).sync_on(stream)
+    add_one(z).sync_on(stream)
+    (record,) = stream.backend.records.values()
+    refs = sys.getrefcount(record)
+    for _ in range(100):
+        add_one(z).sync_on(stream)
+        na.zip(add_one(z), add_one(z)).sync_on(stream)
+    assert sys.getrefcount(record) == refs
+    gone = weakref.ref(z.storage)
+    null.synchronize()
+    stream.backend.records.clear()
+    del z
+    gc.collect()
+    assert gone() is None
+
+
+def test_values_and_results_have_no_more_references_than_in_python(null: na.Device) -> None:
+    stream, z, x = null.new_stream(), na.zeros(8).sync(), na.zeros(8).sync()
+    a = np.float64(0.1234567)
+    counts = []
+    for on in (False, True):
+        native.switch(on)
+        for _ in range(20):
+            result = saxpy(z, a, x).sync_on(stream)
+        counts.append([sys.getrefcount(o) for o in (a, z, x, result, z.storage, z.storage.writer)])
+        del result
+    assert counts[0] == counts[1]

@@ -1,0 +1,24 @@
+"""Faults planted in the core are caught: a sample here, all of them by `tests.native.mutants`."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.native.mutants import MUTANTS, SOURCE, Mutant, caught_by
+from tests.native.null_device import library
+
+SAMPLE = ("lease: a writer on another stream is overlooked", "settle: what has not passed")
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_what_a_fault_changes_is_there(mutant: Mutant) -> None:
+    assert mutant.source(SOURCE.read_text()) != SOURCE.read_text()
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_a_fault_is_caught(name: str) -> None:
+    pytest.importorskip("Cython", reason="Cython is not installed")
+    pytest.importorskip("setuptools", reason="setuptools is not installed")
+    library()  # skips the test without a C compiler
+    (mutant,) = (m for m in MUTANTS if m.name == name)
+    assert caught_by(mutant, ("tests/native/test_driver_calls.py",)).startswith(("FAILED", "ERROR"))
