@@ -117,6 +117,16 @@ class DeviceFuture(Submitting[T], Public):
 
     # --- waiting ---
 
+    @property
+    def is_enqueued(self) -> bool:
+        """Whether nothing is left but that the device passes `submission`; `value` then returns."""
+        return self._state in (State.SUBMITTED, State.FAILED) and not self._copy_backs
+
+    @property
+    def submission(self) -> Submission | None:
+        """The enqueued work; None if there is none."""
+        return self._submission
+
     def __await__(self) -> Generator[Any, None, T]:
         try:
             reactor.current()  # raises without a loop, before anything is submitted
@@ -149,14 +159,15 @@ class DeviceFuture(Submitting[T], Public):
                     self._seen = True
                     self.detach()
                     raise
-            return self._result()
+            return self.value()
         finally:
             # As in `_enqueue`: the traceback of an error holds this frame.
             submission = event = queue = None
             copy_back = None  # type: ignore[assignment]
             self = None  # type: ignore[assignment]
 
-    def _result(self) -> T:
+    def value(self) -> T:
+        """The value of work that the device has passed; raises the error, if it failed."""
         error, submission = self._error, self._submission
         try:
             if self._state is State.CANCELLED:
@@ -202,7 +213,7 @@ class DeviceFuture(Submitting[T], Public):
         submission = self._submission
         if submission is not None and not submission.done:
             submission.stream.wait_until_idle()
-        return self._result()
+        return self.value()
 
     def done(self) -> bool:
         """Whether the value or the error is available. Never blocks."""

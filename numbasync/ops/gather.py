@@ -152,11 +152,20 @@ class _Enqueued:
             else:
                 # No completion signal of its own: one signal behind many operations is enough.
                 yield from submission.stream.wait(submission.sequence)
-            submission.raise_error()
-            submission.stream.verify(submission.sequence)
-            return self.op.result()
+            return self.value()
         finally:
             del self, submission  # as in `awaiting`
+
+    def value(self) -> Any:
+        """The value of work that the device has passed; raises the error, if it failed."""
+        submission = self.submission
+        try:
+            if not self.is_well():
+                submission.raise_error()
+                submission.stream.verify(submission.sequence)
+            return self.op.result()
+        finally:
+            del self, submission
 
 
 @compiled

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Coroutine, Generator
 from typing import Any, TypeVar
 
 from numbasync.device.policies import SchedulingPolicy
@@ -39,3 +39,9 @@ class Runs:
     def schedule(self: Operation[T], policy: SchedulingPolicy | AnyStream) -> DeviceFuture[T]:
         """A future on the policy's next stream; the work starts at its first await."""
         return run.schedule(self, policy)
+
+    def coroutine(self) -> Coroutine[Any, Any, Any]:
+        """A coroutine that awaits the operation: `create_task`, also a task group's, takes nothing
+        else. In `na.run`, no task is made of it.
+        """
+        return run.awaited(self)
