@@ -275,6 +275,7 @@ class Reactor:
     def _settle(self) -> bool:
         """Wake every waiter whose sequence number was passed; whether there was any."""
         moved = False
+        waiter: _Waiter | None
         for stream, queue in list(self._queues.items()):
             try:
                 passed = stream.advance()
@@ -283,12 +284,13 @@ class Reactor:
                 moved = True
                 continue
             count = 0
-            for sequence, future, complete in queue:
-                if sequence > passed:
+            for waiter in queue:
+                if waiter[0] > passed:
                     break
                 count += 1
-                if not future.done():
-                    complete(None)
+                if not waiter[1].done():
+                    waiter[2](None)
+            waiter = None  # the traceback of an error may hold this frame
             if count:
                 moved = True
                 self._completed += count

@@ -12,6 +12,7 @@ from collections.abc import Generator
 from typing import Any, TypeVar
 
 from numbasync.device import reactor
+from numbasync.device.callsite import CallSite
 from numbasync.device.submission import Submission
 from numbasync.ops import submission_queue
 from numbasync.ops.consume import warn_of_waste
@@ -93,10 +94,10 @@ class DeviceFuture(Submitting[T], Public):
         self._count(1)
         self.wait_no_more()
 
-    def want(self) -> None:
+    def want(self, site: CallSite | None = None) -> None:
         """Start for one waiter. The caller must call `wait_no_more` or await the future."""
         self._count(1)
-        self.start(awaited=True)
+        self.start(awaited=True, site=site)
         with starting:
             self._elsewhere += self._stands_elsewhere()  # counted now; the await may come later
 

@@ -57,9 +57,10 @@ class OperationFuture(asyncio.Future[T]):
     def start(self) -> Submission | None:
         """Submit the operation, unless the future is cancelled; the work to wait for, if any."""
         context, self._context = self._context, None
-        if context is None or self.done():
-            return None
-        return context.run(self._submit)
+        try:
+            return None if context is None or self.done() else context.run(self._submit)
+        finally:
+            del self  # the traceback of an error holds the frames of all callers
 
     def _submit(self) -> Submission | None:
         op, self._op = self._op, None
@@ -82,7 +83,7 @@ class OperationFuture(asyncio.Future[T]):
             self._fail(error)
             return None
         finally:
-            del self, op, started  # the traceback of an error holds this frame
+            del self, op, started
 
     def complete(self, _: None = None) -> None:
         """End with the value, or the error, of work that the device has passed."""
@@ -153,13 +154,13 @@ class _Created:
 
     def __init__(self) -> None:
         self.futures: deque[OperationFuture[Any]] = deque()
-        self._works: list[tuple[OperationFuture[Any], Submission]] = []
+        self._works: deque[tuple[OperationFuture[Any], Submission]] = deque()
         # Of the latest `asyncio.gather`: its frame, how far that was up, and its `_Call`.
         self.latest: tuple[FrameType, int, _Call] | None = None
 
     def submit(self, watcher: reactor.Reactor) -> None:
         """Submit all operations, in order, and have `watcher` complete their futures."""
-        self.latest = watcher.created = None
+        self.latest = watcher.created = future = None
         futures, works = self.futures, self._works
         try:
             while futures:
@@ -170,29 +171,33 @@ class _Created:
         except BaseException:  # ^C, which has ended one of them
             asyncio.get_running_loop().call_soon(self.submit, watcher)
             raise
+        finally:
+            future = None
         for stream in dict.fromkeys(submission.stream for _, submission in works):
             with contextlib.suppress(DriverError, DeviceLostError):  # the watcher raises them, too
                 stream.poll()  # enqueues a signal, if the stream is not idle and has none
-        for future, submission in works:
+        while works:
+            future, submission = works.popleft()
             if submission.done:
                 future.complete()
             else:
                 watcher.watch(submission.stream, submission.sequence, future, future.complete)
+        del future
 
 
 # --- the task factory ---
 
 
-def _code_of_wrapper() -> CodeType | None:
-    """The code of the coroutine into which `asyncio.ensure_future` wraps what is none; None: this
-    version of Python has no such code, so that tasks are made. Versions have it in `asyncio.tasks`
-    or inside the function.
+def _code_of_wrapper() -> CodeType:
+    """The code of the coroutine into which `asyncio.ensure_future` wraps what is none; a version of
+    Python has it in `asyncio.tasks` or inside the function. Where it is in neither, the code of
+    `awaited`, so that asyncio's coroutines are not recognised, and tasks are made of them.
     """
     for place in (*vars(tasks).values(), *asyncio.ensure_future.__code__.co_consts):
         code = getattr(place, "__code__", place)
         if isinstance(code, CodeType) and code.co_name == "_wrap_awaitable":
             return code
-    return None
+    return awaited.__code__
 
 
 _WRAPPER, _AWAITED = _code_of_wrapper(), awaited.__code__
