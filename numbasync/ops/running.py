@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Generator
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Coroutine, Generator
+from typing import Any, TypeVar, cast
 
 from numbasync.device.policies import SchedulingPolicy
 from numbasync.device.stream import AnyStream
@@ -40,8 +40,8 @@ class Runs:
         """A future on the policy's next stream; the work starts at its first await."""
         return run.schedule(self, policy)
 
-    def coroutine(self) -> Coroutine[Any, Any, Any]:
-        """A coroutine that awaits the operation: `create_task`, also a task group's, takes nothing
-        else. In `na.run`, no task is made of it.
+    def coroutine(self: Operation[T]) -> Coroutine[Any, Any, T]:
+        """A coroutine that awaits the operation, for `create_task`, also of a task group, which
+        takes nothing else. In `na.run`, no task is made of it: see `na.task_factory`.
         """
-        return run.awaited(self)
+        return run.awaited(cast("Awaitable[T]", self))

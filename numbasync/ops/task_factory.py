@@ -73,11 +73,13 @@ class OperationFuture(asyncio.Future[T]):
                 self._task.add_done_callback(self._end_with)
                 return None
             submission = started.submission
+            if submission is not None and not self._call.is_gather:
+                stream, number = submission.stream, submission.sequence
+                if stream.advance() < number:
+                    stream.ensure_signalled(number)
             if submission is None or submission.done:
                 self.complete()
                 return None
-            if not self._call.is_gather:
-                submission.stream.ensure_signalled(submission.sequence)
             return submission
         except BaseException as error:
             self._fail(error)
