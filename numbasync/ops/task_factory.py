@@ -14,7 +14,7 @@ from asyncio.events import _get_running_loop
 from collections import deque
 from contextvars import Context, copy_context
 from types import CodeType, FrameType, GeneratorType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from numbasync.device import reactor
 from numbasync.device.callsite import CallSite, call_site
@@ -28,70 +28,56 @@ from numbasync.ops.running import Runs
 T = TypeVar("T")
 
 
-class _Call(NamedTuple):
-    """The call that made a future: its line, and whether it was `asyncio.gather`."""
-
-    site: CallSite | None
-    is_gather: bool
-
-
 class OperationFuture(asyncio.Future[T]):
     """The future of an operation, in the place of a task that awaits it, with the same meaning: the
     operation is submitted at the loop's next turn, with the context variables of the creation;
     cancelled before that, it does not run. `asyncio.all_tasks` does not list it.
-
-    Futures made by `asyncio.gather` have no completion signals of their own: one behind all of them
-    on a stream is enough, since `gather` waits for all.
     """
 
-    # Until the submission.
-    _op: Any = None
-    _context: Context | None = None
-    _call: _Call
+    _op: Any = None  # until the submission
     # From then on. The task waits, where that takes more than watching for the end of the work.
     _started: _Enqueued | DeviceFuture[T] | None = None
     _task: asyncio.Task[T] | None = None
     _message: Any = None  # of `cancel`
     _name = ""
 
-    def start(self) -> Submission | None:
-        """Submit the operation, unless the future is cancelled; the work to wait for, if any."""
-        context, self._context = self._context, None
-        try:
-            return None if context is None or self.done() else context.run(self._submit)
-        finally:
-            del self  # the traceback of an error holds the frames of all callers
+    def submit(self, site: CallSite | None, has_signal: bool) -> Submission | None:
+        """Submit the operation, unless the future is cancelled. Returns the work to wait for.
 
-    def _submit(self) -> Submission | None:
+        Args:
+            has_signal: enqueue a completion signal, for this work only.
+        """
         op, self._op = self._op, None
         started: Any = None
-        submission: Submission | None
         try:
-            self._started = started = _start(op, self._call.site)  # type: ignore[assignment]
+            if op is None:
+                return None
+            self._started = started = _start(op, site)  # type: ignore[assignment]
             if type(started) is not _Enqueued and not started.is_enqueued:
                 self._task = asyncio.Task(awaited(started), loop=self.get_loop())
                 self._task.add_done_callback(self._end_with)
                 return None
-            submission = started.submission
-            if submission is not None and not self._call.is_gather:
+            submission: Submission | None = started.submission
+            if has_signal and submission is not None:
                 stream, number = submission.stream, submission.sequence
                 if stream.advance() < number:
                     stream.ensure_signalled(number)
-            if submission is None or submission.done:
-                self.complete()
-                return None
-            return submission
+            if submission is not None and not submission.done:
+                return submission
+            self.complete()
         except BaseException as error:
             self._fail(error)
-            return None
         finally:
-            del self, op, started
+            del self, op, started  # the traceback of an error holds the frames of all callers
+        return None
 
     def complete(self, _: None = None) -> None:
         """End with the value, or the error, of work that the device has passed."""
         started, self._started = self._started, None
         try:
-            if started is not None:
+            if type(started) is _Enqueued and started.is_well():
+                self.set_result(started.op.result())  # `value`, in half the time
+            elif started is not None:
                 self.set_result(started.value())
         except BaseException as error:
             self._fail(error)
@@ -151,30 +137,54 @@ class OperationFuture(asyncio.Future[T]):
         self._name = str(value)
 
 
+class _Call:
+    """A call of the program that makes futures: many, if it is `asyncio.gather`. They share a copy
+    of the context variables, and completion signals: one behind all of them on a stream is enough,
+    since `gather` waits for all.
+    """
+
+    __slots__ = ("context", "depth", "frame", "futures", "is_gather", "site")
+
+    def __init__(self, context: Context | None, depth: int, frame: FrameType | None) -> None:
+        self.context = copy_context() if context is None else context
+        self.futures: deque[OperationFuture[Any]] = deque()
+        self.frame = frame  # of `asyncio.gather`, which was `depth` frames above; else None
+        self.depth = depth
+        self.is_gather = frame is not None
+        self.site: CallSite | None = None
+
+    def submit(self, works: deque[tuple[OperationFuture[Any], Submission]]) -> None:
+        """Submit the operations, in order; append to `works` what is to be waited for."""
+        self.frame = future = None
+        futures, site, has_signal = self.futures, self.site, not self.is_gather
+        try:
+            while futures:
+                future = futures.popleft()
+                submission = future.submit(site, has_signal)
+                if submission is not None:
+                    works.append((future, submission))
+        finally:
+            del future, works
+
+
 class _Created:
     """The futures that were made since the loop's last turn, and are submitted in the next one."""
 
     def __init__(self) -> None:
-        self.futures: deque[OperationFuture[Any]] = deque()
+        self.calls: deque[_Call] = deque()
         self._works: deque[tuple[OperationFuture[Any], Submission]] = deque()
-        # Of the latest `asyncio.gather`: its frame, how far that was up, and its `_Call`.
-        self.latest: tuple[FrameType, int, _Call] | None = None
 
     def submit(self, watcher: reactor.Reactor) -> None:
         """Submit all operations, in order, and have `watcher` complete their futures."""
-        self.latest = watcher.created = future = None
-        futures, works = self.futures, self._works
+        watcher.created = None
+        calls, works = self.calls, self._works
         try:
-            while futures:
-                future = futures.popleft()
-                submission = future.start()
-                if submission is not None:
-                    works.append((future, submission))
+            while calls:
+                calls[0].context.run(calls[0].submit, works)
+                calls.popleft()
         except BaseException:  # ^C, which has ended one of them
             asyncio.get_running_loop().call_soon(self.submit, watcher)
             raise
-        finally:
-            future = None
         for stream in dict.fromkeys(submission.stream for _, submission in works):
             with contextlib.suppress(DriverError, DeviceLostError):  # the watcher raises them, too
                 stream.poll()  # enqueues a signal, if the stream is not idle and has none
@@ -184,7 +194,7 @@ class _Created:
                 future.complete()
             else:
                 watcher.watch(submission.stream, submission.sequence, future, future.complete)
-        del future
+            del future
 
 
 # --- the task factory ---
@@ -202,6 +212,7 @@ def _code_of_wrapper() -> CodeType:
     return awaited.__code__
 
 
+_OPERATIONS = (Runs, DeviceFuture)
 _WRAPPER, _AWAITED = _code_of_wrapper(), awaited.__code__
 _GATHER = asyncio.gather.__code__
 # The modules between a program's line and the task factory.
@@ -223,9 +234,17 @@ def task_factory(loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> 
     if (code is _AWAITED or code is _WRAPPER) and _get_running_loop() is loop:
         frame = coro.gi_frame if is_generator else coro.cr_frame
         op = None if frame is None else frame.f_locals[frame.f_code.co_varnames[0]]
-        if isinstance(op, Runs | DeviceFuture):
+        if isinstance(op, _OPERATIONS):
             coro.close()
-            return _future_of(op, loop, **options)
+            watcher = reactor.current()
+            future: OperationFuture[Any] = OperationFuture(loop=loop)
+            future._op = op
+            call = watcher.created and watcher.created.calls[-1]
+            if call and call.frame and call.frame is _frame_above(call.depth):
+                call.futures.append(future)
+            else:
+                _note_call(future, watcher, **options)
+            return future
     return asyncio.Task(coro, loop=loop, **options)
 
 
@@ -234,38 +253,31 @@ def eager_task_factory(loop: asyncio.AbstractEventLoop, coro: Any, **options: An
     return task_factory(loop, coro, **{"eager_start": True, **options})
 
 
-def _future_of(
-    op: Any, loop: asyncio.AbstractEventLoop, context: Context | None = None, name: str = "",
-    eager_start: bool = False,
-) -> OperationFuture[Any]:  # fmt: skip
-    """A future of `op`, which begins in the next turn of the loop."""
-    future = OperationFuture[Any](loop=loop)
-    future._op = op
-    future._context = copy_context() if context is None else context
-    if name:
-        future._name = name
-    watcher = reactor.current()
-    created = watcher.created
-    if created is None:
-        created = watcher.created = _Created()
-        loop.call_soon(created.submit, watcher)
-    latest = created.latest
-    if latest is not None and sys._getframe(latest[1]) is latest[0]:
-        future._call = latest[2]
-    else:
-        future._call = _call(created)
-    created.futures.append(future)
-    return future
+def _frame_above(depth: int) -> FrameType | None:
+    """The frame so many frames above the caller."""
+    try:
+        return sys._getframe(depth + 1)
+    except ValueError:  # the stack is shorter
+        return None
 
 
-def _call(created: _Created) -> _Call:
-    """The call that makes a future now, through the task factory."""
-    above, frame, gather = 1, sys._getframe(1), None
+def _note_call(
+    future: OperationFuture[Any], watcher: reactor.Reactor, *, context: Context | None = None,
+    name: str | None = None, eager_start: bool = False,
+) -> None:  # fmt: skip
+    """Have the loop's next turn submit the operation of `future`, which a new call makes."""
+    if name is not None:
+        future.set_name(name)
+    above, frame = 1, sys._getframe(1)
+    gather, depth = None, 0
     while frame.f_globals.get("__name__") in _BETWEEN and frame.f_back is not None:
         if frame.f_code is _GATHER:
-            gather = frame, above - 1
+            gather, depth = frame, above - 1  # above `task_factory`
         above, frame = above + 1, frame.f_back
-    call = _Call(call_site(above), gather is not None)
-    if gather is not None:
-        created.latest = (*gather, call)
-    return call
+    call = _Call(context, depth, gather)
+    call.site = call_site(above)
+    call.futures.append(future)
+    if watcher.created is None:
+        watcher.created = _Created()
+        future.get_loop().call_soon(watcher.created.submit, watcher)
+    watcher.created.calls.append(call)
