@@ -22,7 +22,7 @@ from numbasync.errors import (
     ReentrancyError,
 )
 from numbasync.ops.task_factory import OperationFuture
-from numbasync.testing import counters, inject, settle
+from numbasync.testing import Gate, counters, inject, settle
 from tests.common import add_one, saxpy, used, waited
 from tests.waiting import begin, loops, run
 
@@ -98,8 +98,10 @@ async def test_coroutines_are_tasks(device: na.Device) -> None:
     other = asyncio.ensure_future(waited(na.value(2)))
     assert type(task) is type(other) is asyncio.Task and task.get_name() == "mine"
     named = asyncio.create_task(na.value(3).coroutine(), name="operation")
-    assert named.get_name() == "operation"
-    assert await asyncio.gather(task, other, named) == [1, 2, 3]
+    loop = asyncio.get_running_loop()
+    later = na.task_factory(loop, na.value(4).coroutine(), name="operation")  # Python 3.14's way
+    assert named.get_name() == later.get_name() == "operation"
+    assert await asyncio.gather(task, other, named, later) == [1, 2, 3, 4]
 
 
 async def test_a_task_group_takes_the_coroutine(device: na.Device) -> None:
@@ -163,9 +165,11 @@ async def test_cancelled_before_that_it_does_not_run(device: na.Device) -> None:
 async def test_the_context_is_that_of_the_creation(device: na.Device) -> None:
     variable: ContextVar[int] = ContextVar("variable")
     variable.set(1)
-    seen = asyncio.ensure_future(na.value(0).map(lambda _: variable.get()))
+    seen = [asyncio.ensure_future(na.value(0).map(lambda _: variable.get()))]
     variable.set(2)
-    assert await seen == 1
+    seen.append(asyncio.ensure_future(na.value(0).map(lambda _: variable.get())))
+    variable.set(3)
+    assert await asyncio.gather(*seen) == [1, 2]
     other = na.devices("cpu")[1]
     with na.use_device(other):
         there = asyncio.gather(na.zeros(2))
@@ -217,6 +221,9 @@ async def test_errors(device: na.Device, has_steps: bool) -> None:
         asyncio.ensure_future(raises(asyncio.CancelledError("said"))), nested(na.value(1)),
         return_exceptions=True,
     )  # fmt: skip
+    cancelled = asyncio.ensure_future(raises(asyncio.CancelledError("said")))
+    await asyncio.wait([cancelled])
+    assert cancelled.cancelled()
     kinds = [LookupError, RuntimeError, LaunchError, asyncio.CancelledError, ReentrancyError]
     assert [type(error) for error in errors] == kinds
     with pytest.raises(LookupError, match="own"):
@@ -235,18 +242,28 @@ async def test_an_error_that_nobody_asks_for_is_reported(device: na.Device) -> N
     assert said == ["OperationFuture exception was never retrieved"]
 
 
-@pytest.mark.parametrize("when", ["submitted", "run"])
-async def test_an_error_leaves_no_cycle(device: na.Device, when: str) -> None:
-    z = await na.zeros(4)
-
+@pytest.mark.parametrize("when", ["submitted", "run by steps", "run at once", "run later"])
+async def test_an_error_leaves_no_cycle(
+    device: na.Device, stream: na.Stream, gate: Gate, when: str
+) -> None:
     async def fail() -> None:
+        z = await na.zeros(2**18)
         if when == "submitted":
-            failing = asyncio.ensure_future(na.zeros(2**18).map(lambda _: 1 // 0))
+            op = na.zeros(2**18).map(lambda _: 1 // 0)
+        elif when == "run by steps":
+            op = na.zip(add_one(z))
         else:
-            failing = asyncio.ensure_future(saxpy(z, 1.0, na.zeros(2**18)))
+            op = add_one[1, 4, stream](z)
+        del z
         with inject(device, "kernel"), pytest.raises((ZeroDivisionError, KernelError)):
+            failing = asyncio.ensure_future(op)
+            if when == "run later":
+                gate.close()
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+                gate.open()
             await failing
-        del failing
+        del failing, op
 
     await fail()
     await settle(device)
@@ -274,9 +291,12 @@ def test_control_c_ends_one_and_the_others_are_submitted(device: na.Device) -> N
         raise KeyboardInterrupt
 
     async def main() -> None:
+        alone = asyncio.ensure_future(na.value(2).map(stop))  # nobody awaits it
         last = na.value(3).inspect(seen.append)
-        await asyncio.gather(na.value(1).inspect(seen.append), na.value(2).map(stop), last)
+        await asyncio.gather(na.value(1).inspect(seen.append), last)
+        await asyncio.sleep(60)
+        del alone
 
     with pytest.raises(KeyboardInterrupt):
         na.run(main())
-    assert seen == [1, 3]
+    assert seen == [1, 3]  # submitted before the loop ended
