@@ -130,6 +130,7 @@ class Runtime:
     def _drive(self, started: Future[asyncio.AbstractEventLoop]) -> None:
         with use_device(self.device), asyncio.Runner(loop_factory=_loop_factory()) as runner:
             loop = runner.get_loop()
+            loop.set_task_factory(task_factory)
             loop.call_soon(started.set_result, loop)
             loop.run_forever()
 

@@ -8,6 +8,7 @@ import asyncio
 import gc
 import sys
 import warnings
+import weakref
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from typing import Any
@@ -246,7 +247,7 @@ async def test_an_error_that_nobody_asks_for_is_reported(device: na.Device) -> N
 async def test_an_error_leaves_no_cycle(
     device: na.Device, stream: na.Stream, gate: Gate, when: str
 ) -> None:
-    async def fail() -> None:
+    async def fail() -> weakref.ref[Any]:
         z = await na.zeros(2**18)
         if when == "submitted":
             op = na.zeros(2**18).map(lambda _: 1 // 0)
@@ -255,8 +256,9 @@ async def test_an_error_leaves_no_cycle(
         else:
             op = add_one[1, 4, stream](z)
         del z
+        failing = asyncio.ensure_future(op)
+        future = weakref.ref(failing)
         with inject(device, "kernel"), pytest.raises((ZeroDivisionError, KernelError)):
-            failing = asyncio.ensure_future(op)
             if when == "run later":
                 gate.close()
                 await asyncio.sleep(0)
@@ -264,14 +266,16 @@ async def test_an_error_leaves_no_cycle(
                 gate.open()
             await failing
         del failing, op
+        return future
 
     await fail()
     await settle(device)
     start = used(device)
     gc.disable()
     try:
-        await fail()
+        future = await fail()
         await settle(device)
+        assert future() is None
         assert device.memory_stats().used_current == start
     finally:
         gc.enable()
