@@ -160,9 +160,8 @@ class _Enqueued:
         """The value of work that the device has passed; raises the error, if it failed."""
         submission = self.submission
         try:
-            if not self.is_well():
-                submission.raise_error()
-                submission.stream.verify(submission.sequence)
+            submission.raise_error()
+            submission.stream.verify(submission.sequence)
             return self.op.result()
         finally:
             del self, submission

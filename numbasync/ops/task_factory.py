@@ -75,9 +75,7 @@ class OperationFuture(asyncio.Future[T]):
         """End with the value, or the error, of work that the device has passed."""
         started, self._started = self._started, None
         try:
-            if type(started) is _Enqueued and started.is_well():
-                self.set_result(started.op.result())  # `value`, in half the time
-            elif started is not None:
+            if started is not None:
                 self.set_result(started.value())
         except BaseException as error:
             self._fail(error)
