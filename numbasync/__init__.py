@@ -61,6 +61,7 @@ from numbasync.ops.future import DeviceFuture as DeviceFuture
 from numbasync.ops.gather import gather as gather
 from numbasync.ops.op import DeviceOp as DeviceOp
 from numbasync.ops.run import spawn as spawn
+from numbasync.ops.task_factory import task_factory as task_factory
 from numbasync.runtime import Runtime as Runtime
 from numbasync.runtime import run as run
 from numbasync.tensors import pickling as _pickling  # noqa: F401  # what it refuses

@@ -15,8 +15,8 @@ from cpython.buffer cimport (
     PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer,
 )
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
-from cpython.dict cimport PyDict_Size
-from cpython.list cimport PyList_GET_SIZE
+from cpython.dict cimport PyDict_SetItem, PyDict_Size
+from cpython.list cimport PyList_Append, PyList_GET_SIZE
 from cpython.mem cimport PyMem_Calloc, PyMem_Free
 from cpython.object cimport PyObject, PyTypeObject
 from cpython.ref cimport Py_INCREF
@@ -39,6 +39,7 @@ cdef extern from "Python.h":
     object PyType_GenericAlloc(PyTypeObject*, Py_ssize_t)
     Py_ssize_t PyObject_Size(object) except -1
     PyTypeObject* Py_TYPE(object) noexcept
+    PyObject* PyList_GET_ITEM(object, Py_ssize_t) noexcept
     object PyNumber_Index(object)
     int PyFloat_Pack2(double, char*, int) except -1
     bint PyFloat_CheckExact(object) noexcept
@@ -100,6 +101,19 @@ cdef extern from *:
         PyTuple_SET_ITEM(items, i, Py_NewRef(value));
         Py_DECREF(old);
     }
+    /* Put a function before what a class does when it is called, or has ended; what it did. */
+    static ternaryfunc na_call_before(PyTypeObject *cls, void *function) {
+        ternaryfunc before = cls->tp_call;
+        if ((void *)before == function) return NULL;
+        cls->tp_call = (ternaryfunc)function;
+        return before;
+    }
+    static destructor na_end_before(PyTypeObject *cls, void *function) {
+        destructor before = cls->tp_finalize;
+        if ((void *)before == function) return NULL;
+        cls->tp_finalize = (destructor)function;
+        return before;
+    }
     #define na_version(cls) ((cls)->tp_version_tag)
     """
     long na_ordinal
@@ -110,6 +124,10 @@ cdef extern from *:
     void na_clear(PyObject*, Py_ssize_t) noexcept
     object na_tuple(object, object)
     void replace_item "na_replace" (object, Py_ssize_t, object)
+    ctypedef object (*ternaryfunc)(object, object, PyObject*)
+    ctypedef void (*destructor)(PyObject*) noexcept
+    ternaryfunc call_before "na_call_before" (PyTypeObject*, void*) noexcept
+    destructor end_before "na_end_before" (PyTypeObject*, void*) noexcept
     unsigned na_version(PyTypeObject*) noexcept
 
 
@@ -229,6 +247,8 @@ cdef enum:
     PLACES
 cdef Py_ssize_t where[PLACES]  # offsets
 cdef PyTypeObject* classes[CLASSES]
+cdef ternaryfunc calls_of_python = NULL  # of `Launcher`
+cdef destructor ends_of_python = NULL  # of operations
 cdef dict known = {}  # the classes by name, which keeps them alive
 cdef dict offsets = {}
 cdef object zero = 0
@@ -273,7 +293,10 @@ def is_on():
 
 cdef int learn() except -1:
     """Note the offsets and classes that are known by now."""
+    global calls_of_python, ends_of_python
     cdef int i
+    cdef ternaryfunc calls
+    cdef destructor ends
     places = [offsets.get((name, slot), 0) for name, slots in wanted.items() for slot in slots]
     if len(places) != PLACES or len(wanted) != CLASSES:
         raise SystemError(f"{len(places)} slots for {PLACES} places")
@@ -281,6 +304,13 @@ cdef int learn() except -1:
         where[i] = offset
     for i, name in enumerate(wanted):
         classes[i] = <PyTypeObject*>known[name] if name in known else NULL
+    if classes[Launcher] != NULL:
+        calls = call_before(classes[Launcher], <void*>call_launcher)
+        calls_of_python = calls if calls != NULL else calls_of_python
+    for i in (Launch, Full, FromHost, ToHost, GraphLaunch):
+        if classes[i] != NULL:
+            ends = end_before(classes[i], <void*>(end_of_launch if i == Launch else end_of_simple))
+            ends_of_python = ends if ends != NULL else ends_of_python
     return 0
 
 
@@ -295,6 +325,11 @@ cdef inline object get(object o, int at):
     if value == NULL:
         raise AttributeError(f"a slot of {type(o).__name__} is empty")
     return <object>value
+
+
+cdef inline PyObject* peek(PyObject* o, int at) noexcept:
+    """The object in a slot that is never empty, borrowed."""
+    return na_get(o, where[at])
 
 
 cdef inline void put(object o, int at, object value) noexcept:
@@ -722,7 +757,7 @@ cdef bint write_float(char* to, char code, double real) except -1:
 cdef tuple fresh = (  # what a new `Submission` has from `site` on, but for `keep_alive`
     None, None, (), zero, zero, False, None, None, False, False, False, False, None, None, None,
 )
-cdef int LOOK_EVERY = 16
+cdef int LOOK_EVERY = 64
 cdef int64_t MAX_UNSIGNALLED = 1 << 24
 cdef tuple lost = ()
 
@@ -1024,8 +1059,7 @@ cdef class FastCall:
         cdef PyObject* storages[MOST]
         cdef bint outputs[MOST]
         cdef tuple latest = self.latest_parts
-        cdef bint is_known = latest is not None
-        cdef tuple tensors = PyTuple_New(self.arrays), parts = PyTuple_New(self.count)
+        cdef tuple tensors = PyTuple_New(self.arrays), parts = None  # until one differs
         for i in range(self.count):
             code = self.code[i]
             value = <object>PyTuple_GET_ITEM(values, i)
@@ -1060,10 +1094,15 @@ cdef class FastCall:
                 Py_INCREF(tensor)
                 PyTuple_SET_ITEM(tensors, a, tensor)
                 a += 1
-            if is_known and PyTuple_GET_ITEM(latest, i) != <PyObject*>part:
-                is_known = False
-            Py_INCREF(part)
-            PyTuple_SET_ITEM(parts, i, part)
+            if parts is None and (latest is None or PyTuple_GET_ITEM(latest, i) != <PyObject*>part):
+                parts = PyTuple_New(self.count)
+                for j in range(i):
+                    value = <object>PyTuple_GET_ITEM(latest, j)
+                    Py_INCREF(value)
+                    PyTuple_SET_ITEM(parts, j, value)
+            if parts is not None:
+                Py_INCREF(part)
+                PyTuple_SET_ITEM(parts, i, part)
         if self.written and not self.may_alias:
             for i in range(1, a):
                 for j in range(i):
@@ -1072,7 +1111,7 @@ cdef class FastCall:
                         or get(<object>storages[i], at_identity) == get(<object>storages[j], at_identity)
                     ):
                         return None
-        if is_known:
+        if parts is None:
             return tensors, latest  # the same object, by which `plan_of` knows it
         self.latest_parts = parts
         return tensors, parts
@@ -1097,7 +1136,10 @@ cdef class FastCall:
         """Test every storage, append it to `storages`, and pack the arguments, or without a record
         append them to `args`. 0: not now; 2: an argument does not fit, and Python says why.
         """
-        cdef object tensor, storage, handle, value
+        cdef PyObject* tensor
+        cdef PyObject* storage
+        cdef PyObject* handle
+        cdef object value
         cdef int i, a = 0
         for i in range(self.count):
             if not TENSOR <= self.code[i] <= PARTITION:
@@ -1107,44 +1149,47 @@ cdef class FastCall:
                 elif not record.pack(i, value):
                     return 2
                 continue
-            tensor = <object>PyTuple_GET_ITEM(tensors, a)
+            tensor = PyTuple_GET_ITEM(tensors, a)
             a += 1
-            storage = get(tensor, at_storage)
-            if storage is None or not holds(storage, at_fast_path_device, backend):
+            storage = peek(tensor, at_storage)
+            if storage == <PyObject*>None or (
+                peek(storage, at_fast_path_device) != <PyObject*>backend
+            ):
                 return 0
-            if is_busy_elsewhere(get(storage, at_writer), stream):
+            PyList_Append(storages, <object>storage)  # which keeps the storage, from here on
+            if is_busy_elsewhere(peek(storage, at_writer), stream):
                 return 0
-            if self.output[i] and PyDict_Size(get(storage, at_readers)):
-                for reader in list(get(storage, at_readers).values()):
-                    if is_busy_elsewhere(reader, stream):
+            if self.output[i] and PyDict_Size(<object>peek(storage, at_readers)):
+                for reader in list((<object>peek(storage, at_readers)).values()):
+                    if is_busy_elsewhere(<PyObject*>reader, stream):
                         return 0
-            storages.append(storage)
-            handle = get(tensor, at_handle)
-            if handle is None:
-                handle = tensor.handle
+            handle = peek(tensor, at_handle)
+            value = (<object>tensor).handle if handle == <PyObject*>None else <object>handle
             if record is None:
-                args.append(handle)
+                args.append(value)
             else:
-                record.pack_array(i, handle)
+                record.pack_array(i, value)
         return 1
 
     cdef Py_ssize_t note(self, list storages, Py_ssize_t a, object submission, object stream) except -1:
         """Update the access records of the storages from `a` on; the number behind them."""
+        cdef PyObject* storage
+        cdef object readers
         cdef int i
         for i in range(self.count):
             if not TENSOR <= self.code[i] <= PARTITION:
                 continue
-            storage = storages[a]
+            storage = PyList_GET_ITEM(storages, a)
             a += 1
-            readers = get(storage, at_readers)
+            readers = <object>peek(storage, at_readers)
             if self.output[i]:
-                put(storage, at_writer, submission)
+                na_put(storage, where[at_writer], <PyObject*>submission)
                 if PyDict_Size(readers):
-                    put(storage, at_readers, {})
+                    put(<object>storage, at_readers, {})
             else:
                 if PyDict_Size(readers) >= MANY_READERS:
-                    readers = storage.forget_readers()
-                readers[stream] = submission
+                    readers = (<object>storage).forget_readers()
+                PyDict_SetItem(readers, stream, submission)
         return a
 
     cdef bint enqueued(self, plan, tuple values, tuple tensors, submission) except -1:
@@ -1190,10 +1235,12 @@ cdef int keep(object submission, list storages) except -1:
     return 0
 
 
-cdef bint is_busy_elsewhere(object submission, object stream) except -1:
+cdef bint is_busy_elsewhere(PyObject* recorded, object stream) except -1:
     """Whether a recorded access is in flight on another stream: see `access`."""
-    if submission is None:
+    cdef object submission
+    if recorded == <PyObject*>None:
         return False
+    submission = <object>recorded
     if isa(submission, Submission):
         if holds(submission, at_done, True) or holds(submission, at_stream, stream):
             return False
@@ -1264,14 +1311,15 @@ cdef object new_launch(
     return op
 
 
-def Launcher___call__(self, /, *args, **kwargs):
-    if on and not kwargs and isa(self, Launcher) and (
+cdef object call_launcher(object self, object args, PyObject* kwargs):
+    """`Launcher.__call__`, which the class calls without looking it up."""
+    if on and kwargs == NULL and isa(self, Launcher) and (
         PyTuple_GET_SIZE(args) == <int64_t>get(self, at_plain_count)
     ):
         op = call(self, args, DEFAULT)
         if op is not None:
             return op
-    return python["Launcher.__call__"](self, *args, **kwargs)
+    return calls_of_python(self, args, kwargs)
 
 
 def Configured___call__(self, /, *args, **kwargs):
@@ -1371,14 +1419,16 @@ def PreparedLaunch_sync_on(self, stream, /, **changes):
     return na_tuple(get(get(self, at_prepared_launcher), at_result), values)
 
 
-def RunsOnce___del__(self):
-    cdef bint is_used = False
-    if isa(self, Launch):
-        is_used = holds(self, at_unused, False)
-    elif is_simple(self):
-        is_used = holds(self, at_is_unused, False)
-    if not is_used:
-        python["RunsOnce.__del__"](self)
+cdef void end_of_launch(PyObject* op) noexcept:
+    """`RunsOnce.__del__` of a launch, which has nothing to say of one that was used."""
+    if peek(op, at_unused) != <PyObject*>False:
+        ends_of_python(op)
+
+
+cdef void end_of_simple(PyObject* op) noexcept:
+    """`RunsOnce.__del__` of a `SimpleOp`."""
+    if peek(op, at_is_unused) != <PyObject*>False:
+        ends_of_python(op)
 
 
 cdef object core_of(object op):
@@ -1684,8 +1734,9 @@ cdef Py_ssize_t enqueue_launches(tuple ops, Py_ssize_t first, object submission)
     cdef object backend = get(device, at_device_backend), queue = get(stream, at_backend), plan
     cdef DriverStream calls = calls_of(queue)
     cdef Lock lock = get(device, at_submit_lock)
-    cdef LaunchRecord record
+    cdef LaunchRecord record = None
     cdef list storages = [], records = []
+    cdef object launcher = None, parts = None, extents = None  # of the launch before
     cdef launch_s* launches[CHUNK]
     cdef char* arguments[CHUNK]
     cdef char block[CHUNK_BYTES]
@@ -1698,8 +1749,17 @@ cdef Py_ssize_t enqueue_launches(tuple ops, Py_ssize_t first, object submission)
         while count < CHUNK and first + count < PyTuple_GET_SIZE(ops):
             op = ops[first + count]
             core = core_of(op) if isa(op, Launch) and holds(op, at_has_fast_path, True) else None
-            plan = None if core is None else planned(op, core, submission)
-            record = None if plan is None else calls.record_of(queue, get(plan, at_work))
+            if core is None:
+                break
+            if not (
+                holds(op, at_launcher, launcher) and holds(op, at_parts, parts)
+                and holds(get(op, at_config), at_extents, extents) and record is not None
+            ):
+                plan = planned(op, core, submission)
+                record = None if plan is None else calls.record_of(queue, get(plan, at_work))
+                launcher, parts = get(op, at_launcher), get(op, at_parts)
+                extents = get(get(op, at_config), at_extents)
+                records.append(record)  # which another thread may drop from the stream
             if record is None or used + <Py_ssize_t>record.launch.size > CHUNK_BYTES:
                 break
             before = PyList_GET_SIZE(storages)
@@ -1712,7 +1772,6 @@ cdef Py_ssize_t enqueue_launches(tuple ops, Py_ssize_t first, object submission)
             arguments[count], launches[count] = block + used, &record.launch
             memcpy(block + used, record.buffer, record.launch.size)
             used += (record.launch.size + 15) // 16 * 16
-            records.append(record)  # which another thread may drop from the stream
             count += 1
         if count == 0:
             return 0
@@ -2177,7 +2236,7 @@ def ToHost_try_enqueue(self, submission, pool):
     lock = get(get(stream, at_device), at_submit_lock)
     lock.take()
     try:
-        if is_busy_elsewhere(get(storage, at_writer), stream):
+        if is_busy_elsewhere(peek(<PyObject*>storage, at_writer), stream):
             return False
         retain(submission, storage, block, nbytes)
         queue = get(stream, at_backend)

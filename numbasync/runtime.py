@@ -15,20 +15,25 @@ from numbasync.device.device import Device, chosen_device, use_device
 from numbasync.errors import CallerError, StateError
 from numbasync.ops.consume import RunsOnce
 from numbasync.ops.future import DeviceFuture
+from numbasync.ops.run import awaited
+from numbasync.ops.task_factory import eager_task_factory, task_factory
 
 T = TypeVar("T")
 
 
-def run(main: Awaitable[T], *, debug: bool | None = None) -> T:
-    """`asyncio.run` on uvloop, or on asyncio's own loop where uvloop is not installed.
+def run(main: Awaitable[T], *, debug: bool | None = None, eager_tasks: bool = False) -> T:
+    """`asyncio.run` on uvloop, or on asyncio's own loop where uvloop is not installed; with
+    `na.task_factory`, by which operations in `asyncio.gather` need no tasks.
 
     A loop turn of uvloop takes half the time of a turn of asyncio, and an await costs one turn.
 
     Args:
         main: a coroutine, an operation, or another awaitable.
+        eager_tasks: a task runs up to its first wait when it is created, not at the loop's next
+            turn (`asyncio.eager_task_factory`, Python 3.12 or later).
 
     Raises:
-        CallerError: `main` cannot be awaited.
+        CallerError: `main` cannot be awaited, or this Python has no eager tasks.
         StateError: an event loop runs on this thread already, as in a notebook.
     """
     if not inspect.isawaitable(main):
@@ -43,8 +48,16 @@ def run(main: Awaitable[T], *, debug: bool | None = None) -> T:
             "an event loop runs on this thread already, as in a notebook: write `await main()` "
             "instead of na.run(main())."
         )
-    coroutine: Coroutine[Any, Any, T] = main if inspect.iscoroutine(main) else _awaiting(main)
+    if eager_tasks and sys.version_info < (3, 12):
+        if inspect.iscoroutine(main):
+            main.close()
+        raise CallerError(
+            f"eager tasks came with Python 3.12, and this is {sys.version.split()[0]}: leave "
+            "eager_tasks out."
+        )
+    coroutine: Coroutine[Any, Any, T] = main if inspect.iscoroutine(main) else awaited(main)
     with asyncio.Runner(debug=debug, loop_factory=_loop_factory()) as runner:
+        runner.get_loop().set_task_factory(eager_task_factory if eager_tasks else task_factory)
         return runner.run(coroutine)
 
 
@@ -66,10 +79,6 @@ def _loop_is_running() -> bool:
     except RuntimeError:
         return False
     return True
-
-
-async def _awaiting(main: Awaitable[T]) -> T:
-    return await main
 
 
 class Runtime:
@@ -121,6 +130,7 @@ class Runtime:
     def _drive(self, started: Future[asyncio.AbstractEventLoop]) -> None:
         with use_device(self.device), asyncio.Runner(loop_factory=_loop_factory()) as runner:
             loop = runner.get_loop()
+            loop.set_task_factory(task_factory)
             loop.call_soon(started.set_result, loop)
             loop.run_forever()
 

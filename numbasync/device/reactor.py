@@ -17,9 +17,9 @@ import threading
 import time
 import weakref
 from bisect import insort
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from numbasync.backend import protocols
 from numbasync.device.loop_wakeup import Waker as Waker
@@ -90,8 +90,8 @@ class ReactorStatistics:
     completed: int
 
 
-# A sequence number, and the future that waits for it.
-_Waiter = tuple[int, "asyncio.Future[None]"]
+# A sequence number, the future that waits for it, and what to call to complete the future.
+_Waiter = tuple[int, "asyncio.Future[Any]", Callable[[None], None]]
 _position = operator.itemgetter(0)
 
 
@@ -116,6 +116,8 @@ class Reactor:
         )
         self._bell: Waker | None = None
         self._last = 0  # id of the task that called last; a number only, so that no task is kept
+        # Of `ops.task_factory`: what was made since the last turn of the loop.
+        self.created: Any = None
         self._next: asyncio.Handle | None = None
         self._turning = False  # `_next` is the loop's next turn, not a timer
         self._moved_at = 0.0
@@ -131,15 +133,24 @@ class Reactor:
 
     def wait(self, stream: Watched, sequence: int) -> asyncio.Future[None]:
         """A future that is done when `stream` has passed `sequence`, or is broken."""
-        loop = self._running_loop()
-        future: asyncio.Future[None] = loop.create_future()
+        future: asyncio.Future[None] = self._running_loop().create_future()
+        self.watch(stream, sequence, future, future.set_result)
+        return future
+
+    def watch(
+        self, stream: Watched, sequence: int, future: asyncio.Future[Any],
+        complete: Callable[[None], None],
+    ) -> None:  # fmt: skip
+        """Call `complete(None)`, unless `future` is done, when `stream` has passed `sequence`, or
+        is broken.
+        """
         now = self._moved_at = time.perf_counter()
         queue = self._queues.get(stream)
         if queue is None:
             queue = self._queues[stream] = []
             if 0 < stream.spin_seconds < math.inf:  # 0: never polls; infinity: only polls
                 self._forecasts.setdefault(stream, LatencyEstimate()).begin(now)
-        waiter = sequence, future
+        waiter = sequence, future, complete
         if not queue or queue[-1][0] <= sequence:
             queue.append(waiter)
         else:
@@ -147,15 +158,14 @@ class Reactor:
             if queue[0] is waiter:
                 self._asked.pop(stream, None)  # the requested notification is for a later number
         if not self._turning:
-            self._turn_soon(loop)
-        return future
+            self._turn_soon(self._running_loop())
 
     def look(self) -> None:
         """Poll in the next turn of the loop, whatever the reactor was waiting for."""
         if self._queues and not self._turning:
             self._turn_soon(self._running_loop())
 
-    def forget(self, stream: Watched, future: asyncio.Future[None]) -> None:
+    def forget(self, stream: Watched, future: asyncio.Future[Any]) -> None:
         """Stop watching for a future that has lost its awaiter."""
         queue = self._queues.get(stream)
         if queue is not None:
@@ -265,6 +275,7 @@ class Reactor:
     def _settle(self) -> bool:
         """Wake every waiter whose sequence number was passed; whether there was any."""
         moved = False
+        waiter: _Waiter | None
         for stream, queue in list(self._queues.items()):
             try:
                 passed = stream.advance()
@@ -273,12 +284,13 @@ class Reactor:
                 moved = True
                 continue
             count = 0
-            for sequence, future in queue:
-                if sequence > passed:
+            for waiter in queue:
+                if waiter[0] > passed:
                     break
                 count += 1
-                if not future.done():
-                    future.set_result(None)
+                if not waiter[1].done():
+                    waiter[2](None)
+            waiter = None  # the traceback of an error may hold this frame
             if count:
                 moved = True
                 self._completed += count
@@ -292,7 +304,7 @@ class Reactor:
 
     def _fail(self, stream: Watched, error: Exception) -> None:
         """Pass the `error` of polling `stream` to its awaiters, which would wait for ever."""
-        for _, future in self._queues.pop(stream):
+        for _, future, _ in self._queues.pop(stream):
             if not future.done():
                 future.set_exception(error)
         self._asked.pop(stream, None)

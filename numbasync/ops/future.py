@@ -12,6 +12,7 @@ from collections.abc import Generator
 from typing import Any, TypeVar
 
 from numbasync.device import reactor
+from numbasync.device.callsite import CallSite
 from numbasync.device.submission import Submission
 from numbasync.ops import submission_queue
 from numbasync.ops.consume import warn_of_waste
@@ -93,10 +94,10 @@ class DeviceFuture(Submitting[T], Public):
         self._count(1)
         self.wait_no_more()
 
-    def want(self) -> None:
+    def want(self, site: CallSite | None = None) -> None:
         """Start for one waiter. The caller must call `wait_no_more` or await the future."""
         self._count(1)
-        self.start(awaited=True)
+        self.start(awaited=True, site=site)
         with starting:
             self._elsewhere += self._stands_elsewhere()  # counted now; the await may come later
 
@@ -116,6 +117,16 @@ class DeviceFuture(Submitting[T], Public):
             copy_back.detach()
 
     # --- waiting ---
+
+    @property
+    def is_enqueued(self) -> bool:
+        """Whether nothing is left but that the device passes `submission`; `value` then returns."""
+        return self._state in (State.SUBMITTED, State.FAILED) and not self._copy_backs
+
+    @property
+    def submission(self) -> Submission | None:
+        """The enqueued work; None if there is none."""
+        return self._submission
 
     def __await__(self) -> Generator[Any, None, T]:
         try:
@@ -149,14 +160,15 @@ class DeviceFuture(Submitting[T], Public):
                     self._seen = True
                     self.detach()
                     raise
-            return self._result()
+            return self.value()
         finally:
             # As in `_enqueue`: the traceback of an error holds this frame.
             submission = event = queue = None
             copy_back = None  # type: ignore[assignment]
             self = None  # type: ignore[assignment]
 
-    def _result(self) -> T:
+    def value(self) -> T:
+        """The value of work that the device has passed; raises the error, if it failed."""
         error, submission = self._error, self._submission
         try:
             if self._state is State.CANCELLED:
@@ -202,7 +214,7 @@ class DeviceFuture(Submitting[T], Public):
         submission = self._submission
         if submission is not None and not submission.done:
             submission.stream.wait_until_idle()
-        return self._result()
+        return self.value()
 
     def done(self) -> bool:
         """Whether the value or the error is available. Never blocks."""

@@ -152,11 +152,19 @@ class _Enqueued:
             else:
                 # No completion signal of its own: one signal behind many operations is enough.
                 yield from submission.stream.wait(submission.sequence)
+            return self.value()
+        finally:
+            del self, submission  # as in `awaiting`
+
+    def value(self) -> Any:
+        """The value of work that the device has passed; raises the error, if it failed."""
+        submission = self.submission
+        try:
             submission.raise_error()
             submission.stream.verify(submission.sequence)
             return self.op.result()
         finally:
-            del self, submission  # as in `awaiting`
+            del self, submission
 
 
 @compiled
@@ -174,7 +182,7 @@ def add_values(started: list[Any], values: list[Any]) -> None:
 def _start(op: Any, site: CallSite | None) -> Awaitable[Any]:
     """An awaitable for `op`, whose work is started here."""
     if isinstance(op, DeviceFuture):
-        op.want()
+        op.want(site)
         return op
     if getattr(op, "has_fast_path", False) and submission_queue.is_empty():
         op.consume()
@@ -184,9 +192,9 @@ def _start(op: Any, site: CallSite | None) -> Awaitable[Any]:
         if submission is not None:
             submission.site = site
             return _Enqueued(op, submission)
-        return _wanted(op, stream)
+        return _wanted(op, stream, site)
     if hasattr(op, "steps"):
-        return _wanted(claimed(op), stream_for(op))
+        return _wanted(claimed(op), stream_for(op), site)
     if isinstance(op, list | tuple):
         raise OperationError(
             f"gather takes operations, not a {type(op).__name__} of {len(op)}: write gather(*ops)."
@@ -200,8 +208,8 @@ def _start(op: Any, site: CallSite | None) -> Awaitable[Any]:
 
 
 @compiled
-def _wanted(op: Operation[T], stream: Stream) -> DeviceFuture[T]:
+def _wanted(op: Operation[T], stream: Stream, site: CallSite | None = None) -> DeviceFuture[T]:
     """A future of `op`, started on `stream` for one waiter."""
     future = DeviceFuture(op, stream)
-    future.want()
+    future.want(site)
     return future

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from asyncio.events import _get_running_loop
-from collections.abc import Generator
+from collections.abc import Awaitable, Generator
 from typing import Any, TypeVar
 
 from numbasync.backend import array_protocols
@@ -259,6 +259,11 @@ def awaiting(op: Operation[T]) -> Generator[Any, None, T]:
 def awaiting_steps(op: Operation[T], stream: Stream) -> Generator[Any, None, T]:
     """The rest of `await op` for an operation that is run step by step on `stream`."""
     return DeviceFuture(op, stream).__await__()
+
+
+async def awaited(op: Awaitable[T]) -> T:
+    """A coroutine that awaits `op`, for functions that take coroutines only."""
+    return await op
 
 
 def describe(value: object) -> str:

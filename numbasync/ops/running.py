@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Coroutine, Generator
+from typing import Any, TypeVar, cast
 
 from numbasync.device.policies import SchedulingPolicy
 from numbasync.device.stream import AnyStream
@@ -39,3 +39,9 @@ class Runs:
     def schedule(self: Operation[T], policy: SchedulingPolicy | AnyStream) -> DeviceFuture[T]:
         """A future on the policy's next stream; the work starts at its first await."""
         return run.schedule(self, policy)
+
+    def coroutine(self: Operation[T]) -> Coroutine[Any, Any, T]:
+        """A coroutine that awaits the operation, for `create_task`, also of a task group, which
+        takes nothing else. In `na.run`, no task is made of it: see `na.task_factory`.
+        """
+        return run.awaited(cast("Awaitable[T]", self))

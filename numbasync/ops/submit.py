@@ -81,11 +81,12 @@ class Submitting(Generic[T]):
 
     # --- starting ---
 
-    def start(self, awaited: bool = False) -> None:
+    def start(self, awaited: bool = False, site: CallSite | None = None) -> None:
         """Submit the work now, unless already started. Errors are raised at the await.
 
         Args:
             awaited: the caller does nothing else until the work is done, or calls `detach`.
+            site: the program's line, for messages; None: the line that runs now.
         """
         with starting:
             if self._state is not State.IDLE:
@@ -93,7 +94,7 @@ class Submitting(Generic[T]):
             self._state = State.STARTING
             self._entered = True
             self._starter = threading.get_ident()
-        self._site = call_site(2)
+        self._site = call_site(2) if site is None else site
         self._awaited = awaited
         self._spawned = not awaited
         if self.stream.device.is_limited:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import numbasync as na
+from numbasync import native
 from numbasync.ops import reentrancy
 from numbasync.testing import Gate
 from tests.holding import HeldCompiler
@@ -69,3 +70,11 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
     monkeypatch.setattr(reentrancy.OneShotEvent, "when_settled", noted)
     monkeypatch.setattr(reentrancy, "LOOK_AGAIN", 0.001)
     return looks
+
+
+@pytest.fixture(params=[False] if native.core is None else [False, True], ids="core={}".format)
+def core(request: pytest.FixtureRequest) -> Iterator[bool]:
+    """Both ways: without the compiled core and, where it is installed, with it."""
+    native.switch(request.param)
+    yield request.param
+    native.switch(True)

@@ -52,6 +52,23 @@ async def test_gather_waits_while_the_loop_turns(
         np.testing.assert_array_equal(await t.to_host(), a)
 
 
+async def test_a_future_of_asyncio_waits_for_the_copy_into_an_array(
+    device: na.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    want = numbers(4 * CHUNK)
+    t, array = await na.from_host(want), np.zeros_like(want)
+    held = HeldCopies(monkeypatch)
+    future = asyncio.ensure_future(na.memcpy(array, t))
+    await held.is_reached()
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert not future.done()
+    held.open()
+    await future
+    np.testing.assert_array_equal(array, want)
+    assert threading.get_ident() not in held.threads
+
+
 @pytest.mark.parametrize("start", ["spawn", "async_on"])
 @pytest.mark.parametrize("into", ["new", "a tensor", "rows at a pitch"])
 async def test_who_goes_on_at_once_may_change_the_array_at_once(

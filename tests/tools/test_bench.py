@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from numbasync.testing import Gate, settle
 from numbasync.tools import cli
 from numbasync.tools.bench import (
     alloc,
+    asyncio_forms,
     batches,
     chains,
     copying,
@@ -35,6 +37,7 @@ from tests.common import waited
 TABLES = {
     "one small kernel": ("launch", 6),
     "one small kernel, awaited": ("await", 5),
+    "forms of awaiting operations, per op": (None, 12 if sys.version_info >= (3, 12) else 11),
     "a kernel of 500 ms": (None, 4),
     "1,000 in flight, per op": ("flight", 4),
     "a new array": ("alloc", 3),
@@ -73,6 +76,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(copying, "LARGE", 1 << 12)
     monkeypatch.setattr(copying, "SMALL_CALLS", 5)
     monkeypatch.setattr(alloc, "CALLS", 20)
+    monkeypatch.setattr(asyncio_forms, "COUNT", 20)
     monkeypatch.setattr(chains, "LAUNCHES", 10)
     monkeypatch.setattr(graphs, "CALLS", 2 * replayed.DEPTH)
     monkeypatch.setattr(host_work, "STEPS", 3)

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, assert_type
 
 import numpy as np
@@ -78,6 +79,8 @@ async def several(
     assert_type(await na.gather(a, b, a, b, a, b), tuple[int, str, int, str, int, str])
     assert_type(await na.gather(*many), list[int])
     assert_type(await na.gather(a, a, a, a, a, a, a), list[int])
+    assert_type(await asyncio.gather(a, b), tuple[int, str])
+    assert_type(asyncio.create_task(a.coroutine()), asyncio.Task[int])
 
     x, y, _ = na.zip(a, b).unzip()  # type: ignore[misc]
     await na.gather(a, 3)  # type: ignore[call-overload]

@@ -1,4 +1,6 @@
-"""`numbasync bench await`: one small kernel and its completion, in an event loop."""
+"""`numbasync bench await`: one small kernel and its completion, in an event loop; and in the forms
+in which programs await many.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ import asyncio
 
 import numbasync as na
 from numbasync.device.device import Device
-from numbasync.tools.bench import launch, long_wait, report
+from numbasync.tools.bench import asyncio_forms, launch, long_wait, report
 from numbasync.tools.bench.measure import Case, awaited, timed
 from numbasync.tools.bench.tables import table
 from numbasync.tools.bench.targets import Target
@@ -36,6 +38,7 @@ async def tables(device: Device, rounds: int) -> list[report.Record]:
             device, rounds, "await", "one small kernel, awaited", _own(stream, z, x),
             calls=calls_of_a_round(stream, z, x), method=METHOD, base=BASE, targets=TARGETS,
         ),
+        await asyncio_forms.forms(device, rounds),
         await long_wait.long_wait(device, rounds),
     ]  # fmt: skip
 

@@ -20,12 +20,30 @@ from numbasync.backend.protocols import Checks
 STEP_PAUSE = 0.001
 IDLE_SECONDS = 2.0  # a worker ends after this time without work
 
+
+class _Changed(threading.Condition):
+    """A condition that knows whether a thread waits: to notify nobody takes half a microsecond."""
+
+    waiting = 0
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waiting += 1
+        try:
+            return super().wait(timeout)
+        finally:
+            self.waiting -= 1
+
+    def notify_all(self) -> None:
+        if self.waiting:
+            super().notify_all()
+
+
 # One lock for all virtual devices, since a stream of one may wait for an event of another.
 # The lock is reentrant, since a finaliser may run inside it.
-# `state` is the lock of `changed`, for code that neither waits nor notifies: an RLock is written
-# in C, a condition is not.
+# `state` is the lock of `changed`, for code that does not wait: an RLock is written in C, a
+# condition is not.
 state = threading.RLock()
-changed = threading.Condition(state)
+changed = _Changed(state)
 
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 _forking = False
@@ -53,6 +71,7 @@ def _after_fork_in_child() -> None:
     global _forking
     _forking = False
     changed._at_fork_reinit()  # type: ignore[attr-defined]
+    changed.waiting = 0
 
 
 if hasattr(os, "register_at_fork"):
@@ -161,15 +180,23 @@ class Engine:
 
     def draw(self, choose: Callable[[int], int]) -> Schedulable | None:
         """A ready stream, which the caller must run now and then `put_back`; None if none is."""
-        with changed:
-            if not self._ready:
+        with state:
+            ready = self._ready
+            if not ready:
                 return None
-            self._ready.rotate(-choose(len(self._ready)))
+            at = choose(len(ready))
+            if at:
+                ready.rotate(-at)
             self._running += 1
-            return self._ready.popleft()
+            return ready.popleft()
+
+    @property
+    def has_ready(self) -> bool:
+        """Whether a stream can be drawn, unless another thread draws it first."""
+        return bool(self._ready)
 
     def put_back(self, stream: Schedulable, goes_on: bool) -> None:
-        with changed:
+        with state:
             self._running -= 1
             if goes_on:
                 self.schedule(stream)
