@@ -1672,10 +1672,10 @@ def _start(op, site):
         return python["_start"](op, site)
     stream = stream_for(op)
     if not isa(stream, Stream):
-        return python["_wanted"](python["claimed"](op), stream)
+        return python["_wanted"](python["claimed"](op), stream, site)
     submission = begun(op, stream)
     if submission is None:
-        return python["_wanted"](op, stream)
+        return python["_wanted"](op, stream, site)
     put(submission, at_site, site)
     started = PyType_GenericAlloc(classes[Enqueued], 0)
     put(started, at_enqueued_op, op)
