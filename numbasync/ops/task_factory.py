@@ -52,7 +52,9 @@ class OperationFuture(asyncio.Future[T]):
         try:
             if op is None:
                 return None
-            self._started = started = _start(op, site)  # type: ignore[assignment]
+            is_enqueued = isinstance(op, DeviceFuture) and op.is_enqueued
+            started = op if is_enqueued else _start(op, site)
+            self._started = started
             if type(started) is not _Enqueued and not started.is_enqueued:
                 self._task = asyncio.Task(awaited(started), loop=self.get_loop())
                 self._task.add_done_callback(self._end_with)
@@ -113,10 +115,10 @@ class OperationFuture(asyncio.Future[T]):
         if self.done() or (task is not None and not task.cancel(msg)):
             return False
         started, self._op, self._started, self._message = self._started, None, None, msg
-        if isinstance(started, DeviceFuture):
-            started.wait_no_more()
-        elif started is not None:
+        if isinstance(started, _Enqueued):
             warn_if_it_fails(started.submission)
+        elif started is not None and task is not None:
+            started.wait_no_more()
         elif isinstance(op, DeviceFuture):
             op.never_awaited()
         elif op is not None:

@@ -24,7 +24,7 @@ METHOD = (
     "{loop}, with the task factory of na.run unless the name says otherwise. Per operation."
 )
 
-Form = Callable[[], Awaitable[object]]
+Await = Callable[[], Awaitable[object]]
 
 
 async def forms(device: Device, rounds: int) -> report.Record:
@@ -92,7 +92,7 @@ async def cases(device: Device) -> list[Case]:
     async def tasks_gathered() -> None:
         await asyncio.gather(*map(f, ops()))
 
-    def case(name: str, form: Form) -> Case:
+    def case(name: str, form: Await) -> Case:
         async def check_all() -> None:
             for z in zs:
                 await na.fill(z, 0)
@@ -121,7 +121,7 @@ async def cases(device: Device) -> list[Case]:
     return forms
 
 
-def _with(factory: Any, form: Form) -> Form:
+def _with(factory: Any, form: Await) -> Await:
     """`form`, with another task factory."""
 
     async def run() -> None:
