@@ -52,7 +52,9 @@ class Launched(ctypes.Structure):
     def arguments(self) -> bytes:
         return bytes(self.bytes[: self.nbytes])
 
-    def described(self, kernels: Mapping[int, NullKernel], arrays: Mapping[int, object]) -> list[Any]:
+    def described(
+        self, kernels: Mapping[int, NullKernel], arrays: Mapping[int, object]
+    ) -> list[Any]:
         """The stream, the kernel, the extents and the arguments, with names for addresses."""
         kernel, result = kernels[self.function], list[Any]()
         for code, offset in kernel.buffer_layout.parts:
