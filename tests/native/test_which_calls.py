@@ -110,7 +110,7 @@ def test_no_operation_runs_inside_of_another(null: na.Device, on: bool, way: str
     add_one(z).sync_on(stream)
     inner: list[na.DeviceOp[Any]] = []
 
-    def run(_: Any) -> None:
+    def run(_: Any) -> Any:
         inner.append(add_one(z))
         getattr(inner[-1], way)(stream)
 
@@ -129,11 +129,35 @@ def test_a_call_for_one_stream_runs_on_no_other(null: na.Device, on: bool) -> No
     own(z).sync()
     for call in calls:
         for way in ("async_on", "sync_on"):
-            with pytest.raises(
-                na.errors.NumbasyncError, match="names .* in its brackets, but is run on"
-            ):
-                getattr(call(), way)(second)
+            op = call()
+            with pytest.raises(na.errors.NumbasyncError, match="names .* in its brackets, but is"):
+                getattr(op, way)(second)
+            op.suppress_warning()
             getattr(call(), way)(first)
+
+
+def test_a_call_for_a_stream_is_awaited_there(null: na.Device, on: bool) -> None:
+    stream, z = null.new_stream(), na.zeros(8).sync()
+
+    async def main() -> None:
+        for _ in range(6):
+            await add_one[(1,), (8,), stream](z)
+            assert z.storage.writer.stream is stream
+            await na.gather(add_one[(1,), (8,), stream](z), add_one[(1,), (8,), stream](z))
+            assert z.storage.writer.stream is stream
+
+    na.run(main())
+
+
+def test_empty_work_has_no_number(null: na.Device, on: bool) -> None:
+    stream = null.new_stream()
+    na.zip(na.empty(8), na.zeros(8)).sync_on(stream)
+    number = stream._sequence
+    for _ in range(2):
+        na.empty(8).async_on(stream)
+        na.zip(na.empty(8), na.empty(8)).async_on(stream)
+        na.empty(8).then(lambda t: na.value(t)).async_on(stream)
+    assert stream._sequence == number
 
 
 @pytest.mark.parametrize("kind", ["stream", "device"])
