@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import numbasync as na
+from numbasync.device.in_flight import LOOK_EVERY
 from numbasync.testing import Gate, gate, inject, seeded, settle
 from tests.common import add_one, used, waited
 
@@ -44,11 +45,11 @@ def test_what_nobody_waits_for_is_marked_now_and_then(
 ) -> None:
     z = na.zeros(4).sync_on(stream)
     with gate(stream):
-        for _ in range(40):
+        for _ in range(3 * LOOK_EVERY):
             add_one(z).async_on(stream)
         assert 1 <= len(written) <= 5
     stream.synchronize()
-    assert z.to_host().sync_on(stream).tolist() == [40] * 4
+    assert z.to_host().sync_on(stream).tolist() == [3 * LOOK_EVERY] * 4
 
 
 def test_what_has_no_mark_is_let_go_by_a_look(

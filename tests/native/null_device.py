@@ -503,4 +503,5 @@ def null_device() -> Iterator[Device]:
             from numbasync.backend.cuda import arrays, launch_records, memory, stream
 
             classes = [stream.CudaStream, arrays.CudaArray, memory.CudaMemory]
-            _use(classes, stream.enter, launch_records.connect.__wrapped__)
+            # What `stream.enter` is the core's in place of.
+            _use(classes, stream.enter.__wrapped__, launch_records.connect.__wrapped__)

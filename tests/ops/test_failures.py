@@ -12,7 +12,7 @@ import pytest
 import numbasync as na
 from numbasync.errors import DeviceLostError, DriverError, KernelError
 from numbasync.testing import Gate, settle
-from tests.common import add_one, waited
+from tests.common import add_one, replace_method, waited
 from tests.waiting import in_time
 
 # --- a word says "done", not "well" ---
@@ -29,9 +29,8 @@ def plant(device: na.Device, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plant]
 
     def plant(stream: na.Stream) -> DeviceLostError:
         error = DeviceLostError("a planted fault")
-        # Items: what is undone by assignment stays on the backend's stream, which is used again.
-        monkeypatch.setitem(vars(stream.backend), "fault", lambda: error)
-        monkeypatch.setitem(vars(stream.backend), "verified_sequence", lambda: 0)
+        replace_method(monkeypatch, stream.backend, "fault", lambda: error)
+        replace_method(monkeypatch, stream.backend, "verified_sequence", lambda: 0)
         return error
 
     yield plant
@@ -158,7 +157,7 @@ def test_of_several_errors_the_first_cause_is_raised_and_has_the_others_as_notes
 
     op = failing(work, launch)
     if synchronise:
-        monkeypatch.setitem(vars(stream.backend), "synchronize", fail)
+        replace_method(monkeypatch, stream.backend, "synchronize", fail)
     expected: list[tuple[type[Exception], str]] = []
     if launch:
         expected.append((ZeroDivisionError, "division"))
