@@ -182,7 +182,9 @@ def _allocation(injected: Injected) -> Iterator[None]:
         return allocate_or_refuse
 
     pool = injected.device.pool
-    blocks, pool._pool = pool._pool, _NoSpareBlocks(pool._pool)
+    blocks = pool._pool
+    none_spare: Any = _NoSpareBlocks(blocks)
+    pool._pool = none_spare
     try:
         with _replaced(pool, "allocate", make):
             yield

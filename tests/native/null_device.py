@@ -14,7 +14,7 @@ import struct
 import subprocess
 import sysconfig
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -52,7 +52,9 @@ class Launched(ctypes.Structure):
     def arguments(self) -> bytes:
         return bytes(self.bytes[: self.nbytes])
 
-    def described(self, kernels: dict[int, NullKernel], arrays: dict[int, str]) -> list[Any]:
+    def described(
+        self, kernels: Mapping[int, NullKernel], arrays: Mapping[int, object]
+    ) -> list[Any]:
         """The stream, the kernel, the extents and the arguments, with names for addresses."""
         kernel, result = kernels[self.function], list[Any]()
         for code, offset in kernel.buffer_layout.parts:

@@ -87,7 +87,8 @@ class Program:
         self.streams = [device.new_stream() for _ in range(STREAMS)]
         self.tensors = [na.full(SIZE, i).sync_on(self.streams[0]) for i in range(TENSORS)]
         self.constant = na.full(SIZE, 3).sync_on(self.streams[0]).shared()
-        compiled(*self.tensors[:3], self.streams[0])
+        z, x, y = self.tensors[:3]
+        compiled(z, x, y, self.streams[0])
         for stream in self.streams:
             stream.synchronize()
         self.first = [stream._sequence for stream in self.streams]

@@ -180,6 +180,7 @@ def test_values_and_results_have_no_more_references_than_in_python(null: na.Devi
     counts = []
     for on in (False, True):
         native.switch(on)
+        result = None
         for _ in range(20):
             result = saxpy(z, a, x).sync_on(stream)
         counts.append([sys.getrefcount(o) for o in (a, z, x, result, z.storage, z.storage.writer)])
