@@ -77,9 +77,9 @@ class Launcher(Public, Generic[P]):
     Attributes:
         kernel: the Numba dispatcher.
         name: the kernel's name.
-        names: a tuple of that name alone, in the form in which a submission lists its launches.
+        names: `(name,)`, which submissions list.
         parameters: the kernel's parameters and their roles.
-        may_alias: the kernel is written for outputs that share storage with other arguments.
+        may_alias: outputs may share storage with other arguments.
         Result: the type of the kernel's results, a named tuple.
 
     A launcher is pickled by its name, or by value with cloudpickle.
@@ -230,27 +230,19 @@ class Launcher(Public, Generic[P]):
         Launches nothing, uploads nothing, and blocks while a new variant is compiled. Tensors of
         `na.meta` suffice; operations must be awaited first.
 
-        Raises:
-            LauncherError: an argument is an operation.
-            The errors of launching the call.
+        Raises: the errors of launching the call; LauncherError for an operation as an argument.
         """
         return explain(self, self.arrange(args, kwargs), DEFAULT)
 
     def prepare(self, /, *args: P.args, **kwargs: P.kwargs) -> PreparedLaunch:
-        """The call, checked and looked up once, for launches with the same or nearly the same
-        arguments: `run = kernel[grid, block].prepare(z, a, x)`, then `run()`, `run(a=3.0)` and
-        `run.sync_on(stream)`. Allocates, compiles and launches nothing.
-
-        Raises:
-            LauncherError: an argument is an operation.
-            The errors of calling the kernel.
+        """The call, checked once, to be launched often: `run = kernel[grid, block].prepare(z, a, x)`,
+        then `run()`, `run(a=3.0)`, `run.sync_on(stream)`. An operation as an argument is refused.
         """
         return PreparedLaunch(self, self.arrange(args, kwargs), DEFAULT)
 
     def cpu_engine(self) -> CpuEngine:
         """The engine that runs this kernel on the CPU device, and why, for the variants compiled
-        there so far (by a call, or by `compile`): `name` is `"compiled"`, `"interpreted"` or
-        `"none yet"`.
+        there so far: `name` is `"compiled"`, `"interpreted"` or `"none yet"`.
         """
         engines = self.planner.engines()
         return CpuEngine(*(engines or [("none yet", "no call has needed it")])[0])
