@@ -109,6 +109,7 @@ class CudaDevice:
         self.capture_streams = CaptureStreams(self)
         self.capturing = threading.RLock()  # held while a stream is being captured
         self._pinned = PinnedPool(self)
+        self.host_block = self._pinned.reuse
         self._tensor_maps = TensorMaps(self)
         self._streams: weakref.WeakSet[CudaStream] = weakref.WeakSet()
         self.dropped: list[ForeignCudaStream] = []
@@ -207,9 +208,6 @@ class CudaDevice:
     def host_buffer(self, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
         block = self._pinned.take(nbytes)
         return np.ndarray((len(block),), np.uint8, block)
-
-    def host_block(self, nbytes: int) -> Any:
-        return self._pinned.reuse(nbytes)
 
     def host_arrays(
         self, shape: tuple[int, ...], dtype: np.dtype[Any]

@@ -52,19 +52,28 @@ class _Size:
     address into an object with a buffer. The finaliser of that object returns the address.
     """
 
-    __slots__ = ("at", "nbytes", "spare")
+    __slots__ = ("at", "is_small", "nbytes", "spare")
 
     def __init__(self, pool: PinnedPool, nbytes: int) -> None:
         self.nbytes = nbytes
+        self.is_small = nbytes <= pool.SMALL
         self.spare: list[int] = []
 
         # `addressof` is bound here, since at interpreter exit modules lose their names.
         def give(block: Any, address: Callable[[Any], int] = ctypes.addressof) -> None:
             pool.give(address(block), self)
 
+        def keep(
+            block: Any,
+            address: Callable[[Any], int] = ctypes.addressof,
+            append: Callable[[int], None] = self.spare.append,
+        ) -> None:
+            append(address(block))  # small blocks are never unlocked
+
         # Arrays on a block hold the block, and so do views of them: NumPy follows an array's base
         # to the first object that is not an array.
-        cls: Any = type(f"Pinned{nbytes}", (ctypes.c_char * nbytes,), {"__del__": give})
+        end = keep if self.is_small else give
+        cls: Any = type(f"Pinned{nbytes}", (ctypes.c_char * nbytes,), {"__del__": end})
         self.at: Callable[[int], Any] = cls.from_address
 
 
@@ -124,8 +133,12 @@ class PinnedPool:
 
     def reuse(self, nbytes: int) -> Any:
         """`take` of a spare block, whose pages are locked already; None if there is none."""
-        size = self._size(nbytes)
-        address = self._spare(size)
+        size = self._sizes.get(nbytes) or self._size(nbytes)
+        try:
+            # Removing from a list needs no lock. Of the larger blocks, the bytes are counted.
+            address = size.spare.pop() if size.is_small else self._spare(size)
+        except IndexError:
+            address = self._spare(size)
         return size.at(address) if address else None
 
     def _spare(self, size: _Size) -> int:
@@ -172,10 +185,7 @@ class PinnedPool:
         return size
 
     def give(self, address: int, size: _Size) -> None:
-        """Take back a block whose object was finalised."""
-        if size.nbytes <= self.SMALL:
-            size.spare.append(address)
-            return
+        """Take back a larger block, whose object was finalised."""
         with self._lock:
             kept = self._kept + size.nbytes
             if kept <= self.KEPT_BYTES:
