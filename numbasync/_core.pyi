@@ -50,6 +50,12 @@ class Busy:
     busy: bool
 
 class DriverStream:
+class Block:
+    address: int
+    def __init__(self, nbytes: int, spare: list[int], address: int) -> None: ...
+    def __len__(self) -> int: ...
+
+class FastCall:
     def __init__(
         self,
         number: int,

@@ -12,7 +12,7 @@ the addresses of the driver's functions.
 """
 from asyncio import _get_running_loop as get_running_loop, current_task
 from cpython.buffer cimport (
-    PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer,
+    PyBUF_ND, PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer,
 )
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_SetItem, PyDict_Size
@@ -191,14 +191,18 @@ cdef dict wanted = {  # slots, by class; in the order of the places below
     "MemoryPool": ("_pool", "fast_path_device", "max_bytes"),
     "CudaPool": ("_high", "_lock", "_most_spare", "_spare", "_spare_bytes", "_used"),
     "CudaMemory": ("address", "lent", "nbytes"),
+    "PinnedPool": ("_sizes",),
+    "_Size": ("is_small", "nbytes", "spare"),
     "Context": (), "Tensor": (), "MappedTensor": (), "Later": (),
 }
-OF_A_GPU = {"CudaStream", "CudaArray", "CudaPool", "CudaMemory"}  # known only where there is one
+OF_A_GPU = {  # known only where there is one
+    "CudaStream", "CudaArray", "CudaPool", "CudaMemory", "PinnedPool", "_Size",
+}
 cdef enum:
     Submission, Progress, Stream, Device, RoundRobin, Storage, DeviceArray, Partition, TensorMap
     Launch, PreparedLaunch, Launcher, Config, Plan, Fast, Enqueued, Counters, CudaStream, CudaArray
     Then, Reactor, ArraySpec, SimpleOp, Full, FromHost, ToHost, GraphLaunch, Graph, AttachedGraph
-    LastLaunch, MemoryPool, CudaPool, CudaMemory
+    LastLaunch, MemoryPool, CudaPool, CudaMemory, PinnedPool, PinnedSize
     Context, Tensor, MappedTensor, Later
     CLASSES
 cdef enum:
@@ -244,6 +248,8 @@ cdef enum:
     at_blocks, at_pool_device, at_max_bytes
     at_high, at_pool_lock, at_most_spare, at_spare, at_spare_bytes, at_used
     at_address, at_lent, at_memory_nbytes
+    at_sizes
+    at_is_small, at_size_nbytes, at_spare_blocks
     PLACES
 cdef Py_ssize_t where[PLACES]  # offsets
 cdef PyTypeObject* classes[CLASSES]
@@ -1923,6 +1929,23 @@ def zeros(shape, dtype=float32):
     return python["zeros"](shape, dtype) if op is None else op
 
 
+def from_host(array):
+    cdef PyObject* spec = NULL
+    cdef object op = None
+    if on and type(array) is ndarray:
+        dtype = array.dtype
+        spec = PyDict_GetItemWithError(specs, (array.shape, dtype.type))
+        if spec != NULL and holds(<object>spec, at_spec_dtype, dtype):
+            op = new_op(FromHost)
+    if op is None:
+        return python["from_host"](array)
+    put(op, at_spec, <object>spec)
+    put(op, at_op_name, "from_host")
+    put(op, at_array, array)
+    put(op, at_is_fast, 0 < <int64_t>get(<object>spec, at_spec_nbytes) <= LARGE)
+    return op
+
+
 def Tensor_to_host(self):
     cdef object op = new_op(ToHost) if on and isa(self, Tensor) else None
     if op is None:
@@ -2004,6 +2027,42 @@ def CudaPool_reuse(self, nbytes):
 def CudaPool_free(self, memory):
     if not on or not give_back(self, memory):
         python["CudaPool.free"](self, memory)
+
+
+cdef class Block:
+    """A small block of page-locked memory, an object with a buffer. Its end returns the address to
+    the list of spare blocks.
+    """
+    cdef void* start
+    cdef Py_ssize_t nbytes
+    cdef list spare
+
+    def __cinit__(self, nbytes, list spare, address):
+        self.start, self.nbytes, self.spare = <void*><uintptr_t>address, nbytes, spare
+
+    def __dealloc__(self):
+        self.spare.append(<uintptr_t>self.start)
+
+    def __len__(self):
+        return self.nbytes
+
+    @property
+    def address(self):
+        return <uintptr_t>self.start
+
+    def __getbuffer__(self, Py_buffer* buffer, int flags):
+        PyBuffer_FillInfo(buffer, self, self.start, self.nbytes, 0, flags)
+
+
+def PinnedPool_reuse(self, nbytes):
+    cdef PyObject* size
+    if on and isa(self, PinnedPool):
+        size = PyDict_GetItemWithError(get(self, at_sizes), nbytes)
+        if size != NULL and holds(<object>size, at_is_small, True):
+            spare = <list>get(<object>size, at_spare_blocks)
+            if PyList_GET_SIZE(spare):
+                return Block(nbytes, spare, spare.pop())
+    return python["PinnedPool.reuse"](self, nbytes)
 
 
 cdef object new_storage(object pool, int64_t nbytes):
@@ -2175,40 +2234,49 @@ def FromHost_try_enqueue(self, submission, pool):
 
 cdef bint is_copied(object array, object spec, object block, int64_t nbytes) except -1:
     """Copy the elements of an array to a page-locked block, if they lie as they will there."""
-    cdef Py_buffer source, target
-    if type(array) is not ndarray or array.dtype is not get(spec, at_spec_dtype) or (
-        not array.flags.c_contiguous or array.shape != get(spec, at_spec_shape)
-    ):
+    cdef Py_buffer source
+    cdef tuple shape = get(spec, at_spec_shape)
+    cdef int i
+    cdef bint fits
+    if type(array) is not ndarray or array.dtype is not get(spec, at_spec_dtype):
         return False
     try:
-        PyObject_GetBuffer(array, &source, PyBUF_SIMPLE)
-    except (ValueError, BufferError):  # elements that no buffer describes
+        PyObject_GetBuffer(array, &source, PyBUF_ND)
+    except (ValueError, BufferError):  # not contiguous, or of elements that no buffer describes
         return False
-    try:
-        PyObject_GetBuffer(block, &target, PyBUF_SIMPLE)
-        memcpy(target.buf, source.buf, nbytes)
-        PyBuffer_Release(&target)
-    finally:
-        PyBuffer_Release(&source)
-    return True
+    fits = source.ndim == PyTuple_GET_SIZE(shape) and source.len == nbytes
+    for i in range(source.ndim if fits else 0):
+        fits = fits and source.shape[i] == <Py_ssize_t>shape[i]
+    if fits:
+        memcpy(place_of(block), source.buf, nbytes)
+    PyBuffer_Release(&source)
+    return fits
+
+
+cdef void* place_of(object block) except NULL:
+    """The address of a block that the caller keeps."""
+    cdef Py_buffer view
+    if type(block) is Block:
+        return (<Block>block).start
+    PyObject_GetBuffer(block, &view, PyBUF_SIMPLE)
+    PyBuffer_Release(&view)
+    return view.buf
 
 
 cdef int copy_block(
     DriverStream calls, object storage, object block, int64_t nbytes, bint to_device
 ) except -1:
     """Copy all of a page-locked block to the start of a storage, or back."""
-    cdef Py_buffer host
     cdef void* memory = <void*><uintptr_t>get(get(storage, at_memory), at_address)
+    cdef void* host = place_of(block)
     cdef int result
-    PyObject_GetBuffer(block, &host, PyBUF_SIMPLE)
-    PyBuffer_Release(&host)  # the caller keeps the block
     if na_ordinal != calls.ordinal:
         enter(calls.device)
     with nogil:
         if to_device:
-            result = copy_to_device(memory, host.buf, nbytes, calls.number)
+            result = copy_to_device(memory, host, nbytes, calls.number)
         else:
-            result = copy_to_host(host.buf, memory, nbytes, calls.number)
+            result = copy_to_host(host, memory, nbytes, calls.number)
     if result != 0:
         fail(result, "cuMemcpyHtoDAsync" if to_device else "cuMemcpyDtoHAsync")
     put(counters, at_copies, get(counters, at_copies) + 1)

@@ -218,7 +218,7 @@ class CudaDevice:
         )
 
         def arrays(block: Any) -> tuple[CudaArray, np.ndarray[Any, Any]]:
-            address = ctypes.addressof(block)
+            address = block.address
             pair = known_arrays.get(address)
             if pair is None:  # addresses recur, since the slabs of blocks are never freed
                 nbytes = count * dtype.itemsize
