@@ -614,8 +614,10 @@ cdef inline DriverStream calls_of(object queue):
         return None
     if na_version(classes[CudaStream]) != own_methods or not own_methods:
         cls = <object>classes[CudaStream]
-        if any(vars(cls)[name] is not python[f"CudaStream.{name}"] for name in METHODS):
-            return None
+        for name in METHODS:
+            own = globals().get(f"CudaStream_{name}", python[f"CudaStream.{name}"])
+            if vars(cls)[name] is not own:
+                return None
         own_methods = na_version(classes[CudaStream])
     return <DriverStream>get(queue, at_calls)
 
@@ -893,12 +895,15 @@ cdef int retire(object stream, int64_t passed) except -1:
             submission = in_flight[0]
             if <int64_t>submission.sequence > passed:
                 break
-            if is_sound and isa(submission, Submission) and holds(
-                submission, at_is_trivial, True
+            if is_sound and isa(submission, Submission) and holds(submission, at_queue, None) and (
+                holds(submission, at_dependencies, None) and holds(submission, at_after, None)
             ):
                 dropped.append(get(submission, at_keep_alive))
                 put(submission, at_keep_alive, [])
                 put(submission, at_done, True)
+                if not holds(submission, at_nbytes, zero):
+                    put(stream, at_stream_nbytes,
+                        get(stream, at_stream_nbytes) - get(submission, at_nbytes))
             else:
                 dropped.append(submission.retire(get(stream, at_broken)))
                 error = submission.error
@@ -910,7 +915,8 @@ cdef int retire(object stream, int64_t passed) except -1:
             in_flight.popleft()
         else:
             put(stream, at_has_dependencies, False)
-            stream._forget_if_idle()
+            if not PyDict_Size(get(stream, at_suspended)):  # `_forget_if_idle`
+                (<dict>get(get(stream, at_owner), at_busy)).pop(stream, None)
     finally:
         lock.give()
     return 0
@@ -2157,6 +2163,23 @@ cdef int retain(object submission, object a, object b, object nbytes) except -1:
     return 0
 
 
+def CudaStream_launch(self, work, args, queue):
+    cdef DriverStream calls = calls_of(self) if on else None
+    cdef LaunchRecord record = None if calls is None else calls.record_of(self, work)
+    if record is None:
+        return python["CudaStream.launch"](self, work, args, queue)
+    if na_ordinal != calls.ordinal:
+        enter(calls.device)
+    try:
+        result = record.run(args)
+    except OverflowError:
+        return python["CudaStream.launch"](self, work, args, queue)  # which says what is wrong
+    if result != 0:
+        fail(result, "cuLaunchKernel")
+    put(counters, at_launches, get(counters, at_launches) + 1)
+    return queue
+
+
 def Full_try_enqueue(self, submission, pool):
     cdef object tensor, storage, value, queue
     if not is_plain_submission(submission) or not isa(self, Full):
@@ -2340,8 +2363,6 @@ def GraphLaunch_try_enqueue(self, submission, pool):
     cdef object graph = None, stream, attached, last, queue, backend
     cdef DriverStream calls
     cdef Lock lock
-    cdef void* number
-    cdef int result
     if is_plain_submission(submission) and isa(self, GraphLaunch):
         graph = get(self, at_graph)
     if graph is None or not isa(graph, Graph) or not holds(graph, at_is_own, True):
@@ -2351,12 +2372,12 @@ def GraphLaunch_try_enqueue(self, submission, pool):
     lock = get(get(graph, at_graph_device), at_submit_lock)
     lock.take()
     try:
-        attached, calls = get(graph, at_attached), calls_of(queue)
+        attached = get(graph, at_attached)
         last = get(attached, at_last_launch)
         if (
-            last is None or calls is None or PyTuple_GET_SIZE(get(submission, at_launched))
+            last is None or PyTuple_GET_SIZE(get(submission, at_launched))
             or PyTuple_GET_SIZE(get(graph, at_graph_dependencies))
-            or not holds(graph, at_updated, None) or backend.checks
+            or not holds(graph, at_updated, None)
         ):
             return python["GraphLaunch.try_enqueue"](self, submission, pool)
         if (
@@ -2368,15 +2389,24 @@ def GraphLaunch_try_enqueue(self, submission, pool):
         put(submission, at_launched, get(graph, at_graph_names))
         retain(submission, graph, get(graph, at_recorded), 0)
         put(last, at_last, submission)  # before the replay: ^C may come right after it
-        number = <void*><uintptr_t>backend.number
-        if na_ordinal != calls.ordinal:
-            enter(calls.device)
-        with nogil:
-            result = launch_graph(number, calls.number)
-        if result != 0:
-            fail(result, "cuGraphLaunch")
-        put(counters, at_replays, get(counters, at_replays) + 1)
+        calls = calls_of(queue)
+        if calls is None or backend.checks:
+            put(submission, at_queue, queue.replay(backend, get(submission, at_queue)))
+        else:
+            replay(calls, <void*><uintptr_t>backend.number)
         put(graph, at_graph_launches, get(graph, at_graph_launches) + 1)
     finally:
         lock.give()
     return True
+
+
+cdef int replay(DriverStream calls, void* graph) except -1:
+    cdef int result
+    if na_ordinal != calls.ordinal:
+        enter(calls.device)
+    with nogil:
+        result = launch_graph(graph, calls.number)
+    if result != 0:
+        fail(result, "cuGraphLaunch")
+    put(counters, at_replays, get(counters, at_replays) + 1)
+    return 0
