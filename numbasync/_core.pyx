@@ -915,8 +915,11 @@ cdef int retire(object stream, int64_t passed) except -1:
             in_flight.popleft()
         else:
             put(stream, at_has_dependencies, False)
-            if not PyDict_Size(get(stream, at_suspended)):  # `_forget_if_idle`
-                (<dict>get(get(stream, at_owner), at_busy)).pop(stream, None)
+            busy = get(get(stream, at_owner), at_busy)
+            if PyDict_Size(get(stream, at_suspended)) or type(busy) is not dict:
+                stream._forget_if_idle()
+            else:
+                (<dict>busy).pop(stream, None)  # no other thread runs in between
     finally:
         lock.give()
     return 0
