@@ -1879,12 +1879,12 @@ cdef int pattern_unit = 0
 cdef unsigned pattern_number = 0
 
 
-def know_memory(known_specs, array_class, large):
-    """Note the specs of new arrays, NumPy's class of arrays, and the bytes of the largest array
-    that is copied by one thread.
+def know_memory(known_specs, array_class, large, counting):
+    """Note the specs of new arrays, NumPy's class of arrays, the bytes of the largest array that is
+    copied by one thread, and the `counters`.
     """
-    global specs, ndarray, LARGE
-    specs, ndarray, LARGE = known_specs, array_class, large
+    global specs, ndarray, LARGE, counters
+    specs, ndarray, LARGE, counters = known_specs, array_class, large, counting
 
 
 cdef inline object new_op(int cls):
