@@ -82,7 +82,9 @@ def compiled(function: F) -> F:
     calls `function` for everything unusual.
     """
     replacement: F = function if core is None else core.take_over(function)
-    return function if replacement is function else update_wrapper(replacement, function)
+    if replacement is not function:
+        update_wrapper(replacement, function)
+    return replacement
 
 
 def new_lock() -> Any:

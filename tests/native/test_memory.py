@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import random
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -304,11 +305,12 @@ def test_blocks_are_counted_and_returned_as_by_python(
     answers = []
     for on in (False, True):
         native.switch(on)
-        rng, seen = random.Random(seed), list[Any]()
+        rng, seen, returned = random.Random(seed), list[Any](), list[int]()
         pool = object.__new__(memory.CudaPool)
         pool._spare, pool._lock, pool._most_spare = {}, native.new_lock(), 10_000
         pool._spare_bytes = pool._used = pool._high = 0
-        monkeypatch.setattr(memory.CudaPool, "_return", lambda _, block: seen.append(block.address))
+        note = partial(_note_return, returned)
+        monkeypatch.setattr(memory.CudaPool, "_return", staticmethod(note))
         held: list[Any] = []
         for i in range(400):
             size = 256 * rng.choice([1, 2, 2, 3, 5, 5000])
@@ -326,8 +328,12 @@ def test_blocks_are_counted_and_returned_as_by_python(
             seen.append((held[-1:] and held[-1].address, pool._used, pool._high, spare))
             seen.append(pool._spare_bytes)
             assert pool._spare_bytes <= pool._most_spare
-        answers.append(seen)
+        answers.append((seen, returned))
     assert answers[0] == answers[1]
+
+
+def _note_return(returned: list[int], block: Any) -> None:
+    returned.append(block.address)
 
 
 @both_ways
