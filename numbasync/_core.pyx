@@ -605,6 +605,14 @@ cdef class DriverStream:
         return record if type(record) is LaunchRecord else None
 
 
+cdef bint is_replaced(object cls, str name) except -1:
+    """Whether a class of streams has another method than its own, or the core's in its place."""
+    method = vars(cls)[name]
+    return method is not python[f"CudaStream.{name}"] and (
+        method is not globals().get(f"CudaStream_{name}")
+    )
+
+
 cdef inline DriverStream calls_of(object queue):
     """The driver's calls of a backend's stream; None if it has none, or a test has replaced one of
     its methods.
@@ -614,10 +622,8 @@ cdef inline DriverStream calls_of(object queue):
         return None
     if na_version(classes[CudaStream]) != own_methods or not own_methods:
         cls = <object>classes[CudaStream]
-        for name in METHODS:
-            own = globals().get(f"CudaStream_{name}", python[f"CudaStream.{name}"])
-            if vars(cls)[name] is not own:
-                return None
+        if any(is_replaced(cls, name) for name in METHODS):
+            return None
         own_methods = na_version(classes[CudaStream])
     return <DriverStream>get(queue, at_calls)
 
@@ -815,10 +821,7 @@ cdef int commit(object stream, object submission) except -1:
     count = PyObject_Size(in_flight)
     if count == 1:
         (<dict>get(get(stream, at_owner), at_busy))[stream] = None
-    if holds(submission, at_nbytes, zero):
-        put(submission, at_is_trivial, holds(submission, at_queue, None) and holds(
-            submission, at_dependencies, None) and holds(submission, at_after, None))
-    else:
+    if not holds(submission, at_nbytes, zero):
         put(stream, at_stream_nbytes, get(stream, at_stream_nbytes) + get(submission, at_nbytes))
     if count % LOOK_EVERY == 0 or number - <int64_t>get(stream, at_last_signal) >= MAX_UNSIGNALLED:
         try:
