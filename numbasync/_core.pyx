@@ -12,7 +12,7 @@ the addresses of the driver's functions.
 """
 from asyncio import _get_running_loop as get_running_loop, current_task
 from cpython.buffer cimport (
-    PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer,
+    PyBUF_ND, PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer,
 )
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_SetItem, PyDict_Size
@@ -191,14 +191,18 @@ cdef dict wanted = {  # slots, by class; in the order of the places below
     "MemoryPool": ("_pool", "fast_path_device", "max_bytes"),
     "CudaPool": ("_high", "_lock", "_most_spare", "_spare", "_spare_bytes", "_used"),
     "CudaMemory": ("address", "lent", "nbytes"),
+    "PinnedPool": ("_sizes",),
+    "_Size": ("is_small", "nbytes", "spare"),
     "Context": (), "Tensor": (), "MappedTensor": (), "Later": (),
 }
-OF_A_GPU = {"CudaStream", "CudaArray", "CudaPool", "CudaMemory"}  # known only where there is one
+OF_A_GPU = {  # known only where there is one
+    "CudaStream", "CudaArray", "CudaPool", "CudaMemory", "PinnedPool", "_Size",
+}
 cdef enum:
     Submission, Progress, Stream, Device, RoundRobin, Storage, DeviceArray, Partition, TensorMap
     Launch, PreparedLaunch, Launcher, Config, Plan, Fast, Enqueued, Counters, CudaStream, CudaArray
     Then, Reactor, ArraySpec, SimpleOp, Full, FromHost, ToHost, GraphLaunch, Graph, AttachedGraph
-    LastLaunch, MemoryPool, CudaPool, CudaMemory
+    LastLaunch, MemoryPool, CudaPool, CudaMemory, PinnedPool, PinnedSize
     Context, Tensor, MappedTensor, Later
     CLASSES
 cdef enum:
@@ -244,6 +248,8 @@ cdef enum:
     at_blocks, at_pool_device, at_max_bytes
     at_high, at_pool_lock, at_most_spare, at_spare, at_spare_bytes, at_used
     at_address, at_lent, at_memory_nbytes
+    at_sizes
+    at_is_small, at_size_nbytes, at_spare_blocks
     PLACES
 cdef Py_ssize_t where[PLACES]  # offsets
 cdef PyTypeObject* classes[CLASSES]
@@ -599,6 +605,14 @@ cdef class DriverStream:
         return record if type(record) is LaunchRecord else None
 
 
+cdef bint is_replaced(object cls, str name) except -1:
+    """Whether a class of streams has another method than its own, or the core's in its place."""
+    method = vars(cls)[name]
+    return method is not python[f"CudaStream.{name}"] and (
+        method is not globals().get(f"CudaStream_{name}")
+    )
+
+
 cdef inline DriverStream calls_of(object queue):
     """The driver's calls of a backend's stream; None if it has none, or a test has replaced one of
     its methods.
@@ -608,7 +622,7 @@ cdef inline DriverStream calls_of(object queue):
         return None
     if na_version(classes[CudaStream]) != own_methods or not own_methods:
         cls = <object>classes[CudaStream]
-        if any(vars(cls)[name] is not python[f"CudaStream.{name}"] for name in METHODS):
+        if any(is_replaced(cls, name) for name in METHODS):
             return None
         own_methods = na_version(classes[CudaStream])
     return <DriverStream>get(queue, at_calls)
@@ -807,10 +821,7 @@ cdef int commit(object stream, object submission) except -1:
     count = PyObject_Size(in_flight)
     if count == 1:
         (<dict>get(get(stream, at_owner), at_busy))[stream] = None
-    if holds(submission, at_nbytes, zero):
-        put(submission, at_is_trivial, holds(submission, at_queue, None) and holds(
-            submission, at_dependencies, None) and holds(submission, at_after, None))
-    else:
+    if not holds(submission, at_nbytes, zero):
         put(stream, at_stream_nbytes, get(stream, at_stream_nbytes) + get(submission, at_nbytes))
     if count % LOOK_EVERY == 0 or number - <int64_t>get(stream, at_last_signal) >= MAX_UNSIGNALLED:
         try:
@@ -887,12 +898,15 @@ cdef int retire(object stream, int64_t passed) except -1:
             submission = in_flight[0]
             if <int64_t>submission.sequence > passed:
                 break
-            if is_sound and isa(submission, Submission) and holds(
-                submission, at_is_trivial, True
+            if is_sound and isa(submission, Submission) and holds(submission, at_queue, None) and (
+                holds(submission, at_dependencies, None) and holds(submission, at_after, None)
             ):
                 dropped.append(get(submission, at_keep_alive))
                 put(submission, at_keep_alive, [])
                 put(submission, at_done, True)
+                if not holds(submission, at_nbytes, zero):
+                    put(stream, at_stream_nbytes,
+                        get(stream, at_stream_nbytes) - get(submission, at_nbytes))
             else:
                 dropped.append(submission.retire(get(stream, at_broken)))
                 error = submission.error
@@ -904,7 +918,11 @@ cdef int retire(object stream, int64_t passed) except -1:
             in_flight.popleft()
         else:
             put(stream, at_has_dependencies, False)
-            stream._forget_if_idle()
+            busy = get(get(stream, at_owner), at_busy)
+            if PyDict_Size(get(stream, at_suspended)) or type(busy) is not dict:
+                stream._forget_if_idle()
+            else:
+                (<dict>busy).pop(stream, None)  # no other thread runs in between
     finally:
         lock.give()
     return 0
@@ -1864,12 +1882,12 @@ cdef int pattern_unit = 0
 cdef unsigned pattern_number = 0
 
 
-def know_memory(known_specs, array_class, large):
-    """Note the specs of new arrays, NumPy's class of arrays, and the bytes of the largest array
-    that is copied by one thread.
+def know_memory(known_specs, array_class, large, counting):
+    """Note the specs of new arrays, NumPy's class of arrays, the bytes of the largest array that is
+    copied by one thread, and the `counters`.
     """
-    global specs, ndarray, LARGE
-    specs, ndarray, LARGE = known_specs, array_class, large
+    global specs, ndarray, LARGE, counters
+    specs, ndarray, LARGE, counters = known_specs, array_class, large, counting
 
 
 cdef inline object new_op(int cls):
@@ -1921,6 +1939,23 @@ def zeros(shape, dtype=float32):
     if spec is not None and not holds(spec, at_spec_zero, None):
         op = new_full(spec, get(spec, at_spec_zero), "zeros")
     return python["zeros"](shape, dtype) if op is None else op
+
+
+def from_host(array):
+    cdef PyObject* spec = NULL
+    cdef object op = None
+    if on and type(array) is ndarray:
+        dtype = array.dtype
+        spec = PyDict_GetItemWithError(specs, (array.shape, dtype.type))
+        if spec != NULL and holds(<object>spec, at_spec_dtype, dtype):
+            op = new_op(FromHost)
+    if op is None:
+        return python["from_host"](array)
+    put(op, at_spec, <object>spec)
+    put(op, at_op_name, "from_host")
+    put(op, at_array, array)
+    put(op, at_is_fast, 0 < <int64_t>get(<object>spec, at_spec_nbytes) <= LARGE)
+    return op
 
 
 def Tensor_to_host(self):
@@ -2004,6 +2039,42 @@ def CudaPool_reuse(self, nbytes):
 def CudaPool_free(self, memory):
     if not on or not give_back(self, memory):
         python["CudaPool.free"](self, memory)
+
+
+cdef class Block:
+    """A small block of page-locked memory, an object with a buffer. Its end returns the address to
+    the list of spare blocks.
+    """
+    cdef void* start
+    cdef Py_ssize_t nbytes
+    cdef list spare
+
+    def __cinit__(self, nbytes, list spare, address):
+        self.start, self.nbytes, self.spare = <void*><uintptr_t>address, nbytes, spare
+
+    def __dealloc__(self):
+        self.spare.append(<uintptr_t>self.start)
+
+    def __len__(self):
+        return self.nbytes
+
+    @property
+    def address(self):
+        return <uintptr_t>self.start
+
+    def __getbuffer__(self, Py_buffer* buffer, int flags):
+        PyBuffer_FillInfo(buffer, self, self.start, self.nbytes, 0, flags)
+
+
+def PinnedPool_reuse(self, nbytes):
+    cdef PyObject* size
+    if on and isa(self, PinnedPool):
+        size = PyDict_GetItemWithError(get(self, at_sizes), nbytes)
+        if size != NULL and holds(<object>size, at_is_small, True):
+            spare = <list>get(<object>size, at_spare_blocks)
+            if PyList_GET_SIZE(spare):
+                return Block(nbytes, spare, spare.pop())
+    return python["PinnedPool.reuse"](self, nbytes)
 
 
 cdef object new_storage(object pool, int64_t nbytes):
@@ -2098,6 +2169,23 @@ cdef int retain(object submission, object a, object b, object nbytes) except -1:
     return 0
 
 
+def CudaStream_launch(self, work, args, queue):
+    cdef DriverStream calls = calls_of(self) if on else None
+    cdef LaunchRecord record = None if calls is None else calls.record_of(self, work)
+    if record is None:
+        return python["CudaStream.launch"](self, work, args, queue)
+    if na_ordinal != calls.ordinal:
+        enter(calls.device)
+    try:
+        result = record.run(args)
+    except OverflowError:
+        return python["CudaStream.launch"](self, work, args, queue)  # which says what is wrong
+    if result != 0:
+        fail(result, "cuLaunchKernel")
+    put(counters, at_launches, get(counters, at_launches) + 1)
+    return queue
+
+
 def Full_try_enqueue(self, submission, pool):
     cdef object tensor, storage, value, queue
     if not is_plain_submission(submission) or not isa(self, Full):
@@ -2175,40 +2263,49 @@ def FromHost_try_enqueue(self, submission, pool):
 
 cdef bint is_copied(object array, object spec, object block, int64_t nbytes) except -1:
     """Copy the elements of an array to a page-locked block, if they lie as they will there."""
-    cdef Py_buffer source, target
-    if type(array) is not ndarray or array.dtype is not get(spec, at_spec_dtype) or (
-        not array.flags.c_contiguous or array.shape != get(spec, at_spec_shape)
-    ):
+    cdef Py_buffer source
+    cdef tuple shape = get(spec, at_spec_shape)
+    cdef int i
+    cdef bint fits
+    if type(array) is not ndarray or array.dtype is not get(spec, at_spec_dtype):
         return False
     try:
-        PyObject_GetBuffer(array, &source, PyBUF_SIMPLE)
-    except (ValueError, BufferError):  # elements that no buffer describes
+        PyObject_GetBuffer(array, &source, PyBUF_ND)
+    except (ValueError, BufferError):  # not contiguous, or of elements that no buffer describes
         return False
-    try:
-        PyObject_GetBuffer(block, &target, PyBUF_SIMPLE)
-        memcpy(target.buf, source.buf, nbytes)
-        PyBuffer_Release(&target)
-    finally:
-        PyBuffer_Release(&source)
-    return True
+    fits = source.ndim == PyTuple_GET_SIZE(shape) and source.len == nbytes
+    for i in range(source.ndim if fits else 0):
+        fits = fits and source.shape[i] == <Py_ssize_t>shape[i]
+    if fits:
+        memcpy(place_of(block), source.buf, nbytes)
+    PyBuffer_Release(&source)
+    return fits
+
+
+cdef void* place_of(object block) except NULL:
+    """The address of a block that the caller keeps."""
+    cdef Py_buffer view
+    if type(block) is Block:
+        return (<Block>block).start
+    PyObject_GetBuffer(block, &view, PyBUF_SIMPLE)
+    PyBuffer_Release(&view)
+    return view.buf
 
 
 cdef int copy_block(
     DriverStream calls, object storage, object block, int64_t nbytes, bint to_device
 ) except -1:
     """Copy all of a page-locked block to the start of a storage, or back."""
-    cdef Py_buffer host
     cdef void* memory = <void*><uintptr_t>get(get(storage, at_memory), at_address)
+    cdef void* host = place_of(block)
     cdef int result
-    PyObject_GetBuffer(block, &host, PyBUF_SIMPLE)
-    PyBuffer_Release(&host)  # the caller keeps the block
     if na_ordinal != calls.ordinal:
         enter(calls.device)
     with nogil:
         if to_device:
-            result = copy_to_device(memory, host.buf, nbytes, calls.number)
+            result = copy_to_device(memory, host, nbytes, calls.number)
         else:
-            result = copy_to_host(host.buf, memory, nbytes, calls.number)
+            result = copy_to_host(host, memory, nbytes, calls.number)
     if result != 0:
         fail(result, "cuMemcpyHtoDAsync" if to_device else "cuMemcpyDtoHAsync")
     put(counters, at_copies, get(counters, at_copies) + 1)
@@ -2272,8 +2369,6 @@ def GraphLaunch_try_enqueue(self, submission, pool):
     cdef object graph = None, stream, attached, last, queue, backend
     cdef DriverStream calls
     cdef Lock lock
-    cdef void* number
-    cdef int result
     if is_plain_submission(submission) and isa(self, GraphLaunch):
         graph = get(self, at_graph)
     if graph is None or not isa(graph, Graph) or not holds(graph, at_is_own, True):
@@ -2283,12 +2378,12 @@ def GraphLaunch_try_enqueue(self, submission, pool):
     lock = get(get(graph, at_graph_device), at_submit_lock)
     lock.take()
     try:
-        attached, calls = get(graph, at_attached), calls_of(queue)
+        attached = get(graph, at_attached)
         last = get(attached, at_last_launch)
         if (
-            last is None or calls is None or PyTuple_GET_SIZE(get(submission, at_launched))
+            last is None or PyTuple_GET_SIZE(get(submission, at_launched))
             or PyTuple_GET_SIZE(get(graph, at_graph_dependencies))
-            or not holds(graph, at_updated, None) or backend.checks
+            or not holds(graph, at_updated, None)
         ):
             return python["GraphLaunch.try_enqueue"](self, submission, pool)
         if (
@@ -2300,15 +2395,24 @@ def GraphLaunch_try_enqueue(self, submission, pool):
         put(submission, at_launched, get(graph, at_graph_names))
         retain(submission, graph, get(graph, at_recorded), 0)
         put(last, at_last, submission)  # before the replay: ^C may come right after it
-        number = <void*><uintptr_t>backend.number
-        if na_ordinal != calls.ordinal:
-            enter(calls.device)
-        with nogil:
-            result = launch_graph(number, calls.number)
-        if result != 0:
-            fail(result, "cuGraphLaunch")
-        put(counters, at_replays, get(counters, at_replays) + 1)
+        calls = calls_of(queue)
+        if calls is None or backend.checks:
+            put(submission, at_queue, queue.replay(backend, get(submission, at_queue)))
+        else:
+            replay(calls, <void*><uintptr_t>backend.number)
         put(graph, at_graph_launches, get(graph, at_graph_launches) + 1)
     finally:
         lock.give()
     return True
+
+
+cdef int replay(DriverStream calls, void* graph) except -1:
+    cdef int result
+    if na_ordinal != calls.ordinal:
+        enter(calls.device)
+    with nogil:
+        result = launch_graph(graph, calls.number)
+    if result != 0:
+        fail(result, "cuGraphLaunch")
+    put(counters, at_replays, get(counters, at_replays) + 1)
+    return 0

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from numbasync.tools.bench.alloc import CUPY_ZEROS
 from numbasync.tools.bench.copying import CUPY_NEW, CUPY_SET, LARGE, SMALL, numbers
 from numbasync.tools.bench.measure import Case, drained, per_part, timed
 from numbasync.tools.bench.work import BLOCKS, CUDA_SOURCE, STREAMS, THREADS, WIDTH, N, check
@@ -97,7 +98,7 @@ def of_alloc(ordinal: int) -> list[Case]:
 
     return [
         Case("CuPy: empty", timed(empty, stream.synchronize, stream), check_zeros),
-        Case("CuPy: zeros", timed(zeros, stream.synchronize, stream), check_zeros),
+        Case(CUPY_ZEROS, timed(zeros, stream.synchronize, stream), check_zeros),
     ]
 
 

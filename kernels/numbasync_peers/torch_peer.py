@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from numbasync.tools.bench.copying import LARGE, SMALL, numbers
+from numbasync.tools.bench.copying import LARGE, SMALL, TORCH_TRIP, numbers
 from numbasync.tools.bench.measure import Case, timed
 from numbasync.tools.bench.work import N, check
 
@@ -94,7 +94,7 @@ def of_trip(ordinal: int) -> list[Case]:
     def trip() -> Any:
         return host.to("cuda").cpu()
 
-    return [_copy(stream, inside, "PyTorch: to, cpu", trip, a)]
+    return [_copy(stream, inside, TORCH_TRIP, trip, a)]
 
 
 def on(ordinal: int) -> tuple[Any, Any, Any]:

@@ -228,9 +228,7 @@ class Launcher(Public, Generic[P]):
         `kernel.forall(n).explain` explain those calls.
 
         Launches nothing, uploads nothing, and blocks while a new variant is compiled. Tensors of
-        `na.meta` suffice; operations must be awaited first.
-
-        Raises: the errors of launching the call; LauncherError for an operation as an argument.
+        `na.meta` suffice; operations must be awaited first. Raises what launching the call would.
         """
         return explain(self, self.arrange(args, kwargs), DEFAULT)
 

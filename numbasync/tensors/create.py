@@ -263,6 +263,7 @@ def _float(dtype: Any, name: str) -> np.dtype[Any]:
     return element
 
 
+@compiled
 def from_host(array: Any) -> DeviceOp[Tensor]:
     """A tensor with the elements that `array` has when the operation is enqueued.
 

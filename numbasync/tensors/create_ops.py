@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from numbasync import layout
+from numbasync.backend.counters import counters
 from numbasync.device import access
 from numbasync.device.callsite import call_site
 from numbasync.device.storage import MemoryPool
@@ -207,4 +208,4 @@ def _element(value: Any, dtype: np.dtype[Any]) -> np.generic:
 
 
 if core is not None:
-    core.know_memory(known_specs, np.ndarray, LARGE)
+    core.know_memory(known_specs, np.ndarray, LARGE, counters)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import itertools
 import threading
@@ -74,7 +73,7 @@ def test_blocks_of_all_sizes_are_apart_and_come_back(device: na.Device) -> None:
     pool = PinnedPool(device.backend)  # type: ignore[arg-type]  # of this kind
     sizes = [1, 4096, 4097, 70_000, 2**19 - 1, 2**19, 2**19 + 1, 3 * 2**20, 17 * 2**20]
     blocks = [pool.take(size) for size in sizes * 4]
-    places = sorted((ctypes.addressof(block), len(block)) for block in blocks)
+    places = sorted((block.address, len(block)) for block in blocks)
     assert all(at + size <= after for (at, size), (after, _) in itertools.pairwise(places))
     assert all(len(block) >= size for block, size in zip(blocks, sizes * 4, strict=True))
     arrays = [np.ndarray((len(block),), np.uint8, block)[::2] for block in blocks]
@@ -83,7 +82,7 @@ def test_blocks_of_all_sizes_are_apart_and_come_back(device: na.Device) -> None:
     assert pool.reuse(17 * 2**20) is None, "arrays on a block keep it"
     arrays.clear()
     again = [pool.reuse(size) for size in sizes * 4]
-    assert sorted((ctypes.addressof(block), len(block)) for block in again) == places
+    assert sorted((block.address, len(block)) for block in again) == places
 
 
 def test_threads_that_need_a_slab_at_once_lose_none(device: na.Device) -> None:
@@ -97,4 +96,4 @@ def test_threads_that_need_a_slab_at_once_lose_none(device: na.Device) -> None:
         return [pool.take(100_000) for _ in range(40)]
 
     blocks = [block for result in [begin(take) for _ in range(4)] for block in result()]
-    assert len({ctypes.addressof(block) for block in blocks}) == 160
+    assert len({block.address for block in blocks}) == 160

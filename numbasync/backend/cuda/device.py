@@ -109,6 +109,7 @@ class CudaDevice:
         self.capture_streams = CaptureStreams(self)
         self.capturing = threading.RLock()  # held while a stream is being captured
         self._pinned = PinnedPool(self)
+        self.host_block = self._pinned.reuse
         self._tensor_maps = TensorMaps(self)
         self._streams: weakref.WeakSet[CudaStream] = weakref.WeakSet()
         self.dropped: list[ForeignCudaStream] = []
@@ -208,9 +209,6 @@ class CudaDevice:
         block = self._pinned.take(nbytes)
         return np.ndarray((len(block),), np.uint8, block)
 
-    def host_block(self, nbytes: int) -> Any:
-        return self._pinned.reuse(nbytes)
-
     def host_arrays(
         self, shape: tuple[int, ...], dtype: np.dtype[Any]
     ) -> Callable[[Any], tuple[CudaArray, np.ndarray[Any, Any]]]:
@@ -220,7 +218,7 @@ class CudaDevice:
         )
 
         def arrays(block: Any) -> tuple[CudaArray, np.ndarray[Any, Any]]:
-            address = ctypes.addressof(block)
+            address = block.address
             pair = known_arrays.get(address)
             if pair is None:  # addresses recur, since the slabs of blocks are never freed
                 nbytes = count * dtype.itemsize

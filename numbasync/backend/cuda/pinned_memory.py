@@ -8,6 +8,7 @@ import os
 import queue
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from numbasync.backend.cuda.driver import cu, enter, error_of
 from numbasync.backend.cuda.memory import CudaMemory
 from numbasync.backend.device_facts import SMALL_BLOCK
 from numbasync.errors import OutOfDeviceMemoryError
+from numbasync.native import compiled, core, known
 
 if TYPE_CHECKING:
     from numbasync.backend.cuda.gpu import Gpu
@@ -47,27 +49,44 @@ class HostMemory(CudaMemory):
         self._keep = block
 
 
+@known
 class _Size:
     """Blocks of one size: the addresses of the spare blocks, and the function that turns an
-    address into an object with a buffer. The finaliser of that object returns the address.
+    address into an object with a buffer and the attribute `address`. The end of that object
+    returns the address.
     """
 
-    __slots__ = ("at", "nbytes", "spare")
+    __slots__ = ("at", "is_small", "nbytes", "spare")
 
     def __init__(self, pool: PinnedPool, nbytes: int) -> None:
         self.nbytes = nbytes
+        self.is_small = nbytes <= pool.SMALL
         self.spare: list[int] = []
 
         # `addressof` is bound here, since at interpreter exit modules lose their names.
         def give(block: Any, address: Callable[[Any], int] = ctypes.addressof) -> None:
             pool.give(address(block), self)
 
+        def keep(
+            block: Any,
+            address: Callable[[Any], int] = ctypes.addressof,
+            append: Callable[[int], None] = self.spare.append,
+        ) -> None:
+            append(address(block))  # small blocks are never unlocked
+
         # Arrays on a block hold the block, and so do views of them: NumPy follows an array's base
         # to the first object that is not an array.
-        cls: Any = type(f"Pinned{nbytes}", (ctypes.c_char * nbytes,), {"__del__": give})
-        self.at: Callable[[int], Any] = cls.from_address
+        if self.is_small and core is not None:
+            self.at: Callable[[int], Any] = partial(core.Block, nbytes, self.spare)
+            return
+        attributes = {
+            "__del__": keep if self.is_small else give, "address": property(ctypes.addressof)
+        }  # fmt: skip
+        cls: Any = type(f"Pinned{nbytes}", (ctypes.c_char * nbytes,), attributes)
+        self.at = cls.from_address
 
 
+@known
 class PinnedPool:
     """Page-locked host memory in powers of two.
 
@@ -87,6 +106,11 @@ class PinnedPool:
     FIRST_SLAB, LARGEST_SLAB = 4 * 2**20, 32 * 2**20
     LARGE = 16 * 2**20  # larger sizes are multiples of `STEP`
     STEP = 2 * 2**20
+
+    __slots__ = (
+        "__weakref__", "_device", "_kept", "_left", "_lock", "_next_slab", "_sizes", "_slab",
+        "_surplus", "_unlocking",
+    )  # fmt: skip
 
     def __init__(self, device: Gpu) -> None:
         self._device = device
@@ -122,10 +146,15 @@ class PinnedPool:
             address = self._lock_pages(size.nbytes)
         return size.at(address)
 
+    @compiled
     def reuse(self, nbytes: int) -> Any:
         """`take` of a spare block, whose pages are locked already; None if there is none."""
-        size = self._size(nbytes)
-        address = self._spare(size)
+        size = self._sizes.get(nbytes) or self._size(nbytes)
+        try:
+            # Removing from a list needs no lock. Of the larger blocks, the bytes are counted.
+            address = size.spare.pop() if size.is_small else self._spare(size)
+        except IndexError:
+            address = self._spare(size)
         return size.at(address) if address else None
 
     def _spare(self, size: _Size) -> int:
@@ -172,10 +201,7 @@ class PinnedPool:
         return size
 
     def give(self, address: int, size: _Size) -> None:
-        """Take back a block whose object was finalised."""
-        if size.nbytes <= self.SMALL:
-            size.spare.append(address)
-            return
+        """Take back a larger block, whose object was finalised."""
         with self._lock:
             kept = self._kept + size.nbytes
             if kept <= self.KEPT_BYTES:

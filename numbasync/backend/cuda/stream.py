@@ -6,7 +6,6 @@ import struct
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from ctypes import addressof
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -234,7 +233,7 @@ class CudaStream:
             self.open().upload(dst, np.ndarray((dst.nbytes,), np.uint8, block))
             return queue
         enter(self.device)
-        result = calls.upload(dst.address, addressof(block), dst.nbytes, self._number)
+        result = calls.upload(dst.address, block.address, dst.nbytes, self._number)
         if result:
             fail(cu.CUresult(result), "cuMemcpyHtoDAsync")
         counters.copies += 1
@@ -247,7 +246,7 @@ class CudaStream:
             self.open().download(np.ndarray((src.nbytes,), np.uint8, block), src)
             return queue
         enter(self.device)
-        result = calls.download(addressof(block), src.address, src.nbytes, self._number)
+        result = calls.download(block.address, src.address, src.nbytes, self._number)
         if result:
             fail(cu.CUresult(result), "cuMemcpyDtoHAsync")
         counters.copies += 1

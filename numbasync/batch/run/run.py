@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from sys import _getframe
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -19,7 +20,6 @@ from numbasync.batch.record.buffer_id import BufferId
 from numbasync.batch.run.fast_path import COUNTER
 from numbasync.batch.run.plan import Prepared, partial_key
 from numbasync.batch.run.ready import Ready
-from numbasync.device.callsite import call_site
 from numbasync.device.storage import MemoryPool, Storage
 from numbasync.device.submission import Submission
 from numbasync.errors import (
@@ -251,7 +251,8 @@ class Run(DeviceOp[T]):
     _read: Any = None  # set by the fast path
 
     def __init__(self, batch: BatchRun, prepared: Prepared, reads: tuple[int, ...] = ()) -> None:
-        self._site = call_site(2)
+        frame = _getframe(2)  # as in `Launch`
+        self._site = frame.f_code, frame.f_lasti
         self._batch = batch
         self._prepared = prepared
         self._reads = reads

@@ -14,12 +14,16 @@ from numbasync.tools.bench.work import N
 
 CALLS = 500
 EMPTY = "numbasync: empty, build + async_on"
-BASE = "CuPy: empty"
+ZEROS = "numbasync: zeros, build + async_on"
+BASE, CUPY_ZEROS = "CuPy: empty", "CuPy: zeros"
 METHOD = (
     "A new array of 1,024 float32 elements, dropped at once, so that its memory is used again; "
     "{calls} calls a round on one stream, which is drained outside of the timed part."
 )
-TARGETS = (Target("empty(1024), build + async_on / CuPy's empty", EMPTY, BASE, 2.0, 1.0),)
+TARGETS = (
+    Target("empty(1024), build + async_on / CuPy's empty", EMPTY, BASE, 1.2, 1.0),
+    Target("zeros(1024), build + async_on / CuPy's zeros", ZEROS, CUPY_ZEROS, 1.3, 1.0),
+)
 
 
 async def tables(device: Device, rounds: int) -> list[report.Record]:
@@ -54,5 +58,5 @@ def _own(device: Device) -> list[Case]:
         Case(
             "numbasync: empty, await", awaited(lambda: na.empty(N).schedule(stream)), check_empty
         ),
-        Case("numbasync: zeros, build + async_on", timed(zeros, stream.synchronize), check_zeros),
+        Case(ZEROS, timed(zeros, stream.synchronize), check_zeros),
     ]  # fmt: skip

@@ -66,7 +66,7 @@ TALL_TARGETS = (
     Target("softmax of rows of 64 / torch.compile", SHARES, COMPILED_SHARES, 1.1, 0.9),
 )
 SMALL_TARGETS = (
-    Target("record, execute, read / raw round trip", TRIP, RAW_TRIP, 3.0, 2.0),
+    Target("record, execute, read / raw round trip", TRIP, RAW_TRIP, 2.0, 1.5),
     Target("replay as a graph / raw round trip", REPLAY, RAW_TRIP, 1.5, 1.2),
 )
 

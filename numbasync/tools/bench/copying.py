@@ -20,6 +20,7 @@ LARGE_CALLS, SMALL_CALLS = 2, 200
 FROM_HOST = "numbasync: await from_host, new tensor"
 MEMCPY = "numbasync: await memcpy into a tensor"
 TRIP = "numbasync: await from_host, await to_host"
+TORCH_TRIP = "PyTorch: to, cpu"
 CUPY_NEW, CUPY_SET = "CuPy: asarray + synchronize", "CuPy: set + synchronize"
 METHOD = (
     "{what} of float32, waited for; NumPy arrays in pageable memory except where the name says "
@@ -29,6 +30,7 @@ LARGE_TARGETS = (
     Target("64 MiB pageable to a new tensor / CuPy's asarray", FROM_HOST, CUPY_NEW, 0.6, 0.4),
     Target("64 MiB pageable into a tensor / CuPy's set", MEMCPY, CUPY_SET, 0.6, 0.4),
 )
+SMALL_TARGETS = (Target("round trip of 4 KiB / PyTorch's to, cpu", TRIP, TORCH_TRIP, 1.2, 1.0),)
 
 
 async def tables(device: Device, rounds: int) -> list[report.Record]:
@@ -39,7 +41,7 @@ async def tables(device: Device, rounds: int) -> list[report.Record]:
         ),
         await table(
             device, rounds, "trip", "round trip of 4 KiB", _small(device), calls=SMALL_CALLS,
-            method=METHOD, base=TRIP,
+            method=METHOD, base=TRIP, targets=SMALL_TARGETS,
         ),
     ]  # fmt: skip
 
@@ -101,8 +103,8 @@ def _small(device: Device) -> list[Case]:
     a = numbers(SMALL)
 
     async def in_two_steps() -> Any:
-        tensor = await na.from_host(a).schedule(stream)
-        return await tensor.to_host().schedule(stream)
+        tensor = await na.from_host(a)
+        return await tensor.to_host()
 
     async def chained() -> Any:
         return await na.from_host(a).then(lambda t: t.to_host()).schedule(stream)
