@@ -233,8 +233,8 @@ class Launcher(Public, Generic[P]):
         return explain(self, self.arrange(args, kwargs), DEFAULT)
 
     def prepare(self, /, *args: P.args, **kwargs: P.kwargs) -> PreparedLaunch:
-        """The call, checked once, to be launched often: `run = kernel[grid, block].prepare(z, a, x)`,
-        then `run()`, `run(a=3.0)`, `run.sync_on(stream)`. An operation as an argument is refused.
+        """The call, checked once, to be launched often: `run = kernel.prepare(z, a, x)`, then
+        `run()`, `run(a=3.0)`, `run.sync_on(stream)`. An operation as an argument is refused.
         """
         return PreparedLaunch(self, self.arrange(args, kwargs), DEFAULT)
 

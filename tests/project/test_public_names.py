@@ -63,7 +63,8 @@ def instances(device: na.Device) -> dict[str, Any]:
         "BatchPlan": b.plan(), "BufferId": b.upload([1.0, 2.0]), "CommandBatch": b,
         "CudaGraph": scope.graph, "Device": device, "DeviceFuture": future, "DeviceOp": op,
         "Event": device.new_event(), "Launcher": add_one, "MemoryPool": device.new_pool(),
-        "Partition": z.partition(4), "PreparedLaunch": add_one.prepare(z), "Scope": scope, "ScopeBranch": fork,
+        "Partition": z.partition(4), "PreparedLaunch": add_one.prepare(z),
+        "Scope": scope, "ScopeBranch": fork,
         "SharedTensor": na.ones(8).sync().shared(), "Stream": stream, "Tensor": z,
         "TensorMap": na.tensor_map(z, 8),
     }  # fmt: skip
