@@ -15,6 +15,7 @@ from numbasync import native
 from numbasync.backend.cpu.runtime.memory import CpuPool
 from numbasync.backend.protocols import counters
 from numbasync.device.in_flight import LOOK_EVERY, MAX_UNSIGNALLED
+from numbasync.device.submission import Submission
 from numbasync.errors import DeviceLostError, DriverError, DTypeError
 from tests.common import add_one, saxpy
 from tests.native.null_device import (
@@ -148,6 +149,31 @@ def test_many_readers_are_forgotten_when_they_are_done(null: na.Device, on: bool
         saxpy(z, 1.0, x).async_on(stream)
         stream.synchronize()
     assert 1 <= len(x.storage.readers) <= 9
+
+
+def test_what_a_submission_has_besides_is_settled(null: na.Device, on: bool) -> None:
+    """Bytes, a host side, and another submission that it depends on."""
+    stream, other = null.new_stream(), null.new_stream()
+    seen: list[int] = []
+    sized, hosted, failing, dependent = (
+        Submission(s, "work") for s in (stream, stream, other, stream)
+    )
+    sized.nbytes = 100
+    hosted.on_complete(lambda: seen.append(stream.in_flight_count))
+    failing.on_complete(lambda: seen[7])
+    dependent.depends_on(failing)
+    stream.commit(sized, signal=False)
+    assert stream.nbytes == 100
+    stream.commit(hosted, signal=False)
+    other.commit(failing, signal=False)
+    stream.follow(other, failing.sequence)
+    stream.commit(dependent, signal=False)
+    assert [s.is_trivial for s in (sized, hosted, dependent)] == [False] * 3
+    for each in (other, stream):
+        each.wait_until_idle()
+    assert seen == [2], "it is in flight until its host side has run"
+    assert (stream.nbytes, stream.in_flight_count, sized.done) == (0, 0, True)
+    assert isinstance(failing.error, IndexError) and dependent.error is failing.error
 
 
 # --- signals ---
