@@ -468,7 +468,8 @@ def _use(classes: list[Any], of_enter: Any, connect: Callable[[], object]) -> No
     for cls in classes:
         core.know(cls)
     for name in core.METHODS:
-        core.take_over(vars(classes[0])[name])
+        method = vars(classes[0])[name]  # the core's own is in the place of what it wraps
+        core.take_over(getattr(method, "__wrapped__", method))
     core.take_over(of_enter)
     core.forget_current()
     connect()
