@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import random
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -294,75 +293,6 @@ def test_an_update_on_another_stream_is_waited_for(
     assert enqueued(graph.launch(), other) is not None
     other.synchronize()
     np.testing.assert_array_equal(z.to_host().sync_on(other), 4)
-
-
-# --- pools of a GPU, without one ---
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_blocks_are_counted_and_returned_as_by_python(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    memory = pytest.importorskip("numbasync.backend.cuda.memory", exc_type=ImportError)
-    answers = []
-    for on in (False, True):
-        native.switch(on)
-        rng, seen, returned = random.Random(seed), list[Any](), list[int]()
-        pool = object.__new__(memory.CudaPool)
-        pool._spare, pool._lock, pool._most_spare = {}, native.new_lock(), 10_000
-        pool._spare_bytes = pool._used = pool._high = 0
-        note = partial(_note_return, returned)
-        monkeypatch.setattr(memory.CudaPool, "_return", staticmethod(note))
-        held: list[Any] = []
-        for i in range(400):
-            size = 256 * rng.choice([1, 2, 2, 3, 5, 5000])
-            if held and rng.randrange(2):
-                pool.free(held.pop(rng.randrange(len(held))))
-            else:
-                block = pool.reuse(size)
-                if block is None:
-                    pool._used += size  # as `allocate` does
-                    pool._high = max(pool._high, pool._used)
-                    block = memory.CudaMemory(i, size)
-                block.lent = not rng.randrange(8)
-                held.append(block)
-            spare = {n: [b.address for b in blocks] for n, blocks in pool._spare.items()}
-            seen.append((held[-1:] and held[-1].address, pool._used, pool._high, spare))
-            seen.append(pool._spare_bytes)
-            assert pool._spare_bytes <= pool._most_spare
-        answers.append((seen, returned))
-    assert answers[0] == answers[1]
-
-
-def _note_return(returned: list[int], block: Any) -> None:
-    returned.append(block.address)
-
-
-@both_ways
-def test_a_page_locked_block_returns_with_its_last_holder(on: bool) -> None:
-    pinned = pytest.importorskip("numbasync.backend.cuda.pinned_memory", exc_type=ImportError)
-    native.switch(on)
-    pool = pinned.PinnedPool(None)
-    memory = np.arange(4 * 4096, dtype=np.uint8)
-    pool._slab, pool._left = memory.ctypes.data, memory.nbytes
-    blocks = [pool.reuse(4096) for _ in range(4)]
-    assert pool.reuse(4096) is None
-    assert [block.address - memory.ctypes.data for block in blocks] == [0, 4096, 8192, 12288]
-    assert {len(block) for block in blocks} == {4096}
-    array = np.ndarray((1024,), np.uint32, blocks[1])
-    np.testing.assert_array_equal(array.view(np.uint8), memory[4096:8192])
-    view, first = memoryview(array[5:])[2:], blocks[1].address
-    del blocks, array
-    assert sorted(pool._sizes[4096].spare) == [
-        memory.ctypes.data + at for at in (0, 8192, 12288)
-    ]  # fmt: skip
-    del view
-    assert pool._sizes[4096].spare[-1] == first
-    again = pool.reuse(4096)
-    assert again.address == first
-    again_for_less = pool.reuse(100)
-    assert again_for_less.address != first
-    assert len(again_for_less) == 4096
 
 
 # --- random programs ---
