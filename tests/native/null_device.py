@@ -505,4 +505,5 @@ def null_device() -> Iterator[Device]:
 
             classes = [stream.CudaStream, arrays.CudaArray, memory.CudaMemory]
             # What `stream.enter` is the core's in place of.
-            _use(classes, stream.enter.__wrapped__, launch_records.connect.__wrapped__)
+            python_enter: Any = stream.enter
+            _use(classes, python_enter.__wrapped__, launch_records.connect.__wrapped__)

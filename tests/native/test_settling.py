@@ -81,6 +81,9 @@ def test_abandoned_work_is_committed_by_the_next_look(null: na.Device, on: bool)
 def test_what_is_in_flight_on_a_broken_stream_fails(null: na.Device, on: bool) -> None:
     stream, z = null.new_stream(), na.zeros(8).sync()
     add_one(z).sync_on(stream)
+    number = stream.enqueue_signal()
+    stream.advance()
+    stream.verify(number)
     stream.backend.hold()
     add_one(z).async_on(stream)
     fault = DriverError("cuStreamQuery", 1, "CUresult 1", "")
@@ -88,7 +91,7 @@ def test_what_is_in_flight_on_a_broken_stream_fails(null: na.Device, on: bool) -
     stream.advance()
     assert z.storage.writer.error is fault and z.storage.writer.keep_alive == []
     with pytest.raises(DriverError):
-        stream.verify(1)
+        stream.verify(number)
     with pytest.raises(DriverError):
         stream.report()
 
