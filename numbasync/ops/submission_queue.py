@@ -2,8 +2,7 @@
 
 Device order follows submission order. While an operation waits for a prerequisite (such as the
 compilation of its kernel), later operations of the same thread are queued behind it. A blocking
-call drains the thread's queue first. So does the end of the loop: spawned operations run,
-whether or not anything had to be compiled for them.
+call drains the thread's queue first, and so does the end of the loop: spawned operations run.
 """
 
 from __future__ import annotations
@@ -67,8 +66,7 @@ _Job: TypeAlias = "asyncio.Future[BaseException | None]"
 
 # All submission queues of all threads, by identity.
 _lines: weakref.WeakValueDictionary[int, SubmissionQueue] = weakref.WeakValueDictionary()
-# The identities of the queues that are not empty. The core looks here first.
-queued: dict[int, None] = {}
+queued: dict[int, None] = {}  # the identities of those that are not empty, for the core
 
 
 class SubmissionQueue:
@@ -216,9 +214,6 @@ class SubmissionQueue:
             if self._waiting:  # another thread adds an entry first, and then the queue
                 queued[id(self)] = None
 
-    def __del__(self) -> None:
-        queued.pop(id(self), None)
-
     def keep(self, thing: object) -> None:
         """Keep `thing` alive until all entries queued now are submitted."""
         self._keep_alive.append(thing)
@@ -323,9 +318,8 @@ def unordered(loop: asyncio.AbstractEventLoop) -> SubmissionQueue:
 
 def _drain_unordered(but: SubmissionQueue) -> None:
     """Drain the thread's unordered queues: a blocking call may depend on one of their entries."""
-    for line in list(_thread.unordered or ()):
-        if line is not but and line:
-            line.drain()
+    for line in [line for line in _thread.unordered or () if line is not but and line]:
+        line.drain()
 
 
 def is_empty() -> bool:
@@ -350,9 +344,7 @@ def _nonempty_queues() -> list[SubmissionQueue]:
 
 def now(keep: object) -> int | None:
     """The current time stamp for `was_submitted_before`; None if all submission queues are empty.
-
-    Args:
-        keep: an object to keep alive until the operations queued now are submitted.
+    The object `keep` is kept alive until the operations queued now are submitted.
     """
     queues = _nonempty_queues()
     for queue in queues:

@@ -17,6 +17,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
+from inspect import unwrap
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -468,8 +469,7 @@ def _use(classes: list[Any], of_enter: Any, connect: Callable[[], object]) -> No
     for cls in classes:
         core.know(cls)
     for name in core.METHODS:
-        method = vars(classes[0])[name]  # the core's own is in the place of what it wraps
-        core.take_over(getattr(method, "__wrapped__", method))
+        core.take_over(unwrap(vars(classes[0])[name]))  # what the core's own is in place of
     core.take_over(of_enter)
     core.forget_current()
     connect()
@@ -504,6 +504,4 @@ def null_device() -> Iterator[Device]:
             from numbasync.backend.cuda import arrays, launch_records, memory, stream
 
             classes = [stream.CudaStream, arrays.CudaArray, memory.CudaMemory]
-            # What `stream.enter` is the core's in place of.
-            python_enter: Any = stream.enter
-            _use(classes, python_enter.__wrapped__, launch_records.connect.__wrapped__)
+            _use(classes, unwrap(stream.enter), launch_records.connect.__wrapped__)

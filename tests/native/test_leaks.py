@@ -174,6 +174,15 @@ def test_records_are_freed_with_their_stream(null: na.Device) -> None:
     assert gone() is None
 
 
+def test_buffers_of_records_are_freed(null: na.Device) -> None:
+    tracemalloc.start()
+    for _ in range(100):
+        native.core.LaunchRecord(1, (1, 1, 1), (1, 1, 1), 0, 2, 10_000, [("i", 0)], ())
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert held < 20_000
+
+
 def test_values_and_results_have_no_more_references_than_in_python(null: na.Device) -> None:
     stream, z, x = null.new_stream(), na.zeros(8).sync(), na.zeros(8).sync()
     a = np.float64(0.1234567)
@@ -183,6 +192,8 @@ def test_values_and_results_have_no_more_references_than_in_python(null: na.Devi
         result = None
         for _ in range(20):
             result = saxpy(z, a, x).sync_on(stream)
-        counts.append([sys.getrefcount(o) for o in (a, z, x, result, z.storage, z.storage.writer)])
+        held = (a, z, x, result, z.storage, z.storage.writer)
+        counts.append([sys.getrefcount(o) for o in held])
+        del held
         del result
     assert counts[0] == counts[1]

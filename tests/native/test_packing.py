@@ -54,6 +54,21 @@ def by_struct(code: str, value: Any) -> bytes | None:
         return None
 
 
+def test_every_type_refuses_what_struct_refuses(null: na.Device) -> None:
+    floats = [65504.0, 65519.0, 65520.0, 3.4028235e38, 3.4028236e38, -1e39, -0.0, float("inf")]
+    for code in CODES:
+        layout = layout_of([code])
+        args = (7, (1, 1, 1), (1, 1, 1), 0, 9, layout.nbytes, layout.parts, ())
+        for value in [*_ends, *floats, None, "a", np.float32(0.5), np.uint64(2**64 - 1), True]:
+            record, wanted = native.core.LaunchRecord(*args), by_struct(code, value)
+            if wanted is None:
+                with pytest.raises(OverflowError):
+                    record.run([value])
+            else:
+                assert record.run([value]) == 0
+                assert launches()[-1].arguments == wanted, (code, value)
+
+
 @settings(max_examples=400, deadline=None, derandomize=True)
 @given(st.lists(st.tuples(st.sampled_from(CODES), _values), min_size=1, max_size=32))
 def test_numbers_are_packed_as_struct_does(arguments: list[tuple[str, Any]]) -> None:

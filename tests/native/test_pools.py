@@ -65,7 +65,7 @@ def test_a_page_locked_block_returns_with_its_last_holder(on: bool) -> None:
     assert pool.reuse(4096) is None
     assert [block.address - memory.ctypes.data for block in blocks] == [0, 4096, 8192, 12288]
     assert {len(block) for block in blocks} == {4096}
-    array = np.ndarray((1024,), np.uint32, blocks[1])
+    array: Any = np.ndarray((1024,), np.uint32, blocks[1])
     np.testing.assert_array_equal(array.view(np.uint8), memory[4096:8192])
     view, first = memoryview(array[5:])[2:], blocks[1].address
     del blocks, array

@@ -227,9 +227,14 @@ def test_a_wrong_answer_ends_the_run(
     device: na.Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from numbasync.tools.bench import launch
+    from numbasync.tools.bench.work import saxpy
 
-    monkeypatch.setattr(launch, "saxpy", lambda part, a, x: launch_of(part, a + 1, x))
-    from numbasync.tools.bench.work import saxpy as launch_of
+    class Wrong:
+        prepare = staticmethod(saxpy.prepare)
 
+        def __call__(self, part: na.Partition, a: float, x: na.Tensor) -> na.DeviceOp[Any]:
+            return saxpy(part, a + 1, x)
+
+    monkeypatch.setattr(launch, "saxpy", Wrong())
     with pytest.raises(AssertionError, match="Mismatched"):
         bench(device, "launch", tmp_path / "launch.json")
