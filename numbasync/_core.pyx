@@ -286,10 +286,10 @@ def taken_over():
     return list(python)
 
 
-def switch(wish):
+def switch(state):
     """Switch the core on or off; whether it is on. It stays off if a class is not known."""
     global on
-    on = bool(wish) and not wanted.keys() - known.keys() - OF_A_GPU
+    on = bool(state) and not wanted.keys() - known.keys() - OF_A_GPU
     return on
 
 
@@ -2023,11 +2023,11 @@ cdef bint give_back(object blocks, object memory) except -1:
     spare = PyDict_GetItemWithError(get(blocks, at_spare), nbytes)
     if spare == NULL or not (<Lock>get(blocks, at_pool_lock)).is_free():
         return False
-    kept = get(blocks, at_spare_bytes) + nbytes
-    if kept > get(blocks, at_most_spare):
+    spare_bytes = get(blocks, at_spare_bytes) + nbytes
+    if spare_bytes > get(blocks, at_most_spare):
         return False
     put(blocks, at_used, get(blocks, at_used) - nbytes)
-    put(blocks, at_spare_bytes, kept)
+    put(blocks, at_spare_bytes, spare_bytes)
     (<list>spare).append(memory)
     return True
 

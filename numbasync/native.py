@@ -6,19 +6,13 @@ there.
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from functools import update_wrapper
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, distribution
-from pathlib import Path
-from shlex import quote
 from types import ModuleType
 from typing import Any, TypeVar
-from urllib.parse import unquote, urlparse
 
 F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=type)
@@ -28,6 +22,13 @@ NAME = "NUMBASYNC_NATIVE"  # of the environment variable
 
 def how_to_get() -> str:
     """The command that installs numbasync with its compiled core, where there is a C compiler."""
+    import json  # here: the package is imported without it
+    from contextlib import suppress
+    from importlib.metadata import PackageNotFoundError, distribution
+    from pathlib import Path
+    from shlex import quote
+    from urllib.parse import unquote, urlparse
+
     root = Path(__file__).parents[1]
     if (root / "hatch_build.py").exists():
         return f"pip install -e {quote(str(root))}"  # a checkout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import shlex
 import subprocess
@@ -83,7 +84,7 @@ def test_the_command_installs_from_where_the_package_came(
     origin: str | None, source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     package = SimpleNamespace(version="1.2.3", read_text=lambda name: origin)
-    monkeypatch.setattr(native, "distribution", lambda name: package)
+    monkeypatch.setattr(importlib.metadata, "distribution", lambda name: package)
     monkeypatch.setattr(native, "__file__", str(tmp_path / "numbasync" / "native.py"))
     words = shlex.split(native.how_to_get())
     assert words[:2] == ["pip", "install"] and words[-1] == source
