@@ -1377,15 +1377,15 @@ cdef object changed(object run, dict changes):
     return result
 
 
-def PreparedLaunch___call__(self, /, **changes):
+def PreparedLaunch___call__(self, /, *unnamed, **changes):
     cdef PyFrameObject* frame = PyEval_GetFrame()  # the caller
     cdef object values = None
     if on and frame != NULL and isa(self, PreparedLaunch) and not (
-        holds(self, at_prepared_form, None) or holds(self, at_prepared_plan, None)
+        unnamed or holds(self, at_prepared_form, None) or holds(self, at_prepared_plan, None)
     ):
         values = changed(self, changes)
     if values is None:
-        return python["PreparedLaunch.__call__"](self, **changes)
+        return python["PreparedLaunch.__call__"](self, *unnamed, **changes)
     return new_launch(
         get(self, at_prepared_launcher), values, get(self, at_prepared_config),
         get(self, at_prepared_form), get(self, at_prepared_tensors), get(self, at_prepared_parts),
