@@ -147,8 +147,9 @@ class PreparedLaunch(Public):
         launch = self(**changes)
         try:
             return launch.sync()
-        finally:
-            launch.suppress_warning()  # of an operation that was refused
+        except BaseException:
+            launch.suppress_warning()  # the operation was refused
+            raise
 
     @compiled
     def sync_on(self, stream: AnyStream, /, **changes: Any) -> LaunchResult:
@@ -156,8 +157,9 @@ class PreparedLaunch(Public):
         launch = self(**changes)
         try:
             return launch.sync_on(stream)
-        finally:
+        except BaseException:
             launch.suppress_warning()
+            raise
 
     @compiled
     def async_on(self, stream: AnyStream, /, **changes: Any) -> LaunchResult:
@@ -165,8 +167,9 @@ class PreparedLaunch(Public):
         launch = self(**changes)
         try:
             return launch.async_on(stream)
-        finally:
+        except BaseException:
             launch.suppress_warning()
+            raise
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(

@@ -65,6 +65,10 @@ def test_wrong_names_and_lazy_arguments(tensors: Any, stream: na.Stream) -> None
     assert values(z, stream) == [2 + 8.0] * N
     with pytest.raises(TypeError, match="cannot be pickled"):
         pickle.dumps(run)
+    op = run()
+    sent = pickle.loads(pickle.dumps(op)).sync_on(stream)  # with copies of the tensors
+    assert values(sent.z, stream) == [12.0] * N
+    assert values(z, stream) == [10.0] * N
 
 
 def test_an_unused_one_warns_at_its_line(tensors: Any, stream: na.Stream) -> None:
