@@ -93,7 +93,7 @@ async def test_in_every_combination(tensors: Any, stream: na.Stream) -> None:
 
 def test_what_is_not_called_is_refused(tensors: Any, stream: na.Stream) -> None:
     z, x = tensors
-    run = saxpy.prepare(z, 2.0, x)
+    run: Any = saxpy.prepare(z, 2.0, x)
     for misuse in (
         lambda: na.zip(run),
         lambda: na.CudaGraph.capture(stream, run),
