@@ -94,9 +94,19 @@ def new_lock() -> Any:
 
 
 def known(cls: C) -> C:
-    """`cls`, whose slots the core reads."""
+    """`cls`, whose slots the core reads.
+
+    Raises:
+        ImportError: the core reads slots that `cls` has not, so it was built of other sources.
+    """
     if core is not None:
-        core.know(cls)
+        try:
+            core.know(cls)
+        except TypeError as error:
+            raise ImportError(
+                f"{core.__file__} does not fit numbasync's sources ({error}).\n"
+                f"Build it again: {how_to_get()}. Or set {NAME}=0 to go without it."
+            ) from error
     return cls
 
 

@@ -42,6 +42,11 @@ def is_read_elsewhere(storage: Storage, stream: Any) -> bool:
     )
 
 
+def is_used_elsewhere(storage: Storage, stream: Any) -> bool:
+    """Whether an access of `storage` is in flight on a stream other than `stream`."""
+    return is_written_elsewhere(storage, stream) or is_read_elsewhere(storage, stream)
+
+
 def record_read(storage: Storage, submission: Any) -> bool:
     """Record that `submission` reads `storage`. False if that was recorded before."""
     readers = storage.readers

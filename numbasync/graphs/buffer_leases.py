@@ -89,6 +89,44 @@ class AttachedGraph:
         """Whether a launch on `stream` needs no change of an access record."""
         return not self.stale and stream is self._stream
 
+    def move_to(self, stream: Stream) -> bool:
+        """Whether a launch on `stream` needs to wait for no other stream. Then the records name
+        `stream`, and the caller passes `stale` to `launched`.
+        """
+        latest = self._latest
+        if latest is None:
+            return False
+        for storage in list(self.stale):
+            writes = storage in self._writes
+            in_use = access.is_used_elsewhere if writes else access.is_written_elsewhere
+            if storage.links is not None or in_use(storage, stream):
+                return False
+            storage.invalidate_graphs()  # of which other graphs may know
+        if stream is not self._stream:
+            if not latest.done and access.is_busy(latest):
+                return False
+            # Readers are recorded by their streams: on the old one others may take the entry.
+            for storage in self.storages:
+                if storage not in self._writes:
+                    storage.readers[stream] = latest
+            self._stream = stream
+        return True
+
+    def cover(self, written: Iterable[Storage]) -> None:
+        """Record what the submission of the latest launch does beside the launch, as a part of the
+        launch: its writes of `written`, and its uses of storages, by which these became stale.
+        """
+        latest = self._latest
+        for storage in self.stale:
+            if storage in self._writes:
+                access.record_write(storage, latest)
+            else:
+                access.record_read(storage, latest)
+        for storage in written:
+            if storage.writer is not latest:
+                access.record_write(storage, latest)
+        self.stale.clear()
+
     def take(self, ctx: Context) -> list[Storage]:
         """Record the accesses that a launch needs, for its submission; returns their storages.
 

@@ -9,7 +9,7 @@ buffers.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, Generic, TypeVar, overload
@@ -18,17 +18,13 @@ import numpy as np
 
 from numbasync.backend import protocols
 from numbasync.backend.protocols import Command
-from numbasync.device.callsite import call_site
 from numbasync.device.device import Device
+from numbasync.device.storage import Storage
 from numbasync.device.stream import AnyStream, Stream, as_stream
 from numbasync.device.submission import Submission
-from numbasync.errors import (
-    CallerError,
-    DeviceMismatchError,
-    GraphUpdateError,
-)
+from numbasync.errors import CallerError, DeviceMismatchError, GraphUpdateError
 from numbasync.graphs.buffer_leases import AttachedGraph
-from numbasync.graphs.recorder import Branch, Recorder, Recording
+from numbasync.graphs.recorder import Recording, recorded_of
 from numbasync.graphs.recording import Recorded, Step, missing_edge
 from numbasync.graphs.replay_ops import GraphLaunch, Replay
 from numbasync.graphs.scope import Scope
@@ -42,15 +38,14 @@ from numbasync.graphs.topology import (
 )
 from numbasync.launch.call import Launch
 from numbasync.native import compiled, known
-from numbasync.ops import capture_methods, submission_queue
+from numbasync.ops import capture_methods
 from numbasync.ops.context import Context
-from numbasync.ops.enqueue import prepared
 from numbasync.ops.op import DeviceOp
 from numbasync.ops.operands import check_closure, check_op, name_of, suppress_unused_warnings
 from numbasync.ops.pickling import unpicklable
-from numbasync.ops.reentrancy import exclusive
-from numbasync.ops.run import enqueued, resolve_stream, stream_for
+from numbasync.ops.run import enqueued, stream_for
 from numbasync.public import Public
+from numbasync.tensors.array import DeviceArray
 from numbasync.tensors.pinned import sharing
 
 T = TypeVar("T")
@@ -118,7 +113,7 @@ class CudaGraph(Public, Generic[T]):
         with suppress_unused_warnings((op,)):
             stream = as_stream(stream, "capture")
         check_op(op, "what capture takes")
-        recorded, value = _recorded(op, stream, allocates=True)
+        recorded, value = recorded_of(op, stream, allocates=True)
         return CudaGraph(stream, recorded, value)
 
     @overload
@@ -179,7 +174,7 @@ class CudaGraph(Public, Generic[T]):
         check_op(op, "what update takes")
         if not op.is_node:  # not known beforehand: record its commands
             label = op.label
-            op = Replay(_recorded(op, self.stream, allocates=False)[0], label)
+            op = Replay(recorded_of(op, self.stream, allocates=False)[0], label)
         self._updated, _ = enqueued(op, self.stream)
         self._updates += 1
 
@@ -218,7 +213,7 @@ class CudaGraph(Public, Generic[T]):
                 "arguments. Copy other data with update(), or capture again: recapture(op)."
             )
         call = old.origin.again(args, kwargs)
-        recorded, _ = _recorded(call, self.stream, allocates=False)
+        recorded, _ = recorded_of(call, self.stream, allocates=False)
         if len(recorded.steps) != 1:
             raise GraphUpdateError(
                 f"{call} is {len(recorded.steps)} nodes, and not one: its arguments must be "
@@ -248,7 +243,7 @@ class CudaGraph(Public, Generic[T]):
             The errors of `capture`.
         """
         check_op(op, "what recapture takes")
-        recorded, value = _recorded(op, self.stream, allocates=True)
+        recorded, value = recorded_of(op, self.stream, allocates=True)
         old, new = ([(c.kind, c.after) for c in r.commands] for r in (self._recorded, recorded))
         if old != new:
             raise GraphUpdateError(
@@ -317,10 +312,17 @@ class CudaGraph(Public, Generic[T]):
 
     def _launched(self, submission: Submission) -> bool:
         """`try_launch`; the caller holds the locks."""
+        if not self._attached.is_current_on(submission.stream) or not self._begin(submission):
+            return False
+        submission.queue = submission.stream.backend.replay(self._backend, submission.queue)
+        self._launches += 1
+        return True
+
+    def _begin(self, submission: Submission, taken: Iterable[Storage] = ()) -> bool:
+        """Note the launch that the caller is about to enqueue; False: it needs ordering."""
         stream = submission.stream
         if (
-            not self._attached.is_current_on(stream)
-            or self._dependencies
+            self._dependencies
             or self._recorded.sources
             or stream.device is not self.device
             or (self._updated is not None and self._updated.stream is not stream)
@@ -328,10 +330,32 @@ class CudaGraph(Public, Generic[T]):
             return False
         submission.launched += self._names
         submission.keep_alive += (self, self._recorded)
-        self._attached.launched(submission)  # before the replay: ^C may come right after it
-        submission.queue = stream.backend.replay(self._backend, submission.queue)
-        self._launches += 1
+        self._attached.launched(submission, taken)  # before the replay: ^C may come right after it
         return True
+
+    def begin(self, submission: Submission, inputs: Iterable[DeviceArray]) -> bool:
+        """Note a launch, and writes of `inputs` before it, which the caller enqueues next, and then
+        `replay`, under `device.submit_lock`. False, with nothing noted: that needs ordering.
+        """
+        if not self._is_own or not self._attached.move_to(submission.stream):
+            return False
+        if not self._begin(submission, list(self._attached.stale)):
+            return False
+        self._attached.cover(tensor.storage for tensor in inputs)
+        return True
+
+    def replay(self, submission: Submission) -> None:
+        """Enqueue the launch that `begin` has noted."""
+        submission.queue = submission.stream.backend.replay(self._backend, submission.queue)
+        self._launches += 1
+
+    def cover(self) -> None:
+        """Note that whatever has used the buffers since the latest launch is of its submission."""
+        self._attached.cover(())
+
+    def uses(self, storage: Storage | None) -> bool:
+        """Whether a launch uses the storage."""
+        return storage in self._attached.storages
 
     def follow(self, ctx: Context) -> None:
         """Order the work enqueued from now on after the graph's latest launch."""
@@ -362,20 +386,6 @@ class CudaGraph(Public, Generic[T]):
             self._dependencies = ()
             self._updated = None
             self._launches += 1
-
-
-def _recorded(op: DeviceOp[T], stream: Stream, allocates: bool) -> tuple[Recorded, T]:
-    """The recorded commands of `op`, and its value."""
-    with suppress_unused_warnings((op,)):
-        resolve_stream(op, op.stream, stream)
-    stream.check()
-    op.consume()
-    exclusive.check()
-    submission_queue.drain()
-    recorder, site = Recorder(stream, allocates), call_site(2)
-    with exclusive:
-        value = prepared(recorder.record(op, Branch(), site))
-    return recorder.finish(), value
 
 
 def _captured(op: DeviceOp[Any], *where: Stream) -> CudaGraph[Any]:

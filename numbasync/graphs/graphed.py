@@ -11,22 +11,23 @@ import functools
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Hashable, Iterator
-from typing import Any, Generic, NamedTuple, TypeVar, overload
+from typing import Any, Generic, TypeVar, overload
 
 import numpy as np
 
-from numbasync import layout
-from numbasync.backend import array_protocols
 from numbasync.device.callsite import call_site
+from numbasync.device.storage import MemoryPool
+from numbasync.device.submission import Submission
 from numbasync.errors import CallerError, NotAGraphNodeError, OperationError
+from numbasync.graphs.captured import NOTHING, Captured
 from numbasync.graphs.graph import CudaGraph
+from numbasync.graphs.graphed_arguments import Arguments
 from numbasync.graphs.recorder import Branch, Recorder, Recording
 from numbasync.graphs.recording import Recorded
 from numbasync.ops.context import Context
 from numbasync.ops.enqueue import prepared
 from numbasync.ops.op import DeviceOp, Shared, Steps
-from numbasync.ops.operands import check_op, is_op, name_of, suppress_unused_warnings
-from numbasync.tensors import import_array
+from numbasync.ops.operands import check_op, name_of
 from numbasync.tensors.array_spec import ArraySpec
 from numbasync.tensors.copies import copy, upload_new
 from numbasync.tensors.partition import Partition
@@ -36,14 +37,6 @@ from numbasync.tensors.tensor import SharedTensor, Tensor
 T = TypeVar("T")
 
 MOST = 16  # captures that one function keeps
-
-
-class _Captured(NamedTuple):
-    """One capture: the graph, its input buffers, and the captured operation's value."""
-
-    graph: CudaGraph[Any]
-    inputs: tuple[Tensor, ...]
-    output: Any
 
 
 class Graphed(Generic[T]):
@@ -59,15 +52,15 @@ class Graphed(Generic[T]):
         self._copies = copies
         self._most = most
         self._lock = threading.Lock()
-        self._captures: OrderedDict[Hashable, Shared[_Captured]] = OrderedDict()
-        self._graphs: dict[Hashable, CudaGraph[Any]] = {}
+        self._captures: OrderedDict[Hashable, Shared[Captured]] = OrderedDict()
+        self._captured: dict[Hashable, Captured] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> DeviceOp[T]:
         return self.replay(*args, **kwargs)
 
     def replay(self, *args: Any, **kwargs: Any) -> Replayed:
         """The operation of a call; it knows afterwards which graph it has replayed."""
-        return Replayed(self, _Arguments(self.name, args, kwargs))
+        return Replayed(self, Arguments(self.name, args, kwargs))
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         if instance is None:
@@ -85,9 +78,10 @@ class Graphed(Generic[T]):
     def graphs(self) -> tuple[CudaGraph[Any], ...]:
         """The captured graphs, least recently used first."""
         with self._lock:
-            return tuple(self._graphs[key] for key in self._captures if key in self._graphs)
+            captured = (self._captured.get(key) for key in self._captures)
+            return tuple(c.graph for c in captured if c is not None)
 
-    def captured(self, ctx: Context, arguments: _Arguments) -> Steps[_Captured]:
+    def captured(self, ctx: Context, arguments: Arguments) -> Steps[Captured]:
         """Steps that return the capture for these argument types; captures if there is none."""
         key = ctx.device, arguments.key
         with self._lock:
@@ -97,7 +91,7 @@ class Graphed(Generic[T]):
                 capture.suppress_warning()
                 while len(self._captures) > self._most:
                     old, _ = self._captures.popitem(last=False)
-                    self._graphs.pop(old, None)
+                    self._captured.pop(old, None)
             self._captures.move_to_end(key)
         try:
             return (yield from capture.steps(ctx))
@@ -105,13 +99,27 @@ class Graphed(Generic[T]):
             with self._lock:
                 if self._captures.get(key) is capture:
                     del self._captures[key]  # so that the next call tries again
-                    self._graphs.pop(key, None)
+                    self._captured.pop(key, None)
             raise
 
-    def keep(self, key: Hashable, graph: CudaGraph[Any]) -> None:
+    def keep(self, key: Hashable, captured: Captured) -> None:
         with self._lock:
             if key in self._captures:
-                self._graphs[key] = graph
+                self._captured[key] = captured
+
+    def try_replay(
+        self, submission: Submission, pool: MemoryPool | None, arguments: Arguments
+    ) -> tuple[Any, CudaGraph[Any]] | None:
+        """The fast path of a call: its value, and the graph; None, if it needs its steps."""
+        device = submission.stream.device
+        key = device, arguments.key
+        with self._lock:
+            captured = self._captured.get(key)
+            if captured is None:
+                return None
+            self._captures.move_to_end(key)
+        value = captured.try_replay(submission, pool or device.pool, arguments.arrays, self._copies)
+        return None if value is NOTHING else (value, captured.graph)
 
     def run(self, *args: Any, **kwargs: Any) -> DeviceOp[Any]:
         """The operation that the function itself returns, unrecorded."""
@@ -138,86 +146,18 @@ class Graphed(Generic[T]):
         return value
 
     def __repr__(self) -> str:
-        return f"<graphed {self.name}, {len(self._graphs)} captures>"
+        return f"<graphed {self.name}, {len(self._captured)} captures>"
 
 
-class _Arguments:
-    """The arguments of one call, by position and by name, with the arrays kept separately."""
-
-    def __init__(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._name = name
-        self.arrays: list[Tensor | np.ndarray[Any, Any]] = []
-        keys = list[Hashable]()
-        with suppress_unused_warnings((*args, *kwargs.values())):
-            self._args = [self._sorted(i, v, keys) for i, v in enumerate(args)]
-            self._kwargs = {k: self._sorted(k, v, keys) for k, v in sorted(kwargs.items())}
-        self.key: Hashable = (len(args), tuple(self._kwargs), tuple(keys))
-
-    def _sorted(self, where: int | str, value: Any, keys: list[Hashable]) -> Any:
-        if is_op(value):
-            raise OperationError(
-                f"argument {where!r} of {self._name} is an operation, {value}: run it first, or go "
-                f"on with its value: op.then({self._name})."
-            )
-        if isinstance(value, SharedTensor):
-            value = value.tensor
-        if not isinstance(value, Tensor) and array_protocols.is_foreign(value):
-            array = import_array.argument(value)
-            value = value if array is None else array
-        if isinstance(value, Tensor | np.ndarray):
-            keys.append((value.shape, layout.check_dtype(value.dtype, records=True)))
-            self.arrays.append(value)
-            return _Array
-        key = _value_key(value)
-        try:
-            hash(key)
-            keys.append(key)
-        except TypeError:
-            raise CallerError(
-                f"argument {where!r} of {self._name} is a {type(value).__name__}, which a capture "
-                "cannot remember: pass tensors, NumPy arrays, and values that are hashable."
-            ) from None
-        return value
-
-    def with_arrays(self, arrays: tuple[Tensor, ...]) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments, with these arrays in place of the call's own."""
-        remaining = iter(arrays)
-
-        def put(value: Any) -> Any:
-            return next(remaining) if value is _Array else value
-
-        return [put(v) for v in self._args], {k: put(v) for k, v in self._kwargs.items()}
-
-
-def _value_key(value: Any) -> Hashable:
-    """The key of an argument that is no array.
-
-    1, 1.0 and True compare equal, and so do 0.0 and -0.0, but they are different kernel arguments;
-    and NaN is not equal to itself.
-    """
-    cls = type(value)
-    if isinstance(value, tuple):
-        return cls, tuple(_value_key(part) for part in value)
-    if isinstance(value, np.generic):
-        return cls, value.dtype, value.tobytes()
-    if cls in (float, complex):
-        return cls, np.array(value).tobytes()
-    return cls, value
-
-
-class _Array:
-    """The placeholder of an array in `_Arguments`."""
-
-
-class _Capture(DeviceOp[_Captured]):
+class _Capture(DeviceOp[Captured]):
     """Captures a function for the types of one call's arguments."""
 
-    def __init__(self, graphed: Graphed[Any], arguments: _Arguments, key: Hashable) -> None:
+    def __init__(self, graphed: Graphed[Any], arguments: Arguments, key: Hashable) -> None:
         self._graphed = graphed
         self._arguments = arguments
         self._key = key
 
-    def steps(self, ctx: Context) -> Steps[_Captured]:
+    def steps(self, ctx: Context) -> Steps[Captured]:
         graphed, arguments = self._graphed, self._arguments
         inputs = tuple(Tensor.allocate(ctx, a.shape, a.dtype) for a in arguments.arrays)
         args, kwargs = arguments.with_arrays(inputs)
@@ -228,8 +168,9 @@ class _Capture(DeviceOp[_Captured]):
         recorded = recorder.finish()
         graphed.check(value, recorded)
         graph: CudaGraph[Any] = CudaGraph(recorder.stream, recorded)
-        graphed.keep(self._key, graph)
-        return _Captured(graph, inputs, value)
+        captured = Captured(graph, inputs, value)
+        graphed.keep(self._key, captured)
+        return captured
 
     def _describe(self) -> str:
         return f"capture of {self._graphed.name}"
@@ -243,11 +184,24 @@ class Replayed(DeviceOp[Any]):
     """
 
     graph_used: CudaGraph[Any] | None = None
+    _value: Any = None
 
-    def __init__(self, graphed: Graphed[Any], arguments: _Arguments) -> None:
+    def __init__(self, graphed: Graphed[Any], arguments: Arguments) -> None:
         self._site = call_site(2)
         self._graphed = graphed
         self._arguments = arguments
+        self.has_fast_path = arguments.are_tensors
+
+    def try_enqueue(self, submission: Submission, pool: MemoryPool | None) -> bool:
+        replayed = self._graphed.try_replay(submission, pool, self._arguments)
+        if replayed is None:
+            return False
+        self._value, self.graph_used = replayed
+        return True
+
+    def result(self) -> Any:
+        value, self._value = self._value, None
+        return value
 
     def steps(self, ctx: Context) -> Steps[Any]:
         graphed, arguments = self._graphed, self._arguments
@@ -269,7 +223,9 @@ class Replayed(DeviceOp[Any]):
                     prepared(copy(ctx, target, tensor))
             captured.graph.launch_in(ctx)
             self.graph_used = captured.graph
-            return prepared(graphed.out(ctx, captured.output))
+            value = prepared(graphed.out(ctx, captured.output))
+            captured.graph.cover()
+            return value
 
     def _describe(self) -> str:
         return f"{self._graphed.name}()"

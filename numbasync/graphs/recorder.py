@@ -16,14 +16,20 @@ import numpy as np
 from numbasync.backend import protocols
 from numbasync.backend.commands import Call
 from numbasync.backend.protocols import Command, Prerequisite
-from numbasync.device.callsite import CallSite
+from numbasync.device.callsite import CallSite, call_site
 from numbasync.device.storage import MemoryPool, Storage
 from numbasync.device.stream import Stream
 from numbasync.device.submission import Submission
 from numbasync.errors import NotAGraphNodeError
 from numbasync.graphs.recording import Order, Recorded, Step
+from numbasync.ops import submission_queue
 from numbasync.ops.context import Context, allocated
+from numbasync.ops.enqueue import prepared
+from numbasync.ops.op import DeviceOp
+from numbasync.ops.operands import suppress_unused_warnings
 from numbasync.ops.protocols import Operation
+from numbasync.ops.reentrancy import exclusive
+from numbasync.ops.run import resolve_stream
 from numbasync.ops.try_enqueue import Enqueueable
 
 T = TypeVar("T")
@@ -322,3 +328,17 @@ def _refuse(what: str) -> NoReturn:
         f"{what} cannot be recorded: a graph holds launches, copies and fills that are operations."
         "\nUse what the operation gives, or run this outside of the graph."
     )
+
+
+def recorded_of(op: DeviceOp[T], stream: Stream, allocates: bool) -> tuple[Recorded, T]:
+    """The recorded commands of `op`, and its value."""
+    with suppress_unused_warnings((op,)):
+        resolve_stream(op, op.stream, stream)
+    stream.check()
+    op.consume()
+    exclusive.check()
+    submission_queue.drain()
+    recorder, site = Recorder(stream, allocates), call_site(2)
+    with exclusive:
+        value = prepared(recorder.record(op, Branch(), site))
+    return recorder.finish(), value

@@ -18,7 +18,12 @@ from numbasync.device.callsite import call_site
 from numbasync.device.device import Device
 from numbasync.device.storage import MemoryPool
 from numbasync.device.submission import Submission
-from numbasync.errors import DeviceMismatchError, InternalError, KernelCompileError
+from numbasync.errors import (
+    DeviceMismatchError,
+    InternalError,
+    KernelCompileError,
+    MovedError,
+)
 from numbasync.launch.arguments import BoundArguments
 from numbasync.launch.coarse_kernels import CoarseLaunch
 from numbasync.launch.coarsening import NotPlainError
@@ -341,6 +346,8 @@ def _lease(
                 ctx.read(tensor.storage, tensor)
         except DeviceMismatchError:
             raise elsewhere(launcher, i, tensor, ctx.device) from None
+        except MovedError as error:
+            raise MovedError(f"kernel {launcher.name}, {parameters[i].name}: {error}") from None
         return tensor.handle
 
     def member(i: int, value: Any) -> Any:

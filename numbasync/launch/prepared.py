@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from sys import _getframe
-from typing import Any, NoReturn
+from typing import Any, Never, NoReturn
 
 from numbasync.backend import protocols
 from numbasync.device.stream import AnyStream
@@ -30,10 +30,13 @@ class PreparedLaunch(Public):
     `kernel(...)`: it runs once, and can be awaited, zipped, chained and captured. `await run`,
     `run.sync()`, `run.sync_on(stream)` and `run.async_on(stream)` run such an operation with the
     prepared arguments, any number of times; the last three also take changes by name.
+    (`asyncio.gather` awaits one object once, however often it is passed: pass `run()`.)
 
     A number of the same Python type is taken as it is; a tensor or partition that is the prepared
-    object needs no check, and any other argument is checked as in `kernel(...)`. The prepared
-    launch keeps its arguments alive. Any number of threads may use it.
+    object needs no check, and any other argument is checked as in `kernel(...)`. With a NumPy
+    array, or an array of another library, among the arguments every run is checked, and a NumPy
+    array is uploaded by each. The prepared launch keeps its arguments alive. Any number of threads
+    may use it.
     """
 
     __slots__ = (
@@ -69,20 +72,22 @@ class PreparedLaunch(Public):
         }
 
     @compiled
-    def __call__(self, /, **changes: Any) -> Launch:
+    def __call__(self, /, *unnamed: Never, **changes: Any) -> Launch:
         """An operation that launches the kernel, with some arguments changed.
 
         Args:
             changes: arguments by the names of the kernel's parameters.
 
         Raises:
-            LauncherError: the kernel has no parameter of that name.
+            LauncherError: the kernel has no parameter of that name, or an argument has no name.
             The errors of calling the kernel with these arguments.
         """
         frame = _getframe(1)  # the caller
         site = frame.f_code, frame.f_lasti
         values = self._values
         form, is_known = self._form, True
+        if unnamed:
+            self._refuse_unnamed(unnamed, changes)
         if changes:
             changed = list(values)
             for name, value in changes.items():
@@ -117,6 +122,14 @@ class PreparedLaunch(Public):
             self._plan = device.backend, plan
         return self._plan
 
+    def _refuse_unnamed(self, unnamed: tuple[Any, ...], changes: dict[str, Any]) -> NoReturn:
+        with suppress_unused_warnings((*unnamed, *changes.values())):
+            names = ", ".join(f"{name}=..." for name in self._positions)
+            raise LauncherError(
+                f"kernel {self._launcher.label}: a prepared launch has its arguments. Changes are "
+                f"by name, of those that change: run({names})."
+            )
+
     def _refuse(self, name: str, changes: dict[str, Any]) -> NoReturn:
         with suppress_unused_warnings(changes.values()):
             raise LauncherError(
@@ -134,8 +147,9 @@ class PreparedLaunch(Public):
         launch = self(**changes)
         try:
             return launch.sync()
-        finally:
-            launch.suppress_warning()  # of an operation that was refused
+        except BaseException:
+            launch.suppress_warning()  # the operation was refused
+            raise
 
     @compiled
     def sync_on(self, stream: AnyStream, /, **changes: Any) -> LaunchResult:
@@ -143,8 +157,9 @@ class PreparedLaunch(Public):
         launch = self(**changes)
         try:
             return launch.sync_on(stream)
-        finally:
+        except BaseException:
             launch.suppress_warning()
+            raise
 
     @compiled
     def async_on(self, stream: AnyStream, /, **changes: Any) -> LaunchResult:
@@ -152,8 +167,9 @@ class PreparedLaunch(Public):
         launch = self(**changes)
         try:
             return launch.async_on(stream)
-        finally:
+        except BaseException:
             launch.suppress_warning()
+            raise
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
@@ -162,5 +178,8 @@ class PreparedLaunch(Public):
         )
 
     def __repr__(self) -> str:
-        state = "planned" if self._plan or self._find_plan() else "not planned yet"
+        if self._form is None:
+            state = "checked at each run"
+        else:
+            state = "planned" if self._plan or self._find_plan() else "not planned yet"
         return f"<PreparedLaunch {self._launcher.label}, {state}>"

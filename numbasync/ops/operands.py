@@ -55,9 +55,10 @@ def check_op(value: object, where: str) -> DeviceOp[Any]:
     """
     if is_op(value):
         return value
+    called = "If a call of it gives one, call it. " if callable(value) else ""
     raise OperationError(
         f"{where} must be an operation, not {type(value).__name__} ({value!r:.60}).\n"
-        "To pass a value on, wrap it: na.value(x)."
+        f"{called}To pass a value on, wrap it: na.value(x)."
     )
 
 

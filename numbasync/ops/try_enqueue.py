@@ -1,7 +1,7 @@
 """The fast path of an operation: one call enqueues it, without the steps of a generator.
 
-Seven operations have a fast path: a launch, a fill, an upload, a download, a read of a batch, the
-launch of a graph and the run of a batch. The contract of all of them:
+Eight operations have a fast path: a launch, a fill, an upload, a download, a read of a batch, the
+launch of a graph, the call of a graphed function and the run of a batch. The contract of all:
 
 - `has_fast_path` says, before anything is enqueued, that the fast path may be tried.
 - `try_enqueue(submission, pool)` enqueues everything, or nothing. The result is False, with nothing

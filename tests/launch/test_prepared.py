@@ -2,36 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 import threading
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from numba import cuda
 
 import numbasync as na
-from numbasync import errors, native
-from numbasync.testing import Gate, counters
+from numbasync import errors
+from numbasync.testing import Gate, counters, inject
 from tests.common import add_one, saxpy
 
+pytestmark = pytest.mark.usefixtures("way")
+
 N = 64
-
-
-@pytest.fixture(autouse=True, params=["core", "python"])
-def way(request: pytest.FixtureRequest) -> Iterator[str]:
-    if request.param == "core" and native.core is None:
-        pytest.skip("the compiled core is not installed")
-    native.switch(request.param == "core")
-    yield request.param
-    native.switch(True)
-
-
-@pytest.fixture
-def tensors(stream: na.Stream) -> tuple[na.Tensor, na.Tensor]:
-    return na.zeros(N).sync_on(stream), na.ones(N).sync_on(stream)
 
 
 def values(t: na.Tensor, stream: na.Stream) -> list[float]:
@@ -62,80 +49,6 @@ def test_every_run_is_an_operation(tensors: Any, stream: na.Stream) -> None:
     assert values(z, stream) == [10.0] * N
 
 
-def test_numbers_are_changed_by_name(tensors: Any, stream: na.Stream) -> None:
-    z, x = tensors
-    run = saxpy.prepare(z, 2.0, x)
-    run.sync_on(stream)
-    assert run(a=3.0).sync_on(stream).a == 3.0
-    assert run(a=np.float32(5)).sync_on(stream).a == 5  # of another type: another variant
-    assert run(a=1).sync_on(stream).a == 1
-    assert values(z, stream) == [11.0] * N
-    assert run().sync_on(stream).a == 2.0, "changes are of one operation"
-
-
-@pytest.mark.parametrize("how", ["sync_on", "async_on"])
-def test_changes_of_one_run(tensors: Any, stream: na.Stream, how: str) -> None:
-    z, x = tensors
-    run = saxpy.prepare(z, 2.0, x)
-    for _ in range(2):  # the first one is compiled
-        assert getattr(run, how)(stream, a=3.0).a == 3.0
-        assert getattr(run, how)(stream).a == 2.0
-    y = na.full(N, 10).sync_on(stream)
-    assert getattr(run, how)(stream, x=y, a=1.0).x is y
-    assert values(z, stream) == [20.0] * N
-    with pytest.raises(errors.LauncherError, match="no parameter 'b'"):
-        getattr(run, how)(stream, b=1)
-    with pytest.raises(errors.NumbasyncError):
-        getattr(run, how)(3)
-
-
-def test_numbers_that_do_not_fit_are_refused(tensors: Any, stream: na.Stream) -> None:
-    z, x = tensors
-    run = saxpy.prepare(z, 2, x)
-    run.sync_on(stream)
-    run(a=2**63 - 1).sync_on(stream)
-    with pytest.raises(errors.NumbasyncError):
-        run(a=2**64)
-    with pytest.raises(errors.NumbasyncError):
-        run(a="two")
-
-
-def test_tensors_are_known_by_identity(tensors: Any, stream: na.Stream) -> None:
-    z, x = tensors
-    run = saxpy.prepare(z, 2.0, x)
-    run.sync_on(stream)
-    y = na.full(N, 10).sync_on(stream)
-    assert run(x=x).sync_on(stream).x is x
-    assert run(x=y, a=1.0).sync_on(stream).x is y
-    assert values(z, stream) == [14.0] * N
-    with pytest.raises(errors.AliasError, match="saxpy"):
-        run(x=z)
-    with pytest.raises(errors.NumbasyncError, match="saxpy"):
-        run(x=na.zeros(N, np.float64).sync_on(stream)[:0].reshape(0, 1)).sync_on(stream)
-
-
-def test_partitions(stream: na.Stream) -> None:
-    z, x = na.zeros(N).sync_on(stream), na.ones(N).sync_on(stream)
-    part = z.partition(16)
-    run = saxpy.prepare(part, 1.0, x)
-    for _ in range(3):
-        assert run.sync_on(stream).z is part
-    other = na.zeros(2 * N).sync_on(stream)
-    with pytest.raises(errors.NumbasyncError):
-        run(z=other.partition((2, 2)))
-    assert values(z, stream) == [3.0] * N
-
-
-def test_a_moved_tensor_is_refused(tensors: Any, stream: na.Stream) -> None:
-    z, x = tensors
-    run = saxpy.prepare(z, 2.0, x)
-    run.sync_on(stream)
-    kept = x.take()
-    with pytest.raises(errors.MovedError):
-        run.sync_on(stream)
-    assert run(x=kept).sync_on(stream).x is kept
-
-
 def test_wrong_names_and_lazy_arguments(tensors: Any, stream: na.Stream) -> None:
     z, x = tensors
     run = saxpy.prepare(z, 2.0, x)
@@ -152,6 +65,10 @@ def test_wrong_names_and_lazy_arguments(tensors: Any, stream: na.Stream) -> None
     assert values(z, stream) == [2 + 8.0] * N
     with pytest.raises(TypeError, match="cannot be pickled"):
         pickle.dumps(run)
+    op = run()
+    sent = pickle.loads(pickle.dumps(op)).sync_on(stream)  # with copies of the tensors
+    assert values(sent.z, stream) == [12.0] * N
+    assert values(z, stream) == [10.0] * N
 
 
 def test_an_unused_one_warns_at_its_line(tensors: Any, stream: na.Stream) -> None:
@@ -174,6 +91,39 @@ async def test_in_every_combination(tensors: Any, stream: na.Stream) -> None:
     assert (await z.to_host()).tolist() == [1 + 1 + 3 + 1 + 1 + 3 + 2 + 1] * N
 
 
+def test_what_is_not_called_is_refused(tensors: Any, stream: na.Stream) -> None:
+    z, x = tensors
+    run: Any = saxpy.prepare(z, 2.0, x)
+    for misuse in (
+        lambda: na.zip(run),
+        lambda: na.CudaGraph.capture(stream, run),
+        lambda: add_one(z).then(lambda _: run).sync_on(stream),
+    ):
+        with pytest.raises(errors.OperationError, match="gives one, call it"):
+            misuse()
+    with pytest.raises(errors.OperationError, match="no operation"):
+        na.spawn(run)
+
+
+def test_changes_without_names_are_refused(tensors: Any, stream: na.Stream) -> None:
+    z, x = tensors
+    run: Any = saxpy.prepare(z, 2.0, x)
+    for _ in range(2):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            with pytest.raises(errors.LauncherError, match=r"run\(z=\.\.\., a=\.\.\., x=\.\.\.\)"):
+                run(z, 3.0, na.ones(N))
+        run.sync_on(stream)
+
+
+async def test_asyncio_awaits_it_like_a_coroutine(tensors: Any) -> None:
+    z, x = tensors
+    run = saxpy.prepare(z, 1.0, x)
+    await asyncio.gather(run(), run, run(a=0.0))  # which awaits one object once
+    await asyncio.wait_for(run, 60)
+    assert (await z.to_host()).tolist() == [3.0] * N
+
+
 def test_in_a_graph(tensors: Any, stream: na.Stream) -> None:
     z, x = tensors
     run = saxpy.prepare(z, 1.0, x)
@@ -182,6 +132,42 @@ def test_in_a_graph(tensors: Any, stream: na.Stream) -> None:
     for _ in range(3):
         graph.launch().sync_on(stream)
     assert values(z, stream) == [10.0] * N
+
+
+def test_a_graph_is_updated_by_one(tensors: Any, stream: na.Stream) -> None:
+    z, x = tensors
+    y = na.zeros(N).sync_on(stream)
+    run, change = saxpy.prepare(y, 1.0, z), saxpy.prepare(z, 1.0, x)
+    graph = run().graph_on(stream)
+    change.sync_on(stream)
+    for k in (1, 2, 3):
+        graph.update(change(a=float(k)))
+        graph.launch().sync_on(stream)
+    assert values(y, stream) == [2 + 4 + 7] * N
+    with pytest.raises(errors.AliasError):
+        run(x=y)
+
+
+def test_a_lost_device_is_lost_for_it(tensors: Any, device: na.Device, stream: na.Stream) -> None:
+    z, x = tensors
+    run = saxpy.prepare(z, 1.0, x)
+    run.sync_on(stream)
+    with inject(device, "device"):
+        with pytest.raises(errors.DeviceLostError, match="saxpy"):
+            run.sync_on(stream)
+        for form in (run.sync_on, run.async_on):
+            with pytest.raises(errors.DeviceLostError):
+                form(stream)
+
+
+def test_capacity_is_waited_for(tensors: Any, stream: na.Stream) -> None:
+    z, x = tensors
+    run = saxpy.prepare(z, 1.0, x)
+    with na.limit(ops=1):
+        for _ in range(4):
+            run.async_on(stream)
+            run(a=2.0).async_on(stream)
+    assert values(z, stream) == [12.0] * N
 
 
 def test_access_records_are_those_of_a_call(device: na.Device, stream: na.Stream) -> None:
@@ -209,23 +195,6 @@ def test_another_device_is_refused(tensors: Any, stream: na.Stream) -> None:
     run.sync_on(stream)
     with pytest.raises(errors.DeviceMismatchError):
         run.sync_on(elsewhere)
-
-
-def test_preconditions_hold_for_changed_arguments(stream: na.Stream) -> None:
-    @na.launcher(preconditions=["n > 0", "z.shape[0] % 2 == 0"])
-    @cuda.jit
-    def fill(z: na.KernelOutput, n: Any) -> None:
-        i = cuda.grid(1)
-        if i < z.shape[0]:
-            z[i] = n
-
-    z = na.zeros(N).sync_on(stream)
-    run = fill.prepare(z, 1)
-    run.sync_on(stream)
-    run.sync_on(stream)
-    with pytest.raises(errors.LaunchError, match="n > 0"):
-        run(n=-1).sync_on(stream)
-    assert values(z, stream) == [1.0] * N
 
 
 def test_threads_share_one(tensors: Any, device: na.Device, stream: na.Stream) -> None:

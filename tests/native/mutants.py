@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
-SOURCE = ROOT / "numbasync" / "_core.pyx"
+SOURCES = sorted(ROOT.glob("numbasync/core/*.pxi"))  # the parts of the core
 LIMIT_S = 120  # of a test run, which a fault may hang
 # Those that find most come first.
 TESTS = [
@@ -58,12 +58,18 @@ class Mutant(NamedTuple):
     text: str
     fault: str
 
-    def source(self, original: str) -> str:
-        if original.count(self.text) != 1:
-            raise ValueError(
-                f"{self.name}: {original.count(self.text)} places in _core.pyx have\n{self.text}"
-            )
-        return original.replace(self.text, self.fault)
+    def part(self) -> Path:
+        """The part of the core that has the text."""
+        counts = {path: path.read_text().count(self.text) for path in SOURCES}
+        if sum(counts.values()) != 1:
+            places = {path.name: count for path, count in counts.items() if count}
+            raise ValueError(f"{self.name}: it is not in one place, but in {places}:\n{self.text}")
+        return max(counts, key=lambda path: counts[path])
+
+    def plant(self, folder: Path) -> None:
+        """Change the core of a copy of the checkout."""
+        path = folder / self.part().relative_to(ROOT)
+        path.write_text(path.read_text().replace(self.text, self.fault))
 
 
 def read(path: Path) -> list[Mutant]:
@@ -107,9 +113,8 @@ def caught_by(mutant: Mutant | None, tests: Sequence[str] = TESTS) -> str:
     with tempfile.TemporaryDirectory() as work:
         folder = Path(work)
         copy_of_checkout(folder)
-        original = SOURCE.read_text()
-        changed = original if mutant is None else mutant.source(original)
-        (folder / "numbasync" / "_core.pyx").write_text(changed)
+        if mutant is not None:
+            mutant.plant(folder)
         build(folder)
         path = os.pathsep.join([str(folder), str(ROOT / "kernels")])
         env = {**os.environ, "PYTHONPATH": path, "NUMBASYNC_NATIVE": "1"}

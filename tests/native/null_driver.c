@@ -21,10 +21,12 @@ static uint64_t launched, others;
 static struct { uint64_t stream; volatile uint32_t *word; uint32_t number; } writes[WRITES];
 static int waiting;  /* of `writes` */
 static struct { uint64_t stream; int held; uint64_t pending; } streams[STREAMS];
-static struct { int result, skip; } next;
+static struct { int result, skip, times; } next;
 
 static int result_of_call(void) {
-    return next.result == 0 || next.skip-- > 0 ? 0 : next.result;
+    if (next.result == 0 || next.skip-- > 0 || next.times == 0) return 0;
+    next.times--;
+    return next.result;
 }
 
 static int place_of(uint64_t stream) {
@@ -139,8 +141,17 @@ void null_pass(void *stream) {
     pthread_mutex_unlock(&lock);
 }
 
-/* The result of every call after `skip` calls. */
-void null_fail(int result, int skip) { next.result = result; next.skip = skip; }
+/* The result of every call after `skip` calls; and of one call. */
+void null_fail(int result, int skip) {
+    next.result = result;
+    next.skip = skip;
+    next.times = -1;
+}
+
+void null_fail_once(int result, int skip) {
+    null_fail(result, skip);
+    next.times = 1;
+}
 
 uint64_t null_launched(void) { return launched; }
 

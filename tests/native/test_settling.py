@@ -109,6 +109,27 @@ def test_a_result_is_verified_by_the_driver(null: na.Device, on: bool) -> None:
         stream.verify(number)
 
 
+def test_an_error_that_the_driver_reports_once(null: na.Device, on: bool) -> None:
+    """To a wait, or to the poll of an await, which must not ask again."""
+    null.policy = na.StreamPoolRoundRobin(null, 1)
+    stream, z = null.policy.next_stream(), na.zeros(8).sync()
+    add_one(z).sync_on(stream)
+    library().null_fail_once(1, 0)
+    with pytest.raises(DriverError, match="cuStreamSynchronize"):
+        stream.synchronize()
+    add_one(z).sync_on(stream)
+
+    async def main() -> None:
+        await add_one(z)
+        await add_one(z)  # polled by its await, as the second one of the task
+        library().null_fail_once(1, 1)  # not the launch
+        with pytest.raises(DriverError, match="cuStreamQuery"):
+            await add_one(z)
+        await add_one(z)
+
+    na.run(main())
+
+
 def test_objects_are_dropped_outside_of_the_lock(null: na.Device, on: bool) -> None:
     """Their finalisers may take long, and may need the lock themselves."""
     stream, free = null.new_stream(), list[bool]()

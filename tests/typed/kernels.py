@@ -67,6 +67,14 @@ async def what_it_gives(t: na.Tensor, stream: na.Stream) -> None:
     assert_type(saxpy.compile(t, 2.0, t), na.DeviceOp[None])
     assert_type(saxpy.explain(t, 2.0, t), na.Explanation)
     assert_type(saxpy[1, 32].explain(t, 2.0, t), na.Explanation)
+    run = saxpy[1, 32].prepare(t, 2.0, t)
+    assert_type(run, na.PreparedLaunch)
+    assert_type(saxpy.forall(8).prepare(t, 2.0, t), na.PreparedLaunch)
+    assert_type(run(a=3.0), na.Launch)
+    assert_type(await run, na.LaunchResult)
+    assert_type(run.sync_on(stream, a=3.0), na.LaunchResult)
+    run(t, 3.0, t)  # type: ignore[arg-type]
+    saxpy.prepare(t, "two", t)  # type: ignore[arg-type]
     tuned = na.autotune(saxpy, [{"threads": 64}, {"threads": 128}])
     assert_type(tuned(t, 2.0, x=t), na.DeviceOp[na.LaunchResult])
     assert_type(await tuned.tune(t, 2.0, t), tuple[na.TuningResult, ...])

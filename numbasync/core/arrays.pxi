@@ -1,0 +1,124 @@
+# The operations of new arrays, of uploads and of downloads.
+
+cdef object specs = None  # of `array_spec`: (shape, scalar type) -> spec
+cdef object ndarray = None
+cdef int64_t LARGE = 0  # bytes of an array that is copied by several threads
+cdef enum:
+    GRANULE = 256  # as in `storage`
+cdef object pattern_of = None  # the value whose pattern was asked for last
+cdef int pattern_unit = 0
+cdef unsigned pattern_number = 0
+
+
+def know_memory(known_specs, array_class, large, counting):
+    """Note the specs of new arrays, NumPy's class of arrays, the bytes of the largest array that is
+    copied by one thread, and the `counters`.
+    """
+    global specs, ndarray, LARGE, counters
+    specs, ndarray, LARGE, counters = known_specs, array_class, large, counting
+
+
+cdef inline object new_op(int cls):
+    """A `SimpleOp` of the Python code that is running."""
+    cdef PyFrameObject* frame = PyEval_GetFrame()
+    cdef object op
+    if frame == NULL:
+        return None
+    op = PyType_GenericAlloc(classes[cls], 0)
+    put(op, at_is_unused, True)
+    put(op, at_made_at, (na_code(frame), PyFrame_GetLasti(frame)))
+    return op
+
+
+cdef object spec_for(object shape, object dtype):
+    """The spec of a plain shape and a scalar type, if it is known."""
+    cdef PyObject* spec
+    if PyLong_CheckExact(shape):
+        shape = (shape,)
+    elif PyTuple_CheckExact(shape):
+        for extent in <tuple>shape:
+            if not PyLong_CheckExact(extent):
+                return None
+    else:
+        return None
+    if not on or <PyObject*>Py_TYPE(dtype) != <PyObject*>type:
+        return None
+    spec = PyDict_GetItemWithError(specs, (shape, dtype))
+    return None if spec == NULL else <object>spec
+
+
+cdef object new_full(object spec, object value, str name):
+    cdef object op = new_op(Full)
+    if op is not None:
+        put(op, at_spec, spec)
+        put(op, at_fill_value, value)
+        put(op, at_op_name, name)
+    return op
+
+
+def empty(shape, dtype=float32):
+    cdef object spec = spec_for(shape, dtype), op
+    op = None if spec is None else new_full(spec, None, "empty")
+    return python["empty"](shape, dtype) if op is None else op
+
+
+def zeros(shape, dtype=float32):
+    cdef object spec = spec_for(shape, dtype), op = None
+    if spec is not None and not holds(spec, at_spec_zero, None):
+        op = new_full(spec, get(spec, at_spec_zero), "zeros")
+    return python["zeros"](shape, dtype) if op is None else op
+
+
+def from_host(array):
+    cdef PyObject* spec = NULL
+    cdef object op = None
+    if on and type(array) is ndarray:
+        dtype = array.dtype
+        spec = PyDict_GetItemWithError(specs, (array.shape, dtype.type))
+        if spec != NULL and holds(<object>spec, at_spec_dtype, dtype):
+            op = new_op(FromHost)
+    if op is None:
+        return python["from_host"](array)
+    put(op, at_spec, <object>spec)
+    put(op, at_op_name, "from_host")
+    put(op, at_array, array)
+    put(op, at_is_fast, 0 < <int64_t>get(<object>spec, at_spec_nbytes) <= LARGE)
+    return op
+
+
+def Tensor_to_host(self):
+    cdef object op = new_op(ToHost) if on and isa(self, Tensor) else None
+    if op is None:
+        return python["Tensor.to_host"](self)
+    put(op, at_read, self)
+    return op
+
+
+cdef bint is_simple(object op) noexcept:
+    """Whether an operation is a `SimpleOp` of a class with a fast path."""
+    return isa(op, Full) or isa(op, ToHost) or isa(op, FromHost) or isa(op, GraphLaunch)
+
+
+cdef object result_of(object op):
+    """`SimpleOp.result`."""
+    cdef object result
+    if isa(op, GraphLaunch):
+        return None
+    result = get(op, at_result_of)
+    na_clear(<PyObject*>op, where[at_result_of])
+    return result
+
+
+cdef object name_of(object op):
+    """The label of an operation that is no launch."""
+    cdef object spec = None, tensor
+    cdef PyObject* label = NULL
+    if isa(op, ToHost):
+        tensor = get(op, at_read)
+        if isa(tensor, Tensor):
+            spec, name = get(tensor, at_kind), "to_host"
+    elif isa(op, Full) or isa(op, FromHost):
+        spec, name = get(op, at_spec), get(op, at_op_name)
+    if spec is not None:
+        label = PyDict_GetItemWithError(get(spec, at_labels), name)
+    return op.label if label == NULL else <object>label

@@ -1,0 +1,38 @@
+# The line of the program that submits an operation.
+
+cdef dict is_between = None  # of `callsite`: module name -> whether its frames are skipped
+cdef object CallSite = None
+cdef object latest_code = None  # of a program's line
+
+
+def know_frames(dict between, kind):
+    """Note what `callsite` knows of modules, and its class of call sites."""
+    global is_between, CallSite
+    is_between, CallSite = between, kind
+
+
+def call_site(int above):
+    cdef object site
+    if on and above == 0:
+        site = site_of_caller(-1)
+        if site is not None:
+            return site
+    return python["call_site"](above)
+
+
+cdef object site_of_caller(int above):
+    """The call site of the Python code that is running; `above` as for `call_site`, from there."""
+    global latest_code
+    cdef PyFrameObject* frame = PyEval_GetFrame()
+    cdef PyObject* skipped
+    if frame != NULL:
+        code = na_code(frame)
+        if code is not latest_code:
+            skipped = PyDict_GetItemWithError(
+                is_between, PyFrame_GetGlobals(frame).get("__name__", "")
+            )
+            if skipped == NULL or <object>skipped is not False:
+                return None if above < 0 else python["call_site"](above)
+            latest_code = code
+        return na_tuple(CallSite, (code, PyFrame_GetLasti(frame)))
+    return None if above < 0 else python["call_site"](above)

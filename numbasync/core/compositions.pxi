@@ -1,0 +1,147 @@
+# The operations of a `zip`, and of a chain of `then`, enqueued in one submission.
+
+cdef object submission_of(object ctx):
+    """The submission of a plain context, to which children may be added here; else None."""
+    if on and isa(ctx, Context) and ctx.admission is None:
+        submission = ctx.submission
+        return submission if isa(submission, Submission) else None
+    return None
+
+
+cdef int enqueue_child(object op, object ctx, object submission) except -1:
+    """`Context.try_enqueue`; the caller notes that a `submission` that is not None is used."""
+    cdef int status = 2
+    if submission is not None and isa(op, Launch) and holds(op, at_has_fast_path, True):
+        status = enqueue(op, submission)
+    return bool(op.has_fast_path and ctx.try_enqueue(op)) if status == 2 else status
+
+
+cdef enum:
+    CHUNK = 32  # launches
+    CHUNK_BYTES = 8192  # of arguments
+
+
+cdef Py_ssize_t enqueue_launches(tuple ops, Py_ssize_t first, object submission) except -1:
+    """Enqueue launches from position `first` on, as many as go together, and release the
+    interpreter lock once for all of them; how many were enqueued.
+    """
+    cdef object stream = get(submission, at_stream), device = get(stream, at_device), op, core
+    cdef object backend = get(device, at_device_backend), queue = get(stream, at_backend), plan
+    cdef DriverStream calls = calls_of(queue)
+    cdef Lock lock = get(device, at_submit_lock)
+    cdef LaunchRecord record = None
+    cdef list storages = [], records = []
+    cdef object launcher = None, parts = None, extents = None  # of the launch before
+    cdef launch_s* launches[CHUNK]
+    cdef char* arguments[CHUNK]
+    cdef char block[CHUNK_BYTES]
+    cdef Py_ssize_t i, a = 0, before, used = 0
+    cdef int count = 0, launched, status
+    if calls is None:
+        return 0
+    lock.take()
+    try:
+        while count < CHUNK and first + count < PyTuple_GET_SIZE(ops):
+            op = ops[first + count]
+            core = core_of(op) if isa(op, Launch) and holds(op, at_has_fast_path, True) else None
+            if core is None:
+                break
+            if not (
+                holds(op, at_launcher, launcher) and holds(op, at_parts, parts)
+                and holds(get(op, at_config), at_extents, extents) and record is not None
+            ):
+                plan = planned(op, core, submission)
+                record = None if plan is None else calls.record_of(queue, get(plan, at_work))
+                launcher, parts = get(op, at_launcher), get(op, at_parts)
+                extents = get(get(op, at_config), at_extents)
+                records.append(record)  # which another thread may drop from the stream
+            if record is None or used + <Py_ssize_t>record.launch.size > CHUNK_BYTES:
+                break
+            before = PyList_GET_SIZE(storages)
+            status = (<FastCall>core).check(
+                get(op, at_values), get(op, at_tensors), stream, backend, record, None, storages
+            )
+            if status != 1:
+                del storages[before:]
+                break
+            arguments[count], launches[count] = block + used, &record.launch
+            memcpy(block + used, record.buffer, record.launch.size)
+            used += (record.launch.size + 15) // 16 * 16
+            count += 1
+        if count == 0:
+            return 0
+        keep(submission, storages[:])
+        launched = calls.launch(launches, arguments, count)
+        for i in range(launched):
+            op = ops[first + i]
+            a = (<FastCall>core_of(op)).note(storages, a, submission, stream)
+        if launched < count:
+            fail(calls.result, "cuLaunchKernel")
+    finally:
+        lock.give()
+    return count
+
+
+def enqueue_leading(ctx, tuple ops, list values):
+    cdef Py_ssize_t i = PyList_GET_SIZE(values), together
+    cdef bint used = False
+    cdef object submission = submission_of(ctx), op
+    try:
+        while i < PyTuple_GET_SIZE(ops):
+            together = 0 if submission is None else enqueue_launches(ops, i, submission)
+            for i in range(i, i + together):
+                values.append(value_of(ops[i]))
+            i = PyList_GET_SIZE(values)
+            if together == 0:
+                op = ops[i]
+                if not enqueue_child(op, ctx, submission):
+                    break
+                i += 1
+                used = used or isa(op, Launch)  # the context notes other work, if there is any
+                values.append(value_of(op))
+            used = used or together > 0
+    finally:
+        note_use(ctx, submission, used)
+
+
+cdef int note_use(object ctx, object submission, bint used) except -1:
+    """Note that a context is used, if something was enqueued in it, also before an error."""
+    if submission is not None and (used or PyList_GET_SIZE(get(submission, at_keep_alive))):
+        ctx._used = True
+    return 0
+
+
+def enqueue_chain(ctx, op, list links):
+    cdef object value = None, submission = submission_of(ctx)
+    cdef bint used = False
+    try:
+        while op is not None:
+            while not isa(op, Launch) and op.is_link:
+                links.append(op)
+                op = op._first
+            if not enqueue_child(op, ctx, submission):
+                return op, None
+            used = used or isa(op, Launch)  # the context notes other work, if there is any
+            op, value = follow_links(ctx, links, value_of(op))
+        return None, value
+    finally:
+        note_use(ctx, submission, used)
+
+
+def follow_links(ctx, list links, value):
+    cdef object link
+    if not on:
+        return python["follow_links"](ctx, links, value)
+    while links:
+        link = links.pop()
+        if not isa(link, Then) or not holds(link, at_is_plain, True):
+            links.append(link)
+            return python["follow_links"](ctx, links, value)
+        if type(value) is tuple or isa(value, Later):
+            python["check_there"](value, link)
+        value = get(link, at_then)(value)
+        if isa(value, Launch) and is_plain(value) and holds(value, at_unused, True):
+            put(value, at_unused, False)
+            return value, None
+        return link.child(ctx, value), None
+    return None, value

@@ -1,0 +1,178 @@
+# The operations of kernel calls and of prepared launches.
+
+cdef object DEFAULT = None  # the configuration of a call that sets nothing
+cdef dict queued = None  # the submission queues that are not empty, of all threads
+cdef object thread_of_queue = None
+
+
+def know_operations(default, dict queues, queue):
+    """Note the configuration of plain calls, the submission queues that are not empty, and the
+    thread-local state of `submission_queue`.
+    """
+    global DEFAULT, queued, thread_of_queue
+    DEFAULT, queued, thread_of_queue = default, queues, queue
+
+
+cdef object call(object launcher, tuple values, object config):
+    """The `Launch` of a call whose arguments are plain; None: of any other call."""
+    cdef PyFrameObject* frame = PyEval_GetFrame()  # the caller of the kernel
+    cdef PyObject* form
+    cdef object taken, core = get(launcher, at_latest)
+    if frame == NULL:
+        return None
+    if core is None or not (<FastCall>core).fits(values):
+        form = PyDict_GetItemWithError(get(launcher, at_forms), tuple(map(type, values)))
+        core = None if form == NULL or <object>form is None else get(<object>form, at_core)
+        if core is None:
+            return None
+        put(launcher, at_latest, core)
+    taken = (<FastCall>core).taken(values)
+    if taken is None:
+        return None
+    return new_launch(
+        launcher, values, config, (<FastCall>core).in_python, <object>PyTuple_GET_ITEM(taken, 0),
+        <object>PyTuple_GET_ITEM(taken, 1), None, frame,
+    )
+
+
+cdef object new_launch(
+    object launcher, object values, object config, object form, object tensors, object parts,
+    object plan, PyFrameObject* caller,
+):
+    """`Launch.known`."""
+    cdef object op = PyType_GenericAlloc(classes[Launch], 0)
+    put(op, at_unused, True)
+    put(op, at_has_fast_path, True)
+    put(op, at_built_at, (na_code(caller), PyFrame_GetLasti(caller)))
+    put(op, at_launcher, launcher)
+    put(op, at_values, values)
+    put(op, at_config, config)
+    put(op, at_lazy, ())
+    put(op, at_bound, None)
+    put(op, at_plan, plan)
+    put(op, at_form, form)
+    put(op, at_tensors, tensors)
+    put(op, at_parts, parts)
+    if config is not DEFAULT and not holds(config, at_config_stream, None):
+        op.stream = get(config, at_config_stream)
+    return op
+
+
+cdef object call_launcher(object self, object args, PyObject* kwargs):
+    """`Launcher.__call__`, which the class calls without looking it up."""
+    if on and kwargs == NULL and isa(self, Launcher) and (
+        PyTuple_GET_SIZE(args) == <int64_t>get(self, at_plain_count)
+    ):
+        op = call(self, args, DEFAULT)
+        if op is not None:
+            return op
+    return calls_of_python(self, args, kwargs)
+
+
+def Configured___call__(self, /, *args, **kwargs):
+    if on and not kwargs:
+        launcher = self._launcher
+        if isa(launcher, Launcher) and len(args) == get(launcher, at_plain_count):
+            op = call(launcher, args, self._config)
+            if op is not None:
+                return op
+    return python["Configured.__call__"](self, *args, **kwargs)
+
+
+cdef object changed(object run, dict changes):
+    """The arguments of a prepared launch with changed numbers; None, if something else changes."""
+    cdef tuple values = get(run, at_prepared_values), result
+    cdef PyObject* position
+    cdef Py_ssize_t i, place
+    if not changes:
+        return values
+    result = PyTuple_New(PyTuple_GET_SIZE(values))
+    for i in range(PyTuple_GET_SIZE(values)):
+        value = <object>PyTuple_GET_ITEM(values, i)
+        Py_INCREF(value)
+        PyTuple_SET_ITEM(result, i, value)
+    for name, value in changes.items():
+        position = PyDict_GetItemWithError(get(run, at_positions), name)
+        if position == NULL:
+            return None
+        place = <object>position
+        if <PyObject*>value != PyTuple_GET_ITEM(values, place):
+            position = PyDict_GetItemWithError(get(run, at_numbers), name)
+            if position != <PyObject*>Py_TYPE(value) or (
+                type(value) is int and not -9223372036854775808 <= value < 9223372036854775808
+            ):
+                return None
+            replace_item(result, place, value)
+    return result
+
+
+def PreparedLaunch___call__(self, /, *unnamed, **changes):
+    cdef PyFrameObject* frame = PyEval_GetFrame()  # the caller
+    cdef object values = None
+    if on and frame != NULL and isa(self, PreparedLaunch) and not (
+        unnamed or holds(self, at_prepared_form, None) or holds(self, at_prepared_plan, None)
+    ):
+        values = changed(self, changes)
+    if values is None:
+        return python["PreparedLaunch.__call__"](self, *unnamed, **changes)
+    return new_launch(
+        get(self, at_prepared_launcher), values, get(self, at_prepared_config),
+        get(self, at_prepared_form), get(self, at_prepared_tensors), get(self, at_prepared_parts),
+        get(self, at_prepared_plan), frame,
+    )
+
+
+cdef object enqueued_again(object run, object stream, tuple values):
+    """`enqueued` of an operation of a prepared launch, which is not built; None: it has to be."""
+    cdef object plan = get(run, at_prepared_plan), launcher = get(run, at_prepared_launcher), form
+    if values is None or plan is None or not is_idle() or not isa(stream, Stream) or (
+        not is_free(stream)
+        or not holds(get(stream, at_device), at_device_backend, <object>PyTuple_GET_ITEM(plan, 0))
+        or not holds(get(run, at_prepared_config), at_config_stream, None)
+    ):
+        return None
+    plan, form = <object>PyTuple_GET_ITEM(plan, 1), get(get(run, at_prepared_form), at_core)
+    if form is None or not holds(plan, at_is_without_blocks, False):
+        return None
+    submission = new_submission(stream, get(launcher, at_label), get(launcher, at_names))
+    try:
+        if not (<FastCall>form).enqueued(
+            plan, values, get(run, at_prepared_tensors), submission
+        ):
+            return None
+        commit(stream, submission)
+    except BaseException as error:
+        python["note_failed_enqueue"](error, submission, stream)
+        raise
+    put(submission, at_site, site_of_caller(0))
+    return submission
+
+
+def PreparedLaunch_async_on(self, stream, /, **changes):
+    cdef object values = changed(self, changes) if isa(self, PreparedLaunch) else None
+    cdef object submission = enqueued_again(self, stream, values)
+    if submission is None:
+        return python["PreparedLaunch.async_on"](self, stream, **changes)
+    put(submission, at_detached, True)
+    return na_tuple(get(get(self, at_prepared_launcher), at_result), values)
+
+
+def PreparedLaunch_sync_on(self, stream, /, **changes):
+    cdef object values = changed(self, changes) if isa(self, PreparedLaunch) else None
+    cdef object submission = enqueued_again(self, stream, values)
+    if submission is None:
+        return python["PreparedLaunch.sync_on"](self, stream, **changes)
+    wait_for_submission(submission, stream)
+    return na_tuple(get(get(self, at_prepared_launcher), at_result), values)
+
+
+cdef void end_of_launch(PyObject* op) noexcept:
+    """`RunsOnce.__del__` of a launch, which has nothing to say of one that was used."""
+    if peek(op, at_unused) != <PyObject*>False:
+        ends_of_python(op)
+
+
+cdef void end_of_simple(PyObject* op) noexcept:
+    """`RunsOnce.__del__` of a `SimpleOp`."""
+    if peek(op, at_is_unused) != <PyObject*>False:
+        ends_of_python(op)

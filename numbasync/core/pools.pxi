@@ -1,0 +1,159 @@
+# Memory of a pool: blocks that are taken and given back, storages, and tensors.
+
+cdef object take(object blocks, object nbytes):
+    """`CudaPool.reuse`."""
+    cdef PyObject* spare = PyDict_GetItemWithError(get(blocks, at_spare), nbytes)
+    if spare == NULL or PyList_GET_SIZE(<object>spare) == 0:
+        return None
+    if not (<Lock>get(blocks, at_pool_lock)).is_free():
+        return python["CudaPool.reuse"](blocks, nbytes)
+    block = (<list>spare).pop()
+    used = get(blocks, at_used) + nbytes
+    put(blocks, at_spare_bytes, get(blocks, at_spare_bytes) - nbytes)
+    put(blocks, at_used, used)
+    if used > get(blocks, at_high):
+        put(blocks, at_high, used)
+    put(counters, at_allocations, get(counters, at_allocations) + 1)
+    return block
+
+
+cdef bint give_back(object blocks, object memory) except -1:
+    """`CudaPool.free`, where a list of spare blocks takes the memory; whether one does."""
+    cdef object nbytes
+    cdef PyObject* spare
+    if not isa(blocks, CudaPool) or not isa(memory, CudaMemory) or not holds(memory, at_lent, False):
+        return False
+    nbytes = get(memory, at_memory_nbytes)
+    spare = PyDict_GetItemWithError(get(blocks, at_spare), nbytes)
+    if spare == NULL or not (<Lock>get(blocks, at_pool_lock)).is_free():
+        return False
+    spare_bytes = get(blocks, at_spare_bytes) + nbytes
+    if spare_bytes > get(blocks, at_most_spare):
+        return False
+    put(blocks, at_used, get(blocks, at_used) - nbytes)
+    put(blocks, at_spare_bytes, spare_bytes)
+    (<list>spare).append(memory)
+    return True
+
+
+def CudaPool_reuse(self, nbytes):
+    return take(self, nbytes) if on and isa(self, CudaPool) else python["CudaPool.reuse"](self, nbytes)
+
+
+def CudaPool_free(self, memory):
+    if not on or not give_back(self, memory):
+        python["CudaPool.free"](self, memory)
+
+
+cdef class Block:
+    """A small block of page-locked memory, an object with a buffer. Its end returns the address to
+    the list of spare blocks.
+    """
+    cdef void* start
+    cdef Py_ssize_t nbytes
+    cdef list spare
+
+    def __cinit__(self, nbytes, list spare, address):
+        self.start, self.nbytes, self.spare = <void*><uintptr_t>address, nbytes, spare
+
+    def __dealloc__(self):
+        self.spare.append(<uintptr_t>self.start)
+
+    def __len__(self):
+        return self.nbytes
+
+    @property
+    def address(self):
+        return <uintptr_t>self.start
+
+    def __getbuffer__(self, Py_buffer* buffer, int flags):
+        PyBuffer_FillInfo(buffer, self, self.start, self.nbytes, 0, flags)
+
+
+def PinnedPool_reuse(self, nbytes):
+    cdef PyObject* size
+    if on and isa(self, PinnedPool):
+        size = PyDict_GetItemWithError(get(self, at_sizes), nbytes)
+        if size != NULL and holds(<object>size, at_is_small, True):
+            spare = <list>get(<object>size, at_spare_blocks)
+            if PyList_GET_SIZE(spare):
+                return Block(nbytes, spare, spare.pop())
+    return python["PinnedPool.reuse"](self, nbytes)
+
+
+cdef object new_storage(object pool, int64_t nbytes):
+    """`MemoryPool.reuse`."""
+    cdef object blocks, memory, room = (nbytes + GRANULE - 1) // GRANULE * GRANULE or GRANULE
+    cdef object storage
+    if not isa(pool, MemoryPool) or not holds(pool, at_max_bytes, None):
+        return pool.reuse(nbytes)
+    blocks = get(pool, at_blocks)
+    memory = take(blocks, room) if isa(blocks, CudaPool) else blocks.reuse(room)
+    if memory is None:
+        return None
+    storage = PyType_GenericAlloc(classes[Storage], 0)
+    put(storage, at_owner_of_memory, pool)
+    put(storage, at_memory, memory)
+    for i in (at_writer, at_graphs, at_links, at_maps):
+        put(storage, i, None)
+    put(storage, at_readers, {})
+    put(storage, at_holders, zero)
+    put(storage, at_identity, <uintptr_t><PyObject*>storage)
+    put(storage, at_fast_path_device, get(pool, at_pool_device))
+    return storage
+
+
+def Storage___del__(self):
+    cdef PyObject* memory
+    cdef object pool
+    if on and isa(self, Storage):
+        memory = na_get(<PyObject*>self, where[at_memory])
+        if memory == NULL:
+            return
+        pool = get(self, at_owner_of_memory)
+        if isa(pool, MemoryPool) and holds(pool, at_max_bytes, None) and (
+            give_back(get(pool, at_blocks), <object>memory)
+        ):
+            return
+    python["Storage.__del__"](self)
+
+
+cdef object new_tensor(object device, object storage, object spec):
+    """`Tensor.of`, of a storage that no other tensor holds."""
+    cdef object tensor = PyType_GenericAlloc(classes[Tensor], 0)
+    cdef int i
+    for i in (at_source, at_handle, at_key, at_former):
+        put(tensor, i, None)
+    put(tensor, at_device_of, device)
+    put(tensor, at_dtype, get(spec, at_spec_dtype))
+    put(tensor, at_shape, get(spec, at_spec_shape))
+    put(tensor, at_layout, get(spec, at_spec_layout))
+    put(tensor, at_kind, spec)
+    put(tensor, at_fingerprint, -1)
+    put(tensor, at_storage, storage)
+    put(storage, at_holders, 1)
+    return tensor
+
+
+def DeviceArray___del__(self):
+    cdef PyObject* storage = NULL
+    if on and isa(self, Tensor):
+        storage = na_get(<PyObject*>self, where[at_storage])
+        if storage == NULL or storage == <PyObject*>None:
+            return
+        if isa(<object>storage, Storage):
+            put(<object>storage, at_holders, get(<object>storage, at_holders) - 1)
+            return
+    python["DeviceArray.__del__"](self)
+
+
+cdef object allocated(object op, object submission, object pool):
+    """The new tensor of a `Made`; None if the pool has no free block."""
+    cdef object device = get(get(submission, at_stream), at_device), spec = get(op, at_spec)
+    cdef object storage
+    if pool is None:
+        pool = get(device, at_pool)
+        if pool is None:
+            pool = device.pool
+    storage = new_storage(pool, get(spec, at_spec_nbytes))
+    return None if storage is None else new_tensor(device, storage, spec)

@@ -1,0 +1,271 @@
+# An operation that runs: submitted, awaited, waited for, or gathered.
+
+cdef object core_of(object op):
+    """The `FastCall` of a launch; None if it has none."""
+    form = get(op, at_form)
+    return None if form is None else get(form, at_core)
+
+
+cdef object planned(object op, FastCall core, object submission):
+    """The plan of a launch whose name is added to the submission's; None if there is none."""
+    cdef object launcher = get(op, at_launcher), names, launched, plan = get(op, at_plan)
+    cdef object device = get(get(get(submission, at_stream), at_device), at_device_backend)
+    if plan is not None and PyTuple_GET_ITEM(plan, 0) == <PyObject*>device:
+        plan = <object>PyTuple_GET_ITEM(plan, 1)
+    else:
+        plan = core.plan_of(
+            launcher, device, get(op, at_parts), get(get(op, at_config), at_extents)
+        )
+    if plan is None or not holds(plan, at_is_without_blocks, False):
+        return None
+    # First: the message of a fault lists the launch.
+    names, launched = get(launcher, at_names), get(submission, at_launched)
+    if not PyTuple_GET_SIZE(launched):
+        put(submission, at_launched, names)
+    elif launched[PyTuple_GET_SIZE(launched) - 1] != names[0]:
+        put(submission, at_launched, launched + names)
+    return plan
+
+
+cdef int enqueue(object op, object submission) except -1:
+    """`Launch.try_enqueue`: 1, 0, or 2, if only Python can tell."""
+    cdef object core = core_of(op), plan
+    if core is None:
+        return 2
+    plan = planned(op, core, submission)
+    return plan is not None and (<FastCall>core).enqueued(
+        plan, get(op, at_values), get(op, at_tensors), submission
+    )
+
+
+def Launch_try_enqueue(self, submission, pool):
+    cdef int status = 2
+    if on and isa(self, Launch) and isa(submission, Submission):
+        status = enqueue(self, submission)
+    return python["Launch.try_enqueue"](self, submission, pool) if status == 2 else bool(status)
+
+
+cdef inline object value_of(object op):
+    """The value of an operation that was enqueued on its fast path."""
+    if isa(op, Launch):
+        return na_tuple(get(get(op, at_launcher), at_result), get(op, at_values))
+    return result_of(op) if is_simple(op) else op.result()
+
+
+def try_enqueue(op, stream, signal, pool=None):
+    if on and not signal and pool is None and isa(stream, Stream):
+        return enqueued(op, stream) if op.has_fast_path else None
+    return python["try_enqueue"](op, stream, signal, pool)
+
+
+cdef inline bint is_free(object stream) except -1:
+    """Whether a stream and its device are known to be sound, and have no limits."""
+    cdef object device = get(stream, at_device)
+    return holds(stream, at_broken, None) and holds(device, at_lost, None) and holds(
+        device, at_is_limited, False
+    )
+
+
+cdef object enqueued(object op, object stream):
+    """`try_enqueue` of an operation with a fast path, without a signal."""
+    cdef object submission
+    cdef bint is_launch = isa(op, Launch)
+    cdef int status = 2
+    if not is_free(stream):
+        return None
+    submission = new_submission(
+        stream, get(get(op, at_launcher), at_label) if is_launch else name_of(op), ()
+    )
+    try:
+        if is_launch:
+            status = enqueue(op, submission)
+        if status == 2:
+            status = op.try_enqueue(submission, None)
+        if not status:
+            return None
+        commit(stream, submission)
+    except BaseException as error:
+        python["note_failed_enqueue"](error, submission, stream)
+        raise
+    return submission
+
+
+cdef inline bint is_idle() except -1:
+    """Whether this thread enqueues no operation, and none waits in its queue."""
+    if not on or na_busy:
+        return False
+    if not PyDict_Size(queued):
+        return True
+    line = thread_of_queue.line
+    return line is None or not len(line)
+
+
+cdef inline bint is_plain(object launch) except -1:
+    """Whether a launch has no lazy arguments, and asks for no stream."""
+    return holds(get(launch, at_config), at_config_stream, None) and not get(launch, at_lazy)
+
+
+cdef bint may_begin(object op, object stream) except -1:
+    """Whether an operation can be enqueued on the stream now, and asks for no other one."""
+    if not is_idle() or not isa(stream, Stream):
+        return False
+    if is_plain(op) if isa(op, Launch) else is_simple(op):
+        return True
+    own = op.stream
+    return own is None or own is stream
+
+
+cdef object begun(object op, object stream):
+    """The submission of an operation that may begin, consumed; None, if it has no fast path."""
+    if isa(op, Launch) and holds(op, at_unused, True):
+        put(op, at_unused, False)
+        return enqueued(op, stream) if holds(op, at_has_fast_path, True) else None
+    if is_simple(op) and holds(op, at_is_unused, True):
+        put(op, at_is_unused, False)
+        if isa(op, FromHost) and not holds(op, at_is_fast, True):
+            return None
+        return enqueued(op, stream)
+    op.consume()
+    return enqueued(op, stream) if op.has_fast_path else None
+
+
+def Runs_async_on(self, stream):
+    cdef object submission, value
+    if not may_begin(self, stream):
+        return python["Runs.async_on"](self, stream)
+    submission = begun(self, stream)
+    if submission is None:
+        value = python["enqueued_by_steps"](self, stream, None, site_of_caller(0))[1]
+    else:
+        put(submission, at_site, site_of_caller(0))
+        put(submission, at_detached, True)
+        value = value_of(self)
+    if not isa(self, Launch) and not is_simple(self):
+        python["check_there"](value, "async_on")
+    return value
+
+
+def Runs_sync_on(self, stream):
+    cdef object submission
+    if not may_begin(self, stream):
+        return python["Runs.sync_on"](self, stream)
+    submission = begun(self, stream)
+    if submission is None:
+        return python["synchronised_by_steps"](self, stream, site_of_caller(0))
+    put(submission, at_site, site_of_caller(0))
+    wait_for_submission(submission, stream)
+    return value_of(self)
+
+
+cdef int wait_for_submission(object submission, object stream) except -1:
+    """Block until a stream is idle; raise the submission's error."""
+    try:
+        Stream_wait_until_idle(stream)
+    except Exception as error:
+        python["_note_failure"](error, submission)
+        raise
+    if not holds(submission, at_error, None):
+        submission.raise_error()
+    return 0
+
+
+cdef object current_device = None  # the context variable of `use_device`
+cdef object default_device = None
+
+
+def know_devices(variable, device):
+    """Note the context variable that has the device of `use_device`, and the default device."""
+    global current_device, default_device
+    current_device, default_device = variable, device
+
+
+cdef object stream_for(object op):
+    """`run.stream_for`, without a policy of the caller."""
+    cdef object device, policy
+    if is_plain(op) if isa(op, Launch) else is_simple(op) and not isa(op, GraphLaunch):
+        device = current_device.get() or default_device
+        if device is not None:
+            policy = get(device, at_policy)
+            if isa(policy, RoundRobin):
+                return next(get(policy, at_turn))
+    return python["stream_for"](op)
+
+
+cdef int finished_awaits = 0
+
+
+cdef bint is_turn_due() noexcept:
+    """Whether an await whose work is done must let the loop turn."""
+    global finished_awaits
+    finished_awaits = (finished_awaits + 1) % 16
+    return finished_awaits == 0
+
+
+def turn_is_due():
+    return is_turn_due()
+
+
+def Runs___await__(self):
+    return await_fast(self) if on and self.has_fast_path else python["Runs.__await__"](self)
+
+
+def await_fast(op):
+    """`run.awaiting` of an operation with a fast path."""
+    if not is_idle() or get_running_loop() is None or not op._unused:
+        return (yield from python["awaiting"](op))
+    stream = stream_for(op)
+    if not isa(stream, Stream):
+        return (yield from python["awaiting"](op))
+    submission = begun(op, stream)
+    if submission is None:
+        return (yield from python["awaiting_steps"](op, stream))
+    put(submission, at_site, site_of_caller(0))
+    number = get(submission, at_number)
+    if holds(submission, at_done, True) or has_passed_soon(stream, number):
+        if is_turn_due():
+            yield
+    else:
+        yield from stream.wait_for_signal(number)
+    if not holds(submission, at_error, None):
+        submission.raise_error()
+    if not is_verified(stream, number):
+        python["Progress.verify"](stream, number)
+    return value_of(op)
+
+
+def _start(op, site):
+    cdef object stream, submission, started
+    if not isa(op, Launch) and not getattr(op, "has_fast_path", False):
+        return python["_start"](op, site)
+    if not op._unused or not is_idle():
+        return python["_start"](op, site)
+    stream = stream_for(op)
+    if not isa(stream, Stream):
+        return python["_wanted"](python["claimed"](op), stream, site)
+    submission = begun(op, stream)
+    if submission is None:
+        return python["_wanted"](op, stream, site)
+    put(submission, at_site, site)
+    started = PyType_GenericAlloc(classes[Enqueued], 0)
+    put(started, at_enqueued_op, op)
+    put(started, at_enqueued_submission, submission)
+    return started
+
+
+def add_values(list started, list values):
+    cdef object future, submission
+    cdef Py_ssize_t i
+    if not on:
+        return python["add_values"](started, values)
+    for i in range(PyList_GET_SIZE(values), PyList_GET_SIZE(started)):
+        future = started[i]
+        if not isa(future, Enqueued):
+            return
+        submission = get(future, at_enqueued_submission)
+        if not isa(submission, Submission) or not holds(submission, at_done, True) or (
+            not holds(submission, at_error, None)
+            or <int64_t>get(submission, at_number)
+            > <int64_t>get(get(submission, at_stream), at_verified)
+        ):
+            return
+        values.append(value_of(get(future, at_enqueued_op)))

@@ -1,0 +1,214 @@
+# The switch, the replaced Python functions, and the slots that the core reads.
+
+cdef bint on = False  # else every function calls its Python function
+cdef dict python = {}  # the Python functions, by qualified name
+cdef dict wanted = {  # slots, by class; in the order of the places below
+    "Submission": (
+        "stream", "name", "site", "keep_alive", "launched", "sequence", "nbytes", "done", "error",
+        "queue", "is_empty", "is_trivial", "signalled", "detached", "dependencies", "after",
+        "_trace",
+    ),
+    "Progress": (
+        "_abandoned", "_broken", "_confirmed", "_in_flight", "_lock", "_owner", "_sequence",
+        "_signalled", "_suspended", "backend", "device", "has_dependencies", "nbytes", "verified",
+    ),
+    "Stream": ("_follows", "_spin_backoff", "_spin_misses"),
+    "Device": ("_policy", "_pool", "backend", "busy", "is_limited", "lost", "submit_lock"),
+    "StreamPoolRoundRobin": ("_turn",),
+    "Storage": (
+        "fast_path_device", "identity", "writer", "readers", "attached_graphs", "links", "maps",
+        "holders", "memory", "pool",
+    ),
+    "DeviceArray": (
+        "own_storage", "own_handle", "source", "_fingerprint", "_former", "_key", "_kind",
+        "_layout", "device", "dtype", "shape",
+    ),
+    "Partition": ("tensor", "_fingerprint"),
+    "TensorMap": ("mapped",),
+    "Launch": (
+        "_bound", "_config", "_form", "_launcher", "_lazy", "_parts", "_plan", "_site", "_tensors",
+        "_unused", "_values", "has_fast_path",
+    ),
+    "PreparedLaunch": (
+        "_config", "_form", "_launcher", "_numbers", "_parts", "_plan", "_positions", "_tensors",
+        "_values",
+    ),
+    "Launcher": ("_forms", "_plain_count", "_latest", "Result", "label", "names", "planner"),
+    "Config": ("extents", "stream"),
+    "Plan": ("work", "empty"),
+    "FastCall": ("core",),
+    "_Enqueued": ("op", "submission"),
+    "Counters": ("launches", "allocations", "copies", "replays"),
+    "CudaStream": ("calls", "_last"),
+    "CudaArray": ("packed",),
+    "Then": ("_then", "is_plain"),
+    "Reactor": ("_last", "_queues"),
+    "ArraySpec": ("at", "dtype", "labels", "nbytes", "shape", "zero"),
+    "SimpleOp": ("_result", "_site", "_unused"),
+    "Full": ("_kind", "_name", "_value"),
+    "FromHost": ("_array", "has_fast_path"),
+    "ToHost": ("_tensor",),
+    "GraphLaunch": ("_graph", "default_stream"),
+    "CudaGraph": (
+        "_attached", "_backend", "_dependencies", "_is_own", "_launches", "_names", "_recorded",
+        "_updated", "device", "stream",
+    ),
+    "AttachedGraph": ("_latest", "_stream", "stale"),
+    "LastLaunch": ("latest",),
+    "MemoryPool": ("_pool", "fast_path_device", "max_bytes"),
+    "CudaPool": ("_high", "_lock", "_most_spare", "_spare", "_spare_bytes", "_used"),
+    "CudaMemory": ("address", "lent", "nbytes"),
+    "PinnedPool": ("_sizes",),
+    "_Size": ("is_small", "nbytes", "spare"),
+    "Context": (), "Tensor": (), "MappedTensor": (), "Later": (),
+}
+OF_A_GPU = {  # known only where there is one
+    "CudaStream", "CudaArray", "CudaPool", "CudaMemory", "PinnedPool", "_Size",
+}
+cdef enum:
+    Submission, Progress, Stream, Device, RoundRobin, Storage, DeviceArray, Partition, TensorMap
+    Launch, PreparedLaunch, Launcher, Config, Plan, Fast, Enqueued, Counters, CudaStream, CudaArray
+    Then, Reactor, ArraySpec, SimpleOp, Full, FromHost, ToHost, GraphLaunch, Graph, AttachedGraph
+    LastLaunch, MemoryPool, CudaPool, CudaMemory, PinnedPool, PinnedSize
+    Context, Tensor, MappedTensor, Later
+    CLASSES
+cdef enum:
+    at_stream, at_name, at_site, at_keep_alive, at_launched, at_number, at_nbytes, at_done
+    at_error, at_queue, at_is_empty, at_is_trivial, at_signalled, at_detached, at_dependencies
+    at_after, at_trace
+    at_abandoned, at_broken, at_confirmed, at_in_flight, at_lock, at_owner, at_sequence
+    at_last_signal, at_suspended, at_backend, at_device, at_has_dependencies, at_stream_nbytes
+    at_verified
+    at_follows, at_spin_backoff, at_spin_misses
+    at_policy, at_pool, at_device_backend, at_busy, at_is_limited, at_lost, at_submit_lock
+    at_turn
+    at_fast_path_device, at_identity, at_writer, at_readers, at_graphs, at_links, at_maps
+    at_holders, at_memory, at_owner_of_memory
+    at_storage, at_handle, at_source, at_fingerprint, at_former, at_key, at_kind
+    at_layout, at_device_of, at_dtype, at_shape
+    at_tensor, at_tile_fingerprint
+    at_mapped
+    at_bound, at_config, at_form, at_launcher, at_lazy, at_parts, at_plan, at_built_at, at_tensors
+    at_unused, at_values, at_has_fast_path
+    at_prepared_config, at_prepared_form, at_prepared_launcher, at_numbers, at_prepared_parts
+    at_prepared_plan, at_positions, at_prepared_tensors, at_prepared_values
+    at_forms, at_plain_count, at_latest, at_result, at_label, at_names, at_planner
+    at_extents, at_config_stream
+    at_work, at_is_without_blocks
+    at_core
+    at_enqueued_op, at_enqueued_submission
+    at_launches, at_allocations, at_copies, at_replays
+    at_calls, at_last_written
+    at_packed
+    at_then, at_is_plain
+    at_last_task, at_queues
+    at_spec_layout, at_spec_dtype, at_labels, at_spec_nbytes, at_spec_shape, at_spec_zero
+    at_result_of, at_made_at, at_is_unused
+    at_spec, at_op_name, at_fill_value
+    at_array, at_is_fast
+    at_read
+    at_graph, at_default_stream
+    at_attached, at_backend_graph, at_graph_dependencies, at_is_own, at_graph_launches
+    at_graph_names, at_recorded, at_updated, at_graph_device, at_graph_stream
+    at_last_launch, at_graph_last_stream, at_stale
+    at_last
+    at_blocks, at_pool_device, at_max_bytes
+    at_high, at_pool_lock, at_most_spare, at_spare, at_spare_bytes, at_used
+    at_address, at_lent, at_memory_nbytes
+    at_sizes
+    at_is_small, at_size_nbytes, at_spare_blocks
+    PLACES
+cdef Py_ssize_t where[PLACES]  # offsets
+cdef PyTypeObject* classes[CLASSES]
+cdef ternaryfunc calls_of_python = NULL  # of `Launcher`
+cdef destructor ends_of_python = NULL  # of operations
+cdef dict known = {}  # the classes by name, which keeps them alive
+cdef dict offsets = {}
+cdef object zero = 0
+
+
+def know(cls):
+    """Note a class whose slots the core reads; it is switched on when all are known."""
+    names = wanted.get(cls.__name__)
+    if names is not None:
+        for name in names:
+            offset = na_offset(getattr(cls, name, None))
+            if offset < 0:
+                raise TypeError(f"{cls.__name__}.{name} is no slot")
+            offsets[cls.__name__, name] = offset
+        known[cls.__name__] = cls
+        learn()
+    return cls
+
+
+def take_over(function):
+    """The function of this module in the place of a Python function, or that itself."""
+    name = function.__qualname__
+    python[name] = function
+    return globals().get(name.replace(".", "_"), function)
+
+
+def taken_over():
+    """The names of the Python functions that were handed to `take_over`."""
+    return list(python)
+
+
+def switch(state):
+    """Switch the core on or off; whether it is on. It stays off if a class is not known."""
+    global on
+    on = bool(state) and not wanted.keys() - known.keys() - OF_A_GPU
+    return on
+
+
+def is_on():
+    return on
+
+
+cdef int learn() except -1:
+    """Note the offsets and classes that are known by now."""
+    global calls_of_python, ends_of_python
+    cdef int i
+    cdef ternaryfunc calls
+    cdef destructor ends
+    places = [offsets.get((name, slot), 0) for name, slots in wanted.items() for slot in slots]
+    if len(places) != PLACES or len(wanted) != CLASSES:
+        raise SystemError(f"{len(places)} slots for {PLACES} places")
+    for i, offset in enumerate(places):
+        where[i] = offset
+    for i, name in enumerate(wanted):
+        classes[i] = <PyTypeObject*>known[name] if name in known else NULL
+    if classes[Launcher] != NULL:
+        calls = call_before(classes[Launcher], <void*>call_launcher)
+        calls_of_python = calls if calls != NULL else calls_of_python
+    for i in (Launch, Full, FromHost, ToHost, GraphLaunch):
+        if classes[i] != NULL:
+            ends = end_before(classes[i], <void*>(end_of_launch if i == Launch else end_of_simple))
+            ends_of_python = ends if ends != NULL else ends_of_python
+    return 0
+
+
+cdef inline bint isa(object o, int cls) noexcept:
+    """Whether an object is exactly of this class."""
+    return Py_TYPE(o) == classes[cls]
+
+
+cdef inline object get(object o, int at):
+    """The object in a slot."""
+    cdef PyObject* value = na_get(<PyObject*>o, where[at])
+    if value == NULL:
+        raise AttributeError(f"a slot of {type(o).__name__} is empty")
+    return <object>value
+
+
+cdef inline PyObject* peek(PyObject* o, int at) noexcept:
+    """The object in a slot that is never empty, borrowed."""
+    return na_get(o, where[at])
+
+
+cdef inline void put(object o, int at, object value) noexcept:
+    na_put(<PyObject*>o, where[at], <PyObject*>value)
+
+
+cdef inline bint holds(object o, int at, object value) noexcept:
+    """Whether a slot holds this very object."""
+    return na_get(<PyObject*>o, where[at]) == <PyObject*>value

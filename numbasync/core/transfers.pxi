@@ -1,0 +1,197 @@
+# New arrays, fills, uploads and downloads, enqueued.
+
+cdef inline bint is_plain_submission(object submission) noexcept:
+    return on and isa(submission, Submission) and isa(get(submission, at_stream), Stream)
+
+
+cdef int retain(object submission, object a, object b, object nbytes) except -1:
+    """Let a submission keep two objects alive, and count bytes."""
+    cdef list keep_alive = get(submission, at_keep_alive)
+    keep_alive.append(a)
+    if b is not None:
+        keep_alive.append(b)
+    put(submission, at_nbytes, get(submission, at_nbytes) + nbytes)
+    return 0
+
+
+def CudaStream_launch(self, work, args, queue):
+    cdef DriverStream calls = calls_of(self) if on else None
+    cdef LaunchRecord record = None if calls is None else calls.record_of(self, work)
+    if record is None:
+        return python["CudaStream.launch"](self, work, args, queue)
+    if na_ordinal != calls.ordinal:
+        enter(calls.device)
+    try:
+        result = record.run(args)
+    except OverflowError:
+        return python["CudaStream.launch"](self, work, args, queue)  # which says what is wrong
+    if result != 0:
+        fail(result, "cuLaunchKernel")
+    put(counters, at_launches, get(counters, at_launches) + 1)
+    return queue
+
+
+def Full_try_enqueue(self, submission, pool):
+    cdef object tensor, storage, value, queue
+    if not is_plain_submission(submission) or not isa(self, Full):
+        return python["Full.try_enqueue"](self, submission, pool)
+    tensor = allocated(self, submission, pool)
+    if tensor is None:
+        return False
+    value, nbytes = get(self, at_fill_value), get(get(self, at_spec), at_spec_nbytes)
+    put(self, at_result_of, tensor)
+    if value is None or nbytes == 0:
+        put(submission, at_is_empty, True)
+        return True
+    storage = get(tensor, at_storage)
+    retain(submission, storage, None, nbytes)
+    put(storage, at_writer, submission)  # which has no readers
+    queue = get(get(submission, at_stream), at_backend)
+    if not is_filled(calls_of(queue), storage, value, nbytes):
+        put(submission, at_queue, queue.fill(tensor.handle, value, get(submission, at_queue)))
+    return True
+
+
+cdef bint is_filled(DriverStream calls, object storage, object value, int64_t nbytes) except -1:
+    """Fill new memory, if the driver has a fill of such elements; whether it has."""
+    global pattern_of, pattern_unit, pattern_number
+    cdef int result
+    cdef uint64_t address
+    cdef fill_t fill
+    if calls is None or not isa(get(storage, at_memory), CudaMemory):
+        return False
+    if value is not pattern_of:
+        pattern_unit, pattern_number = python["pattern"](value)
+        pattern_of = value
+    if pattern_unit > 4:
+        return False
+    cdef int unit = pattern_unit
+    cdef unsigned number = pattern_number
+    if na_ordinal != calls.ordinal:
+        enter(calls.device)
+    fill = fill_8 if unit == 1 else fill_16 if unit == 2 else fill_32
+    address = get(get(storage, at_memory), at_address)
+    with nogil:
+        result = fill(address, number, nbytes // unit, calls.number)
+    if result != 0:
+        fail(result, "cuMemsetAsync")
+    return True
+
+
+def FromHost_try_enqueue(self, submission, pool):
+    cdef object stream, queue, block, tensor, storage, nbytes
+    cdef DriverStream calls
+    if not is_plain_submission(submission) or not isa(self, FromHost):
+        return python["FromHost.try_enqueue"](self, submission, pool)
+    stream, spec, array = get(submission, at_stream), get(self, at_spec), get(self, at_array)
+    nbytes = get(spec, at_spec_nbytes)
+    block = get(get(stream, at_device), at_device_backend).host_block(nbytes)
+    if block is None:
+        return False
+    tensor = allocated(self, submission, pool)
+    if tensor is None:
+        return False
+    if not is_copied(array, spec, block, nbytes):
+        ndarray(get(spec, at_spec_shape), get(spec, at_spec_dtype), block)[...] = array
+    storage = get(tensor, at_storage)
+    retain(submission, storage, block, 2 * nbytes)
+    put(storage, at_writer, submission)
+    queue = get(stream, at_backend)
+    calls = calls_of(queue)
+    if calls is None or not isa(get(storage, at_memory), CudaMemory):
+        put(submission, at_queue, queue.upload(tensor.handle, block, get(submission, at_queue)))
+    else:
+        copy_block(calls, storage, block, nbytes, True)
+    put(self, at_result_of, tensor)
+    return True
+
+
+cdef bint is_copied(object array, object spec, object block, int64_t nbytes) except -1:
+    """Copy the elements of an array to a page-locked block, if they lie as they will there."""
+    cdef Py_buffer source
+    cdef tuple shape = get(spec, at_spec_shape)
+    cdef int i
+    cdef bint fits
+    if type(array) is not ndarray or array.dtype is not get(spec, at_spec_dtype):
+        return False
+    try:
+        PyObject_GetBuffer(array, &source, PyBUF_ND)
+    except (ValueError, BufferError):  # not contiguous, or of elements that no buffer describes
+        return False
+    fits = source.ndim == PyTuple_GET_SIZE(shape) and source.len == nbytes
+    for i in range(source.ndim if fits else 0):
+        fits = fits and source.shape[i] == <Py_ssize_t>shape[i]
+    if fits:
+        memcpy(place_of(block), source.buf, nbytes)
+    PyBuffer_Release(&source)
+    return fits
+
+
+cdef void* place_of(object block) except NULL:
+    """The address of a block that the caller keeps."""
+    cdef Py_buffer view
+    if type(block) is Block:
+        return (<Block>block).start
+    PyObject_GetBuffer(block, &view, PyBUF_SIMPLE)
+    PyBuffer_Release(&view)
+    return view.buf
+
+
+cdef int copy_block(
+    DriverStream calls, object storage, object block, int64_t nbytes, bint to_device
+) except -1:
+    """Copy all of a page-locked block to the start of a storage, or back."""
+    cdef void* memory = <void*><uintptr_t>get(get(storage, at_memory), at_address)
+    cdef void* host = place_of(block)
+    cdef int result
+    if na_ordinal != calls.ordinal:
+        enter(calls.device)
+    with nogil:
+        if to_device:
+            result = copy_to_device(memory, host, nbytes, calls.number)
+        else:
+            result = copy_to_host(host, memory, nbytes, calls.number)
+    if result != 0:
+        fail(result, "cuMemcpyHtoDAsync" if to_device else "cuMemcpyDtoHAsync")
+    put(counters, at_copies, get(counters, at_copies) + 1)
+    return 0
+
+
+def ToHost_try_enqueue(self, submission, pool):
+    cdef object stream, backend, tensor, storage, spec, block, queue, readers
+    cdef DriverStream calls
+    cdef Lock lock
+    tensor = get(self, at_read) if is_plain_submission(submission) and isa(self, ToHost) else None
+    # A tensor with a spec fills its storage, which is its pool's.
+    if tensor is None or not isa(tensor, Tensor) or holds(tensor, at_kind, None):
+        return python["ToHost.try_enqueue"](self, submission, pool)
+    stream, spec, storage = get(submission, at_stream), get(tensor, at_kind), get(tensor, at_storage)
+    backend = get(get(stream, at_device), at_device_backend)
+    nbytes = get(spec, at_spec_nbytes)
+    if storage is None or not holds(storage, at_fast_path_device, backend) or (
+        not 0 < <int64_t>nbytes <= LARGE or not holds(tensor, at_source, None)
+    ):
+        return False
+    block = backend.host_block(nbytes)
+    if block is None:
+        return False
+    lock = get(get(stream, at_device), at_submit_lock)
+    lock.take()
+    try:
+        if is_busy_elsewhere(peek(<PyObject*>storage, at_writer), stream):
+            return False
+        retain(submission, storage, block, nbytes)
+        queue = get(stream, at_backend)
+        calls = calls_of(queue)
+        if calls is None or not isa(get(storage, at_memory), CudaMemory):
+            put(submission, at_queue, queue.download(block, tensor.handle, get(submission, at_queue)))
+        else:
+            copy_block(calls, storage, block, nbytes, False)
+        readers = get(storage, at_readers)
+        if PyDict_Size(readers) >= MANY_READERS:
+            readers = storage.forget_readers()
+        readers[stream] = submission
+    finally:
+        lock.give()
+    put(self, at_result_of, ndarray(get(spec, at_spec_shape), get(spec, at_spec_dtype), block))
+    return True
