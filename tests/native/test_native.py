@@ -46,6 +46,15 @@ def test_where_it_must_be_there(python_env: dict[str, str]) -> None:
     assert off.stdout == "None\n"
 
 
+def test_a_core_of_other_sources_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def know(cls: type) -> None:
+        raise TypeError(f"{cls.__name__}.gone is no slot")
+
+    monkeypatch.setattr(native, "core", SimpleNamespace(know=know, __file__="/of/another/_core.so"))
+    with pytest.raises(ImportError, match=r"/of/another/_core.so does not fit .*gone is no slot"):
+        native.known(Path)
+
+
 @pytest.mark.parametrize("core", [object(), None])
 @pytest.mark.parametrize("setting", ["", "0"])
 def test_doctor_says_it(
