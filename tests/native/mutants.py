@@ -119,7 +119,8 @@ def caught_by(mutant: Mutant | None, tests: Sequence[str] = TESTS) -> str:
         path = os.pathsep.join([str(folder), str(ROOT / "kernels")])
         env = {**os.environ, "PYTHONPATH": path, "NUMBASYNC_NATIVE": "1"}
         env["PYTHONDONTWRITEBYTECODE"] = "1"
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+        plugins = ["-p", "numbasync.testing.plugin", "-p", "no:cacheprovider"]
+        command = [sys.executable, "-m", "pytest", "-x", "-q", *plugins, *tests]
         try:
             result = subprocess.run(
                 command, cwd=folder, env=env, capture_output=True, text=True, check=False,
