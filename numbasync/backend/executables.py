@@ -10,6 +10,7 @@ import numpy as np
 
 from numbasync.backend.device_facts import Dim3
 from numbasync.backend.kernel_checks import ArgumentAccess
+from numbasync.native import known
 
 
 class ArrayKey(NamedTuple):
@@ -120,7 +121,8 @@ class Executable(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@known
+@dataclass(slots=True, eq=False)
 class Work:
     """A launch without its arguments. Equal launches share one object, so that a backend can
     cache what it has prepared for it.
@@ -128,6 +130,7 @@ class Work:
     Attributes:
         argument_access: the permitted accesses of each argument, for a device that checks.
         constants: arguments behind those of the call, the same at every launch.
+        prepared: what the backend has prepared for it; only the backend sets it.
     """
 
     executable: Executable
@@ -136,6 +139,7 @@ class Work:
     shared_bytes: int
     argument_access: tuple[ArgumentAccess | None, ...] = ()
     constants: tuple[int, ...] = ()
+    prepared: Any = None
 
 
 VECTOR_BYTES = 16  # the widest load of one thread; the alignment that it requires

@@ -60,16 +60,26 @@ cdef dict wanted = {  # slots, by class; in the order of the places below
     "CudaMemory": ("address", "lent", "nbytes"),
     "PinnedPool": ("_sizes",),
     "_Size": ("is_small", "nbytes", "spare"),
+    "CpuStream": ("_owned", "_popped", "_pushed", "_queue", "_word", "_working", "engine"),
+    "CpuQueue": ("_stream", "error"),
+    "Engine": ("_ready", "_running", "checks", "stepper", "stopping"),
+    "Stepper": ("_draw_bits", "_engine", "_lock", "_thread", "steps"),
+    "ShortLaunch": ("_entry_point", "_extents", "_kernel", "_nbytes", "is_plain"),
+    "Work": ("prepared",),
+    "CpuArray": ("array",),
+    "BlockMemory": ("address", "each"),
     "Context": (), "Tensor": (), "MappedTensor": (), "Later": (),
 }
-OF_A_GPU = {  # known only where there is one
+OF_A_DEVICE = {  # known only where one of this kind is used
     "CudaStream", "CudaArray", "CudaPool", "CudaMemory", "PinnedPool", "_Size",
+    "CpuStream", "CpuQueue", "Engine", "Stepper", "ShortLaunch", "CpuArray", "BlockMemory",
 }
 cdef enum:
     Submission, Progress, Stream, Device, RoundRobin, Storage, DeviceArray, Partition, TensorMap
     Launch, PreparedLaunch, Launcher, Config, Plan, Fast, Enqueued, Counters, CudaStream, CudaArray
     Then, Reactor, ArraySpec, SimpleOp, Full, FromHost, ToHost, GraphLaunch, Graph, AttachedGraph
     LastLaunch, MemoryPool, CudaPool, CudaMemory, PinnedPool, PinnedSize
+    CpuStream, CpuQueue, Engine, Stepper, ShortLaunch, Work, CpuArray, BlockMemory
     Context, Tensor, MappedTensor, Later
     CLASSES
 cdef enum:
@@ -117,6 +127,14 @@ cdef enum:
     at_address, at_lent, at_memory_nbytes
     at_sizes
     at_is_small, at_size_nbytes, at_spare_blocks
+    at_owned, at_popped, at_pushed, at_entries, at_word, at_working, at_engine
+    at_queue_stream, at_queue_error
+    at_ready, at_running, at_checks, at_stepper, at_stopping
+    at_draw_bits, at_stepped, at_step_lock, at_thread, at_steps
+    at_entry_point, at_launch_extents, at_kernel, at_block_nbytes, at_is_plain_launch
+    at_prepared
+    at_cpu_array
+    at_block_address, at_each
     PLACES
 cdef Py_ssize_t where[PLACES]  # offsets
 cdef PyTypeObject* classes[CLASSES]
@@ -156,7 +174,7 @@ def taken_over():
 def switch(state):
     """Switch the core on or off; whether it is on. It stays off if a class is not known."""
     global on
-    on = bool(state) and not wanted.keys() - known.keys() - OF_A_GPU
+    on = bool(state) and not wanted.keys() - known.keys() - OF_A_DEVICE
     return on
 
 

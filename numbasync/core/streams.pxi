@@ -130,7 +130,7 @@ cdef int retire(object stream, int64_t passed) except -1:
             submission = in_flight[0]
             if <int64_t>submission.sequence > passed:
                 break
-            if is_sound and isa(submission, Submission) and holds(submission, at_queue, None) and (
+            if is_sound and isa(submission, Submission) and has_not_failed(submission) and (
                 holds(submission, at_dependencies, None) and holds(submission, at_after, None)
             ):
                 dropped.append(get(submission, at_keep_alive))
@@ -158,6 +158,12 @@ cdef int retire(object stream, int64_t passed) except -1:
     finally:
         lock.give()
     return 0
+
+
+cdef inline bint has_not_failed(object submission) noexcept:
+    """Whether no work of a submission can have failed, which the device has passed."""
+    cdef object queue = get(submission, at_queue)
+    return queue is None or (isa(queue, CpuQueue) and holds(queue, at_queue_error, None))
 
 
 cdef inline bint is_open(object stream) noexcept:
@@ -217,15 +223,16 @@ def Stream_has_passed_soon(stream, sequence):
 
 cdef bint has_passed_soon(object stream, object sequence) except -1:
     """`Stream.has_passed_soon`."""
-    cdef object loop, watcher, number
+    cdef object loop, watcher, number, queue
     cdef DriverStream calls
     cdef bint is_idle
     if advance(stream) >= <int64_t>sequence:
         return True
     loop = get_running_loop()
     watcher = getattr(loop, "_numbasync_reactor", None)
-    calls = calls_of(get(stream, at_backend))
-    if watcher is None or calls is None or not holds(stream, at_spin_backoff, zero):
+    queue = get(stream, at_backend)
+    calls = calls_of(queue)
+    if watcher is None or not holds(stream, at_spin_backoff, zero):
         return python["Stream.has_passed_soon"](stream, sequence)
     running = current_task(loop)
     if <uintptr_t>get(watcher, at_last_task) != <uintptr_t><PyObject*>running:
@@ -235,7 +242,7 @@ cdef bint has_passed_soon(object stream, object sequence) except -1:
         return False
     number = get(stream, at_sequence)
     try:
-        is_idle = calls.spin_poll()
+        is_idle = queue.spin_poll() if calls is None else calls.spin_poll()
     except BaseException:
         check_after_failure(stream)
         raise

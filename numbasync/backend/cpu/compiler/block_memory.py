@@ -10,6 +10,7 @@ import numpy as np
 
 from numbasync.backend.cpu.library.entry_points import FIELDS
 from numbasync.errors import KernelError
+from numbasync.native import compiled, core, known
 
 _own = threading.local()
 
@@ -19,6 +20,7 @@ Bytes: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
 MOST_BYTES = 2**30  # of a cooperative launch, whose blocks are all in memory
 
 
+@known
 class BlockMemory:
     """Memory of `blocks` blocks of threads, of `each` bytes each, aligned for every type.
 
@@ -71,9 +73,14 @@ def memory_of_blocks(name: str, nbytes: int, blocks: int) -> BlockMemory:
     return BlockMemory(nbytes, blocks)
 
 
+@compiled
 def memory_of_thread(nbytes: int) -> BlockMemory:
     """The calling thread's memory, reused from block to block, of `nbytes` or more."""
     memory: BlockMemory | None = getattr(_own, "memory", None)
     if memory is None or memory.each < nbytes:
         memory = _own.memory = BlockMemory(nbytes)
     return memory
+
+
+if core is not None:
+    core.know_block_memory(_own)

@@ -8,12 +8,16 @@ import threading
 import time
 from collections.abc import Hashable, Sequence
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from numba.core.errors import NumbaError
 
 from numbasync.backend.bfloat16_type import refuse_in_tuples
-from numbasync.backend.cpu.compiler.block_memory import memory_of_blocks, memory_of_thread
+from numbasync.backend.cpu.compiler.block_memory import (
+    BlockMemory,
+    memory_of_blocks,
+    memory_of_thread,
+)
 from numbasync.backend.cpu.compiler.block_scheduling import PARTS, Costs, helpers, workers
 from numbasync.backend.cpu.compiler.cache_key import key_of
 from numbasync.backend.cpu.compiler.checked_kernel import Checked
@@ -31,6 +35,7 @@ from numbasync.backend.cpu.library.processor_code import ProcessorCode
 from numbasync.backend.cpu.limits import LIMITS
 from numbasync.backend.protocols import ArgumentAccess, Checks, Dim3
 from numbasync.errors import KernelCompileError, UnsupportedKernelError
+from numbasync.native import compiled, known
 
 if TYPE_CHECKING:
     from numbasync.backend.cpu.protocols import Workers
@@ -151,12 +156,16 @@ class Compiled(ProcessorCode):
 
     # --- running ---
 
-    def is_short(self, grid: Dim3, block: Dim3) -> bool:
-        """Whether a launch surely takes less time than waking a thread does: no loops, few threads,
-        and nothing left to compile.
+    def short_launch(self, grid: Dim3, block: Dim3, shared_bytes: int) -> ShortLaunch | None:
+        """The launch, if it surely takes less time than waking a thread does: no loops, few
+        threads, and nothing left to compile.
         """
-        threads = grid[0] * grid[1] * grid[2] * block[0] * block[1] * block[2]
-        return self._is_straight and threads <= SHORT_THREADS and self._is_row(block) in self._plain
+        blocks = grid[0] * grid[1] * grid[2]
+        threads = blocks * block[0] * block[1] * block[2]
+        entry = self._plain.get(self._is_row(block))
+        if not self._is_straight or threads > SHORT_THREADS or entry is None:
+            return None
+        return ShortLaunch(self, entry, (0, blocks, *block, *grid), shared_bytes)
 
     def run(
         self,
@@ -243,10 +252,14 @@ class Compiled(ProcessorCode):
         try:
             entry.run(first, end, *block, *grid, memory.address, shared_bytes, *values)
         except Exception as error:
-            record = memory.record()
-            raise error_of(self.program, record, error) from (
-                None if record[0] != entry_points.RAISED else error
-            )
+            self.fail(memory, error)
+
+    def fail(self, memory: BlockMemory, error: Exception) -> NoReturn:
+        """Raise the error of a kernel that was stopped by `error`, from its record."""
+        record = memory.record()
+        raise error_of(self.program, record, error) from (
+            None if record[0] != entry_points.RAISED else error
+        )
 
     def _can_be_checked(self) -> bool:
         try:
@@ -267,6 +280,51 @@ class Compiled(ProcessorCode):
             return self._checked
 
 
+@known
+class ShortLaunch:
+    """A launch of compiled code that takes less time than waking a thread.
+
+    Attributes:
+        is_plain: no argument has to be converted, and no memory to be filled.
+    """
+
+    __slots__ = (
+        "_entry_point",
+        "_extents",
+        "_kernel",
+        "_nbytes",
+        "_shared",
+        "_shared_bytes",
+        "is_plain",
+    )
+
+    def __init__(
+        self, kernel: Compiled, entry: Entry, extents: tuple[int, ...], shared_bytes: int
+    ) -> None:
+        self._kernel = kernel
+        self._entry_point = entry.run
+        self._nbytes = entry.fixed_bytes + shared_bytes
+        self._extents = extents
+        self._shared_bytes = shared_bytes
+        self._shared = list(kernel.program.shared)
+        if shared_bytes:
+            self._shared.append((entry.fixed_bytes, shared_bytes))
+        self.is_plain = not (self._shared or kernel.formal is not None or kernel.records)
+
+    @compiled
+    def run(self, args: Sequence[Any]) -> None:
+        """Run every block."""
+        memory = memory_of_thread(self._nbytes)
+        memory.clear(self._shared)
+        try:
+            self._entry_point(
+                *self._extents, memory.address, self._shared_bytes, *map(_value, args)
+            )
+        except Exception as error:
+            self._kernel.fail(memory, error)
+
+
+@compiled
 def _value(argument: Any) -> Any:
     array = getattr(argument, "array", None)
     if array is not None:

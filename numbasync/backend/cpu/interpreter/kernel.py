@@ -83,8 +83,8 @@ class Interpreted(ProcessorCode):
         # A block costs more here than a thread, and a barrier more than a block.
         return 64 if self.has_barriers else 256
 
-    def is_short(self, grid: Dim3, block: Dim3) -> bool:
-        return False
+    def short_launch(self, grid: Dim3, block: Dim3, shared_bytes: int) -> None:
+        """None: no launch is surely short."""
 
     def run(
         self,

@@ -6,7 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from numbasync.native import known
 
+
+@known
 class CpuArray:
     """An array of the CPU device: a NumPy view of its memory."""
 

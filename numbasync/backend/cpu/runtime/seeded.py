@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from numbasync.errors import StateError
+from numbasync.native import compiled, known
 
 if TYPE_CHECKING:
     from numbasync.backend.cpu.runtime.workers import Engine
@@ -22,8 +23,11 @@ if TYPE_CHECKING:
 STEP_NS = 1_000_000
 
 
+@known
 class Stepper:
     """Replaces the threads of one engine."""
+
+    __slots__ = ("_draw_bits", "_engine", "_lock", "_thread", "steps")
 
     def __init__(self, engine: Engine, seed: int) -> None:
         self._engine = engine
@@ -43,6 +47,7 @@ class Stepper:
             number = self._draw_bits(bits)
         return number
 
+    @compiled
     def step(self) -> bool:
         """Run one entry of a stream that can advance. Returns whether there was one."""
         if not self._engine.has_ready or self._thread == threading.get_ident():

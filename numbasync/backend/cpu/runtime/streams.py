@@ -21,6 +21,7 @@ from numbasync.backend.cpu.runtime.workers import (
 )
 from numbasync.backend.protocols import Waker, Work, counters
 from numbasync.errors import DeviceMismatchError, StateError
+from numbasync.native import compiled, known
 
 if TYPE_CHECKING:
     from numbasync.backend.cpu.runtime.array import CpuArray
@@ -57,6 +58,7 @@ class CpuEvent:
         return (later.time_ns - self.time_ns) / 1e6
 
 
+@known
 class CpuQueue:
     """Enqueues the work of one submission. After a failed entry, its later entries are skipped."""
 
@@ -104,9 +106,14 @@ class CpuQueue:
         self._stream.push(run, is_short)
 
 
+@known
 class CpuStream:
     """One stream: a queue of entries, each work (a callable), a sequence number, or a blocker."""
 
+    __slots__ = (
+        "__dict__", "__weakref__", "_doorbells", "_owned", "_popped", "_pushed", "_queue", "_word",
+        "_working", "device", "engine",
+    )  # fmt: skip
     native = records = None
     handle_number = 0
 
@@ -132,9 +139,23 @@ class CpuStream:
     def open(self) -> CpuQueue:
         return CpuQueue(self)
 
-    def launch(self, work: Work, args: list[Any], queue: CpuQueue | None) -> CpuQueue:
-        queue = queue or self.open()
-        queue.launch(work, args)
+    @compiled
+    def launch(self, work: Work, args: Sequence[Any], queue: CpuQueue | None) -> CpuQueue | None:
+        short = None
+        if queue is None and self.engine.checks is None:
+            short = tasks.short_launch(work)
+        if short is None or not short.is_plain or not self._enter():
+            queue = queue or self.open()
+            queue.launch(work, args)
+            return queue
+        counters.launches += 1
+        try:
+            short.run(args)
+        except BaseException as error:  # what has not failed needs no queue to say so
+            queue = self.open()
+            queue.error = error
+        finally:
+            self._leave()
         return queue
 
     def fill(self, dst: CpuArray, value: np.generic, queue: CpuQueue | None) -> CpuQueue:
@@ -161,24 +182,39 @@ class CpuStream:
         """Enqueue an entry. A short entry on an idle stream runs on the calling thread instead:
         waking a worker, and being woken by it, takes longer.
         """
+        if is_short and self._enter():
+            try:
+                self._do(entry)
+            finally:  # the calling thread may be the main thread, which Ctrl-C interrupts
+                self._leave()
+            return
         with state:
             self._pushed += 1
-            if self._owned or not is_short or not self.engine.enter():
-                self._queue.append(entry)
-                if not self._owned:
-                    self._owned = True
-                    self.engine.schedule(self)
-                return
+            self._queue.append(entry)
+            if not self._owned:
+                self._owned = True
+                self.engine.schedule(self)
+
+    @compiled
+    def _enter(self) -> bool:
+        """Whether the calling thread may run an entry now, which counts as pushed. If so, it must
+        `_leave` afterwards.
+        """
+        with state:
+            if self._owned or not self.engine.enter():
+                return False
+            self._pushed += 1
             self._popped += 1
             self._owned = self._working = True
-        try:
-            self._do(entry)
-        finally:  # the calling thread may be the main thread, which Ctrl-C interrupts
-            with state:
-                self._working = False
-                self.engine.leave()
-                if self._goes_on():  # more entries may have been enqueued meanwhile
-                    self.engine.schedule(self)
+            return True
+
+    @compiled
+    def _leave(self) -> None:
+        with state:
+            self._working = False
+            self.engine.leave()
+            if self._goes_on():  # more entries may have been enqueued meanwhile
+                self.engine.schedule(self)
 
     def write(self, sequence: int) -> None:
         self.push(sequence, is_short=True)
@@ -209,6 +245,7 @@ class CpuStream:
 
     # --- poll ---
 
+    @compiled
     def completed(self) -> int:
         if self.engine.stepper is not None:
             self.engine.stepper.step()
@@ -228,6 +265,7 @@ class CpuStream:
         with state:
             return not self._queue and not self._working
 
+    @compiled
     def spin_poll(self) -> bool:
         # One query is enough: short work is done when it is submitted, and repeated queries would
         # take the interpreter lock from the workers.
@@ -250,6 +288,7 @@ class CpuStream:
 
     # --- run, by a worker thread or by a step ---
 
+    @compiled
     def run_one(self) -> bool:
         """Run the next entry. Returns False, with the stream no longer scheduled, if no entry is
         left or a blocker is closed.

@@ -5,6 +5,7 @@ task is short: whether the call takes less time than waking a thread.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy as np
 from numbasync.backend.protocols import Work
 
 if TYPE_CHECKING:
+    from numbasync.backend.cpu.compiler.kernel import ShortLaunch
     from numbasync.backend.cpu.runtime.array import CpuArray
     from numbasync.backend.cpu.runtime.workers import Engine
 
@@ -33,11 +35,22 @@ def launch(engine: Engine, work: Work, args: Sequence[Any]) -> Task:
     if executable.records:
         records = executable.records
         args = [_Record(a.array) if i in records else a for i, a in enumerate(args)]
-    checks = engine.checks
+    checks, short = engine.checks, short_launch(work)
+    if short is not None and checks is None:
+        return partial(short.run, args), True
     return (
         lambda: executable.run(grid, block, shared_bytes, args, engine, checks, argument_access),
-        checks is None and executable.is_short(grid, block),
+        False,
     )
+
+
+def short_launch(work: Work) -> ShortLaunch | None:
+    """The launch, if it surely takes less time than waking a thread."""
+    if work.prepared is None:  # or not short; what is not compiled now may be short later
+        executable: Any = work.executable
+        work.prepared = executable.short_launch(work.grid, work.block, work.shared_bytes)
+    short: ShortLaunch | None = work.prepared
+    return short
 
 
 class _Record:

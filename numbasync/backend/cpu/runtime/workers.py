@@ -13,9 +13,11 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
+from typing import ClassVar
 
 from numbasync.backend.cpu.protocols import Schedulable, Stepping
-from numbasync.backend.protocols import Checks
+from numbasync.backend.protocols import Checks, counters
+from numbasync.native import core, known
 
 STEP_PAUSE = 0.001
 IDLE_SECONDS = 2.0  # a worker ends after this time without work
@@ -46,30 +48,26 @@ state = threading.RLock()
 changed = _Changed(state)
 
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
-_forking = False
 
 
 def _before_fork() -> None:
     """Let every thread finish its entry, and hold the threads until the fork is done. The child
     has its parent's streams, but no thread that could finish an entry begun in the parent.
     """
-    global _forking
     changed.acquire()
-    _forking = True
+    Engine.is_forking = True
     me = threading.current_thread()
     changed.wait_for(lambda: not any(e.is_at_work and not e.owns(me) for e in list(_engines)))
 
 
 def _after_fork_in_parent() -> None:
-    global _forking
-    _forking = False
+    Engine.is_forking = False
     changed.notify_all()
     changed.release()
 
 
 def _after_fork_in_child() -> None:
-    global _forking
-    _forking = False
+    Engine.is_forking = False
     changed._at_fork_reinit()  # type: ignore[attr-defined]
     changed.waiting = 0
 
@@ -124,8 +122,19 @@ def wait_for(true: Callable[[], bool]) -> None:
                     changed.wait(STEP_PAUSE)  # for a gate, or another thread
 
 
+@known
 class Engine:
-    """The threads of one virtual device."""
+    """The threads of one virtual device.
+
+    Attributes:
+        is_forking: of all engines: the process is about to fork, so nothing may begin.
+    """
+
+    __slots__ = (
+        "__weakref__", "_idle", "_most", "_name", "_ready", "_running", "_threads", "checks",
+        "stepper", "stopping", "streams",
+    )  # fmt: skip
+    is_forking: ClassVar[bool] = False
 
     def __init__(self, name: str, threads: int) -> None:
         self._name = name
@@ -209,7 +218,7 @@ class Engine:
         """Whether the calling thread may run an entry of a stream. If so, it must `leave`
         afterwards. The caller holds `changed`.
         """
-        if self.stepper is not None or self.stopping or _forking:
+        if self.stepper is not None or self.stopping or self.is_forking:
             return False
         self._running += 1
         return True
@@ -246,7 +255,8 @@ class Engine:
                 self._idle += 1
                 is_work_ready = changed.wait_for(
                     lambda: (
-                        bool(self._ready and self.stepper is None and not _forking) or self.stopping
+                        bool(self._ready and self.stepper is None and not self.is_forking)
+                        or self.stopping
                     ),
                     timeout=IDLE_SECONDS,
                 )
@@ -257,7 +267,11 @@ class Engine:
                 stream = self._ready.popleft()
                 self._running += 1
             goes_on = stream.run_one()
-            while goes_on and self.stepper is None and not _forking:
+            while goes_on and self.stepper is None and not self.is_forking:
                 goes_on = stream.run_one()
             self.put_back(stream, goes_on)
             del stream  # while idle, the thread must not keep the stream and its queue alive
+
+
+if core is not None:
+    core.know_workers(state, changed, counters)

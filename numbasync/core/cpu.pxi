@@ -1,0 +1,269 @@
+# Short launches on the CPU device, which the submitting thread runs.
+
+cdef object take_state = None, give_state = None  # of the lock of all streams
+cdef object changes = None  # the condition with that lock
+cdef object own_memory = None  # thread-local
+
+
+def know_workers(state, changed, counting):
+    """Note the lock of all streams, its condition, and the `counters`."""
+    global take_state, give_state, changes, counters
+    take_state, give_state, changes, counters = state.acquire, state.release, changed, counting
+
+
+def know_block_memory(own):
+    """Note the thread-local place of the memory of blocks."""
+    global own_memory
+    own_memory = own
+
+
+cdef inline int add(object o, int at, int more) except -1:
+    put(o, at, <int64_t>get(o, at) + more)
+    return 0
+
+
+def CpuStream__enter(self):
+    if not on or not isa(self, CpuStream):
+        return python["CpuStream._enter"](self)
+    return enter_stream(self)
+
+
+cdef bint enter_stream(object stream) except -1:
+    """`CpuStream._enter`."""
+    cdef object engine = get(stream, at_engine)
+    take_state()
+    try:
+        if not (
+            holds(stream, at_owned, False) and holds(engine, at_stepper, None)
+            and holds(engine, at_stopping, False)
+        ) or engine.is_forking:
+            return False
+        add(engine, at_running, 1)
+        add(stream, at_pushed, 1)
+        add(stream, at_popped, 1)
+        put(stream, at_owned, True)
+        put(stream, at_working, True)
+        return True
+    finally:
+        give_state()
+
+
+def CpuStream__leave(self):
+    if not on or not isa(self, CpuStream):
+        return python["CpuStream._leave"](self)
+    leave_stream(self)
+
+
+cdef int leave_stream(object stream) except -1:
+    """`CpuStream._leave`."""
+    take_state()
+    try:
+        if PyObject_Size(get(stream, at_entries)) or changes.waiting:
+            python["CpuStream._leave"](stream)
+        else:
+            put(stream, at_working, False)
+            add(get(stream, at_engine), at_running, -1)
+            put(stream, at_owned, False)
+    finally:
+        give_state()
+    return 0
+
+
+def CpuStream_launch(self, work, args, queue):
+    cdef object short
+    if not on or queue is not None or not isa(self, CpuStream) or not isa(work, Work):
+        return python["CpuStream.launch"](self, work, args, queue)
+    short = get(work, at_prepared)
+    if not isa(short, ShortLaunch) or not holds(short, at_is_plain_launch, True) or (
+        not holds(get(self, at_engine), at_checks, None)
+    ):
+        return python["CpuStream.launch"](self, work, args, queue)
+    # A stepped engine runs nothing at once; that is seen without the lock.
+    if not holds(get(self, at_engine), at_stepper, None) or not enter_stream(self):
+        queue = PyType_GenericAlloc(classes[CpuQueue], 0)
+        put(queue, at_queue_stream, self)
+        put(queue, at_queue_error, None)
+        add(counters, at_launches, 1)
+        push_later(self, queue, short, args)
+        return queue
+    add(counters, at_launches, 1)
+    try:
+        run_short(short, args)
+    except BaseException as error:
+        queue = self.open()
+        queue.error = error
+    finally:
+        leave_stream(self)
+    return queue
+
+
+def ShortLaunch_run(self, args):
+    if not on or not isa(self, ShortLaunch) or not holds(self, at_is_plain_launch, True):
+        return python["ShortLaunch.run"](self, args)
+    run_short(self, args)
+
+
+cdef int run_short(object short, args) except -1:
+    """`ShortLaunch.run`, where no memory has to be filled."""
+    cdef object memory = getattr(own_memory, "memory", None), run = get(short, at_entry_point), value
+    cdef tuple extents = get(short, at_launch_extents), all
+    cdef Py_ssize_t i, fixed = PyTuple_GET_SIZE(extents)
+    if memory is None or get(memory, at_each) < get(short, at_block_nbytes):
+        memory = python["memory_of_thread"](get(short, at_block_nbytes))
+    (<int64_t*><uintptr_t>get(memory, at_block_address))[0] = 0  # no error
+    all = PyTuple_New(fixed + 2 + len(args))
+    for i in range(PyTuple_GET_SIZE(all)):
+        if i < fixed:
+            value = <object>PyTuple_GET_ITEM(extents, i)
+        elif i < fixed + 2:
+            value = get(memory, at_block_address) if i == fixed else zero
+        else:
+            value = args[i - fixed - 2]
+            if isa(value, CpuArray):
+                value = get(value, at_cpu_array)
+            elif type(value) is not int and type(value) is not float:
+                value = python["_value"](value)
+        Py_INCREF(value)
+        PyTuple_SET_ITEM(all, i, value)
+    try:
+        run(*all)
+    except Exception as error:
+        get(short, at_kernel).fail(memory, error)
+    return 0
+
+
+cdef class LaterLaunch:
+    """A short launch as an entry of a stream: the first entry of its queue."""
+    cdef object queue, short, args
+
+    def __call__(self):
+        try:
+            run_short(self.short, self.args)
+        except BaseException as error:
+            self.queue.error = error
+
+
+cdef int push_later(object stream, object queue, object short, object args) except -1:
+    """`CpuStream.push` of a short launch that cannot run at once."""
+    cdef LaterLaunch entry = LaterLaunch.__new__(LaterLaunch)
+    entry.queue, entry.short, entry.args = queue, short, args
+    take_state()
+    try:
+        add(stream, at_pushed, 1)
+        get(stream, at_entries).append(entry)
+        if holds(stream, at_owned, False):
+            put(stream, at_owned, True)
+            schedule(stream, get(stream, at_engine))
+    finally:
+        give_state()
+    return 0
+
+
+cdef int schedule(object stream, object engine) except -1:
+    """`Engine.schedule`."""
+    if holds(engine, at_stepper, None):
+        engine.schedule(stream)
+    else:
+        get(engine, at_ready).append(stream)
+    return 0
+
+
+def CpuStream_run_one(self):
+    return run_one(self) if on and isa(self, CpuStream) else python["CpuStream.run_one"](self)
+
+
+cdef bint run_one(object stream) except -1:
+    """`CpuStream.run_one`."""
+    cdef object entries = get(stream, at_entries)
+    cdef bint goes_on
+    if not PyObject_Size(entries) or type(entries[0]) is not LaterLaunch or not holds(
+        get(stream, at_engine), at_stopping, False
+    ):
+        return python["CpuStream.run_one"](stream)
+    take_state()
+    try:
+        entry = entries.popleft()  # this thread alone runs the stream
+        add(stream, at_popped, 1)
+        put(stream, at_working, True)
+    finally:
+        give_state()
+    entry()
+    entry = None  # this may be the last reference to the operands
+    take_state()
+    try:
+        put(stream, at_working, False)
+        goes_on = PyObject_Size(entries) > 0
+        put(stream, at_owned, goes_on)
+        if changes.waiting:
+            changes.notify_all()
+    finally:
+        give_state()
+    return goes_on
+
+
+def Stepper_step(self):
+    return step(self) if on and isa(self, Stepper) else python["Stepper.step"](self)
+
+
+cdef bint step(object self) except -1:
+    """`Stepper.step`, where one stream alone is ready."""
+    cdef object engine, ready, stream
+    cdef bint goes_on
+    if not isa(get(self, at_stepped), Engine):
+        return python["Stepper.step"](self)
+    engine = get(self, at_stepped)
+    ready = get(engine, at_ready)
+    if not PyObject_Size(ready):
+        return False
+    if PyObject_Size(ready) > 1 or get(self, at_thread) != 0:
+        return python["Stepper.step"](self)
+    with get(self, at_step_lock):
+        put(self, at_thread, PyThread_get_thread_ident())
+        try:
+            take_state()
+            try:
+                if PyObject_Size(ready) != 1:
+                    stream = engine.draw(self.draw)
+                else:
+                    while get(self, at_draw_bits)(1):  # as `draw` does
+                        pass
+                    add(engine, at_running, 1)
+                    stream = ready.popleft()
+            finally:
+                give_state()
+            if stream is None:
+                return False
+            add(self, at_steps, 1)
+            goes_on = run_one(stream) if isa(stream, CpuStream) else stream.run_one()
+            take_state()
+            try:
+                add(engine, at_running, -1)
+                if goes_on:
+                    schedule(stream, engine)
+                if changes.waiting:
+                    changes.notify_all()
+            finally:
+                give_state()
+            return True
+        finally:
+            put(self, at_thread, zero)
+
+
+def CpuStream_completed(self):
+    cdef object stepper
+    if not on or not isa(self, CpuStream):
+        return python["CpuStream.completed"](self)
+    stepper = get(get(self, at_engine), at_stepper)
+    if stepper is not None:
+        step(stepper) if isa(stepper, Stepper) else stepper.step()
+    return get(self, at_word)
+
+
+def CpuStream_spin_poll(self):
+    if not on or not isa(self, CpuStream):
+        return python["CpuStream.spin_poll"](self)
+    take_state()
+    try:
+        return not PyObject_Size(get(self, at_entries)) and holds(self, at_working, False)
+    finally:
+        give_state()

@@ -1,0 +1,181 @@
+"""Short launches on the CPU device: what the submitting thread runs itself, on both ways."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+from numba import cuda
+
+import numbasync as na
+from numbasync import native, testing
+from numbasync.backend.cpu.runtime.workers import Engine, changed, wait_for
+from numbasync.backend.protocols import counters
+from numbasync.errors import OutOfBoundsError
+from tests.common import add_one
+from tests.waiting import begin, eventually
+
+pytestmark = pytest.mark.skipif(native.core is None, reason="the compiled core is not installed")
+
+
+@na.launcher
+@cuda.jit
+def write_at(z: na.KernelOutput, i: Any) -> None:
+    z[i] += 1
+
+
+@na.launcher
+@cuda.jit
+def with_array(z: na.KernelOutput) -> None:
+    own = cuda.local.array(512, np.float32)
+    own[511] = 1
+    z[0] += own[511]
+
+
+@contextmanager
+def nothing_begins(how: str, device: na.Device, stream: na.Stream) -> Iterator[None]:
+    """Let no launch run on the submitting thread at once, for this reason."""
+    engine = stream.backend.engine
+    if how == "gate":
+        release = stream.backend.hold()
+        yield
+        release()
+    elif how == "seeded":
+        with testing.seeded(device, 1):
+            yield
+    else:
+        holder, name = (Engine, "is_forking") if how == "fork" else (engine, "stopping")
+        setattr(holder, name, True)
+        try:
+            yield
+        finally:
+            setattr(holder, name, False)
+            with changed:
+                changed.notify_all()
+
+
+@pytest.fixture
+def stream(cpu: na.Device) -> na.Stream:
+    return cpu.new_stream()
+
+
+def test_it_has_run_when_it_is_submitted(stream: na.Stream, on: bool) -> None:
+    z = na.zeros(8).sync_on(stream)
+    add_one(z).sync_on(stream)
+    before = counters.copy()
+    for _ in range(3):
+        add_one(z).async_on(stream)
+        assert stream.backend.spin_poll() and not stream.backend.engine.is_at_work
+    assert (counters - before).launches == 3
+    assert z.to_host().sync_on(stream).tolist() == [4.0] * 8
+    stream.synchronize()
+
+
+@pytest.mark.parametrize("how", ["gate", "seeded", "fork", "stop"])
+def test_it_does_not_run_before_it_may(
+    cpu: na.Device, stream: na.Stream, on: bool, how: str
+) -> None:
+    z = na.zeros(8).sync_on(stream)
+    add_one(z).sync_on(stream)
+    memory = z.handle.array
+    with nothing_begins(how, cpu, stream):
+        add_one(z).async_on(stream)
+        assert memory.tolist() == [1.0] * 8
+        assert not stream.backend.spin_poll()
+        if how == "seeded":
+            stream.synchronize()
+    if how != "stop":
+        stream.synchronize()
+        assert memory.tolist() == [2.0] * 8
+
+
+def test_an_error_is_of_its_launch_alone(stream: na.Stream, on: bool) -> None:
+    z = na.zeros(8).sync_on(stream)
+    write_at[1, 1](z, 1).sync_on(stream)
+    for _ in range(3):
+        with pytest.raises(OutOfBoundsError, match=r"index 8[\s\S]*\nIn write_at"):
+            write_at[1, 1](z, 8).sync_on(stream)
+        write_at[1, 1](z, 1).sync_on(stream)
+    assert z.to_host().sync_on(stream).tolist() == [0, 4, 0, 0, 0, 0, 0, 0]
+    assert not stream.backend.engine.is_at_work
+
+
+def test_after_an_error_the_rest_of_its_operation_is_skipped(stream: na.Stream, on: bool) -> None:
+    z = na.zeros(8).sync_on(stream)
+    write_at[1, 1](z, 1).sync_on(stream)
+    with pytest.raises(OutOfBoundsError):
+        na.zip(write_at[1, 1](z, 2), write_at[1, 1](z, 8), write_at[1, 1](z, 3)).sync_on(stream)
+    assert z.to_host().sync_on(stream).tolist() == [0, 1, 1, 0, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("how", ["gate", "seeded"])
+def test_an_error_of_one_that_runs_later(
+    cpu: na.Device, stream: na.Stream, on: bool, how: str
+) -> None:
+    z = na.zeros(8).sync_on(stream)
+    write_at[1, 1](z, 1).sync_on(stream)
+    with nothing_begins(how, cpu, stream):
+        write_at[1, 1](z, 8).async_on(stream)
+        na.zip(write_at[1, 1](z, 2), write_at[1, 1](z, 3)).async_on(stream)
+        if how == "seeded":
+            with pytest.raises(OutOfBoundsError):
+                stream.synchronize()
+    if how == "gate":
+        with pytest.raises(OutOfBoundsError):
+            stream.synchronize()
+    assert z.to_host().sync_on(stream).tolist() == [0, 1, 1, 1, 0, 0, 0, 0]
+
+
+def test_steps_are_the_same_on_both_ways(cpu: na.Device, stream: na.Stream) -> None:
+    def stepped() -> tuple[int, int, int]:
+        before = counters.copy()
+        with cpu.backend.seeded(3) as stepper:
+            z = na.zeros(8).sync_on(stream)
+            for count in range(5):
+                for _ in range(count):
+                    add_one(z).async_on(stream)
+                stream.synchronize()
+            assert z.to_host().sync_on(stream).tolist() == [10.0] * 8
+            return stepper.steps, stepper.draw(1 << 30), (counters - before).launches
+
+    add_one(na.zeros(8).sync_on(stream)).sync_on(stream)
+    results = []
+    for way in (False, True):
+        assert native.switch(way) is way
+        results.append(stepped())
+    assert results[0] == results[1]
+
+
+def test_checks_are_made(cpu: na.Device, stream: na.Stream, on: bool) -> None:
+    z = na.zeros(8).sync_on(stream)
+    write_at[1, 1](z, 1).sync_on(stream)
+    with testing.checked(cpu), pytest.raises(Exception, match="write_at"):
+        write_at[1, 2](z, 1).sync_on(stream)  # two threads, one element
+
+
+def test_memory_of_a_block_grows(stream: na.Stream, on: bool) -> None:
+    z = na.zeros(8).sync_on(stream)
+
+    def run() -> None:  # on a thread without memory
+        for _ in range(2):
+            write_at[1, 1](z, 1).sync_on(stream)
+            with_array[1, 1](z).sync_on(stream)
+
+    write_at[1, 1](z, 1).sync_on(stream)
+    with_array[1, 1](z).sync_on(stream)
+    begin(run)()
+    assert z.to_host().sync_on(stream).tolist()[:2] == [3, 3]
+
+
+def test_a_thread_that_waits_for_it_is_told(stream: na.Stream, on: bool) -> None:
+    z = na.zeros(8).sync_on(stream)
+    add_one(z).sync_on(stream)
+    backend, last = stream.backend, stream.backend._popped
+    result = begin(lambda: wait_for(lambda: backend._popped > last))
+    asyncio.run(eventually(lambda: changed.waiting > 0))
+    add_one(z).async_on(stream)
+    result()
