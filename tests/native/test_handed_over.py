@@ -19,8 +19,8 @@ from numbasync.device.storage import MemoryPool
 from numbasync.device.submission import Submission
 from numbasync.errors import NumbasyncError, OperationError, StateError
 from numbasync.graphs.buffer_leases import LastLaunch
-from tests.common import add_one, saxpy
-from tests.native.null_device import launches, library
+from tests.common import add_one, saxpy, waited
+from tests.native.null_device import LOST, launches, library
 
 pytestmark = pytest.mark.skipif(native.core is None, reason="the compiled core is not installed")
 
@@ -213,10 +213,15 @@ def test_a_poll_of_a_stream_that_is_not_idle(null: na.Device, on: bool) -> None:
     async def waits() -> None:
         for _ in range(2):
             await add_one(z)  # polled, as the second one of the task
+        library().null_fail(LOST, 2)  # neither the launch nor the poll, and nothing else is asked
+        await add_one(z)
+        library().null_fail(0, 0)
         assert stream.verified == stream._sequence
         state.append(stream.backend.hold())
         await add_one(z)
         state.append("done")
+        await add_one(z)  # without a poll
+        assert (stream._spin_misses, stream._spin_backoff) == (1, 0)
 
     async def main() -> None:
         task = asyncio.ensure_future(waits())
@@ -228,6 +233,35 @@ def test_a_poll_of_a_stream_that_is_not_idle(null: na.Device, on: bool) -> None:
         assert stream._spin_misses == stream._spin_backoff == 1
         state[0]()
         await task
+
+    na.run(main())
+
+
+def test_no_poll_where_another_task_may_run(null: na.Device, on: bool) -> None:
+    """The first await of a task, and any while another task waits."""
+    streams = [null.new_stream(), null.new_stream()]
+    z, y = (na.zeros(8).sync_on(stream) for stream in streams)
+    for tensor, stream in ((z, streams[0]), (y, streams[1])):
+        add_one[(1,), (8,), stream](tensor).sync()
+    release = [streams[0].backend.hold()]
+
+    async def waits() -> None:
+        await add_one[(1,), (8,), streams[1]](y)
+        release.append(streams[1].backend.hold())
+        await add_one[(1,), (8,), streams[1]](y)
+
+    async def main() -> None:
+        tasks = [asyncio.ensure_future(waited(add_one[(1,), (8,), streams[0]](z)))]
+        await asyncio.sleep(0)
+        tasks.append(asyncio.ensure_future(waits()))
+        while len(release) < 2:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert [stream._spin_misses for stream in streams] == [0, 0]
+        assert [stream.in_flight_count for stream in streams] == [1, 1]
+        for let_go in release:
+            let_go()
+        await asyncio.gather(*tasks)
 
     na.run(main())
 
