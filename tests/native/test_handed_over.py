@@ -320,12 +320,15 @@ def test_a_limit_of_a_pool(null: na.Device, on: bool) -> None:
     blocks = [pool.allocate(256, stream.backend) for _ in range(2)]
     del blocks
     pool.max_bytes = 256
-    ops = [na.empty(8) for _ in range(2)]
-    for op in ops:
+
+    def made() -> na.Tensor | None:
+        op = na.empty(8)
         op.consume()
-    assert [op.try_enqueue(Submission(stream, "work"), pool) for op in ops] == [True, False]
-    del ops
-    del op
+        return op.result() if op.try_enqueue(Submission(stream, "work"), pool) else None
+
+    tensors = [made(), made()]
+    assert [tensor is None for tensor in tensors] == [False, True]
+    tensors.clear()
     assert pool._out == 0
 
 
