@@ -149,8 +149,10 @@ def test_the_names_of_launches(null: na.Device, on: bool) -> None:
 def test_an_await_needs_a_loop(null: na.Device, on: bool) -> None:
     z = na.zeros(8).sync()
     add_one(z).sync()
+    first = len(launches())
     with pytest.raises(StateError, match="event loops"):
         next(add_one(z).__await__())
+    assert len(launches()) == first
 
 
 def test_awaits_let_the_loop_turn(null: na.Device, on: bool) -> None:
