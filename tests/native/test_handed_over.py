@@ -113,6 +113,21 @@ def test_a_chain_goes_on_with_any_call(null: na.Device, on: bool) -> None:
             z[:1].item().async_on(stream)
 
 
+def test_a_closures_call_for_another_stream(null: na.Device, on: bool) -> None:
+    stream, z = null.new_stream(), na.zeros(8).sync()
+    own = add_one[(1,), (8,), null.new_stream()]
+    own(z).sync()
+    calls: list[na.DeviceOp[Any]] = []
+
+    def then(_: object) -> na.DeviceOp[Any]:
+        calls.append(own(z))
+        return calls[-1]
+
+    with pytest.raises(NumbasyncError, match="stream"):
+        add_one(z).then(then).async_on(stream)
+    calls[0].suppress_warning()
+
+
 def test_a_simple_operation_runs_once(null: na.Device, on: bool) -> None:
     stream, z = null.new_stream(), na.zeros(8).sync()
     for op in (na.zeros(8), z.to_host(), na.from_host(np.ones(8, np.float32))):
