@@ -242,8 +242,9 @@ def test_a_poll_of_a_stream_that_is_not_idle(null: na.Device, on: bool) -> None:
 
     async def main() -> None:
         task = asyncio.ensure_future(waits())
-        while not state:
+        while not state and not task.done():
             await asyncio.sleep(0)
+        assert not task.done() or await task
         for _ in range(4):
             await asyncio.sleep(0)
         assert len(state) == 1 and stream.verified < stream._sequence
@@ -260,7 +261,7 @@ def test_no_poll_where_another_task_may_run(null: na.Device, on: bool) -> None:
     z, y = (na.zeros(8).sync_on(stream) for stream in streams)
     for tensor, stream in ((z, streams[0]), (y, streams[1])):
         add_one[(1,), (8,), stream](tensor).sync()
-    release = [streams[0].backend.hold()]
+    release: list[Callable[[], None]] = []
 
     async def waits() -> None:
         await add_one[(1,), (8,), streams[1]](y)
@@ -268,11 +269,14 @@ def test_no_poll_where_another_task_may_run(null: na.Device, on: bool) -> None:
         await add_one[(1,), (8,), streams[1]](y)
 
     async def main() -> None:
+        await add_one[(1,), (8,), streams[0]](z)  # from here on, the loop has a reactor
+        release.append(streams[0].backend.hold())
         tasks = [asyncio.ensure_future(waited(add_one[(1,), (8,), streams[0]](z)))]
         await asyncio.sleep(0)
         tasks.append(asyncio.ensure_future(waits()))
-        while len(release) < 2:
+        while len(release) < 2 and not tasks[1].done():
             await asyncio.sleep(0)
+        assert not tasks[1].done() or await tasks[1]
         await asyncio.sleep(0)
         assert [stream._spin_misses for stream in streams] == [0, 0]
         assert [stream.in_flight_count for stream in streams] == [1, 1]
