@@ -35,6 +35,7 @@ cdef class FastCall:
             raise ValueError(f"{len(kinds)} arguments")
         self.kinds, self.count, self.may_alias = kinds, len(kinds), may_alias
         self.in_python = in_python
+        self.latest_parts = None if kinds else ()  # which no call of no arguments would create
         for i in range(self.count):
             self.code[i] = codes[i]
             self.output[i] = i in outputs

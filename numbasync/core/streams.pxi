@@ -50,6 +50,8 @@ cdef int commit(object stream, object submission) except -1:
     put(stream, at_sequence, number)
     put(submission, at_number, get(stream, at_sequence))
     in_flight.append(submission)
+    if not holds(submission, at_dependencies, None):  # others may be retired since `depends_on`
+        put(stream, at_has_dependencies, True)
     count = PyObject_Size(in_flight)
     if count == 1:
         (<dict>get(get(stream, at_owner), at_busy))[stream] = None
@@ -130,8 +132,8 @@ cdef int retire(object stream, int64_t passed) except -1:
             submission = in_flight[0]
             if <int64_t>submission.sequence > passed:
                 break
-            if is_sound and isa(submission, Submission) and has_not_failed(submission) and (
-                holds(submission, at_dependencies, None) and holds(submission, at_after, None)
+            if is_sound and isa(submission, Submission) and (  # without dependencies: see above
+                has_not_failed(submission) and holds(submission, at_after, None)
             ):
                 dropped.append(get(submission, at_keep_alive))
                 put(submission, at_keep_alive, [])

@@ -92,6 +92,8 @@ class Progress:
             self._sequence = number = self._sequence + 1
             submission.sequence = number
             in_flight.append(submission)
+            if submission.dependencies is not None:  # others may be retired since `depends_on`
+                self.has_dependencies = True
             if len(in_flight) == 1:
                 self._owner.busy[self] = None
             self.nbytes += submission.nbytes

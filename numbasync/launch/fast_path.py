@@ -117,7 +117,9 @@ def _take(
     """The source of `take(values)`: v are the values, t the tensors, s their storages, f the
     fingerprints.
     """
-    lines = ["def take(values):", f"    {_all('v', range(len(kinds)))}= values"]
+    lines = ["def take(values):"]
+    if kinds:
+        lines.append(f"    {_all('v', range(len(kinds)))}= values")
     for i in arrays:
         tensor = f"v{i}{_TENSOR_OF[kinds[i]]}"
         fingerprinted = f"v{i}" if kinds[i] is Partition and i in outputs else f"t{i}"
@@ -156,7 +158,7 @@ def _enqueue(count: int, arrays: list[int], outputs: list[int]) -> list[str]:
         "    stream = submission.stream",
         "    device = stream.device",
         "    backend = device.backend",
-        f"    {_all('v', range(count))}= values",
+        f"    {_all('v', range(count))}= values" if count else "    pass",
         f"    {_all('t', arrays)}= tensors" if arrays else "    pass",
         "    with device.submit_lock:",
     ]

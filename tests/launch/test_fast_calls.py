@@ -146,3 +146,18 @@ async def test_a_map_may_run_no_operation(device: na.Device) -> None:
     with pytest.raises(na.errors.ReentrancyError):
         await scaled(z, x, y, 3.0).map(lambda r: na.zeros(3).sync())
     await na.zeros(3)
+
+
+@na.launcher
+@cuda.jit
+def nothing():
+    cuda.syncthreads()
+
+
+def test_a_kernel_without_parameters(
+    device: na.Device, stream: na.Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(2):
+        nothing[(1,), (1,)]().sync_on(stream)
+    only_fast_path(monkeypatch, (Launch, "steps"))
+    nothing[(1,), (1,)]().sync_on(stream)

@@ -267,8 +267,9 @@ def test_a_poll_of_an_await_that_reports_a_fault(null: na.Device, on: bool) -> N
         library().null_fail(LOST, 1)
         await add_one(z)
 
-    with pytest.raises(DeviceLostError):
+    with pytest.raises(DeviceLostError, match=r"At work then was.*:\n.*add_one"):
         na.run(main())
+    assert null.lost is not None
 
 
 def test_a_signal_that_the_driver_refuses_is_written_later(null: na.Device, on: bool) -> None:

@@ -197,3 +197,17 @@ def test_values_and_results_have_no_more_references_than_in_python(null: na.Devi
         del held
         del result
     assert counts[0] == counts[1]
+
+
+def test_fingerprints_are_freed_with_the_calls(null: na.Device, on: bool) -> None:
+    stream = null.new_stream()
+    tensors = [na.zeros(n).sync_on(stream) for n in (8, 1000)]
+
+    def references() -> list[int]:
+        for _ in range(20):
+            for z in tensors:
+                add_one(z).sync_on(stream)
+        return [sys.getrefcount(z._fingerprint) for z in tensors]
+
+    references()
+    assert references() == references()

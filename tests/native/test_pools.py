@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from numbasync import native
+from numbasync.device.storage import MemoryPool
 
 pytestmark = pytest.mark.skipif(native.core is None, reason="the compiled core is not installed")
 both_ways = pytest.mark.parametrize("on", [True, False])
@@ -48,6 +49,24 @@ def test_blocks_are_counted_and_returned_as_by_python(
             assert pool._spare_bytes <= pool._most_spare
         answers.append((seen, returned))
     assert answers[0] == answers[1]
+
+
+@both_ways
+def test_a_pool_with_a_limit_counts_what_it_gets_back(on: bool) -> None:
+    memory = pytest.importorskip("numbasync.backend.cuda.memory", exc_type=ImportError)
+    native.switch(on)
+    blocks = object.__new__(memory.CudaPool)
+    blocks._spare, blocks._lock, blocks._most_spare = {}, native.new_lock(), 10_000
+    blocks._spare[256] = [memory.CudaMemory(i, 256) for i in range(2)]
+    blocks._spare_bytes, blocks._used, blocks._high = 512, 0, 0
+    pool: Any = object.__new__(MemoryPool)
+    pool.device = pool.fast_path_device = None
+    pool._pool, pool._lock, pool._out, pool.max_bytes = blocks, native.new_lock(), 0, 256
+    for _ in range(2):
+        storage = pool.reuse(100)
+        assert (pool._out, blocks._used, pool.reuse(100)) == (256, 256, None)
+        del storage
+        assert (pool._out, blocks._used) == (0, 0)
 
 
 def _note_return(returned: list[int], block: Any) -> None:

@@ -68,14 +68,47 @@ def test_errors_of_dependencies_on_other_streams(null: na.Device, on: bool) -> N
     assert not stream.has_dependencies
 
 
+def test_dependencies_that_are_known_before_other_work_is_settled(
+    null: na.Device, on: bool
+) -> None:
+    """Between `depends_on` and `commit`, the stream settles all that is in flight."""
+    stream, other = null.new_stream(), null.new_stream()
+    failing = committed(other, after=raising(ValueError("wrong")))
+    dependent = Submission(stream, "work")
+    dependent.depends_on(failing)
+    committed(stream)
+    stream.poll()
+    stream.commit(dependent, signal=False)
+    stream.poll()
+    assert failing.done and dependent.error is failing.error is not None
+
+
+def test_a_submission_of_nothing_is_done_at_once(null: na.Device, on: bool) -> None:
+    stream = null.new_stream()
+    submission = committed(stream, is_empty=True, keep_alive=[stream])
+    assert (submission.done, submission.keep_alive, submission.sequence) == (True, [], 0)
+    assert not stream.in_flight_count and not stream._sequence
+
+
+def test_a_stream_with_half_enqueued_work_is_busy(null: na.Device, on: bool) -> None:
+    stream = null.new_stream()
+    submission = Submission(stream, "work")
+    stream.suspend(submission)
+    committed(stream)
+    stream.poll()
+    assert not stream.in_flight_count and stream in null.busy
+    stream.resume(submission)
+    assert stream not in null.busy
+
+
 def test_abandoned_work_is_committed_by_the_next_look(null: na.Device, on: bool) -> None:
-    stream, submission = null.new_stream(), Submission(null.new_stream(), "work")
-    submission.stream = stream
+    stream = null.new_stream()
+    submission = Submission(stream, "work")
     stream.suspend(submission)
     stream.abandon(submission)
     assert submission.sequence == 0
     stream.advance()
-    assert submission.sequence == stream._sequence
+    assert submission.sequence == 1 == stream._sequence and submission.done
 
 
 def test_what_is_in_flight_on_a_broken_stream_fails(null: na.Device, on: bool) -> None:

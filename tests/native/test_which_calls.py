@@ -12,7 +12,7 @@ from numba import cuda
 
 import numbasync as na
 from numbasync import native
-from numbasync.errors import AliasError, DeviceLostError, DriverError, ReentrancyError
+from numbasync.errors import AliasError, DeviceLostError, DriverError, MovedError, ReentrancyError
 from tests.common import add_one, saxpy
 from tests.native.null_device import LOST, launches, library
 
@@ -25,6 +25,18 @@ def literal(z: na.KernelOutput, n: na.Literal):
     i = cuda.grid(1)
     if i < n:
         z[i] = n
+
+
+@na.launcher
+@cuda.jit
+def nothing():
+    cuda.syncthreads()
+
+
+@na.launcher
+@cuda.jit
+def nothing_else():
+    cuda.syncthreads()
 
 
 # --- plans ---
@@ -45,6 +57,51 @@ def test_the_plan_is_that_of_the_shape_the_value_and_the_grid(null: na.Device, o
         assert [blocks(add_one[(n,), (32,)](tensors[0]))[1] for n in (1, 2)] == [1, 2]
         kernels = [blocks(literal(tensors[0], n))[0] for n in (2, 3, 2)]
         assert kernels[0] == kernels[2] != kernels[1]
+
+
+def test_the_plans_of_a_zip_are_those_of_its_launches(null: na.Device, on: bool) -> None:
+    stream = null.new_stream()
+    z, x = (na.zeros(n).sync_on(stream) for n in (8, 1000))
+
+    def made() -> list[list[tuple[int, int]]]:
+        """The kernel and the grid of each launch of three zips."""
+        zips: list[na.DeviceOp[Any]] = [
+            na.zip(add_one(z), add_one(x), add_one(z)),
+            na.zip(*(add_one[(n,), (32,)](z) for n in (1, 2, 1))),
+            na.zip(nothing[(1,), (1,)](), nothing_else[(1,), (1,)](), nothing[(1,), (1,)]()),
+        ]
+        first = len(launches())
+        for op in zips:
+            op.async_on(stream)
+        got = [(launch.function, launch.extents[0]) for launch in launches(first)]
+        return [got[i : i + 3] for i in (0, 3, 6)]
+
+    made()
+    for shapes, grids, kernels in (made(), made()):
+        assert [blocks for _, blocks in shapes] == [1, 8, 1]
+        assert [blocks for _, blocks in grids] == [1, 2, 1]
+        assert kernels[0] == kernels[2] != kernels[1]
+
+
+def test_fingerprints_are_those_of_python(null: na.Device) -> None:
+    """By which a plan is found."""
+    stream = null.new_stream()
+    z, x = (na.zeros(n).sync_on(stream) for n in (8, 1000))
+    calls: list[Callable[[], Any]] = [
+        lambda: add_one(z), lambda: add_one(x), lambda: add_one(z[2:4]), lambda: nothing(),
+        lambda: saxpy(z, 1.0, x.shared()), lambda: saxpy(z, 1, x), lambda: saxpy(x, 2, z),
+        lambda: saxpy(z, np.float32(1), x), lambda: add_one(z.partition(4)),
+        lambda: add_one(z.partition(2)), lambda: saxpy(z, 1, x.partition(4)),
+        lambda: literal(z, 2), lambda: literal(z, 3), lambda: literal(x, 3),
+    ]  # fmt: skip
+    found = []
+    for on in (False, False, True, True):
+        native.switch(on)
+        ops = [call() for call in calls]
+        for op in ops:
+            op.suppress_warning()
+        found.append([(op._parts, len(op._tensors), op.has_fast_path) for op in ops])
+    assert found[1:] == found[:1] * 3
 
 
 def test_a_launch_without_blocks_is_none(null: na.Device, on: bool) -> None:
@@ -69,6 +126,42 @@ def test_memory_that_overlaps_is_refused(device: na.Device, on: bool) -> None:
         saxpy(z, 1.0, y).sync()
         with pytest.raises(AliasError):
             saxpy(z, 1.0, x).sync()
+
+
+def test_storages_that_overlap_are_refused_at_the_call(null: na.Device, on: bool) -> None:
+    z, x, y = (na.zeros(8).sync() for _ in range(3))
+    z.storage.add_overlap(x.storage)
+    for _ in range(2):
+        saxpy(z, 1.0, y).sync()
+        with pytest.raises(AliasError):
+            saxpy(z, 1.0, x)
+
+
+def test_a_moved_tensor_is_refused(null: na.Device, on: bool) -> None:
+    """When a call that was made before runs."""
+    stream, z, x = null.new_stream(), na.zeros(8).sync(), na.zeros(8).sync()
+    for _ in range(2):
+        saxpy(z, 1.0, x).sync_on(stream)
+    op, many = saxpy(z, 1.0, x), na.zip(saxpy(z, 1.0, x), saxpy(z, 1.0, x))
+    z.take()
+    for run in (op, many):
+        with pytest.raises(MovedError):
+            run.async_on(stream)
+
+
+def test_an_unknown_argument_is_refused(null: na.Device, on: bool) -> None:
+    z = na.zeros(8).sync()
+    for kernel in (add_one, add_one[(1,), (8,)]):
+        kernel(z).sync()
+        with pytest.raises(na.errors.NumbasyncError, match="stride"):
+            kernel(z, stride=1)
+
+
+def test_an_operation_that_does_not_run_warns(null: na.Device, on: bool) -> None:
+    z = na.zeros(8).sync()
+    for make in (lambda: add_one(z), lambda: na.zeros(8), z.to_host):
+        with pytest.warns(RuntimeWarning, match="it has not run"):
+            make()
 
 
 def test_another_librarys_array_is_ordered_after_its_work(null: na.Device, on: bool) -> None:
@@ -155,6 +248,7 @@ def test_empty_work_has_no_number(null: na.Device, on: bool) -> None:
     number = stream._sequence
     for _ in range(2):
         na.empty(8).async_on(stream)
+        na.zeros(0).async_on(stream)
         na.zip(na.empty(8), na.empty(8)).async_on(stream)
         na.empty(8).then(lambda t: na.value(t)).async_on(stream)
     assert stream._sequence == number
