@@ -168,11 +168,17 @@ def PreparedLaunch_sync_on(self, stream, /, **changes):
 
 cdef void end_of_launch(PyObject* op) noexcept:
     """`RunsOnce.__del__` of a launch, which has nothing to say of one that was used."""
-    if peek(op, at_unused) != <PyObject*>False:
+    if not holds(<object>op, at_unused, False):
+        ends_of_python(op)
+
+
+cdef void end_of_link(PyObject* op) noexcept:
+    """`RunsOnce.__del__` of a `Then`."""
+    if not holds(<object>op, at_link_is_unused, False):
         ends_of_python(op)
 
 
 cdef void end_of_simple(PyObject* op) noexcept:
     """`RunsOnce.__del__` of a `SimpleOp`."""
-    if peek(op, at_is_unused) != <PyObject*>False:
+    if not holds(<object>op, at_is_unused, False):
         ends_of_python(op)

@@ -141,7 +141,7 @@ def Runs_async_on(self, stream):
         put(submission, at_detached, True)
         value = value_of(self)
     if not isa(self, Launch) and not is_simple(self):
-        python["check_there"](value, "async_on")
+        check_there(value, "async_on")
     return value
 
 
