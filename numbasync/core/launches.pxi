@@ -43,7 +43,7 @@ cdef object new_launch(
     cdef object op = PyType_GenericAlloc(classes[Launch], 0)
     put(op, at_unused, True)
     put(op, at_has_fast_path, True)
-    put(op, at_built_at, (na_code(caller), PyFrame_GetLasti(caller)))
+    put(op, at_built_at, made_at(caller))
     put(op, at_launcher, launcher)
     put(op, at_values, values)
     put(op, at_config, config)

@@ -27,7 +27,7 @@ LIMIT_S = 120  # of a test run, which a fault may hang
 TESTS = [
     f"tests/native/{name}.py"
     for name in ("test_driver_calls", "test_settling", "test_which_calls", "test_awaited_results",
-                 "test_random_programs",
+                 "test_random_programs", "test_compositions",
                  "test_core", "test_leaks", "test_core_threads", "test_packing", "test_memory",
                  "test_pools")
 ]  # fmt: skip

@@ -14,7 +14,8 @@ import pytest
 import numbasync as na
 from numbasync import native
 from numbasync.device.storage import MANY_READERS, Storage
-from numbasync.errors import OperationError
+from numbasync.errors import DriverError, OperationError
+from numbasync.ops.gather import _Enqueued
 from tests.common import add_one, saxpy
 from tests.native.null_device import launches
 
@@ -125,3 +126,52 @@ def test_a_description_shows_the_ends_of_a_chain_and_of_a_zip(null: na.Device, o
     first = len(launches())
     na.zip(chain, zipped).sync_on(stream)
     assert len(launches()) == first + 10
+
+
+def test_the_value_of_work_that_failed_is_its_error(null: na.Device, on: bool) -> None:
+    stream, z = null.new_stream(), na.zeros(8).sync()
+
+    def enqueued() -> _Enqueued:
+        op = add_one(z)
+        op.sync_on(stream)
+        na.run(awaited(add_one[(1,), (8,), stream](z)))  # which verifies
+        return _Enqueued(op, z.storage.writer)
+
+    async def awaited(op: na.DeviceOp[Any]) -> None:
+        await op
+
+    enqueued()
+    assert enqueued().value().z is z
+    failed = enqueued()
+    failed.submission.error = ValueError("of the work")
+    with pytest.raises(ValueError, match="of the work"):
+        failed.value()
+    late = enqueued()
+    stream.break_with(DriverError("cuStreamQuery", 1, "CUresult 1", ""))
+    with pytest.raises(DriverError):
+        late.value()
+
+
+def test_each_operation_knows_its_line(null: na.Device, on: bool) -> None:
+    z = na.zeros(8).sync()
+
+    def there() -> list[Any]:
+        return [add_one(z), na.zeros(8), add_one(z)]
+
+    def here() -> list[Any]:
+        return [add_one(z), na.zeros(8), add_one(z)]
+
+    stream = null.new_stream()
+    add_one(z).sync_on(stream)
+    for _ in range(2):
+        made = [*there(), *here(), *[add_one(z) for _ in range(2)]]
+        sites = [op._site for op in made]
+        assert len(set(sites)) == 7 and sites[-1] == sites[-2]
+        assert [s[0].co_name for s in sites[:6]] == 3 * ["there"] + 3 * ["here"]
+        made[0].async_on(stream)
+        first = z.storage.writer.site
+        made[2].async_on(stream)
+        second = z.storage.writer.site
+        assert first != second and first.code is second.code
+        for op in made:
+            op.suppress_warning()
