@@ -15,7 +15,7 @@ import numbasync as na
 from numbasync import native
 from numbasync.device.storage import MANY_READERS, Storage
 from numbasync.errors import DriverError, OperationError
-from numbasync.ops.gather import _Enqueued
+from numbasync.ops.gather import _Enqueued, add_values
 from tests.common import add_one, saxpy
 from tests.native.null_device import launches
 
@@ -150,6 +150,28 @@ def test_the_value_of_work_that_failed_is_its_error(null: na.Device, on: bool) -
     stream.break_with(DriverError("cuStreamQuery", 1, "CUresult 1", ""))
     with pytest.raises(DriverError):
         late.value()
+
+
+def test_gather_takes_what_is_done_and_verified_without_an_error(null: na.Device, on: bool) -> None:
+    stream, z = null.new_stream(), na.zeros(8).sync()
+    op = add_one(z)
+    op.sync_on(stream)
+    submission = z.storage.writer
+
+    def taken() -> int:
+        values: list[Any] = []
+        add_values((op,), [submission], values)
+        return len(values)
+
+    stream.verified = submission.sequence
+    assert taken() == 1
+    stream.verified -= 1
+    assert taken() == 0
+    stream.verified += 1
+    submission.done = False
+    assert taken() == 0
+    submission.done, submission.error = True, ValueError("of the work")
+    assert taken() == 0
 
 
 def test_each_operation_knows_its_line(null: na.Device, on: bool) -> None:
