@@ -183,8 +183,17 @@ def test_each_operation_knows_its_line(null: na.Device, on: bool) -> None:
     def here() -> list[Any]:
         return [add_one(z), na.zeros(8), add_one(z)]
 
+    def one() -> na.DeviceOp[Any]:
+        return add_one(z)
+
+    def other() -> na.DeviceOp[Any]:
+        return add_one(z)
+
     stream = null.new_stream()
-    add_one(z).sync_on(stream)
+    for make in (one, other, one):  # at the same instruction
+        op: Any = make()
+        op.sync_on(stream)
+        assert op._site[0] is make.__code__
     for _ in range(2):
         made = [*there(), *here(), *[add_one(z) for _ in range(2)]]
         sites = [op._site for op in made]
