@@ -17,6 +17,7 @@ from cpython.buffer cimport (
     PyBUF_ND, PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer,
 )
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.contextvars cimport get_value
 from cpython.dict cimport PyDict_SetItem, PyDict_Size
 from cpython.list cimport PyList_Append, PyList_GET_SIZE
 from cpython.mem cimport PyMem_Calloc, PyMem_Free

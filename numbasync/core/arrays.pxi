@@ -26,7 +26,7 @@ cdef inline object new_op(int cls):
         return None
     op = PyType_GenericAlloc(classes[cls], 0)
     put(op, at_is_unused, True)
-    put(op, at_made_at, (na_code(frame), PyFrame_GetLasti(frame)))
+    put(op, at_made_at, made_at(frame))
     return op
 
 

@@ -111,14 +111,23 @@ cdef int note_use(object ctx, object submission, bint used) except -1:
     return 0
 
 
+def first_of(op, list links):
+    return first_of_chain(op, links) if on else python["first_of"](op, links)
+
+
+cdef object first_of_chain(object op, list links):
+    while isa(op, Then) or not isa(op, Launch) and op.is_link:
+        links.append(op)
+        op = get(op, at_first) if isa(op, Then) else op._first
+    return op
+
+
 def enqueue_chain(ctx, op, list links):
     cdef object value = None, submission = submission_of(ctx)
     cdef bint used = False
     try:
         while op is not None:
-            while not isa(op, Launch) and op.is_link:
-                links.append(op)
-                op = op._first
+            op = first_of_chain(op, links)
             if not enqueue_child(op, ctx, submission):
                 return op, None
             used = used or isa(op, Launch)  # the context notes other work, if there is any
@@ -126,6 +135,26 @@ def enqueue_chain(ctx, op, list links):
         return None, value
     finally:
         note_use(ctx, submission, used)
+
+
+def is_later(value):
+    return has_later(value) if on else python["is_later"](value)
+
+
+cdef bint has_later(object value) except -1:
+    """Whether a value is deferred, or contains a deferred value."""
+    if not PyTuple_CheckExact(value):
+        return isa(value, Later)
+    for item in <tuple>value:
+        if (PyTuple_CheckExact(item) or isa(item, Later)) and python["is_later"](item):
+            return True
+    return False
+
+
+cdef int check_there(object value, object who) except -1:
+    if has_later(value):
+        python["check_there"](value, who)
+    return 0
 
 
 def follow_links(ctx, list links, value):
@@ -137,8 +166,7 @@ def follow_links(ctx, list links, value):
         if not isa(link, Then) or not holds(link, at_is_plain, True):
             links.append(link)
             return python["follow_links"](ctx, links, value)
-        if type(value) is tuple or isa(value, Later):
-            python["check_there"](value, link)
+        check_there(value, link)
         value = get(link, at_then)(value)
         if isa(value, Launch) and is_plain(value) and holds(value, at_unused, True):
             put(value, at_unused, False)

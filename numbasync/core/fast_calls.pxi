@@ -198,7 +198,7 @@ cdef class FastCall:
                 if PyDict_Size(readers):
                     put(<object>storage, at_readers, {})
             else:
-                if PyDict_Size(readers) >= MANY_READERS:
+                if PyDict_Size(readers) >= MANY_READERS and stream not in readers:
                     readers = (<object>storage).forget_readers()
                 PyDict_SetItem(readers, stream, submission)
         return a

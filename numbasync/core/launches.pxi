@@ -43,7 +43,7 @@ cdef object new_launch(
     cdef object op = PyType_GenericAlloc(classes[Launch], 0)
     put(op, at_unused, True)
     put(op, at_has_fast_path, True)
-    put(op, at_built_at, (na_code(caller), PyFrame_GetLasti(caller)))
+    put(op, at_built_at, made_at(caller))
     put(op, at_launcher, launcher)
     put(op, at_values, values)
     put(op, at_config, config)
@@ -168,11 +168,17 @@ def PreparedLaunch_sync_on(self, stream, /, **changes):
 
 cdef void end_of_launch(PyObject* op) noexcept:
     """`RunsOnce.__del__` of a launch, which has nothing to say of one that was used."""
-    if peek(op, at_unused) != <PyObject*>False:
+    if not holds(<object>op, at_unused, False):
+        ends_of_python(op)
+
+
+cdef void end_of_link(PyObject* op) noexcept:
+    """`RunsOnce.__del__` of a `Then`."""
+    if not holds(<object>op, at_link_is_unused, False):
         ends_of_python(op)
 
 
 cdef void end_of_simple(PyObject* op) noexcept:
     """`RunsOnce.__del__` of a `SimpleOp`."""
-    if peek(op, at_is_unused) != <PyObject*>False:
+    if not holds(<object>op, at_is_unused, False):
         ends_of_python(op)

@@ -141,7 +141,7 @@ def Runs_async_on(self, stream):
         put(submission, at_detached, True)
         value = value_of(self)
     if not isa(self, Launch) and not is_simple(self):
-        python["check_there"](value, "async_on")
+        check_there(value, "async_on")
     return value
 
 
@@ -183,7 +183,7 @@ cdef object stream_for(object op):
     """`run.stream_for`, without a policy of the caller."""
     cdef object device, policy
     if is_plain(op) if isa(op, Launch) else is_simple(op) and not isa(op, GraphLaunch):
-        device = current_device.get() or default_device
+        device = get_value(current_device) or default_device
         if device is not None:
             policy = get(device, at_policy)
             if isa(policy, RoundRobin):
@@ -234,10 +234,10 @@ def await_fast(op):
 
 
 def _start(op, site):
-    cdef object stream, submission, started
+    cdef object stream, submission
     if not isa(op, Launch) and not getattr(op, "has_fast_path", False):
         return python["_start"](op, site)
-    if not op._unused or not is_idle():
+    if not is_idle() or not (holds(op, at_unused, True) if isa(op, Launch) else op._unused):
         return python["_start"](op, site)
     stream = stream_for(op)
     if not isa(stream, Stream):
@@ -246,26 +246,34 @@ def _start(op, site):
     if submission is None:
         return python["_wanted"](op, stream, site)
     put(submission, at_site, site)
-    started = PyType_GenericAlloc(classes[Enqueued], 0)
-    put(started, at_enqueued_op, op)
-    put(started, at_enqueued_submission, submission)
-    return started
+    return submission
 
 
-def add_values(list started, list values):
-    cdef object future, submission
+cdef bint is_well(object submission) except -1:
+    """`_is_well`; False also if only Python can tell."""
+    return isa(submission, Submission) and holds(submission, at_done, True) and (
+        holds(submission, at_error, None)
+        and <int64_t>get(submission, at_number)
+        <= <int64_t>get(get(submission, at_stream), at_verified)
+    )
+
+
+def _Enqueued_value(self):
+    cdef object submission
+    if on and isa(self, Enqueued):
+        submission = get(self, at_enqueued_submission)
+        if is_well(submission) and is_verified(
+            get(submission, at_stream), get(submission, at_number)
+        ):
+            return value_of(get(self, at_enqueued_op))
+    return python["_Enqueued.value"](self)
+
+
+def add_values(tuple ops, list started, list values):
     cdef Py_ssize_t i
     if not on:
-        return python["add_values"](started, values)
+        return python["add_values"](ops, started, values)
     for i in range(PyList_GET_SIZE(values), PyList_GET_SIZE(started)):
-        future = started[i]
-        if not isa(future, Enqueued):
+        if not is_well(started[i]):
             return
-        submission = get(future, at_enqueued_submission)
-        if not isa(submission, Submission) or not holds(submission, at_done, True) or (
-            not holds(submission, at_error, None)
-            or <int64_t>get(submission, at_number)
-            > <int64_t>get(get(submission, at_stream), at_verified)
-        ):
-            return
-        values.append(value_of(get(future, at_enqueued_op)))
+        values.append(value_of(ops[i]))

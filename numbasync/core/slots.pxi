@@ -41,7 +41,7 @@ cdef dict wanted = {  # slots, by class; in the order of the places below
     "Counters": ("launches", "allocations", "copies", "replays"),
     "CudaStream": ("calls", "_last"),
     "CudaArray": ("packed",),
-    "Then": ("_then", "is_plain"),
+    "Then": ("_first", "_then", "_unused", "is_plain"),
     "Reactor": ("_last", "_queues"),
     "ArraySpec": ("at", "dtype", "labels", "nbytes", "shape", "zero"),
     "SimpleOp": ("_result", "_site", "_unused"),
@@ -110,7 +110,7 @@ cdef enum:
     at_launches, at_allocations, at_copies, at_replays
     at_calls, at_last_written
     at_packed
-    at_then, at_is_plain
+    at_first, at_then, at_link_is_unused, at_is_plain
     at_last_task, at_queues
     at_spec_layout, at_spec_dtype, at_labels, at_spec_nbytes, at_spec_shape, at_spec_zero
     at_result_of, at_made_at, at_is_unused
@@ -198,9 +198,11 @@ cdef int learn() except -1:
     if classes[Launcher] != NULL:
         calls = call_before(classes[Launcher], <void*>call_launcher)
         calls_of_python = calls if calls != NULL else calls_of_python
-    for i in (Launch, Full, FromHost, ToHost, GraphLaunch):
+    for i in (Launch, Then, Full, FromHost, ToHost, GraphLaunch):
         if classes[i] != NULL:
-            ends = end_before(classes[i], <void*>(end_of_launch if i == Launch else end_of_simple))
+            ends = end_before(classes[i], <void*>(
+                end_of_launch if i == Launch else end_of_link if i == Then else end_of_simple
+            ))
             ends_of_python = ends if ends != NULL else ends_of_python
     return 0
 

@@ -188,7 +188,7 @@ def ToHost_try_enqueue(self, submission, pool):
         else:
             copy_block(calls, storage, block, nbytes, False)
         readers = get(storage, at_readers)
-        if PyDict_Size(readers) >= MANY_READERS:
+        if PyDict_Size(readers) >= MANY_READERS and stream not in readers:
             readers = storage.forget_readers()
         readers[stream] = submission
     finally:

@@ -52,7 +52,7 @@ def record_read(storage: Storage, submission: Any) -> bool:
     readers = storage.readers
     if readers.get(submission.stream) is submission:
         return False
-    if len(readers) >= MANY_READERS:
+    if len(readers) >= MANY_READERS and submission.stream not in readers:
         readers = storage.forget_readers()
     readers[submission.stream] = submission
     return True
@@ -99,6 +99,7 @@ def records(storage: str, writes: bool) -> list[str]:
     return [
         f"readers = {storage}.readers",
         "if readers.get(stream) is not submission:",
-        f"    if len(readers) >= MANY_READERS: readers = {storage}.forget_readers()",
+        "    if len(readers) >= MANY_READERS and stream not in readers:",
+        f"        readers = {storage}.forget_readers()",
         "    readers[stream] = submission",
     ]

@@ -10,10 +10,12 @@ from numbasync.native import compiled
 from numbasync.ops.context import Context
 from numbasync.ops.op import DeviceOp, Shared, Steps
 from numbasync.ops.operands import (
+    abridged,
     as_child,
     check_closure,
     check_op,
     common_stream,
+    is_op,
     name_of,
     not_a_coroutine,
     suppress_unused_warnings,
@@ -104,7 +106,7 @@ class Zip(DeviceOp[tuple[Any, ...]]):
         return len(self._ops)
 
     def _describe(self) -> str:
-        return f"zip({', '.join(map(str, self._ops))})"
+        return f"zip({abridged(self._ops, str, ', ')})"
 
 
 class Defer(DeviceOp[T]):
@@ -192,4 +194,7 @@ def zip(*ops: DeviceOp[Any]) -> DeviceOp[Any]:
     To overlap operations on several streams, use `gather`.
     """
     with suppress_unused_warnings(ops):
-        return Zip(tuple(check_op(op, f"argument {i} of zip") for i, op in enumerate(ops)))
+        for i, op in enumerate(ops):
+            if not is_op(op):
+                check_op(op, f"argument {i} of zip")
+        return Zip(ops)

@@ -33,6 +33,7 @@ def made(value: Any) -> Any:
     return value
 
 
+@compiled
 def is_later(value: Any) -> bool:
     """Whether `value` is, or contains, a deferred value."""
     if type(value) is tuple:  # a result of `zip`; the results of launches have other types

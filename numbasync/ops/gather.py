@@ -76,7 +76,7 @@ async def gather(*ops: Any, return_exceptions: bool = False) -> Any:
         The first error, after all operations have ended: an error of starting comes first, then
         errors of running, in the order of the arguments.
     """
-    started: list[Awaitable[Any] | BaseException] = []
+    started: list[Awaitable[Any] | Submission | BaseException] = []
     future: Any = None
     values: list[Any] = []
     failed: list[BaseException] = []
@@ -89,13 +89,15 @@ async def gather(*ops: Any, return_exceptions: bool = False) -> Any:
             failed.append(error)
     try:
         while len(values) < len(started):
-            add_values(started, values)
+            add_values(ops, started, values)
             if len(values) == len(started):
                 break
             future = started[len(values)]
             try:
                 if isinstance(future, BaseException):
                     values.append(future)
+                elif isinstance(future, Submission):
+                    values.append(await _Enqueued(ops[len(values)], future))
                 else:
                     values.append(await future)
             except asyncio.CancelledError as error:
@@ -111,8 +113,8 @@ async def gather(*ops: Any, return_exceptions: bool = False) -> Any:
         for future in started:
             if isinstance(future, asyncio.Future):
                 future.cancel()
-            elif isinstance(future, _Enqueued):
-                warn_if_it_fails(future.submission)
+            elif isinstance(future, Submission):
+                warn_if_it_fails(future)
             elif isinstance(future, DeviceFuture):
                 future.wait_no_more()
         raise
@@ -131,18 +133,13 @@ def _is_cancelled(task: asyncio.Task[Any] | None) -> bool:
 
 @known
 class _Enqueued:
-    """An operation enqueued on its fast path, known to `gather` only."""
+    """The awaitable of an operation that was enqueued on its fast path."""
 
     __slots__ = ("op", "submission")
 
     def __init__(self, op: Operation[Any], submission: Submission) -> None:
         self.op = op
         self.submission = submission
-
-    def is_well(self) -> bool:
-        """Whether the work is done and verified free of errors, so that no wait is needed."""
-        s = self.submission
-        return s.done and s.error is None and s.sequence <= s.stream.verified
 
     def __await__(self) -> Generator[Any, None, Any]:
         submission = self.submission
@@ -156,6 +153,7 @@ class _Enqueued:
         finally:
             del self, submission  # as in `awaiting`
 
+    @compiled
     def value(self) -> Any:
         """The value of work that the device has passed; raises the error, if it failed."""
         submission = self.submission
@@ -167,20 +165,27 @@ class _Enqueued:
             del self, submission
 
 
+def _is_well(s: Submission) -> bool:
+    """Whether work is done and verified free of errors, so that no wait is needed."""
+    return s.done and s.error is None and s.sequence <= s.stream.verified
+
+
 @compiled
-def add_values(started: list[Any], values: list[Any]) -> None:
+def add_values(ops: tuple[Any, ...], started: list[Any], values: list[Any]) -> None:
     """Append the values of the operations that are done and verified, up to the first that is
     not.
     """
-    for future in started[len(values) :]:
-        if type(future) is not _Enqueued or not future.is_well():
+    for i in range(len(values), len(started)):
+        if type(started[i]) is not Submission or not _is_well(started[i]):
             return
-        values.append(future.op.result())
+        values.append(ops[i].result())
 
 
 @compiled
-def _start(op: Any, site: CallSite | None) -> Awaitable[Any]:
-    """An awaitable for `op`, whose work is started here."""
+def _start(op: Any, site: CallSite | None) -> Awaitable[Any] | Submission:
+    """An awaitable for `op`, whose work is started here; its submission, if it is enqueued on its
+    fast path.
+    """
     if isinstance(op, DeviceFuture):
         op.want(site)
         return op
@@ -191,7 +196,7 @@ def _start(op: Any, site: CallSite | None) -> Awaitable[Any]:
         submission = try_enqueue(op, stream, signal=False)
         if submission is not None:
             submission.site = site
-            return _Enqueued(op, submission)
+            return submission
         return _wanted(op, stream, site)
     if hasattr(op, "steps"):
         return _wanted(claimed(op), stream_for(op), site)

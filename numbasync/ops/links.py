@@ -13,6 +13,17 @@ from numbasync.ops.deferred_value import check_there
 
 
 @compiled
+def first_of(op: Any, links: list[Any]) -> Any:
+    """The operation that a chain begins with. The chain's links are appended to `links`, the last
+    one first.
+    """
+    while op.is_link:
+        links.append(op)
+        op = op._first
+    return op
+
+
+@compiled
 def enqueue_chain(ctx: Context, op: Any, links: list[Any]) -> tuple[Any, Any]:
     """Enqueue an operation and what follows it by its links and by `links`, as far as fast paths
     serve.
@@ -24,10 +35,7 @@ def enqueue_chain(ctx: Context, op: Any, links: list[Any]) -> tuple[Any, Any]:
     following = op
     value = None
     while following is not None:
-        op = following
-        while op.is_link:
-            links.append(op)
-            op = op._first
+        op = first_of(following, links)
         if not (op.has_fast_path and ctx.try_enqueue(op)):
             return op, None
         following, value = follow_links(ctx, links, op.result())

@@ -19,8 +19,9 @@ from numbasync.ops.capture_methods import Capturable
 from numbasync.ops.consume import RunsOnce
 from numbasync.ops.context import Context
 from numbasync.ops.deferred_value import check_there
-from numbasync.ops.links import enqueue_chain, follow_links
+from numbasync.ops.links import enqueue_chain, first_of, follow_links
 from numbasync.ops.operands import (
+    abridged,
     as_child,
     check_closure,
     name_of,
@@ -170,8 +171,6 @@ class ChainOp(DeviceOp[U], Generic[T, U]):
     # True: `follow` returns an operation, whose value becomes the value of this operation.
     continues = False
 
-    _SHOWN = 6  # most links that a description spells out
-
     def __init__(self, first: DeviceOp[T]) -> None:
         self._unused = False  # until `consume` succeeds: a refused operation needs no warning
         first.consume()
@@ -180,7 +179,8 @@ class ChainOp(DeviceOp[U], Generic[T, U]):
         self._site = first._site
         if first.stream is not None:
             self.stream = first.stream
-        self.default_stream = first.default_stream
+        if first.default_stream is not None:
+            self.default_stream = first.default_stream
 
     def follow(self, ctx: Context, value: T) -> Any:
         """Apply this link to the preceding operation's value."""
@@ -201,17 +201,9 @@ class ChainOp(DeviceOp[U], Generic[T, U]):
         raise NotImplementedError
 
     def _describe(self) -> str:
-        suffixes: list[str] = []
-        op: DeviceOp[Any] = self
-        while isinstance(op, ChainOp):
-            suffixes.append(op._suffix())
-            op = op._first
-        suffixes.reverse()
-        if len(suffixes) > self._SHOWN:
-            left_out = len(suffixes) - self._SHOWN
-            half = self._SHOWN // 2
-            suffixes[half:-half] = [f" ...{left_out} more... "]
-        return f"{op}{''.join(suffixes)}"
+        links: list[ChainOp[Any, Any]] = []
+        op = first_of(self, links)
+        return f"{op}{abridged(links[::-1], lambda link: link._suffix(), '')}"
 
 
 def _chained(
@@ -229,7 +221,10 @@ class Then(ChainOp[T, U]):
     device has not written yet.
     """
 
-    __slots__ = ("_then", "_unchecked", "_wants_context", "is_plain")
+    # All attributes of most links: they have no dictionary.
+    __slots__ = (
+        "_first", "_site", "_then", "_unchecked", "_unused", "_wants_context", "is_plain",
+    )  # fmt: skip
     continues = True
 
     def __init__(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
@@ -127,6 +127,18 @@ def as_child(ctx: Context, value: object, whole: DeviceOp[Any]) -> DeviceOp[Any]
 def name_of(function: Callable[..., Any]) -> str:
     """A function's name, for descriptions."""
     return str(getattr(function, "__name__", type(function).__name__))
+
+
+def abridged(parts: Sequence[T], spell: Callable[[T], str], between: str) -> str:
+    """The parts of a description, spelled out, with `between` between them; of more than six, the
+    first three and the last three. Each submission has a description: it costs as much of many
+    parts as of six.
+    """
+    if len(parts) <= 6:
+        return between.join(map(spell, parts))
+    first, last = (between.join(map(spell, some)) for some in (parts[:3], parts[-3:]))
+    space = between or " "
+    return f"{first}{space}...{len(parts) - 6} more...{space}{last}"
 
 
 def shortened(label: str, most: int = 160) -> str:

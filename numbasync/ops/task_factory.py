@@ -34,10 +34,11 @@ class OperationFuture(asyncio.Future[T]):
     cancelled before that, it does not run. `asyncio.all_tasks` does not list it.
     """
 
-    _op: Any = None  # until the submission
+    __slots__ = ("_op", "_started", "_task")  # which most futures need, without a dictionary
+    _op: Any  # until the submission
     # From then on. The task waits, where that takes more than watching for the end of the work.
-    _started: _Enqueued | DeviceFuture[T] | None = None
-    _task: asyncio.Task[T] | None = None
+    _started: _Enqueued | DeviceFuture[T] | None
+    _task: asyncio.Task[T] | None
     _message: Any = None  # of `cancel`
     _name = ""
 
@@ -54,6 +55,8 @@ class OperationFuture(asyncio.Future[T]):
                 return None
             is_enqueued = isinstance(op, DeviceFuture) and op.is_enqueued
             started = op if is_enqueued else _start(op, site)
+            if type(started) is Submission:
+                started = _Enqueued(op, started)
             self._started = started
             if type(started) is not _Enqueued and not started.is_enqueued:
                 self._task = asyncio.Task(awaited(started), loop=self.get_loop())
@@ -238,7 +241,7 @@ def task_factory(loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> 
             coro.close()
             watcher = reactor.current()
             future: OperationFuture[Any] = OperationFuture(loop=loop)
-            future._op = op
+            future._op, future._started, future._task = op, None, None
             call = watcher.created and watcher.created.calls[-1]
             if call and call.frame and call.frame is _frame_above(call.depth):
                 call.futures.append(future)

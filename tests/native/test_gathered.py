@@ -11,7 +11,7 @@ import pytest
 import numbasync as na
 from numbasync import native
 from numbasync.device.submission import Submission
-from numbasync.ops.gather import _Enqueued, add_values
+from numbasync.ops.gather import add_values
 from tests.common import add_one, fresh
 from tests.native.null_device import launches
 
@@ -74,11 +74,12 @@ def test_gather_takes_what_is_done_and_verified(
     well, other = Submission(stream, "work"), Submission(stream, "work")
     well.done, well.sequence = True, 1
     other.done, other.error, other.sequence = state.get("done", True), state.get("error"), 3
-    started: list[Any] = [_Enqueued(Result(), s) for s in (well, other, well)]  # type: ignore[arg-type]
+    ops: tuple[Any, ...] = (Result(), Result(), Result())
+    started: list[Any] = [well, other, well]
     values: list[Any] = []
-    add_values(started, values)
+    add_values(ops, started, values)
     assert values == ["a value"] * (1 if state else 3)
     values = ["a value"]
     started[1] = ValueError("an operation that could not be started")
-    add_values(started, values)
+    add_values(ops, started, values)
     assert values == ["a value"]
