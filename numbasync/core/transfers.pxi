@@ -92,6 +92,8 @@ def FromHost_try_enqueue(self, submission, pool):
     if tensor is None:
         return False
     if not is_copied(array, spec, block, nbytes):
+        if array.shape != get(spec, at_spec_shape):
+            return False
         ndarray(get(spec, at_spec_shape), get(spec, at_spec_dtype), block)[...] = array
     storage = get(tensor, at_storage)
     retain(submission, storage, block, 2 * nbytes)

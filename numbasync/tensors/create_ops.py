@@ -139,7 +139,7 @@ class FromHost(Made):
         spec, stream = self._kind, submission.stream
         device = stream.device
         block = device.backend.host_block(spec.nbytes)
-        if block is None:
+        if block is None or self._array.shape != spec.shape:
             return False
         storage = (pool or stream.device.pool).reuse(spec.nbytes)
         if storage is None:
@@ -155,6 +155,11 @@ class FromHost(Made):
 
     def steps(self, ctx: Context) -> Steps[Tensor]:
         spec = self._kind
+        if self._array.shape != spec.shape:
+            raise ShapeError(
+                f"the array of from_host had the shape {spec.shape}, and has {self._array.shape} "
+                "now. Resize it before, or upload a copy."
+            )
         if ctx.admission is not None:
             yield from ctx.room(spec.nbytes + held(ctx.device, spec.nbytes))
         tensor = Tensor.of(ctx.device, ctx.alloc(spec.nbytes), spec)
