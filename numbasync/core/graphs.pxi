@@ -10,7 +10,11 @@ def CudaGraph_launch(self):
 
 
 def GraphLaunch_try_enqueue(self, submission, pool):
-    """`CudaGraph.try_launch`."""
+    return enqueue_graph(self, submission, pool)
+
+
+cdef object enqueue_graph(object self, object submission, object pool):
+    """`GraphLaunch.try_enqueue`, with `CudaGraph.try_launch`."""
     cdef object graph = None, stream, attached, last, queue, backend
     cdef DriverStream calls
     cdef Lock lock

@@ -66,6 +66,19 @@ cdef inline bint is_free(object stream) except -1:
     )
 
 
+cdef object enqueue_other(object op, object submission):
+    """`try_enqueue` of an operation that is no launch of a kernel."""
+    if isa(op, Full):
+        return enqueue_full(op, submission, None)
+    if isa(op, FromHost):
+        return enqueue_upload(op, submission, None)
+    if isa(op, ToHost):
+        return enqueue_download(op, submission, None)
+    if isa(op, GraphLaunch):
+        return enqueue_graph(op, submission, None)
+    return op.try_enqueue(submission, None)
+
+
 cdef object enqueued(object op, object stream):
     """`try_enqueue` of an operation with a fast path, without a signal."""
     cdef object submission
@@ -80,7 +93,7 @@ cdef object enqueued(object op, object stream):
         if is_launch:
             status = enqueue(op, submission)
         if status == 2:
-            status = op.try_enqueue(submission, None)
+            status = bool(enqueue_other(op, submission))
         if not status:
             return None
         commit(stream, submission)

@@ -32,6 +32,11 @@ def CudaStream_launch(self, work, args, queue):
 
 
 def Full_try_enqueue(self, submission, pool):
+    return enqueue_full(self, submission, pool)
+
+
+cdef object enqueue_full(object self, object submission, object pool):
+    """`Full.try_enqueue`."""
     cdef object tensor, storage, value, queue
     if not is_plain_submission(submission) or not isa(self, Full):
         return python["Full.try_enqueue"](self, submission, pool)
@@ -79,6 +84,11 @@ cdef bint is_filled(DriverStream calls, object storage, object value, int64_t nb
 
 
 def FromHost_try_enqueue(self, submission, pool):
+    return enqueue_upload(self, submission, pool)
+
+
+cdef object enqueue_upload(object self, object submission, object pool):
+    """`FromHost.try_enqueue`."""
     cdef object stream, queue, block, tensor, storage, nbytes
     cdef DriverStream calls
     if not is_plain_submission(submission) or not isa(self, FromHost):
@@ -160,6 +170,11 @@ cdef int copy_block(
 
 
 def ToHost_try_enqueue(self, submission, pool):
+    return enqueue_download(self, submission, pool)
+
+
+cdef object enqueue_download(object self, object submission, object pool):
+    """`ToHost.try_enqueue`."""
     cdef object stream, backend, tensor, storage, spec, block, queue, readers
     cdef DriverStream calls
     cdef Lock lock
