@@ -39,7 +39,7 @@ def ready(pair: Pair) -> None:
     t = na.ones(8).sync()
     for way in WAYS.values():
         way(t, far).sync()
-    on(far, way(t[::2], far))
+        on(far, way(t[::2], far))
 
 
 def host(t: na.Tensor) -> Any:
