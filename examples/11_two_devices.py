@@ -49,9 +49,9 @@ async def main() -> None:
     smoothed = await group.map(work, parts)
     for part in smoothed:
         await scale(part, table)
-    whole = await na.gather_parts(smoothed)
+    whole = await na.gather_parts(smoothed, device=devices[0])
 
-    with na.use_device(whole.device):
+    with na.use_device(devices[0]):
         found = await whole.to_host()
     inner = np.array_split(array, len(devices))
     for part in inner:

@@ -94,7 +94,7 @@ class LeastPending:
     def __init__(self, device: StreamSource | Sequence[StreamSource], n: int = 4) -> None:
         devices = device if isinstance(device, list | tuple) else (device,)
         if not devices:
-            raise CallerError("LeastPending of no devices can run nothing; write na.devices().")
+            raise CallerError(f"LeastPending({device!r}) can run nothing; write na.devices(), say.")
         each = [_streams(one, n) for one in devices]
         # One stream of each device first: the first of equals is taken.
         self.streams = tuple(stream for row in zip(*each, strict=True) for stream in row)

@@ -166,7 +166,7 @@ class _OnOneDevice(DeviceOp[Any]):
     _chosen: Stream | None = None
 
     @property
-    def default_stream(self) -> Stream | None:
+    def default_stream(self) -> Stream | None:  # pyright: ignore
         if self._chosen is None:
             self._chosen = next_stream_of(self._device)
         return self._chosen
@@ -231,7 +231,7 @@ class Spread(_OnOneDevice):
         return f"{self._name}({', '.join(device.label for _, device in self._parts)})"
 
 
-class Gathered(_OnOneDevice, Joined):
+class Gathered(_OnOneDevice, Joined):  # pyright: ignore[reportIncompatibleVariableOverride]
     """Joins parts of several devices into a new tensor of one."""
 
     def __init__(self, parts: Any, axis: Any, device: Device | None) -> None:

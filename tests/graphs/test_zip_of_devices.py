@@ -84,17 +84,19 @@ async def test_an_error_of_one_device_is_the_zips(pair: Pair) -> None:
     u = await na.to_device(t, far)
     a = Counting(near)
 
+    stream = far.new_stream()
+
     class Download(na.DeviceOp[Any]):
         """A download that belongs to the other device, and fails there."""
 
-        default_stream = far.new_stream()
+        default_stream = stream
 
         def steps(self, ctx: na.Context) -> Any:
             op = na.memcpy(target, u)
             op.consume()
             return (yield from op.steps(ctx))
 
-    with Gate(Download.default_stream):
+    with Gate(stream):
         op = Download()
         op._unused = True
         task = asyncio.ensure_future(na.zip(a.graph.launch(), op))
