@@ -166,13 +166,13 @@ class _OnOneDevice(DeviceOp[Any]):
     _chosen: Stream | None = None
 
     @property
-    def default_stream(self) -> Stream | None:  # pyright: ignore
+    def default_stream(self) -> Stream | None:
         if self._chosen is None:
             self._chosen = next_stream_of(self._device)
         return self._chosen
 
     @default_stream.setter
-    def default_stream(self, stream: Stream | None) -> None:
+    def default_stream(self, stream: Stream | None) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
         self._chosen = stream
 
 
