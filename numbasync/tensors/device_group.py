@@ -109,9 +109,7 @@ class DeviceGroup(Public):
                     choice = self._devices if own is None else (own,)
                     await _until(partial(self._has_room, choice, running, most), running)
                     device = self._least(choice, running)
-                    self._submitted[device] += 1
-                    task = asyncio.ensure_future(_run(f, part, device))
-                    task.add_done_callback(partial(self._has_ended, device))
+                    task = asyncio.ensure_future(self._run(f, part, device))
                     running[task] = device
                     tasks.append(task)
             await _until(lambda: not running, running)
@@ -142,8 +140,15 @@ class DeviceGroup(Public):
     def _has_room(self, choice: Sequence[Device], running: Running, most: int) -> bool:
         return list(running.values()).count(self._least(choice, running)) < most
 
-    def _has_ended(self, device: Device, _task: object) -> None:
-        self._done[device] += 1
+    async def _run(self, f: Callable[[T], DeviceOp[U]], part: T, device: Device) -> U:
+        self._submitted[device] += 1
+        try:
+            with use_device(device):
+                made = not_a_coroutine(f(part), "map", f)
+                op: DeviceOp[U] = check_op(made, "what the function of map returns")
+                return await op
+        finally:
+            self._done[device] += 1
 
     def statistics(self) -> GroupStatistics:
         """The parts given to each device so far, and those that have ended."""
@@ -153,13 +158,6 @@ class DeviceGroup(Public):
         labels = ", ".join(device.label for device in self._devices)
         pending = sum(self._submitted.values()) - sum(self._done.values())
         return f"<DeviceGroup {labels}, {pending} in flight>"
-
-
-async def _run(f: Callable[[T], DeviceOp[U]], part: T, device: Device) -> U:
-    with use_device(device):
-        made = not_a_coroutine(f(part), "map", f)
-        op: DeviceOp[U] = check_op(made, "what the function of map returns")
-        return await op
 
 
 async def _until(
