@@ -57,7 +57,7 @@ cdef object enqueue_graph(object self, object submission, object pool):
 
 cdef int replay(DriverStream calls, void* graph) except -1:
     cdef int result
-    if na_ordinal != calls.ordinal:
+    if na_is_elsewhere(calls.ordinal):
         enter(calls.device)
     with nogil:
         result = launch_graph(graph, calls.number)

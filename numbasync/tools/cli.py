@@ -77,13 +77,14 @@ def _parser() -> argparse.ArgumentParser:
             "graph",
             "batch",
             "kernels",
+            "devices",
             "all",
             "cpu",
         ],
         help="launch: submit one kernel; await: wait for one, short or long; flight: 1,000 at "
         "once; alloc: new arrays; copy: uploads and downloads; graph: replays; batch: "
-        "command batches; kernels: plain kernels on large arrays; all: these eight, in one "
-        "process; cpu: what kernels cost without a GPU",
+        "command batches; kernels: plain kernels on large arrays; devices: copies between two "
+        "GPUs; all: these nine, in one process; cpu: what kernels cost without a GPU",
     )
     _add_device(bench)
     bench.add_argument("--json", type=Path, help="also write the figures to this file")

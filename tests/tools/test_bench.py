@@ -21,6 +21,7 @@ from numbasync.tools.bench import (
     chains,
     copying,
     decode,
+    devices,
     embeddings,
     graphs,
     host_work,
@@ -68,6 +69,11 @@ TABLES = {
     "attention for decoding": ("decode", 2),
     "sentence embeddings": ("embeddings", 4),
 }
+OF_TWO_GPUS = {
+    "peer copy of 4 KiB": ("peer", 1),
+    "4 KiB to the other GPU": ("move", 1),
+    "pipelines of 3 launches": (None, 2),
+}
 
 
 @pytest.fixture(autouse=True)
@@ -91,6 +97,10 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "CALLS", 1)
     monkeypatch.setattr(decode, "MANY", decode.FEW)
     monkeypatch.setattr(decode, "CALLS", 1)
+    monkeypatch.setattr(devices, "SIZES", {"4 KiB": 4096})
+    monkeypatch.setattr(devices, "SMALL_CALLS", 5)
+    for name, value in (("STEPS", 3), ("ELEMENTS", 4096)):
+        monkeypatch.setattr(devices, name, value)
     monkeypatch.setattr(embeddings, "PASSES", 1)
     monkeypatch.setattr(ready_kernels, "PRODUCTS", ready_kernels.FEW_PRODUCTS)
     monkeypatch.setattr(ready_kernels, "ATTENTION", ready_kernels.FEW_ATTENTION)
@@ -111,9 +121,12 @@ def test_all_suites_in_one_run(
     said = capsys.readouterr().out
     assert device.policy is policy
     assert found["machine"]["device"] == device.name and found["versions"]["numba"]
-    assert [one["what"] for one in found["tables"]] == list(TABLES)
+    two = device.kind == "cuda" and len(na.devices("cuda")) > 1
+    tables = TABLES | (OF_TWO_GPUS if two else {})
+    assert [one["what"] for one in found["tables"]] == list(tables)
+    assert ("bench devices: skipped, it needs two GPUs" in said) == (not two)
     for one in found["tables"]:
-        suite, least = TABLES[one["what"]]
+        suite, least = tables[one["what"]]
         names = [t["name"] for t in one["timings"]]
         assert len(names) == len(set(names)) and len(names) >= least, names
         assert (one["base"] in names and "rounds" in one["method"]) or "waits" in one["method"]

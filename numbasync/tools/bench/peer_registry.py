@@ -25,6 +25,7 @@ PEERS = (
     ("driver", "floor", ("launch",)),
     ("cuda.bindings", "raw", ("launch", "await", "flight", "alloc", "batch_small")),
     ("cuda.bindings", "raw_graph", ("graph", "node", "chain", "step")),
+    ("cuda.bindings", "raw_devices", ("peer", "move")),
     ("Python host callback", "host_callback", ("await", "flight")),
     ("cuda.core", "core_peer", ("launch",)),
     ("Numba", "numba_peer", ("launch", "await", "flight", "alloc", "trip", "chain", "batch_host")),

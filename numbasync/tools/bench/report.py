@@ -146,6 +146,11 @@ def show(table: Record) -> None:
         show_table(f"targets of {name}", targets.TITLES, targets.rows(table["targets"]))
 
 
+def say(line: str) -> None:
+    """Print a line between the tables."""
+    print(line)
+
+
 def show_head(run: Record) -> None:
     """Print the machine and the versions, and where the peers are if they are not here."""
     print("\n".join(header(run)))

@@ -13,6 +13,7 @@ from numbasync.tools.bench import (
     batches,
     copying,
     decode,
+    devices,
     embeddings,
     flight,
     graphs,
@@ -42,6 +43,7 @@ SUITES: dict[str, Suite] = {
     "graph": graphs.tables,
     "batch": batches.tables,
     "kernels": _kernels,
+    "devices": devices.tables,
 }
 METHOD = (
     "One process and one run; each table has its own method. Ratios, and targets, are of medians "

@@ -1,0 +1,127 @@
+"""`numbasync bench devices`: copies between two GPUs, and two pipelines at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import numpy as np
+
+import numbasync as na
+from numbasync.device.device import Device
+from numbasync.tools.bench import report
+from numbasync.tools.bench.measure import Case, awaited
+from numbasync.tools.bench.peer_registry import has_own_processor
+from numbasync.tools.bench.tables import table
+from numbasync.tools.bench.targets import Target
+from numbasync.tools.bench.work import saxpy
+
+SIZES = {"1 GiB": 2**30, "64 MiB": 2**26, "1 MiB": 2**20}
+SMALL = 4096  # bytes
+CALLS, SMALL_CALLS, PIPELINES = 10, 200, 5
+STEPS, ELEMENTS = 50, 2**22  # launches of a pipeline, and the elements of each
+COPY = "numbasync: await dst.copy_from(src)"
+RAW_COPY = "cuda.bindings: cuMemcpyPeerAsync + synchronize"
+MOVE = "numbasync: await to_device, new tensor"
+RAW_MOVE = "cuda.bindings: peer copy between two events + synchronize"
+ONE, TWO = "numbasync: one pipeline", "numbasync: two, one on each GPU"
+METHOD = "{what}, waited for. {calls} calls a round."
+
+
+async def tables(device: Device, rounds: int) -> list[report.Record]:
+    others = [other for other in na.devices(device.kind) if other is not device]
+    if not others or not has_own_processor(device):
+        report.say("bench devices: skipped, it needs two GPUs in one process.")
+        return []
+    other, made = others[0], []
+    for name, nbytes in SIZES.items():
+        made.append(
+            await table(
+                device,
+                rounds,
+                "peer",
+                f"peer copy of {name}",
+                _copies(device, other, nbytes),
+                calls=CALLS,
+                method=METHOD,
+                base=RAW_COPY,
+                sizes=(other.ordinal, nbytes),
+                targets=(Target(f"{name} / the driver's peer copy", COPY, RAW_COPY, 1.1, 1.02),),
+            )
+        )
+    made.append(
+        await table(
+            device,
+            rounds,
+            "move",
+            "4 KiB to the other GPU",
+            _moves(device, other),
+            calls=SMALL_CALLS,
+            method=METHOD,
+            base=RAW_MOVE,
+            sizes=(other.ordinal, SMALL),
+            targets=(Target("4 KiB / the driver's calls", MOVE, RAW_MOVE, 4.0, 2.5),),
+        )
+    )
+    made.append(
+        await table(
+            device,
+            rounds,
+            "pipelines",
+            f"pipelines of {STEPS} launches",
+            _pipelines(device, other),
+            calls=PIPELINES,
+            method=METHOD,
+            base=ONE,
+            targets=(Target("two pipelines / one", TWO, ONE, 1.2, 1.05),),
+        )
+    )
+    return made
+
+
+def _case(name: str, call: Callable[[], Awaitable[Any]], expected: Any) -> Case:
+    async def check() -> None:
+        moved = await call()
+        found = moved.to_host().sync_on(moved.device.new_stream())
+        np.testing.assert_array_equal(found, expected)
+
+    return Case(name, awaited(call), check)
+
+
+def _copies(near: Device, far: Device, nbytes: int) -> list[Case]:
+    array = np.arange(nbytes // 4, dtype=np.uint32)
+    src = na.from_host(array).sync_on(near.new_stream())
+    dst = na.zeros(array.shape, array.dtype).sync_on(far.new_stream())
+    return [_case(COPY, lambda: dst.copy_from(src), array)]
+
+
+def _moves(near: Device, far: Device) -> list[Case]:
+    array = np.arange(SMALL // 4, dtype=np.uint32)
+    src = na.from_host(array).sync_on(near.new_stream())
+    return [_case(MOVE, lambda: na.to_device(src, far), array)]
+
+
+def _pipelines(near: Device, far: Device) -> list[Case]:
+    def pipeline(device: Device) -> Callable[[], Any]:
+        stream = device.new_stream()
+        z, x = (na.ones(ELEMENTS).sync_on(stream) for _ in range(2))
+
+        def run() -> Any:
+            ops = [saxpy.forall(ELEMENTS)(z, 0.0, x) for _ in range(STEPS)]
+            return na.spawn(na.zip(*ops), stream)
+
+        return run
+
+    first, second = pipeline(near), pipeline(far)
+
+    async def nothing_to_check() -> None:
+        await first()
+        await second()
+
+    async def both() -> None:
+        await na.gather(first(), second())
+
+    return [
+        Case(ONE, awaited(first), nothing_to_check),
+        Case(TWO, awaited(both), nothing_to_check),
+    ]
