@@ -1,0 +1,173 @@
+"""The collectives of a group of processes, as operations of each process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from numbasync import layout
+from numbasync.collective.communicator import Channel, Communicator
+from numbasync.collective.exchange import GroupKey
+from numbasync.collective.reductions import check_reduction
+from numbasync.device.callsite import call_site
+from numbasync.device.device import Device
+from numbasync.errors import CallerError, DTypeError, NotAGraphNodeError, ShapeError
+from numbasync.ops.context import Context
+from numbasync.ops.op import DeviceOp, Steps
+from numbasync.tensors.copies import HostArray, download, upload_any
+from numbasync.tensors.tensor import Tensor
+
+
+async def connect(
+    key: GroupKey, rank: int, device: Device | None = None, timeout: float = 30.0
+) -> Communicator:
+    """`Communicator(key, rank, device, timeout)`, without blocking the event loop."""
+    return await asyncio.to_thread(Communicator, key, rank, device, timeout)
+
+
+class GroupOp(DeviceOp[Any]):
+    """An operation that starts one collective, and waits for the other ranks.
+
+    Args:
+        tensor: the tensor that this rank sends; None: it sends nothing.
+        call: called on the channel's thread with the elements; returns an array, or None.
+    """
+
+    unordered = True  # other operations go on while this one waits for other processes
+
+    def __init__(
+        self,
+        channel: Channel,
+        name: str,
+        tensor: Tensor | None,
+        call: Callable[[Any], HostArray | None],
+    ) -> None:
+        self._site = call_site(2)
+        self._channel = channel
+        self._name = name
+        self._tensor = tensor
+        self._call = call
+
+    def steps(self, ctx: Context) -> Steps[Any]:
+        if ctx.records:
+            raise NotAGraphNodeError(f"{self} waits for other processes, which no replay can do.")
+        elements, copied = None, None
+        if self._tensor is not None:
+            elements = yield from download(ctx, self._tensor)
+            copied = ctx.device.backend.new_event(timing=False)
+            ctx.stream.backend.record(copied)
+
+        def call() -> HostArray | None:
+            if copied is not None:
+                copied.synchronize()
+            return self._call(elements)
+
+        need = self._channel.later(call)
+        yield need
+        array = need.value
+        if array is None:
+            return None
+        tensor = Tensor.allocate(ctx, array.shape, array.dtype)
+        yield from upload_any(ctx, tensor, array)
+        return tensor
+
+    def _describe(self) -> str:
+        return self._name
+
+
+def all_reduce(tensor: Tensor, op: str, comm: Communicator) -> DeviceOp[Tensor]:
+    check_reduction(op, tensor.dtype)
+    group = comm.group
+    return GroupOp(group, "all_reduce", tensor, lambda own: group.all_reduced(own, op))
+
+
+def reduce_scatter(tensor: Tensor, op: str, comm: Communicator) -> DeviceOp[Tensor]:
+    check_reduction(op, tensor.dtype)
+    rows, group = rows_of(tensor, comm.size), comm.group
+    mine = slice(comm.rank * rows, (comm.rank + 1) * rows)
+    return GroupOp(group, "reduce_scatter", tensor, lambda own: group.all_reduced(own, op)[mine])
+
+
+def all_gather(tensor: Tensor, comm: Communicator) -> DeviceOp[Tensor]:
+    if not tensor.shape:
+        raise ShapeError("all_gather joins along the first axis, which a scalar has not.")
+    return GroupOp(comm.group, "all_gather", tensor, comm.group.all_gathered)
+
+
+def broadcast(tensor: Tensor, root: int, comm: Communicator) -> DeviceOp[Tensor]:
+    check_rank(root, comm)
+    like, group = np.empty(tensor.shape, tensor.dtype), comm.group
+    return GroupOp(
+        group,
+        "broadcast",
+        tensor if comm.rank == root else None,
+        lambda own: group.sent("broadcast", own, root, like),
+    )
+
+
+def send(tensor: Tensor, to: int, comm: Communicator) -> DeviceOp[None]:
+    """Send a tensor to another process, which receives it by `recv`."""
+    check_other(to, comm)
+    channel = comm.channel(comm.rank, to)
+
+    def call(own: HostArray) -> None:
+        channel.sent("send", own, 0, own)
+
+    return GroupOp(channel, "send", tensor, call)
+
+
+def recv(
+    shape: int | Sequence[int], source: int, comm: Communicator, dtype: Any = np.float32
+) -> DeviceOp[Tensor]:
+    """Receive a tensor that another process sends.
+
+    Args:
+        shape, dtype: those of the tensor that is sent.
+        source: the rank of the other process.
+    """
+    check_other(source, comm)
+    like = np.empty(shape, layout.check_dtype(np.dtype(dtype)))
+    channel = comm.channel(source, comm.rank)
+    return GroupOp(channel, "recv", None, lambda _: channel.sent("send", None, 0, like))
+
+
+def rows_of(tensor: Tensor, ranks: int) -> int:
+    """The rows that each rank keeps of a reduced tensor.
+
+    Raises:
+        ShapeError: the first axis cannot be cut into equal parts.
+    """
+    if not tensor.shape or tensor.shape[0] % ranks:
+        raise ShapeError(
+            f"reduce_scatter cuts the first axis of {tensor.shape} into {ranks} equal parts, which "
+            "is not possible: pad it."
+        )
+    return tensor.shape[0] // ranks
+
+
+def check_rank(rank: Any, comm: Communicator) -> None:
+    """
+    Raises:
+        CallerError: no such rank.
+    """
+    if rank not in range(comm.size):
+        raise CallerError(f"there are ranks 0 to {comm.size - 1}, and not {rank!r:.40}.")
+
+
+def check_other(rank: Any, comm: Communicator) -> None:
+    check_rank(rank, comm)
+    if rank == comm.rank:
+        raise CallerError(f"rank {rank} is this process itself.")
+
+
+def checked(tensor: Any, what: str) -> Tensor:
+    """
+    Raises:
+        DTypeError: the argument is no tensor.
+    """
+    if isinstance(tensor, Tensor):
+        return tensor
+    raise DTypeError(f"{what} takes a tensor, not {type(tensor).__name__} ({tensor!r:.60}).")
