@@ -85,6 +85,10 @@ from numbasync.tensors.create import rand as rand
 from numbasync.tensors.create import randn as randn
 from numbasync.tensors.create import zeros as zeros
 from numbasync.tensors.create import zeros_like as zeros_like
+from numbasync.tensors.devices import gather_parts as gather_parts
+from numbasync.tensors.devices import replicate as replicate
+from numbasync.tensors.devices import scatter as scatter
+from numbasync.tensors.devices import to_device as to_device
 from numbasync.tensors.import_array import as_tensor as as_tensor
 from numbasync.tensors.import_array import from_dlpack as from_dlpack
 from numbasync.tensors.inout import InOut as InOut

@@ -183,6 +183,8 @@ class UnsupportedKernelError(DeviceError, NotImplementedError):
 class DeviceLostError(DeviceError):
     """A fault broke the device's context: every operation fails until the program restarts."""
 
+    device: object = None  # the `Device` that the fault has broken, once that is known
+
 
 class InterpretedKernelWarning(RuntimeWarning):
     """`NUMBASYNC_CPU_ENGINE=interpreted`, or pytest's `--kernel-coverage`, makes kernels run as

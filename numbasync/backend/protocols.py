@@ -36,45 +36,15 @@ from numbasync.backend.kernel_checks import Checks as Checks
 from numbasync.backend.kernel_checks import Writers as Writers
 from numbasync.backend.pools import Memory as Memory
 from numbasync.backend.pools import Pool as Pool
+from numbasync.backend.waiting import Event as Event
+from numbasync.backend.waiting import Prerequisite as Prerequisite
+from numbasync.backend.waiting import Waker as Waker
 
 # The file name of kernels that numbasync generates around a user's body. Their only barrier
 # comes after the body, when every thread has finished its tile.
 GENERATED = "<numbasync tiles>"
 # The attribute in which a generated kernel, or its module, stores its source.
 SOURCE_ATTR = "__numbasync_source__"
-
-
-class Prerequisite(Protocol):
-    """A slow step that must be completed once before work can be enqueued."""
-
-    def run(self) -> None:
-        """Complete the step, or wait until another thread has. Blocks; any thread may call it."""
-        ...
-
-
-class Waker(Protocol):
-    """Wakes one event loop. `notify` may be called on any thread and never blocks."""
-
-    @property
-    def eventfd(self) -> int:
-        """Descriptor to which native code may write eight bytes, or -1 if there is none."""
-        ...
-
-    def notify(self) -> None: ...
-
-
-class Event(Protocol):
-    """A recorded point in a stream."""
-
-    def query(self) -> bool: ...
-    def synchronize(self) -> None: ...
-    def notify(self, call: Callable[[], None]) -> None:
-        """Call `call`, on any thread, behind the latest record. Only where events can call back."""
-        ...
-
-    def elapsed_ms(self, later: Any) -> float:
-        """Device milliseconds from this event to `later`; both were recorded, with timing."""
-        ...
 
 
 class Queue(Protocol):
@@ -102,6 +72,12 @@ class Queue(Protocol):
 
     def copy(self, dst: Any, src: Any) -> None:
         """Copy elements between any layouts; converts dtypes as NumPy's unsafe casting does."""
+        ...
+
+    def copy_peer(self, dst: Any, src: Any, source: Any) -> None:
+        """Copy between contiguous arrays of equal dtype and shape; `src` is of the device `source`,
+        which this queue's device `copies_from`.
+        """
         ...
 
     def fill(self, dst: Any, value: np.generic) -> None:
@@ -203,8 +179,12 @@ class Stream(Protocol):
         ...
 
     def record(self, event: Any) -> None: ...
-    def wait(self, event: Any) -> None:
-        """Order work enqueued from now on after the event's latest record, on any device."""
+    def wait(self, event: Any) -> bool | None:
+        """Order work enqueued from now on after the event's latest record, on any device.
+
+        Returns:
+            True: the event must not be recorded again, because the stream looks at it later.
+        """
         ...
 
     def query(self) -> bool: ...
@@ -263,6 +243,11 @@ class Device(Protocol):
 
     @property
     def completion(self) -> CompletionPath: ...
+    @property
+    def locks_pages(self) -> bool:
+        """Whether `host_buffer` is memory that other devices copy from and to without blocking."""
+        ...
+
     @property
     def spin_seconds(self) -> float:
         """How long an event loop polls this device's completion counters before it sleeps."""
@@ -389,3 +374,9 @@ class Device(Protocol):
         ...
 
     def can_access(self, other: Any) -> bool: ...
+
+    def copies_from(self, other: Any) -> bool:
+        """Whether queues of this device can `copy_peer` from arrays of the device `other`. The first
+        call for a device may enable direct access, and block shortly.
+        """
+        ...

@@ -19,7 +19,7 @@ from numbasync import backend as backends
 from numbasync.backend import protocols
 from numbasync.backend.protocols import MemoryStats
 from numbasync.device import stream as streams
-from numbasync.device.event import Event
+from numbasync.device.event import Event, EventPool
 from numbasync.device.limit_scope import InFlight as InFlight
 from numbasync.device.limit_scope import Limit, limits_here
 from numbasync.device.policies import SchedulingPolicy, StreamPoolRoundRobin
@@ -31,24 +31,6 @@ from numbasync.errors import CallerError, DeviceLostError, DeviceMismatchError, 
 from numbasync.fork import in_child
 from numbasync.native import core, known, new_lock
 from numbasync.public import Public
-
-
-class _EventPool:
-    """Untimed events, each used for an instant to order one stream after another."""
-
-    def __init__(self, device: protocols.Device) -> None:
-        self._device = device
-        self._spare: list[Any] = []
-
-    def take(self) -> Any:
-        try:
-            return self._spare.pop()
-        except IndexError:
-            return self._device.new_event(timing=False)
-
-    def give(self, event: Any) -> None:
-        self._spare.append(event)
-
 
 MOST_SUSPECTS = 16  # submissions that the message of a fault names
 
@@ -84,7 +66,7 @@ class Device(Public):
         # Held from an access record's update until the work that it stands for is enqueued: a
         # thread that finds the access in the record must find the work on the stream.
         self.submit_lock = new_lock()
-        self.order_events = _EventPool(backend)
+        self.order_events = EventPool(backend)
         self.ring = Ring(backend)
         in_child(self.ring.start_over)
         self._lock = threading.RLock()
@@ -288,8 +270,9 @@ class Device(Public):
             building: the submission that was being enqueued when the fault was reported.
         """
         with self._lock:
-            if self.lost is not None:
+            if self.lost is not None or fault.device not in (None, self):
                 return
+            fault.device = self
             streams = list(self.busy)
             running = [submission for stream in streams for submission in stream.at_work()]
             if building is not None and building.launched:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
+from numbasync.backend import protocols
 from numbasync.device import stream as streams
 from numbasync.device.stream import AnyStream, Stream, as_stream
 from numbasync.device.submission import Submission
@@ -13,6 +14,23 @@ from numbasync.public import Public
 
 if TYPE_CHECKING:
     from numbasync.device.device import Device
+
+
+class EventPool:
+    """Untimed events, each used for an instant to order one stream after another."""
+
+    def __init__(self, device: protocols.Device) -> None:
+        self._device = device
+        self._spare: list[Any] = []
+
+    def take(self) -> Any:
+        try:
+            return self._spare.pop()
+        except IndexError:
+            return self._device.new_event(timing=False)
+
+    def give(self, event: Any) -> None:
+        self._spare.append(event)
 
 
 # Hook that `foreign_streams` sets: the event of another library's object, on the given device;

@@ -12,7 +12,7 @@ from numbasync.backend import protocols
 from numbasync.device import reactor
 from numbasync.device.in_flight import Progress
 from numbasync.device.submission import Submission
-from numbasync.errors import CallerError, DeviceMismatchError
+from numbasync.errors import CallerError, DeviceLostError, DeviceMismatchError
 from numbasync.native import compiled, known
 from numbasync.public import Public
 
@@ -165,11 +165,15 @@ class Stream(Progress, Public):
         number = other._sequence
         events = other.device.order_events  # an event is recorded on its own device only
         event = events.take()
-        other.backend.record(event)
-        self.backend.wait(event)
+        try:
+            other.backend.record(event)
+        except DeviceLostError as fault:  # of the other device, if there are two
+            other.device.lose(fault)
+            raise other.device.lost or fault from None
         # A wait refers to the latest recording at the time of its enqueueing, so the event may be
-        # recorded again immediately.
-        events.give(event)
+        # recorded again immediately, unless the host waits for it, later.
+        if not self.backend.wait(event):
+            events.give(event)
         self.follow(other, number)
 
     # --- watching ---

@@ -225,7 +225,7 @@ class Recording(Context):
     def room(self, nbytes: int | None = None) -> Generator[Prerequisite, None, None]:
         yield from ()  # nothing is in flight, so there is always capacity
 
-    def read(self, storage: Storage, name: object = None) -> None:
+    def read(self, storage: Storage, name: object = None, *, anywhere: bool = False) -> None:
         if storage.pool.device is not self.device.backend:
             self._check_device(storage)
         self._recorder.lease(storage, writes=False)

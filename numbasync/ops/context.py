@@ -219,13 +219,14 @@ class Context(Public):
                 "Run it on a stream of the tensor's device, or inside `with na.use_device(d):`."
             )
 
-    def read(self, storage: Storage, name: object = None) -> None:
+    def read(self, storage: Storage, name: object = None, *, anywhere: bool = False) -> None:
         """Record a read of `storage`: order it after the last writer, and keep it alive.
 
         Args:
             name: the tensor of the storage, for messages.
+            anywhere: the storage may be another device's; the caller holds that `submit_lock`, too.
         """
-        if storage.pool.device is not self.device.backend:
+        if storage.pool.device is not self.device.backend and not anywhere:
             self._check_device(storage)
         submission, writer = self.submission, storage.writer
         # The first checks of `after`, repeated here to avoid most calls.

@@ -46,6 +46,14 @@ def order(ctx: Context, *tensors: DeviceArray) -> None:
             ctx.order(tensor.source)
 
 
+def written(ctx: Context, dst: DeviceArray, is_new: bool) -> None:
+    """Record a write of `dst`, or only keep it alive, if no other operation knows its memory."""
+    if is_new:
+        ctx.retain(dst.storage)
+    else:
+        ctx.write(dst.storage, dst)
+
+
 def upload(ctx: Context, dst: DeviceArray, array: HostArray) -> None:
     """Enqueue a copy of host elements into a tensor that the device's uploads can write directly.
 
@@ -80,8 +88,12 @@ def upload_at_once(ctx: Context, dst: DeviceArray, array: HostArray) -> Steps[No
         ctx.queue.upload(dst.handle, staged)
 
 
-def copy(ctx: Context, dst: DeviceArray, src: DeviceArray) -> Steps[None]:
-    """Enqueue an element-wise copy between tensors of equal shape; dtypes are converted."""
+def copy(ctx: Context, dst: DeviceArray, src: DeviceArray, is_new: bool = False) -> Steps[None]:
+    """Enqueue an element-wise copy between tensors of equal shape; dtypes are converted.
+
+    Args:
+        is_new: `dst` is in memory that no other operation knows yet, so no access is recorded.
+    """
     if dst.size == 0:
         return
     prerequisite = ctx.device.backend.copy_needs(dst.handle, src.handle)
@@ -96,7 +108,7 @@ def copy(ctx: Context, dst: DeviceArray, src: DeviceArray) -> Steps[None]:
     order(ctx, dst, src)
     with ctx.device.submit_lock:
         ctx.read(src.storage, src)
-        ctx.write(dst.storage, dst)
+        written(ctx, dst, is_new)
         ctx.queue.copy(dst.handle, src.handle)
 
 

@@ -9,7 +9,9 @@ import numpy as np
 
 from numbasync.device import access
 from numbasync.device.callsite import call_site
+from numbasync.device.several import next_stream_of
 from numbasync.device.storage import MemoryPool
+from numbasync.device.stream import Stream
 from numbasync.device.submission import Submission
 from numbasync.errors import NotAGraphNodeError
 from numbasync.native import compiled, known
@@ -17,6 +19,7 @@ from numbasync.ops.context import Context
 from numbasync.ops.deferred_value import Later
 from numbasync.ops.op import DeviceOp, Steps
 from numbasync.ops.simple_op import SimpleOp
+from numbasync.tensors.across import check_stream, copy_across
 from numbasync.tensors.array import DeviceArray
 from numbasync.tensors.copies import HostArray, copy, download, upload_any
 from numbasync.tensors.parallel_copy import LARGE
@@ -134,15 +137,31 @@ class Convert(DeviceOp[A], Generic[A]):
 
 
 class Memcpy(DeviceOp[Any]):
-    """Copies the elements of one array into another, in place."""
+    """Copies the elements of one array into another, in place. Between two devices the copy runs on
+    a stream of the destination's.
+    """
+
+    _chosen: Stream | None = None  # of the destination's device, if the source is of another
 
     def __init__(self, dst: DeviceArray | HostArray, src: DeviceArray | HostArray) -> None:
         self._site = call_site(2)
         self._dst = dst
         self._src = src
+        self._is_across = (
+            isinstance(dst, DeviceArray) and isinstance(src, DeviceArray)
+            and dst.device is not src.device and None not in (dst.device, src.device)
+        )  # fmt: skip
+
+    @property
+    def default_stream(self) -> Stream | None:  # type: ignore[override]
+        if self._is_across and self._chosen is None:
+            self._chosen = next_stream_of(self._dst.device)  # type: ignore[arg-type]
+        return self._chosen
 
     @property
     def is_node(self) -> bool:  # type: ignore[override]
+        if self._is_across:
+            return False
         dst, src = self._dst, self._src
         if isinstance(dst, np.ndarray) or not dst.is_contiguous:
             return False
@@ -162,6 +181,9 @@ class Memcpy(DeviceOp[Any]):
             yield from upload_any(ctx, dst, src)  # type: ignore[arg-type]  # one is a tensor
         elif isinstance(dst, np.ndarray):
             yield from download(ctx, src, dst)
+        elif self._is_across:
+            check_stream(ctx, dst.device, src)  # type: ignore[arg-type]
+            yield from copy_across(ctx, dst, src)
         else:
             yield from copy(ctx, dst, src)
         return dst

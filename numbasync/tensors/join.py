@@ -63,10 +63,10 @@ class _Plan(NamedTuple):
 class Joined(DeviceOp[Tensor]):
     """Joins tensors into a new one."""
 
-    def __init__(self, tensors: Any, axis: Any, is_new: bool) -> None:
+    def __init__(self, tensors: Any, axis: Any, is_new: bool, name: str | None = None) -> None:
         self._unused = False  # a refused operation needs no warning
         self._is_new = is_new
-        self._name = "stack" if is_new else "concatenate"
+        self._name = name or ("stack" if is_new else "concatenate")
         with suppress_unused_warnings(tensors if isinstance(tensors, list | tuple) else (tensors,)):
             self._parts = self._listed(tensors)
             try:

@@ -28,3 +28,15 @@ def several_threads(device: na.Device, monkeypatch: pytest.MonkeyPatch) -> Itera
     yield
     copy_threads.settle()
     copy_threads.start_over()
+
+
+@pytest.fixture(params=["direct", "through the host"])
+def pair(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[na.Device, na.Device]]:
+    """Two CPU devices, the first of them current: they copy directly, or as if they could not."""
+    near, far = na.devices("cpu")[:2]
+    if request.param != "direct":
+        monkeypatch.setattr(type(near.backend), "copies_from", lambda *_: False)
+    with na.use_device(near):
+        yield near, far

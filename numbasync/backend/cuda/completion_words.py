@@ -11,6 +11,8 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from numbasync.backend.cuda import fast_calls
@@ -82,6 +84,40 @@ class CompletionCounters:
             )
             for offset in range(0, PAGE_BYTES, WORD_BYTES)
         ]
+
+
+class Gates:
+    """The gates of one stream, through one counter. They may be opened in any order, by any thread:
+    the counter says up to which gate all are open, and the stream passes them in order.
+    """
+
+    def __init__(self, word: CompletionCounter) -> None:
+        self._word = word
+        self._count = self._passed = 0
+        self._opened: set[int] = set()
+        self._lock = threading.RLock()
+
+    def hold(self, stream: Any) -> Callable[[], None]:
+        """Enqueue a gate on a stream; the function that opens it."""
+        with self._lock:
+            number = self._count + 1
+            flags = cu.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_GEQ
+            address = self._word.device_address
+            (result,) = cu.cuStreamWaitValue32(stream, address, number, flags)
+            if result:
+                fail(result, "cuStreamWaitValue32")
+            self._count = number
+        return partial(self._open, number)
+
+    def _open(self, number: int) -> None:
+        with self._lock:
+            if number <= self._passed:
+                return
+            self._opened.add(number)
+            while self._passed + 1 in self._opened:
+                self._passed += 1
+                self._opened.remove(self._passed)
+            self._word.write(self._passed)
 
 
 class CounterCompletion:

@@ -32,6 +32,7 @@ from numbasync.backend.cuda.event import CudaEvent
 from numbasync.backend.cuda.graph import ATTEMPTS, INVALIDATED, CaptureStreams, CudaGraph
 from numbasync.backend.cuda.kernels import CudaExecutable
 from numbasync.backend.cuda.memory import CudaMemory, CudaPool
+from numbasync.backend.cuda.peers import Peers
 from numbasync.backend.cuda.pinned_memory import HostMemory, PinnedPool
 from numbasync.backend.cuda.pitched_copies import copies_rows
 from numbasync.backend.cuda.resources import peaks_of
@@ -93,6 +94,7 @@ class CudaDevice:
     # The event loop polls for an awaited kernel for this long, and then sleeps. To wake a
     # sleeping loop costs about 25 us; polling costs processor time.
     spin_seconds = 200e-6
+    locks_pages = True
 
     def __init__(self, ordinal: int) -> None:
         self.ordinal = ordinal
@@ -106,6 +108,7 @@ class CudaDevice:
         self.words = CompletionCounters()
         self.copiers = Copiers(self)
         self.bridges = Bridges(self)
+        self.peers = Peers(self)
         self.capture_streams = CaptureStreams(self)
         self.capturing = threading.RLock()  # held while a stream is being captured
         self._pinned = PinnedPool(self)
@@ -164,6 +167,14 @@ class CudaDevice:
         if self.completion.name == "word":
             return CounterCompletion(handle, self.words.take())
         return EventCompletion(handle)
+
+    @cached_property
+    def context(self) -> Any:
+        """The primary context, retained until the process ends."""
+        result, context = cu.cuDevicePrimaryCtxRetain(cu.CUdevice(self.ordinal))
+        if result:
+            fail(result, "cuDevicePrimaryCtxRetain")
+        return context
 
     # --- factories ---
 
@@ -310,3 +321,9 @@ class CudaDevice:
         if not isinstance(other, CudaDevice):
             return False
         return bool(self.core.can_access_peer(other.core))
+
+    def copies_from(self, other: Any) -> bool:
+        if not isinstance(other, CudaDevice):
+            return False
+        self.peers.enable(other)
+        return True

@@ -62,6 +62,7 @@ class CudaPool:
         self._pool = self._resource.handle
         # Without a threshold the driver returns all unused memory at every synchronisation.
         self._set(_Attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, 2**64 - 1)
+        device.peers.add_pool(self)
 
     def allocate(self, nbytes: int, stream: Handled) -> CudaMemory:
         block = self.reuse(nbytes)
@@ -149,6 +150,11 @@ class CudaPool:
             device = self._device
             stream = device.stream_behind_default if memory.lent else device.idle_stream
             cu.cuMemFreeAsync(memory.pointer, stream)
+
+    @property
+    def handle(self) -> Any:
+        """The driver's pool."""
+        return self._pool
 
     @property
     def used(self) -> int:

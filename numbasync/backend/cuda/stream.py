@@ -13,13 +13,14 @@ from cuda.core import StreamOptions
 
 from numbasync.backend.cuda import fast_calls, host_callback
 from numbasync.backend.cuda.arrays import CudaArray
-from numbasync.backend.cuda.completion_words import CompletionCounter
+from numbasync.backend.cuda.completion_words import CompletionCounter, Gates
 from numbasync.backend.cuda.copy_kernels import THREADS
 from numbasync.backend.cuda.driver import NOT_READY, cu, enter, error_of, fail
 from numbasync.backend.cuda.event import CudaEvent
 from numbasync.backend.cuda.fill_patterns import pattern
 from numbasync.backend.cuda.kernels import CudaExecutable
 from numbasync.backend.cuda.launch_records import MOST, record
+from numbasync.backend.cuda.peers import copy_peer
 from numbasync.backend.cuda.pitched_copies import copies_rows, copy_rows, download_rows, upload_rows
 from numbasync.backend.protocols import Waker, Work, counters
 from numbasync.errors import DTypeError
@@ -90,6 +91,11 @@ class CudaQueue:
         blocks = -(-dst.fields[2] // THREADS)
         copier.launch(self._stream, (blocks, 1, 1), (THREADS, 1, 1), 0, (dst, src))
 
+    def copy_peer(self, dst: CudaArray, src: CudaArray, source: Gpu) -> None:
+        enter(self._device)
+        copy_peer(dst, self._device, src, source, self._handle)
+        counters.copies += self.counted
+
     def fill(self, dst: CudaArray, value: np.generic) -> None:
         enter(self._device)
         unit, number = pattern(value)
@@ -139,7 +145,7 @@ class CudaStream:
     """A CUDA stream that does not wait for the legacy default stream."""
 
     __slots__ = (
-        "__weakref__", "_completion", "_gate", "_gates", "_last", "_notifications",
+        "__weakref__", "_completion", "_gates", "_last", "_notifications",
         "_notifications_lock", "_number", "_verified", "calls", "captures", "device", "handle",
         "native", "records",
     )  # fmt: skip
@@ -170,8 +176,7 @@ class CudaStream:
         self._notifications: deque[tuple[int, CompletionCounter]] = deque()
         self._notifications_lock = threading.Lock()
         self._verified = 0
-        self._gate: CompletionCounter | None = None
-        self._gates = 0
+        self._gates: Gates | None = None
 
     @property
     def handle_number(self) -> int:
@@ -289,16 +294,9 @@ class CudaStream:
 
     def hold(self) -> Callable[[], None]:
         enter(self.device)
-        if self._gate is None:
-            self._gate = self.device.words.take()
-        gate = self._gate
-        self._gates += 1
-        number = self._gates
-        flags = cu.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_GEQ
-        (result,) = cu.cuStreamWaitValue32(self.handle, gate.device_address, number, flags)
-        if result:
-            fail(result, "cuStreamWaitValue32")
-        return lambda: gate.write(number)
+        if self._gates is None:
+            self._gates = Gates(self.device.words.take())
+        return self._gates.hold(self.handle)
 
     # --- poll ---
 

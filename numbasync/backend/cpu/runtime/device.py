@@ -39,6 +39,7 @@ class CpuDevice:
     limits = LIMITS
     peaks = Peaks()
     coarsener = None
+    locks_pages = False
     completion = CompletionPath("worker", "the worker thread writes the stream's word itself")
 
     def __init__(self, ordinal: int) -> None:
@@ -173,6 +174,9 @@ class CpuDevice:
         workers.wait_for(self._engine.is_quiet)
 
     def can_access(self, other: Any) -> bool:
+        return isinstance(other, CpuDevice)
+
+    def copies_from(self, other: Any) -> bool:
         return isinstance(other, CpuDevice)
 
 

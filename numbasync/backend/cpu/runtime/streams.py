@@ -82,6 +82,9 @@ class CpuQueue:
         counters.copies += 1
         self._push(*tasks.copy(self._stream.engine, dst, src))
 
+    def copy_peer(self, dst: CpuArray, src: CpuArray, source: object) -> None:
+        self.copy(dst, src)  # all virtual devices share the memory
+
     def fill(self, dst: CpuArray, value: np.generic) -> None:
         self._push(*tasks.fill(self._stream.engine, dst, value))
 
@@ -196,11 +199,13 @@ class CpuStream:
 
         self.push(mark, is_short=True)
 
-    def wait(self, event: Any) -> None:
+    def wait(self, event: Any) -> bool:
         if not isinstance(event, CpuEvent):
             self.push(event.synchronize)  # a worker waits for an event of another kind of device
-        elif not event.reached.open:
+            return True
+        if not event.reached.open:
             self.push(event.reached)
+        return False
 
     def hold(self) -> Callable[[], None]:
         gate = Blocker()

@@ -1,0 +1,63 @@
+"""Parts of an operation that run on another stream, of another device: each has a submission of its
+own there, and the operation is done when all of its parts are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from numbasync.device.stream import Stream
+from numbasync.errors import DeviceLostError, NotAGraphNodeError
+from numbasync.ops.backpressure import Admission
+from numbasync.ops.context import Context
+from numbasync.ops.shared_run import Steps
+
+T = TypeVar("T")
+
+
+def on_stream(
+    ctx: Context, stream: Stream, name: str, steps: Callable[[Context], Steps[T]]
+) -> Steps[tuple[Context, T]]:
+    """Run `steps` on `stream`, as a part of the operation of `ctx`. Nothing of `ctx` waits for the
+    part until the caller calls `join`.
+
+    Returns:
+        The context of the part, which has ended; and the value.
+
+    Raises:
+        NotAGraphNodeError: the operation is being recorded for a graph.
+    """
+    if ctx.records:
+        raise NotAGraphNodeError(
+            f"{name} runs on {stream.device.label}, and a graph of {ctx.device.label} holds work of "
+            "that device only.\nCopy between devices before the launch of the graph, or behind it; "
+            "capture a graph for each device."
+        )
+    stream.check_open()
+    part = Context(stream, stream.device.pool, name, ctx.submission.site, ctx)
+    if stream.device.is_limited:
+        part.admission = Admission(stream.device)
+    part.suspend()  # the steps may pause, and then only they hold the part
+    try:
+        if part.admission is not None:
+            yield from part.room()
+            part.admission.admit(part.submission)
+        value = yield from steps(part)
+    except GeneratorExit:
+        part.withdraw()
+        raise
+    except DeviceLostError as fault:
+        stream.device.lose(fault, part.submission)
+        part.close()
+        raise stream.device.lost or fault from None
+    except BaseException:
+        part.close()
+        raise
+    part.close()
+    return part, value
+
+
+def join(ctx: Context, part: Context) -> None:
+    """Order the work that `ctx` enqueues from now on after `part`; it fails if the part fails."""
+    ctx.depend(part.submission)
