@@ -92,13 +92,12 @@ def reduce_scatter(tensor: Tensor, op: str, comm: Communicator) -> DeviceOp[Tens
 
 
 def all_gather(tensor: Tensor, comm: Communicator) -> DeviceOp[Tensor]:
-    if not tensor.shape:
-        raise ShapeError("all_gather joins along the first axis, which a scalar has not.")
+    check_rows(tensor)
     return GroupOp(comm.group, "all_gather", tensor, comm.group.all_gathered)
 
 
 def broadcast(tensor: Tensor, root: int, comm: Communicator) -> DeviceOp[Tensor]:
-    check_rank(root, comm)
+    check_rank(root, comm.size)
     like, group = np.empty(tensor.shape, tensor.dtype), comm.group
     return GroupOp(
         group,
@@ -148,17 +147,26 @@ def rows_of(tensor: Tensor, ranks: int) -> int:
     return tensor.shape[0] // ranks
 
 
-def check_rank(rank: Any, comm: Communicator) -> None:
+def check_rows(tensor: Tensor) -> None:
+    """
+    Raises:
+        ShapeError: the tensor has no axis.
+    """
+    if not tensor.shape:
+        raise ShapeError("all_gather joins along the first axis, which a scalar has not.")
+
+
+def check_rank(rank: Any, ranks: int) -> None:
     """
     Raises:
         CallerError: no such rank.
     """
-    if rank not in range(comm.size):
-        raise CallerError(f"there are ranks 0 to {comm.size - 1}, and not {rank!r:.40}.")
+    if rank not in range(ranks):
+        raise CallerError(f"there are ranks 0 to {ranks - 1}, and not {rank!r:.40}.")
 
 
 def check_other(rank: Any, comm: Communicator) -> None:
-    check_rank(rank, comm)
+    check_rank(rank, comm.size)
     if rank == comm.rank:
         raise CallerError(f"rank {rank} is this process itself.")
 

@@ -6,6 +6,7 @@ the parts that it needs, and reduces them by kernels, in the order of the device
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -16,7 +17,6 @@ from numbasync.device.callsite import call_site
 from numbasync.device.device import Device
 from numbasync.device.several import next_stream_of
 from numbasync.errors import CallerError, DTypeError, NotAGraphNodeError, ShapeError
-from numbasync.memo import Memo
 from numbasync.ops.context import Context
 from numbasync.ops.elsewhere import join, on_stream
 from numbasync.ops.op import DeviceOp, Steps
@@ -189,7 +189,8 @@ def _launched(ctx: Context, launch: DeviceOp[Any]) -> Steps[None]:
     yield from launch.steps(ctx)
 
 
-_groups: Memo[tuple[Device, ...], Any] = Memo()
+_groups: dict[tuple[Device, ...], Sequence[Any]] = {}
+_lock = threading.Lock()  # of `_groups`
 
 
 def _ranks(devices: tuple[Device, ...], like: Tensor) -> tuple[Any, Sequence[Any]] | None:
@@ -199,7 +200,11 @@ def _ranks(devices: tuple[Device, ...], like: Tensor) -> tuple[Any, Sequence[Any
         return None
     if not library.takes(like.dtype):
         return None
-    return library, _groups.get(devices, lambda: library.ranks([d.backend for d in devices]))
+    with _lock:
+        members = _groups.get(devices)
+        if members is None:
+            members = _groups[devices] = library.ranks([device.backend for device in devices])
+    return library, members
 
 
 def _device(tensor: Tensor) -> Device:

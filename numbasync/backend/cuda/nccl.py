@@ -66,9 +66,7 @@ class Nccl:
 
     def rank(self, identity: bytes, number: int, size: int, device: Gpu) -> NcclRank:
         enter(device)
-        comm = self.call(
-            "comm_init_rank_scalable", size, number, 1, bytearray(identity), 0
-        )
+        comm = self.call("comm_init_rank_scalable", size, number, 1, bytearray(identity), 0)
         return NcclRank(self, comm, device)
 
     def call(self, name: str, *args: Any) -> Any:
@@ -93,9 +91,7 @@ class NcclRank:
 
     def all_reduce(self, stream: CudaStream, send: CudaArray, recv: CudaArray, op: str) -> None:
         count, dtype = _count(send)
-        self._call(
-            stream, "all_reduce", send.address, recv.address, count, dtype, REDUCTIONS[op]
-        )
+        self._call(stream, "all_reduce", send.address, recv.address, count, dtype, REDUCTIONS[op])
 
     def reduce_scatter(self, stream: CudaStream, send: CudaArray, recv: CudaArray, op: str) -> None:
         count, dtype = _count(recv)
