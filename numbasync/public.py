@@ -31,8 +31,8 @@ NAMES = {
         "DeviceFuture": "cancel cancelled done sync",
         "DeviceOp": _OP,
         "Event": "device elapsed_ms of query record synchronize wait was_recorded",
-        "Launcher": """Result compile cpu_engine explain forall kernel label may_alias name
-            parameters preconditions prepare py_func""",
+        "Launcher": """Result compile cpu_engine explain forall kernel label may_alias move_inputs
+            name parameters preconditions prepare py_func""",
         "MemoryPool": "device reset_high stats trim",
         "PreparedLaunch": "async_on sync sync_on",
         "Partition": "blocks exact grid map tensor tile to_host unpartition",

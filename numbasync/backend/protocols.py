@@ -382,7 +382,7 @@ class Device(Protocol):
         ...
 
     def copies_from(self, other: Any) -> bool:
-        """Whether queues of this device can `copy_peer` from arrays of the device `other`. The first
-        call for a device may enable direct access, and block shortly.
+        """Whether queues of this device can `copy_peer` from arrays of the device `other`. The
+        first call for a device may enable direct access, and block shortly.
         """
         ...

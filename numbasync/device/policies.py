@@ -6,6 +6,7 @@ A policy depends on a source of streams and on nothing else: no device, no opera
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from numbasync.device.stream import Stream
@@ -78,19 +79,36 @@ class SingleStream:
 
 
 class LeastPending:
-    """Of `n` streams of `device`, the one with the fewest submissions in flight.
+    """Of `n` streams of a device, or of each of several devices, the one with the fewest submissions
+    in flight; of equals, one of another device than the streams that are busy.
 
-    Better than round robin when some operations run much longer than others.
+    Better than round robin when some operations run much longer than others. Over several devices,
+    it suits operations that make their own data, or take it from the host: a launch on tensors has
+    to go to their device.
+
+    Args:
+        device: a device, or a list or a tuple of devices.
+        n: streams of each device.
     """
 
-    def __init__(self, device: StreamSource, n: int = 4) -> None:
-        self.streams = _streams(device, n)
+    def __init__(self, device: StreamSource | Sequence[StreamSource], n: int = 4) -> None:
+        devices = device if isinstance(device, list | tuple) else (device,)
+        if not devices:
+            raise CallerError("LeastPending of no devices can run nothing; write na.devices().")
+        each = [_streams(one, n) for one in devices]
+        # One stream of each device first: the first of equals is taken.
+        self.streams = tuple(stream for row in zip(*each, strict=True) for stream in row)
+        self._devices = len(devices)
 
     def next_stream(self) -> Stream:
-        return min(self.streams, key=lambda stream: stream.pending)
+        pending = [stream.pending for stream in self.streams]
+        totals = [sum(pending[i :: self._devices]) for i in range(self._devices)]
+        ranks = [(count, totals[i % self._devices]) for i, count in enumerate(pending)]
+        return self.streams[ranks.index(min(ranks))]
 
     def __repr__(self) -> str:
-        return f"<LeastPending of {len(self.streams)} streams>"
+        of = f" of {self._devices} devices" if self._devices > 1 else ""
+        return f"<LeastPending of {len(self.streams)} streams{of}>"
 
 
 class Priority:

@@ -16,7 +16,9 @@ import numpy as np
 from numbasync.backend import protocols
 from numbasync.device.callsite import call_site
 from numbasync.device.device import Device
+from numbasync.device.several import next_stream_of
 from numbasync.device.storage import MemoryPool
+from numbasync.device.stream import Stream
 from numbasync.device.submission import Submission
 from numbasync.errors import (
     DeviceMismatchError,
@@ -28,6 +30,7 @@ from numbasync.launch.arguments import BoundArguments
 from numbasync.launch.coarse_kernels import CoarseLaunch
 from numbasync.launch.coarsening import NotPlainError
 from numbasync.launch.fast_path import FastCall, Taken
+from numbasync.launch.homes import at_home, check_devices, elsewhere, home_of, placed_tensors
 from numbasync.launch.kernel import KernelSpec
 from numbasync.launch.parameters import Role
 from numbasync.launch.plan import DEFAULT, Config, Plan
@@ -123,6 +126,13 @@ class Launch(DeviceOp[LaunchResult]):
         return self._launcher.label
 
     @property
+    def default_stream(self) -> Stream | None:  # type: ignore[override]
+        if not self._launcher.move_inputs:
+            return None
+        home = home_of(self._launcher, self._values)
+        return None if home is None else next_stream_of(home)
+
+    @property
     def is_node(self) -> bool:  # type: ignore[override]
         return self._form is not None or (self._bound is not None and not self._bound.uploads())
 
@@ -187,8 +197,11 @@ class Launch(DeviceOp[LaunchResult]):
 
     def steps(self, ctx: Context) -> Steps[LaunchResult]:
         launcher, config, device = self._launcher, self._config, ctx.device
+        if self._lazy:
+            check_devices(launcher, placed_tensors(self._values), device)
         bound = yield from self.arguments(ctx)
         returned = bound.given()
+        bound = yield from at_home(launcher, bound, ctx)
         bound, plan = yield from planned(launcher, bound, config, device)
         uploads = bound.uploads() if bound.tuples else bound.host
         if uploads and ctx.admission is not None:
@@ -314,15 +327,6 @@ def _executable(kernel: Kernel, keys: Keys, device: Device) -> Steps[protocols.E
         if executable is None:
             raise InternalError(f"{kernel!r} was compiled and is not there")
     return executable
-
-
-def elsewhere(launcher: KernelSpec, i: int, tensor: Tensor, device: Device) -> DeviceMismatchError:
-    """The error for argument `i`, which is not in memory of the device of the launch."""
-    return DeviceMismatchError(
-        f"kernel {launcher.name}: {launcher.parameters[i].name} is {tensor!r}, but the launch goes "
-        f"to {device.label}.\n"
-        "Run it on a stream of the tensor's device, or inside `with na.use_device(d):`."
-    )
 
 
 def _lease(

@@ -22,6 +22,22 @@ else:
     P = ParamSpec("P")  # the parameters of a kernel's call
 
 
+def is_plain(config: Any) -> bool:
+    """Whether a configuration is a key of plain ints: 1.0 and True equal 1 but may be refused, and
+    a stream must not be kept alive.
+    """
+    if type(config) is not tuple:
+        return False
+    for part in config:
+        if type(part) is tuple:
+            for n in part:
+                if type(n) is not int:
+                    return False
+        elif type(part) is not int:
+            return False
+    return True
+
+
 class CallSignature:
     """`__signature__` of an object that is called with a kernel's arguments, for `help` and
     editors.

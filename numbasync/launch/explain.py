@@ -9,9 +9,10 @@ from numbasync.backend.executables import Executable, Resources
 from numbasync.device.device import Device, default_device
 from numbasync.errors import LauncherError
 from numbasync.launch.arguments import BoundArguments
-from numbasync.launch.call import elsewhere, planned
+from numbasync.launch.call import planned
 from numbasync.launch.coarsening import NotPlainError
 from numbasync.launch.explanation import Explanation
+from numbasync.launch.homes import elsewhere
 from numbasync.launch.kernel import KernelSpec
 from numbasync.launch.load_analysis import elements_read
 from numbasync.launch.parameters import Role

@@ -23,6 +23,7 @@ class KernelSpec(Protocol):
         parameters: in signature order.
         preconditions: conditions on the arguments of its calls.
         planner: its plans and compiled variants.
+        move_inputs: inputs on other devices are copied to the launch's.
     """
 
     name: str
@@ -31,6 +32,7 @@ class KernelSpec(Protocol):
     parameters: tuple[Parameter, ...]
     preconditions: tuple[Precondition, ...]
     planner: Planner
+    move_inputs: bool
     result: Callable[[tuple[Any, ...]], LaunchResult]
 
     def arrange(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:

@@ -25,7 +25,7 @@ from numbasync.launch.arguments import BoundArguments
 from numbasync.launch.call import Compile, Launch
 from numbasync.launch.clusters import ONE_BLOCK, check_cluster
 from numbasync.launch.coarse_kernels import CoarseKernels
-from numbasync.launch.configured import CallSignature, Configured, P
+from numbasync.launch.configured import CallSignature, Configured, P, is_plain
 from numbasync.launch.explain import explain
 from numbasync.launch.explanation import Explanation
 from numbasync.launch.fast_path import DESCRIBED, FastCall, Kinds
@@ -54,22 +54,6 @@ from numbasync.public import Public
 MOST_CONFIGURED = 256  # per kernel; the memo is cleared when new extents exceed it
 
 
-def _is_plain(config: Any) -> bool:
-    """Whether a configuration is a key of plain ints: 1.0 and True equal 1 but may be refused, and
-    a stream must not be kept alive.
-    """
-    if type(config) is not tuple:
-        return False
-    for part in config:
-        if type(part) is tuple:
-            for n in part:
-                if type(n) is not int:
-                    return False
-        elif type(part) is not int:
-            return False
-    return True
-
-
 @known
 class Launcher(Public, Generic[P]):
     """A kernel whose calls are operations; created by `@launcher`.
@@ -80,6 +64,7 @@ class Launcher(Public, Generic[P]):
         names: `(name,)`, which submissions list.
         parameters: the kernel's parameters and their roles.
         may_alias: outputs may share storage with other arguments.
+        move_inputs: inputs on other devices are copied to the device of the outputs.
         Result: the type of the kernel's results, a named tuple.
 
     A launcher is pickled by its name, or by value with cloudpickle.
@@ -100,6 +85,7 @@ class Launcher(Public, Generic[P]):
         may_alias: bool,
         elements: int | None = None,
         cluster: int | tuple[int, ...] | None = None,
+        move_inputs: bool = False,
         result: ResultType | None = None,
     ) -> None:
         self.py_func: FunctionType = dispatcher.py_func
@@ -115,6 +101,9 @@ class Launcher(Public, Generic[P]):
             dispatcher = compiled_apart(dispatcher, self.py_func)
         self.kernel = dispatcher
         self.may_alias = may_alias
+        if not isinstance(move_inputs, bool):
+            raise LauncherError(f"kernel {self.name}: move_inputs={move_inputs!r:.60} is no bool.")
+        self.move_inputs = move_inputs
         names = [p.name for p in self.parameters]
         self.label = f"{self.name}({', '.join(names)})"
         self.names = (self.name,)
@@ -142,7 +131,7 @@ class Launcher(Public, Generic[P]):
         )
         outputs = tuple(i for i, p in enumerate(self.parameters) if p.is_output)
         texts = tuple(p.text for p in self.preconditions)
-        recipe = (given, threads, axes, texts, may_alias, elements, cluster)
+        recipe = (given, threads, axes, texts, may_alias, elements, cluster, move_inputs)
         cls: Any = result or result_type(self.py_func, names, outputs, recipe)
         self.Result = cls
         _launchers[cls] = self
@@ -166,7 +155,7 @@ class Launcher(Public, Generic[P]):
 
     def __getitem__(self, config: Any) -> Configured[P]:
         """Numba's syntax: `kernel[grid, block]`, `[grid, block, stream]`, `[..., shared_bytes]`."""
-        if not _is_plain(config):
+        if not is_plain(config):
             return self._configure(config)
         configured = self._configured.get(config)
         if configured is None:
@@ -280,7 +269,9 @@ class Launcher(Public, Generic[P]):
             fast_call = None
             kinds = dict(zip(self._names, types, strict=True))
             # A call with a plan has met the conditions on its fingerprint; numbers are not in it.
-            if all(kinds[name] in DESCRIBED for c in self.preconditions for name in c.used):
+            if not self.move_inputs and all(
+                kinds[name] in DESCRIBED for c in self.preconditions for name in c.used
+            ):
                 fast_call = FastCall.of(self.parameters, types, self.may_alias)
             self._forms[types] = fast_call
             return fast_call
@@ -330,7 +321,7 @@ _unpickled: deque[Launcher] = deque(maxlen=32)
 def _launcher_of(result: ResultType) -> Launcher:
     unpickled = _launchers.get(result)
     if unpickled is None:
-        recipe: tuple[Any, Any, Any, Any, Any, Any, Any] = result._made_of
+        recipe: Any = result._made_of
         unpickled = Launcher(*recipe, result)
         _unpickled.append(unpickled)
     return unpickled
@@ -347,6 +338,7 @@ def launcher(
     may_alias: bool = False,
     elements: int | None = None,
     cluster: int | tuple[int, ...] | None = None,
+    move_inputs: bool = False,
     **jit_options: Any,
 ) -> Callable[[Callable[P, Any]], Launcher[P]]: ...
 def launcher(
@@ -359,6 +351,7 @@ def launcher(
     may_alias: bool = False,
     elements: int | None = None,
     cluster: int | tuple[int, ...] | None = None,
+    move_inputs: bool = False,
     **jit_options: Any,
 ) -> Any:
     """Turn a kernel into a function that returns lazy operations.
@@ -377,6 +370,8 @@ def launcher(
             written; default: as many as are fastest, where the kernel allows more than one.
         cluster: blocks that run at the same time, as a cluster of `numbasync.tensor_cores`: 2, or
             (2, 1, 1), 8 in all at most. Grids are multiples of it.
+        move_inputs: copy inputs that are on other devices to the device of the outputs, at each
+            call, as `na.to_device` does; else such a call is refused.
 
     Raises:
         LauncherError: the annotations contradict the kernel's code, or the object is not a kernel.
@@ -395,6 +390,8 @@ def launcher(
                 "@cuda.jit below it; write the option there."
             )
         check_kernel(kernel)
-        return Launcher(kernel, threads, axes, preconditions, may_alias, elements, cluster)
+        return Launcher(
+            kernel, threads, axes, preconditions, may_alias, elements, cluster, move_inputs
+        )
 
     return decorate if function is None else decorate(function)

@@ -30,7 +30,7 @@ def on_stream(
     """
     if ctx.records:
         raise NotAGraphNodeError(
-            f"{name} runs on {stream.device.label}, and a graph of {ctx.device.label} holds work of "
+            f"{name} runs on {stream.device.label}; a graph of {ctx.device.label} holds work of "
             "that device only.\nCopy between devices before the launch of the graph, or behind it; "
             "capture a graph for each device."
         )

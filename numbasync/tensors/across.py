@@ -35,8 +35,8 @@ def check_stream(ctx: Context, device: Device, src: object) -> None:
         raise DeviceMismatchError(
             f"a copy of {src!r} to {device.label} runs on a stream of {device.label}, and "
             f"{ctx.asked!r} is of {ctx.device.label}.\n"
-            "Name no stream, and the policy of that device gives one: await na.to_device(t, device). "
-            "Behind another operation, await that first."
+            "Name no stream, and the policy of that device gives one: "
+            "await na.to_device(t, device). Behind another operation, await that first."
         )
 
 

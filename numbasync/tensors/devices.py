@@ -203,7 +203,8 @@ class Spread(_OnOneDevice):
         self._parts = parts
         self._name = name
         first = parts[0][0]
-        self._device = getattr(first, "device", None) or parts[0][1]
+        own = first.device if isinstance(first, Tensor | SharedTensor) else None
+        self._device = own or parts[0][1]
 
     def operands(self) -> frozenset[int] | None:
         return _operands([source for source, _ in self._parts])

@@ -35,7 +35,7 @@ def ready(pair: Pair) -> None:
     for device in pair:
         with na.use_device(device):
             compiled()
-    near, far = pair
+    _near, far = pair
     t = na.ones(8).sync()
     for way in WAYS.values():
         way(t, far).sync()
@@ -105,7 +105,7 @@ async def test_a_launch_on_the_source_waits_too(pair: Pair) -> None:
 
 async def test_a_write_of_the_destination_waits_for_its_readers(pair: Pair) -> None:
     ready(pair)
-    near, far = pair
+    _near, far = pair
     t, u = na.full(8, 7).sync(), on(far, na.full(8, 1))
     v, stream = on(far, na.zeros(8)), far.new_stream()
     with Gate(stream):
@@ -131,7 +131,7 @@ async def test_there_and_back_in_order_of_submission(pair: Pair) -> None:
 
 
 def test_two_threads_that_copy_both_ways_do_not_lock_each_other_out(pair: Pair) -> None:
-    near, far = pair
+    _near, far = pair
     t, u = na.ones(64).sync(), on(far, na.ones(64))
 
     def copies(dst: na.Tensor, src: na.Tensor) -> None:
@@ -146,7 +146,7 @@ def test_two_threads_that_copy_both_ways_do_not_lock_each_other_out(pair: Pair) 
 @pytest.mark.parametrize("step", [1, 2])
 async def test_a_source_that_is_dropped_lives_until_the_copy_is_done(pair: Pair, step: int) -> None:
     ready(pair)
-    near, far = pair
+    _near, far = pair
     before = used(pair)
     stream = far.new_stream()
     with Gate(stream):
@@ -230,7 +230,7 @@ async def test_strict_ordering_refuses_a_source_that_is_being_written(pair: Pair
 
 async def test_a_limit_of_the_destination_holds_the_copy_back(pair: Pair) -> None:
     ready(pair)
-    near, far = pair
+    _near, far = pair
     t = na.ones(8).sync()
     stream = far.new_stream()
     with na.limit(1, device=far):

@@ -1,0 +1,104 @@
+"""The device of a launch, and arguments that lie on another one: refused, or copied there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from numbasync.device.device import Device
+from numbasync.errors import DeviceMismatchError
+from numbasync.launch.arguments import BoundArguments
+from numbasync.launch.kernel import KernelSpec
+from numbasync.launch.tuple_arguments import flat, holds_arrays, replaced
+from numbasync.ops.context import Context
+from numbasync.ops.op import Steps
+from numbasync.tensors.devices import moved
+from numbasync.tensors.inout import InOut
+from numbasync.tensors.partition import Partition
+from numbasync.tensors.tensor import SharedTensor, Tensor
+
+Placed = list[tuple[int, Tensor]]
+
+
+def placed_tensors(values: tuple[Any, ...]) -> Placed:
+    """Position and tensor of each argument that is a tensor, also in a partition or a tuple."""
+    found: Placed = []
+    for i, value in enumerate(values):
+        for v in flat(value) if isinstance(value, tuple) else (value,):
+            tensor = v.tensor if isinstance(v, Partition | SharedTensor) else v
+            if isinstance(tensor, Tensor):
+                found.append((i, tensor))
+    return found
+
+
+def home_of(launcher: KernelSpec, values: tuple[Any, ...]) -> Device | None:
+    """The device of the first tensor that the launch writes; None if no such tensor is known."""
+    placed = placed_tensors(tuple(v.array if type(v) is InOut else v for v in values))
+    outputs = (t.device for i, t in placed if launcher.parameters[i].is_output)
+    return next((device for device in outputs if device is not None), None)
+
+
+def strays_of(placed: Placed, device: Device) -> Placed:
+    """Those of the tensors that have memory of another device."""
+    return [(i, t) for i, t in placed if t.device is not device and t.device is not None]
+
+
+def check_devices(launcher: KernelSpec, placed: Placed, device: Device) -> None:
+    """Refuse tensors of another device than the launch's, unless they may be copied to it.
+
+    Raises:
+        DeviceMismatchError: naming the parameter, both devices, and what to write.
+    """
+    for i, tensor in strays_of(placed, device):
+        if launcher.parameters[i].is_output or not launcher.move_inputs:
+            raise elsewhere(launcher, i, tensor, device, placed)
+
+
+def at_home(launcher: KernelSpec, bound: BoundArguments, ctx: Context) -> Steps[BoundArguments]:
+    """The arguments with every tensor on the device of `ctx`, to which inputs are copied."""
+    placed = bound.tensors if not bound.tuples else placed_tensors(bound.values)
+    if not strays_of(placed, ctx.device):
+        return bound
+    check_devices(launcher, placed, ctx.device)
+    here: dict[int, Tensor] = {}
+    for _, tensor in strays_of(placed, ctx.device):
+        if id(tensor) not in here:
+            here[id(tensor)] = yield from moved(tensor, ctx)
+
+    def at(value: Any) -> Any:
+        tensor = value.tensor if isinstance(value, Partition | SharedTensor) else value
+        return here.get(id(tensor), value)
+
+    values = (replaced(v, at) if holds_arrays(v) else at(v) for v in bound.values)
+    return launcher.bind(tuple(values))
+
+
+def elsewhere(
+    launcher: KernelSpec, i: int, tensor: Tensor, device: Device, placed: Iterable[Any] = ()
+) -> DeviceMismatchError:
+    """The error for argument `i`, which is not in memory of the device of the launch.
+
+    Args:
+        placed: position and tensor of all tensors of the call.
+    """
+    parameters = launcher.parameters
+    outputs = [t.device for j, t in placed if parameters[j].is_output and t.device is not None]
+    home = outputs[0] if outputs else device
+    others = [(j, t) for j, t in placed if t.device is not tensor.device and t.device is not None]
+    advice = "Run it on a stream of the tensor's device, or inside `with na.use_device(d):`."
+    if len(set(outputs)) > 1:
+        advice = "A launch writes to memory of one device: launch once for each, on its own part."
+    elif others or home is not tensor.device:
+        moving = [j for j, t in placed if t.device is not home and t.device is not None]
+        names = [parameters[j].name for j in dict.fromkeys(moving)]
+        where = f"na.devices({home.kind!r})[{home.ordinal}]"
+        copies = "; ".join(f"{n} = await na.to_device({n}, {where})" for n in names)
+        run = "" if home is device else f" and run it on a stream of {home.label}"
+        advice = (
+            f"Copy what it reads{run}: {copies}\nA kernel of @na.launcher(move_inputs=True) does so "
+            "by itself."
+        )
+    return DeviceMismatchError(
+        f"kernel {launcher.name}: {parameters[i].name} is {tensor!r}, but the launch goes to "
+        f"{device.label}.\n{advice}"
+    )
